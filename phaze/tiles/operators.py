@@ -32,7 +32,7 @@ from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
 from phaze.spec.tiled_study import check_tiled
 from phaze.spec.vision import ResNet
-from phaze.workload.families.convolution import ConvolutionShape
+from phaze.workload.families.convolution import ConvolutionShape, SlidingWindow
 from phaze.workload.primitives import Gemm
 
 Phase = Literal["forward", "backward", "update"]
@@ -152,22 +152,15 @@ def _convolution_shares(conv: ConvolutionShape, degrees: Degrees) -> tuple[TileS
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(SlidingWindow):
     """Pooling of square maps, per channel; degrees (b, c, i, 1).
 
     Table III gives 2 B H W R S K/(b c i) FLOPs, and the text K = 1: K there must be C, which c divides.
     """
 
-    samples: int
-    channels: int
-    size: int
-    """Height and width of the input."""
-    window: int
-    stride: int
-
     def shares(self, degrees: Degrees) -> tuple[TileShare]:
         """Share of one tile; it has no communication."""
-        out = -(-self.size // self.stride)
+        out = self.out_size
         _check((("b", self.samples), ("c", self.channels), ("i", out), ("k", 1)), degrees)
         outputs = self.samples * out * out * self.channels / prod(degrees)
         inputs = self.samples * self.size**2 * self.channels / prod(degrees)
@@ -273,8 +266,8 @@ def _resnet(model: ResNet, samples: int) -> list[TileOperator]:
     """Operators of the stem, the bottleneck blocks (strided in their 3 × 3 convolution) and the head."""
     backbone, sizes = model.backbone, (-(-model.image // 4), *model.backbone.sizes(model.image))
     found: list[TileOperator] = [
-        ConvolutionShape(samples, model.channels, model.image, backbone.stem, 7, 2),
-        Pool(samples, backbone.stem, -(-model.image // 2), 3, 2),
+        ConvolutionShape(samples, model.channels, model.image, backbone.stem, window=7, stride=2),
+        Pool(samples, backbone.stem, -(-model.image // 2), window=3, stride=2),
     ]
     for blocks, width, (before, after), (inside, out) in zip(
         backbone.blocks, backbone.widths, pairwise(sizes), pairwise((backbone.stem, *backbone.outputs)),
@@ -284,11 +277,11 @@ def _resnet(model: ResNet, samples: int) -> list[TileOperator]:
             stride = size // after
             found += [
                 ConvolutionShape(samples, channels, size, width),
-                ConvolutionShape(samples, width, size, width, 3, stride),
+                ConvolutionShape(samples, width, size, width, window=3, stride=stride),
                 ConvolutionShape(samples, width, -(-size // stride), out),
             ]
             if channels != out:
-                found.append(ConvolutionShape(samples, channels, size, out, 1, stride))
+                found.append(ConvolutionShape(samples, channels, size, out, stride=stride))
     last = sizes[-1]
-    mean = Pool(samples, backbone.outputs[-1], last, last, last)
+    mean = Pool(samples, backbone.outputs[-1], last, window=last, stride=last)
     return [*found, mean, Linear(samples, 1, model.classes, backbone.outputs[-1])]

@@ -8,7 +8,7 @@ products of the same three matrices. Padding keeps the size: a map of height n b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
 
@@ -34,23 +34,29 @@ class FeatureMaps:
 
 
 @dataclass(frozen=True)
-class ConvolutionShape:
-    """A convolution of square maps by square windows, without dilation."""
+class SlidingWindow:
+    """Square windows that slide over square maps."""
 
     samples: int
     channels: int
     size: int
     """Height and width of the input."""
-    kernels: int
-    """Channels of the output."""
-    window: int = 1
+    window: int = field(default=1, kw_only=True)
     """Height and width of a window."""
-    stride: int = 1
+    stride: int = field(default=1, kw_only=True)
 
     @property
     def out_size(self) -> int:
         """Height and width of the output."""
         return -(-self.size // self.stride)
+
+
+@dataclass(frozen=True)
+class ConvolutionShape(SlidingWindow):
+    """A convolution of square maps by square windows, without dilation."""
+
+    kernels: int
+    """Channels of the output."""
 
     @property
     def parameters(self) -> int:
@@ -76,7 +82,7 @@ def convolve(
     bias: bool = False,
 ) -> FeatureMaps:
     """Append a convolution, with a bias if `bias`."""
-    conv = ConvolutionShape(x.samples, x.channels, x.size, kernels, window, stride)
+    conv = ConvolutionShape(x.samples, x.channels, x.size, kernels, window=window, stride=stride)
     y = layer.add("matmul", name, x.tensor, gemm=conv.gemm, parameters=conv.parameters)
     y = layer.bias(name, y, kernels) if bias else y
     return FeatureMaps(y, x.samples, kernels, conv.out_size)

@@ -89,7 +89,8 @@ def _memory(rng: Generator, grid: TileGrid) -> PortMemory:
 def _operator(rng: Generator, width: int) -> tuple[TileOperator, Degrees]:
     """Return an operator, cut into a power of two of parts along some axes."""
     operators: tuple[TileOperator, ...] = (
-        TransformerLayer(16, 256, 64, 16), Linear(16, 64, 256, 128), ConvolutionShape(16, 64, 16, 64, 3),
+        TransformerLayer(16, 256, 64, 16), Linear(16, 64, 256, 128),
+        ConvolutionShape(16, 64, 16, 64, window=3),
     )  # fmt: skip
     kind, parts = int(rng.integers(3)), [1, 1, 1, 1]
     while prod(parts) < width:

@@ -67,7 +67,7 @@ def test_a_linear_operator_has_the_row_of_table_iii(b: int, m: int, n: int, k: i
 @settings(derandomize=True, max_examples=15)
 def test_a_convolution_has_the_row_of_table_iii(b: int, c: int, i: int, k: int) -> None:
     """Stride 1, so that the table's H and W are those of input and output."""
-    (share,) = shares(ConvolutionShape(8, 16, 12, 32, 3), (b, c, i, k))
+    (share,) = shares(ConvolutionShape(8, 16, 12, 32, window=3), (b, c, i, k))
     rows = {
         "forward": [(8 * 12 * 12 * 32 / (b * i * k), "c", c)],
         "backward": [(8 * 12 * 12 * 16 / (b * i * c), "k", k)],
@@ -79,7 +79,7 @@ def test_a_convolution_has_the_row_of_table_iii(b: int, c: int, i: int, k: int) 
 
 
 def test_a_stride_shrinks_the_output_of_a_convolution() -> None:
-    (share,) = shares(ConvolutionShape(4, 3, 9, 8, 3, stride=2), (1, 1, 1, 1))
+    (share,) = shares(ConvolutionShape(4, 3, 9, 8, window=3, stride=2), (1, 1, 1, 1))
     assert share.outputs == 4 * 5 * 5 * 8
     assert share.inputs == 4 * 9 * 9 * 3
     assert share.product is not None
@@ -87,7 +87,7 @@ def test_a_stride_shrinks_the_output_of_a_convolution() -> None:
 
 
 def test_a_pool_exchanges_nothing() -> None:
-    share = Pool(8, 16, 12, 2, 2).shares((2, 4, 2, 1))[0]
+    share = Pool(8, 16, 12, window=2, stride=2).shares((2, 4, 2, 1))[0]
     assert share.reductions == ()
     assert share.weights == 0
     assert share.flops == 2 * 8 * 6 * 6 * 2 * 2 * 16 / 16
@@ -149,8 +149,8 @@ def test_reducing_over_the_axes_of_table_iii_gives_the_whole_products(degrees: D
     ("operator", "degrees"),
     [
         (LINEAR, (2, 4, 2, 4)),
-        (ConvolutionShape(8, 16, 12, 32, 3), (4, 2, 4, 2)),
-        (Pool(8, 16, 12, 2, 1), (4, 4, 2, 1)),
+        (ConvolutionShape(8, 16, 12, 32, window=3), (4, 2, 4, 2)),
+        (Pool(8, 16, 12, window=2, stride=1), (4, 4, 2, 1)),
         (TransformerLayer(8, 64, 32, 8), (4, 4, 1, 1)),
     ],
 )
@@ -193,7 +193,7 @@ def test_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(PhazeError, match="degree N_m must be from 1 to 4, got 8"):
         shares(TransformerLayer(8, 64, 32, 4), (1, 8, 1, 1))
     with pytest.raises(PhazeError, match="degree k must be from 1 to 1, got 2"):
-        shares(Pool(8, 16, 12, 2, 1), (1, 1, 1, 2))
+        shares(Pool(8, 16, 12, window=2, stride=1), (1, 1, 1, 2))
     with pytest.raises(PhazeError, match="heads must divide hidden 64, got 7"):
         TransformerLayer(8, 64, 32, 7)
 

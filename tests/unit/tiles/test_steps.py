@@ -78,7 +78,7 @@ def test_what_fits_into_sram_needs_no_memory() -> None:
 
 
 def test_operators_of_several_kinds_have_their_own_groups() -> None:
-    operators = ((Pool(16, 16, 8, 2, 2), (16, 1, 1, 1)), (Linear(16, 8, 32, 32), (1, 1, 4, 4)))
+    operators = ((Pool(16, 16, 8, window=2, stride=2), (16, 1, 1, 1)), (Linear(16, 8, 32, 32), (1, 1, 4, 4)))
     pool, linear = replace(INFERENCE, stage=TileStage(TILES, operators)).steps("forward")
     assert pool.after == ()
     (some,) = linear.after

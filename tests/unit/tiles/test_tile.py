@@ -61,7 +61,7 @@ def test_training_runs_at_the_peak() -> None:
 
 
 def test_a_pool_runs_on_lanes_or_at_the_peak_without_any() -> None:
-    (share,) = Pool(4, 16, 8, 2, 1).shares((1, 1, 1, 1))
+    (share,) = Pool(4, 16, 8, window=2, stride=1).shares((1, 1, 1, 1))
     assert inference_s(TILE, share, 2) == share.flops / TILE.flops
     assert inference_s(TILE.model_copy(update={"lanes": 16}), share, 2) == share.flops / 16
 

@@ -59,7 +59,7 @@ def test_a_convolution_is_the_product_of_its_unrolled_input(
     samples: int, channels: int, size: int, kernels: int, window: int, stride: int
 ) -> None:
     """Rows, columns and additional elements are those of the unrolled matrix itself."""
-    conv = ConvolutionShape(samples, channels, size, kernels, window, stride)
+    conv = ConvolutionShape(samples, channels, size, kernels, window=window, stride=stride)
     x = np.arange(samples * channels * size**2, dtype=float).reshape(samples, channels, size, size)
     matrix = unroll(x, window, stride)
     gemm = conv.gemm
