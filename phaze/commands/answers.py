@@ -137,7 +137,7 @@ def answer(question: PlacementQuestion) -> FoundPlacement:
     subject = read_subject(
         question.model, asked.sequence, asked.tensor or (), training.microbatches, asked.backward.value
     )
-    terms = Terms(question.scenario(), training, load_technology(TECHNOLOGY))
+    terms = Terms(scenario=question.scenario(), training=training, technology=load_technology(TECHNOLOGY))
     found = evaluate_architectures(subject, read_architecture(asked.architecture), terms)
     best = best_placement(found.placements[found.placements["planner"] == "phaze"])
     return FoundPlacement(found, best, _simulated(subject, terms, found, best))
@@ -236,7 +236,11 @@ def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: flo
     largest = max(point.layout.microbatch for point in subject.points)
     scenario = Scenario.parse(cluster, system)
     batch = {"global_batch": max(scenario.global_batch, largest)}
-    return Terms(scenario.model_copy(update=batch), Training(), load_technology(TECHNOLOGY))
+    return Terms(
+        scenario=scenario.model_copy(update=batch),
+        training=Training(),
+        technology=load_technology(TECHNOLOGY),
+    )
 
 
 def describe_placement(question: PlacementQuestion, found: FoundPlacement) -> Described:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pydantic import ConfigDict, Field
 
 from phaze import tables
 from phaze.base.arrays import Bools
@@ -78,19 +79,30 @@ class Subject:
         return self._contents[id(point)]
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Inputs of an evaluation other than the model and the architectures."""
+class EvaluationSettings(Noun):
+    """Cluster, training and settings of an evaluation."""
 
     scenario: Scenario
+    """Cluster and batch."""
     training: Training
+    """Training settings."""
     technology: Technology
-    estimate: EstimateSettings = field(default_factory=EstimateSettings)
-    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    """Areas, energies and cycles."""
+    estimate: EstimateSettings = EstimateSettings()
+    """Settings of estimate."""
+    schedule: ScheduleSettings = ScheduleSettings()
+    """Settings of schedule."""
+
+
+class Terms(EvaluationSettings):
+    """Inputs of an evaluation other than the model and the architectures."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     bytes_per_element: int = 2
     solutions: Path | None = None
     """Folder of shared verified solutions, or None."""
-    evaluations: Store = field(default_factory=Store)
+    evaluations: Store = Field(default_factory=Store)
     """Cache of evaluations."""
 
     @property
@@ -114,7 +126,7 @@ class Terms:
         )
 
 
-class Problem(Noun):
+class Problem(EvaluationSettings):
     """Inputs by value of a job that evaluates architectures itself."""
 
     sequence: int
@@ -123,18 +135,8 @@ class Problem(Noun):
     """Training FLOPs per token."""
     expert: Triple | None
     """Reference placement evaluated on named architectures in addition to the best one."""
-    scenario: Scenario
-    """Cluster and batch."""
-    technology: Technology
-    """Areas, energies and cycles."""
-    training: Training
-    """Training settings."""
     extract: ExtractSettings
     """Settings of extract."""
-    estimate: EstimateSettings
-    """Settings of estimate."""
-    schedule: ScheduleSettings
-    """Settings of schedule."""
 
     @classmethod
     def of(cls, params: Mapping[str, object]) -> Problem:
@@ -144,11 +146,7 @@ class Problem(Noun):
     def terms(self, solutions: str, evaluations: Store | None = None) -> Terms:
         """Inputs of evaluations other than the model and architectures, with a cache of known ones."""
         return Terms(
-            scenario=self.scenario,
-            training=self.training,
-            technology=self.technology,
-            estimate=self.estimate,
-            schedule=self.schedule,
+            **{name: getattr(self, name) for name in EvaluationSettings.model_fields},
             bytes_per_element=self.extract.bytes_per_element,
             solutions=Path(solutions),
             evaluations=evaluations or Store(),
@@ -251,7 +249,7 @@ def look_up_point(
     The cache key contains only the point's own microbatch.
     """
     own = terms.training.model_copy(update={"microbatches": (point.layout.microbatch,)})
-    mine = replace(terms, training=own)
+    mine = terms.model_copy(update={"training": own})
 
     def evaluate(places: list[int]) -> list[dict[str, list[Plain]]]:
         log.info("%d of %d architectures are evaluated, the others known", len(places), len(chips))
@@ -282,9 +280,8 @@ def _table(name: str, rows: list[Plain]) -> pd.DataFrame:
 
 def _content_of(subject: Subject, point: Workload, terms: Terms) -> list[Plain]:
     """Inputs of an evaluation at a point other than architectures and code, as a cache key."""
-    nouns = (terms.scenario, terms.training, terms.technology, terms.estimate, terms.schedule)
     return [
-        *(noun.model_dump(mode="json") for noun in nouns),
+        *(getattr(terms, name).model_dump(mode="json") for name in EvaluationSettings.model_fields),
         subject.content_at(point),
         terms.bytes_per_element,
         subject.sequence,
@@ -339,7 +336,7 @@ def vary_cluster(
     found = []
     for name, changes in variations.items():
         scenario = Scenario.model_validate({**terms.scenario.model_dump(), **changes})
-        varied = replace(terms, scenario=scenario)
+        varied = terms.model_copy(update={"scenario": scenario})
         placements = look_up_architectures(subject, architectures, varied, ["placements"])["placements"]
         found.append(placements.assign(variation=name))
     if not found:

@@ -123,7 +123,7 @@ def restrict_search(
     mine &= np.isin(widths_of(screens, "microbatch"), training.microbatches)
     points = [p for p in subject.points if p.layout.microbatch in training.microbatches]
     return ScreenedTimes(
-        replace(subject, points=tuple(points)), replace(terms, training=training), screens[mine]
+        replace(subject, points=tuple(points)), terms.model_copy(update={"training": training}), screens[mine]
     )
 
 

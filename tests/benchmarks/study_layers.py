@@ -59,7 +59,11 @@ def _layers_of(
         layout,
         ExtractSettings.model_validate({"backward": backward}),
     )
-    terms = Terms(settings.scenarios[SCENARIO], settings.study.training, settings.technology)
+    terms = Terms(
+        scenario=settings.scenarios[SCENARIO],
+        training=settings.study.training,
+        technology=settings.technology,
+    )
     estimates = estimate_operators(
         found.tables["parts"], chips, terms.hardware, terms.technology, terms.estimate
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -48,7 +47,7 @@ def look_up(store: Counted, chips: pd.DataFrame = CHIPS, **changes: object) -> d
     """Clear the records, and return the known results of architectures at the first point."""
     store.evaluated.clear()
     one = subject("wide")
-    given = replace(terms(), evaluations=store, **changes)  # type: ignore[arg-type]
+    given = terms().model_copy(update={"evaluations": store, **changes})
     return look_up_point(one, one.points[0], chips, given, NAMES)
 
 
@@ -57,7 +56,7 @@ def test_what_is_read_is_what_was_evaluated(tmp_path: Path) -> None:
     exact = evaluate_architectures(subject("wide"), CHIPS, terms())
     for _ in range(2):
         found = look_up_architectures(
-            subject("wide"), CHIPS, replace(terms(), evaluations=Store(tmp_path)), NAMES
+            subject("wide"), CHIPS, terms().model_copy(update={"evaluations": Store(tmp_path)}), NAMES
         )
         for name in NAMES:
             keys = [key for key in KEYS if key in found[name]]

@@ -20,7 +20,11 @@ MODEL = Model(
     name="tiny", layers=4, hidden=256, heads=4, feed_forward=1024, vocabulary=2048, position_count=128
 )
 TECHNOLOGY = load_technology("22nm")
-TERMS = Terms(Scenario(devices=8, global_batch=32), Training(hbm_gib=(0.02, 0.25)), TECHNOLOGY)
+TERMS = Terms(
+    scenario=Scenario(devices=8, global_batch=32),
+    training=Training(hbm_gib=(0.02, 0.25)),
+    technology=TECHNOLOGY,
+)
 
 
 def chips() -> pd.DataFrame:
