@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import ClassVar, get_args, get_type_hints
 
 import numpy as np
@@ -97,8 +98,12 @@ def flag(about: str) -> Column:
 
 
 def columns_of(noun: type, *names: str) -> dict[str, Column]:
-    """Columns of fields of a noun or dataclass, by default of all, with types, least values and texts."""
-    about, types = documentation_of(noun), get_type_hints(noun)
+    """Columns of fields of a noun or dataclass, by default of all, with types, least values and texts.
+
+    A column has no missing values, whether or not the field may be None.
+    """
+    about = documentation_of(noun)
+    types = {name: _without_none(kind) for name, kind in get_type_hints(noun).items()}
     nouns = noun.model_fields if issubclass(noun, Noun) else {}
     found = {}
     for name in names or about:
@@ -112,6 +117,12 @@ def columns_of(noun: type, *names: str) -> dict[str, Column]:
         else:
             found[name] = text(about[name], *get_args(types[name]))
     return found
+
+
+def _without_none(kind: object) -> object:
+    """Type of a field that may be None, without None."""
+    kinds = [one for one in get_args(kind) if one is not NoneType]
+    return kinds[0] if len(kinds) == 1 and NoneType in get_args(kind) else kind
 
 
 class Table:

@@ -1,7 +1,8 @@
 """Results of mapping stages to the devices of topologies."""
 
+from phaze.spec.mapping import StoredSearch
 from phaze.spec.names import PARTITIONERS
-from phaze.tables.base import Table, count, flag, real, text
+from phaze.tables.base import Table, columns_of, count, flag, real, text
 
 WAYS = ("p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map")
 OWN_WAYS = WAYS[:4]
@@ -39,11 +40,9 @@ class Mappings(Table):
         "counted": text("parts of the stage time that the objective counts", "p2p", "allreduce", "exact"),
         "value_s": real("longest stage time, from the counted parts"),
         "bound_s": real("lower bound on value_s of all mappings"),
-        "proven": flag("whether the mapping is proven optimal for the counted parts"),
+        **columns_of(StoredSearch, "proven"),
         "by_sizes": flag("whether the paper would choose this instantiation by message sizes"),
-        "searched": flag("whether the method itself found the mapping, instead of its initial upper bound"),
-        "gave_up": flag("whether a target was given up at the limit of tries"),
-        "tries": count("devices tried, 0 for heuristics and local search"),
+        **columns_of(StoredSearch, "searched", "gave_up", "tries"),
     }
     rules = {
         "a bound is not above the value": lambda f: f["bound_s"] <= f["value_s"] * (1 + 1e-9),
