@@ -15,7 +15,7 @@ from phaze.spec.files import FOLDER
 from phaze.tables import ALL_MEASURED, ALL_SOURCES, GroupRegrets, SourceScores
 from phaze.validate.intervals import INTERVAL, KEYS, with_intervals
 from phaze.validate.rows import RunRow, read_rows
-from phaze.validate.table import OK, Accuracy, accuracy_of, measured_of, predict_rows
+from phaze.validate.table import OK, measured_of, predict_rows, rank_correlation
 
 MEASURED = FOLDER / "measured"
 """Published runs, one CSV per source."""
@@ -118,7 +118,7 @@ def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
             "source": source,
             "group": group,
             "layouts": len(mine),
-            "correlation": _accuracy(mine).rank_correlation,
+            "correlation": _correlation(mine),
             "fastest_s": float(mine["measured_s"].min()),
             "chosen_s": _chosen_s(mine, "predicted_s"),
             "prudently_chosen_s": _chosen_s(mine, "prudent_s"),
@@ -139,10 +139,10 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
     """Row of table SourceScores without the left-out error."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     low, high = INTERVAL
-    absolute = (timed["predicted_s"] / timed["measured_s"] - 1).abs().to_numpy(float)
+    errors = (timed["predicted_s"] / timed["measured_s"] - 1).to_numpy(float)
+    absolute = np.abs(errors)
     bounded = timed[timed[high].notna()]
     high_s = bounded["prudent_s"] * bounded[high] / bounded["predicted_s"]
-    times = _accuracy(timed) if len(timed) else None
     sizes = (runs["predicted_gib"] / runs["measured_gib"] - 1).dropna().to_numpy(float)
     weighed = runs[runs["predicted_gib"].notna() & runs["measured_gib"].notna()]
     inside = weighed["measured_gib"].between(weighed["memory_low_gib"], weighed["memory_high_gib"])
@@ -156,13 +156,13 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
         "source": source,
         "rows": len(runs),
         "answered": len(timed),
-        "mean_error": times.mean_error if times else np.nan,
+        "mean_error": _of(np.mean, absolute),
         "median_error": _of(np.median, absolute),
-        "bias": times.bias if times else np.nan,
+        "bias": _of(np.mean, errors),
         "p90_error": _of(lambda values: np.quantile(values, 0.9), absolute),
-        "worst_error": times.worst_error if times else np.nan,
+        "worst_error": _of(np.max, absolute),
         "within_10": _of(np.mean, (absolute <= 0.1).astype(float)),
-        "within_15": times.within_15 if times else np.nan,
+        "within_15": _of(np.mean, (absolute <= 0.15).astype(float)),
         "covered": _of(np.mean, timed["measured_s"].between(timed[low], timed[high]).to_numpy(float)),
         "interval_width": _of(np.mean, ((timed[high] - timed[low]) / timed["predicted_s"]).to_numpy(float)),
         "within_prudent": _of(np.mean, (timed["measured_s"] <= timed["prudent_s"]).to_numpy(float)),
@@ -173,7 +173,7 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
         "memory_bias": _of(np.mean, sizes),
         "memory_covered": _of(np.mean, np.array(inside, float)),
         "verdicts": _of(np.mean, np.array(right, float)),
-        "rank_correlation": times.rank_correlation if times else np.nan,
+        "rank_correlation": _correlation(timed),
         "groups": len(groups),
         "group_correlation": _of(np.mean, within[np.isfinite(within)]),
         "regret": _of(np.mean, lost),
@@ -189,5 +189,5 @@ def _of(statistic: Callable[[Floats], object], values: Floats) -> float:
     return float(statistic(values)) if len(values) else float("nan")  # type: ignore[arg-type]
 
 
-def _accuracy(runs: pd.DataFrame) -> Accuracy:
-    return accuracy_of(runs["predicted_s"].to_numpy(float), runs["measured_s"].to_numpy(float))
+def _correlation(runs: pd.DataFrame) -> float:
+    return rank_correlation(runs["predicted_s"].to_numpy(float), runs["measured_s"].to_numpy(float))

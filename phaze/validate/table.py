@@ -6,7 +6,7 @@ One constant can be fitted to measured times: the sustained fraction of the HBM 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Literal, cast
 
@@ -34,29 +34,30 @@ from phaze.validate.intervals import INTERVAL, KEYS, RunKind, with_intervals
 from phaze.validate.rows import RunRow, read_rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Accuracy:
-    """Errors of predicted times as fractions of the measured ones."""
+    """Predicted times (R,) of at least one run, compared with the measured ones."""
 
-    rows: int
-    mean_error: float
-    """Mean of the absolute errors."""
-    worst_error: float
-    """Largest absolute error."""
-    bias: float
-    """Mean of the signed errors; positive if predicted too long."""
-    within_15: float
-    """Fraction of rows with an error of at most 15 %."""
-    rank_correlation: float
-    """Spearman's, of predicted and measured times; nan for fewer than two rows or constant times."""
+    predicted_s: Floats
+    measured_s: Floats
+
+    @cached_property
+    def errors(self) -> Floats:
+        """Signed errors (R,) as fractions of the measured times; positive if predicted too long."""
+        return self.predicted_s / self.measured_s - 1.0
+
+    @property
+    def mean_error(self) -> float:
+        """Mean of the absolute errors."""
+        return float(np.abs(self.errors).mean())
 
     def __str__(self) -> str:
-        ranks = "" if np.isnan(self.rank_correlation) else f", rank correlation {self.rank_correlation:.3f}"
+        ranks, absolute = rank_correlation(self.predicted_s, self.measured_s), np.abs(self.errors)
         return (
-            f"{self.rows} measured rows: mean absolute error {100 * self.mean_error:.1f} %, worst "
-            f"{100 * self.worst_error:.1f} %, bias {100 * self.bias:+.1f} %, within 15 % "
-            f"{100 * self.within_15:.0f} %{ranks}"
-        )
+            f"{len(absolute)} measured rows: mean absolute error {100 * self.mean_error:.1f} %, worst "
+            f"{100 * absolute.max():.1f} %, bias {100 * self.errors.mean():+.1f} %, within 15 % "
+            f"{100 * (absolute <= 0.15).mean():.0f} %"
+        ) + ("" if np.isnan(ranks) else f", rank correlation {ranks:.3f}")
 
 
 @dataclass(frozen=True)
@@ -160,19 +161,6 @@ def _ranges(found: InUse, kind: MemoryKind) -> dict[str, float]:
         low, expected, high = found.of(asked).gib
         fields |= {f"{name}_gib": expected, f"{name}_low_gib": low, f"{name}_high_gib": high}
     return fields | {f"{part}_gib": nbytes / GIB for part, nbytes in found.beside.items()}
-
-
-def accuracy_of(predicted_s: Floats, measured_s: Floats) -> Accuracy:
-    """Errors of predicted times (R,) against measured ones, for at least one row."""
-    errors = predicted_s / measured_s - 1.0
-    return Accuracy(
-        rows=len(errors),
-        mean_error=float(np.abs(errors).mean()),
-        worst_error=float(np.abs(errors).max()),
-        bias=float(errors.mean()),
-        within_15=float((np.abs(errors) <= 0.15).mean()),
-        rank_correlation=rank_correlation(predicted_s, measured_s),
-    )
 
 
 def rank_correlation(one: Floats, other: Floats) -> float:
@@ -345,7 +333,7 @@ def _accuracy(rows: tuple[RunRow, ...], out: pd.DataFrame) -> Accuracy | None:
     measured = measured_of(rows, "measured_s")
     predicted = out["time_s"].to_numpy(float)
     both = np.isfinite(measured) & np.isfinite(predicted)
-    return accuracy_of(predicted[both], measured[both]) if both.any() else None
+    return Accuracy(predicted[both], measured[both]) if both.any() else None
 
 
 def with_sustained_hbm(machine: Machine, share: float) -> Machine:
