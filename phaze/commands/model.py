@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 import typer
 
 from phaze.commands import completion
-from phaze.commands.options import JsonOption, SetOption, count, known_model, known_system, set_fields
+from phaze.commands.options import (
+    JsonOption,
+    SequenceOption,
+    SetOption,
+    known_model,
+    known_system,
+    set_fields,
+)
 from phaze.spec.counts import ModuleGroup
 
 if TYPE_CHECKING:
@@ -22,14 +29,6 @@ ModelArgument = Annotated[
         "traced model.",
         callback=known_model,
         autocompletion=completion.models,
-    ),
-]
-SequenceOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Tokens in a sample. Default: 8192, or the model's longest sequence if shorter.",
-        parser=count,
-        metavar="N",
     ),
 ]
 SystemOption = Annotated[

@@ -57,26 +57,9 @@ class RuntimeOption(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """Model, cluster, search and output of a plan."""
+class SizeOptions:
+    """Batch, devices and sequence of the training job."""
 
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model: a name in config/models, or a path of a spec, a Hugging Face config.json or a "
-            "traced model.",
-            callback=options.known_model,
-            autocompletion=completion.models,
-        ),
-    ]
-    gpus: options.GpusOption = None
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="System: a name in config/systems, or a path. It must have a device and network levels.",
-            autocompletion=completion.systems,
-        ),
-    ] = None
     global_batch: Annotated[
         int | None,
         typer.Option(
@@ -91,14 +74,13 @@ class PlanOptions:
         str | None,
         typer.Option(help="Number of devices, or several separated by commas. Default: the system's."),
     ] = None
-    sequence: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens in a sample. Default: 8192, or the model's longest sequence if shorter.",
-            parser=options.count,
-            metavar="N",
-        ),
-    ] = None
+    sequence: options.SequenceOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Precision and runtime of the training, and the plans to consider."""
+
     precision: Annotated[
         str,
         typer.Option(
@@ -147,6 +129,21 @@ class PlanOptions:
             max=0.5,
         ),
     ] = 0.005
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            help="Software stack: a name in config/stacks, or a path. Default: the system's for this "
+            "runtime.",
+            callback=options.known_stack,
+            autocompletion=completion.stacks,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The whole training run."""
+
     tokens: Annotated[
         float | None,
         typer.Option(
@@ -174,15 +171,12 @@ class PlanOptions:
     restart: Annotated[
         float | None, typer.Option(help="Seconds from a failure until training continues.")
     ] = None
-    stack: Annotated[
-        str | None,
-        typer.Option(
-            help="Software stack: a name in config/stacks, or a path. Default: the system's for this "
-            "runtime.",
-            callback=options.known_stack,
-            autocompletion=completion.stacks,
-        ),
-    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """Parts of the answer, and its files."""
+
     planners: Annotated[
         bool,
         typer.Option(
@@ -205,6 +199,29 @@ class PlanOptions:
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan (JSON).")] = None
     page: Annotated[
         Path | None, typer.Option(help="Page of the answer (.html): layouts, charts and flags, in one file.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(SizeOptions, SearchOptions, RunOptions, AnswerOptions):
+    """Model, cluster, search and output of a plan."""
+
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Model: a name in config/models, or a path of a spec, a Hugging Face config.json or a "
+            "traced model.",
+            callback=options.known_model,
+            autocompletion=completion.models,
+        ),
+    ]
+    gpus: options.GpusOption = None
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help="System: a name in config/systems, or a path. It must have a device and network levels.",
+            autocompletion=completion.systems,
+        ),
     ] = None
 
 
@@ -243,7 +260,7 @@ def plan(asked: PlanOptions) -> None:
         raise typer.Exit(NOTHING_FITS)
 
 
-def _run(asked: PlanOptions) -> AskedRun | None:
+def _run(asked: RunOptions) -> AskedRun | None:
     """Training run to plan for; None without --tokens."""
     names = ("price", "days", "mtbf", "checkpoint", "restart")
     rest = {name: getattr(asked, name) for name in names}
