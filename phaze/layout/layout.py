@@ -102,7 +102,7 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
     """Widths of every kind of parallelism, with the options for optimizer state, activations and precision.
 
     Values are those of one layout (`Layout`), or arrays over many layouts. Documents with these fields derive
-    from this class, see `phaze.spec.layout_noun`.
+    from this class, see `phaze.spec.derived`.
     """
 
     vp: Number = _ONE

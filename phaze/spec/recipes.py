@@ -27,8 +27,8 @@ from phaze.layout import (
     offload_of,
     recompute_of,
 )
+from phaze.spec.derived import DerivedNoun
 from phaze.spec.files import FOLDER
-from phaze.spec.layout_noun import LayoutNoun
 from phaze.spec.overlap import Overlap
 from phaze.spec.plain import short
 from phaze.spec.system import Captured, Stack
@@ -57,7 +57,7 @@ BLOCKS = re.compile(r"full:([1-9]\d{0,3})")
 """Full recomputation of k blocks per virtual stage (`--recompute-num-layers`)."""
 
 
-class PublishedRecipe(LayoutNoun, ModelWidths[int]):
+class PublishedRecipe(DerivedNoun, ModelWidths[int]):
     """Published training of a model: layout, batch, number of devices and source."""
 
     source: Label

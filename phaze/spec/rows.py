@@ -1,4 +1,4 @@
-"""Records that tables store field by field: the docstring below a field also describes its column.
+"""Records that tables and files store field by field: the docstring below a field also describes its column.
 
 Later packages extend them with what can be computed from them.
 """
@@ -12,6 +12,35 @@ from phaze.layout import Axis
 
 PartRole = Literal["forward", "backward", "data_gradient", "weight_gradient"]
 """Pass that a part of an operator belongs to."""
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A batch of matrix products (m x k)(k x n)."""
+
+    batch: int
+    """Number of products."""
+    m: int
+    """Rows of the first matrix."""
+    k: int
+    """Columns of the first matrix."""
+    n: int
+    """Columns of the second matrix."""
+    unrolled: int = 0
+    """Elements that unrolling a convolution's input adds to those stored in memory."""
+
+    @property
+    def result_elements(self) -> int:
+        """Elements of the result."""
+        return self.batch * self.m * self.n
+
+    def left_gradient(self) -> Gemm:
+        """Product that gives the gradient of the left operand, (m x n)(n x k)."""
+        return Gemm(self.batch, self.m, self.n, self.k, self.unrolled)
+
+    def right_gradient(self) -> Gemm:
+        """Product that gives the gradient of the right operand, (k x m)(m x n)."""
+        return Gemm(self.batch, self.k, self.m, self.n, self.unrolled)
 
 
 @dataclass(frozen=True, order=True)

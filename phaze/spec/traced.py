@@ -7,10 +7,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
+from phaze.spec.derived import DerivedNoun
 from phaze.spec.flops import TokenFlops
 from phaze.spec.noun import Noun
+from phaze.spec.rows import Gemm
 from phaze.spec.uncut import Uncut
-from phaze.spec.values import Count, Flag, Index, Label, Name, PositiveInt
+from phaze.spec.values import Flag, Index, Label, Name, PositiveInt
 
 Source = Annotated[int, Field(strict=True, ge=-1)]
 
@@ -28,17 +30,9 @@ class TracedTensor(Noun):
     """A gradient flows back through this tensor."""
 
 
-class TracedProduct(Noun):
+class TracedProduct(DerivedNoun, Gemm):
     """A batch of matrix products (m x k)(k x n)."""
 
-    batch: Count
-    """Number of products."""
-    m: Count
-    """Rows of the first matrix."""
-    k: Count
-    """Columns of the first matrix."""
-    n: Count
-    """Columns of the second matrix."""
     unrolled: Index = 0
     """Elements that unrolling a convolution's input adds to those stored in memory."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.layout import BALANCED, WIDTHS, Compute, Layout, LayoutFields, Zero
-from phaze.spec.layout_noun import LayoutNoun
+from phaze.spec.derived import DerivedNoun
 from phaze.spec.memory import UsedGib
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
@@ -62,7 +62,7 @@ class AskedPlan(Noun):
     the prudent expert load."""
 
 
-class ChosenLayout(LayoutNoun, LayoutFields[int, bool, Zero, str], required=REQUIRED):
+class ChosenLayout(DerivedNoun, LayoutFields[int, bool, Zero, str], required=REQUIRED):
     """A layout: widths of all kinds of parallelism, sharding, recompute and schedule.
     Ranks are in Megatron-Core's order.
     """

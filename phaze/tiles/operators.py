@@ -30,10 +30,10 @@ from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
+from phaze.spec.rows import Gemm
 from phaze.spec.tiled_study import check_tiled
 from phaze.spec.vision import ResNet
 from phaze.workload.families.convolution import ConvolutionShape, SlidingWindow
-from phaze.workload.primitives import Gemm
 
 Phase = Literal["forward", "backward", "update"]
 TileAxis = Literal["b", "m", "n", "k", "c", "i", "d", "t"]

@@ -28,9 +28,9 @@ from typing import Literal, NamedTuple
 
 from phaze.cost.mapper import arrays
 from phaze.cost.memory import parameter_bytes, update_bytes
+from phaze.spec.rows import Gemm
 from phaze.spec.tiled import Tile
 from phaze.tiles.operators import TileShare
-from phaze.workload.primitives import Gemm
 
 SramStrategy = Literal["S_WSG_ACT", "S_WSG", "S_ACT", "S_PTY"]
 TRAINED = parameter_bytes("adam", "mixed")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from phaze.spec.rows import OperatorBytes, PartRole, PartSizes
+from phaze.spec.rows import Gemm, OperatorBytes, PartRole, PartSizes
 from phaze.workload.kinds import COLLECTIVES
-from phaze.workload.primitives import Gemm, Primitive, Region, Scores
+from phaze.workload.primitives import Primitive, Region, Scores
 
 
 @dataclass(frozen=True, order=True)

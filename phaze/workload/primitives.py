@@ -15,6 +15,7 @@ from typing import Generic, Literal, TypeVar
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Axis, Module, OffloadedModule
+from phaze.spec.rows import Gemm
 from phaze.workload.kinds import KINDS, Kind
 
 ParameterGroup = Literal["dense", "expert", "embedding", "tied"]
@@ -35,31 +36,6 @@ INDEX_BYTES = 8
 """Bytes of a token id, a label, or an index into a table."""
 INPUT = -1
 """Source of the tensor passed on by the previous layer."""
-
-
-@dataclass(frozen=True)
-class Gemm:
-    """A batch of products (m x k)(k x n)."""
-
-    batch: int
-    m: int
-    k: int
-    n: int
-    unrolled: int = 0
-    """Elements of all (m x k) in excess of those in memory, if a convolution unrolls its input on chip."""
-
-    @property
-    def result_elements(self) -> int:
-        """Elements of the result."""
-        return self.batch * self.m * self.n
-
-    def left_gradient(self) -> Gemm:
-        """Product that gives the gradient of the left operand, (m x n)(n x k)."""
-        return Gemm(self.batch, self.m, self.n, self.k, self.unrolled)
-
-    def right_gradient(self) -> Gemm:
-        """Product that gives the gradient of the right operand, (k x m)(m x n)."""
-        return Gemm(self.batch, self.k, self.m, self.n, self.unrolled)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phaze.workload.primitives import Gemm, LayerGraph, ModelGraph, Primitive, Tensor, with_forks
+from phaze.spec.rows import Gemm
+from phaze.workload.primitives import LayerGraph, ModelGraph, Primitive, Tensor, with_forks
 
 NEVER = ("embedding", "head")
 """Layers without adapters."""

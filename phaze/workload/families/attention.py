@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from phaze.layout import Axis
 from phaze.spec.blocks import Attention, Indexer, Latent
+from phaze.spec.rows import Gemm
 from phaze.workload.lower.sharding import ModelSlice
-from phaze.workload.primitives import Gemm, LayerBuilder, Scores, Tensor
+from phaze.workload.primitives import LayerBuilder, Scores, Tensor
 
 
 @dataclass(frozen=True)

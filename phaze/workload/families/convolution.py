@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
+from phaze.spec.rows import Gemm
+from phaze.workload.primitives import LayerBuilder, Tensor
 
 
 @dataclass(frozen=True)

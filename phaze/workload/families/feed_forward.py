@@ -12,9 +12,10 @@ from math import ceil
 
 from phaze.base.errors import PhazeError
 from phaze.spec.blocks import Experts, FeedForward
+from phaze.spec.rows import Gemm
 from phaze.workload.expert_loads import load_factor
 from phaze.workload.lower.sharding import ModelSlice
-from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
+from phaze.workload.primitives import LayerBuilder, Tensor
 
 SCORE_BYTES = 4
 """Bytes of a router score, in single precision."""

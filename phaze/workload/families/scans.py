@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from phaze.spec.rows import Gemm
 from phaze.spec.scans import DeltaNet, Mamba
 from phaze.workload.lower.sharding import ModelSlice
-from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
+from phaze.workload.primitives import LayerBuilder, Tensor
 
 SOLVED = 16
 """Tokens per block of a chunk whose triangular system is solved; products join the blocks (FLA,

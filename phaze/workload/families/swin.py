@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from phaze.spec.rows import Gemm
 from phaze.spec.vision import Swin
 from phaze.workload.families.convolution import FeatureMaps, convolve
 from phaze.workload.primitives import (
     INDEX_BYTES,
     INPUT,
-    Gemm,
     LayerBuilder,
     LayerGraph,
     LayerRun,

@@ -8,6 +8,7 @@ from functools import partial
 
 from phaze.layout import OffloadedModule
 from phaze.spec.blocks import Attention, Block
+from phaze.spec.rows import Gemm
 from phaze.spec.scans import Mamba
 from phaze.workload.families.adapters import with_adapters
 from phaze.workload.families.attention import attention
@@ -16,7 +17,6 @@ from phaze.workload.families.scans import delta_net, mamba
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import (
     INDEX_BYTES,
-    Gemm,
     LayerBuilder,
     LayerGraph,
     LayerRun,

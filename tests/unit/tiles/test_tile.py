@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from phaze.cost.memory import update_bytes
 from phaze.cost.network.mesh import TileGrid, Wires
+from phaze.spec.rows import Gemm
 from phaze.spec.tiled import Tile
 from phaze.tiles.chip import Chip
 from phaze.tiles.operators import Linear, Pool, TileShare, TransformerLayer, shares
@@ -30,7 +31,6 @@ from phaze.tiles.tile import (
     training_s,
     update_access,
 )
-from phaze.workload.primitives import Gemm
 
 TILE = Tile(clock_hz=1.0, pe_x=8, pe_y=16, sram_bytes=1e6)
 OP = TileBytes(weights=40, gradients=40, optimizer=240, inputs=30, outputs=20)

@@ -14,19 +14,11 @@ from dataclasses import replace
 from itertools import groupby, pairwise
 
 from phaze.base.errors import PhazeError
+from phaze.spec.rows import Gemm
 from phaze.spec.traced import Traced, TracedLayer, TracedOperator, TracedProduct, TracedRun, TracedTensor
 from phaze.workload.families.traced.translate import Trace, needed_of
 from phaze.workload.kinds import KINDS
-from phaze.workload.primitives import (
-    INPUT,
-    Gemm,
-    LayerGraph,
-    LayerRun,
-    ModelGraph,
-    Primitive,
-    Tensor,
-    with_forks,
-)
+from phaze.workload.primitives import INPUT, LayerGraph, LayerRun, ModelGraph, Primitive, Tensor, with_forks
 
 _MEMBER = re.compile(r"(.+?)\.(\d+)\.")
 """Member of a module list in the name of an operator."""

@@ -15,7 +15,8 @@ from math import prod
 from typing import Literal
 
 from phaze.base.errors import PhazeError
-from phaze.workload.primitives import INPUT, Gemm, LayerGraph, Primitive, Tensor, with_forks
+from phaze.spec.rows import Gemm
+from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Tensor, with_forks
 
 Origin = Literal["made", "input", "parameter", "constant"]
 """Origin of a tensor: a call, the user, the module's parameters, or something else."""

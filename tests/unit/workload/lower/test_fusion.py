@@ -5,12 +5,13 @@ from itertools import product
 import pytest
 from hypothesis import given
 
+from phaze.spec.rows import Gemm
 from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.backward import backward_pass
 from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
 from phaze.workload.lower.sharding import ModelSlice
-from phaze.workload.primitives import INPUT, Gemm, LayerBuilder
+from phaze.workload.primitives import INPUT, LayerBuilder
 from tests.unit.workload.examples import layer_of, named_groups, names, slice_of, slices, some
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.spec.models import load_model, load_model_named
+from phaze.spec.rows import Gemm
 from phaze.spec.torch_module import ASIDE, CONFIGURED, TorchModule, load_torch_module
 from phaze.workload.families.traced.trace import compare, trace
 from phaze.workload.families.traced.translate import translate
-from phaze.workload.primitives import Gemm
 
 SPECS = Path(__file__).parents[5] / "config" / "torch"
 LINEAR = {

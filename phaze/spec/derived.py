@@ -1,4 +1,4 @@
-"""Documents with the fields of a layout, which derive from its dataclasses."""
+"""Documents with the fields of dataclasses, such as those of a layout, from which they derive."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pydantic import Field
 
 from phaze.layout import READERS, Compute, Number, Truth, Zero, ZeroStage
 from phaze.spec.noun import Noun
-from phaze.spec.values import ExpertLoad, Flag, PositiveInt, read_by
+from phaze.spec.values import Count, ExpertLoad, Flag, PositiveInt, read_by
 
-KINDS: dict[object, object] = {Number: PositiveInt, Truth: Flag, ZeroStage: Zero}
-"""Types in documents, by the type of a layout's field."""
+KINDS: dict[object, object] = {Number: PositiveInt, Truth: Flag, ZeroStage: Zero, "int": Count, "bool": Flag}
+"""Types in documents, by the type of a field."""
 OPTIONS: dict[str, object] = {
     **{name: Annotated[str, read_by(read)] for name, read in READERS.items()},
     "load": ExpertLoad,
     "compute": Compute,
 }
-"""Types of options in documents, by name."""
+"""Types of the options of a layout in documents, by name."""
 
 
-class LayoutNoun(Noun):
-    """Base of documents that also derive from dataclasses of a layout, whose fields become theirs."""
+class DerivedNoun(Noun):
+    """Base of documents that also derive from dataclasses, whose fields become theirs."""
 
     def __init_subclass__(cls, required: tuple[str, ...] = ()) -> None:
         """Declare the fields of the dataclasses with the types of documents; `required` have no default."""
         found = {
-            field.name: OPTIONS.get(field.name, KINDS.get(field.type))
+            field.name: OPTIONS[field.name] if field.name in OPTIONS else KINDS[field.type]
             for base in cls.__bases__
             if is_dataclass(base)
             for field in fields(base)
