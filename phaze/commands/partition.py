@@ -35,32 +35,9 @@ class FlowOption(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionOptions:
-    """Graph, stages and devices of a partition."""
+class FlowOptions:
+    """Model of the device and the links, and the flow that cuts the graph."""
 
-    graph: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL|GRAPH.json",
-            help="Model: a name in config/models, or a path of a spec or of a graph of operators "
-            "(JSON; see config/formats.md).",
-            autocompletion=completion.models,
-        ),
-    ]
-    stages: Annotated[
-        int | None,
-        typer.Option(help="Number of stages, S. Default: the best one for --devices.", min=1, max=MOST),
-    ] = None
-    replicas: Annotated[
-        int | None,
-        typer.Option(
-            help="Replicas of every stage, R. Default with --devices: the best one.", min=1, max=MOST
-        ),
-    ] = None
-    gpus: options.GpusOption = None
-    devices: Annotated[
-        int | None, typer.Option(help="Total number of devices, S R; S and R are searched.", min=1, max=MOST)
-    ] = None
     hyper_operators: Annotated[
         int | None,
         typer.Option(
@@ -124,6 +101,35 @@ class PartitionOptions:
     graph_out: Annotated[Path | None, typer.Option(help="File for the graph of operators.")] = None
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the stages.")] = None
     as_json: options.JsonOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionOptions(FlowOptions):
+    """Graph, stages and devices of a partition."""
+
+    graph: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|GRAPH.json",
+            help="Model: a name in config/models, or a path of a spec or of a graph of operators "
+            "(JSON; see config/formats.md).",
+            autocompletion=completion.models,
+        ),
+    ]
+    stages: Annotated[
+        int | None,
+        typer.Option(help="Number of stages, S. Default: the best one for --devices.", min=1, max=MOST),
+    ] = None
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            help="Replicas of every stage, R. Default with --devices: the best one.", min=1, max=MOST
+        ),
+    ] = None
+    gpus: options.GpusOption = None
+    devices: Annotated[
+        int | None, typer.Option(help="Total number of devices, S R; S and R are searched.", min=1, max=MOST)
+    ] = None
 
 
 @options.takes(PartitionOptions)
