@@ -17,7 +17,7 @@ from phaze.cost.network.topology import Switching
 from phaze.layout import Group
 from phaze.spec.tiled_study import ExchangeReading, Figure
 from phaze.tables import TiledNetworks
-from phaze.tiles.exchange import Sends, Strategy, Ties, exchange, phases
+from phaze.tiles.exchange import Strategy, exchange, phases
 from phaze.tiles.placement import ring
 
 TileTask = Literal["all-reduce", "all-to-all", "read", "write"]
@@ -142,14 +142,13 @@ def congestion(size_bytes: float, most_tasks: int = 5) -> list[Congestion]:
 
 
 class Way(NamedTuple):
-    """Options of the exchange between two groups (Figure 12); the paper gives none of them."""
+    """One combination of the options of a reading of the exchange between two groups (Figure 12)."""
 
+    reading: ExchangeReading = ExchangeReading()
     switching: Switching = "pipelined"
     half_duplex: bool = False
-    sends: Sends = "neighbours"
     pieces: int = 1
     """Pieces of a tensor in a reduce or a broadcast along neighbours."""
-    ties: Ties = "ring"
 
 
 def inter_group(extra_column: int | None, adapters: int, way: Way) -> dict[Strategy, dict[str, float]]:
@@ -166,10 +165,10 @@ def inter_group(extra_column: int | None, adapters: int, way: Way) -> dict[Strat
         ring(grid, [*tiles, *(grid.tile(3, left + column) for column in extra)]).order
         for tiles, left in zip(groups, (0, 4), strict=True)
     )
-    who = exchange(grid, source, target, adapters, way.ties)
+    who = exchange(grid, source, target, adapters, way.reading.ties)
     found: dict[Strategy, dict[str, float]] = {}
     for strategy in get_args(Strategy):
-        plans = phases(who, strategy, BERT_BASE_BYTES, way.pieces, way.sends)
+        plans = phases(who, strategy, BERT_BASE_BYTES, way.pieces, way.reading.sends)
         seconds = {
             name: deliver(topology, plan, switching=way.switching).time_s for name, plan in plans.items()
         }
@@ -259,7 +258,7 @@ def _strategies(exchanges: Exchanges) -> Iterator[Row]:
         for extra, switching, half, pieces in product(
             BROKEN_AT, asked.switching, asked.half_duplex, asked.pieces
         ):
-            way = Way(switching, half, asked.sends, pieces, asked.ties)
+            way = Way(asked, switching, half, pieces)
             found = strategies(way, extra, asked.most_adapters)
             setting = f"{'ring' if extra is None else f'broken ring, tile {extra}'}, {_words(way)}"
             group = "ring" if extra is None else "broken ring"
@@ -269,7 +268,7 @@ def _strategies(exchanges: Exchanges) -> Iterator[Row]:
 
 def _words(way: Way) -> str:
     wires = "half duplex" if way.half_duplex else "full duplex"
-    sends = "direct sends" if way.sends == "direct" else f"{way.pieces} pieces"
+    sends = "direct sends" if way.reading.sends == "direct" else f"{way.pieces} pieces"
     return f"{way.switching}, {wires}, {sends}"
 
 

@@ -11,6 +11,7 @@ from phaze.cost.network.delivery import deliver
 from phaze.cost.network.mesh import TileGrid, mesh
 from phaze.cost.network.messages import then
 from phaze.cost.network.topology import Switching
+from phaze.spec.tiled_study import ExchangeReading
 from phaze.tiles.exchange import exchange, phases
 from phaze.tiles.network_cases import (
     BERT_BASE_BYTES,
@@ -72,7 +73,7 @@ def test_figure_12_strategy_1_is_better_on_a_ring_and_strategy_2_on_a_broken_one
     """If the way back of a broken ring costs time: it contends with others, or goes hop by hop. Reduces in 4
     pieces.
     """
-    way = Way(switching, half_duplex, pieces=4)
+    way = Way(switching=switching, half_duplex=half_duplex, pieces=4)
     unbroken = strategies(way)
     assert 1.1 < unbroken.gain("best") < unbroken.gain("equal-adapters")
     for extra in (0, 1, 3):
@@ -86,7 +87,7 @@ def test_figure_12_over_directed_pipelined_links_a_broken_ring_costs_next_to_not
     assert strategies(Way(pieces=4), 0).gain("best") < 1
 
 
-DIRECT = Way(sends="direct", ties="rows")
+DIRECT = Way(ExchangeReading(sends="direct", ties="rows", pieces=(1,)))
 """Every tile sends directly to the adapter at a corner, one at a time."""
 
 
