@@ -21,8 +21,7 @@ from phaze.papers.phaze.beside import (
     utilisation_sheet,
     walk_sheets,
 )
-from phaze.papers.phaze.build import phaze_paper
-from phaze.papers.phaze.differences import reasons
+from phaze.papers.phaze.build import phaze_paper, reasons
 from phaze.papers.phaze.published import Published
 from phaze.report.document import Sheet
 from phaze.report.findings import Findings
