@@ -1,4 +1,4 @@
-"""Pipeline schedules by name. Each schedule has one file here and a test."""
+"""Pipeline schedules by name. Related schedules share a file here and a test."""
 
 from phaze.pipeline.schedules.base import Passes, Schedule
 from phaze.pipeline.schedules.dualpipe import DualPipe, DualPipeV
@@ -6,8 +6,7 @@ from phaze.pipeline.schedules.greedy import ZeroBubbleByTimes
 from phaze.pipeline.schedules.interleaved import Interleaved, InterleavedZeroBubble
 from phaze.pipeline.schedules.plain import GPipe, Inference, LayerWise, OneForwardOneBackward, TwoBuffered
 from phaze.pipeline.schedules.spaced import VHalf, VMin
-from phaze.pipeline.schedules.zbv import ZeroBubbleV
-from phaze.pipeline.schedules.zero_bubble import ZeroBubble, ZeroBubbleTwice
+from phaze.pipeline.schedules.zero_bubble import ZeroBubble, ZeroBubbleTwice, ZeroBubbleV
 
 _ALL: tuple[Schedule, ...] = (
     GPipe(), OneForwardOneBackward(), Interleaved(), ZeroBubble(), ZeroBubbleTwice(), ZeroBubbleByTimes(),

@@ -2,22 +2,110 @@
 
 Suffix sums s add the replicas d from a device group to the last. With equal replicas s/d is a stage's number
 from the end.
+
+Under 1f1b and 2bw a worker may have ceil(s/d) microbatches in flight (Piper, Section 3.5), where s is the sum
+of the replicas from its stage to the last. If every d divides its s, this suffices for the rate of the
+slowest stage. Otherwise a worker that fills its ceil(s/d) places before each backward pass may wait for late
+forward passes, and delay other workers. 2bw then uses the windows of a periodic schedule: every stage repeats
+its work for microbatch m + 1 one interval T after microbatch m. The schedule is the fastest one with at most
+these places. With
+
+    L_q    from the beginning of F(q, m) to the end of B(q, m)
+    D_q    d_q T, after which a replica begins with its next microbatch
+    F, B   time that passes occupy a replica, with recompute
+
+passes of one replica do not collide if L_q is a multiple of D_q, or exceeds one by F + B or more. From the
+last stage on, L_q is the least such number >= F_q + B_q + L_(q+1) + transfers. The window is the number of
+microbatches that begin in that time, ceil(L_q/D_q). If T is the time of the slowest stage, max (F + B)/d,
+windows can exceed ceil(s/d). The stage's stashes then do not suffice for Piper's time per sample, and the
+smallest T for which they do is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import floor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.pipeline.durations import JobKind
+from phaze.pipeline.durations import JobKind, durations, fetches_on_worker, in_flight_s
 from phaze.pipeline.schedules.base import Passes, Schedule, turns
-from phaze.pipeline.windows import stashes, steady_windows
 
 if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
+
+SAME = 1e-9
+"""Relative difference below which intervals are equal."""
+
+TRIALS = 64
+"""Intervals tried before bisection for the smallest feasible one."""
+
+
+def stashes(pipeline: Pipeline) -> tuple[int, ...]:
+    """Stashes of each device group, ceil(s/d)."""
+    return tuple(-(-s // d) for s, d in zip(pipeline.suffixes, pipeline.replicas, strict=True))
+
+
+def steady_windows(pipeline: Pipeline) -> tuple[int, ...]:
+    """Windows of each group at the smallest interval at which none exceeds its ceil(s/d)."""
+    places = stashes(pipeline)
+    if all(s % d == 0 for s, d in zip(pipeline.suffixes, pipeline.replicas, strict=True)):
+        return places
+
+    def fits(interval_s: float) -> bool:
+        windows = windows_at(pipeline, interval_s)
+        return all(w <= place for w, place in zip(windows, places, strict=True))
+
+    least = slowest_s(pipeline)
+    # At this interval a microbatch has left before the next one enters.
+    most = float(_occupied(pipeline).sum() + _travel(pipeline).sum())
+    if least <= 0 or fits(least):
+        return windows_at(pipeline, least) if least > 0 else places
+    trials = np.linspace(least, max(most, least), TRIALS).tolist()
+    k = next((k for k, trial in enumerate(trials) if fits(trial)), len(trials) - 1)
+    low, high = trials[max(k - 1, 0)], trials[k]
+    while high - low > SAME * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return windows_at(pipeline, high)
+
+
+def slowest_s(pipeline: Pipeline) -> float:
+    """Time per microbatch of a lane, bound by the slowest stage, max (F + B)/d."""
+    return float((_occupied(pipeline) / np.array(pipeline.replicas)).max())
+
+
+def windows_at(pipeline: Pipeline, interval_s: float) -> tuple[int, ...]:
+    """Windows of the periodic schedule with an interval between microbatches."""
+    load, spans = _occupied(pipeline).tolist(), _travel(pipeline).tolist()
+    span, windows = 0.0, []
+    for q in reversed(range(pipeline.depth)):
+        period = pipeline.replicas[q] * interval_s
+        span += load[q] + spans[q]
+        whole = floor(span / period + SAME)
+        rest = span - whole * period
+        if rest > SAME * period:
+            rest = load[q] if rest < load[q] else rest
+            whole += 1
+            span = min((whole - 1) * period + rest, whole * period)
+        windows.append(whole)
+    return tuple(windows[::-1])
+
+
+def _occupied(pipeline: Pipeline) -> Floats:
+    """Time that a microbatch occupies a replica of each stage, (stages,)."""
+    table = durations(pipeline)
+    load: Floats = table[[JobKind.FORWARD, JobKind.RECOMPUTE, JobKind.BACKWARD]].sum(axis=0)
+    load[0] += pipeline.fetch_s * fetches_on_worker(pipeline)
+    return load
+
+
+def _travel(pipeline: Pipeline) -> Floats:
+    """Transfer time of a microbatch after each stage, activation plus gradient, (stages,)."""
+    activation, gradient = in_flight_s(pipeline)
+    return np.append(activation + gradient, 0.0)
 
 
 class GPipe(Schedule):

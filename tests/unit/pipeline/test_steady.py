@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.schedules.plain import slowest_s, stashes, windows_at
 from phaze.pipeline.steady import time_per_microbatch_s
-from phaze.pipeline.windows import slowest_s, stashes, windows_at
 from tests.unit.pipeline.examples import dividing_data, random_stage
 
 
