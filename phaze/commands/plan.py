@@ -419,7 +419,7 @@ def _answer(
 
 def _fewest(asked: AskedPlan) -> FewestNodes:
     """Fewest nodes on which the model fits."""
-    from phaze.plan.layouts.fewest import fewest
+    from phaze.plan.layouts.answer import fewest
 
     return fewest(asked)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -29,15 +30,55 @@ from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import given_values, space
 from phaze.spec.files import FOLDER
+from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import (
     TIE,
     AskedPlan,
     ChosenLayout,
     Explained,
+    FewestNodes,
     RankedPlan,
     TrainingPlan,
     UnfitPlan,
 )
+
+WEIGHT_BYTES = 2
+"""Minimum bytes per parameter: a cluster with less total memory cannot store the model."""
+ENOUGH = 0.5
+"""Gap of the search: any plan that fits is good enough."""
+
+
+def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
+    """Smallest number of whole nodes, within the question's devices, on which some layout fits.
+
+    Numbers are tried in increasing order, so that each smaller one is ruled out by its own bound. Raises
+    PhazeError if the model fits on none of them.
+    """
+    cluster, device = load_cluster(asked.system, folder)
+    node, smaller = min(cluster.levels[0].devices, asked.devices), dict[str, object]()
+    least = asked.model.parameters * WEIGHT_BYTES / (device.hbm_gib * GIB * node)
+    for nodes in range(max(ceil(least), 1), asked.devices // node + 1):
+        question = question_of(asked.model_copy(update={"devices": nodes * node}), folder)
+        found = plan_layouts(
+            question.ranked(asked.rank), asked.fixed, gap=ENOUGH, wanted=1, named=f"nodes {nodes}: "
+        )
+        if found.plans:
+            return FewestNodes.parse({"nodes": nodes, "devices": nodes * node, **smaller}, "plan: --fewest")
+        smaller = _ruled_out(found) | {"smaller": nodes}
+    raise PhazeError(
+        f"plan: --fewest: {asked.model.name} fits on no number of nodes up to {asked.devices} devices"
+    )
+
+
+def _ruled_out(found: LayoutPlans) -> dict[str, object]:
+    """Why this node count is too small: smallest memory shortfall, and number of undecided layouts.
+
+    Dominated layouts need at least the memory of the layout that dominates them.
+    """
+    undecided = found.certificate.bounded["layout"]
+    lacking_gib = None if found.closest is None else found.closest[2] / GIB
+    return {"undecided": undecided, "lacking_gib": lacking_gib}
+
 
 Interval = Callable[[Machine, Layout, float, float], tuple[float, float] | None]
 """Interval of step times of similar measured runs, from a layout's predicted time and MFU.

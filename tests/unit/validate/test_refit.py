@@ -9,8 +9,8 @@ import pytest
 
 from phaze.spec.measured import KnownFrom
 from phaze.validate.constants import Site
-from phaze.validate.refit import Refit, changed
 from phaze.validate.rows import RunRow, read_row
+from phaze.validate.study import Refit, changed
 from phaze.validate.table import predict_rows
 
 SYSTEM = "a100-vtrain"
