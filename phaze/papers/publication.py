@@ -13,7 +13,9 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from phaze.spec.derived import DerivedNoun
 from phaze.spec.noun import Noun
+from phaze.spec.rows import ClaimTexts
 
 _ALLOWED = (
     ast.Expression, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.boolop,
@@ -49,17 +51,13 @@ Number = int | float
 Row = dict[str, Number | str]
 
 
-class PrintedClaim(Noun):
+class PrintedClaim(DerivedNoun, ClaimTexts):
     """Claim of a publication: the printed figure, our figure, and the condition for it to hold.
 
     Texts are templates. `{ours:times}` inserts a column of the rows, an aggregate, or a printed value, in a
     format of `phaze.report.words`.
     """
 
-    statement: str
-    """Text of the claim."""
-    source: str
-    """Place in the publication."""
     where: Columns | None = None
     """Filter of the rows; default: all."""
     by: tuple[str, ...] = ()
@@ -78,10 +76,6 @@ class PrintedClaim(Noun):
     """Column with the names of these rows."""
     holds: Columns | None = None
     """Condition for the claim to hold, on aggregates and printed figures."""
-    published: str
-    """Template of the printed figure."""
-    ours: str
-    """Template of our figure."""
 
     @model_validator(mode="after")
     def _what_is_compared_is_said(self) -> Self:

@@ -12,7 +12,14 @@ from phaze.layout import READERS, Compute, Number, Truth, Zero, ZeroStage
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, ExpertLoad, Flag, PositiveInt, read_by
 
-KINDS: dict[object, object] = {Number: PositiveInt, Truth: Flag, ZeroStage: Zero, "int": Count, "bool": Flag}
+KINDS: dict[object, object] = {
+    Number: PositiveInt,
+    Truth: Flag,
+    ZeroStage: Zero,
+    "int": Count,
+    "bool": Flag,
+    "str": str,
+}
 """Types in documents, by the type of a field."""
 OPTIONS: dict[str, object] = {
     **{name: Annotated[str, read_by(read)] for name, read in READERS.items()},

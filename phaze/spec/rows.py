@@ -72,6 +72,20 @@ class PartSizes:
 
 
 @dataclass(frozen=True)
+class ClaimTexts:
+    """Texts of a claim of a publication."""
+
+    statement: str
+    """Text of the claim."""
+    source: str
+    """Place of the printed figure in the publication."""
+    published: str
+    """Printed figure."""
+    ours: str
+    """Our figure."""
+
+
+@dataclass(frozen=True)
 class OperatorBytes:
     """Name of an operator, and the data that it reads and writes."""
 

@@ -1,6 +1,7 @@
 """Results across models: the common architecture, variations, and the tables of the report."""
 
-from phaze.tables.base import Table, count, flag, real, text
+from phaze.spec.rows import ClaimTexts
+from phaze.tables.base import Table, columns_of, count, flag, real, text
 from phaze.tables.columns import (
     ARCHITECTURE,
     CHOSEN_BY,
@@ -290,10 +291,7 @@ class Claims(Table):
 
     keys = {"claim": count("order")}
     columns = {
-        "statement": text("the claim"),
-        "source": text("source of the printed figure"),
-        "published": text("printed figure"),
-        "ours": text("our figure"),
+        **columns_of(ClaimTexts),
         "holds": flag("whether it holds for our results"),
     }
 
