@@ -32,6 +32,11 @@ class LayoutContender:
     """True if all of its pipeline splits were simulated."""
 
     @property
+    def unfinished(self) -> bool:
+        """True if its bound may still rise."""
+        return self.search is None or not self.search.done
+
+    @property
     def time_s(self) -> float:
         """Step time of its best pipeline split so far; infinite without one."""
         return inf if self.search is None or self.search.found is None else self.search.found.time_s
@@ -87,6 +92,15 @@ class Contenders:
         """Best lower bound on the step time of a layout so far."""
         own_s = float(self.bounds.time_s[contender.place])
         return own_s if contender.search is None else max(own_s, contender.search.bound_s)
+
+    def decided(self, contender: LayoutContender) -> bool:
+        """True if the bound of a layout is high enough."""
+        return self.bound_of(contender) >= self.enough_of(contender)
+
+    def parted(self, contender: LayoutContender) -> bool:
+        """True if the next step divides a layout's pipeline splits into parts, see `DivisionSearch`."""
+        other = self._recomputed(contender.place) or contender
+        return other.search is not None and other.search.parted
 
     def relate(self, places: Ints) -> None:
         """Let each layout that may recompute any layers also bound the same layout without recompute."""

@@ -50,8 +50,11 @@ MOST_OPENED = 3_000
 """Families opened together; more need more memory."""
 MOST_SLICES = 300
 """Shards whose costs stay in memory for later use."""
-MOST_WORK = 50_000
+MOST_WORK = 100_000
 """Maximum number of linear programs, weighted by their relative duration."""
+MOST_IN_PARTS = 40_000
+"""Maximum number of those for parts of a layout's pipeline splits."""
+STUCK = "the bounds of the remaining layouts cannot be raised further"
 MOST_LOOKED_AT = 3000
 """Maximum number of layouts whose pipeline splits are searched; the gap covers the rest."""
 MORE_WORK = 200
@@ -172,26 +175,31 @@ class LayoutSearch:
 
         Parts of pipeline splits raise the smallest bound only while every layout's bound may still rise.
         """
-        stuck = False
+        stuck, in_parts = "", 0
         while self._queue and self._queue[0][0] < self.enough_s:
             if self.contenders.searched >= most_searched:
                 return f"the pipeline splits of {most_searched:,} layouts were searched, which is the limit"
-            if self._work >= most_work:
+            if (work := self._work) >= most_work:
                 return f"the limit of {most_work:,} linear programs was reached"
-            known_s, place, contender = heapq.heappop(self._queue)
-            if self.contenders.bound_of(contender) >= self.contenders.enough_of(contender):
+            _, place, contender = queued = heapq.heappop(self._queue)
+            parted = self.contenders.parted(contender)
+            if self.contenders.decided(contender) or (stuck and parted):
                 continue
-            if stuck and contender.search is not None and contender.search.parted:
-                continue
-            risen = self.contenders.bound_of(contender) > known_s  # since it was queued
-            if not risen and not self._shapes.bound_like(place, self.enough_s):
-                self.contenders.look_at(contender)
-            bound_s = self.contenders.bound_of(contender)
-            if contender.search is None or not contender.search.done:
-                heapq.heappush(self._queue, (bound_s, place, contender))
-            else:
-                stuck = stuck or bound_s < self.contenders.enough_of(contender)
-        return ""
+            self._examine(*queued)
+            if contender.unfinished:
+                heapq.heappush(self._queue, (self.contenders.bound_of(contender), place, contender))
+            elif not self.contenders.decided(contender):
+                stuck = stuck or STUCK
+            in_parts += parted * (self._work - work)
+            if in_parts >= MOST_IN_PARTS:
+                stuck = f"the limit of {MOST_IN_PARTS:,} linear programs for parts of layouts was reached"
+        return stuck
+
+    def _examine(self, known_s: float, place: int, contender: LayoutContender) -> None:
+        """Raise the bound of a queued layout, unless that was done since it was queued."""
+        risen = self.contenders.bound_of(contender) > known_s
+        if not risen and not self._shapes.bound_like(place, self.enough_s):
+            self.contenders.look_at(contender)
 
     def _sharpen(self) -> None:
         """Raise the bounds of all closed families that may be faster than the best plan."""
@@ -298,7 +306,7 @@ class LayoutSearch:
         """Why the search ended before its gap was closed; empty if it is closed."""
         if self.bound_s >= self.best_s * (1 - self.gap):
             return ""
-        return self._limit or "the bounds of the remaining layouts cannot be raised further"
+        return self._limit or STUCK
 
     @property
     def _work(self) -> int:

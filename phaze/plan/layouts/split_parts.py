@@ -22,7 +22,7 @@ from phaze.plan.layouts.event_program import EventFlows, Flow
 JOBS = 25
 """Events that add the solve time of a program without events: order of magnitude."""
 FEW_NUMBERS = 32
-"""Variables (stages × kinds) of a program that counts once."""
+"""Variables of a program that counts once."""
 WHOLE_WORK = 10
 """Linear programs in the time of one with whole layers: order of magnitude."""
 ROUNDS = 20
@@ -114,7 +114,7 @@ class SplitParts:
         for turn in range(rounds + 1):
             exact = turn > 0 or part_of is None
             self.cut()
-            self.work.count += (WHOLE_WORK if exact else 1) * -(-len(self.program.of_whole) // FEW_NUMBERS)
+            self.work.count += (WHOLE_WORK if exact else 1) * -(-self.program.variables // FEW_NUMBERS)
             answer = cut.solve(exact=exact)
             bound_s = max(bound_s, answer.bound)
             if bound_s >= enough_s or answer.point is None or turn == rounds:
