@@ -8,6 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations
+from types import MappingProxyType
 from typing import Annotated, TypeVar, get_type_hints
 
 import typer
@@ -276,12 +277,16 @@ def flags(noun: type) -> dict[str, str]:
     return {name: f"--{name.replace('_', '-')}" for name in (one.name for one in fields(noun))}
 
 
-def takes(noun: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[..., None]]:
+def takes(
+    noun: type[Asked], described: Mapping[str, object] = MappingProxyType({})
+) -> Callable[[Callable[[Asked], None]], Callable[..., None]]:
     """Decorator for functions of a dataclass: the fields become arguments and options of a command.
 
-    In help, options of a class precede those of its base classes.
+    `described` has the options of fields whose types do not have one. In help, options of a class precede
+    those of its base classes.
     """
     hints = get_type_hints(noun, include_extras=True)
+    hints |= {name: Annotated[hints[name], option] for name, option in described.items()}
     own = [get_annotations(one) for one in noun.__mro__]
     known = sorted(fields(noun), key=lambda one: next(i for i, names in enumerate(own) if one.name in names))  # type: ignore[arg-type]
 

@@ -14,6 +14,7 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.commands import completion, options
 from phaze.commands.output import ended_at_once, refuse_outputs, telling, write_or_print
+from phaze.plan.piper.choices import PiperChoices
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -29,52 +30,31 @@ class PlannerOption(StrEnum):
     PIPER = "piper"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PiperOptions:
-    """Options that override values of a Piper instance."""
-
-    memory_gib: Annotated[
-        float | None, typer.Option(help="Piper: memory of a device in GiB. Default: the instance's.", min=0)
-    ] = None
-    microbatches: Annotated[
-        int | None,
-        typer.Option(help="Piper: microbatches in a batch, N. Default: the instance's.", min=1),
-    ] = None
-    bandwidth_gib: Annotated[
-        float | None,
-        typer.Option(help="Piper: bandwidth of a device in GiB/s. Default: the instance's.", min=0),
-    ] = None
-    exactly: Annotated[
-        bool, typer.Option("--exactly", help="Piper: data widths must sum to exactly N, not at most N.")
-    ] = False
-    paper_table1: Annotated[
-        bool,
-        typer.Option(
-            "--paper-table1",
-            help="Piper: count as the paper's Table 1: one linear order, gradients exchanged every d "
-            "microbatches.",
-        ),
-    ] = False
-    exact_knapsack: Annotated[
-        bool,
-        typer.Option(
-            "--exact-knapsack", help="Piper: choose configurations exactly, not by the paper's greedy rule."
-        ),
-    ] = False
-    baselines: Annotated[
-        bool, typer.Option("--baselines", help="Piper: add plans of the paper's baselines.")
-    ] = False
-    levels: Annotated[
-        str | None,
-        typer.Option(help="Piper: network levels from the inside out, each units@GiB/s, such as 8@300,8@25."),
-    ] = None
-    max_downsets: Annotated[
-        int | None,
-        typer.Option(
-            help="Piper: maximum number of downsets of a graph. Default: 100,000, or 2,000 with --levels.",
-            min=1,
-        ),
-    ] = None
+PIPER = {
+    "memory_gib": typer.Option(help="Piper: memory of a device in GiB. Default: the instance's.", min=0),
+    "microbatches": typer.Option(help="Piper: microbatches in a batch, N. Default: the instance's.", min=1),
+    "bandwidth_gib": typer.Option(
+        help="Piper: bandwidth of a device in GiB/s. Default: the instance's.", min=0
+    ),
+    "exactly": typer.Option("--exactly", help="Piper: data widths must sum to exactly N, not at most N."),
+    "paper_table1": typer.Option(
+        "--paper-table1",
+        help="Piper: count as the paper's Table 1: one linear order, gradients exchanged every d "
+        "microbatches.",
+    ),
+    "exact_knapsack": typer.Option(
+        "--exact-knapsack", help="Piper: choose configurations exactly, not by the paper's greedy rule."
+    ),
+    "baselines": typer.Option("--baselines", help="Piper: add plans of the paper's baselines."),
+    "levels": typer.Option(
+        help="Piper: network levels from the inside out, each units@GiB/s, such as 8@300,8@25."
+    ),
+    "max_downsets": typer.Option(
+        help="Piper: maximum number of downsets of a graph. Default: 100,000, or 2,000 with --levels.",
+        min=1,
+    ),
+}
+"""Options of `PiperChoices`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +98,7 @@ class ModelOptions(options.ArchitectureOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceOptions(ModelOptions, PiperOptions):
+class PlaceOptions(ModelOptions, PiperChoices):
     """Model or instance, and its planner."""
 
     context: typer.Context
@@ -155,7 +135,7 @@ class PlaceOptions(ModelOptions, PiperOptions):
     as_json: options.JsonOption = False
 
 
-@options.takes(PlaceOptions)
+@options.takes(PlaceOptions, PIPER)
 def place(asked: PlaceOptions) -> None:
     """Place a model on a cluster of a given accelerator.
 
@@ -171,7 +151,7 @@ def place(asked: PlaceOptions) -> None:
     piper = asked.planner is PlannerOption.PIPER
     if not piper:
         options.refuse(
-            asked.context, options.flags(PiperOptions), "place: {} applies to --planner piper only"
+            asked.context, options.flags(PiperChoices), "place: {} applies to --planner piper only"
         )
     if asked.instance is not None:
         of_models = [*options.flags(ModelOptions), "sweep", *["devices"] * (not piper)]
@@ -257,7 +237,7 @@ def _by_piper(instance: Path, asked: PlaceOptions) -> str:
     from phaze.plan.piper.question import PiperQuestion
     from phaze.plan.piper.results import answer, as_text
 
-    given = {name: getattr(asked, name) for name in options.flags(PiperOptions)}
+    given = {name: getattr(asked, name) for name in options.flags(PiperChoices)}
     question = PiperQuestion(devices=asked.devices, **given)
     stored = read_instance(instance)
     try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
+from phaze.plan.piper.choices import PiperChoices
 from phaze.plan.piper.instance import PiperInstance
 from phaze.plan.piper.layers import FlatCluster, Hierarchy, NetworkLevel
 from phaze.spec.names import MOST
@@ -16,24 +17,12 @@ LEAST_GIB, MOST_GIB = 1e-12, 1e18
 """Allowed range of memory and bandwidth in GiB."""
 
 
-@dataclass(frozen=True)
-class PiperQuestion:
-    """Overrides of an instance's cluster and batch; None: the value of the instance."""
+@dataclass(frozen=True, kw_only=True)
+class PiperQuestion(PiperChoices):
+    """Choices of a user, with the number of devices."""
 
     devices: int | None = None
-    memory_gib: float | None = None
-    microbatches: int | None = None
-    bandwidth_gib: float | None = None
-    """GiB/s."""
-    exactly: bool = False
-    paper_table1: bool = False
-    """Plan as in the paper's Table 1: along one linear order, with gradients synchronised once per round."""
-    exact_knapsack: bool = False
-    baselines: bool = False
-    levels: str | None = None
-    """Devices and bandwidth of a network's levels, innermost first, such as 8@300,8@25 (GiB/s)."""
-    max_downsets: int | None = None
-    """None: the planner's default."""
+    """None: the instance's."""
 
     def __post_init__(self) -> None:
         """Raise PhazeError for values outside the allowed range."""

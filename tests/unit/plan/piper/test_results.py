@@ -27,17 +27,19 @@ def test_what_is_not_asked_is_as_the_instance_says(instance: PiperInstance) -> N
 
 
 def test_what_is_asked_replaces_what_the_instance_says(instance: PiperInstance) -> None:
-    asked = PiperQuestion(3, 2.0, 5, 0.5, exactly=True, paper_table1=True)
+    asked = PiperQuestion(
+        devices=3, memory_gib=2.0, microbatches=5, bandwidth_gib=0.5, exactly=True, paper_table1=True
+    )
     assert asked.cluster(instance) == FlatCluster(
         3, 2 * GIB, 0.5 * GIB, 5, exactly=True, synchronisation="round"
     )
     assert asked.given() == [
-        "devices",
         "memory_gib",
         "microbatches",
         "bandwidth_gib",
         "exactly",
         "paper_table1",
+        "devices",
     ]
 
 
