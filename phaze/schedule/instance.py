@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.arrays import Bools, Floats
 from phaze.schedule.bounds import Bounded, ComponentTask, overlaps
-from phaze.schedule.graphs import FUSED, NETWORK, TENSOR, VECTOR, Edges
+from phaze.schedule.graphs import FUSED, NETWORK, TENSOR, VECTOR, Component
 
 SCALE = 100.0
 """Feasible latency in the units of the program, because solver tolerances are absolute."""
@@ -22,15 +22,9 @@ TYPES = ("tensor", "vector")
 
 
 @dataclass(frozen=True, eq=False)
-class ProgramData:
+class ProgramData(Component):
     """A component in units in which its feasible latency is SCALE."""
 
-    kinds: Ints
-    order: Bools
-    edges: Edges
-    """Pairs (i, j) with i ≺ j and no operator between them."""
-    rivals: Edges
-    """Pairs (i, j) with i ∥ j and i < j."""
     one: Floats
     """ℓ; for operators that must run on all cores ℓ̂, so that it is finite."""
     every: Floats
@@ -51,8 +45,8 @@ class ProgramData:
     """Core types with assignment variables."""
 
     @cached_property
-    def operators(self) -> range:
-        """Positions of the operators."""
+    def positions(self) -> range:
+        """Positions of the operators in the component."""
         return range(len(self.kinds))
 
     @cached_property
@@ -94,7 +88,7 @@ class ProgramData:
     def users(self, core: str) -> list[int]:
         """Operators that use a core type."""
         kind = TENSOR if core == "tensor" else VECTOR
-        return [i for i in self.operators if self.kinds[i] in (kind, FUSED)]
+        return [i for i in self.positions if self.kinds[i] in (kind, FUSED)]
 
     def count(self, core: str) -> int:
         """Number of cores of a type."""
@@ -111,10 +105,9 @@ def make_instance(task: ComponentTask, bounded: Bounded) -> ProgramData:
     unit_s = feasible_s / SCALE if feasible_s > 0 else 1.0
     must = np.isinf(task.one_s)
     return ProgramData(
+        operators=task.component.operators,
         kinds=task.component.kinds,
         order=task.component.order,
-        edges=task.component.edges,
-        rivals=task.component.rivals,
         one=np.where(must, task.every_s, task.one_s) / unit_s,
         every=task.every_s / unit_s,
         must=must,

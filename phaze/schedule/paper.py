@@ -38,8 +38,8 @@ def formulate_paper(data: ProgramData) -> pyo.ConcreteModel:
     """Program of Figure 3 for an instance, with z variables for the assigned core types."""
     m = pyo.ConcreteModel()
     m.data = data
-    m.operators = pyo.Set(initialize=data.operators)
-    m.pairs = pyo.Set(initialize=[(i, j) for i in data.operators for j in data.operators if i != j])
+    m.operators = pyo.Set(initialize=data.positions)
+    m.pairs = pyo.Set(initialize=[(i, j) for i in data.positions for j in data.positions if i != j])
     m.ordered = pyo.Set(initialize=[(i, j) for i, j in m.pairs if data.order[i, j]])
     m.rivals = pyo.Set(initialize=[(a, b) for i, j in data.rivals for a, b in ((i, j), (j, i))])
     m.start = pyo.Var(m.operators, domain=pyo.NonNegativeReals)
@@ -61,7 +61,7 @@ def formulate_paper(data: ProgramData) -> pyo.ConcreteModel:
 
 def _order_operators(m: pyo.ConcreteModel) -> None:
     data: ProgramData = m.data
-    triples = [(i, j, k) for i, j in m.pairs for k in data.operators if k not in (i, j)]
+    triples = [(i, j, k) for i, j in m.pairs for k in data.positions if k not in (i, j)]
     links = [(i, j) for i, j in data.rivals if data.kinds[i] == data.kinds[j] == NETWORK]
     m.makespan_covers_operator = pyo.Constraint(m.operators, rule=makespan_covers_operator)
     m.latency_follows_choice = pyo.Constraint(m.operators, rule=latency_follows_choice)
@@ -78,7 +78,7 @@ def _order_operators(m: pyo.ConcreteModel) -> None:
 
 def _assign_tensor_cores(m: pyo.ConcreteModel) -> None:
     data: ProgramData = m.data
-    places = [(i, c) for i in data.operators if data.kinds[i] != NETWORK for c in range(data.num_tc)]
+    places = [(i, c) for i in data.positions if data.kinds[i] != NETWORK for c in range(data.num_tc)]
     m.on_tensor_core = pyo.Var(places, domain=pyo.Binary)
     m.operator_has_tensor_core = pyo.Constraint(data.users("tensor"), rule=operator_has_tensor_core)
     m.vector_operator_has_no_tensor_core = pyo.Constraint(
@@ -94,7 +94,7 @@ def _assign_tensor_cores(m: pyo.ConcreteModel) -> None:
 
 def _assign_vector_cores(m: pyo.ConcreteModel) -> None:
     data: ProgramData = m.data
-    places = [(i, c) for i in data.operators if data.kinds[i] != NETWORK for c in range(data.num_vc)]
+    places = [(i, c) for i in data.positions if data.kinds[i] != NETWORK for c in range(data.num_vc)]
     m.on_vector_core = pyo.Var(places, domain=pyo.Binary)
     m.operator_has_vector_core = pyo.Constraint(data.users("vector"), rule=operator_has_vector_core)
     m.tensor_operator_has_no_vector_core = pyo.Constraint(
@@ -114,7 +114,7 @@ def _computing(data: ProgramData) -> list[tuple[int, int]]:
 
 
 def _places(data: ProgramData, kind: int, cores: int) -> list[tuple[int, int]]:
-    return [(i, c) for i in data.operators if data.kinds[i] == kind for c in range(cores)]
+    return [(i, c) for i in data.positions if data.kinds[i] == kind for c in range(cores)]
 
 
 def makespan_covers_operator(m: pyo.ConcreteModel, i: int) -> pyo.Expression:

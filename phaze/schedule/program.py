@@ -102,8 +102,8 @@ def schedule_point(data: ProgramData, model: pyo.ConcreteModel, task: ComponentT
     Every operator begins as soon as all operators that precede or exclude it have ended. Cores are left open
     (ALL_CORES or 0); `overloaded_types` checks them.
     """
-    wide = np.array([model.wide[i].value > 0.5 for i in data.operators])
-    begin = [model.start[i].value for i in data.operators]
+    wide = np.array([model.wide[i].value > 0.5 for i in data.positions])
+    begin = [model.start[i].value for i in data.positions]
     before = _relation(data, model, wide, begin)
     sequence = _sequence(before, begin)
     if sequence is None:

@@ -43,7 +43,7 @@ def formulate_sparse(data: ProgramData) -> pyo.ConcreteModel:
     """Reduced program of an instance, with z variables for the assigned core types."""
     m = pyo.ConcreteModel()
     m.data = data
-    m.operators = pyo.Set(initialize=data.operators)
+    m.operators = pyo.Set(initialize=data.positions)
     m.rivals = pyo.Set(initialize=[(a, b) for i, j in data.rivals for a, b in ((i, j), (j, i))])
     longest = longest_clock(data)
     m.start = pyo.Var(m.operators, bounds=(0, longest))
@@ -97,7 +97,7 @@ def _assign_cores(m: pyo.ConcreteModel) -> None:
 def _fix_choices(m: pyo.ConcreteModel) -> None:
     """Fix y if bounds decide it: all cores are no faster, or the path through one core is too long."""
     data: ProgramData = m.data
-    for i in data.operators:
+    for i in data.positions:
         if data.wide[i]:
             m.wide[i].fix(1)
         elif data.one[i] <= data.every[i]:

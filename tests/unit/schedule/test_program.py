@@ -254,7 +254,7 @@ def instance_and_point(
     task = task_of(layer)
     data = make_instance(task, known_schedule(task))
     model = formulate_sparse(data)
-    for i in data.operators:
+    for i in data.positions:
         model.wide[i].value, model.start[i].value = 0.0, 0.0
     for pair in model.before:
         model.before[pair].value = float(pair in before)
