@@ -103,6 +103,20 @@ class OperatorBytes:
     """True if it belongs to the attention core, which selective recomputation recomputes."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StageLoad:
+    """Seconds of a placed stage for one microbatch, and bytes of activations on each of its devices."""
+
+    forward_s: float
+    """Forward pass of one microbatch."""
+    load_s: float
+    """Sum of forward, backward and transfers."""
+    activation_bytes: float
+    """Activations of the current microbatch."""
+    stashed_bytes: float
+    """Data stored for microbatches in flight."""
+
+
 @dataclass(frozen=True)
 class StageWork:
     """Seconds and tensors of one microbatch on one replica, and bytes on each of its devices."""

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.layout import LAYER_AXES
-from phaze.spec.rows import OperatorBytes, PartSizes
+from phaze.spec.rows import OperatorBytes, PartSizes, StageLoad
 from phaze.tables.base import Table, columns_of, count, flag, real, text
 from phaze.tables.columns import (
     ARCHITECTURE,
@@ -266,15 +266,14 @@ class Stages(Table):
     columns = {
         **SPAN,
         "devices": count("devices of one pipeline", 1),
-        "forward_s": real("forward pass of one microbatch"),
+        **columns_of(StageLoad, "forward_s"),
         "backward_s": real("backward pass with recomputation"),
         "transfer_s": real("exposed transfers between stages"),
-        "load_s": real("sum of forward, backward and transfers"),
+        **columns_of(StageLoad, "load_s"),
         "weight_bytes": real("weights"),
         "gradient_bytes": real("gradients"),
         "optimizer_bytes": real("optimizer state"),
-        "activation_bytes": real("activations of the current microbatch"),
-        "stashed_bytes": real("data stored for microbatches in flight"),
+        **columns_of(StageLoad, "activation_bytes", "stashed_bytes"),
         "memory_bytes": real("total memory"),
         "headroom_bytes": real("free HBM"),
     }

@@ -14,6 +14,7 @@ from phaze.plan.phaze.energy import PARTS, Batch, Rates, dynamic_j, ring_bytes, 
 from phaze.plan.phaze.flush import Infeasible, Placement
 from phaze.plan.phaze.point import Conditions, Point, TimedChip
 from phaze.plan.phaze.reasons import stage_stashes
+from phaze.spec.rows import StageLoad
 
 Row = dict[str, object]
 ENERGIES = ("joules_per_sample", *(f"{part}_j" for part in PARTS))
@@ -22,21 +23,17 @@ MEMORY_GAIN = 0.01
 """Memory is the bottleneck if unlimited memory would make a placement faster by more than this fraction."""
 
 
-@dataclass(frozen=True)
-class PlacedStage:
+@dataclass(frozen=True, kw_only=True)
+class PlacedStage(StageLoad):
     """One stage of a placement; seconds per microbatch, bytes on each of its devices."""
 
     first_layer: int
     last_layer: int
     devices: int
-    forward_s: float
     recomputed_s: float
     """Recompute time; 0 if activations are stashed."""
     backward_s: float
-    load_s: float
     static_bytes: float
-    activation_bytes: float
-    stashed_bytes: float
 
     @property
     def transfer_s(self) -> float:
