@@ -25,6 +25,7 @@ from phaze.runtimes.megatron_layout import (
     OF_LAYOUT,
     PP,
     SEQUENCE,
+    UNPRICED,
     VIRTUAL,
     read_fields,
     recomputed,
@@ -54,11 +55,6 @@ from phaze.spec.plain import short
 from phaze.spec.system import Stack
 
 EACH = "--num-layers-per-virtual-pipeline-stage"
-UNPRICED = (
-    "--use-torch-fsdp2", "--cpu-offloading-weights", "--optimizer-cpu-offload", "--moe-layer-recompute",
-    "--fp4-param-gather", "--perform-rl-step", "--encoder-num-layers", "--img-h",
-)  # fmt: skip
-"""Flags that change the price, or the training itself, and that no recipe can express."""
 FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 COUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 """Flags that count the embedding and the loss as one layer each in the pipeline split."""
