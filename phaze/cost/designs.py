@@ -111,3 +111,20 @@ def designs_of_operators(cores: list[str], tensor: Ints, vector: Ints, fused: In
         "none": np.zeros_like(tensor),
     }
     return np.stack([by_core[core] for core in cores], axis=1)
+
+
+def operator_latencies(
+    operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
+) -> tuple[Floats, Floats]:
+    """ℓ and ℓ̂ of each operator on each architecture, shape (A, n)."""
+    designs = designs_of_operators(
+        list(operators["core"]),
+        *(architectures[f"{core}_design"].to_numpy(np.int64) for core in ("tensor", "vector", "fused")),
+    )
+    works = operators["work"].to_numpy(np.int64)
+    at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
+    one, every = (
+        gather_latencies(works, designs, *at, estimates[name].to_numpy(np.float64))
+        for name in ("latency_s", "latency_all_s")
+    )
+    return one, every

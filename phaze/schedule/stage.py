@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from phaze import tables
-from phaze.base.arrays import Floats, Ints
+from phaze.base.arrays import Ints
 from phaze.base.progress import counted
 from phaze.base.store import Store
-from phaze.cost.designs import designs_of_operators, gather_latencies
+from phaze.cost.designs import operator_latencies
 from phaze.schedule.decomposition import LayerSolution, solve_layer
 from phaze.schedule.graphs import CORES, NONE, Edges, ScheduledLayer
 from phaze.solver import solver_versions
@@ -51,7 +51,7 @@ def read_cases(
         numbers = mine["operator"].to_numpy(np.int64)
         core = tuple(str(kind) for kind in mine["core"])
         found = _edges(links.get((*point, layer, direction)), numbers)
-        one, every = _latencies(mine, estimates, architectures)
+        one, every = operator_latencies(mine, estimates, architectures)
         for a, name in enumerate(architectures["architecture"]):
             num_tc, num_vc = (int(count) for count in counts[a])
             single = ScheduledLayer(core, one[a], every[a], found, num_tc, num_vc, overlap_communication)
@@ -65,23 +65,6 @@ def _edges(links: pd.DataFrame | None, numbers: Ints) -> Edges:
     place = {number: position for position, number in enumerate(numbers)}
     pairs = zip(links["source"], links["target"], strict=True)
     return tuple(sorted((place[source], place[target]) for source, target in pairs))
-
-
-def _latencies(
-    operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
-) -> tuple[Floats, Floats]:
-    """ℓ and ℓ̂ of each operator on each architecture, shape (A, n)."""
-    designs = designs_of_operators(
-        list(operators["core"]),
-        *(architectures[f"{core}_design"].to_numpy(np.int64) for core in ("tensor", "vector", "fused")),
-    )
-    works = operators["work"].to_numpy(np.int64)
-    at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
-    one, every = (
-        gather_latencies(works, designs, *at, estimates[name].to_numpy(np.float64))
-        for name in ("latency_s", "latency_all_s")
-    )
-    return one, every
 
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.base.progress import counted
 from phaze.base.ranking import distinct_rows
-from phaze.cost.designs import designs_of_operators, gather_latencies
+from phaze.cost.designs import operator_latencies
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs, best_times, possible_depths
@@ -117,24 +117,6 @@ def least_energies(
 
 def _pass(frame: pd.DataFrame, layer: str, direction: str) -> pd.DataFrame:
     return frame[(frame["layer"] == layer) & (frame["direction"] == direction)]
-
-
-def operator_latencies(
-    operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
-) -> tuple[Floats, Floats]:
-    """Latency of operators on one core and on all cores, arrays (A, n)."""
-    designs = designs_of_operators(
-        list(operators["core"]),
-        *(architectures[f"{core}_design"].to_numpy(np.int64) for core in ("tensor", "vector", "fused")),
-    )
-    works, at = (
-        operators["work"].to_numpy(np.int64),
-        (estimates["work"].to_numpy(), estimates["design"].to_numpy()),
-    )
-    return (
-        gather_latencies(works, designs, *at, estimates["latency_s"].to_numpy()),
-        gather_latencies(works, designs, *at, estimates["latency_all_s"].to_numpy()),
-    )
 
 
 def bound_times(
