@@ -12,6 +12,7 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import completion, options
+from phaze.commands.options import RuntimeOption
 from phaze.commands.output import refuse_outputs, telling, write_or_print
 
 if TYPE_CHECKING:
@@ -28,21 +29,11 @@ class ReadOption(StrEnum):
     TORCHTITAN = "torchtitan"
 
 
-class ToldOption(StrEnum):
-    """Runtimes that a plan can be written for."""
-
-    MEGATRON = "megatron"
-    BRIDGE = "bridge"
-    TORCHTITAN = "torchtitan"
-    DEEPSPEED = "deepspeed"
-    MAXTEXT = "maxtext"
-
-
 def emit(
     planned: Annotated[
         Path, typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o PLAN.json`.")
     ],
-    runtime: Annotated[ToldOption, typer.Option("--for", help="Runtime that will train.")],
+    runtime: Annotated[RuntimeOption, typer.Option("--for", help="Runtime that will train.")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -78,21 +69,21 @@ def emit(
         typer.echo(sentence, err=True)
 
 
-def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: ToldOption) -> None:
+def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: RuntimeOption) -> None:
     """Raise PhazeError for a configuration of MaxText, or for a MaxText plan written for another runtime."""
     from phaze.runtimes.maxtext import axes_of
 
-    if plan.question.runtime == ToldOption.MAXTEXT.value:
+    if plan.question.runtime == RuntimeOption.MAXTEXT.value:
         raise PhazeError(
             f"{planned}: --for {runtime.value}: plans for maxtext cannot be written; its "
             f"configuration needs {axes_of(plan.layout)}"
         )
-    if runtime is ToldOption.MAXTEXT:
-        others = ", ".join(one.value for one in ToldOption if one is not ToldOption.MAXTEXT)
+    if runtime is RuntimeOption.MAXTEXT:
+        others = ", ".join(one.value for one in RuntimeOption if one is not RuntimeOption.MAXTEXT)
         raise PhazeError(f"emit: --for: must be one of {others}; configurations of maxtext cannot be written")
 
 
-def emitted(recipe: Recipe, runtime: ToldOption, asked: AskedPlan) -> Emitted:
+def emitted(recipe: Recipe, runtime: RuntimeOption, asked: AskedPlan) -> Emitted:
     """Settings of a runtime for the plan of a question."""
     from phaze.runtimes.bridge import emit_bridge
     from phaze.runtimes.deepspeed import emit_deepspeed
@@ -101,11 +92,11 @@ def emitted(recipe: Recipe, runtime: ToldOption, asked: AskedPlan) -> Emitted:
     from phaze.spec.systems import load_cluster, load_stack
 
     stack = load_stack(asked.stack)
-    if runtime in (ToldOption.MEGATRON, ToldOption.BRIDGE):
+    if runtime in (RuntimeOption.MEGATRON, RuntimeOption.BRIDGE):
         blackwell = load_cluster(asked.system)[1].is_blackwell
-        emit = emit_megatron if runtime is ToldOption.MEGATRON else emit_bridge
+        emit = emit_megatron if runtime is RuntimeOption.MEGATRON else emit_bridge
         return emit(recipe, stack, blackwell=blackwell)
-    return {ToldOption.TORCHTITAN: emit_torchtitan, ToldOption.DEEPSPEED: emit_deepspeed}[runtime](
+    return {RuntimeOption.TORCHTITAN: emit_torchtitan, RuntimeOption.DEEPSPEED: emit_deepspeed}[runtime](
         recipe, stack
     )
 

@@ -22,6 +22,21 @@ MOST = 2**31
 """Largest whole number of samples or tokens."""
 
 
+class RuntimeOption(StrEnum):
+    """Runtimes whose layouts can be planned, or that a plan can be written for."""
+
+    MEGATRON = "megatron"
+    BRIDGE = "bridge"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
+    MAXTEXT = "maxtext"
+
+    @property
+    def planned(self) -> str:
+        """Name of the planned runtime: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does."""
+        return RuntimeOption.MEGATRON.value if self is RuntimeOption.BRIDGE else self.value
+
+
 class Backward(StrEnum):
     """Forms of the backward pass."""
 

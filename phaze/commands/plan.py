@@ -14,6 +14,7 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import completion, options
+from phaze.commands.options import RuntimeOption
 from phaze.commands.output import ended_at_once, refuse_outputs, telling
 from phaze.commands.terminal import tell
 
@@ -39,21 +40,6 @@ class RankOption(StrEnum):
 
     PRUDENT = "prudent"
     EXPECTED = "expected"
-
-
-class RuntimeOption(StrEnum):
-    """Runtimes whose layouts can be planned."""
-
-    MEGATRON = "megatron"
-    BRIDGE = "bridge"
-    TORCHTITAN = "torchtitan"
-    DEEPSPEED = "deepspeed"
-    MAXTEXT = "maxtext"
-
-    @property
-    def planned(self) -> str:
-        """Name of the planned runtime: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does."""
-        return RuntimeOption.MEGATRON.value if self is RuntimeOption.BRIDGE else self.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -500,10 +486,10 @@ def _write_page(
 
 def _settings(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
     """Settings of the runtime that will train, or the reason why there are none."""
-    from phaze.commands.emit import ToldOption, emitted, refuse_maxtext
+    from phaze.commands.emit import emitted, refuse_maxtext
     from phaze.runtimes.recipe import Recipe
 
-    told = ToldOption(plan.question.runtime if runtime is None else runtime.value)
+    told = RuntimeOption(plan.question.runtime if runtime is None else runtime.value)
     try:
         refuse_maxtext(plan, "plan", told)
         found = emitted(Recipe.of(plan), told, plan.question)

@@ -19,17 +19,8 @@ from phaze.spec.huggingface.keys import Config, Family
 from phaze.spec.plain import Plain, short
 
 _FILES = (
-    ernie,
-    exaone,
-    experts,
-    glm_relatives,
-    gpt,
-    hunyuan,
-    hybrid,
-    latent,
-    llama,
-    relatives,
-)
+    ernie, exaone, experts, glm_relatives, gpt, hunyuan, hybrid, latent, llama, relatives,
+)  # fmt: skip
 FAMILIES: dict[str, Family] = dict(sorted(pair for file in _FILES for pair in file.FAMILIES.items()))
 """All families, by the `model_type` of their configurations."""
 WITHOUT_TEXT = {name.removesuffix("_text"): name for name in FAMILIES if name.endswith("_text")}
