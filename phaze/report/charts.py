@@ -1,16 +1,15 @@
-"""Figures over all workloads: bars, utilisations, memory sizes, and accelerators by area."""
+"""Charts that several pages share: bars by name, utilisations, memory sizes, and accelerators by area."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-import numpy as np
+import altair as alt
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from phaze.base.units import UM2_PER_MM2
 from phaze.report import style
+from phaze.report.vega import BY_LINE, WIDTH, coloured, panels, rule
 from phaze.report.words import times
 
 GEOMETRIC_MEAN = "geometric mean"
@@ -39,159 +38,213 @@ PLANNERS: Looks = {
     "expert": ("experts", style.SILVER),
 }  # fmt: skip
 """Display name and colour of each planner."""
-_HUES = (style.BLUE, style.AMBER, style.TEAL, style.PURPLE, style.SKY, style.SAND)
+ROW, BAR, LINE = 22, 13, 17
+"""Heights in pixels: of a single bar with its gap, of a bar of a group, and of a line of a name."""
+MOST_PX, THIN = 480, 5
+"""Height from which the bars of a long list become thinner, and the least height of a bar."""
+LETTERS = 18
+"""Letters of a name on a line."""
+ROOM = 46
+"""Pixels for the text behind a bar."""
+PEAK = "at peak (MFU)"
+
+
+def bars(
+    table: pd.DataFrame,
+    what: str,
+    colours: Mapping[str, str] | None = None,
+    *,
+    origin: float = 0.0,
+    said: Callable[[float], str] | None = None,
+) -> alt.TopLevelMixin:
+    """Draw a group of horizontal bars per row, one bar per column, from an origin.
+
+    `said` formats the values, which stand behind the bars.
+    """
+    looks = colours or dict(zip(table.columns, style.HUES, strict=False))
+    long = _long(table, "bar")
+    scale = _scale(long["value"], origin, ROOM if said else 0)
+    if said is not None:
+        long = long.assign(said=long["value"].map(said), value=long["value"].fillna(origin))
+    base = alt.Chart(long).encode(
+        alt.X("value:Q", title=what, scale=scale),
+        _names(table),
+        tooltip=["row:N", "bar:N", alt.Tooltip("value:Q", title=what, format=",.4~g")],
+    )
+    if len(looks) > 1:
+        base = base.encode(alt.YOffset("bar:N", scale=alt.Scale(domain=[*looks])))
+    layers = [
+        base.mark_bar().encode(coloured("bar", looks, legend=len(looks) > 1), x2=alt.datum(origin)),
+        rule("x", origin),
+    ]
+    if said is not None:
+        texts = {">=": base.mark_text(align="left", dx=4), "<": base.mark_text(align="right", dx=-4)}
+        for side, text in texts.items():
+            layers.append(text.encode(text="said:N").transform_filter(f"datum.value {side} {origin}"))
+    bar = BAR if said else max(THIN, min(BAR, MOST_PX / max(1, table.size)))
+    tall = max(LINE * _lines(table), ROW if len(looks) == 1 else bar * len(looks) + 6)
+    return alt.layer(*layers).properties(width=WIDTH, height=tall * len(table))
+
+
+def titled_bars(
+    table: pd.DataFrame, looks: Iterable[tuple[str, tuple[str, str]]], what: str
+) -> alt.TopLevelMixin:
+    """Draw a group of bars per row, one bar per column of `looks`, from the ratio 1."""
+    named = dict(looks)
+    rows = table[[*named]].rename(columns={column: title for column, (title, _) in named.items()})
+    return bars(rows.where(rows > 0), what, dict(named.values()), origin=1, said=times)
+
+
+def _long(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """A row per value, with the name of its row and of its column."""
+    named = table.set_axis([style.wrapped(str(name), LETTERS) for name in table.index])
+    return named.reset_index(names="row").melt("row", var_name=column)
+
+
+def _names(table: pd.DataFrame, title: str | None = None) -> alt.Y:
+    """Axis with the names of rows."""
+    axis = alt.Axis(labelExpr=BY_LINE, labelOverlap=len(table) * ROW > MOST_PX)
+    names = [style.wrapped(str(name), LETTERS) for name in table.index]
+    return alt.Y("row:N", title=title, axis=axis, scale=alt.Scale(domain=names, padding=0.12))
+
+
+def _lines(table: pd.DataFrame) -> int:
+    """Lines of the longest name of a row."""
+    return max((style.wrapped(str(name), LETTERS).count("\n") + 1 for name in table.index), default=1)
+
+
+def _scale(values: pd.Series, origin: float, room: int) -> alt.Scale:
+    """Scale from an origin, with room for the text behind the bars."""
+    low, high = min(origin, values.min(skipna=True)), max(origin, values.max(skipna=True))
+    if not high > low:  # also without any value
+        low, high = origin, origin + 1.0
+    left = room if low < origin else 0
+    pixel = f"{high - low:.9g} / max(40, width - {left + room})"
+    return alt.Scale(
+        domainMin=alt.ExprRef(f"{low:.9g} - {left} * {pixel}"),
+        domainMax=alt.ExprRef(f"{high:.9g} + {room} * {pixel}"),
+        nice=not room,
+    )
 
 
 def stacked(
     table: pd.DataFrame,
     parts: Looks,
     what: str,
-    row_in: float = 0.34,
-    columns: int = 6,
+    rows: str | None = None,
     *,
     limit: float | None = None,
     peak: pd.Series | None = None,
-) -> Figure:
+) -> alt.TopLevelMixin:
     """Draw a horizontal bar per row, stacked from the columns in `parts`.
 
-    A dotted line marks a limit of all rows. A mark in each row shows its value at peak.
+    A dashed line marks a limit of all rows. A mark in each row shows its value at peak.
     """
-    figure, (ax,) = style.axes(style.WIDE, 0.9 + row_in * len(table))
-    left = np.zeros(len(table))
-    for part, (name, colour) in parts.items():
-        if part in table:
-            ax.barh(range(len(table)), table[part], 0.66, left=left, color=colour, label=name)
-            left = left + table[part].to_numpy()
-    style.name_rows(ax, list(table.index))
-    ax.set_xlabel(what)
+    drawn = {name: look for name, look in parts.items() if name in table and table[name].any()}
+    looks = {**dict(drawn.values()), **({} if peak is None else {PEAK: style.INK})}
+    long = _long(table[[*drawn]].rename(columns={name: label for name, (label, _) in drawn.items()}), "part")
+    long["order"] = long["part"].map([*looks].index)
+    tall = min(max(ROW, LINE * _lines(table)), max(8.0, MOST_PX / max(1, len(table))))
+    base = alt.Chart(long[long["value"] > 0]).encode(
+        alt.X("value:Q", title=what, scale=alt.Scale(nice=False)),
+        _names(table, rows),
+        coloured("part", looks),
+        tooltip=["row:N", "part:N", alt.Tooltip("value:Q", title=what, format=",.4~g")],
+    )
+    layers: list[alt.Chart] = [base.mark_bar().encode(order="order:Q")]
     if limit is not None:
-        ax.axvline(limit, color=style.GREY, lw=1, ls=":")
+        layers.append(rule("x", limit, dashed=True))
     if peak is not None:
-        ax.plot(peak, range(len(peak)), "|", color=style.INK, ms=17, mew=1.8, label="at peak (MFU)")
-    return style.legend_above(figure, ax, columns)
+        marks = _long(peak.to_frame(PEAK), "part")
+        layers.append(base.mark_tick(thickness=3, size=tall).properties(data=marks))
+    return alt.layer(*layers).properties(width=WIDTH, height=tall * len(table))
 
 
-def rows_beside(table: pd.DataFrame, what: str, origin: float, *, said: bool = False) -> Figure:
-    """Draw a group of horizontal bars per row, one bar per column, starting at an origin.
-
-    With `said`, bars are labelled with their values.
-    """
-    figure, (ax,) = style.axes(style.WIDE, 0.9 + 0.18 * table.size)
-    height = 0.8 / max(1, len(table.columns))
-    for number, column in enumerate(table.columns):
-        at = np.arange(len(table)) - 0.4 + height * (number + 0.5)
-        colour = _HUES[number % len(_HUES)]
-        bars = ax.barh(at, table[column] - origin, height * 0.9, left=origin, color=colour, label=column)
-        if said:
-            ax.bar_label(
-                bars,
-                [times(value) if np.isfinite(value) else "–" for value in table[column]],
-                padding=3,
-                fontsize=7.5,
-            )
-            ax.margins(x=0.1)
-    style.name_rows(ax, list(table.index))
-    ax.axvline(origin, color=style.INK, lw=0.9)
-    ax.set_xlabel(what)
-    return style.legend_above(figure, ax)
+def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw Table 5: model FLOPs utilisation by model (rows) and design (columns), next to the printed."""
+    kinds = {"ours": ours, "printed in the paper": theirs.reindex(ours.index).filter(ours.columns)}
+    long = pd.concat(
+        [100 * _long(of, "design").set_index(["row", "design"]) for of in kinds.values()], keys=kinds
+    )
+    long = long.dropna().rename_axis(["kind", "row", "design"]).reset_index()
+    looks = dict(zip(ours.columns, (style.GREY, style.AMBER, style.BLUE), strict=False))
+    base = alt.Chart(long).encode(
+        alt.X("value:Q", title="model FLOPs utilisation, %"),
+        _names(ours),
+        alt.YOffset("design:N", scale=alt.Scale(domain=[*looks])),
+        coloured("design", looks),
+        tooltip=["row:N", "design:N", "kind:N", alt.Tooltip("value:Q", format=".1f")],
+    )
+    shape = alt.Shape("kind:N", scale=alt.Scale(domain=[*kinds], range=["circle", "diamond"]))
+    points = base.mark_point(filled=True, size=70, opacity=1).encode(shape)
+    return alt.layer(base.mark_line(strokeWidth=1).encode(detail="row:N"), points).properties(
+        width=WIDTH, height=(BAR * len(looks) + 6) * len(ours)
+    )
 
 
-def columns_beside(ax: Axes, table: pd.DataFrame, looks: Looks) -> dict[str, np.ndarray]:
-    """Draw a group of vertical bars per row and a line at 1; returns the bar positions by column."""
-    at = {
-        column: style.bars_beside(ax, table[column], number, len(looks), colour, label)
-        for number, (column, (label, colour)) in enumerate(looks.items())
-    }
-    ax.axhline(1, color=style.GREY, lw=0.8)
-    style.name_groups(ax, table.index)
-    return at
-
-
-def planner_ratios(table: pd.DataFrame, looks: Looks) -> Figure:
-    """Draw the throughput of planners over Phaze's planner, one group of bars per workload."""
-    figure, (ax,) = style.axes(style.WIDE, 3.4)
-    columns_beside(ax, table, looks)
-    ax.set_ylabel("throughput over Phaze's planner")
-    return style.legend_above(figure, ax, 5)
-
-
-def speedups(table: pd.DataFrame, colours: Mapping[str, str]) -> Figure:
-    """Draw Figure 4: speedup over the baseline that uses the human experts' placement.
-
-    `table` has a row per model and one for the geometric mean, and a column per design.
-    """
-    figure, (ax,) = style.axes(style.WIDE, 3.7)
-    columns_beside(ax, table, {name: (name, of) for name, of in colours.items()})
-    ax.axvline(len(table) - 1.5, color=style.SILVER, lw=0.8)
-    ax.set_ylabel("throughput over baseline expert")
-    return style.legend_above(figure, ax, 5)
-
-
-def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> Figure:
-    """Draw Table 5: model FLOPs utilisation by model (rows) and design (columns).
-
-    Our values are filled, those printed in the paper are hollow.
-    """
-    figure, (ax,) = style.axes(style.WIDE, 0.8 + 0.42 * len(ours))
-    for number, design in enumerate(ours.columns):
-        colour = (style.GREY, style.AMBER, style.BLUE)[number % 3]
-        rows = np.arange(len(ours)) + 0.24 * (number - (len(ours.columns) - 1) / 2)
-        ax.plot(100 * ours[design], rows, "o", color=colour, ms=6, label=design)
-        if design in theirs:
-            printed = 100 * theirs[design].reindex(ours.index)
-            ax.hlines(rows, 100 * ours[design], printed, color=colour, lw=0.8)
-            ax.plot(printed, rows, "D", mfc="white", mec=colour, ms=4.5)
-    ax.plot([], [], "D", mfc="white", mec=style.INK, ms=4.5, label="printed in the paper")
-    style.name_rows(ax, list(ours.index))
-    ax.set_xlim(left=0)
-    ax.set_xlabel("model FLOPs utilisation, %")
-    return style.legend_above(figure, ax, 4)
-
-
-def memories(table: pd.DataFrame) -> Figure:
+def memories(table: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw the throughput of each HBM capacity relative to the best; the chosen one is in full colour."""
-    models, sizes = list(dict.fromkeys(table["model"])), sorted(table["hbm_gib"].unique())
-    figure, (ax,) = style.axes(style.WIDE, 2.9)
-    for number, size in enumerate(sizes):
-        rows = table[table["hbm_gib"] == size].set_index("model").reindex(models)
-        share = 100 * rows["relative"].fillna(0.0)
-        for chosen, colour in ((False, style.SILVER), (True, style.BLUE)):
-            mine = share.where(rows["chosen"].eq(chosen), 0.0)
-            at = style.bars_beside(ax, mine, number, len(sizes), colour, "_")
-        for x, value in zip(at, share, strict=True):
-            colour = "white" if value else style.INK
-            ax.text(x, 2, f"{size:g}", ha="center", va="bottom", color=colour, fontsize=7.5)
-    ax.plot([], [], "s", color=style.BLUE, label="chosen: smallest within the tolerance")
-    ax.plot([], [], "s", color=style.SILVER, label="other capacities, in GiB")
-    style.name_groups(ax, models)
-    ax.set_ylabel("throughput, % of best")
-    return style.legend_above(figure, ax)
+    looks = {"chosen": style.BLUE, "other": style.SILVER}
+    chosen, other = looks
+    models = table.drop_duplicates("model").set_index("model")
+    rows = pd.DataFrame(
+        {
+            "row": [style.wrapped(str(name), LETTERS) for name in table["model"]],
+            "GiB": table["hbm_gib"],
+            "value": 100 * table["relative"],
+            "kind": table["chosen"].map({True: chosen, False: other}),
+            "said": [f"{size:g} GiB" for size in table["hbm_gib"]],
+        }
+    )
+    base = alt.Chart(rows).encode(
+        alt.X("value:Q", title="throughput, % of best", scale=_scale(rows["value"], 0.0, ROOM)),
+        _names(models),
+        alt.YOffset("GiB:O", scale=alt.Scale(domain=sorted({*table["hbm_gib"]}))),
+        tooltip=["row:N", "GiB:Q", alt.Tooltip("value:Q", format=".2f")],
+    )
+    said = base.mark_text(align="left", dx=4).encode(text="said:N")
+    return alt.layer(base.mark_bar().encode(coloured("kind", looks)), said).properties(
+        width=WIDTH, height=(BAR * table["hbm_gib"].nunique() + 6) * len(models)
+    )
 
 
-_MARKS = {
-    "": ("placed", style.SILVER, "o", 3.0),
-    "baseline": ("baseline", style.RED, "s", 5.5),
-    "smallest": ("smallest within the tolerance", style.AMBER, "^", 6.5),
-    "best": ("best", style.BLUE, "*", 10),
-}
+_KINDS = {
+    "placed": style.SILVER, "baseline": style.RED, "smallest in tolerance": style.AMBER, "best": style.BLUE,
+}  # fmt: skip
+_SHAPES, _SIZES = ("circle", "square", "triangle-up", "diamond"), (12, 60, 70, 90)
+"""Colour, shape and size of each kind of architecture."""
 
 
-def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
+def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> alt.TopLevelMixin:
     """Draw throughput against area of all placed architectures, one panel per model.
 
     A cloud has area_um2, relative (throughput over the best), kind ('', 'best', 'smallest', 'baseline').
     """
-    columns = min(4, len(clouds))
-    figure, every = style.panels(len(clouds), columns, 0.6, 1.75, sharex=True)
-    for ax, (model, cloud) in zip(every, clouds.items(), strict=True):
-        for kind, (label, colour, marker, size) in _MARKS.items():
-            some = cloud[cloud["kind"] == kind]
-            area_mm2 = some["area_um2"] / UM2_PER_MM2
-            ax.plot(area_mm2, some["relative"], marker, color=colour, ms=size, label=label)
-        ax.axvline(limit_um2 / UM2_PER_MM2, color=style.GREY, lw=0.8, ls=":")
-        ax.set_title(model)
-        ax.set_ylim(0, 1.09)
-        ax.grid()
-    every[0].set_ylabel("throughput over best")
-    every[max(0, len(clouds) - columns)].set_xlabel("area, mm²")
-    return style.legend_above(figure, every[0])
+    rows = pd.concat([cloud.assign(model=model) for model, cloud in clouds.items()])
+    named = {"": "placed", "smallest": "smallest in tolerance"}
+    table = pd.DataFrame(
+        {
+            "model": rows["model"],
+            "area": rows["area_um2"] / UM2_PER_MM2,
+            "relative": rows["relative"],
+            "kind": rows["kind"].replace(named),
+        }
+    )
+    points = (
+        alt.Chart()
+        .mark_point(filled=True, opacity=1)
+        .encode(
+            alt.X("area:Q", title="area, mm²", scale=alt.Scale(zero=False)),
+            alt.Y("relative:Q", title="throughput over best"),
+            coloured("kind", _KINDS),
+            alt.Shape("kind:N", scale=alt.Scale(domain=[*_KINDS], range=_SHAPES)),
+            alt.Size("kind:O", scale=alt.Scale(domain=[*_KINDS], range=_SIZES)),
+            tooltip=[
+                "model:N",
+                "kind:N",
+                alt.Tooltip("area:Q", format=".1f"),
+                alt.Tooltip("relative:Q", format=".4~f"),
+            ],
+        )
+    )
+    return panels(table, "model", points, rule("x", limit_um2 / UM2_PER_MM2, dashed=True))

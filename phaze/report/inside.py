@@ -132,7 +132,7 @@ def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "Where the time of a batch goes on the best accelerators",
         "Passes and transfers are those of the slowest stage. The mark is what the model's FLOPs take "
         "at the peak of all tensor cores.",
-        partial(charts.stacked, spent.div(total, axis=0), charts.TIME_PARTS, what, 0.36, peak=peak),
+        partial(charts.stacked, spent.div(total, axis=0), charts.TIME_PARTS, what, peak=peak),
     )
     about = "Where the time of a batch goes on the best accelerators, and what would have to be faster."
     yield Section("time", "What limits the throughput", about, (figure, *_limits(findings.bindings)))
@@ -150,7 +150,7 @@ def _limits(table: pd.DataFrame) -> Iterator[Block]:
         "limits",
         "What binds the operators on the best accelerators",
         "Part of the time in operators, all layers and both passes, as scheduled.",
-        partial(charts.stacked, share.loc[:, share.sum() > 0], parts, what, 0.36),
+        partial(charts.stacked, share.loc[:, share.sum() > 0], parts, what),
     )
     longest = table.sort_values("share", ascending=False).groupby("model", sort=False).head(MOST_OPERATORS)
     shown = longest.sort_values(["model", "share"], ascending=[True, False])
@@ -214,7 +214,7 @@ def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
             f"Energy per sample by part, relative to {baseline}",
             "Operators as scheduled on all slices, and the leakage of the devices in use over the "
             "time per batch.",
-            partial(charts.stacked, relative, charts.ENERGY_PARTS, what, 0.27, 7),
+            partial(charts.stacked, relative, charts.ENERGY_PARTS, what),
         )
     columns: dict[str, Cell] = {
         "workload": "{model}", "design": "{design}", "per sample": "{whole:J}",
@@ -235,7 +235,7 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "sensitivity",
         "Throughput of the best accelerators under other bandwidths",
         "The accelerator stays, the placement is searched again.",
-        partial(charts.rows_beside, wide, "throughput over the study's", 1),
+        partial(charts.bars, wide, "throughput over the study's", origin=1),
     )
     columns: dict[str, Cell] = {
         "workload": "{model}", "variation": "{variation}", "placement": _placed_as,

@@ -41,7 +41,7 @@ def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "speedups",
         f"Throughput of every design over {expert}, by workload and in the geometric mean",
         "A group of bars for every workload, and one for the geometric mean.",
-        partial(charts.speedups, wide[drawn].fillna(0.0), _colours(drawn, inputs)),
+        partial(charts.bars, wide[drawn], "throughput over baseline expert", _colours(drawn, inputs)),
     )
     rows = wide.dropna(how="all")
     if len(findings.simulated_means):
@@ -236,7 +236,7 @@ def _gains_chart(inputs: Inputs, gains: pd.DataFrame) -> Iterator[Chart]:
         f"Throughput of accelerators over {own}, under the study's settings and other assumptions",
         "Geometric mean over the workloads, as planned, with one planner for all. Bars to the left of 1 are "
         "slower than the baseline.",
-        partial(charts.rows_beside, wide, "throughput over the baseline", 1, said=True),
+        partial(charts.bars, wide, "throughput over the baseline", origin=1, said=times),
     )
 
 

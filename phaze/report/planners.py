@@ -59,12 +59,12 @@ def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     best = wide[wide.index.get_level_values("design") == PER_MODEL].droplevel("design")
     best = best.reindex(inputs.study.models).fillna(0.0)
     phaze, *others = charts.PLANNERS.items()
-    looks = dict([phaze, ("unflushed", ("Phaze's plan, Piper's model", style.TEAL)), *others])
+    looks = [phaze, ("unflushed", ("Phaze in Piper's model", style.TEAL)), *others]
     figure = Chart(
         "planners",
         "Throughput of every planner over Phaze's on each workload's best accelerator",
         "Bars that are missing: nothing fits, or Phaze's plan not with two versions of the weights.",
-        partial(charts.planner_ratios, best, looks),
+        partial(charts.titled_bars, best, looks, "throughput over Phaze's planner"),
     )
     planned = plans[plans["planner"] == "phaze"].set_index(["model", "design"])["samples_per_s"]
     rows = wide.assign(planned=planned).reset_index()

@@ -13,7 +13,7 @@ from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.verdicts import checks_section
 from phaze.report.winners import PER_MODEL
-from phaze.report.words import decimal, percent, size, widths
+from phaze.report.words import decimal, percent, size, times, widths
 from phaze.tables import Proofs
 from phaze.tables.columns import by_numbers
 
@@ -33,7 +33,7 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "scenarios",
         f"Throughput of the best accelerators in every scenario over {names[0]}",
         "Accelerator, HBM and placement are chosen for each scenario.",
-        partial(charts.rows_beside, wide.fillna(0.0), f"throughput over {names[0]}", 0, said=True),
+        partial(charts.bars, wide, f"throughput over {names[0]}", said=times),
     )
     place = table["model"].map(shown.index) * len(names) + table["scenario"].map(names.index)
     columns: dict[str, Cell] = {

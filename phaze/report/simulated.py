@@ -86,7 +86,7 @@ def _difference_chart(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
         "simulated",
         "Simulated time per batch over the planner's, on each workload's best accelerator",
         "Above 1 a plan takes longer than its planner says.",
-        partial(over_planned, wide),
+        partial(charts.titled_bars, wide, charts.PLANNERS.items(), "simulated over planned"),
     )
 
 
@@ -132,14 +132,6 @@ def _choices(best: pd.DataFrame) -> Iterator[str]:
             f"On {join(faster)} a plan with equal or experts' stages is simulated to be faster than Phaze's, "
             "although Phaze's formula puts it behind."
         )
-
-
-def over_planned(ratios: pd.DataFrame) -> Figure:
-    """Draw simulated over planned times, one bar per planner and workload."""
-    figure, (ax,) = style.axes(style.WIDE, 3.0)
-    charts.columns_beside(ax, ratios, charts.PLANNERS)
-    ax.set_ylabel("simulated over planned")
-    return style.legend_above(figure, ax, 4)
 
 
 WAYS = {

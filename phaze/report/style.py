@@ -18,13 +18,15 @@ from matplotlib.figure import Figure
 from matplotlib.typing import RcKeyType
 
 from phaze.base.files import atomic_path
+from phaze.report import vega
 from phaze.report.document import Chart
 from phaze.report.marks import is_list, label_plainly, single_value
-from phaze.report.vega import spec_of
 
 INK, MUTED, GRID = "#1c2430", "#5d6875", "#e4e8ec"
 BLUE, SKY, AMBER, SAND, GREY, SILVER = "#0b5394", "#5b9bd5", "#d07a12", "#f0c27f", "#77828e", "#c3cad1"
 RED, PURPLE, TEAL = "#b3261e", "#7b5ea7", "#2a8c82"
+HUES = (BLUE, AMBER, TEAL, PURPLE, SKY, RED, SAND, GREY)
+"""Colours of things without a colour of their own."""
 LIMITS = {
     "compute": BLUE,
     "vector": SKY,
@@ -168,7 +170,9 @@ def draw(chart: Chart) -> Drawn:
     with mpl.rc_context(RC):
         figure = chart.draw()
         if not isinstance(figure, Figure):
-            return Drawn("", 0, spec=spec_of(figure))
+            spec = vega.spec_of(figure)
+            only = vega.single_value(spec)
+            return Drawn("", 0, only=only, spec="" if only else vega.as_json(spec))
         if only := single_value(figure):
             return Drawn("", 0, only=only)
         name, again = f"narrow-{chart.name}", chart.draw() if is_list(figure) else None

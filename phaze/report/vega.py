@@ -3,28 +3,102 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Literal
 
-import altair
+import altair as alt
+import pandas as pd
 import vl_convert
 
-if TYPE_CHECKING:
-    from altair import TopLevelMixin
+from phaze.base.units import digits
 
 WIDTH: Final = "container"
 """Width of a chart: that of its place in the page."""
 
 BY_LINE: Final = "split(datum.label, '\\n')"
 """Expression for the labels of an axis whose names have line breaks."""
+COLUMNS, PANEL = 4, 170
+"""Maximum number of panels side by side, and the height of one in pixels."""
+DIGITS = 6
+"""Significant digits of the numbers in a chart."""
 
 
-def spec_of(chart: TopLevelMixin) -> str:
-    """Specification of a chart as JSON that may stand inside an HTML element."""
-    altair.data_transformers.disable_max_rows()  # long timelines stay whole
-    spec = chart.to_dict()
+def coloured(column: str, looks: Mapping[str, str], *, legend: bool = True) -> alt.Color:
+    """Colours of the values of a column, in the order of the legend."""
+    scale = alt.Scale(domain=[*looks], range=[*looks.values()])
+    return alt.Color(f"{column}:N", scale=scale, legend=alt.Undefined if legend else None)
+
+
+def rule(axis: Literal["x", "y"], value: float, *, dashed: bool = False) -> alt.Chart:
+    """Line across the whole chart at a value of an axis."""
+    line = alt.Chart(pd.DataFrame({"at": [value]})).mark_rule(strokeDash=[4, 3] if dashed else alt.Undefined)
+    at: alt.Chart = line.encode(x=alt.datum(value)) if axis == "x" else line.encode(y=alt.datum(value))
+    return at
+
+
+def panels(
+    table: pd.DataFrame,
+    by: str,
+    *layers: alt.Chart,
+    height: int = PANEL,
+    **scales: Literal["independent", "shared"],
+) -> alt.TopLevelMixin:
+    """Chart with a panel per value of a column, as many side by side as the page has room for."""
+    chart: alt.TopLevelMixin = (
+        alt.layer(*layers, data=table)
+        .properties(height=height)
+        .facet(alt.Facet(f"{by}:N", title=None, sort=None), columns=min(COLUMNS, table[by].nunique()))
+        .resolve_scale(**scales)
+    )
+    return chart
+
+
+def spec_of(chart: alt.TopLevelMixin) -> dict[str, Any]:
+    """Specification of a chart, with data in few digits and no schema or colours."""
+    alt.data_transformers.disable_max_rows()  # long timelines stay whole
+    spec: dict[str, Any] = chart.to_dict()
     del spec["$schema"], spec["config"]  # the page asks for nothing, and has colours for dark screens
+    for rows in spec.get("datasets", {}).values():
+        for row in rows:
+            row.update({key: float(f"{x:.{DIGITS}g}") for key, x in row.items() if isinstance(x, float)})
+    return spec
+
+
+def as_json(spec: Mapping[str, object]) -> str:
+    """Specification as JSON that may stand inside an HTML element."""
     return json.dumps(spec, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def single_value(spec: Mapping[str, Any]) -> str:
+    """Value of a chart whose marks all show the same one; empty for a chart of several values."""
+    found = list(_values(spec, spec.get("datasets", {}), []))
+    if len({*found}) != 1 or "" in found[0]:
+        return ""
+    return f"{found[0][-1]}{', the same for all' if len(found) > 1 else ''}"
+
+
+def _values(
+    spec: Mapping[str, Any], datasets: Mapping[str, Any], rows: list[dict[str, Any]]
+) -> Iterator[tuple[str, ...]]:
+    """Yield what each mark shows, after the part of a stacked bar; an empty text for an area."""
+    rows = datasets.get(spec.get("data", {}).get("name"), rows)
+    for part in (*spec.get("layer", ()), *([spec["spec"]] if "spec" in spec else ())):
+        yield from _values(part, datasets, rows)
+    mark, channels = spec.get("mark", {}).get("type"), spec.get("encoding", {})
+    if mark in ("rect", "area"):
+        yield ("",)
+    if mark in ("bar", "point", "line"):
+        numbers = [one for one in map(channels.get, "yx") if one and one.get("type") == "quantitative"]
+        is_stack = mark == "bar" and "yOffset" not in channels
+        part = channels.get("color", {}).get("field") if is_stack else None
+        for row in rows:
+            shown = [
+                f"{digits(row[one['field']])} ({one.get('title', one['field'])})"
+                for one in numbers
+                if row[one["field"]] is not None
+            ]
+            yield (*([row[part]] if part else ()), " at ".join(shown) or "–")
 
 
 @cache

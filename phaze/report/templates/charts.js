@@ -8,17 +8,24 @@
     return text;
   };
 
-  const config = width => {
+  // Panels are as many beside each other as there is room for; other charts take the width of their place.
+  const inColumns = (spec, width) => {
+    if (!spec.facet) return spec;
+    const columns = Math.max(1, Math.min(spec.columns, Math.floor(width / 260)));
+    return { ...spec, columns, spec: { ...spec.spec, width: Math.floor(width / columns) - 60 } };
+  };
+
+  const config = (width, panels) => {
     const label = { labelColor: colour("ink"), labelFontSize: 12, labelFontWeight: "normal" };
     const title = { titleColor: colour("muted"), titleFontSize: 12, titleFontWeight: "normal" };
     return {
       background: "transparent",
-      autosize: { type: "fit-x", contains: "padding" },
+      autosize: { type: panels ? "pad" : "fit-x", contains: "padding" },
       font: getComputedStyle(document.body).fontFamily,
       axis: { ...label, ...title, labelLimit: 0, gridColor: colour("grid"),
         domainColor: colour("silver"), tickColor: colour("silver") },
-      axisX: { labelFlush: true, tickCount: Math.max(3, Math.floor(width / 120)) },
-      legend: { ...label, ...title, orient: "top", title: null, labelLimit: width, symbolType: "square",
+      axisX: { labelFlush: true, titleAnchor: "end", tickCount: Math.max(3, Math.floor(width / (panels || 1) / 120)) },
+      legend: { ...label, ...title, orient: "top", title: null, labelLimit: width, symbolType: "square", symbolOpacity: 1,
         columns: Math.max(1, Math.floor((width - 130) / 150)) },
       header: { ...label, ...title },
       view: { stroke: null },
@@ -41,12 +48,17 @@
   };
 
   const draw = async place => {
-    const spec = JSON.parse(screenColours(place.querySelector("script").textContent));
+    const width = place.clientWidth;
+    const spec = inColumns(JSON.parse(screenColours(place.querySelector("script").textContent)), width);
     const target = place.querySelector("div");
-    place.dataset.width = place.clientWidth;
+    place.dataset.width = width;
     const { view } = await vegaEmbed(target, spec, {
-      mode: "vega-lite", ast: true, actions: false, renderer: "svg", config: config(place.clientWidth), tooltip: { theme: "custom" },
+      mode: "vega-lite", ast: true, actions: false, renderer: "svg", config: config(width, spec.facet && spec.columns), tooltip: { theme: "custom" },
     });
+    const over = spec.facet ? target.querySelector("svg").clientWidth - width : 0;
+    if (over > 0) {
+      await view.signal("child_width", view.signal("child_width") - Math.ceil(over / spec.columns)).runAsync();
+    }
     place.dataset.drawn = "";
     const zoom = spec.params?.find(param => param.name === "zoom");
     if (zoom) target.querySelector("svg").addEventListener("wheel", zoomWith(view, zoom.bind.max));

