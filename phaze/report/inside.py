@@ -178,7 +178,7 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     ranked = table.assign(label=label, place=table["design"].map(order.index))
     ranked = ranked.sort_values("place", kind="stable").drop_duplicates(["label", "part"])
     wide = ranked.pivot_table(index="label", columns="part", values="area_um2", sort=False)
-    what, limit_mm2 = "area, mm²; dotted: area limit", limit / UM2_PER_MM2
+    what, limit_mm2 = "area, mm²; dashed: area limit", limit / UM2_PER_MM2
     figure = Chart(
         "areas",
         "Area of the accelerators by part",

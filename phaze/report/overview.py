@@ -107,7 +107,7 @@ def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     figure = Chart(
         "frontier",
         "Area and throughput of the accelerators that were placed",
-        f"Dotted: area limit. The fastest {MOST_DOTS} of each workload, with its chosen HBM.",
+        f"Dashed: area limit. The fastest {MOST_DOTS} of each workload, with its chosen HBM.",
         partial(charts.frontiers, clouds, inputs.cluster.area_limit_um2),
     )
     columns: dict[str, Cell] = {

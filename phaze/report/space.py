@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-import numpy as np
+import altair as alt
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from phaze.base.units import UM2_PER_MM2, digits
 from phaze.report import winners
@@ -17,7 +14,8 @@ from phaze.report.checks import VERIFIED
 from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, legend_above, panels
+from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL
+from phaze.report.vega import coloured, panels, rule
 from phaze.report.words import area, join, percent
 from phaze.tables import CAUSES, COMMON
 from phaze.tables.columns import layout_of
@@ -136,18 +134,18 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         Chart(
             "front-area",
             "Best throughput against area limit",
-            "The line is exact for every area limit at once, within the space of the largest. Dotted: the "
+            "The line is exact for every area limit at once, within the space of the largest. Dashed: the "
             "limits of the study; dots are the best of the spaces that smaller limits have."
             if several
-            else "The line is exact for every area limit at once. Dotted: the limit of the study.",
-            partial(_panels, fronts, others, _draw_area),
+            else "The line is exact for every area limit at once. Dashed: the limit of the study.",
+            partial(area_chart, fronts, others),
         ),
         Chart(
             "front-energy",
             "Throughput and energy per sample",
             "Grey: members of the front of time, area and energy. Blue: no other is better in throughput, "
             "throughput per area and energy per sample.",
-            partial(_panels, fronts, others, _draw_energy),
+            partial(energy_chart, fronts, others),
         ),
         _members_sheet("The best of the whole space by every objective", "objective", best, inputs),
     ]
@@ -175,46 +173,25 @@ def _members_sheet(caption: str, what: str, members: pd.DataFrame, inputs: Input
     return sheet_of(caption, rows, columns, 3, source="fronts")
 
 
-Draw = Callable[[Axes, pd.DataFrame, pd.DataFrame], None]
-"""Function that draws one model: its members at all area limits, and its results on other accelerators."""
-
-
-def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
-    models = list(dict.fromkeys(fronts["model"]))
-    figure, every = panels(len(models), min(4, len(models)), 0.7, 1.85)
-    for ax, model in zip(every, models, strict=True):
-        draw(ax, fronts[fronts["model"] == model], others[others["model"] == model])
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.set_title(model)
-        ax.grid()
-        for axis in (ax.xaxis, ax.yaxis):  # no more ticks than labels that fit
-            low, high = axis.get_view_interval()
-            if high < 5.0 * low:
-                axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-                axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-            elif high < 100.0 * low:
-                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-                axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            axis.set_minor_locator(NullLocator())
-    every[0].set_ylabel("samples/s")
-    return legend_above(figure, every[0])
-
-
-def _draw_area(ax: Axes, fronts: pd.DataFrame, others: pd.DataFrame) -> None:
+def area_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw the best throughput within every area, a panel per model, and the results of other designs."""
     largest = fronts["area_limit_um2"].max()
-    curve = curve_of(fronts[fronts["area_limit_um2"] == largest])
-    ends = np.append(curve["area_um2"], largest) / UM2_PER_MM2
-    best = np.append(curve["samples_per_s"], curve["samples_per_s"].max())
-    ax.step(ends, best, where="post", color=BLUE, lw=1.4, label="best of every area limit")
+    curves = [
+        pd.concat([curve, curve.tail(1).assign(area_um2=largest)])
+        for _, mine in fronts[fronts["area_limit_um2"] == largest].groupby("model", sort=False)
+        if len(curve := curve_of(mine))
+    ]
     smaller = fronts[fronts["throughput"] & (fronts["area_limit_um2"] < largest)]
-    if len(smaller):
-        at = smaller["area_limit_um2"] / UM2_PER_MM2
-        ax.plot(at, smaller["samples_per_s"], "o", color=TEAL, ms=4, label="best of a smaller limit")
-    for limit in fronts["area_limit_um2"].unique():
-        ax.axvline(limit / UM2_PER_MM2, color=GREY, lw=0.8, ls=":")
-    _draw_others(ax, others, others["area_um2"] / UM2_PER_MM2)
-    ax.set_xlabel("area, mm²")
+    looks = {
+        "best of every area limit": (BLUE, pd.concat(curves)),
+        "best of a smaller limit": (TEAL, smaller.assign(area_um2=smaller["area_limit_um2"])),
+        **_others(others),
+    }
+    first = next(iter(looks))
+    line = alt.Chart().mark_line(interpolate="step-after").transform_filter(alt.datum.kind == first)
+    points = alt.Chart().mark_point(filled=True, opacity=1).transform_filter(alt.datum.kind != first)
+    limits = [rule("x", limit / UM2_PER_MM2, dashed=True) for limit in fronts["area_limit_um2"].unique()]
+    return _throughput(looks, "area_um2", 1 / UM2_PER_MM2, "area, mm²", (line, points), limits)
 
 
 def curve_of(front: pd.DataFrame) -> pd.DataFrame:
@@ -225,17 +202,48 @@ def curve_of(front: pd.DataFrame) -> pd.DataFrame:
     return curve
 
 
-def _draw_energy(ax: Axes, fronts: pd.DataFrame, others: pd.DataFrame) -> None:
+def energy_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw throughput against energy per sample of the front, a panel per model, and other designs."""
     rows = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
-    best = rows[rows["objectives"]]
-    joules, samples = rows["joules_per_sample"], rows["samples_per_s"]
-    ax.plot(joules, samples, "o", color=SILVER, ms=3, label="front with area")
-    ax.plot(best["joules_per_sample"], best["samples_per_s"], "o", color=BLUE, ms=4, label="objectives")
-    _draw_others(ax, others, others["joules_per_sample"])
-    ax.set_xlabel("J/sample")
+    looks = {
+        "front with area": (SILVER, rows[~rows["objectives"]]),
+        "objectives": (BLUE, rows[rows["objectives"]]),
+        **_others(others),
+    }
+    points = alt.Chart().mark_point(filled=True, opacity=1)
+    return _throughput(looks, "joules_per_sample", 1.0, "J/sample", (points,))
 
 
-def _draw_others(ax: Axes, others: pd.DataFrame, at: pd.Series) -> None:
-    looks = zip((RED, AMBER, GREY), "sD^", others.groupby("design"), strict=False)
-    for colour, marker, (design, rows) in looks:
-        ax.plot(at[rows.index], rows["samples_per_s"], marker, color=colour, ms=5, label=str(design))
+Kinds = dict[str, tuple[str, pd.DataFrame]]
+"""Colour and rows of each drawn kind."""
+
+
+def _others(others: pd.DataFrame) -> Kinds:
+    """Results of designs that the study names."""
+    return {
+        str(design): (colour, rows)
+        for colour, (design, rows) in zip((RED, AMBER, GREY), others.groupby("design"), strict=False)
+    }
+
+
+def _throughput(
+    looks: Kinds,
+    column: str,
+    unit: float,
+    title: str,
+    marks: Sequence[alt.Chart],
+    lines: Sequence[alt.Chart] = (),
+) -> alt.TopLevelMixin:
+    """Panels of throughput against a column in a unit, and lines across them."""
+    table = pd.concat([rows.assign(kind=kind) for kind, (_, rows) in looks.items()])
+    table = table[["model", "kind", "architecture", column, "samples_per_s"]]
+    table[column] *= unit
+    scale = alt.Scale(type="log", nice=False, padding=4)
+    encoding = (
+        alt.X(f"{column}:Q", title=title, scale=scale),
+        alt.Y("samples_per_s:Q", title="samples/s", scale=scale),
+        coloured("kind", {kind: colour for kind, (colour, rows) in looks.items() if len(rows)}),
+    )
+    numbers = [alt.Tooltip(f"{name}:Q", format=",.4~g") for name in (column, "samples_per_s")]
+    drawn = [mark.encode(*encoding, tooltip=["kind:N", "architecture:N", *numbers]) for mark in marks]
+    return panels(table, "model", *drawn, *lines, x="independent", y="independent")
