@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-import matplotlib as mpl
+import altair as alt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from phaze.base.arrays import Floats
 from phaze.base.ranking import Ranks, name_ranks, order, tied
@@ -17,7 +15,8 @@ from phaze.base.units import UM2_PER_MM2
 from phaze.report.document import Block, Cell, Chart, Prose, Section, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs, table_of
-from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, TEAL, WIDE, axes, legend_above
+from phaze.report.style import AMBER, BLUE, PURPLE, RED, TEAL
+from phaze.report.vega import WIDTH, coloured, panels, rule
 from phaze.report.words import file_name
 from phaze.tables import MILESTONES, Searches, Walks
 
@@ -99,7 +98,8 @@ def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
             f"strategies-{file_name(model)}",
             f"What search strategies find for {model}, by exact evaluations",
             "Throughput of the best architecture found so far over that of the certified optimum. A run "
-            "that has ended keeps what it found.",
+            "that has ended keeps what it found. Bands are ranges over seeds. Numbers are the hysteresis "
+            "levels, where they end; the dashed line is the tolerance.",
             partial(found_by_strategies, trials, optimum, inputs.study.screen.tolerance),
         )
         marked = rows["strategy"] == "certified"
@@ -134,7 +134,7 @@ _HOW = (
 
 
 _SCOPES = {
-    "recomputing": "smallest microbatch, largest HBM, recomputation (Figure 8)",
+    "recomputing": "recomputing (Figure 8)",
     "least-microbatch": "smallest microbatch (Figure 9)",
 }
 """Titles of the restricted spaces searched by the walks in the paper's figures."""
@@ -171,7 +171,8 @@ def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | 
             f"walk-{file_name(model)}",
             f"The walk down the areas for {model}: area, size of a tensor core, throughput",
             "Every architecture visited with the largest hysteresis, at the smallest microbatch; rings are "
-            "what each level chooses.",
+            "what the levels with these numbers choose; the dashed line is the area "
+            "limit, the other one the optimum.",
             partial(walked, visits, chosen, optimum, inputs.cluster.area_limit_um2),
         )
     columns: dict[str, Cell] = {
@@ -186,7 +187,8 @@ def _savings(model: str, shown: dict[str, pd.DataFrame]) -> Iterator[Block]:
     yield Chart(
         f"levels-{file_name(model)}",
         f"What the hysteresis level costs and brings for {model}",
-        "Every architecture visited is estimated, scheduled and placed.",
+        "Every architecture visited is estimated, scheduled and placed. Microbatches are the smallest; "
+        "recomputing with the largest HBM.",
         partial(levels_reached, shown),
     )
     rows = next(iter(shown.values()))
@@ -206,44 +208,56 @@ PARTS: tuple[Part, ...] = (searches, walk)
 """Sections of this part, in order."""
 MOST_POINTS = 90
 """Maximum number of points of a curve, evenly spaced in the logarithm of the evaluations."""
-_CHANCE = {"random": TEAL, "bayesian": PURPLE}
 
 
-def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) -> Figure:
-    """Draw the best throughput of each strategy against exact evaluations, relative to the optimum."""
-    figure, (ax,) = axes(WIDE, 4.0)
+def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) -> alt.TopLevelMixin:
+    """Draw the best throughput of each strategy against exact evaluations, relative to the optimum.
+
+    A band is the range over seeds. Marks with numbers are where the levels of the walk end.
+    """
     by_name = {str(name): mine for name, mine in trials.groupby("strategy")}
-    for name, colour in _CHANCE.items():
-        if name in by_name:
-            _draw_runs(ax, name, [run / optimum for run in curves(by_name[name])], colour)
     levels = sorted(int(name.removeprefix(WALK)) for name in by_name if name.startswith(WALK))
+    parts = [_range(name, by_name[name], optimum) for name in ("random", "bayesian") if name in by_name]
     if levels:
-        ends = {level: len(by_name[f"{WALK}{level}"]) for level in levels}
-        longest = next(curves(by_name[f"{WALK}{levels[-1]}"])) / optimum
-        _draw_walk(ax, longest, ends)
-    sure = next(curves(by_name["certified"])) / optimum
-    ax.plot(
-        np.arange(1, len(sure) + 1), sure, color=BLUE, lw=2.4, marker="o", ms=6, markevery=[-1],
-        label="certified, to its proof", zorder=4,
-    )  # fmt: skip
-    ax.axhline(1.0, color=INK, lw=0.8, label="certified optimum")
-    ax.axhline(1.0 - tolerance, color=INK, lw=0.8, ls=":", label=f"within {tolerance:.0%} of it")
-    ax.set_xscale("log")
-    ax.xaxis.set_major_formatter("{x:,.0f}")
-    ax.set_ylim(0, 1.06)
-    ax.set_xlabel("exact evaluations")
-    ax.set_ylabel("best found over the optimum")
-    ax.grid()
-    return legend_above(figure, ax, 3)
+        ends = {len(by_name[f"{WALK}{level}"]): str(level) for level in reversed(levels)}
+        walk = _range("hysteresis", by_name[f"{WALK}{levels[-1]}"], optimum, [*ends])
+        parts.append(walk.assign(level=walk["evaluations"].map(ends)))
+    sure = _range("certified", by_name["certified"], optimum)
+    last = sure["evaluations"] == sure["evaluations"].max()
+    rows = pd.concat([*parts, sure.assign(level=last.map({True: "proof", False: None}))])
+    looks = {"random": TEAL, "bayesian": PURPLE, "hysteresis": AMBER, "certified": BLUE}
+    base = alt.Chart(rows).encode(
+        alt.X("evaluations:Q", title="exact evaluations", scale=alt.Scale(type="log", nice=False)),
+        alt.Y("median:Q", title="best found over the optimum"),
+        coloured("strategy", {name: looks[name] for name in looks if (rows["strategy"] == name).any()}),
+        tooltip=[
+            "strategy:N",
+            "level:N",
+            *(f"{name}:Q" for name in ("evaluations", "median", "low", "high")),
+        ],
+    )
+    ends_only = base.transform_filter("isValid(datum.level)")
+    return alt.layer(
+        base.mark_area(opacity=0.18).encode(alt.Y("low:Q"), alt.Y2("high")),
+        base.mark_line(strokeWidth=2),
+        ends_only.mark_point(filled=True, opacity=1, shape="square", size=40),
+        ends_only.mark_text(dy=14, fontWeight="bold").encode(text="level:N"),
+        rule("y", 1.0),
+        rule("y", 1.0 - tolerance, dashed=True),
+    ).properties(width=WIDTH, height=320)
 
 
-def _draw_runs(ax: Axes, name: str, runs: list[Floats], colour: str) -> None:
-    """Draw the median and range over seeds; a finished run counts with its best."""
-    at = _logarithmic(max(map(len, runs)))
+def _range(name: str, trials: pd.DataFrame, optimum: float, more: Sequence[int] = ()) -> pd.DataFrame:
+    """Median and range over seeds; a finished run counts with its best, also after `more` evaluations."""
+    runs = [run / optimum for run in curves(trials)]
+    at = np.union1d(_logarithmic(max(map(len, runs))), np.array(more, dtype=np.int64))
     found = np.array([run[np.minimum(at, len(run)) - 1] for run in runs])
-    ax.fill_between(at, found.min(axis=0), found.max(axis=0), color=colour, alpha=0.18, lw=0)
-    label = f"{name}, median and range of {len(runs)} seeds"
-    ax.plot(at, np.median(found, axis=0), color=colour, lw=1.8, label=label)
+    return pd.DataFrame(
+        {
+            "strategy": name, "evaluations": at, "median": np.median(found, axis=0),
+            "low": found.min(axis=0), "high": found.max(axis=0),
+        }
+    )  # fmt: skip
 
 
 def _logarithmic(most: int) -> Ranks:
@@ -251,66 +265,54 @@ def _logarithmic(most: int) -> Ranks:
     return np.unique(np.rint(np.geomspace(1, most, MOST_POINTS)).astype(np.int64))
 
 
-def _draw_walk(ax: Axes, walk: Floats, ends: dict[int, int]) -> None:
-    """Draw the walk down the areas with a mark at the end of each level.
-
-    Of marks that are close together, only the first is numbered.
-    """
-    at = np.union1d(_logarithmic(len(walk)), list(ends.values()))
-    ax.plot(at, walk[at - 1], color=AMBER, lw=1.8, label="hysteresis, marks: where levels 1 to 8 end")
-    numbered = 0.0
-    for level, end in ends.items():
-        ax.plot(end, walk[end - 1], "s", color=AMBER, ms=5, zorder=5)
-        if end >= 1.25 * numbered:
-            ax.annotate(
-                str(level), (end, walk[end - 1]), (4, -12), textcoords="offset points", ha="left",
-                fontsize=8, color=AMBER, fontweight="bold",
-            )  # fmt: skip
-            numbered = end
-
-
-def levels_reached(walks: dict[str, pd.DataFrame]) -> Figure:
+def levels_reached(walks: dict[str, pd.DataFrame]) -> alt.TopLevelMixin:
     """Draw Figure 8: visits and throughput of each hysteresis level; `walks` is keyed by search space."""
-    figure, (visited, reached) = axes(WIDE, 2.9, 1, 2)
-    for (label, rows), (form, colour, size) in zip(
-        walks.items(), (("o-", BLUE, 8), ("s--", TEAL, 4)), strict=False
-    ):
-        visited.plot(rows["hysteresis"], rows["visited"], form, color=colour, ms=size, label=label)
-        reached.plot(rows["hysteresis"], rows["relative"], form, color=colour, ms=size, label=label)
-    visited.set_yscale("log")
-    visited.yaxis.set_major_formatter("{x:,.0f}")
-    visited.set_title("architectures visited")
-    reached.set_ylim(0, 1.06)
-    reached.axhline(1.0, color=INK, lw=0.8)
-    reached.set_title("throughput over the certified optimum")
-    for ax in (visited, reached):
-        ax.set_xticks(range(1, 1 + int(max(rows["hysteresis"].max() for rows in walks.values()))))
-        ax.set_xlabel("hysteresis level")
-        ax.grid()
-    return legend_above(figure, visited, 2)
+    rows = pd.concat([rows.assign(space=label) for label, rows in walks.items()])
+    names = {"visited": "architectures visited", "relative": "throughput over the certified optimum"}
+    table = rows.rename(columns=names).melt(["space", "hysteresis"], [*names.values()], "what")
+    lines = (
+        alt.Chart()
+        .mark_line(point=True)
+        .encode(
+            alt.X("hysteresis:Q", title="hysteresis level", axis=alt.Axis(tickMinStep=1, format="d")),
+            alt.Y("value:Q", title=None),
+            coloured("space", dict(zip(walks, (BLUE, TEAL), strict=False))),
+            tooltip=["space:N", "what:N", "hysteresis:Q", alt.Tooltip("value:Q", format=",.4~g")],
+        )
+    )
+    return panels(table, "what", lines, height=220, y="independent")
 
 
-def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2: float) -> Figure:
+def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2: float) -> alt.TopLevelMixin:
     """Draw Figure 9: area, throughput and tensor-core size of all visited architectures; rings: chosen."""
-    figure, (ax,) = axes(WIDE, 3.9)
     shown = visits.drop_duplicates(["area_um2", "pes", "samples_per_s"])
-    shades = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.95, shown["pes"].nunique()))
-    for shade, (pes, some) in zip(shades, shown.groupby("pes"), strict=True):
-        area_mm2, label = some["area_um2"] / UM2_PER_MM2, f"{pes:,} PEs a tensor core"
-        ax.plot(area_mm2, some["samples_per_s"], "o", color=shade, ms=3.5, mew=0, label=label)
-    for number, (_, rows) in enumerate(walks.groupby("architecture", sort=False)):
-        chosen, levels = rows.iloc[0], ", ".join(str(level) for level in rows["hysteresis"])
-        ax.plot(
-            chosen["area_um2"] / UM2_PER_MM2, chosen["samples_per_s"], "osD^vP*X"[number % 8], ms=10,
-            mfc="none", mec=RED, mew=1.6, label=f"chosen at hysteresis {levels}",
-        )  # fmt: skip
-    ax.axhline(optimum, color=INK, lw=0.8, label="certified optimum")
-    ax.axvline(limit_um2 / UM2_PER_MM2, color=GREY, lw=0.9, ls=":", label="area limit")
-    ax.invert_xaxis()
-    ax.set_xlabel("area, mm² (the walk goes to the right)")
-    ax.set_ylabel("samples/s")
-    ax.grid()
-    return legend_above(figure, ax, 4)
+    levels = walks.groupby("architecture")["hysteresis"].agg(lambda mine: ", ".join(map(str, mine)))
+    chosen = walks.drop_duplicates("architecture").assign(
+        levels=lambda rows: rows["architecture"].map(levels)
+    )
+    table = pd.concat([shown, chosen])[["architecture", "area_um2", "samples_per_s", "pes", "levels"]]
+    table = table.assign(area=table.pop("area_um2") / UM2_PER_MM2)
+    area = alt.X(
+        "area:Q",
+        title="area, mm² (the walk goes to the right)",
+        axis=alt.Axis(titleAnchor="start", titleAlign="right"),
+        scale=alt.Scale(reverse=True, zero=False),
+    )
+    base = alt.Chart(table).encode(
+        area, alt.Y("samples_per_s:Q", title="samples/s", scale=alt.Scale(zero=False)),
+        tooltip=["architecture:N", "levels:N", "pes:Q", *(f"{name}:Q" for name in ("area", "samples_per_s"))],
+    )  # fmt: skip
+    rings = base.transform_filter("isValid(datum.levels)")
+    shades = alt.Scale(scheme="viridis", reverse=True)
+    return alt.layer(
+        base.mark_point(filled=True, opacity=1, size=20)
+        .encode(alt.Color("pes:O", title="PEs a tensor core", scale=shades, legend=alt.Legend(format=",d")))
+        .transform_filter("!isValid(datum.levels)"),
+        rings.mark_point(size=160, strokeWidth=2, color=RED),
+        rings.mark_text(dy=-14, align="right").encode(text="levels:N"),
+        rule("y", optimum),
+        rule("x", limit_um2 / UM2_PER_MM2, dashed=True),
+    ).properties(width=WIDTH, height=320)
 
 
 def curves(trials: pd.DataFrame) -> Iterator[Floats]:

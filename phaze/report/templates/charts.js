@@ -55,10 +55,8 @@
     const { view } = await vegaEmbed(target, spec, {
       mode: "vega-lite", ast: true, actions: false, renderer: "svg", config: config(width, spec.facet && spec.columns), tooltip: { theme: "custom" },
     });
-    const over = spec.facet ? target.querySelector("svg").clientWidth - width : 0;
-    if (over > 0) {
-      await view.signal("child_width", view.signal("child_width") - Math.ceil(over / spec.columns)).runAsync();
-    }
+    const room = spec.facet ? Math.floor((width - target.querySelector("svg").width.baseVal.value) / spec.columns) : 0;
+    if (room) await view.signal("child_width", view.signal("child_width") + room).resize().runAsync();
     place.dataset.drawn = "";
     const zoom = spec.params?.find(param => param.name === "zoom");
     if (zoom) target.querySelector("svg").addEventListener("wheel", zoomWith(view, zoom.bind.max));
