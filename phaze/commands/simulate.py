@@ -138,10 +138,9 @@ def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bo
 
 def _write_picture(title: str, timeline: Timeline, path: Path) -> None:
     from phaze.report.pipeline_picture import picture, shown
-    from phaze.report.style import save
+    from phaze.report.vega import save
 
-    what = shown(title, timeline)
-    save(path, lambda: picture(what))
+    save(path, picture(shown(title, timeline)))
 
 
 def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Path) -> None:

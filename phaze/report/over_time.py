@@ -1,4 +1,4 @@
-"""Drawings of pipelines over time: the jobs of stages, and the memory of their devices.
+"""Charts of pipelines over time: the jobs of stages, and the memory of their devices.
 
 Jobs are rows with resource, kind, stage, microbatch, start_s and end_s, as in table tiled_jobs. A transfer is
 a job of the resource that receives the tensor. A resource with forward passes is a worker, and a row of the
@@ -7,19 +7,22 @@ drawing. Jobs concurrent with its passes (transfers and jobs of ports) are thin 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import log2
 
+import altair as alt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, SAND, SKY, TEAL
+from phaze.base.units import GIB
+from phaze.report.charts import MOST_PX, ROW
+from phaze.report.style import AMBER, BLUE, GREY, HUES, PURPLE, RED, SAND, SKY, TEAL
+from phaze.report.vega import WIDTH, coloured
 
 Profile = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Memory over time: times in s, and the bytes in use from each time on."""
+Window = tuple[float, float]
 
 KINDS = {
     "forward": BLUE, "recompute": SKY, "backward": TEAL, "input gradient": TEAL, "weight gradient": GREY,
@@ -27,14 +30,14 @@ KINDS = {
 }  # fmt: skip
 MICROBATCH_JOBS = ("forward", "recompute", "backward", "input gradient", "weight gradient")
 """Kinds of jobs of a microbatch: its passes."""
-_LABELS = {"synchronise": "synchronisation"}
-_LINES = (BLUE, AMBER, TEAL, RED, PURPLE, SKY, GREY, SAND)
-MOST_LINES = len(_LINES)
+MOST_LINES = len(HUES)
 """Maximum number of stages whose memory is drawn: one per colour."""
-_PASS, _BESIDE = (-0.44, 0.22), (0.25, 0.44)
+_PASS, _BESIDE = (0.06, 0.66), (0.7, 0.94)
 """Vertical ranges of passes and of concurrent jobs within a row."""
-FONT = 7
-_POINTS_PER_DIGIT, _POINTS_AROUND, _POINTS_HIGH = 0.64 * FONT, 2.0, FONT + 2.0
+MOMENTS = 240
+"""Maximum number of drawn steps of a memory profile: of each interval the one with peak memory."""
+CLOSEST = 10
+"""Limit of the zoom: 2 to this power."""
 
 
 def cells(jobs: pd.DataFrame) -> pd.DataFrame:
@@ -50,60 +53,126 @@ def cells(jobs: pd.DataFrame) -> pd.DataFrame:
     return every.assign(row=every["resource"].map(rows), beside=beside)
 
 
-def draw_pipeline(ax: Axes, drawn: pd.DataFrame, window_s: tuple[float, float]) -> None:
-    """Draw the cells of a time window, coloured by kind; row r is centred on y = r."""
-    start, end = window_s
-    seen = drawn[(drawn["start_s"] < end) & (drawn["end_s"] > start)]
-    for kind, colour in KINDS.items():
-        mine = seen[(seen["kind"] == kind) & (seen["end_s"] > seen["start_s"])]
-        if (drawn["kind"] == kind).any():
-            label, edge = _LABELS.get(kind, kind), 0.0 if kind == "transfer" else 0.25
-            # One outline for all cells of a kind: thousands of separate ones would make the page large.
-            outline = Path.make_compound_path_from_polys(_corners(mine, window_s))
-            ax.add_patch(PathPatch(outline, facecolor=colour, edgecolor="white", linewidth=edge, label=label))
-    ax.set_xlim(start, end)
-    ax.set_ylim(drawn["row"].max() + 0.6, -0.6)
+def pipeline(
+    drawn: pd.DataFrame, windows: Sequence[Window], what: str, *, end_s: float | None = None
+) -> alt.Chart:
+    """Draw the cells of time windows, coloured by kind, a row per worker.
+
+    With `end_s`, the end of all windows, sliders choose the zoom and its place.
+    """
+    table = _seen(drawn, windows)
+    rows, kinds = int(table["row"].max()) + 1, [kind for kind in KINDS if (table["kind"] == kind).any()]
+    stages = drawn.groupby(drawn["row"].astype(int))["stage"].min()
+    named = ", ".join(f"{row}: '{stage}'" for row, stage in stages.items())
+    sliders = () if end_s is None else _zoom(windows[0], end_s)
+    scale = _whole(windows) if end_s is None else _zoomed(end_s)
+    chart: alt.Chart = (
+        alt.Chart(table, width=WIDTH, height=max(60, min(ROW * rows, MOST_PX)))
+        .mark_rect(clip=True)
+        .encode(
+            alt.X("start:Q", title=what, scale=scale),
+            alt.X2("end"),
+            alt.Y(
+                "top:Q", title="stage", scale=alt.Scale(domain=[rows, 0], nice=False),
+                axis=alt.Axis(
+                    values=[row + 0.5 for row in stages.index[:: max(1, rows // 16)]], grid=False,
+                    labelExpr=f"({{{named}}})[floor(datum.value)]", ticks=False,
+                ),
+            ),
+            alt.Y2("low"),
+            coloured("kind", {kind: KINDS[kind] for kind in kinds}),
+            tooltip=[
+                "kind:N", "stage:Q", "microbatch:Q",
+                alt.Tooltip("start:Q", title="start, s"), alt.Tooltip("end:Q", title="end, s"),
+            ],
+        )
+        .add_params(*sliders)
+    )  # fmt: skip
+    return chart
 
 
-def _corners(mine: pd.DataFrame, window_s: tuple[float, float]) -> NDArray[np.float64]:
-    """Corners of cells, clipped to a time window, (cells, 4, 2)."""
-    left, right = (mine[end].to_numpy(float).clip(*window_s) for end in ("start_s", "end_s"))
-    top, bottom = (
-        mine["row"].to_numpy(float) + np.where(mine["beside"], beside, work)
+def _seen(drawn: pd.DataFrame, windows: Sequence[Window]) -> pd.DataFrame:
+    """Cells inside the windows that take time, with their corners."""
+    inside = [(drawn["start_s"] < end) & (drawn["end_s"] > start) for start, end in windows]
+    seen = drawn[np.any(inside, axis=0) & (drawn["end_s"] > drawn["start_s"])]
+    top, low = (
+        seen["row"].astype(int) + np.where(seen["beside"], beside, work)
         for work, beside in zip(_PASS, _BESIDE, strict=True)
     )
-    across, down = np.stack([left, right, right, left], axis=1), np.stack([top, top, bottom, bottom], axis=1)
-    return np.stack([across, down], axis=2)
+    return pd.DataFrame(
+        {
+            "stage": seen["stage"],
+            "row": seen["row"].astype(int),
+            "kind": seen["kind"],
+            "microbatch": seen["microbatch"] + 1,
+            "start": seen["start_s"],
+            "end": seen["end_s"],
+            "top": top,
+            "low": low,
+        }
+    )
 
 
-def draw_numbers(
-    ax: Axes, drawn: pd.DataFrame, window_s: tuple[float, float], width_in: float, row_in: float
-) -> None:
-    """Write microbatch numbers, from 1, into the passes of a window that are wide enough.
-
-    The window is drawn `width_in` inches wide, each row `row_in` inches high.
-    """
-    start, end = window_s
-    if row_in * 72 * (_PASS[1] - _PASS[0]) < _POINTS_HIGH:
-        return
-    passes = drawn[drawn["kind"].isin(MICROBATCH_JOBS) & ~drawn["beside"]]
-    left = passes["start_s"].to_numpy(float).clip(start, end)
-    right = passes["end_s"].to_numpy(float).clip(start, end)
-    numbers = (passes["microbatch"] + 1).astype(str)
-    needed = numbers.str.len().to_numpy(float) * _POINTS_PER_DIGIT + _POINTS_AROUND
-    wide = (right - left) / (end - start) * width_in * 72 >= needed
-    places = zip((left + right) / 2, passes["row"].to_numpy(float), strict=True)
-    for fits, (x, row), number, kind in zip(wide, places, numbers, passes["kind"], strict=True):
-        if fits:
-            ax.text(
-                x, row + sum(_PASS) / 2, number, fontsize=FONT, ha="center", va="center_baseline",
-                color=INK if kind == "recompute" else "white",
-            )  # fmt: skip
+def _whole(windows: Sequence[Window]) -> alt.Scale:
+    return alt.Scale(domain=[windows[0][0], windows[-1][1]], nice=False, zero=False)
 
 
-def draw_memory(ax: Axes, held: Mapping[int, Profile], unit_bytes: float) -> None:
-    """Draw the memory of a device of each stage over time, in units of `unit_bytes`."""
-    for (stage, (time_s, held_bytes)), colour in zip(held.items(), _LINES, strict=False):
-        ax.step(time_s, held_bytes / unit_bytes, where="post", lw=1, color=colour, label=f"stage {stage}")
-    ax.set_ylim(0)
-    ax.grid(axis="y")
+_LEVELS = "pow(2, zoom)"
+
+
+def _zoomed(end_s: float) -> alt.Scale:
+    """Scale of the part of the time that the sliders choose."""
+    start = f"at * {end_s:.9g} * (1 - 1 / {_LEVELS})"
+    end = f"{start} + {end_s:.9g} / {_LEVELS}"
+    return alt.Scale(domainMin=alt.ExprRef(start), domainMax=alt.ExprRef(end), nice=False, zero=False)
+
+
+def _zoom(first: Window, end_s: float) -> tuple[alt.Parameter, alt.Parameter]:
+    """Sliders of the zoom, which begins with the first window, and of its place."""
+    level = round(min(log2(end_s / (first[1] - first[0])), CLOSEST), 2)
+    zoom = alt.param("zoom", value=level, bind=_slider("zoom", CLOSEST))
+    return zoom, alt.param("at", value=0, bind=_slider("place", 1))
+
+
+def _slider(name: str, most: float) -> alt.BindRange:
+    return alt.binding_range(min=0, max=most, step=0.01, name=f"{name} ")
+
+
+def memory(
+    held: Mapping[int, Profile],
+    end_s: float,
+    what: tuple[str, str],
+    *,
+    unit_bytes: float = GIB,
+    limits: Mapping[str, float] | None = None,
+) -> alt.LayerChart:
+    """Draw the memory of a device of each stage over time, against limits; `what` titles both axes."""
+    parts = [_thinned(*profile, end_s, unit_bytes).assign(stage=stage) for stage, profile in held.items()]
+    lines = (
+        alt.Chart(pd.concat(parts))
+        .mark_line(interpolate="step-after", strokeWidth=1.4)
+        .encode(
+            alt.X("s:Q", title=what[0], scale=alt.Scale(domain=[0, end_s], nice=False)),
+            alt.Y("held:Q", title=what[1], scale=alt.Scale(domainMin=0)),
+            alt.Color("stage:N", scale=alt.Scale(range=HUES), legend=alt.Legend(title="stage")),
+            tooltip=["stage:N", alt.Tooltip("s:Q", format=".4~g"), alt.Tooltip("held:Q", format=".4~g")],
+        )
+    )
+    limits = limits or {}
+    table = pd.DataFrame({"limit": list(limits), "held": list(limits.values())})
+    dashed = alt.Chart(table).mark_rule(strokeDash=[4, 3], strokeWidth=2, color=RED)
+    dashed = dashed.encode(alt.Y("held:Q", title=what[1]), tooltip=["limit:N", "held:Q"])
+    both = alt.LayerChart(layer=[lines, dashed] if limits else [lines])
+    return both.properties(width=WIDTH, height=240)
+
+
+def _thinned(
+    time_s: NDArray[np.float64], held_bytes: NDArray[np.float64], end_s: float, unit_bytes: float
+) -> pd.DataFrame:
+    """Memory over time with the peak of each of `MOMENTS` intervals, if there are more steps."""
+    table = pd.DataFrame({"s": time_s, "held": held_bytes / unit_bytes})
+    if len(table) > MOMENTS:
+        interval = (table["s"] / end_s * MOMENTS).astype(int)
+        kept = {*table.groupby(interval)["held"].idxmax(), 0, len(table) - 1}
+        table = table.loc[sorted(kept)]
+    return table

@@ -11,30 +11,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from textwrap import wrap
 
+import altair as alt
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 
-from phaze.base.units import GIB
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
 from phaze.plan.single import replay_one
-from phaze.report.over_time import (
-    MICROBATCH_JOBS,
-    MOST_LINES,
-    Profile,
-    cells,
-    draw_memory,
-    draw_numbers,
-    draw_pipeline,
-)
-from phaze.report.style import legend_above
+from phaze.report.over_time import MICROBATCH_JOBS, MOST_LINES, Profile, Window, cells, memory, pipeline
+from phaze.report.style import INK
+from phaze.report.words import seconds
 
-WIDE_IN = 11.0
-LETTERS_PER_IN = 18
-"""Characters of the notes per inch of the width of the picture."""
-ROW_IN, MARGIN_IN, MEMORY_IN, AROUND_IN = 0.23, 0.9, 2.0, 1.7
+WIDE = 1000
+"""Width of the picture in pixels."""
+LETTERS = 150
+"""Letters of a line of the notes."""
+FONT, DIGIT = 10, 7
+"""Size of the numbers in passes, and the width of a digit, in pixels."""
 MOST_ROWS = 24
 MOST_PASSES = 96
 AROUND = 1.25
@@ -45,8 +38,6 @@ MOMENT = 1e-9
 """Share of the time that counts as zero, because of rounding in sums of seconds."""
 GAP = 1
 """Empty rows in place of omitted stages."""
-
-Window = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -61,8 +52,6 @@ class Shown:
     lanes: int = 1
     """Number of identical concurrent pipelines; the jobs are those of one."""
     batches: int = 1
-    wide_in: float = WIDE_IN
-    """Width of the picture."""
     most_rows: int = MOST_ROWS
     most_passes: int = MOST_PASSES
     """Maximum number of passes drawn per stage; of more, the first and the last ones are drawn."""
@@ -130,35 +119,47 @@ class Shown:
         lasts = np.append(np.diff(time_s) > MOMENT * self.time_s, True)
         return np.append(time_s[lasts], self.time_s), np.append(held_bytes[lasts], held_bytes[-1])
 
+    def timeline(self) -> alt.Chart:
+        """Draw the passes of every stage over time, with sliders for the zoom and its place."""
+        return pipeline(self.drawn, self.windows, "seconds of a step", end_s=self.time_s)
 
-def picture(shown: Shown, *, titled: bool = True) -> Figure:
-    """Draw the stages over time, and their memory below."""
-    high = ROW_IN * (max(shown.rows.values()) + 1.2)
-    notes = [line for note in _notes(shown) for line in wrap(note, int(LETTERS_PER_IN * shown.wide_in))]
-    figure = Figure(figsize=(shown.wide_in, high + MEMORY_IN + AROUND_IN + 0.14 * len(notes)))
-    grid = figure.add_gridspec(2, len(shown.windows), height_ratios=(high, MEMORY_IN))
-    parts = [figure.add_subplot(grid[0, number]) for number in range(len(shown.windows))]
-    for ax, window in zip(parts, shown.windows, strict=True):
-        draw_pipeline(ax, shown.drawn, window)
-        draw_numbers(ax, shown.drawn, window, (shown.wide_in - MARGIN_IN) / len(parts), ROW_IN)
-        ax.set_yticks([])
-    several = bool(shown.workers["replica"].any())
-    where = shown.workers.loc[list(shown.rows)]
-    names = zip(where["stage"], where["replica"], strict=True)
-    labels = [f"{stage}, {replica}" if several else str(stage) for stage, replica in names]
-    parts[0].set_yticks(list(shown.rows.values()), labels)
-    parts[0].set_ylabel("stage, replica" if several else "stage")
-    below = figure.add_subplot(grid[1, :])
-    draw_memory(below, shown.lines, GIB)
-    below.set_xlim(0, shown.time_s)
-    below.set_ylabel("GiB a device")
-    below.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    for ax in (*parts, below):
-        ax.xaxis.set_major_formatter(EngFormatter("s"))
-        ax.set_xlabel("time")
-    legend_above(figure, parts[0], 7, shown.title if titled else None)
-    figure.supxlabel("\n".join(notes), x=0.01, ha="left", fontsize=8)
-    return figure
+    def memory(self, limits_gib: Mapping[str, float] | None = None) -> alt.LayerChart:
+        """Draw the memory of tensors on a device of each stage over time, against limits."""
+        return memory(self.lines, self.time_s, ("seconds of a step", "GiB a device"), limits=limits_gib)
+
+
+def picture(shown: Shown) -> alt.TopLevelMixin:
+    """Draw the stages over time, and their memory below, as a file."""
+    wide = WIDE / len(shown.windows)
+    notes = [line for note in _notes(shown) for line in wrap(note, LETTERS)]
+    above = [_numbered(shown, window, wide).properties(width=wide) for window in shown.windows]
+    title = alt.TitleParams(shown.title, subtitle=notes, anchor="start")
+    chart: alt.TopLevelMixin = (
+        alt.vconcat(alt.hconcat(*above), shown.memory().properties(width=WIDE))
+        .resolve_scale(color="independent")
+        .properties(title=title)
+        .configure_legend(orient="top")
+    )
+    return chart
+
+
+def _numbered(shown: Shown, window: Window, wide: float) -> alt.LayerChart | alt.FacetChart:
+    """Cells of a window, with the numbers of the microbatches in the passes that have room for them."""
+    chart = pipeline(shown.drawn, [window], "seconds of a step")
+    room = f"(datum.end - datum.start) / {window[1] - window[0]:.9g} * {wide:.9g}"
+    passes = f"indexof({list(MICROBATCH_JOBS)}, datum.kind) >= 0"
+    colour = alt.condition("datum.kind == 'recompute'", alt.value(INK), alt.value("white"))
+    numbers = (
+        alt.Chart(chart.data)
+        .mark_text(fontSize=FONT)
+        .transform_filter(f"{room} > {DIGIT} * length(toString(datum.microbatch)) && {passes}")
+        .transform_calculate(at="(datum.start + datum.end) / 2", middle="(datum.top + datum.low) / 2")
+        .encode(
+            alt.X("at:Q", title="seconds of a step"), alt.Y("middle:Q", title="stage"),
+            text="microbatch:Q", color=colour,
+        )
+    )  # fmt: skip
+    return alt.layer(chart, numbers)
 
 
 def _notes(shown: Shown) -> Iterator[str]:
@@ -193,15 +194,15 @@ def left_out(shown: Shown) -> Iterator[str]:
     (_, start), (end, _) = shown.windows
     passes = shown.passes[shown.passes["row"].isin(list(shown.rows))]
     seen = passes[(passes["start_s"] < start) | (passes["end_s"] > end)]["microbatch"].nunique()
-    every, time = passes["microbatch"].nunique(), EngFormatter("s", places=2)
+    every, time = passes["microbatch"].nunique(), seconds
     yield (
         f"Left out above: from {time(start)} to {time(end)} of {time(shown.time_s)}; {every - seen} of "
         f"{every} microbatches have no pass in what is drawn."
     )
 
 
-WIDE_IN, ROWS, PASSES = 9.0, 8, 40
-"""Limits of a small, legible picture in a report: width in inches, stages, and passes per stage."""
+ROWS, PASSES = 8, 40
+"""Limits of a small, legible picture in a report: stages, and passes per stage."""
 
 
 def shown(title: str, timeline: Timeline) -> Shown:
@@ -223,4 +224,4 @@ class Pictures:
         """Draw one row of table `plans`."""
         answer = replay_one(plan, self.plan_stages)
         what = shown(answer.which(), answer.found.timeline)
-        return replace(what, wide_in=WIDE_IN, most_rows=ROWS, most_passes=PASSES)
+        return replace(what, most_rows=ROWS, most_passes=PASSES)

@@ -142,7 +142,7 @@ class PlanPage:
             "time",
             "Time of a step by part",
             f"Mean over all devices. The step is bound by {self.plan.bound_by}.",
-            partial(plan_figures.bars, parts, "seconds of a step", ".3~g"),
+            partial(plan_figures.by_part, parts, "seconds of a step", ".3g"),
         )
         yield Section("time-by-part", "Time by part", "Where the time of a step goes.", (chart,))
 
@@ -161,7 +161,7 @@ class PlanPage:
             "memory-over-time",
             "Memory of a device of each stage over a step",
             f"Tensors only; the dashed lines are the HBM and its part for tensors, {limit_gib:.1f} GiB.",
-            partial(plan_figures.memory_over_time, self.shown, {"HBM": hbm_gib, "for tensors": limit_gib}),
+            partial(self.shown.memory, {"HBM": hbm_gib, "for tensors": limit_gib}),
         )
         about = "Memory of the pipeline ranks, by part and over time, against the HBM of a device."
         yield Section("memory-by-rank", "Memory", about, (by_rank, over_time))
@@ -174,7 +174,7 @@ class PlanPage:
             "timeline",
             "Pipeline of a step over time",
             " ".join([about, zoom, *left_out(self.shown)]),
-            partial(plan_figures.timeline, self.shown),
+            self.shown.timeline,
         )
         yield Section("pipeline", "Pipeline over time", "What every stage does when.", (chart,))
 
@@ -237,7 +237,7 @@ class PlanPage:
             "rival",
             "Time by part that plan 2 takes longer",
             "Parts below zero are shorter in plan 2.",
-            partial(plan_figures.bars, plan.next_longer_s, "seconds longer", "+.3~g"),
+            partial(plan_figures.by_part, plan.next_longer_s, "seconds longer", "+.3g"),
         )
         figures = (chart,) if plan.next_longer_s else ()
         about = "Why the neighbours of the plan are behind, and what was excluded."

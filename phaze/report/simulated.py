@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
+import altair as alt
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from phaze.report import charts, style
 from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, in_form, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.pipeline_picture import picture
+from phaze.report.pipeline_picture import left_out
 from phaze.report.planners import TITLES, change, titled
 from phaze.report.winners import PER_MODEL
-from phaze.report.words import join, percent, times
+from phaze.report.words import file_name, join, percent, times
 from phaze.tables import BY_HAND
 from phaze.tables.plans import PLAN
 
@@ -100,9 +100,11 @@ def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
     yield Chart(
         "timeline",
         f"A batch of {plan['model']} on its best accelerator over time, as simulated",
-        shown.title,
-        partial(picture, shown, titled=False),
+        " ".join([f"{shown.title}.", *left_out(shown)]),
+        shown.timeline,
     )
+    about = "Of a device of each stage."
+    yield Chart("timeline-memory", f"Memory of a batch of {plan['model']} over time", about, shown.memory)
 
 
 def _facts(best: pd.DataFrame) -> Iterator[Items]:
@@ -150,19 +152,19 @@ def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     rows = side_by_side(inputs, findings)
     if rows.empty:
         return
-    tables = {
-        f"{system}: {mine['network'].iloc[0]}": mine for system, mine in rows.groupby("system", sort=False)
-    }
-    figure = Chart(
-        "networks",
-        "What communication adds to a simulated batch, by the order of its devices",
-        "Of the time on a network that takes none. Where two bars of a workload differ, the order of the "
-        "devices matters; the third is the mapping that is chosen.",
-        partial(added, tables),
-    )
+    figures = [
+        Chart(
+            f"network-{file_name(system)}",
+            f"What communication adds to a simulated batch on {system}, by the order of its devices",
+            f"{mine['network'].iloc[0]}, over a network that takes no time. Where two bars of a plan differ, "
+            "the order of the devices matters; the third is the mapping that is chosen.",
+            partial(added, mine),
+        )
+        for system, mine in rows.groupby("system", sort=False)
+    ]
     caption = "Simulated time per batch on networks, before and after mapping"
     sheet = sheet_of(caption, rows, _MAPS, 5, source="plan_maps")
-    blocks = (figure, sheet, Items(tuple(_gains(rows))), Prose(_MAPPED), Prose(_WORKERS))
+    blocks: tuple[Block, ...] = (*figures, sheet, Items(tuple(_gains(rows))), Prose(_MAPPED), Prose(_WORKERS))
     about = (
         "Simulated time of the plans on networks of several levels, before and after topology-aware mapping. "
         "Planners assume a flat network; here plans are mapped to the devices in the default orders and by "
@@ -255,27 +257,9 @@ _ORDERS = {
 }
 
 
-def added(tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw the time added by communication in %: one panel per network, one bar per plan and order."""
-    figure, all_axes = style.axes(style.WIDE, 0.5 + 2.3 * len(tables), rows=len(tables))
-    for ax, (title, rows) in zip(all_axes, tables.items(), strict=True):
-        models, planners = list(rows["model"].unique()), list(rows["planner"].unique())
-        group = 0.86 / len(planners)
-        left = rows["model"].map(models.index) - 0.43 + group * rows["planner"].map(planners.index)
-        width = group * 0.84 / len(_ORDERS)
-        for number, (column, (name, colour)) in enumerate(_ORDERS.items()):
-            height = 100 * (rows[column] / rows["alone_s"] - 1)
-            at = left + 0.08 * group + width * (number + 0.5)
-            ax.bar(at, height, width * 0.94, color=colour, label=name)
-        for x, planner in zip(left + group * 0.5, rows["title"], strict=True):
-            ax.annotate(
-                planner, (x, 0.0), (0, -3), xycoords=("data", "axes fraction"),
-                textcoords="offset points", fontsize=7, ha="center", va="top",
-            )  # fmt: skip
-        ax.axhline(0, color=style.SAND, lw=0.8)
-        style.name_groups(ax, models)
-        ax.tick_params(axis="x", pad=12)
-        ax.set_ylabel("added, %")
-        ax.set_title(title)
-    all_axes[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(_ORDERS))
-    return figure
+def added(rows: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw the time added by communication in %, one bar per plan and order of devices."""
+    names = [f"{row.model}, {row.title}" for row in rows.itertuples()]
+    table = 100 * (rows[[*_ORDERS]].div(rows["alone_s"], axis=0) - 1).set_axis(names)
+    colours = dict(_ORDERS.values())
+    return charts.bars(table.set_axis([*colours], axis="columns"), "added, %", colours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import altair as alt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,8 +10,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from phaze.report import style
-from phaze.report.over_time import cells, draw_memory, draw_pipeline
+from phaze.report import over_time, style
 
 LAYOUTS = {"line": "line", "s-shaped": "S", "own": "own"}
 """Display names of the placement of stages."""
@@ -60,19 +60,13 @@ def occupancy(runs: pd.DataFrame) -> Figure:
     return style.legend_above(figure, left, 4)
 
 
-def pipeline(jobs: pd.DataFrame) -> Figure:
-    """Draw the jobs of stages over time, one row per stage; rows are too low for microbatch numbers."""
-    figure, (ax,) = style.axes(style.WIDE, 0.9 + 0.17 * (jobs["stage"].max() + 1))
-    draw_pipeline(ax, cells(jobs), (0.0, float(jobs["end_s"].max())))
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xlabel("seconds")
-    ax.set_ylabel("stage")
-    return style.legend_above(figure, ax)
+def pipeline(jobs: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw the jobs of stages over time, one row per stage."""
+    return over_time.pipeline(over_time.cells(jobs), [(0.0, float(jobs["end_s"].max()))], "seconds")
 
 
-def memory(jobs: pd.DataFrame) -> Figure:
+def memory(jobs: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw the memory of a tile of the first, middle and last stage over time."""
-    figure, (ax,) = style.axes(style.WIDE, 2.4)
     last = int(jobs["stage"].max())
     work = jobs[jobs["kind"].isin(["forward", "recompute", "backward"])].sort_values("start_s")
     chosen = {stage: work[work["stage"] == stage] for stage in sorted({0, last // 2, last})}
@@ -80,11 +74,7 @@ def memory(jobs: pd.DataFrame) -> Figure:
         stage: (mine["start_s"].to_numpy(float), mine["held_bytes"].to_numpy(float))
         for stage, mine in chosen.items()
     }
-    draw_memory(ax, held, 1e9)
-    ax.set_xlim(0, jobs["end_s"].max())
-    ax.set_xlabel("seconds")
-    ax.set_ylabel("GB a tile")
-    return style.legend_above(figure, ax)
+    return over_time.memory(held, float(jobs["end_s"].max()), ("seconds", "GB a tile"), unit_bytes=1e9)
 
 
 def heat(links: pd.DataFrame) -> Figure:

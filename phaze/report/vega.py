@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import altair as alt
 import pandas as pd
 import vl_convert
 
+from phaze.base.files import atomic_path
 from phaze.base.units import digits
 
 WIDTH: Final = "container"
@@ -22,6 +25,8 @@ COLUMNS, PANEL = 4, 170
 """Maximum number of panels side by side, and the height of one in pixels."""
 DIGITS = 6
 """Significant digits of the numbers in a chart."""
+PPI = 144
+"""Pixels per inch of a picture."""
 
 
 def coloured(column: str, looks: Mapping[str, str], *, legend: bool = True) -> alt.Color:
@@ -99,6 +104,27 @@ def _values(
                 if row[one["field"]] is not None
             ]
             yield (*([row[part]] if part else ()), " at ".join(shown) or "–")
+
+
+def save(path: Path, chart: alt.TopLevelMixin) -> None:
+    """Write a chart as SVG, PNG or PDF by the file's suffix; equal charts give equal SVG."""
+    spec = chart.to_dict()
+    with atomic_path(path) as temporary:
+        if path.suffix.lower() == ".svg":
+            temporary.write_text(_renumbered(vl_convert.vegalite_to_svg(spec)), encoding="utf-8")
+        elif path.suffix.lower() == ".png":
+            temporary.write_bytes(vl_convert.vegalite_to_png(spec, ppi=PPI))
+        else:
+            temporary.write_bytes(vl_convert.vegalite_to_pdf(spec))
+
+
+_ID = re.compile(r"(?<=[\"#])(clip|gradient)[_\d]+")
+
+
+def _renumbered(svg: str) -> str:
+    """SVG with its ids numbered from 0; the library counts them over all pictures of a process."""
+    ids = {name: number for number, name in enumerate(dict.fromkeys(one[0] for one in _ID.finditer(svg)))}
+    return _ID.sub(lambda found: f"{found[1]}{ids[found[0]]}", svg)
 
 
 @cache

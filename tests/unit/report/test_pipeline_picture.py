@@ -12,7 +12,7 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
 from phaze.report.pipeline_picture import MOST_ROWS, Shown, picture
-from phaze.report.style import save
+from phaze.report.vega import save
 
 STAGE = StageCost(
     1.0, 2.0, send_activation_s=0.5, send_gradient_s=0.5, sync_s=3.0, stash_bytes=1e9, fixed_bytes=1e9
@@ -27,7 +27,7 @@ def shown(timeline: Timeline) -> Shown:
 
 def drawn(tmp_path: Path, pipeline: Pipeline) -> str:
     what = shown(simulate(pipeline))
-    save(tmp_path / "p.svg", lambda: picture(what))
+    save(tmp_path / "p.svg", picture(what))
     return (tmp_path / "p.svg").read_text(encoding="utf-8")
 
 
@@ -37,7 +37,7 @@ def test_a_short_pipeline_is_drawn_whole(tmp_path: Path) -> None:
     assert drawn(tmp_path, Pipeline((STAGE, STAGE), 4)) == text
     for number in range(1, 5):
         assert text.count(f">{number}</text>") >= 4
-    for words in ("toy", "forward", "backward", "transfer", "synchronisation", ">stage 1<"):
+    for words in ("toy", "forward", "backward", "transfer", "synchronise", "GiB a device"):
         assert words in text
     assert "Takes no time: update" in text
     assert "Left out" not in text
