@@ -31,7 +31,7 @@ def export(
 
 def export_table(path: Path, form: str) -> str:
     """Any table of phaze as CSV (infinity is `inf`) or JSON (a list of rows, infinity is null)."""
-    from phaze.tables.files import read_any
+    from phaze.tables.layouts import read_any
 
     if form not in list(Format):
         raise PhazeError(f"--format {form!r} is unknown; must be one of {', '.join(Format)}")

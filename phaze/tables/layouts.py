@@ -1,10 +1,14 @@
 """Training plans over all layouts of a runtime, and their proofs."""
 
+from pathlib import Path
 from typing import get_args
 
+import pandas as pd
+
+from phaze.base.errors import PhazeError
 from phaze.layout import Zero
 from phaze.spec.training_plan import ChosenLayout, PlanCertificate, Rank, RankedPlan
-from phaze.tables.base import Table, columns_of, count, real, text
+from phaze.tables.base import TABLES, Table, columns_of, count, real, table_name, text
 from phaze.tables.columns import MFU
 
 _SIZE = {
@@ -61,3 +65,11 @@ class LayoutProofs(Table):
             f["layouts"] == f[["illegal", "same", "unfit", "bounded", "simulated"]].sum(axis=1)
         ),
     }
+
+
+def read_any(path: str | Path) -> pd.DataFrame:
+    """Load a file of any table, which the file names."""
+    name = table_name(path)
+    if name not in TABLES:
+        raise PhazeError(f"{path}: holds no phaze table")
+    return TABLES[name].load(path)
