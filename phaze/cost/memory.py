@@ -99,27 +99,18 @@ def state_bytes(parameters: float, size: ParameterBytes, zero: Zero, replicas: i
 
 
 def update_bytes(
-    parameters: float,
-    optimizer: Optimizer,
-    precision: Precision,
-    zero: Zero,
-    replicas: int,
-    *,
-    states: bool = True,
+    parameters: float, optimizer: Optimizer, precision: Precision, zero: Zero, replicas: int
 ) -> float:
     """Memory traffic in bytes of a replica's optimizer step.
 
-    Full-precision weights are loaded and stored back (PALM, IV.A). If `states` is false nothing else moves,
-    as in PALM's text. Otherwise gradients are loaded, optimizer states are loaded and stored, and weights are
-    stored in working precision if that differs.
+    Full-precision weights are loaded and stored back (PALM, IV.A). Gradients are loaded, optimizer states are
+    loaded and stored, and weights are stored in working precision if that differs.
     """
     _check(zero, replicas)
     size = parameter_bytes(optimizer, precision)
     master = parameter_bytes("sgd", precision).optimizer or size.weights
-    moved = 2.0 * master
-    if states:
-        rest = size.optimizer - (master if precision == "mixed" else 0)
-        moved += size.gradients + 2 * rest + (size.weights if precision == "mixed" else 0)
+    rest = size.optimizer - (master if precision == "mixed" else 0)
+    moved = 2.0 * master + size.gradients + 2 * rest + (size.weights if precision == "mixed" else 0)
     return parameters * moved / (replicas if zero else 1)
 
 

@@ -125,16 +125,11 @@ def held_step_s(
     return float((ended.max(axis=1) + _reduced_s(work, mapping, network) + work.update).max())
 
 
-def flat_step_time_s(
-    stages: StageGraph,
-    bandwidth_bytes_per_s: float,
-    latency_s: float = 0.0,
-    memory_bytes_per_s: float = math.inf,
-) -> float:
+def flat_step_time_s(stages: StageGraph, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> float:
     """Step time with equal links everywhere: all replicas behave the same, so one is simulated."""
     count, replicas = len(stages.forward_s), stages.replicas
     network = flat_network(count, bandwidth_bytes_per_s, latency_s)
-    work = stage_arrays(stages, memory_bytes_per_s)
+    work = stage_arrays(stages, math.inf)
     ended = passes_end(work, np.arange(count), network.seconds_per_byte, network.waits_s)
     ring = Levels((Tier(replicas, bandwidth_bytes_per_s, latency_s),))
     return float((ended + ring.seconds("all_reduce", work.gradients, Group(replicas, 1)) + work.update).max())

@@ -91,12 +91,10 @@ def replay_on(plan: Plan, fabric: Fabric) -> NetworkReplay:
     return NetworkReplay(plan, planned_on(plan), fabric)
 
 
-def script_on(
-    plan: Plan, fabric: Fabric, devices: Devices, tensors: Tensors = "all", *, synchronise: bool = True
-) -> Script:
+def script_on(plan: Plan, fabric: Fabric, devices: Devices, tensors: Tensors = "all") -> Script:
     """Script of a plan with all its network messages, on the given devices."""
     fabric.topology.check_devices(plan.devices)
-    pipeline = _pipeline(plan, tensors, synchronise=synchronise)
+    pipeline = _pipeline(plan, tensors)
     lanes = pipeline.lanes
     tiles = [
         [device for lane in range(lanes) for device in devices[group][lane + replica * lanes]]
@@ -108,7 +106,7 @@ def script_on(
 
 def silent_script(plan: Plan) -> Script:
     """Script of a plan in which no message has bytes, valid for any devices."""
-    pipeline = _pipeline(plan, "all", synchronise=True)
+    pipeline = _pipeline(plan, "all")
     turns = {(JobKind.LAST_SYNC, port, group): [Turn(0.0)] for port, group in _ports(pipeline)}
     tiles = [[0]] * len(pipeline.workers)
     return script(pipeline, Sends(tiles, dict.fromkeys(_sent_bytes(plan, pipeline.lanes), 0.0), turns))
@@ -119,10 +117,9 @@ def silent_batch_s(plan: Plan, fabric: Fabric) -> float:
     return time_per_batch_s(carry_out(silent_script(plan), fabric.topology, "none"))
 
 
-def _pipeline(plan: Plan, tensors: Tensors, *, synchronise: bool) -> Pipeline:
+def _pipeline(plan: Plan, tensors: Tensors) -> Pipeline:
     flat = pipeline_of(plan, planned_on(plan), tensors)
-    whole = (replace(stage, operators=1) for stage in flat.stages)
-    pipeline = replace(flat, stages=tuple(s if synchronise else replace(s, sync_s=0.0) for s in whole))
+    pipeline = replace(flat, stages=tuple(replace(stage, operators=1) for stage in flat.stages))
     return replace(pipeline, batches=BATCHES) if not pipeline.rules.flushes else pipeline
 
 

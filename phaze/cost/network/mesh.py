@@ -4,7 +4,7 @@ Includes tiles in two dimensions (PALM, II.C, IV.C.3, Table VI) and devices in a
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -66,18 +66,10 @@ class TileGrid:
         inside = {r * self.columns + c for r, c in around if 0 <= r < self.rows and 0 <= c < self.columns}
         return sorted(inside - {tile})
 
-    def edge(self, sides: Iterable[str] = ("west", "east")) -> tuple[int, ...]:
-        """Tiles at the given edges, in ascending order."""
-        names = list(sides)
-        edges = {
-            "north": [(0, c) for c in range(self.columns)],
-            "south": [(self.rows - 1, c) for c in range(self.columns)],
-            "west": [(r, 0) for r in range(self.rows)],
-            "east": [(r, self.columns - 1) for r in range(self.rows)],
-        }
-        if not names or set(names) - set(edges):
-            raise PhazeError(f"grid: edges must be some of {', '.join(edges)}, got {', '.join(names)}")
-        return tuple(sorted({self.tile(*at) for name in names for at in edges[name]}))
+    def edge(self) -> tuple[int, ...]:
+        """Tiles at the west and east edges, in ascending order."""
+        columns = {0, self.columns - 1}
+        return tuple(tile for tile in range(self.tiles) if self.place(tile)[1] in columns)
 
 
 @dataclass(frozen=True)

@@ -56,12 +56,6 @@ def test_the_planners_factor_counts_both_directions() -> None:
     assert sync_s(np.array([2e6]), Layout(dp=8), paper) == pytest.approx(2 * one_direction)
 
 
-def test_the_update_loads_and_stores_full_precision_weights() -> None:
-    for optimizer in ("sgd", "adam"):
-        assert update_bytes(10.0, optimizer, "mixed", 0, 1, states=False) == 10 * 2 * 4
-        assert update_bytes(10.0, optimizer, "half", 0, 1, states=False) == 10 * 2 * 2
-
-
 @pytest.mark.parametrize(("optimizer", "moved"), [("sgd", 2 + 8 + 2), ("adam", 2 + 8 + 16 + 2)])
 def test_the_update_also_moves_gradients_states_and_working_weights(optimizer: Optimizer, moved: int) -> None:
     assert update_bytes(1.0, optimizer, "mixed", 0, 4) == moved

@@ -81,7 +81,8 @@ def random_case(rng: Generator) -> Case:
 
 
 def _memory(rng: Generator, grid: TileGrid) -> PortMemory:
-    places = tuple(range(grid.tiles)), grid.edge(), grid.edge(["north"]), (int(rng.integers(grid.tiles)),)
+    tiles, row = range(grid.tiles), range(grid.columns)
+    places = tuple(tiles), grid.edge(), tuple(row), (int(rng.integers(grid.tiles)),)
     response = float(rng.choice([0, 1e-7, 1e-6]))
     return PortMemory(places[int(rng.integers(4))], float(rng.choice([16e9, 64e9, 256e9])), response)
 

@@ -77,10 +77,9 @@ def test_reads_and_writes_share_a_port() -> None:
 
 def test_tiles_use_the_nearest_memory() -> None:
     grid = TileGrid(2, 5)
-    memory = PortMemory(grid.edge(["west", "east"]), 1.0)
+    memory = PortMemory(grid.edge(), 1.0)
     assert memory.ports == (0, 4, 5, 9)
     assert [nearest_memory(grid, memory, tile) - grid.tiles for tile in range(5)] == [0, 0, 0, 1, 1]
-    assert len(grid.edge(["north", "south", "west", "east"])) == 10
 
 
 def test_half_duplex_links_carry_one_direction_at_a_time() -> None:
@@ -159,7 +158,6 @@ def test_a_mesh_given_as_a_matrix_takes_as_long() -> None:
     [
         (lambda: TileGrid(0, 3), "rows and columns must be ≥ 1"),
         (lambda: TileGrid(2, 3).tile(2, 0), "must be within 2 rows"),
-        (lambda: TileGrid(2, 3).edge(["up"]), "edges must be some of north"),
         (lambda: mesh(TileGrid(2, 3), Wires(0.0)), "bandwidth_bytes_per_s must be > 0"),
         (lambda: mesh(TileGrid(2, 3), Wires(1.0, -1.0)), "latency_s must be ≥ 0"),
         (lambda: mesh(TileGrid(2, 3), Wires(1.0), PortMemory((6,), 1.0)), "ports must be tiles from 0 to 5"),
