@@ -256,11 +256,11 @@ def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
 
     from phaze.map.study import device_rows
     from phaze.report.map_charts import mappings
-    from phaze.report.style import save
+    from phaze.report.vega import save
 
     shown = {one.way: one for one in (best, *mapped.heuristics)}
     devices = pd.DataFrame([row for one in shown.values() for row in device_rows(one)])
-    save(path, lambda: mappings(mapped.problem.network, devices))
+    save(path, mappings(mapped.problem.network, devices, width=220))
 
 
 def _topology_path(topology: str) -> Path:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from math import isfinite
 from typing import get_args
 
+import altair as alt
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from phaze.report import style
 from phaze.report.document import Cell, Chart, FirstScreen, Gallery, Section, Sheet, sheet_of
 from phaze.report.pages import case_page, notes
 from phaze.report.report import Report
+from phaze.report.vega import WIDTH, coloured
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.report.words import percent, seconds
 from phaze.spec.layout_study import LayoutStudy
@@ -26,7 +28,6 @@ SIZE = "model", "system", "devices", "ranking"
 SHOWN = "prudent"
 """Ranking shown first on the page."""
 SECONDS_PER_DAY = 86400.0
-COLOURS = (style.BLUE, style.AMBER, style.TEAL, style.RED, style.SKY, style.SAND, style.SILVER)
 
 
 @dataclass(frozen=True)
@@ -159,31 +160,42 @@ def _sections(inputs: LayoutInputs) -> Iterator[Section]:
     yield Section("ranked", "Ranked plans", "The best division of each of the next layouts.", (sheet,))
 
 
-def days_by_devices(best: pd.DataFrame) -> Figure:
+def days_by_devices(best: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw days of training over devices, one line per model and system."""
-    figure, (ax,) = style.axes(style.WIDE / 2, 2.9, 1, 1)
-    groups = best.groupby(["model", "system"])
-    for colour, (name, rows) in zip(np.resize(COLOURS, len(groups)), groups, strict=True):
-        ax.plot(rows["devices"], rows["days"], "o-", color=colour, label=" on ".join(map(str, name)), ms=4)
-        ideal = rows["days"].iloc[0] * rows["devices"].iloc[0] / rows["devices"]
-        ax.plot(rows["devices"], ideal, "--", color=colour, lw=0.8)
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    ax.set_xlabel("devices")
-    ax.set_ylabel("days")
-    return style.legend_above(figure, ax, 2)
+    of = best["model"] + " on " + best["system"]
+    table = best[["devices", "days"]].assign(of=of)
+    first = table.groupby("of")[["devices", "days"]].transform("first")
+    table["ideal"] = first["days"] * first["devices"] / table["devices"]
+    base = alt.Chart(table).encode(
+        alt.X(
+            "devices:Q", scale=alt.Scale(type="log", base=2, nice=False, padding=8),
+            axis=alt.Axis(values=sorted({*map(int, table["devices"])}), format=",d"),
+        ),
+        coloured("of", dict(zip(table["of"].unique(), cycle(style.HUES), strict=False))),
+        tooltip=["of:N", "devices:Q", alt.Tooltip("days:Q", format=",.3~g")],
+    )  # fmt: skip
+    scale = alt.Scale(type="log", nice=False, padding=8)
+    return alt.layer(
+        base.mark_line(point=True).encode(alt.Y("days:Q", title="days", scale=scale)),
+        base.mark_line(strokeDash=[4, 3], strokeWidth=1).encode(alt.Y("ideal:Q", title="days", scale=scale)),
+    ).properties(width=WIDTH, height=240)
 
 
-def memory_by_throughput(ranked: pd.DataFrame) -> Figure:
+def memory_by_throughput(ranked: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw the throughput of ranked plans over the peak memory of any device."""
-    figure, (ax,) = style.axes(style.WIDE / 2, 2.9, 1, 1)
-    groups = ranked.groupby(["model", "devices"])
-    for colour, (name, rows) in zip(np.resize(COLOURS, len(groups)), groups, strict=True):
-        label = f"{name[0]}, {name[1]}"
-        ax.plot(rows["fullest_gib"], rows["tokens_per_s_per_device"], "o", color=colour, label=label, ms=4)
-    ax.set_xlabel("GiB of the fullest device")
-    ax.set_ylabel("tokens/s of a device")
-    return style.legend_above(figure, ax, 2)
+    columns = ["model", "devices", "fullest_gib", "tokens_per_s_per_device"]
+    table = ranked[columns].assign(of=ranked["model"] + ", " + ranked["devices"].astype(str))
+    chart: alt.Chart = (
+        alt.Chart(table, width=WIDTH, height=240)
+        .mark_point(filled=True, opacity=1)
+        .encode(
+            alt.X("fullest_gib:Q", title="GiB of the fullest device", scale=alt.Scale(zero=False, padding=8)),
+            alt.Y("tokens_per_s_per_device:Q", title="tokens/s of a device", scale=alt.Scale(zero=False)),
+            coloured("of", dict(zip(table["of"].unique(), cycle(style.HUES), strict=False))),
+            tooltip=["of:N", *(alt.Tooltip(f"{name}:Q", format=",.4~g") for name in columns[2:])],
+        )
+    )
+    return chart
 
 
 CHECKS: Checklist[LayoutInputs] = Checklist()

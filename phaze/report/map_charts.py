@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import altair as alt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 
 from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.report.style import AMBER, BLUE, GREY, TEAL, WIDE, axes, panels
-from phaze.report.vega import BY_LINE, WIDTH
+from phaze.report.style import AMBER, BLUE, GREY, TEAL
+from phaze.report.vega import BY_LINE, WIDTH, panels
 
-COLUMNS = 4
+SQUARE, MOST_CELLS = 220, 64
+"""Height of a matrix in pixels, and its maximum number of rows."""
 BAR = 11
 """Height of a bar in pixels."""
 WAY_NAMES = {
@@ -28,48 +28,66 @@ WAY_NAMES = {
 }
 
 
-def bandwidths(networks: dict[str, DeviceNetwork]) -> Figure:
+def bandwidths(networks: dict[str, DeviceNetwork]) -> alt.TopLevelMixin:
     """Draw Figure 10: the bandwidth between any two devices of each topology."""
-    figure, every = panels(len(networks), COLUMNS, 0.3, 2.5)
-    for ax, (label, network) in zip(every, networks.items(), strict=True):
-        _matrix(figure, ax, _gib(network))
-        ax.set_title(label)
-    return figure
+    matrices = {label: network.bandwidth_bytes_per_s for label, network in networks.items()}
+    return panels(_matrices(matrices), "panel", _cells("devices"), height=SQUARE, own="xy")
 
 
-def _gib(network: DeviceNetwork) -> Floats:
-    """Bandwidths in GiB/s, with NaN on the diagonal, (devices, devices)."""
-    own = np.eye(network.devices, dtype=bool)
-    return np.where(own, np.nan, network.bandwidth_bytes_per_s / GIB)
+def mappings(network: DeviceNetwork, devices: pd.DataFrame, width: int | None = None) -> alt.TopLevelMixin:
+    """Draw Figure 6: the bandwidths between devices, sorted by replica and stage, for each mapping method.
+
+    Lines separate the replicas. `width` is that of a panel of a file, in pixels.
+    """
+    ordered = devices.sort_values(["replica", "stage"])
+    matrices = {}
+    for way in devices["way"].unique():
+        order = ordered.loc[ordered["way"] == way, "device"].to_numpy()
+        matrices[WAY_NAMES[way]] = network.bandwidth_bytes_per_s[np.ix_(order, order)]
+    sizes = ordered[ordered["way"] == ordered["way"].iloc[0]].groupby("replica").size()
+    lines = alt.Chart(pd.DataFrame({"first": sizes.cumsum()[:-1]})).mark_rule(color="white")
+    layers = _cells("replica by replica"), lines.encode(x="first:Q"), lines.encode(y="first:Q")
+    return panels(_matrices(matrices), "panel", *layers, height=SQUARE, width=width, own="xy")
 
 
-def _matrix(figure: Figure, ax: Axes, values: Floats) -> None:
-    low, high = np.nanmin(values), np.nanmax(values)
-    image = ax.imshow(values, norm=LogNorm(low, high if high > low else 2 * low), cmap="viridis")
-    bar = figure.colorbar(image, ax=ax, shrink=0.75)
-    bar.minorticks_off()
-    bar.set_ticks([low, high], labels=[f"{low:.2g}", f"{high:.3g}"])
-    bar.set_label("GiB/s", fontsize=8)
-    ax.set_xticks([])
-    ax.set_yticks([])
+def _cells(what: str) -> alt.Chart:
+    """Rectangles of equal bandwidth."""
+    axis = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
+    chart: alt.Chart = (
+        alt.Chart()
+        .mark_rect()
+        .encode(
+            alt.X("first:Q", title=what, axis=axis, scale=alt.Scale(nice=False)),
+            alt.X2("last"),
+            alt.Y("row:Q", title=None, axis=axis, scale=alt.Scale(nice=False, reverse=True)),
+            alt.Y2("below"),
+            alt.Color("bandwidth:Q", title="GiB/s", scale=alt.Scale(type="log", scheme="viridis")),
+            tooltip=["first:Q", "row:Q", alt.Tooltip("bandwidth:Q", title="GiB/s", format=".3~g")],
+        )
+    )
+    return chart
 
 
-def mappings(network: DeviceNetwork, devices: pd.DataFrame) -> Figure:
-    """Draw Figure 6: the bandwidths between devices, sorted by replica and stage, for each mapping method."""
-    ways = list(dict.fromkeys(devices["way"]))
-    figure, every = axes(WIDE, 4.1, 1, len(ways))
-    values = _gib(network)
-    for ax, way in zip(every, ways, strict=True):
-        mine = devices[devices["way"] == way].sort_values(["replica", "stage"])
-        order = mine["device"].to_numpy()
-        _matrix(figure, ax, values[np.ix_(order, order)])
-        for replica in range(1, mine["replica"].max() + 1):
-            at = (mine["replica"] < replica).sum() - 0.5
-            ax.axhline(at, color="white", lw=1)
-            ax.axvline(at, color="white", lw=1)
-        ax.set_title(WAY_NAMES[way])
-        ax.set_xlabel("replica by replica")
-    return figure
+def _matrices(matrices: Mapping[str, Floats]) -> pd.DataFrame:
+    """Runs of equal bandwidth of all panels."""
+    return pd.concat([_runs(values / GIB).assign(panel=label) for label, values in matrices.items()])
+
+
+def _runs(values: Floats) -> pd.DataFrame:
+    """Runs of equal bandwidth in each row, without the diagonal; of many devices, means of blocks."""
+    edges = np.append(np.arange(0, len(values), -(-len(values) // MOST_CELLS)), len(values))
+    others = ~np.eye(len(values), dtype=bool)
+    sums, counts = (
+        np.add.reduceat(np.add.reduceat(of, edges[:-1], axis=0), edges[:-1], axis=1)
+        for of in (np.where(others, values, 0.0), others.astype(np.float64))
+    )
+    means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+    begins = np.ones(means.shape, dtype=bool)
+    begins[:, 1:] = means[:, 1:] != means[:, :-1]
+    row, first = np.nonzero(begins)
+    last = np.where(np.append(row[1:], -1) == row, np.append(first[1:], 0), len(means))
+    places = {"first": edges[first], "last": edges[last], "row": edges[row], "below": edges[row + 1]}
+    return pd.DataFrame({**places, "bandwidth": means[row, first]}).dropna()
 
 
 def throughputs(rows: pd.DataFrame, samples: pd.Series) -> alt.TopLevelMixin:

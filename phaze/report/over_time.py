@@ -61,7 +61,7 @@ def pipeline(
     With `end_s`, the end of all windows, sliders choose the zoom and its place.
     """
     table = _seen(drawn, windows)
-    rows, kinds = int(table["row"].max()) + 1, [kind for kind in KINDS if (table["kind"] == kind).any()]
+    rows, kinds = int(table["row"].max()) + 1, [kind for kind in KINDS if (drawn["kind"] == kind).any()]
     stages = drawn.groupby(drawn["row"].astype(int))["stage"].min()
     named = ", ".join(f"{row}: '{stage}'" for row, stage in stages.items())
     sliders = () if end_s is None else _zoom(windows[0], end_s)

@@ -26,7 +26,7 @@ WIDE = 1000
 """Width of the picture in pixels."""
 LETTERS = 150
 """Letters of a line of the notes."""
-FONT, DIGIT = 10, 7
+FONT, DIGIT = 10, 6
 """Size of the numbers in passes, and the width of a digit, in pixels."""
 MOST_ROWS = 24
 MOST_PASSES = 96

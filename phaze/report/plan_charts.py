@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from functools import partial
 
+import altair as alt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from phaze.report import style
+from phaze.report.vega import coloured, panels
 from phaze.spec.names import Planner
 
 PLANNER_NAMES: dict[Planner, str] = {
@@ -27,77 +26,67 @@ PANEL = ("blocks", "memory_gib", "microbatches")
 """Key columns of a panel: number of layers (if repeated), memory and N."""
 GROUP = ["case", "blocks", "memory_gib", "microbatches", "mode"]
 """Columns that are constant within a panel."""
-_COLOURS = {
+_COLOURS: dict[str, str] = {
     "piper": style.BLUE, "no-dp": style.RED, "no-tp": style.TEAL, "no-ar": style.PURPLE,
     "equi": style.AMBER, "equi-no-tp": style.SAND,
 }  # fmt: skip
 
 
-def throughputs(cases: pd.DataFrame) -> Figure:
+def throughputs(cases: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw Figure 1: throughput over the best against devices, one panel per memory and N."""
-    rows = cases.assign(relative=relative(cases))
-    parts = list(by_values(rows, *PANEL))
-    columns = min(2, len(parts))
-    figure, every = style.panels(len(parts), columns, 0.6, 1.9)
-    for ax, (panel, some) in zip(every, parts, strict=True):
-        _bars(ax, some)
-        ax.set_title(panel_name(panel))
-    for ax in every[::columns]:
-        ax.set_ylabel("throughput over best")
-    for ax in every[-columns:]:
-        ax.set_xlabel("devices")
-    return style.legend_above(figure, every[0])
+    table = _named(cases.assign(relative=relative(cases)), "relative")
+    bars = (
+        alt.Chart()
+        .mark_bar()
+        .encode(
+            alt.X("devices:O", title="devices", axis=alt.Axis(labelAngle=0)),
+            alt.Y("relative:Q", title="throughput over best"),
+            alt.XOffset("planner:N", scale=alt.Scale(domain=[*_looks(table)])),
+            coloured("planner", _looks(table)),
+            tooltip=["planner:N", "devices:Q", alt.Tooltip("relative:Q", format=".4~f")],
+        )
+    )
+    return panels(table, "panel", bars, columns=2, own="x")
 
 
-def _bars(ax: Axes, rows: pd.DataFrame) -> None:
-    devices = sorted(rows["devices"].unique())
-    planners = planners_of(rows)
-    for number, planner in enumerate(planners):
-        mine = rows[rows["planner"] == planner].set_index("devices")["relative"].reindex(devices).fillna(0.0)
-        at = style.bars_beside(ax, mine, number, len(planners), _COLOURS[planner], PLANNER_NAMES[planner])
-        without = mine.to_numpy() == 0
-        ax.plot(at[without], np.full(int(without.sum()), 0.03), "x", color=_COLOURS[planner], ms=3, mew=1)
-    ax.set_xticks(range(len(devices)), [str(k) for k in devices])
-    ax.set_ylim(0, 1.05)
-    ax.grid(axis="y")
-
-
-def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> Figure:
+def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> alt.TopLevelMixin:
     """Draw Figure 2: time per sample against devices, one panel per memory and N.
 
-    Curves are steps with `every_k`; otherwise dots mark the plans.
+    Curves are steps with `every_k`; otherwise dots mark the plans. They go on to the most devices.
     """
-    parts = list(by_values(table, *PANEL))
-    figure, every = style.panels(len(parts), min(2, len(parts)), 0.6, 2.9)
-    for ax, (panel, some) in zip(every, parts, strict=True):
-        _lines(ax, some, scale_s, every_k)
-        ax.axvline(panel[-1], color=style.GREY, lw=0.8, ls=":")
-        ax.set_title(panel_name(panel))
-        ax.set_xlabel("devices k; dotted: k = N")
-    every[0].set_ylabel("time per sample, s")
-    return style.legend_above(figure, every[0])
+    keys = [*PANEL, "planner"]
+    most = table.drop_duplicates(keys)[[*keys, "most_devices"]].rename(columns={"most_devices": "devices"})
+    last = table.groupby(keys, as_index=False)["time_per_sample"].min().merge(most)
+    rows = pd.concat([table, last]).sort_values("devices", kind="stable")
+    rows = _named(rows.assign(seconds=rows["time_per_sample"] * scale_s), "seconds", "microbatches")
+    scale = alt.Scale(type="log", base=2, nice=False)
+    devices = partial(alt.X, title="devices k; dashed: k = N", scale=scale)
+    lines = (
+        alt.Chart()
+        .mark_line(interpolate="step-after" if every_k else "linear", point=not every_k)
+        .encode(
+            devices("devices:Q"),
+            alt.Y("seconds:Q", title="time per sample, s", scale=alt.Scale(type="log", nice=False)),
+            coloured("planner", _looks(rows)),
+            tooltip=["planner:N", "devices:Q", alt.Tooltip("seconds:Q", format=".4~g")],
+        )
+    )
+    many = alt.Chart().mark_rule(strokeDash=[4, 3]).transform_aggregate(many="max(microbatches)")
+    layers = lines, many.encode(devices("many:Q"))
+    return panels(rows, "panel", *layers, height=260, columns=2, own="xy")
 
 
-def _lines(ax: Axes, rows: pd.DataFrame, scale_s: float, every_k: bool) -> None:
-    most = int(rows["most_devices"].max())
-    for planner in reversed(PLANNER_NAMES):
-        mine = rows[rows["planner"] == planner].sort_values("devices")
-        if mine.empty:
-            continue
-        at = np.append(mine["devices"], most)
-        times = np.append(mine["time_per_sample"], mine["time_per_sample"].min()) * scale_s
-        wide = 2.0 if planner == "piper" else 1.2
-        drawn = "steps-post" if every_k else "default"
-        ax.plot(
-            at, times, color=_COLOURS[planner], lw=wide, label=PLANNER_NAMES[planner],
-            drawstyle=drawn, marker="" if every_k else "o", ms=2.5,
-        )  # fmt: skip
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    ticks = [2**i for i in range(1, int(math.log2(most)) + 1, 2)]
-    ax.set_xticks(ticks, [str(tick) for tick in ticks])
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.grid()
+def _named(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Rows with the titles of their panels, in order, and the names of their planners."""
+    ordered = pd.concat([some.assign(panel=panel_name(panel)) for panel, some in by_values(rows, *PANEL)])
+    named = ordered.assign(planner=ordered["planner"].map(PLANNER_NAMES))
+    return named[["panel", "planner", "devices", *columns]]
+
+
+def _looks(rows: pd.DataFrame) -> dict[str, str]:
+    """Colours of the planners of the rows, by name."""
+    named = {name: _COLOURS[planner] for planner, name in PLANNER_NAMES.items()}
+    return {name: colour for name, colour in named.items() if (rows["planner"] == name).any()}
 
 
 assert set(_COLOURS) == set(PLANNER_NAMES)

@@ -280,7 +280,7 @@ def levels_reached(walks: dict[str, pd.DataFrame]) -> alt.TopLevelMixin:
             tooltip=["space:N", "what:N", "hysteresis:Q", alt.Tooltip("value:Q", format=",.4~g")],
         )
     )
-    return panels(table, "what", lines, height=220, y="independent")
+    return panels(table, "what", lines, height=220, own="y")
 
 
 def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2: float) -> alt.TopLevelMixin:

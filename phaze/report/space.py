@@ -246,4 +246,4 @@ def _throughput(
     )
     numbers = [alt.Tooltip(f"{name}:Q", format=",.4~g") for name in (column, "samples_per_s")]
     drawn = [mark.encode(*encoding, tooltip=["kind:N", "architecture:N", *numbers]) for mark in marks]
-    return panels(table, "model", *drawn, *lines, x="independent", y="independent")
+    return panels(table, "model", *drawn, *lines, own="xy")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import altair as alt
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from phaze.report import over_time, style
+from phaze.report.vega import WIDTH, coloured, panels
 
 LAYOUTS = {"line": "line", "s-shaped": "S", "own": "own"}
 """Display names of the placement of stages."""
@@ -20,44 +16,65 @@ _MAPPED = (
 )  # fmt: skip
 
 
-def splits(runs: pd.DataFrame, best: dict[str, int]) -> Figure:
-    """Draw Figure 10: throughput by TP × DP split, one panel per model; a triangle marks the paper's best."""
-    models = list(dict.fromkeys(runs["model"]))
-    figure, every = style.axes(style.WIDE, 2.9, 1, len(models))
-    for ax, model in zip(every, models, strict=True):
-        mine = runs[runs["model"] == model]
-        _bars(ax, mine, "samples_per_s")
-        ax.set_title(model)
-        tensors = sorted(mine["tensor"].unique())
-        if best.get(model) in tensors:
-            ax.plot(
-                tensors.index(best[model]), mine["samples_per_s"].max() * 1.06, "v", color=style.RED, ms=5
-            )
-    every[0].set_ylabel("samples/s")
-    return style.legend_above(figure, every[0], 4)
+def splits(runs: pd.DataFrame, best: dict[str, int]) -> alt.TopLevelMixin:
+    """Draw Figure 10: throughput by TP × DP split, one panel per model; a star marks the paper's best."""
+    rows = _mapped(runs.assign(value=runs["samples_per_s"]))
+    printed = rows["tensor"] == rows["model"].map(best)
+    rows["best"] = rows["value"].where(
+        printed & (rows["value"] == rows.groupby(["model", "tensor"])["value"].transform("max"))
+    )
+    stars = (
+        alt.Chart()
+        .mark_text(text="★", color=style.RED, dy=-8, fontSize=14)
+        .transform_filter("isValid(datum.best)")
+        .encode(_split(rows), alt.Y("best:Q", title="samples/s"))
+    )
+    return panels(rows, "model", _bars(rows, "samples/s"), stars, own="xy")
 
 
-def _bars(ax: Axes, runs: pd.DataFrame, column: str) -> None:
-    tensors = sorted(runs["tensor"].unique())
-    there = [(a, b, c) for a, b, c in _MAPPED if ((runs["layout"] == a) & (runs["placed"] == b)).any()]
-    for number, (layout, placed, colour) in enumerate(there):
-        mine = runs[(runs["layout"] == layout) & (runs["placed"] == placed)]
-        values = mine.groupby("tensor")[column].max().reindex(tensors).fillna(0.0)
-        style.bars_beside(ax, values, number, len(there), colour, f"{LAYOUTS[layout]}, {placed}")
-    size = (runs["tensor"] * runs["data"]).iloc[0]
-    ax.set_xticks(range(len(tensors)), [f"{t} × {size // t}" for t in tensors])
-    ax.set_xlabel("TP × DP")
-    ax.grid(axis="y")
+def _mapped(runs: pd.DataFrame) -> pd.DataFrame:
+    """Best `value` of each split, by how its stages and groups are mapped."""
+    keys = ["model", "tensor", "data", "layout", "placed"]
+    rows = runs[[*keys, "value"]].groupby(keys, sort=False).max().reset_index()
+    rows = rows.sort_values("tensor", kind="stable")
+    return rows.assign(
+        split=[f"{row.tensor} × {row.data}" for row in rows.itertuples()],
+        mapping=[f"{LAYOUTS[str(row.layout)]}, {row.placed}" for row in rows.itertuples()],
+    )
 
 
-def occupancy(runs: pd.DataFrame) -> Figure:
+def _split(rows: pd.DataFrame) -> alt.X:
+    """Axis of the splits, in the order of their tensor widths."""
+    order = [*dict.fromkeys(rows["split"])]
+    return alt.X("split:N", title="TP × DP", sort=order, axis=alt.Axis(labelAngle=0))
+
+
+def _bars(rows: pd.DataFrame, what: str) -> alt.Chart:
+    """Bars of the splits, one per mapping."""
+    named = {f"{LAYOUTS[layout]}, {placed}": colour for layout, placed, colour in _MAPPED}
+    looks = {name: colour for name, colour in named.items() if (rows["mapping"] == name).any()}
+    chart: alt.Chart = (
+        alt.Chart()
+        .mark_bar()
+        .encode(
+            _split(rows),
+            alt.Y("value:Q", title=what),
+            alt.XOffset("mapping:N", scale=alt.Scale(domain=[*looks])),
+            coloured("mapping", looks),
+            tooltip=["split:N", "mapping:N", alt.Tooltip("value:Q", title=what, format=",.4~g")],
+        )
+    )
+    return chart
+
+
+def occupancy(runs: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw Figure 9: busy time of links, and its share of the batch, by TP × DP split."""
-    figure, (left, right) = style.axes(style.WIDE, 2.7, 1, 2)
-    _bars(left, runs, "link_busy_s")
-    left.set_ylabel("s a batch, mean over links")
-    _bars(right, runs.assign(share=runs["link_busy_s"] / runs["time_s"]), "share")
-    right.set_ylabel("share of the batch")
-    return style.legend_above(figure, left, 4)
+    shown = {
+        "s a batch, mean over links": runs["link_busy_s"],
+        "share of the batch": runs["link_busy_s"] / runs["time_s"],
+    }
+    rows = pd.concat([_mapped(runs.assign(value=value)).assign(what=what) for what, value in shown.items()])
+    return panels(rows, "what", _bars(rows, ""), columns=2, own="y")
 
 
 def pipeline(jobs: pd.DataFrame) -> alt.TopLevelMixin:
@@ -77,60 +94,58 @@ def memory(jobs: pd.DataFrame) -> alt.TopLevelMixin:
     return over_time.memory(held, float(jobs["end_s"].max()), ("seconds", "GB a tile"), unit_bytes=1e9)
 
 
-def heat(links: pd.DataFrame) -> Figure:
+def heat(links: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw the links of the mesh, coloured by busy share, with both directions next to each other."""
-    rows, columns = links["source_row"].max() + 1, links["source_column"].max() + 1
-    figure, (ax,) = style.axes(min(style.WIDE, 0.36 * columns + 1.6), 0.36 * rows + 0.6)
-    across = links["target_row"] - links["source_row"], links["target_column"] - links["source_column"]
-    dx, dy = 0.13 * across[0], 0.13 * across[1]
-    segments = np.stack(
-        [
-            np.column_stack([links["source_column"] + dx, links["source_row"] + dy]),
-            np.column_stack([links["target_column"] + dx, links["target_row"] + dy]),
-        ],
-        axis=1,
+    across, down = (links[f"target_{way}"] - links[f"source_{way}"] for way in ("column", "row"))
+    table = pd.DataFrame(
+        {
+            "x": links["source_column"] + 0.13 * down,
+            "y": links["source_row"] + 0.13 * across,
+            "x2": links["target_column"] + 0.13 * down,
+            "y2": links["target_row"] + 0.13 * across,
+            "busy": 100 * links["busy_share"],
+        }
     )
-    drawn = LineCollection(list(segments), cmap="magma_r", linewidths=2.2)
-    drawn.set_array(100 * links["busy_share"].to_numpy())
-    ax.add_collection(drawn)
-    ax.set_xlim(-0.7, columns - 0.3)
-    ax.set_ylim(rows - 0.3, -0.7)
-    ax.set_aspect("equal")
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xlabel("column of tiles")
-    ax.set_ylabel("row")
-    bar = figure.colorbar(drawn, ax=ax, shrink=0.8)
-    bar.set_label("% of the batch held")
-    return figure
+    rows, columns = links["source_row"].max() + 1, links["source_column"].max() + 1
+    chart: alt.Chart = (
+        alt.Chart(table, width=WIDTH, height=int(22 * rows) + 20)
+        .mark_rule(strokeWidth=3)
+        .encode(
+            alt.X("x:Q", title="column of tiles", scale=alt.Scale(domain=[-0.7, columns - 0.3], nice=False)),
+            alt.X2("x2"),
+            alt.Y("y:Q", title="row", scale=alt.Scale(domain=[rows - 0.3, -0.7], nice=False)),
+            alt.Y2("y2"),
+            alt.Color("busy:Q", title="% of the batch held", scale=alt.Scale(scheme="viridis", reverse=True)),
+            tooltip=[alt.Tooltip("busy:Q", title="% of the batch held", format=".3~g")],
+        )
+    )
+    return chart
 
 
-def congestion(rows: pd.DataFrame) -> Figure:
-    """Draw Figure 7: underestimates of formulas by number of tasks, one panel per formula."""
-    readings = list(dict.fromkeys(rows["reading"]))
-    figure, every = style.axes(style.WIDE, 2.5, 1, len(readings))
-    for ax, reading in zip(every, readings, strict=True):
-        _congestion(ax, rows[rows["reading"] == reading])
-        ax.set_xlabel(f"tasks of 8 MB, against the {reading}")
-    every[0].set_ylabel("% that the formula is short")
-    return style.legend_above(figure, every[0], 4)
+def congestion(rows: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw Figure 7: underestimates of formulas by number of tasks of 8 MB, one panel per formula.
 
-
-def _congestion(ax: Axes, rows: pd.DataFrame) -> None:
-    """Draw the tasks of 8 MB, with kinds in turn and in all mixes; negative if a formula overestimates."""
-    for group, colour in (
-        ("turns", style.BLUE),
-        ("most", style.RED),
-        ("mean", style.GREY),
-        ("least", style.SILVER),
-    ):
-        mine = rows[rows["group"] == group]
-        if len(mine):
-            parts = mine["setting"].str.extract(r"^(\d+) tasks of ([\d.]+) MB").astype(float)
-            eight = mine.assign(tasks=parts[0], mb=parts[1])
-            eight = eight[eight["mb"] == 8].sort_values("tasks")
-            label = "kinds in turns" if group == "turns" else f"{group} of all mixes"
-            ax.plot(eight["tasks"], 100 * eight["value"], "o-", ms=3, color=colour, label=label)
-    ax.set_xticks(range(1, 6))
-    ax.set_ylim(min(0, *(100 * rows["value"])), 100)
-    ax.grid(axis="y")
+    Kinds of tasks are in turns, and in all mixes; negative if a formula overestimates.
+    """
+    named = {"turns": "kinds in turns", **{one: f"{one} of all mixes" for one in ("most", "mean", "least")}}
+    parts = rows["setting"].str.extract(r"^(\d+) tasks of ([\d.]+) MB").astype(float)
+    table = pd.DataFrame(
+        {
+            "formula": "against the " + rows["reading"],
+            "group": rows["group"].map(named),
+            "tasks": parts[0],
+            "short": 100 * rows["value"],
+        }
+    )[parts[1] == 8]
+    colours = dict(zip(named.values(), (style.BLUE, style.RED, style.GREY, style.SILVER), strict=True))
+    lines = (
+        alt.Chart()
+        .mark_line(point=True)
+        .encode(
+            alt.X("tasks:Q", title="tasks of 8 MB", axis=alt.Axis(tickMinStep=1, format="d")),
+            alt.Y("short:Q", title="% that the formula is short"),
+            coloured("group", {name: colours[name] for name in colours if (table["group"] == name).any()}),
+            tooltip=["group:N", "tasks:Q", alt.Tooltip("short:Q", format=".3~g")],
+        )
+    )
+    return panels(table.dropna(), "formula", lines, height=220)

@@ -47,13 +47,21 @@ def panels(
     by: str,
     *layers: alt.Chart,
     height: int = PANEL,
-    **scales: Literal["independent", "shared"],
+    width: int | None = None,
+    columns: int = COLUMNS,
+    own: str = "",
 ) -> alt.TopLevelMixin:
-    """Chart with a panel per value of a column, as many side by side as the page has room for."""
+    """Chart with a panel per value of a column, as many side by side as the page has room for.
+
+    Each panel has its own scales of the axes in `own`. Without a width, a page chooses it.
+    """
+    size = {"height": height, **({} if width is None else {"width": width})}
+    scales: dict[str, Literal["independent"]] = dict.fromkeys(own, "independent")
+    facet = alt.Facet(f"{by}:N", title=None, sort=None)
     chart: alt.TopLevelMixin = (
         alt.layer(*layers, data=table)
-        .properties(height=height)
-        .facet(alt.Facet(f"{by}:N", title=None, sort=None), columns=min(COLUMNS, table[by].nunique()))
+        .properties(**size)
+        .facet(facet, columns=min(columns, table[by].nunique()))
         .resolve_scale(**scales)
     )
     return chart
@@ -95,7 +103,7 @@ def _values(
         yield ("",)
     if mark in ("bar", "point", "line"):
         numbers = [one for one in map(channels.get, "yx") if one and one.get("type") == "quantitative"]
-        is_stack = mark == "bar" and "yOffset" not in channels
+        is_stack = mark == "bar" and not {"xOffset", "yOffset"} & channels.keys()
         part = channels.get("color", {}).get("field") if is_stack else None
         for row in rows:
             shown = [

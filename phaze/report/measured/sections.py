@@ -4,65 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import cycle
 
+import altair as alt
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from phaze.report import style
 from phaze.report.document import Cell, Chart, Gallery, Prose, Section, Sheet, sheet_of
 from phaze.report.measured.inputs import MeasuredInputs
+from phaze.report.vega import WIDTH, coloured, rule
 from phaze.tables import ALL_SOURCES
 
-COLOURS = (
-    style.BLUE, style.AMBER, style.TEAL, style.RED, style.PURPLE, style.SKY, style.SAND, style.GREY,
-    style.INK, style.SILVER,
-)  # fmt: skip
-MARKS = "osD^v"
 NEAR = 0.15
 """Shaded band around the measured time, as a share of it."""
 
 
-def scatter(runs: pd.DataFrame) -> Figure:
+def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw predicted against measured times in s, one point per run, coloured by source."""
-    figure, (ax,) = style.axes(6.5, 5.6)
+    sources = [*runs["source"].value_counts().index]  # the largest first, so that smaller ones are on top
+    shown = runs.sort_values("source", key=lambda names: names.map(sources.index), kind="stable")
     ends = np.array([runs["measured_s"].min() / 1.3, runs["measured_s"].max() * 1.3])
-    ax.fill_between(ends, ends * (1 - NEAR), ends * (1 + NEAR), color=style.GRID, label="within 15 %")
-    ax.plot(ends, ends, color=style.MUTED, linewidth=0.8)
-    for number, (source, mine) in enumerate(_by_rows(runs)):
-        ax.plot(
-            mine["measured_s"], mine["predicted_s"], MARKS[number % len(MARKS)], ms=3, alpha=0.7,
-            markeredgewidth=0, color=COLOURS[number % len(COLOURS)], label=source,
-        )  # fmt: skip
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlabel("measured, seconds a batch")
-    ax.set_ylabel("predicted")
-    ax.grid(visible=True)
-    return style.legend_above(figure, ax, 3)
+    band = {"measured_s": ends, "predicted_s": ends, "low": ends * (1 - NEAR), "high": ends * (1 + NEAR)}
+    scale = alt.Scale(type="log", nice=False, domain=[*ends])
+    across = alt.X("measured_s:Q", title="measured, seconds a batch", scale=scale)
+    up = partial(alt.Y, title="predicted", scale=scale)
+    base = alt.Chart(pd.DataFrame(band)).encode(across)
+    points = alt.Chart(shown[["source", "label", "measured_s", "predicted_s"]]).mark_point(
+        filled=True, opacity=0.8, size=20
+    )
+    return alt.layer(
+        base.mark_area(color=style.GREY, opacity=0.2).encode(up("low:Q"), alt.Y2("high")),
+        base.mark_line(strokeWidth=1, color=style.MUTED).encode(up("predicted_s:Q")),
+        points.encode(
+            across,
+            up("predicted_s:Q"),
+            coloured("source", dict(zip(sources, cycle(style.HUES), strict=False))),
+            alt.Shape("source:N", scale=alt.Scale(domain=sources, range=SHAPES)),
+            tooltip=["source:N", "label:N", *(f"{name}_s:Q" for name in ("measured", "predicted"))],
+        ),
+    ).properties(width=WIDTH, height=480)
 
 
-def _by_rows(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Sources with their runs; the largest first, so that smaller ones are drawn on top."""
-    each = [(str(source), mine) for source, mine in runs.groupby("source")]
-    return sorted(each, key=lambda pair: -len(pair[1]))
+SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down")
 
 
-def ratios(runs: pd.DataFrame) -> Figure:
+def ratios(runs: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw predicted over measured times, one row per source: each run, the median and the middle half."""
-    sources = list(dict.fromkeys(runs["source"]))
-    figure, (ax,) = style.axes(style.WIDE, 0.8 + 0.3 * len(sources))
-    for row, source in enumerate(sources):
-        mine = runs.loc[runs["source"] == source, "ratio"].to_numpy(float)
-        spread = (np.arange(len(mine)) * 0.618) % 1 * 0.6 - 0.3  # even and deterministic
-        ax.plot(100 * (mine - 1), row + spread, "o", ms=2, alpha=0.5, markeredgewidth=0, color=style.SKY)
-        low, middle, high = 100 * (np.quantile(mine, [0.25, 0.5, 0.75]) - 1)
-        ax.plot([low, high], [row, row], color=style.BLUE, linewidth=2)
-        ax.plot([middle], [row], "|", color=style.RED, ms=9)
-    ax.axvline(0, color=style.MUTED, linewidth=0.8)
-    style.name_rows(ax, sources)
-    ax.set_xlabel("% that the predicted time is above the measured")
-    return figure
+    table = runs[["source", "label"]].assign(error=100 * (runs["ratio"] - 1))
+    spread = runs.groupby("source").cumcount() * 0.618 % 1  # even and deterministic
+    sources = [*dict.fromkeys(runs["source"])]
+    quarters = table.groupby("source", sort=False)["error"].quantile(np.array([0.25, 0.5, 0.75])).unstack()
+    quarters = quarters.set_axis(["low", "median", "high"], axis="columns").reset_index()
+    what = "% that the predicted time is above the measured"
+    row = alt.Y("source:N", title=None, scale=alt.Scale(domain=sources))
+    half = alt.Chart(quarters).encode(
+        row, tooltip=["source:N", *(f"{name}:Q" for name in ("low", "median", "high"))]
+    )
+    return alt.layer(
+        alt.Chart(table.assign(spread=spread))
+        .mark_point(filled=True, opacity=0.6, size=12, color=style.SKY)
+        .encode(
+            alt.X("error:Q", title=what), row,
+            alt.YOffset("spread:Q", scale=alt.Scale(domain=[-0.2, 1.2])),
+            tooltip=["source:N", "label:N", alt.Tooltip("error:Q", format="+.1f")],
+        ),
+        half.mark_rule(strokeWidth=2, color=style.BLUE).encode(alt.X("low:Q", title=what), alt.X2("high")),
+        half.mark_tick(thickness=2, size=14, color=style.RED).encode(alt.X("median:Q", title=what)),
+        rule("x", 0),
+    ).properties(width=WIDTH, height=30 * len(sources))  # fmt: skip
 
 
 WORST = 10
