@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from phaze.report.words import fill
 
@@ -84,8 +83,8 @@ def in_form(column: str, form: Callable[[float], str]) -> Cell:
     return lambda row: form(row[column])
 
 
-Draw = Callable[[], "Figure | TopLevelMixin"]
-"""Function that draws a figure: a picture, or a chart of Vega-Lite that is drawn in the browser."""
+Draw = Callable[[], "TopLevelMixin"]
+"""Function that makes a chart: its data with their encoding, which the browser draws."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def throughputs(cases: pd.DataFrame) -> alt.TopLevelMixin:
             tooltip=["planner:N", "devices:Q", alt.Tooltip("relative:Q", format=".4~f")],
         )
     )
-    return panels(table, "panel", bars, columns=2, own="x")
+    return panels(table, "panel", bars, columns=2)
 
 
 def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> alt.TopLevelMixin:

@@ -26,8 +26,8 @@ from phaze.report.document import (
     Section,
     Sheet,
 )
-from phaze.report.style import COLOURS, Drawn, draw
-from phaze.report.vega import library
+from phaze.report.style import COLOURS
+from phaze.report.vega import Drawn, draw, library
 from phaze.report.verdicts import failures
 from phaze.tables import Checks, Table
 

@@ -29,7 +29,7 @@ def splits(runs: pd.DataFrame, best: dict[str, int]) -> alt.TopLevelMixin:
         .transform_filter("isValid(datum.best)")
         .encode(_split(rows), alt.Y("best:Q", title="samples/s"))
     )
-    return panels(rows, "model", _bars(rows, "samples/s"), stars, own="xy")
+    return panels(rows, "model", _bars(rows, "samples/s"), stars, own="y")
 
 
 def _mapped(runs: pd.DataFrame) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -15,6 +16,7 @@ import vl_convert
 
 from phaze.base.files import atomic_path
 from phaze.base.units import digits
+from phaze.report.document import Chart
 
 WIDTH: Final = "container"
 """Width of a chart: that of its place in the page."""
@@ -76,6 +78,21 @@ def spec_of(chart: alt.TopLevelMixin) -> dict[str, Any]:
         for row in rows:
             row.update({key: float(f"{x:.{DIGITS}g}") for key, x in row.items() if isinstance(x, float)})
     return spec
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Chart of a page: its specification, or its value if it shows a single one."""
+
+    spec: str
+    only: str = ""
+
+
+def draw(chart: Chart) -> Drawn:
+    """Specification of a chart for a page; a single value is not drawn."""
+    spec = spec_of(chart.draw())
+    only = single_value(spec)
+    return Drawn("" if only else as_json(spec), only)
 
 
 def as_json(spec: Mapping[str, object]) -> str:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
+import altair as alt
 import numpy as np
+import pandas as pd
 import pytest
+
+from phaze.report.vega import panels, save
 
 FILE = Path(".benchmarks/curves.png")
 NOTES = pytest.StashKey[list[str]]()
@@ -60,23 +63,19 @@ def curves_of(benchmarks: Sequence[Measured]) -> Iterator[Curve]:
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
     """Draw all curves on logarithmic axes, each with the growth of the paper's bound."""
-    figure, axes = plt.subplots(1, len(curves), figsize=(4 * len(curves), 3.6), squeeze=False)
-    for curve, ax in zip(curves, axes[0], strict=True):
-        sizes, seconds = np.array(curve.sizes), np.array(curve.seconds)
-        ax.loglog(sizes, seconds, "o-", label="measured")
-        ax.loglog(
-            sizes,
-            seconds[0] * (sizes / sizes[0]) ** curve.bound,
-            ":",
-            color="grey",
-            label=f"size^{curve.bound:g}",
-        )
-        ax.set(title=curve.name, xlabel="size", ylabel="seconds")
-        ax.legend()
-    figure.tight_layout()
+    parts = []
+    for curve in curves:
+        sizes = np.array(curve.sizes)
+        lines = {"measured": curve.seconds, "bound": curve.seconds[0] * (sizes / sizes[0]) ** curve.bound}
+        parts += [
+            pd.DataFrame({"curve": curve.name, "kind": kind, "size": sizes, "seconds": seconds})
+            for kind, seconds in lines.items()
+        ]
+    scale = alt.Scale(type="log", nice=False)
+    line = alt.Chart().mark_line(point=True)
+    line = line.encode(alt.X("size:Q", scale=scale), alt.Y("seconds:Q", scale=scale), color="kind:N")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(path, panels(pd.concat(parts), "curve", line, width=320, height=260, own="xy"))
 
 
 @pytest.hookimpl(tryfirst=True)

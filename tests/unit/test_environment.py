@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-CONDA_NAMES = {"matplotlib": "matplotlib-base", "snakemake": "snakemake-minimal"}
+CONDA_NAMES = {"snakemake": "snakemake-minimal"}
 """Libraries with other names in conda's channels than on PyPI."""
 
 ONLY_CONDA = {"python", "glpk"}

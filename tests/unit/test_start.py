@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PLANNING = {"pandas", "networkx", "pyomo", "matplotlib", "phaze.spec.study"}
+PLANNING = {"pandas", "networkx", "pyomo", "altair", "phaze.spec.study"}
 COMPUTING = {*PLANNING, "numpy", "numba", "scipy", "phaze.spec.noun"}
 CODE = """
 import sys

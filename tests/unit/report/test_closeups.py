@@ -6,8 +6,8 @@ import pandas as pd
 
 from phaze.report.document import Chart
 from phaze.report.inside import gantt, pipeline, stage_memory
-from phaze.report.style import draw, wrapped
-from phaze.report.vega import spec_of
+from phaze.report.style import wrapped
+from phaze.report.vega import draw, spec_of
 
 
 def stages(depth: int) -> pd.DataFrame:
