@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Bools
-from phaze.base.compiled import njit, njit_inlined
+from phaze.base.compiled import njit_inlined, njit_nested
 
 Words = NDArray[np.uint64]
 
@@ -39,7 +39,7 @@ def members_of(words: Words, nodes: int) -> tuple[int, ...]:
     return tuple(int(v) for v in np.flatnonzero(unpack(words, nodes)))
 
 
-@njit
+@njit_nested
 def contains(words: Words, row: int, v: int) -> bool:
     """True if set `row` of sets (count, words) contains node `v`; for compiled code."""
     return bool((words[row, v // BITS] >> np.uint64(v % BITS)) & np.uint64(1) != 0)

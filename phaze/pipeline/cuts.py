@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.base.compiled import njit
+from phaze.base.compiled import njit, njit_nested
 from phaze.base.room import refuse_beyond_memory
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Footprints, Room
@@ -126,7 +126,7 @@ def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[
     return np.isfinite(dp[:, :, 0]), devices
 
 
-@njit
+@njit_nested
 def best_first_stage(
     dp: Floats, costs: SplitCosts, first_sync: Floats, pipelines: PipelineCounts, fewest: int, most: int
 ) -> tuple[float, int, int, int, int]:
@@ -229,14 +229,14 @@ def best_cut(
     return time, d, _trace_back(_without_growth(allowed, s, singles), allowed, s, u, j)
 
 
-@njit
+@njit_nested
 def _without_growth(costs: SplitCosts, stages: int, singles: int) -> Floats:
     """Least worst loads, which do not depend on a stage's position."""
     growth = np.zeros(costs.load.shape)
     return least_worst(costs.last, costs.load, growth, costs.most_stages, costs.single, stages, singles)
 
 
-@njit
+@njit_nested
 def _trace_back(dp: Floats, costs: SplitCosts, s: int, u: int, j: int) -> Ints:
     """First layers of s stages, u of them single, with first stage [0, j); the earliest ends on ties."""
     n, singles = dp.shape[2] - 1, dp.shape[1] - 1
@@ -253,7 +253,7 @@ def _trace_back(dp: Floats, costs: SplitCosts, s: int, u: int, j: int) -> Ints:
     return starts
 
 
-@njit
+@njit_nested
 def _capped(costs: SplitCosts, exchange: Floats, cap: float) -> SplitCosts:
     """Costs of the stages whose exchange stays within a limit; the loads of the others are infinite."""
     n = len(costs.last)

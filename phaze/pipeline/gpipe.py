@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit
+from phaze.base.compiled import njit, njit_nested
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork, flat_network
 from phaze.cost.network.network import Levels, Tier
@@ -181,7 +181,7 @@ def _reduced_s(work: StageArrays, mapping: Ints, network: DeviceNetwork) -> Floa
     return np.array([network.seconds("all_reduce", *one) for one in zip(sizes, mapping, strict=True)])
 
 
-@njit
+@njit_nested
 def ring_s(size: float, ring: Ints, seconds: Floats, waits: Floats) -> float:
     """Time of an all-reduce of `size` bytes around a ring of devices, by its slowest link (9)."""
     replicas = len(ring)
@@ -202,7 +202,7 @@ def passes_end(work: StageArrays, devices: Ints, seconds: Floats, waits: Floats)
     return free
 
 
-@njit
+@njit_nested
 def pass_through(
     work: StageArrays, devices: Ints, seconds: Floats, waits: Floats, free: Floats, scratch: Floats
 ) -> None:

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.base.compiled import njit
+from phaze.base.compiled import njit, njit_nested
 
 WEIGHT, OUTPUT, INPUT = 0, 1, 2
 """Dataflows, by stationary operand."""
@@ -48,7 +48,7 @@ ROUNDED = 1.0 - 1e-12
 """Factor that keeps lower bounds valid despite rounding of square roots."""
 
 
-@njit
+@njit_nested
 def ceil_div(a: int, b: int) -> int:
     """⌈a/b⌉."""
     return -(-a // b)
@@ -69,7 +69,7 @@ def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float)
     return max((start * starts + stream) * folds_in_all - 1.0, stream * folds_in_all)
 
 
-@njit
+@njit_nested
 def preloaded_cycles(start: float, load: float, starts: float, stream: float, folds_in_all: float) -> float:
     """Cycles as in `pass_cycles` if the next fold loads, in `load` cycles, while the current one streams.
 
@@ -80,7 +80,7 @@ def preloaded_cycles(start: float, load: float, starts: float, stream: float, fo
     return streams + min(0.0, last - load) + start - 1.0  # type: ignore[no-any-return]
 
 
-@njit
+@njit_nested
 def buffer_words(
     inner: int, left: float, right: float, result: float, am: float, ak: float, an: float
 ) -> float:
@@ -96,7 +96,7 @@ def buffer_words(
     return left + right * am + result * (2.0 * ak - 1.0)
 
 
-@njit
+@njit_nested
 def fewest_words(left: float, right: float, result: float, am: float, ak: float, an: float) -> float:
     """Fewest words transferred into a buffer and back, over all loop orders."""
     return min(
@@ -106,7 +106,7 @@ def fewest_words(left: float, right: float, result: float, am: float, ak: float,
     )
 
 
-@njit
+@njit_nested
 def largest_products(l2_words: float) -> tuple[float, float]:
     """Largest products of two tile dimensions that fit a buffer, if the third is one word wide.
 
@@ -116,7 +116,7 @@ def largest_products(l2_words: float) -> tuple[float, float]:
     return (np.sqrt(l2_words + 4.0) - 2.0) ** 2, (np.sqrt(l2_words + 1.0) - 1.0) ** 2 / 2.0
 
 
-@njit
+@njit_nested
 def least_moved(
     left: float, right: float, result: float, m: float, k: float, n: float, products: tuple[float, float]
 ) -> float:
@@ -131,7 +131,7 @@ def least_moved(
     return min(stays, rows + right - result, columns + left - result)  # type: ignore[no-any-return]
 
 
-@njit
+@njit_nested
 def exposed_words(down: float, across: float, rows: float, columns: float) -> float:
     """Words of one array fill by the stationary operand (down, across), which nothing overlaps."""
     return min(down, rows) * min(across, columns)
@@ -153,7 +153,7 @@ def array_words(
     return left * across + right * down + result * (2.0 * starts - 1.0)
 
 
-@njit
+@njit_nested
 def overlapped_cycles(cycles: float, words: float, words_per_cycle: float) -> float:
     """Cycles of the array or of its word transfers, whichever is larger."""
     return max(cycles, words / words_per_cycle)

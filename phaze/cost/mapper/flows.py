@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze.base.compiled import njit
+from phaze.base.compiled import njit_nested
 from phaze.cost.mapper.arrays import (
     INNER_K,
     INNER_M,
@@ -59,13 +59,13 @@ class Dataflow(NamedTuple):
     """Cycles that nothing overlaps: one fill of the array."""
 
 
-@njit
+@njit_nested
 def time_of(core: Core, flow: Dataflow, cycles: float, words: float) -> float:
     """Time in cycles of a mapping with the given array cycles and words."""
     return overlapped_cycles(cycles, words + flow.extra, core.words_per_cycle) + flow.exposed
 
 
-@njit
+@njit_nested
 def cycles_of(flow: Dataflow, starts: float, down_folds: float, across_folds: float) -> float:
     """Cycles of the array, with `starts` starts of the stream per fold."""
     if flow.load > 0.0:
@@ -74,7 +74,7 @@ def cycles_of(flow: Dataflow, starts: float, down_folds: float, across_folds: fl
     return pass_cycles(flow.start, starts, flow.stream, flow.repeats * down_folds * across_folds)
 
 
-@njit
+@njit_nested
 def least_time(core: Core, flow: Dataflow, down_folds: float, across_folds: float) -> float:
     """Lower bound on the time of all tilings with at least the given folds."""
     words = continuing_words(flow, down_folds, across_folds)
@@ -83,7 +83,7 @@ def least_time(core: Core, flow: Dataflow, down_folds: float, across_folds: floa
     return min(continuing, time_of(core, flow, cycles, flow.least))
 
 
-@njit
+@njit_nested
 def least_cycles(core: Core, flow: Dataflow, down_folds: float, across_folds: float) -> float:
     """Lower bound on the cycles if the stream restarts in every tile.
 
@@ -98,7 +98,7 @@ def least_cycles(core: Core, flow: Dataflow, down_folds: float, across_folds: fl
     return cycles_of(flow, max(1.0, starts), down_folds, across_folds) - rounded
 
 
-@njit
+@njit_nested
 def largest_stream(flow: Dataflow, down: float, across: float, l2_words: float) -> float:
     """Largest streaming tile that fits the L2 buffer together with a tile (down, across).
 
@@ -109,7 +109,7 @@ def largest_stream(flow: Dataflow, down: float, across: float, l2_words: float) 
     return np.floor((l2_words - 2.0 * down * across) / (2.0 * down + across))  # type: ignore[no-any-return]
 
 
-@njit
+@njit_nested
 def largest_across(flow: Dataflow, down: float, stream: float, l2_words: float) -> float:
     """Largest tile across the array that fits together with `down` and `stream`."""
     room = l2_words - 2.0 * stream * down
@@ -118,7 +118,7 @@ def largest_across(flow: Dataflow, down: float, stream: float, l2_words: float) 
     return np.floor(room / (2.0 * down + stream))  # type: ignore[no-any-return]
 
 
-@njit
+@njit_nested
 def largest_down(flow: Dataflow, across: float, stream: float, l2_words: float) -> float:
     """Largest tile down the array that fits together with `across` and `stream`."""
     if flow.output:
@@ -126,14 +126,14 @@ def largest_down(flow: Dataflow, across: float, stream: float, l2_words: float) 
     return np.floor((l2_words - stream * across) / (2.0 * (stream + across)))  # type: ignore[no-any-return]
 
 
-@njit
+@njit_nested
 def most_passes(flow: Dataflow, time: float) -> float:
     """Upper bound on the cycles of one product, for mappings within a time limit."""
     once = flow.start - flow.load if flow.load > 0.0 else 0.0
     return (time - flow.exposed - once + 1.0) / (ROUNDED * flow.repeats)
 
 
-@njit
+@njit_nested
 def may_hold(
     flow: Dataflow, down: float, across: float, folds: float, passes: float, l2_words: float
 ) -> bool:
@@ -155,7 +155,7 @@ def may_hold(
     return streams <= passes and ROUNDED * held <= l2_words * rest
 
 
-@njit
+@njit_nested
 def smallest_tile(flow: Dataflow, size: float, folds: float, passes: float) -> float:
     """Lower bound on the tile size along an array dimension, for mappings within `most_passes`.
 
@@ -166,7 +166,7 @@ def smallest_tile(flow: Dataflow, size: float, folds: float, passes: float) -> f
     return size * folds * least / passes
 
 
-@njit
+@njit_nested
 def smallest_stream(flow: Dataflow, folds: float, passes: float) -> float:
     """Lower bound on the streaming tile, for mappings within `most_passes`; infinite if none exists.
 
@@ -179,7 +179,7 @@ def smallest_stream(flow: Dataflow, folds: float, passes: float) -> float:
     return max(1.0, np.ceil(flow.stream / starts)) if starts >= 1.0 else np.inf
 
 
-@njit
+@njit_nested
 def buffered_words(flow: Dataflow, down: float, across: float, streams: float) -> float:
     """Words of the best loop order for the given numbers of tiles."""
     if flow.output:
@@ -187,7 +187,7 @@ def buffered_words(flow: Dataflow, down: float, across: float, streams: float) -
     return fewest_words(flow.left, flow.right, flow.result, streams, down, across)
 
 
-@njit
+@njit_nested
 def continuing_words(flow: Dataflow, down: float, across: float) -> float:
     """Words with the streaming loop innermost; independent of the streaming tile."""
     if flow.output:
@@ -195,13 +195,13 @@ def continuing_words(flow: Dataflow, down: float, across: float) -> float:
     return buffer_words(INNER_M, flow.left, flow.right, flow.result, 1.0, down, across)
 
 
-@njit
+@njit_nested
 def most_words(core: Core, flow: Dataflow, time: float) -> float:
     """Upper bound on the words moved by any mapping within a time limit."""
     return (time - flow.exposed) * core.words_per_cycle / ROUNDED - flow.extra
 
 
-@njit
+@njit_nested
 def largest_shared(flow: Dataflow, words: float, l2_words: float) -> float:
     """Largest `down` tile with which the two other dimensions can share the buffer within a limit of words.
 
@@ -216,7 +216,7 @@ def largest_shared(flow: Dataflow, words: float, l2_words: float) -> float:
     return (l2_words - side * side) / (4.0 * side)  # type: ignore[no-any-return]
 
 
-@njit
+@njit_nested
 def smallest_repeated(flow: Dataflow, words: float) -> float:
     """Smallest `down` tile with which another loop order stays within a limit of words.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit
+from phaze.base.compiled import njit, njit_nested
 from phaze.cost.mapper.arrays import INNER_K, INNER_M, INNER_N, buffer_words, ceil_div
 
 
@@ -33,7 +33,7 @@ def _hbm_words(shapes: Ints, glb_words: Ints, found: Floats) -> None:
             found[s, g] *= batch
 
 
-@njit
+@njit_nested
 def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) -> float:
     """Fewest words with a given innermost loop, or `fewest` if that is less.
 
@@ -56,7 +56,7 @@ def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) ->
     return fewest
 
 
-@njit
+@njit_nested
 def _largest(inner: int, tile: int, capacity: int) -> int:
     """Largest tile that fits in the other dimension; 0 if none fits."""
     if inner == INNER_K:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit, njit_inlined
+from phaze.base.compiled import njit, njit_inlined, njit_nested
 from phaze.cost.mapper.arrays import INPUT, OUTPUT, WEIGHT, exposed_words, start_cycles
 from phaze.cost.mapper.flows import Core, Dataflow, least_time
 from phaze.cost.mapper.parts import Divisions
@@ -94,7 +94,7 @@ def search_all(
             _search_group(job, plan, plan.bounds[g], plan.bounds[g + 1], found[:, s])
 
 
-@njit
+@njit_nested
 def _search_group(job: CoreJob, plan: CoreGroups, start: int, stop: int, found: Floats) -> None:
     """Fill `found` (4, C) for ascending counts of equal cores.
 
@@ -120,7 +120,7 @@ def _search_group(job: CoreJob, plan: CoreGroups, start: int, stop: int, found: 
         _store(Best(max(ours.time, limit), ours.cycles, ours.words, ours.l2_words), found, plan.order[i])
 
 
-@njit
+@njit_nested
 def _rows(divisions: Divisions, c: int, done: int, turn: int) -> tuple[int, int]:
     """Range of splits to try for a core count.
 
@@ -133,13 +133,13 @@ def _rows(divisions: Divisions, c: int, done: int, turn: int) -> tuple[int, int]
     return rows[c, 0], rows[c, 1]
 
 
-@njit
+@njit_nested
 def _store(best: Best, found: Floats, place: int) -> None:
     found[0, place], found[1, place] = best.time, best.cycles
     found[2, place], found[3, place] = best.words, best.l2_words
 
 
-@njit
+@njit_nested
 def _bound_splits(job: CoreJob, start: int, stop: int) -> None:
     """Fill the lower bounds of a range of splits, for all dataflows."""
     splits, place, size = job.tables.splits, job.place, len(job.tables.lower) // 3
@@ -157,7 +157,7 @@ def _bound_splits(job: CoreJob, start: int, stop: int) -> None:
         )
 
 
-@njit
+@njit_nested
 def _bound_flow(
     lower: Floats,
     core: Core,
@@ -198,14 +198,14 @@ def _bound_flow(
         lower[x] = least_time(core, flow, downs[x], acrosses[x])
 
 
-@njit
+@njit_nested
 def _folds(job: CoreJob, dataflow: int, x: int) -> tuple[float, float]:
     """Lower bound on the folds along the two stationary dimensions of a split."""
     folds, place = job.tables.splits.folds, job.place
     return folds[DOWN[dataflow], place[0], x], folds[ACROSS[dataflow], place[1], x]
 
 
-@njit
+@njit_nested
 def _flow(job: CoreJob, dataflow: int, x: int) -> Dataflow:
     fields, core = job.tables.splits.fields, job.core
     down, across = fields[DOWN[dataflow], x], fields[ACROSS[dataflow], x]
@@ -240,7 +240,7 @@ def _improve(best: Best, job: CoreJob, start: int, stop: int) -> Best:
     return best
 
 
-@njit
+@njit_nested
 def _first(lower: Floats, time: float, start: int, stop: int) -> int:
     """Index of the smallest lower bound over a range of splits and all dataflows; -1 if all exceed `time`."""
     first, least, size = -1, np.inf, len(lower) // 3
@@ -251,7 +251,7 @@ def _first(lower: Floats, time: float, start: int, stop: int) -> int:
     return first if least <= time else -1
 
 
-@njit
+@njit_nested
 def _list_within(lower: Floats, within: Ints, time: float, start: int, stop: int) -> int:
     """List the indices whose lower bound is at most `time`, and return their number."""
     count, size = 0, len(lower) // 3
@@ -262,7 +262,7 @@ def _list_within(lower: Floats, within: Ints, time: float, start: int, stop: int
     return count
 
 
-@njit
+@njit_nested
 def _next(lower: Floats, within: Ints, time: float) -> int:
     """Listed index with the smallest lower bound; -1 if all exceed `time`."""
     first, least = -1, time
@@ -290,7 +290,7 @@ def _try_split(best: Best, job: CoreJob, y: int) -> Best:
     return best
 
 
-@njit
+@njit_nested
 def _list(size: float, unit: float, table: Floats, length: Ints) -> int:
     """Fill the table of candidate tiles of a dimension if necessary, and return their number.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit
+from phaze.base.compiled import njit_nested
 from phaze.cost.mapper.arrays import largest_products, least_moved
 
 BATCH, M, K, N = range(4)
@@ -47,7 +47,7 @@ def empty_splits(divisions: int, units: int, buffers: int) -> Splits:
     )
 
 
-@njit
+@njit_nested
 def fill_splits(
     splits: Splits, shape: Ints, divisions: Ints, places: Ints, units: Floats, buffers: Floats
 ) -> None:
@@ -71,7 +71,7 @@ def fill_splits(
             splits.words[b, x] = least_moved(left[x], right[x], result, m[x], float(shape[K]), n[x], squares)
 
 
-@njit
+@njit_nested
 def _differs(shape: Ints, b: int, m: int, n: int) -> bool:
     """True if a split may be better than every split into the same number of parts or fewer."""
     if b // 2 >= shape[BATCH] or m // 2 >= shape[M] or n // 2 >= shape[N]:
@@ -82,7 +82,7 @@ def _differs(shape: Ints, b: int, m: int, n: int) -> bool:
     return m * n == 1 or parts & (parts - 1) > 0 or shape[BATCH] % (2 * b) > 0
 
 
-@njit
+@njit_nested
 def _fill_fields(fields: Floats, shape: Ints, division: Ints, place: Ints) -> None:
     batch, m, k, n = float(shape[BATCH]), float(shape[M]), float(shape[K]), float(shape[N])
     fields[REPEATS] = division[3] * np.ceil(batch / division[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.base.compiled import njit
+from phaze.base.compiled import njit_nested
 
 STEPS = np.array([*range(1, 17), *(factor << i for i in range(2, 16) for factor in (5, 6, 7, 8))], float)
 """All numbers up to 16, then numbers with three significant binary digits: 20, 24, 28, 32, 40, ..."""
@@ -22,7 +22,7 @@ fewer folds; -1 if there is none.
 """
 
 
-@njit
+@njit_nested
 def list_tiles(size: float, unit: float, table: Floats) -> int:
     """Fill `table` (MOST, 4) with the tiles of a dimension, ascending, and return their number."""
     count = _append(table, 0, size, 1.0, unit)
@@ -41,7 +41,7 @@ def list_tiles(size: float, unit: float, table: Floats) -> int:
     return count
 
 
-@njit
+@njit_nested
 def _unequal(size: float, tile: float, unit: float) -> float:
     """Smallest tile that needs no more tiles and folds than `tile`, a multiple of the array dimension.
 
@@ -54,7 +54,7 @@ def _unequal(size: float, tile: float, unit: float) -> float:
     return tile - min(np.floor(unfilled / (number - 1.0)), tile - np.ceil(size / number))  # type: ignore[no-any-return]
 
 
-@njit
+@njit_nested
 def _append(table: Floats, count: int, size: float, tile: float, unit: float) -> int:
     whole = np.floor(size / tile)
     rest = size - whole * tile

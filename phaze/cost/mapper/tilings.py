@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.base.compiled import njit, njit_inlined
+from phaze.base.compiled import njit_inlined, njit_nested
 from phaze.cost.mapper.arrays import OUTPUT, WEIGHT, array_words
 from phaze.cost.mapper.flows import (
     Core,
@@ -48,7 +48,7 @@ class Best(NamedTuple):
     l2_words: float
 
 
-@njit
+@njit_nested
 def may_continue(best: Best, core: Core, flow: Dataflow, downs: float, acrosses: float) -> bool:
     """True if one-fold tiles, through which the stream continues, may beat `best`.
 
@@ -58,14 +58,14 @@ def may_continue(best: Best, core: Core, flow: Dataflow, downs: float, acrosses:
     return not _is_beaten(best, core, flow, cycles, words, _l2_words(flow, 1.0, downs, acrosses))
 
 
-@njit
+@njit_nested
 def may_start(best: Best, core: Core, flow: Dataflow, downs: float, acrosses: float) -> bool:
     """True if tiles that restart the stream may beat `best`."""
     cycles = least_cycles(core, flow, downs, acrosses)
     return not _is_beaten(best, core, flow, cycles, flow.least, _l2_words(flow, 1.0, downs, acrosses))
 
 
-@njit
+@njit_nested
 def try_flow(
     best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats, continues: bool
 ) -> Best:
@@ -84,7 +84,7 @@ def try_flow(
     return _try_rows(best, core, flow, downs, acrosses, largest_down(flow, across, stream, core.l2_words))
 
 
-@njit
+@njit_nested
 def _try_rows(
     best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats, largest: float
 ) -> Best:
@@ -188,7 +188,7 @@ def _try_acrosses(
     return best
 
 
-@njit
+@njit_nested
 def _last_within(tiles: Floats, size: float) -> int:
     low, high = 0, len(tiles)
     while low < high:
@@ -200,7 +200,7 @@ def _last_within(tiles: Floats, size: float) -> int:
     return low - 1
 
 
-@njit
+@njit_nested
 def _is_beaten(best: Best, core: Core, flow: Dataflow, cycles: float, words: float, l2_words: float) -> bool:
     """True if no mapping with at least these cycles and words beats `best`."""
     time = time_of(core, flow, cycles, words)
@@ -213,7 +213,7 @@ def _is_beaten(best: Best, core: Core, flow: Dataflow, cycles: float, words: flo
     return cycles >= best.cycles
 
 
-@njit
+@njit_nested
 def _offer(
     best: Best, core: Core, flow: Dataflow, words: float, starts: float, down: float, across: float
 ) -> Best:
@@ -224,7 +224,7 @@ def _offer(
     return Best(time_of(core, flow, cycles, words), cycles, words, l2_words)
 
 
-@njit
+@njit_nested
 def _l2_words(flow: Dataflow, starts: float, down: float, across: float) -> float:
     dataflow = OUTPUT if flow.output else WEIGHT
     return array_words(dataflow, flow.left, flow.right, flow.result, starts, down, across)

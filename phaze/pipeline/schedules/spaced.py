@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from phaze.base.arrays import Ints
-from phaze.base.compiled import njit
+from phaze.base.compiled import njit, njit_nested
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.schedules.base import Passes, Written, folded_passes
 
@@ -116,7 +116,7 @@ def _fill(ways: Ints, numbers: Ints, apart: bool) -> None:
                 done[first] += 1
 
 
-@njit
+@njit_nested
 def _most_held(ways: Ints, with_weights: bool) -> int:
     """Peak number of half stages that a rank stores, with weight gradients in their slots or in free ones."""
     held, most, waiting = 0, 0, 0
@@ -132,7 +132,7 @@ def _most_held(ways: Ints, with_weights: bool) -> int:
     return most
 
 
-@njit
+@njit_nested
 def _place_table(ways: Ints, numbers: Ints, count: int) -> Ints:
     """Slot of each pass, (p, 5, 2 m)."""
     places = np.zeros((ways.shape[0], WEIGHTS + 1, 2 * count), np.int64)
@@ -143,7 +143,7 @@ def _place_table(ways: Ints, numbers: Ints, count: int) -> Ints:
     return places
 
 
-@njit
+@njit_nested
 def _after(places: Ints, rank: int, way: int, number: int) -> int:
     """Last slot of a pass's predecessors, -1 without any; ignores the input gradient of a weight gradient."""
     found = -1
@@ -158,7 +158,7 @@ def _after(places: Ints, rank: int, way: int, number: int) -> int:
     return int(found)
 
 
-@njit
+@njit_nested
 def _gradient_slot(ways: Ints, number: int) -> int:
     """Slot of input gradient `number`, counted over both stages of a rank; -1 if it does not exist."""
     found = -1
@@ -190,7 +190,7 @@ def _move_earlier(ways: Ints, numbers: Ints, count: int, with_weights: bool) -> 
             late = late or (slot >= first_back and way == 0 and number == count - 1)
 
 
-@njit
+@njit_nested
 def _move(
     ways: Ints, numbers: Ints, places: Ints, rank: int, slot: int, fullest: int, with_weights: bool
 ) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit
+from phaze.base.compiled import njit, njit_nested
 
 CLOSEST = 1e-4
 """Tolerance of the bisection for lacking memory, relative to the available memory."""
@@ -59,7 +59,7 @@ def least_times(
     return found, lacking
 
 
-@njit
+@njit_nested
 def least_lacking(
     row: Floats, kinds: Floats, shape: Ints, held: Floats, before: Ints, limit: float, known: float
 ) -> float:
@@ -79,7 +79,7 @@ def least_lacking(
     return max(low, 1.0)
 
 
-@njit
+@njit_nested
 def average_time(row: Floats, kinds: Floats, shape: Ints, before: Ints) -> float:
     """Mean over the ranks of the seconds for all layers."""
     all_s = row[0] * (row[1] + row[2])
@@ -88,7 +88,7 @@ def average_time(row: Floats, kinds: Floats, shape: Ints, before: Ints) -> float
     return float(all_s / shape[0] * (1 - 1e-9) + row[7])
 
 
-@njit
+@njit_nested
 def way_time(row: Floats, kinds: Floats, before: Ints) -> float:
     """Seconds of one microbatch through all layers and back, for any number of ranks.
 
@@ -100,7 +100,7 @@ def way_time(row: Floats, kinds: Floats, before: Ints) -> float:
     return float(way_s * (1 - 1e-9))
 
 
-@njit
+@njit_nested
 def least_time(
     row: Floats,
     kinds: Floats,
@@ -137,7 +137,7 @@ def least_time(
     return low, low / average
 
 
-@njit
+@njit_nested
 def holds_all(
     row: Floats,
     kinds: Floats,
@@ -186,7 +186,7 @@ def holds_all(
     return False
 
 
-@njit
+@njit_nested
 def passed_s(
     row: Floats, kinds: Floats, before: Ints, placed: int, rank: int, chunks: int
 ) -> tuple[float, float]:
@@ -222,7 +222,7 @@ class RankLimits(NamedTuple):
     microbatches: float
 
 
-@njit
+@njit_nested
 def next_layers(kinds: Floats, before: Ints, placed: int, near: int, limits: RankLimits) -> int:
     """End of the longest run of layers from `placed` for which a rank has room and time per microbatch.
 
@@ -239,7 +239,7 @@ def next_layers(kinds: Floats, before: Ints, placed: int, near: int, limits: Ran
     return end
 
 
-@njit
+@njit_nested
 def fits(kinds: Floats, before: Ints, start: int, end: int, limits: RankLimits) -> bool:
     """True if a rank has room and time per microbatch for the layers from `start` to `end`."""
     held, count = limits.held, limits.microbatches
@@ -264,7 +264,7 @@ def fits(kinds: Floats, before: Ints, start: int, end: int, limits: RankLimits) 
     )
 
 
-@njit
+@njit_nested
 def least_extra(kinds: Floats, held: Floats) -> tuple[float, float]:
     """Activations of the b additional layers of a rank, without and with recompute.
 
@@ -278,7 +278,7 @@ def least_extra(kinds: Floats, held: Floats) -> tuple[float, float]:
     return extra, lean
 
 
-@njit
+@njit_nested
 def work_of_rank(
     kinds: Floats,
     totals: Ints,
@@ -314,7 +314,7 @@ def work_of_rank(
     return float(found)
 
 
-@njit
+@njit_nested
 def most_work(
     kinds: Floats, totals: Ints, held: float, again: float, second: float, byte: float, room: float
 ) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit
+from phaze.base.compiled import njit, njit_nested
 from phaze.plan.layouts.planes import Paths
 from phaze.solver.linear import LinearProgram
 
@@ -155,7 +155,7 @@ def unit_flow(
     return flow, along
 
 
-@njit
+@njit_nested
 def in_order(first: Ints, preceded: Ints, predecessor: Ints) -> Ints:
     """Topological order of the jobs, (N,)."""
     done, order = np.zeros(first[-1], np.bool_), np.empty(first[-1], np.int64)

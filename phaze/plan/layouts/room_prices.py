@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.base.compiled import njit
+from phaze.base.compiled import njit, njit_nested
 
 STEPS = 24
 """Golden-section steps along a line."""
@@ -67,7 +67,7 @@ def least_costs(
     return found
 
 
-@njit
+@njit_nested
 def highest(
     costs: Floats,
     bytes_of: Floats,
@@ -99,7 +99,7 @@ def highest(
     return max(best, at_left, at_right)
 
 
-@njit
+@njit_nested
 def value_at(
     costs: Floats, bytes_of: Floats, room: Floats, totals: Floats, held: Floats, prices: Floats
 ) -> float:
@@ -122,7 +122,7 @@ def value_at(
     return found
 
 
-@njit
+@njit_nested
 def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, prices: Floats) -> float:
     """Smallest price of a rank's bytes at which no layer there costs less than its price."""
     found = 0.0
@@ -141,7 +141,7 @@ def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Flo
     return found
 
 
-@njit
+@njit_nested
 def next_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, byte: float) -> float:
     """Next higher price of bytes at which a layer of the rank is better recomputed."""
     found = np.inf
@@ -153,7 +153,7 @@ def next_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floa
     return found
 
 
-@njit
+@njit_nested
 def of_rank(
     costs: Floats, bytes_of: Floats, rank: int, room: Floats, held: Floats, prices: Floats, byte: float
 ) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from phaze.base import compiled
-from phaze.base.compiled import copy_row, njit, njit_inlined
+from phaze.base.compiled import copy_row, njit, njit_inlined, njit_nested
 
 
 @njit
@@ -47,6 +47,25 @@ def add_constants(x: int) -> int:
 def test_what_is_inlined_has_no_code_of_its_own() -> None:
     assert add_constants(5) == 13
     assert add.signatures == []  # type: ignore[attr-defined]
+
+
+@njit_nested
+def reciprocal(x: float) -> float:
+    return 1.0 / x
+
+
+@njit
+def reciprocals(x: float, y: float) -> float:
+    return reciprocal(x) + reciprocal(y)
+
+
+def test_a_nested_function_is_compiled_only_in_its_callers() -> None:
+    """Python runs it as Python; compiled code divides by zero as in NumPy."""
+    assert not hasattr(reciprocal, "signatures")
+    assert reciprocals(4.0, 0.0) == np.inf
+    assert reciprocals(4.0, 3.0) == reciprocal(4.0) + reciprocal(3.0)
+    with pytest.raises(ZeroDivisionError):
+        reciprocal(0.0)
 
 
 def test_rows_are_copied() -> None:
