@@ -89,8 +89,13 @@ def test_the_layouts_are_sorted_and_filtered(browser: webdriver.Chrome, page: Pa
     box.send_keys(word.upper())
     assert 0 < len(layouts(browser, 0)) < len(ranks)
     assert all(word in shape for shape in layouts(browser, 0))
+    found = layouts(browser, 0)
     box.clear()
-    box.send_keys("nothing has this")
+    box.send_keys(" ".join(word.split()[::-1]))
+    assert found
+    assert set(found) <= set(layouts(browser, 0))
+    box.clear()
+    box.send_keys(f"{word} nothing has this")
     assert layouts(browser, 0) == []
 
 

@@ -4,7 +4,7 @@
 
   // A link to a folded part opens it.
   const reveal = () => {
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = document.querySelector(":target");
     for (let at = target; at; at = at.parentElement) if (at.localName === "details") at.open = true;
     target?.scrollIntoView();
   };
@@ -83,13 +83,13 @@
     });
   }
 
-  // A box above a table shows only the rows that have its words.
+  // A box above a table shows only the rows that have all of its words.
   for (const box of all("input[type=search]")) {
     box.addEventListener("input", () => {
-      const words = box.value.trim().toLowerCase();
+      const words = box.value.toLowerCase().split(/\s+/);
       for (const row of box.parentElement.querySelector("table").tBodies[0].rows) {
         const text = [...row.cells].map(cell => cell.textContent).join(" ").toLowerCase();
-        row.hidden = !text.includes(words);
+        row.hidden = !words.every(word => text.includes(word));
       }
     });
   }
