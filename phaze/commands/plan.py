@@ -480,18 +480,20 @@ def _write_page(
     from phaze.report.plan_page import plan_page
 
     with telling("plan"):
-        text = plan_page(found, lambda plan: _settings(plan, runtime)).page
+        text = plan_page(found, lambda plan: settings_for(plan, runtime)).page
     write_text(page, text)
 
 
-def _settings(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
+def settings_for(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
     """Settings of the runtime that will train, or the reason why there are none."""
-    from phaze.commands.emit import emitted, refuse_maxtext
+    from phaze.commands.emit import emitted
+    from phaze.runtimes.maxtext import axes_of
     from phaze.runtimes.recipe import Recipe
 
     told = RuntimeOption(plan.question.runtime if runtime is None else runtime.value)
+    if told is RuntimeOption.MAXTEXT:
+        return {}, [f"phaze does not write MaxText configurations. This plan needs {axes_of(plan.layout)}."]
     try:
-        refuse_maxtext(plan, "plan", told)
         found = emitted(Recipe.of(plan), told, plan.question)
     except PhazeError as error:
         return {}, [str(error)]

@@ -301,10 +301,12 @@ class PlanPage:
 
     def flags(self) -> Iterator[Section]:
         """Settings of the runtime, to copy."""
-        about = "Settings of the runtime for this plan, as `phaze emit` writes them."
         files, notes = self.settings
+        title, about = "Flags to copy", "Settings of the runtime for this plan, as `phaze emit` writes them."
+        if not files:
+            title, about = "Flags", "Why this plan has no flags to copy."
         listings = [Listing(name, text) for name, text in files.items()]
-        yield Section("flags", "Flags to copy", about, (*listings, *map(Prose, notes)))
+        yield Section("flags", title, about, (*listings, *map(Prose, notes)))
 
     def assumed(self) -> Iterator[Section]:
         """Assumptions of the answer."""

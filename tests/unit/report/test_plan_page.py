@@ -12,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
+from phaze.commands.plan import settings_for
 from phaze.plan.layouts.words import predicted
 from phaze.report import plan_page as subject
-from phaze.report.document import Items, Listing, Sheet
+from phaze.report.document import Items, Listing, Prose, Sheet
 from phaze.report.plan_figures import ranges
 from phaze.report.plan_page import front_of, plan_page
 from phaze.report.report import Report
@@ -114,6 +115,16 @@ def test_a_number_of_devices_that_is_worse_in_all_is_not_on_the_front(plans: lis
         run = few.run.model_copy(update={"days": times * few.run.days})
         other = many.model_copy(update={"run": run, "time_s": times * few.time_s})
         assert front_of([few, other])["front"].tolist() == fronts
+
+
+def test_a_runtime_without_settings_says_so_instead_of_showing_flags(plans: list[TrainingPlan]) -> None:
+    asked = plans[0].question.model_copy(update={"runtime": "maxtext"})
+    plan = plans[0].model_copy(update={"question": asked})
+    (section,) = subject.PlanPage(plan, [plan], settings_for(plan, None)).flags()
+    assert section.title == "Flags"
+    (only,) = section.blocks
+    assert isinstance(only, Prose)
+    assert only.text.startswith("phaze does not write MaxText configurations.")
 
 
 def test_one_number_of_devices_has_no_front(plans: list[TrainingPlan]) -> None:
