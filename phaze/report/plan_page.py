@@ -83,6 +83,11 @@ class PlanPage:
             *([] if plan.fewest is None else [words.fewest_in_words(plan.fewest)]),
         ]
         caveats = [] if plan.may_fit is None else [plan.may_fit]
+        if any(one is not plan and _is_best(one) for one in self.every):
+            caveats.append(
+                f"This page is about {plan.question.devices:,} devices; the other best plans are under "
+                "Devices, days and cost."
+            )
         return FirstScreen(
             question, " ".join([*caveats, *said]), tuple(self._facts()), self._layouts(), " ".join(also),
             figures=("time", "timeline"), unfolded=True,
@@ -334,12 +339,17 @@ def front_of(answers: Sequence[Answer]) -> pd.DataFrame:
     return table.assign(front=~np.array(worse) & table["time_s"].notna())
 
 
+def _is_best(answer: Answer) -> bool:
+    """True if an answer is the cheapest or fastest training run of those compared, or the closest to it."""
+    return isinstance(answer, TrainingPlan) and answer.run is not None and bool(answer.run.is_the)
+
+
 def plan_page(every: Sequence[Answer], settings: Callable[[TrainingPlan], Settings]) -> Report:
     """Page of the answers for one or several numbers of devices, about the cheapest or the fastest plan.
 
     `settings` returns the runtime's settings for a plan.
     """
     plans = [one for one in every if isinstance(one, TrainingPlan)]
-    marked = [one for one in plans if one.run is not None and one.run.is_the]
+    marked = [one for one in plans if _is_best(one)]
     chosen = (marked or sorted(plans, key=lambda one: one.time_s))[0]
     return PlanPage(chosen, every, settings(chosen)).report()

@@ -117,6 +117,14 @@ def test_a_number_of_devices_that_is_worse_in_all_is_not_on_the_front(plans: lis
         assert front_of([few, other])["front"].tolist() == fronts
 
 
+def test_a_page_names_the_number_of_devices_where_several_are_best(plans: list[TrainingPlan]) -> None:
+    marked = {"is_the": ("cheapest",)}
+    best = [one.model_copy(update={"run": one.run and one.run.model_copy(update=marked)}) for one in plans]
+    said = "This page is about 8 devices"
+    assert said in subject.PlanPage(best[0], best, FLAGS).answer().sentence
+    assert said not in subject.PlanPage(best[0], [best[0], plans[1]], FLAGS).answer().sentence
+
+
 def test_a_runtime_without_settings_says_so_instead_of_showing_flags(plans: list[TrainingPlan]) -> None:
     asked = plans[0].question.model_copy(update={"runtime": "maxtext"})
     plan = plans[0].model_copy(update={"question": asked})
