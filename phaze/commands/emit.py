@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands import completion, options
+from phaze.commands import options
 from phaze.commands.options import RuntimeOption
 from phaze.commands.output import refuse_outputs, telling, write_or_print
 
@@ -110,13 +110,7 @@ class ReadOptions:
     ]
     runtime: Annotated[ReadOption, typer.Option("--for", help="Runtime of the run.")]
     gpus: options.GpusOption = None
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="System: a name in config/systems, or a path. It must have a device and network levels.",
-            autocompletion=completion.systems,
-        ),
-    ] = None
+    system: options.LevelsOption = None
     devices: Annotated[
         int | None,
         typer.Option(help="Number of devices. Default: the number in torchrun's arguments.", min=1),

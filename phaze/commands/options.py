@@ -221,6 +221,13 @@ SystemOption = Annotated[
         autocompletion=completion.systems,
     ),
 ]
+LevelsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="System: a name in config/systems, or a path. It must have a device and network levels.",
+        autocompletion=completion.systems,
+    ),
+]
 FlatBandwidthOption = Annotated[
     float | None,
     typer.Option(

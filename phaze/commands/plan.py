@@ -202,13 +202,7 @@ class PlanOptions(SizeOptions, SearchOptions, RunOptions, AnswerOptions):
         ),
     ]
     gpus: options.GpusOption = None
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="System: a name in config/systems, or a path. It must have a device and network levels.",
-            autocompletion=completion.systems,
-        ),
-    ] = None
+    system: options.LevelsOption = None
 
 
 @options.takes(PlanOptions)
