@@ -26,9 +26,7 @@ def compare(
             help="CSV of runs, as for simulate --runs, or a file of flags or settings of the plan's runtime.",
         ),
     ],
-    planned: Annotated[
-        Path, typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o PLAN.json`.")
-    ],
+    planned: options.PlanArgument,
     row: Annotated[
         int | None,
         typer.Option(help="Number of the run's row in the CSV, from 1; needed if there are several."),

@@ -30,9 +30,7 @@ class ReadOption(StrEnum):
 
 
 def emit(
-    planned: Annotated[
-        Path, typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o PLAN.json`.")
-    ],
+    planned: options.PlanArgument,
     runtime: Annotated[RuntimeOption, typer.Option("--for", help="Runtime that will train.")],
     out: Annotated[
         Path | None,

@@ -10,9 +10,9 @@ import typer
 from phaze.commands import completion
 from phaze.commands.options import (
     JsonOption,
+    ModelArgument,
     SequenceOption,
     SetOption,
-    known_model,
     known_system,
     set_fields,
 )
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from phaze.plan.kept import LayerMemory
     from phaze.spec.model import Model
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        help="Model: a name in config/models, or a path of a spec, a Hugging Face config.json or a "
-        "traced model.",
-        callback=known_model,
-        autocompletion=completion.models,
-    ),
-]
 SystemOption = Annotated[
     str,
     typer.Option(

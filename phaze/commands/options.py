@@ -8,6 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, TypeVar, get_type_hints
 
@@ -173,16 +174,26 @@ GpusOption = Annotated[
         autocompletion=completion.gpus,
     ),
 ]
-ModelOption = Annotated[
+ModelArgument = Annotated[
     str,
-    typer.Option(
-        "--model",
-        "-m",
-        help="Model: a name in config/models, or a path of a spec or of a Hugging Face config.json.",
+    typer.Argument(
+        help="Model: a name in config/models, or a path of a spec, a Hugging Face config.json or a "
+        "traced model.",
         callback=known_model,
         autocompletion=completion.models,
     ),
 ]
+PlanArgument = Annotated[
+    Path, typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o PLAN.json`.")
+]
+MODEL = typer.Option(
+    "--model",
+    "-m",
+    help="Model: a name in config/models, or a path of a spec or of a Hugging Face config.json.",
+    callback=known_model,
+    autocompletion=completion.models,
+)
+ModelOption = Annotated[str, MODEL]
 ArchitectureOption = Annotated[
     str,
     typer.Option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands import completion, options
+from phaze.commands import options
 from phaze.commands.output import ended_at_once, refuse_outputs, telling, write_or_print
 from phaze.plan.piper.choices import PiperChoices
 
@@ -112,16 +112,7 @@ class PlaceOptions(ModelOptions, PiperChoices):
     planner: Annotated[PlannerOption, typer.Option(help="Planner for the instance file.")] = (
         PlannerOption.PHAZE
     )
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="Model: a name in config/models, or a path of a spec or of a Hugging Face config.json.",
-            callback=options.known_model,
-            autocompletion=completion.models,
-        ),
-    ] = None
+    model: Annotated[str | None, options.MODEL] = None
     devices: Annotated[
         int | None, typer.Option(help="Number of devices. Default: the system's, or the instance's.", min=1)
     ] = None

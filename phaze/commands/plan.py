@@ -192,15 +192,7 @@ class AnswerOptions:
 class PlanOptions(SizeOptions, SearchOptions, RunOptions, AnswerOptions):
     """Model, cluster, search and output of a plan."""
 
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model: a name in config/models, or a path of a spec, a Hugging Face config.json or a "
-            "traced model.",
-            callback=options.known_model,
-            autocompletion=completion.models,
-        ),
-    ]
+    model: options.ModelArgument
     gpus: options.GpusOption = None
     system: options.LevelsOption = None
 
