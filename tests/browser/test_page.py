@@ -90,7 +90,7 @@ def test_nothing_is_wider_than_the_screen(browser: webdriver.Chrome, page: Path,
     unfold(browser)
     assert browser.execute_script("return document.documentElement.scrollWidth") == width
     wider = browser.execute_script(
-        "return [...document.querySelectorAll('body *')].filter(e => !e.parentElement.closest('.scroll')"
+        "return [...document.querySelectorAll('body *')].filter(e => !e.parentElement.closest('.scroll, svg')"
         " && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 99))"
     )
     assert wider == []
