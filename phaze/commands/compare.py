@@ -60,7 +60,7 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
     from phaze.plan.layouts.comparison import Comparison
     from phaze.runtimes.given import GivenRun
     from phaze.runtimes.megatron_flags import NAMES
-    from phaze.spec.systems import load_stack
+    from phaze.spec.systems import load_cluster, load_stack
 
     asked = plan.question
     if asked.runtime not in ("megatron", "torchtitan"):
@@ -68,7 +68,8 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
     if asked.runtime == "torchtitan":
         given = GivenRun.of_torchtitan(told, asked.model, asked.devices)
     else:
-        given = GivenRun.of_megatron(told, asked.devices, asked.model.vocabulary)
+        blackwell = load_cluster(asked.system)[1].is_blackwell
+        given = GivenRun.of_megatron(told, asked.devices, asked.model.vocabulary, blackwell=blackwell)
     software = given.software(load_stack(asked.stack))
     for sentence in given.remarks(software):
         typer.echo(f"compare: {sentence}", err=True)

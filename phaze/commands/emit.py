@@ -146,7 +146,7 @@ def read(asked: ReadOptions) -> None:
         "read", asked.gpus, asked.system, None if asked.devices is None else str(asked.devices)
     )
     _refuse_table(asked.out, reads=(asked.told, system, asked.model, asked.stack))
-    given = _given(asked.told, asked.runtime, None if count is None else int(count), asked.model, asked.vocab)
+    given = _given(asked, system, None if count is None else int(count))
     from phaze.plan.layouts.priced import PricedLayout
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.words import predicted, shape
@@ -198,18 +198,20 @@ def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> Non
     refuse_outputs(out, model_file(out), reads=reads)
 
 
-def _given(
-    told: Path, runtime: ReadOption, devices: int | None, model: str | None, words: int | None
-) -> GivenRun:
+def _given(asked: ReadOptions, system: str, devices: int | None) -> GivenRun:
     """Run from a file of flags or a configuration."""
     from phaze.runtimes.given import GivenRun
     from phaze.spec.models import load_transformer
+    from phaze.spec.systems import load_cluster
 
-    if runtime is ReadOption.MEGATRON:
+    told, model = asked.told, asked.model
+    if asked.runtime is ReadOption.MEGATRON:
         if model is not None:
             raise PhazeError("read: --model is for torchtitan; Megatron-LM's flags define the model")
-        return GivenRun.of_megatron(told, devices, words)
-    if words is not None:
+        with telling("read"):
+            blackwell = load_cluster(system)[1].is_blackwell
+        return GivenRun.of_megatron(told, devices, asked.vocab, blackwell=blackwell)
+    if asked.vocab is not None:
         raise PhazeError("read: --vocab is for Megatron-LM; for torchtitan the vocabulary is that of --model")
     if model is None or devices is None:
         raise PhazeError(

@@ -31,11 +31,13 @@ class GivenRun:
     """True if no device count is given, so that the fewest devices of the layout are assumed."""
 
     @classmethod
-    def of_megatron(cls, file: Path, devices: int | None, words: int | None = None) -> Self:
+    def of_megatron(
+        cls, file: Path, devices: int | None, words: int | None = None, *, blackwell: bool = False
+    ) -> Self:
         """Run of Megatron-LM flags on `devices` devices; PhazeError naming the file."""
         text = read_source(file)
         try:
-            recipe, unread = read_megatron(text, devices, file_name(file), words)
+            recipe, unread = read_megatron(text, devices, file_name(file), words, blackwell=blackwell)
         except PhazeError as error:
             raise _named(file, error) from error
         return cls(file, "megatron", text, recipe, unread, devices is None and not says_devices(text))

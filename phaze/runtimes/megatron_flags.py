@@ -110,14 +110,19 @@ def _not_hidden(recipe: Recipe, stack: Stack | None) -> Iterator[str]:
 
 
 def read_megatron(
-    text: str, devices: int | None = None, name: str = "megatron", words: int | None = None
+    text: str,
+    devices: int | None = None,
+    name: str = "megatron",
+    words: int | None = None,
+    *,
+    blackwell: bool = False,
 ) -> tuple[Recipe, tuple[str, ...]]:
     """Recipe of flags, and the flags that are not priced.
 
     Megatron has no flag for the device count. Unless `devices` is given, it is torchrun's `--nnodes` ×
     `--nproc-per-node`, or else the fewest that the layout allows. `words` is the vocabulary size if no flag
-    has it. Raises PhazeError for a flag that is missing, invalid or not priced, and for a layout that
-    Megatron-Core cannot run.
+    has it. `blackwell` is true for devices of this generation or later. Raises PhazeError for a flag that is
+    missing, invalid or not priced, and for a layout that Megatron-Core cannot run.
     """
     flags = parse_flags(text)
     refused = next((flag for flag in UNPRICED if flag in flags), None)
@@ -137,7 +142,7 @@ def read_megatron(
     schedule = "interleaved" if layout.vp > 1 else "1f1b"
     recipe = Recipe(model, whole_number(flags, SEQUENCE), batch, layout, schedule, blocks, again)
     recipe.check(MEGATRON)
-    _check_launch(text, flags, recipe)
+    _check_launch(text, flags, recipe, blackwell)
     return recipe, tuple(flag for flag in flags if flag not in READ)
 
 
@@ -151,7 +156,7 @@ def says_devices(text: str) -> bool:
     return "--nproc-per-node" in parse_flags(text)
 
 
-def _check_launch(text: str, flags: Flags, recipe: Recipe) -> None:
+def _check_launch(text: str, flags: Flags, recipe: Recipe, blackwell: bool) -> None:
     """Raise PhazeError for combinations of flags and environment that Megatron-LM rejects."""
     layout, count = recipe.layout, recipe.layout.microbatches(recipe.global_batch)
     found = refused_overlap(layout, SLICES in flags)
@@ -162,7 +167,7 @@ def _check_launch(text: str, flags: Flags, recipe: Recipe) -> None:
         )
     given = CONNECTIONS.findall(text)
     if found is None and given:
-        found = refused_connections(layout, given[-1])
+        found = refused_connections(layout, given[-1], blackwell)
     if found is not None:
         raise PhazeError(f"{MEGATRON.name}: {found}")
 

@@ -293,7 +293,7 @@ def connections_for(layout: Layout, blackwell: bool) -> tuple[str, ...]:
     return ("1",) if max(layout.tp, layout.cp) > 1 and not blackwell else ()
 
 
-def refused_connections(layout: Layout, given: str, blackwell: bool = False) -> str | None:
+def refused_connections(layout: Layout, given: str, blackwell: bool) -> str | None:
     """Why Megatron-LM rejects a layout with this value of the variable; None if it starts."""
     if layout.zero >= 2 and given == "1":
         return f"{CONNECTIONS_NAME} must not be 1 with FSDP (zero {layout.zero}), got 1"

@@ -205,7 +205,9 @@ def test_the_environment_of_a_layout_is_written_and_read(layout: Layout, blackwe
     recipe = small(layout, "1f1b", (6,))
     text = emit_megatron(recipe, blackwell=blackwell).files["megatron.txt"]
     assert [one for one in text.splitlines() if "CONNECTIONS" in one] == ([line] if line else [])
-    read_megatron(text, layout.devices)
+    read_megatron(text, layout.devices, blackwell=blackwell)
+    if blackwell:
+        read_megatron(f"export CUDA_DEVICE_MAX_CONNECTIONS=32\n{text}", layout.devices, blackwell=True)
     wrong = "32" if line.endswith("=1") else "1"
     if line:
         with pytest.raises(PhazeError, match=f"CUDA_DEVICE_MAX_CONNECTIONS must .* got {wrong}"):
