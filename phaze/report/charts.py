@@ -78,9 +78,10 @@ def bars(
         rule("x", origin),
     ]
     if said is not None:
-        texts = {">=": base.mark_text(align="left", dx=4), "<": base.mark_text(align="right", dx=-4)}
-        for side, text in texts.items():
-            layers.append(text.encode(text="said:N").transform_filter(f"datum.value {side} {origin}"))
+        sides = long.assign(before=long["value"] < origin).groupby("before")
+        for before, own in sides:  # a scale warns of a layer without values
+            text = {"align": "right", "dx": -4} if before else {"align": "left", "dx": 4}
+            layers.append(base.properties(data=own).mark_text(**text).encode(text="said:N"))
     bar = BAR if said else max(THIN, min(BAR, MOST_PX / max(1, table.size)))
     tall = max(LINE * _lines(table), ROW if len(looks) == 1 else bar * len(looks) + 6)
     return alt.layer(*layers).properties(width=WIDTH, height=tall * len(table))

@@ -27,7 +27,7 @@ CLOSE = 2e-4
 """Relative distance of bound and time within which a bound is not raised further."""
 
 
-class Limits(NamedTuple):
+class SplitLimits(NamedTuple):
     """Least and most n and k of every stage by kind: n of all stages, then k, (2 stages K,) each."""
 
     least: Floats
@@ -61,23 +61,23 @@ class DivisionProgram:
     """Most layers of a stage."""
     _cuts: list[tuple[Floats, float]] = field(default_factory=list)
 
-    def within(self, limits: Limits) -> CutProgram:
+    def within(self, limits: SplitLimits) -> CutProgram:
         """Program of the pipeline splits within limits, with all cuts."""
         return CutProgram(self.constrained(limits), self._cuts)
 
     @cached_property
-    def limits(self) -> Limits:
+    def limits(self) -> SplitLimits:
         """Limits that hold for all pipeline splits."""
         high = self._most.ravel()
         low: Floats = self.fewest.ravel().astype(float)
-        return Limits(np.append(low, 0 * low), np.append(high, high * self.divided.partial))
+        return SplitLimits(np.append(low, 0 * low), np.append(high, high * self.divided.partial))
 
     @property
     def variables(self) -> int:
         """Number of variables: n, k, those of every rank by kind, whether the ends have layers, and x."""
         return 2 * self.divided.count * len(self.totals) + len(self.of_whole) + 1
 
-    def constrained(self, limits: Limits, more: int = 0) -> LinearProgram:
+    def constrained(self, limits: SplitLimits, more: int = 0) -> LinearProgram:
         """Program within limits and without cuts, with `more` additional variables after its own."""
         count, depth, partial = self.divided.count, self.divided.layout.pp, self.divided.partial
         kinds, columns, ends = len(self.totals), self.variables, self._ends
@@ -196,7 +196,7 @@ class DivisionProgram:
         """Microbatches in flight on every rank, and the stage at work, see `held_while_busy`."""
         return [held_while_busy(self.divided, rank) for rank in range(self.divided.layout.pp)]
 
-    def _work(self, limits: Limits) -> Floats:
+    def _work(self, limits: SplitLimits) -> Floats:
         """Least working memory of stages within limits, (stages, 1 + E).
 
         The first column holds for any stage, the others are the excess of stages that may be empty, if not.
@@ -215,7 +215,7 @@ class DivisionProgram:
             found[q, 0], found[q, 1 + column] = of_any[q], filled[q] - of_any[q]
         return found
 
-    def memory_rows(self, limits: Limits) -> tuple[Floats, Floats]:
+    def memory_rows(self, limits: SplitLimits) -> tuple[Floats, Floats]:
         """GiB of n, k and stages in use on every rank at its peak moments, and available GiB, (rows,)."""
         planes, count, kinds = self.paths.planes, self.divided.count, len(self.totals)
         rows, room, work = [], [], self._work(limits)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.plan.layouts.division_program import CLOSE, DivisionProgram, Limits
+from phaze.plan.layouts.division_program import CLOSE, DivisionProgram, SplitLimits
 from phaze.plan.layouts.event_program import EventFlows, Flow
 
 JOBS = 25
@@ -42,13 +42,13 @@ class Work:
     count: int = 0
 
 
-class Part(NamedTuple):
+class SplitPart(NamedTuple):
     """Pipeline splits within limits on the layers of every stage."""
 
     bound_s: float
     number: int
     """Order in which parts were found."""
-    limits: Limits
+    limits: SplitLimits
     point: Floats
     """Layers per stage at which the bound's last flow is the longest path, as in `Flow`."""
 
@@ -68,7 +68,7 @@ class SplitParts:
     """Least bound of the parts that need not be divided, or cannot be."""
     _used: int = 0
     """Known flows that already cut the program."""
-    _parts: list[Part] = field(default_factory=list)
+    _parts: list[SplitPart] = field(default_factory=list)
     _count: int = 0
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class SplitParts:
             self.program.add_cut(self.events.cut(flow))
         self._used = len(self.known)
 
-    def best_flow(self, limits: Limits, ranks: Floats | None = None) -> Flow | None:
+    def best_flow(self, limits: SplitLimits, ranks: Floats | None = None) -> Flow | None:
         """Best flow for all pipeline splits within limits, or for those with these numbers on every rank.
 
         It becomes a known flow. None if the constraints are infeasible.
@@ -102,7 +102,7 @@ class SplitParts:
         return found
 
     def divide_among_ranks(
-        self, limits: Limits, enough_s: float, rounds: int = ROUNDS, part_of: Part | None = None
+        self, limits: SplitLimits, enough_s: float, rounds: int = ROUNDS, part_of: SplitPart | None = None
     ) -> tuple[float, Floats | None]:
         """Lower bound with whole layers on every rank, and the point of its last flow, None without one.
 
@@ -132,7 +132,7 @@ class SplitParts:
 
     def begin(self, bound_s: float, point: Floats) -> None:
         """Start with one part of all pipeline splits."""
-        self._parts = [Part(bound_s, 0, self.program.limits, point)]
+        self._parts = [SplitPart(bound_s, 0, self.program.limits, point)]
 
     @property
     def begun(self) -> bool:
@@ -173,7 +173,7 @@ class SplitParts:
         """Lower bound of all pipeline splits by their parts."""
         return min(self.closed_s, min((one.bound_s for one in self._parts), default=inf))
 
-    def _add(self, of: Part, limits: Limits, enough_s: float) -> None:
+    def _add(self, of: SplitPart, limits: SplitLimits, enough_s: float) -> None:
         """Bound a part of another one; it stays open if its bound is below `enough_s`."""
         bound_s, point = of.bound_s, None
         if bound_s < enough_s:
@@ -182,9 +182,11 @@ class SplitParts:
             self.closed_s = min(self.closed_s, bound_s)
         else:
             self._count += 1
-            heappush(self._parts, Part(bound_s, self._count, limits, of.point if point is None else point))
+            heappush(
+                self._parts, SplitPart(bound_s, self._count, limits, of.point if point is None else point)
+            )
 
-    def _ways(self, part: Part) -> Iterator[dict[int, int]]:
+    def _ways(self, part: SplitPart) -> Iterator[dict[int, int]]:
         """Fractional numbers of one kind in one chunk, with their floors; the most fractional come first."""
         layout, (least, most) = self.program.divided.layout, part.limits
         point = np.clip(part.point, least, most)
@@ -204,12 +206,12 @@ class SplitParts:
 
 
 def _limited(
-    limits: Limits, least: dict[int, int] | None = None, most: dict[int, int] | None = None
-) -> Limits:
-    """Limits with some numbers at least or at most as given."""
+    limits: SplitLimits, least: dict[int, int] | None = None, most: dict[int, int] | None = None
+) -> SplitLimits:
+    """SplitLimits with some numbers at least or at most as given."""
     low, high = (one.copy() for one in limits)
     for variable, number in (least or {}).items():
         low[variable] = max(low[variable], number)
     for variable, number in (most or {}).items():
         high[variable] = min(high[variable], number)
-    return Limits(low, high)
+    return SplitLimits(low, high)

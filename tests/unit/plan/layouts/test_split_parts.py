@@ -7,7 +7,7 @@ import pytest
 
 from phaze.layout import Layout
 from phaze.plan.layouts import division_search
-from phaze.plan.layouts.division_program import DivisionProgram, Limits
+from phaze.plan.layouts.division_program import DivisionProgram, SplitLimits
 from phaze.plan.layouts.division_search import DivisionSearch
 from phaze.plan.layouts.divisions import all_divisions
 from tests.unit.plan.layouts.exhaustive import SmallCase
@@ -64,7 +64,7 @@ def test_memory_within_limits_is_that_of_the_splits_within_them() -> None:
         program = DivisionProgram(divided, search.paths, search.limit_bytes, divided.layers)
         for division in list(all_divisions(divided))[::5]:
             point = np.array([division.blocks, division.recomputed], float).ravel()
-            rows, room = program.memory_rows(Limits(point, point))
+            rows, room = program.memory_rows(SplitLimits(point, point))
             used = np.array([division.blocks[0] > 0, division.blocks[-1] > 0], float)
             excess = float((rows @ np.append(point, used) - room).max()) * 2**30
             own = float((divided.timeline(division).peak_bytes - search.limit_bytes).max())
