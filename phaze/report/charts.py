@@ -78,10 +78,9 @@ def bars(
         rule("x", origin),
     ]
     if said is not None:
-        sides = long.assign(before=long["value"] < origin).groupby("before")
-        for before, own in sides:  # a scale warns of a layer without values
-            text = {"align": "right", "dx": -4} if before else {"align": "left", "dx": 4}
-            layers.append(base.properties(data=own).mark_text(**text).encode(text="said:N"))
+        texts = {True: base.mark_text(align="right", dx=-4), False: base.mark_text(align="left", dx=4)}
+        for before, own in long.groupby(long["value"] < origin):  # an empty layer has no scale
+            layers.append(texts[bool(before)].properties(data=own).encode(text="said:N"))
     bar = BAR if said else max(THIN, min(BAR, MOST_PX / max(1, table.size)))
     tall = max(LINE * _lines(table), ROW if len(looks) == 1 else bar * len(looks) + 6)
     return alt.layer(*layers).properties(width=WIDTH, height=tall * len(table))

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.tables import Graphs, Screens, are_among, files, places_among, table_name
+from phaze.tables import Graphs, Screens, are_among, layouts, places_among, table_name
 
 
 def graph() -> pd.DataFrame:
@@ -171,7 +171,7 @@ def test_columns_that_a_table_does_not_have_are_not_read(tmp_path: Path) -> None
         Graphs.load(path, columns=["layer", "tensor"])
 
 
-@pytest.mark.parametrize("table", files.TABLES.values(), ids=files.TABLES)
+@pytest.mark.parametrize("table", layouts.TABLES.values(), ids=layouts.TABLES)
 def test_every_table_documents_its_columns_and_has_an_empty_form(table: type[Graphs]) -> None:
     assert table.__doc__
     assert all(column.about for column in table.fields().values())
