@@ -64,7 +64,7 @@ class SizeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class LayoutSearchOptions:
     """Precision and runtime of the training, and the plans to consider."""
 
     precision: Annotated[
@@ -189,7 +189,7 @@ class AnswerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(SizeOptions, SearchOptions, RunOptions, AnswerOptions):
+class PlanOptions(SizeOptions, LayoutSearchOptions, RunOptions, AnswerOptions):
     """Model, cluster, search and output of a plan."""
 
     model: options.ModelArgument

@@ -111,7 +111,7 @@ def single_value(spec: Mapping[str, Any]) -> str:
 def _values(
     spec: Mapping[str, Any], datasets: Mapping[str, Any], rows: list[dict[str, Any]]
 ) -> Iterator[tuple[str, ...]]:
-    """Yield what each mark shows, after the part of a stacked bar; an empty text for an area."""
+    """Values of each mark as text, after the part of a stacked bar; an empty text for an area."""
     rows = datasets.get(spec.get("data", {}).get("name"), rows)
     for part in (*spec.get("layer", ()), *([spec["spec"]] if "spec" in spec else ())):
         yield from _values(part, datasets, rows)

@@ -121,11 +121,12 @@ class DivisionProgram:
         row = np.concatenate([own, again, np.zeros(len(self.of_whole)), [-1.0]])
         self._cuts.append((row, float(cut[:, 0].sum())))
 
-    def at(self, point: Floats, cut: Floats) -> float:
-        """Seconds of a cut at n and k of all stages, (2 stages K,)."""
+    def by_stage(self, point: Floats) -> Floats:
+        """1, n and k of every stage, (stages, 1 + 2K), from n and k of all stages, (2 stages K,)."""
         n, k = point.reshape(2, self.divided.count, -1)
-        found: Floats = np.concatenate([np.ones((len(n), 1)), np.maximum(n, self.fewest), k], axis=1) * cut
-        return float(found.sum())
+        n = np.maximum(n, self.fewest)  # except for a tolerance
+        found: Floats = np.concatenate([np.ones((len(n), 1)), n, k], axis=1)
+        return found
 
     def _in_order(self, n: Floats, k: Floats) -> Iterator[tuple[Floats, Floats]]:
         """Rows and their upper bounds that the order of layers implies for runs of layers.

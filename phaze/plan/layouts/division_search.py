@@ -307,16 +307,14 @@ class DivisionSearch:
 
         Each cut assumes that one rank is slower than the others.
         """
-        n, k = self._try_point(point)
-        self._centre = np.concatenate([np.ones((self.divided.count, 1)), n, k], axis=1)
+        self._try_point(point)
+        self._centre = self._program.by_stage(point)
         self._cut_by_ranks()
 
-    def _try_point(self, point: Floats) -> tuple[Floats, Floats]:
-        """Simulate a pipeline split near a point of n and k, (stages, K) each."""
-        n, k = point.reshape(2, self.divided.count, -1)
-        n = np.maximum(n, self._program.fewest)  # except for a tolerance
+    def _try_point(self, point: Floats) -> None:
+        """Simulate a pipeline split near a point of n and k, (2 stages K,)."""
+        _, n, k = np.split(self._program.by_stage(point), [1, 1 + len(self._program.totals)], axis=1)
         self._try(*self._program.rounded(n, k))
-        return n, k
 
     def _look_at_first(self) -> None:
         """Simulate near the best point of a known flow, even of another layout, or else near equal parts."""

@@ -61,7 +61,7 @@ class SplitParts:
     flows: dict[bytes, list[Flow]]
     """Known flows by events of a step; the first suits all pipeline splits."""
     work: Work
-    on_point: Callable[[Floats], object]
+    on_point: Callable[[Floats], None]
     """Called with the layers per stage for which a flow is the best one."""
     events: EventFlows = field(init=False)
     closed_s: float = inf
@@ -125,7 +125,7 @@ class SplitParts:
                 break
             point = found.point
             self.on_point(point)
-            here_s = self.program.at(point, self.events.cut(found))
+            here_s = float((self.program.by_stage(point) * self.events.cut(found)).sum())
             if exact and here_s <= bound_s * (1 + CLOSE):
                 break
         return bound_s, point
@@ -208,7 +208,7 @@ class SplitParts:
 def _limited(
     limits: SplitLimits, least: dict[int, int] | None = None, most: dict[int, int] | None = None
 ) -> SplitLimits:
-    """SplitLimits with some numbers at least or at most as given."""
+    """Limits with some numbers at least or at most as given."""
     low, high = (one.copy() for one in limits)
     for variable, number in (least or {}).items():
         low[variable] = max(low[variable], number)
