@@ -19,8 +19,6 @@ from phaze.tables.base import (
     places_among,
     table_name,
 )
-from phaze.tables.cases import Cases, Curves, Pipelines
-from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
 from phaze.tables.mappings import (
     OWN_WAYS,
     WAYS,
@@ -43,14 +41,19 @@ from phaze.tables.plans import (
     BY_HAND,
     MAP_WAYS,
     PLANNERS,
+    Cases,
+    Curves,
+    Pipelines,
     PlanDevices,
     PlanMaps,
     Plans,
     PlanStages,
+    ReadingFigures,
+    Readings,
+    ReadingScores,
     Simulations,
     SimulationStages,
 )
-from phaze.tables.readings import ReadingFigures, Readings, ReadingScores
 from phaze.tables.results import (
     Areas,
     Bindings,
@@ -72,7 +75,19 @@ from phaze.tables.results import (
     Times,
     Variations,
 )
-from phaze.tables.searches import MILESTONES, SCOPES, Searches, Trials, Visits, Walks
+from phaze.tables.searches import (
+    CAUSES,
+    COMMON,
+    MILESTONES,
+    SCOPES,
+    Audits,
+    Certificates,
+    Ranges,
+    Searches,
+    Trials,
+    Visits,
+    Walks,
+)
 from phaze.tables.stages import (
     Architectures,
     Edges,

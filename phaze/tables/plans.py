@@ -1,12 +1,23 @@
-"""Plans of the planners on equal architectures, their simulation, and their mapping onto networks."""
+"""Plans on equal architectures, under a study's readings and for profiled inputs, and their simulation."""
 
 from phaze.spec.names import MODEL_PLANNERS
+from phaze.spec.names import PLANNERS as CASE_PLANNERS
 from phaze.spec.rows import StageWork
 from phaze.tables.base import Table, columns_of, count, flag, real, text
-from phaze.tables.columns import IN_FLIGHT, MODEL, SIZED, SPAN, STAGE_WIDTHS
+from phaze.tables.columns import (
+    CHOSEN_BY,
+    CUT,
+    FITS,
+    IN_FLIGHT,
+    LAYOUT,
+    MFUS,
+    MODEL,
+    SIZED,
+    SPAN,
+    STAGE_WIDTHS,
+)
 
 PLANNERS = MODEL_PLANNERS
-
 PLAN = {
     "model": MODEL,
     **SIZED,
@@ -149,4 +160,140 @@ class SimulationStages(Table):
         "in_flight": count("maximum number of microbatches stored by a device", 1),
         "peak_bytes": real("peak memory of a device"),
         "headroom_bytes": real("free HBM", None),
+    }
+
+
+MODES = ("program", "table-1")
+
+_CASE = {
+    "case": text("name of the case"),
+    "blocks": count("number of repeated layers, 0 for the number in the input"),
+    "memory_gib": real("memory of a device"),
+    "microbatches": count("N, maximum sum of the data-parallel degrees", 1),
+    "mode": text("mode of the plan: as the authors' program, or as the printed Table 1", *MODES),
+    "planner": text("who plans", *CASE_PLANNERS),
+}
+_DEVICES = {"devices": count("devices K", 1)}
+TIME = "time per sample in the input's unit of time; infinite without a plan"
+
+
+class Cases(Table):
+    """Best plan of every planner for an input on a cluster."""
+
+    keys = {**_CASE, **_DEVICES}
+    columns = {
+        "input": text("name of the input"),
+        "layers": count("layers of the input, including repeated ones", 1),
+        "bandwidth_gib_per_s": real("bandwidth of a device"),
+        "status": text("whether a plan exists", "planned", "infeasible"),
+        "time_per_sample": real(TIME, finite=False),
+        "devices_used": count("devices of all stages"),
+        "degree": count("sum of the data-parallel degrees"),
+        "stages": count("stages"),
+    }
+    rules = {
+        "a plan uses at most all devices": lambda f: f["devices_used"] <= f["devices"],
+        "degrees sum up to N at most": lambda f: f["degree"] <= f["microbatches"],
+        "only a plan has a time": lambda f: (
+            (f["status"] == "planned") == (f["time_per_sample"] < float("inf"))
+        ),
+    }
+
+
+class Pipelines(Table):
+    """Stages of the best plans, in the order of the data flow."""
+
+    keys = {**_CASE, **_DEVICES, "stage": count("position in the pipeline, from the input")}
+    columns = {
+        "layers": text("names of its layers in the input"),
+        **STAGE_WIDTHS,
+        "configurations": text("number of layers in each configuration"),
+        **IN_FLIGHT,
+        "time_per_sample": real("time per sample in the input's unit of time"),
+        "memory_bytes": real("memory in use on a device"),
+    }
+
+
+class Curves(Table):
+    """Best time by number of devices, with a row wherever it improves, from a single run."""
+
+    keys = {**_CASE, "devices": count("fewest devices that reach the time, among the numbers considered", 1)}
+    columns = {
+        "input": text("name of the input"),
+        "most_devices": count("largest number of devices considered", 1),
+        "time_per_sample": real("time per sample in the input's unit of time, with at least these devices"),
+    }
+
+
+READING = text("name of the reading, `study` for the study's own settings")
+
+
+class Readings(Table):
+    """Best plan of every named architecture and HBM size under a reading, and the experts' plan."""
+
+    keys = {
+        "reading": READING,
+        "model": MODEL,
+        **SIZED,
+        "planner": CHOSEN_BY,
+    }
+    columns = {
+        **FITS,
+        "layout": LAYOUT,
+        **CUT,
+        "recompute": flag("whether activations are recomputed"),
+        "devices_used": count("devices used"),
+        "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
+        "samples_per_s": real("throughput"),
+        **MFUS,
+        "binding": text("limit of the throughput"),
+    }
+
+
+class ReadingFigures(Table):
+    """Printed figures of the publication, compared with every reading: placements, utilisations, means."""
+
+    keys = {
+        "reading": READING,
+        "kind": text("kind of figure", "placement", "mfu", "mean"),
+        "model": text(
+            "workload; for a mean `all`, or `undecided` for workloads that no single assumption decides"
+        ),
+        "of": text("accelerator and planner of the placement, or name of the mean"),
+    }
+    columns = {
+        "printed": text("as printed"),
+        "ours": text("figure under the reading, empty if nothing fits"),
+        "ratio": real("our figure over the printed one; 0 for placements, and if nothing fits"),
+        "agrees": flag("equal {p, d, t}; or a utilisation within a quarter, or a mean within a tenth"),
+        "in_full": flag("for placements: microbatch, recomputation and HBM are equal, too"),
+    }
+
+
+class ReadingScores(Table):
+    """Agreement of every reading with the publication: placements, deviation of utilisations, means."""
+
+    keys = {"reading": READING}
+    columns = {
+        "note": text("assumptions of the reading"),
+        "placements": count("printed placements with equal {p, d, t}"),
+        "in_full": count("placements with equal {p, d, t}, microbatch, recomputation and HBM"),
+        "printed_placements": count("printed placements"),
+        "mfu_factor": real(
+            "exp of the root mean square of log(ours / printed) over all utilisations; 0 for none"
+        ),
+        "printed_mfus": count("compared printed utilisations"),
+        "per_model": real(
+            "geometric mean of each workload's printed accelerator over the baseline with the "
+            "experts' placement"
+        ),
+        "common": real(
+            "geometric mean of the printed common accelerator over the baseline with the experts' placement"
+        ),
+        "common_over_baseline": real(
+            "geometric mean of the printed common accelerator over the baseline with searched placements"
+        ),
+        "common_over_family": real(
+            "geometric mean of the printed common accelerator over the other printed accelerators"
+        ),
     }
