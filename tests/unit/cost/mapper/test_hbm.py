@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze.cost.mapper.hbm import hbm_words
+from phaze.cost.mapper.loads import hbm_words
 from tests.unit.cost.exhaustive import fewest_hbm_words
 
 sizes = st.integers(1, 20_000)
