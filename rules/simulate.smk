@@ -53,7 +53,7 @@ rule map_plans:
         networks=settings.map_networks,
         search={key: study["report"]["maps"][key] for key in ("planners", "steps", "seed")},
         store=store_of("plan-maps"),
-        code=source_digest("phaze.map.plan_study"),
+        code=source_digest("phaze.map.study"),
     log:
         "<logs>/plan_maps/{scenario}/{model}.log",
     benchmark:

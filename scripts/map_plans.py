@@ -5,7 +5,7 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import logged
 from phaze.base.store import Store
-from phaze.map.plan_study import MapQuestion, map_plans
+from phaze.map.study import MapQuestion, map_plans
 from phaze.spec.settings import PlanMapSettings
 
 

@@ -17,7 +17,7 @@ from phaze.map.ensemble import Chains
 from phaze.map.heuristics import block_map
 from phaze.map.lanes import lanes_of
 from phaze.map.plan_maps import CHAINS, devices_of, map_plan, map_rows, within_units
-from phaze.map.plan_study import MapQuestion, map_plans
+from phaze.map.study import MapQuestion, map_plans
 from phaze.pipeline.traffic import carry_out, silent
 from phaze.plan.networked import consecutive_devices, replay_on, script_on, silent_script, time_per_batch_s
 from phaze.plan.plan import Plan
