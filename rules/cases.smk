@@ -55,7 +55,7 @@ rule plan_case:
         name=lambda w: PLANS.made[w.case].input,
         point=lambda w: PLANS.made[w.case].points()[w.point].model_dump(mode="json"),
         code=source_digest(
-            "phaze.plan.piper.baselines", "phaze.plan.piper.cases", "phaze.plan.piper.instance"
+            "phaze.plan.piper.baselines", "phaze.plan.piper.study", "phaze.plan.piper.instance"
         ),
     log:
         "<logs>/cases/{case}/{point}.log",

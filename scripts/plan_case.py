@@ -3,8 +3,8 @@
 from phaze import tables
 from phaze.base.job import logged
 from phaze.plan.piper.baselines import CONTENDERS
-from phaze.plan.piper.cases import plan_point
 from phaze.plan.piper.instance import read_instance
+from phaze.plan.piper.study import plan_point
 from phaze.spec.planning import PlanPoint
 
 

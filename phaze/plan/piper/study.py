@@ -1,21 +1,37 @@
-"""Piper as a planner of a study's models, and its price of other planners' plans."""
+"""Piper in a study: planner of its models, price of other planners' plans, and rows of its cases.
+
+A case plans a profile with every planner on every cluster of a point (Piper, Section 5). A profile also gives
+deeper or shallower models, with another number of repeated layers. The layers of the most frequent name must
+form a chain v_0 → … → v_{m-1}, m ≥ 3. The first and the last stay. Between them v_1 … v_{m-2} are repeated
+cyclically, each with its own configurations and its inputs from outside the chain (Piper, Section 5.1:
+"created by expanding our BERT-32 profiles").
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import count, cycle, islice
 
 import numpy as np
+import pandas as pd
 
+from phaze.base.arrays import Floats, Ints
+from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain
 from phaze.plan.phaze.flush import Infeasible
+from phaze.plan.piper.baselines import Contender
 from phaze.plan.piper.chain import RECOMPUTE, price, read_layers, why_outside
-from phaze.plan.piper.layers import FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
-from phaze.plan.piper.planner import BELOW, plan, why_no_plan
+from phaze.plan.piper.layers import Configurations, FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
+from phaze.plan.piper.planner import BELOW, SearchOptions, plan, why_no_plan
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.planners import Planned, PlanningTask, StageMemory
+from phaze.spec.planning import PlanPoint
+from phaze.tables import TABLES
 
 
 def plan_piper(task: PlanningTask) -> Planned | Infeasible:
@@ -92,3 +108,199 @@ def cluster_of(task: PlanningTask, microbatch: int) -> FlatCluster:
         bandwidth_bytes_per_s=scenario.network_bandwidth_bytes_per_s,
         microbatches=scenario.global_batch // microbatch,
     )
+
+
+def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:
+    """Layers with `times` layers of the most frequent name; PhazeError if they form no chain."""
+    chain = _chain(layers)
+    if times == len(chain):
+        return layers
+    if times < 2:
+        raise PhazeError(f"repeat: {times} given, at least 2 allowed: the first and the last layer stay")
+    inner = islice(cycle(chain[1:-1]), times - 2)
+    originals = [v for v in range(len(layers)) if v not in chain] + [chain[0], *inner, chain[-1]]
+    edges = np.array(list(_edges(layers, chain, originals)), dtype=np.int64).reshape(-1, 4)
+    return ProfiledLayers(
+        ids=_ids(layers, originals),
+        names=tuple(layers.names[v] for v in originals),
+        edges=edges[:, :2],
+        edge_bytes=layers.edge_bytes[edges[:, 2]],
+        options={
+            t: _repeated(some, np.array(originals), len(layers), edges) for t, some in layers.options.items()
+        },
+    )
+
+
+def _chain(layers: ProfiledLayers) -> list[int]:
+    """Repeated layers in the order of the data flow; PhazeError if they form no chain."""
+    name, most = Counter(layers.names).most_common(1)[0]
+    members = {v for v, other in enumerate(layers.names) if other == name}
+    after = {u: v for u, v in layers.pairs if u in members and v in members}
+    chain = [v for v in members if v not in after.values()][:1]
+    while chain and chain[-1] in after:
+        chain.append(after[chain[-1]])
+    leaving = {u for u, v in layers.pairs if u in members and v not in members}
+    joined = sum(1 for u, v in layers.pairs if u in members and v in members)
+    if most < 3 or len(chain) != most or joined != most - 1 or leaving - set(chain[-1:]):
+        raise PhazeError(
+            f"repeat: the {most} layers named {name!r} must be a chain of at least three that only its last "
+            "one leaves",
+            "give no repeat for this input",
+        )
+    return chain
+
+
+def _edges(
+    layers: ProfiledLayers, chain: list[int], originals: list[int]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the new edges: source, target, and the two old edges that provide their sizes.
+
+    The first gives the values at the source, c(u, v) and c_bw; the second those at the target, c_fw.
+    """
+    outside = len(layers) - len(chain)
+    new = {v: position for position, v in enumerate(originals[:outside])}
+    links = [(e, u, v) for e, (u, v) in enumerate(layers.pairs) if u in chain and v in chain]
+    leaving, arriving = {u: e for e, u, _ in links}, {v: e for e, _, v in links}
+    for e, (u, v) in enumerate(layers.pairs):
+        if u in new and v in new:
+            yield new[u], new[v], e, e
+        elif u in new:
+            yield from ((new[u], p, e, e) for p in range(outside, len(originals)) if originals[p] == v)
+        elif v in new:
+            yield len(originals) - 1, new[v], e, e
+    for p in range(outside, len(originals) - 1):
+        yield p, p + 1, leaving[originals[p]], arriving[originals[p + 1]]
+
+
+def _ids(layers: ProfiledLayers, originals: list[int]) -> tuple[int, ...]:
+    """Old id of every first copy, and new ids above all old ones for the others."""
+    first = {v: p for p, v in reversed(list(enumerate(originals)))}
+    fresh = count(max(layers.ids) + 1)
+    return tuple(layers.ids[v] if first[v] == p else next(fresh) for p, v in enumerate(originals))
+
+
+def _repeated(options: Configurations, originals: Ints, layers: int, edges: Ints) -> Configurations:
+    """Configurations of the new layers at one width."""
+    first = options.first(layers)
+    rows = np.concatenate([np.arange(first[v], first[v + 1]) for v in originals]).astype(np.int64)
+    layer = np.repeat(np.arange(len(originals)), first[originals + 1] - first[originals])
+    sources, targets, leaving, arriving = edges.T
+    into, out = options.forward_sync_bytes, options.backward_sync_bytes
+    return replace(
+        options.take(rows),
+        layer=layer,
+        forward_sync_bytes=np.where(layer[:, None] == targets, into[np.ix_(rows, arriving)], 0.0),
+        backward_sync_bytes=np.where(layer[:, None] == sources, out[np.ix_(rows, leaving)], 0.0),
+    )
+
+
+Row = dict[str, object]
+
+
+def plan_point(
+    case: str, source: str, layers: ProfiledLayers, point: PlanPoint, contenders: Mapping[str, Contender]
+) -> dict[str, pd.DataFrame]:
+    """Tables cases, pipelines and curves of one point of a case.
+
+    `source` is the name of the input. Raises PhazeError if its layers cannot be repeated.
+    """
+    sized = repeat_layers(layers, point.blocks) if point.blocks else layers
+    rows: dict[str, list[Row]] = {name: [] for name in ("cases", "pipelines", "curves")}
+    for mode in point.modes:
+        for planner in point.planners:
+            keys: Row = {
+                "case": case,
+                "blocks": point.blocks,
+                "memory_gib": point.memory_gib,
+                "microbatches": point.microbatches,
+                "mode": mode,
+                "planner": planner,
+            }
+            _record(rows, keys, source, sized, point, contenders[planner])
+    return {
+        name: TABLES[name].check(pd.DataFrame(found)) if found else TABLES[name].empty()
+        for name, found in rows.items()
+    }
+
+
+def _record(
+    rows: dict[str, list[Row]],
+    keys: Row,
+    source: str,
+    layers: ProfiledLayers,
+    point: PlanPoint,
+    by: Contender,
+) -> None:
+    """Add one planner's rows, either curve points or plans."""
+    given, rounds = by.restrict(layers), keys["mode"] == "table-1"
+    options = SearchOptions(linear=rounds)
+
+    def cluster(devices: int) -> FlatCluster:
+        return FlatCluster(
+            devices=devices,
+            memory_bytes=point.memory_gib * GIB,
+            bandwidth_bytes_per_s=point.bandwidth_gib * GIB,
+            microbatches=point.microbatches,
+            synchronisation="round" if rounds else "batch",
+        )
+
+    def plan(devices: int) -> PiperPlan | None:
+        return by.plan(given, cluster(devices), options)
+
+    def sweep(devices: int) -> Floats:
+        return by.sweep(given, cluster(devices), options)
+
+    def best_times() -> Floats:
+        """Best times (K,) with at most 1, …, K devices, from one run or one plan per number of devices."""
+        if len(point.devices) == 1:
+            return sweep(point.devices[0])
+        times = np.full(max(point.devices), np.inf)
+        for devices in point.devices:
+            found = plan(devices)
+            times[devices - 1] = np.inf if found is None else found.time_per_sample_s
+        return times
+
+    if point.show == "curve":
+        most, times = max(point.devices), best_times()
+        before = np.concatenate(([np.inf], np.minimum.accumulate(times)[:-1]))
+        rows["curves"] += [
+            {**keys, "input": source, "most_devices": most, "devices": k + 1, "time_per_sample": times[k]}
+            for k in np.flatnonzero(times < before).tolist()
+        ]
+        return
+    asked = {"input": source, "layers": len(given), "bandwidth_gib_per_s": point.bandwidth_gib}
+    for devices in point.devices:
+        found = plan(devices)
+        on = {**keys, "devices": devices}
+        rows["cases"].append({**on, **asked, **_case(found)})
+        rows["pipelines"] += [
+            {**on, "stage": number, **_pipeline(given, stage)}
+            for number, stage in enumerate(found.stages if found else ())
+        ]
+
+
+def _case(plan: PiperPlan | None) -> Row:
+    if plan is None:
+        none = dict.fromkeys(("devices_used", "degree", "stages"), 0)
+        return {"status": "infeasible", "time_per_sample": np.inf, **none}
+    return {
+        "status": "planned",
+        "time_per_sample": plan.time_per_sample_s,
+        "devices_used": plan.devices,
+        "degree": plan.degree,
+        "stages": len(plan.stages),
+    }
+
+
+def _pipeline(layers: ProfiledLayers, stage: PlannedStage) -> Row:
+    names = layers.options[stage.layout.tp].names
+    counts = Counter(names[c] for c in stage.configurations)
+    return {
+        "layers": " ".join(str(layers.ids[v]) for v in stage.layers),
+        "data": stage.layout.dp,
+        "tensor": stage.layout.tp,
+        "configurations": ", ".join(f"{count} × {name}" for name, count in sorted(counts.items())),
+        "in_flight": stage.in_flight,
+        "time_per_sample": stage.time_s,
+        "memory_bytes": stage.memory_bytes,
+    }

@@ -9,9 +9,9 @@ import pandas as pd
 
 from phaze.base.units import GIB
 from phaze.layout import Layout
-from phaze.plan.piper.cases import plan_point
 from phaze.plan.piper.layers import FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
 from phaze.plan.piper.planner import SearchOptions
+from phaze.plan.piper.study import plan_point
 from phaze.spec.planning import PlanPoint
 from tests.unit.plan.piper.chains import layers_of, repeated
 

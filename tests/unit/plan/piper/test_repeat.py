@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.plan.piper.cases import repeat_layers
 from phaze.plan.piper.layers import ProfiledLayers
+from phaze.plan.piper.study import repeat_layers
 from tests.unit.plan.piper.chains import layers_of, repeated
 
 Edge = tuple[str, str, float]
