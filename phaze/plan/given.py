@@ -29,12 +29,11 @@ from phaze.cost.network.dispatch import Routing
 from phaze.layout import ON_DEVICE, Layout, Recompute, pairs_passes
 from phaze.pipeline.pipeline import Transfers
 from phaze.plan.in_use import tensor_limit_bytes
-from phaze.plan.kept import HALF, KEPT, SINGLE
+from phaze.plan.kept import HALF, KEPT, SINGLE, WorkingBytes, copied_bytes, working_bytes
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
 from phaze.plan.overlap import kept_apart, lost_share
 from phaze.plan.plan import Execution, Machine, Plan, Stage
-from phaze.plan.working import WorkingBytes, copied_bytes, working_bytes
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
