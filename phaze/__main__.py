@@ -17,14 +17,13 @@ try:
     from phaze.base.errors import PhazeError
     from phaze.base.nearest import nearest
     from phaze.base.printed import LONGEST_REMARK, EscapedStream, shortened
-    from phaze.commands.calibrate import calibrate
+    from phaze.commands.calibrate import calibrate, measure
     from phaze.commands.certify import certify
     from phaze.commands.compare import compare
     from phaze.commands.emit import emit, read
     from phaze.commands.export import export
     from phaze.commands.lists import devices, models, recipes, stacks, systems
     from phaze.commands.map import map_stages
-    from phaze.commands.measure import measure
     from phaze.commands.model import model
     from phaze.commands.new_study import new_study
     from phaze.commands.partition import partition

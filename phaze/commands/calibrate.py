@@ -1,4 +1,4 @@
-"""Fit a system to a user's own training runs."""
+"""Time kernels on the GPUs of this machine, and fit a system to a user's own runs and kernels."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _fit_kernels(
     """Fit a device to measured kernels and print the errors before and after."""
     if kernels is None or device is None or runs is not None:
         raise PhazeError("calibrate: --kernels needs --device and the reverse; neither accepts RUNS.csv")
-    from phaze.validate.parts.own_kernels import fit_device
+    from phaze.validate.own_runs import fit_device
 
     with telling("calibrate"):
         found = fit_device(kernels, device, out)
@@ -148,3 +148,26 @@ def _line(one: FittedConstant) -> str:
         "at the end of its range; check the software stack",
     )
     return after + (end if one.at_end else f"changes runs by up to {one.effect:.0%} over its range")
+
+
+def measure(
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="CSV for the times, for `phaze calibrate --kernels`.")
+    ],
+) -> None:
+    """Time products, attention and collectives on this machine.
+
+    Collectives are timed if there are several GPUs. Needs PyTorch, which the extra torch of phaze
+    installs, and takes a few minutes.
+    """
+    refuse_outputs(out)
+    from phaze.validate.table import write_table
+
+    try:
+        from phaze.validate import measuring
+    except ImportError as error:
+        raise PhazeError("measure: PyTorch is not installed", "run pip install 'phaze[torch]'") from error
+    with telling("measure"):
+        found = measuring.measured()
+    write_table(found, out)
+    typer.echo(f"{len(found)} kernels timed on {found['device'].iloc[0]}: {out}")
