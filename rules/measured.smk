@@ -48,7 +48,7 @@ rule report_measured:
         markdown="<results>/report/validate.md",
     params:
         validate=study["measured"],
-        code=source_digest("phaze.report.measured.build"),
+        code=source_digest("phaze.report.measured_page"),
     log:
         "<logs>/report/validate.log",
     benchmark:

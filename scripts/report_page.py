@@ -9,8 +9,7 @@ import pandas as pd
 from phaze import tables
 from phaze.base.job import logged
 from phaze.report.layouts import LayoutInputs, build_layout_report
-from phaze.report.measured.build import build_measured_report
-from phaze.report.measured.inputs import MeasuredInputs
+from phaze.report.measured_page import MeasuredInputs, build_measured_report
 from phaze.report.report import Report, write_report
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.measured import MeasuredStudy

@@ -14,7 +14,7 @@ from phaze.report.findings import GIVEN, RESULT_TABLES, Findings, Part
 from phaze.report.headline import Headline, gains_in_short, losses_in_words
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
-from phaze.report.measured.sections import measured_section
+from phaze.report.measured_page import measured_section
 from phaze.report.overview import (
     assumptions,
     caveats_in_words,

@@ -9,9 +9,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.report.document import Sheet
-from phaze.report.measured.build import CHECKS, build_measured_report
-from phaze.report.measured.inputs import MeasuredInputs
-from phaze.report.measured.sections import measured_section
+from phaze.report.measured_page import CHECKS, MeasuredInputs, build_measured_report, measured_section
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks
 from phaze.spec.measured import MeasuredStudy

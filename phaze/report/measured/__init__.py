@@ -1,1 +1,0 @@
-"""Page of measured runs: predictions compared with published measurements, by source."""
