@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
@@ -11,6 +13,7 @@ import pandas as pd
 from phaze.papers.claims import claims_sheet
 from phaze.papers.publication import Publication
 from phaze.report.document import Block, Chart, FirstScreen, Heading, Items, Prose, Section, Sheet
+from phaze.report.page_words import PageWords
 from phaze.report.report import Report, Written, page_of
 from phaze.report.verdicts import Checklist, checks_section, run_checks
 from phaze.tables import Checks, Claims
@@ -33,6 +36,12 @@ class Paper:
     tables: Written
     shown: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """Tables of other pages that this section also shows."""
+
+
+@cache
+def words_of(paper: str) -> PageWords:
+    """Texts of a paper's section, read once."""
+    return PageWords.from_file(Path(__file__).parent / f"words/{paper}.yaml")
 
 
 def paper_of(

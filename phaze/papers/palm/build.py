@@ -10,7 +10,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.papers.claims import check_claims
-from phaze.papers.page import Paper, checked, paper_of, part
+from phaze.papers.page import Paper, checked, paper_of, part, words_of
 from phaze.papers.palm.inputs import CLOSE, FUNCTIONS, TiledInputs, claimed_tables
 from phaze.papers.palm.readings import (
     WAFER,
@@ -18,7 +18,6 @@ from phaze.papers.palm.readings import (
     readings_sheet,
     tabulate_readings,
 )
-from phaze.papers.words import words_of
 from phaze.report import tile_charts
 from phaze.report.case_checks import TILED_CHECKS
 from phaze.report.document import Block, Chart, Items, Section

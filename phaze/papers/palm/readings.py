@@ -10,10 +10,10 @@ import pandas as pd
 
 from phaze.base.units import digits
 from phaze.papers.claims import claims_on
+from phaze.papers.page import words_of
 from phaze.papers.palm.inputs import FUNCTIONS, TiledInputs
 from phaze.papers.palm.published import PublishedTiled
 from phaze.papers.scores import mean_error, relative_errors
-from phaze.papers.words import words_of
 from phaze.report.document import Sheet
 from phaze.report.words import join
 from phaze.tables import TiledReadings

@@ -13,7 +13,7 @@ import pandas as pd
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.topologies import make_network
 from phaze.map.speed_ups import POINT, shapes_of, speed_ups, steps
-from phaze.papers.page import Paper, checked, paper_of, part
+from phaze.papers.page import Paper, checked, paper_of, part, words_of
 from phaze.papers.parmesan.inputs import MapInputs, shape_names, step_of
 from phaze.papers.parmesan.published import Mapping
 from phaze.papers.parmesan.readings import (
@@ -25,7 +25,6 @@ from phaze.papers.parmesan.readings import (
     reading_blocks,
 )
 from phaze.papers.scores import geometric_mean
-from phaze.papers.words import words_of
 from phaze.report import map_charts
 from phaze.report.case_checks import MAP_CHECKS
 from phaze.report.document import Chart, Section, Sheet

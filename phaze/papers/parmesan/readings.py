@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.units import digits
+from phaze.papers.page import words_of
 from phaze.papers.parmesan.inputs import MapInputs, shape_names, step_of
 from phaze.papers.scores import geometric_mean, mean_factor
-from phaze.papers.words import words_of
 from phaze.report.document import Block, Items, Prose, Sheet
 from phaze.spec.map_study import Judge, MapCase, MapReading, Search
 from phaze.spec.topology import MeshOrTorus, RandomBlocks, UniformDist

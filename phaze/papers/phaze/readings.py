@@ -12,10 +12,10 @@ from functools import cached_property
 
 import pandas as pd
 
+from phaze.papers.page import words_of
 from phaze.papers.phaze.beside import Beside
 from phaze.papers.phaze.published import Published
 from phaze.papers.scores import geometric_mean, rms_factor
-from phaze.papers.words import words_of
 from phaze.report.document import Block, Heading, Items, Prose, Sheet
 from phaze.report.inputs import Inputs
 from phaze.report.words import fill, join, percent, storing, times, widths

@@ -1,20 +1,20 @@
-"""Texts of a paper's section: headings, captions and columns, read from `words/<paper>.yaml`."""
+"""Texts of a page as data: headings, captions and columns, filled in with rows of tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
-from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 from pydantic import Field
 
 from phaze.report.document import Block, Chart, Draw, Items, Section, Sheet, sheet_of
-from phaze.report.pages import wide
 from phaze.report.words import fill
 from phaze.spec.noun import Noun
 
-FOLDER = Path(__file__).parent / "words"
+Key = TypeVar("Key")
+Rows = Iterable[tuple[tuple[object, ...], Mapping[Key, str]]]
+"""Rows of a wide table: the text cells on the left, then the other cells by key."""
 
 
 class SectionWords(Noun):
@@ -45,8 +45,8 @@ class SheetWords(Noun):
     folded: bool = False
 
 
-class PaperWords(Noun):
-    """Texts of a paper's section: templates, filled with rows of tables and keyword arguments."""
+class PageWords(Noun):
+    """Texts of a page: templates, filled in with rows of tables and keyword arguments."""
 
     sections: dict[str, SectionWords] = Field(default_factory=dict)
     charts: dict[str, ChartWords] = Field(default_factory=dict)
@@ -94,7 +94,15 @@ class PaperWords(Noun):
         return Items(tuple(fill(self.sentences[name], row) for _, row in rows.iterrows()))
 
 
-@cache
-def words_of(paper: str) -> PaperWords:
-    """Texts of a paper's section, read once."""
-    return PaperWords.from_file(FOLDER / f"{paper}.yaml")
+def wide(
+    caption: str,
+    words: tuple[str, ...],
+    columns: Mapping[Key, str],
+    rows: Rows[Key],
+    source: str = "",
+    *,
+    folded: bool = False,
+) -> Sheet:
+    """Displayed table with text columns on the left, then one column per key; missing cells are dashes."""
+    cells = tuple((*map(str, said), *(found.get(key, "–") for key in columns)) for said, found in rows)
+    return Sheet(caption, (*words, *columns.values()), cells, len(words), source=source, folded=folded)
