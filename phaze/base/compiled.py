@@ -197,8 +197,9 @@ def njit_nested(function: Function) -> Function:
     """Compile a function only together with the compiled functions that call it, which takes half as long.
 
     It has no entry of its own for Python and none in the cache. Python code that calls it runs it uncompiled.
+    It is compiled twice if both a function with an entry for Python and a nested function call it.
     """
-    return register_jitable(error_model="numpy")(function)
+    return register_jitable(error_model="numpy", no_cfunc_wrapper=True)(function)
 
 
 def njit_beside_others(function: Function) -> Function:

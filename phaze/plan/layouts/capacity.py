@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit, njit_nested
+from phaze.base.compiled import njit, njit_inlined, njit_nested
 
 CLOSEST = 1e-4
 """Tolerance of the bisection for lacking memory, relative to the available memory."""
@@ -24,7 +24,6 @@ GROWTH = 8.0
 """Growth factor of the steps that bracket the least time."""
 
 
-@njit
 def least_times(
     figures: Floats,
     by_kind: Floats,
@@ -42,8 +41,26 @@ def least_times(
     lower bound. The lacking memory is exact for the smallest value with one chunk and with several chunks,
     and at least as large as that value elsewhere.
     """
-    found, lacking, above = np.empty(len(figures)), np.zeros(len(figures)), 1.0
-    fewest = np.full(2, np.inf)
+    found, lacking, fewest = np.empty(len(figures)), np.zeros(len(figures)), np.full(2, np.inf)
+    _fill_times(figures, by_kind, shapes, held, before, limits, on_average, found, lacking, fewest)
+    return found, lacking
+
+
+@njit
+def _fill_times(
+    figures: Floats,
+    by_kind: Floats,
+    shapes: Ints,
+    held: Floats,
+    before: Ints,
+    limits: Floats,
+    on_average: bool,
+    found: Floats,
+    lacking: Floats,
+    fewest: Floats,
+) -> None:
+    """Fill the results of `least_times`; `fewest` are the smallest lacks with one and with several chunks."""
+    above = 1.0
     for i in range(len(figures)):
         row, kinds, shape, limit = figures[i], by_kind[i], shapes[i], limits[i]
         own = held[shape[2] :]
@@ -56,10 +73,9 @@ def least_times(
             found[i] = max(average_time(row, kinds, shape, before), way_time(row, kinds, before))
         else:
             found[i], above = least_time(row, kinds, shape, own, before, limit, above)
-    return found, lacking
 
 
-@njit_nested
+@njit_inlined
 def least_lacking(
     row: Floats, kinds: Floats, shape: Ints, held: Floats, before: Ints, limit: float, known: float
 ) -> float:
@@ -100,7 +116,7 @@ def way_time(row: Floats, kinds: Floats, before: Ints) -> float:
     return float(way_s * (1 - 1e-9))
 
 
-@njit_nested
+@njit_inlined
 def least_time(
     row: Floats,
     kinds: Floats,
@@ -186,7 +202,7 @@ def holds_all(
     return False
 
 
-@njit_nested
+@njit_inlined
 def passed_s(
     row: Floats, kinds: Floats, before: Ints, placed: int, rank: int, chunks: int
 ) -> tuple[float, float]:
@@ -222,7 +238,7 @@ class RankLimits(NamedTuple):
     microbatches: float
 
 
-@njit_nested
+@njit_inlined
 def next_layers(kinds: Floats, before: Ints, placed: int, near: int, limits: RankLimits) -> int:
     """End of the longest run of layers from `placed` for which a rank has room and time per microbatch.
 

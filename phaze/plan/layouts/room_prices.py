@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.base.compiled import njit, njit_nested
+from phaze.base.compiled import njit, njit_inlined, njit_nested
 
 STEPS = 24
 """Golden-section steps along a line."""
@@ -33,7 +33,6 @@ GOLDEN = 0.6180339887498949
 """Share of the range that each golden-section step leaves."""
 
 
-@njit
 def least_costs(
     costs: Floats,
     bytes_of: Floats,
@@ -48,26 +47,47 @@ def least_costs(
     ranks), layers (K,), and microbatches in flight per stage (stages,). `prices` are the prices of kinds over
     their mean costs at the best point of a similar layout (K,). Stages are assigned to ranks round-robin.
     """
-    count, stages, kinds = costs.shape[:3]
-    found, least, target, point = np.empty(count), np.empty(kinds), np.empty(kinds), np.empty(kinds)
-    for i in range(count):
-        for kind in range(kinds):
-            least[kind], mean = np.inf, 0.0
-            for q in range(stages):
-                least[kind] = min(least[kind], costs[i, q, kind, 0])
-                mean += costs[i, q, kind, 0] / stages
-            target[kind] = prices[kind] * mean
-        own = costs[i], bytes_of[i], rooms[i], totals, held
-        best = value_at(*own, least)
-        for way in range(2):
-            for kind in range(kinds):
-                point[kind] = (target[kind] if way == 0 else 2.0 * least[kind]) - least[kind]
-            best = max(best, highest(*own, least, point))
-        found[i] = best
+    found, buffers = np.empty(len(costs)), np.empty((3, len(totals)))
+    _fill_costs(costs, bytes_of, rooms, totals, held, prices, found, *buffers)
     return found
 
 
-@njit_nested
+@njit
+def _fill_costs(
+    costs: Floats,
+    bytes_of: Floats,
+    rooms: Floats,
+    totals: Floats,
+    held: Floats,
+    prices: Floats,
+    found: Floats,
+    least: Floats,
+    along: Floats,
+    point: Floats,
+) -> None:
+    """Fill the results of `least_costs`; the last three arrays are buffers."""
+    stages = costs.shape[1]
+    for i in range(len(found)):
+        own, bytes_own, room = costs[i], bytes_of[i], rooms[i]
+        for kind in range(len(totals)):
+            least[kind], along[kind] = np.inf, 0.0
+            for q in range(stages):
+                least[kind] = min(least[kind], own[q, kind, 0])
+        best = value_at(own, bytes_own, room, totals, held, least, along, 0.0, point)
+        for way in range(2):
+            for kind in range(len(totals)):
+                target = 2.0 * least[kind]
+                if way == 0:
+                    mean = 0.0
+                    for q in range(stages):
+                        mean += own[q, kind, 0] / stages
+                    target = prices[kind] * mean
+                along[kind] = target - least[kind]
+            best = max(best, highest(own, bytes_own, room, totals, held, least, along, point))
+        found[i] = best
+
+
+@njit_inlined
 def highest(
     costs: Floats,
     bytes_of: Floats,
@@ -76,36 +96,49 @@ def highest(
     held: Floats,
     start: Floats,
     along: Floats,
+    point: Floats,
 ) -> float:
-    """Highest value found on a line from one point of π."""
-    own = costs, bytes_of, room, totals, held
+    """Highest value found on a line from one point of π; `point` is a buffer."""
     low, middle, high, best = 0.0, 0.0, FIRST, -np.inf
     for _ in range(DOUBLINGS):
-        value = value_at(*own, start + high * along)
+        value = value_at(costs, bytes_of, room, totals, held, start, along, high, point)
         if value <= best:
             break
         best, low, middle, high = value, middle, high, 2.0 * high
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    at_left, at_right = value_at(*own, start + left * along), value_at(*own, start + right * along)
+    at_left = value_at(costs, bytes_of, room, totals, held, start, along, left, point)
+    at_right = value_at(costs, bytes_of, room, totals, held, start, along, right, point)
     for _ in range(STEPS):
         if at_left >= at_right:
             high, right, at_right = right, left, at_left
             left = high - GOLDEN * (high - low)
-            at_left = value_at(*own, start + left * along)
+            at_left = value_at(costs, bytes_of, room, totals, held, start, along, left, point)
         else:
             low, left, at_left = left, right, at_right
             right = low + GOLDEN * (high - low)
-            at_right = value_at(*own, start + right * along)
+            at_right = value_at(costs, bytes_of, room, totals, held, start, along, right, point)
     return max(best, at_left, at_right)
 
 
 @njit_nested
 def value_at(
-    costs: Floats, bytes_of: Floats, room: Floats, totals: Floats, held: Floats, prices: Floats
+    costs: Floats,
+    bytes_of: Floats,
+    room: Floats,
+    totals: Floats,
+    held: Floats,
+    start: Floats,
+    along: Floats,
+    way: float,
+    prices: Floats,
 ) -> float:
-    """Value at prices of a layer by kind (K,), with the best prices of bytes."""
+    """Value at the point `start` + `way` · `along` of π, with the best prices of bytes.
+
+    `prices` is a buffer for that point.
+    """
     found = 0.0
     for kind in range(len(totals)):
+        prices[kind] = start[kind] + way * along[kind]
         found += prices[kind] * totals[kind]
     for rank in range(len(room)):
         byte = least_byte(costs, bytes_of, rank, len(room), held, prices)
@@ -122,7 +155,7 @@ def value_at(
     return found
 
 
-@njit_nested
+@njit_inlined
 def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, prices: Floats) -> float:
     """Smallest price of a rank's bytes at which no layer there costs less than its price."""
     found = 0.0
@@ -141,7 +174,7 @@ def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Flo
     return found
 
 
-@njit_nested
+@njit_inlined
 def next_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, byte: float) -> float:
     """Next higher price of bytes at which a layer of the rank is better recomputed."""
     found = np.inf
