@@ -248,7 +248,7 @@ class Lowering:
             parameters, replace(size, gradients=0, optimizer=0), layout.zero, layout.group("dp-cp").ranks
         )
 
-    def _work(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> WorkingBytes:
+    def working(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> WorkingBytes:
         """Working memory of a stage in bytes, including framework overhead."""
         key = layout, frozenset((cost.layer.name, way) for cost, way in held)
         if key not in self._working:
@@ -256,6 +256,11 @@ class Lowering:
             buffers = self.machine.stack.reserved_gib * GIB
             self._working[key] = replace(found, work=found.work + buffers)
         return self._working[key]
+
+    def beside_bytes(self, cost: LayerCost, layout: Layout) -> float:
+        """Least working memory of a stage with a layer, without what depends on recompute."""
+        again = cost.kept_bytes("none", layout.offloaded)[1]
+        return self.working([(cost, "none")], layout).work - again
 
     def limit_bytes(self, layout: Layout, *, upper: bool) -> float:
         """Bytes of tensors up to which a layout fits, expected or at the upper end of its range.
@@ -335,7 +340,7 @@ class Lowering:
             (each for (_, c, _), (_, each) in zip(ways, kept, strict=True) if c.layer.name not in KEPT),
             default=0.0,
         )
-        work = self._work([(cost, way) for _, cost, way in ways], layout)
+        work = self.working([(cost, way) for _, cost, way in ways], layout)
         arriving, departing = costs[names[0]].layer.input_bytes, costs[names[-1]].layer.output_bytes
         at_end = cut.start == 0 or cut.stop == len(workload.order)
         return Stage(

@@ -30,6 +30,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.cost.memory import parameter_bytes
 from phaze.layout import Layout
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.schedules.interleaved import least_group
@@ -117,6 +118,8 @@ class LayoutLoads(NamedTuple):
     """Recompute time of a layer per microbatch, if its stage may choose, (N, K)."""
     bytes_each: Floats
     """Bytes of a layer: static, per microbatch, and saved per microbatch by recompute, (N, K, 3)."""
+    work_bytes: Floats
+    """Least working memory of a stage with a layer, (N, K)."""
     end_bytes: tuple[Floats, Floats]
     """Static bytes of the embedding and of the head, (N,) each."""
 
@@ -235,6 +238,7 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
         of_layers(lambda own: own.bytes_each) + states.frozen_bytes[:, None] * layers.frozen,
         layers.stash_bytes,
         layers.saved_bytes,
+        layers.work_bytes,
     ], axis=2)  # fmt: skip
     figures = np.stack([
         count,
@@ -257,7 +261,8 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
         start_s,
         ahead_s,
         again_s,
-        by_kind[:, :, 4:],
+        by_kind[:, :, 4:7],
+        layers.work_bytes,
         (figures[:, 3], figures[:, 4]),
     )
     return _Figures(figures, by_kind, shapes, held, loads)
@@ -278,10 +283,11 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> S
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
-    """Microbatches in flight per rank, (ranks, 3), for all distinct pipelines, and first rows, (N,).
+    """Microbatches in flight per rank, (ranks, 4), for all distinct pipelines, and first rows, (N,).
 
-    Each layout has the first row of its pipeline. Columns are a, b and c. A rank with n layers stores
-    activations of at least a n + b layers at its peak, and no layer stores more than c microbatches.
+    Each layout has the first row of its pipeline. Columns are a, b, c and d. A rank with n layers stores
+    activations of at least a n + b layers at its peak, and no layer stores more than c microbatches. At that
+    peak a stage without the head is at work, whose first layer is at least layer d; -1 if it may have none.
     """
     count = grid.microbatches(question.task.global_batch)
     keys = np.stack([grid.schedule, grid.pp, grid.vp, count], axis=1)
@@ -292,12 +298,14 @@ def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
 
 
 def held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
-    """Columns a, b and c for the ranks of a pipeline."""
+    """Columns a, b, c and d for the ranks of a pipeline, see `_held`."""
     if chunks > 1:
         return held_of_chunks(schedule, depth, chunks, *_enough(depth, count))
     pipeline = Pipeline((_NOTHING,) * depth, count, schedule)
     held = np.array(pipeline.in_flight, float)
-    return np.stack([held, np.zeros(depth), held], axis=1)
+    first = np.maximum(np.arange(depth) - 1, 0)  # a first stage without layers stores nothing
+    first[-1] = -1
+    return np.stack([held, np.zeros(depth), held, first], axis=1)
 
 
 def _enough(depth: int, count: int) -> tuple[int, int]:
@@ -311,21 +319,24 @@ def _enough(depth: int, count: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: int = 0) -> Floats:
-    """Columns a, b and c for ranks with several stages, from the order of their passes.
+    """Columns a, b, c and d for ranks with several stages, from the order of their passes.
 
     At the peak of a rank, all but one layer of each stage may be in the stage with the fewest microbatches.
-    The first and the last stage may be empty.
+    The first and the last stage may be empty. Of equal peaks, one with a late other stage at work counts.
     """
     pipeline = Pipeline(
         (_NOTHING,) * (depth * chunks), count, schedule, chunks=chunks, microbatch_group=group
     )
     rows = []
     for rank in range(depth):
-        moments = held_of_stages(pipeline, rank, *pipeline.rules.order(pipeline, rank, np.arange(count))[:2])
-        fullest = moments[np.argmax(moments.sum(axis=1))]
-        inner = np.isin(pipeline.stages_of(rank), (0, depth * chunks - 1), invert=True)
-        fewest = fullest.min()
-        rows.append((fewest, ((fullest - fewest) * inner).sum(), moments.max()))
+        kind, stage = pipeline.rules.order(pipeline, rank, np.arange(count))[:2]
+        moments, ends = held_of_stages(pipeline, rank, kind, stage), (0, depth * chunks - 1)
+        at_work = (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC) & np.isin(stage, ends, invert=True)
+        first = np.where(at_work, stage - 1, -1)
+        place = np.lexsort((moments.min(axis=1), first, moments.sum(axis=1)))[-1]
+        fullest, fewest = moments[place], moments[place].min()
+        inner = np.isin(pipeline.stages_of(rank), ends, invert=True)
+        rows.append((fewest, ((fullest - fewest) * inner).sum(), moments.max(), first[place]))
     return np.array(rows, float)
 
 

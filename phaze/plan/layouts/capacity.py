@@ -4,7 +4,8 @@ Columns per layout: microbatches; seconds of the embedding and of the head per m
 forward seconds of the embedding; 1 if the last microbatch's backward passes on earlier ranks count, else 0;
 fixed seconds after the updates of a rank. Columns per kind of layer: seconds per microbatch; of these
 forward; recompute seconds; update seconds; static bytes; bytes stored per microbatch; bytes saved by
-recompute. `held` are the microbatches in flight per rank, see `bounds`.
+recompute; least working memory of a stage with the layer. `held` are the microbatches in flight per rank,
+see `bounds`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def least_times(
 ) -> tuple[Floats, Floats]:
     """Least step time (N,), and memory that a rank lacks (N,).
 
-    Inputs are the layouts' columns (N, 8); columns per kind of layer (N, K, 7); ranks, chunks, first row of
+    Inputs are the layouts' columns (N, 8); columns per kind of layer (N, K, 8); ranks, chunks, first row of
     `held` and rank with the head (N, 4); and the memory limit of a rank (N,). `bound_layouts` builds the
     columns; `before` are layers by kind, (L + 1, K). With `on_average` the time is the mean over ranks, a
     lower bound. The lacking memory is exact for the smallest value with one chunk and with several chunks,
@@ -84,7 +85,7 @@ def least_lacking(
         return known
     low, high = 0.0, row[3] + row[4]
     for kind in range(len(kinds)):
-        high += before[-1, kind] * (kinds[kind, 4] + kinds[kind, 5] * held[0, 2])
+        high += before[-1, kind] * (kinds[kind, 4] + kinds[kind, 5] * held[0, 2]) + kinds[kind, 7]
     high = min(high, known)
     while high - low > CLOSEST * max(low, limit):
         middle = (low + high) / 2
@@ -179,6 +180,8 @@ def holds_all(
         room = limit - start * row[3] - end * row[4]
         if room < 0:
             return False
+        # A rank without layers needs no working memory.
+        room = max(room - least_work(kinds, before, int(held[rank, 3])), 0.0)
         there, back = passed_s(row, kinds, before, placed, rank, chunks)
         spare = (seconds - there) / count - start * first - end * last
         if spare < back / count:
@@ -200,6 +203,18 @@ def holds_all(
             if done >= work * (1 - 1e-9) and (len(kinds) == 1 or number >= totals[usual]):
                 return True
     return False
+
+
+@njit_inlined
+def least_work(kinds: Floats, before: Ints, first: int) -> float:
+    """Least working memory of a stage with layers from `first` on; 0 without a stage, if `first` is -1."""
+    if first < 0:
+        return 0.0
+    found = np.inf
+    for kind in range(len(kinds)):
+        if before[-1, kind] > before[min(first, len(before) - 2), kind]:
+            found = min(found, kinds[kind, 7])
+    return found
 
 
 @njit_inlined

@@ -66,6 +66,8 @@ class PipelineFlow:
     """Flow by virtual stage for each microbatch between the full rounds, (stages,)."""
     held: Floats
     """Microbatches in flight per stage at the moments that limit memory, (stages,)."""
+    at_work: Floats
+    """Share of these moments of each rank at which a stage with layers is at work, (ranks,)."""
     prices: Floats
     """Dual price of a layer over its mean cost, by kind, (K,)."""
 
@@ -91,8 +93,8 @@ class PipelineBounds:
     """Share of a transfer that occupies sender and receiver."""
     lost: float
     """Slowdown of the sender's pass, as a share of the rest of the transfer."""
-    totals: Ints
-    """Layers of the model by kind, (K,)."""
+    before: Ints
+    """Layers of every kind before each layer of the model, and in total, (L + 1, K)."""
     microbatches: Ints
     """Microbatches per step, (N,)."""
     shapes: tuple[PipelineShape, ...]
@@ -105,7 +107,6 @@ class PipelineBounds:
         """Bounds of the layouts at these indices of a grid."""
         grid = every.take(places)
         workload, _ = question.lowering(grid.layout(0)).layers(grid.layout(0))
-        totals = LayerOrder(workload.order[1:-1]).before[-1]
         count = grid.microbatches(question.task.global_batch)
         rows, _, where = distinct_rows(np.stack([grid.schedule, grid.pp, grid.vp, count], axis=1))
         each = [PipelineShape.of(grid.schedules[name], *rest) for name, *rest in rows.tolist()]
@@ -118,11 +119,17 @@ class PipelineBounds:
             _sent_s(question, grid),
             1.0 - question.machine.stack.overlap_share("pp"),
             lost_to_messages(question.machine),
-            totals,
+            LayerOrder(workload.order[1:-1]).before,
             count,
             shapes,
             np.array([number[shape] for shape in each])[where],
         )
+
+    @property
+    def totals(self) -> Ints:
+        """Layers of the model by kind, (K,)."""
+        found: Ints = self.before[-1]
+        return found
 
     def alike(self, place: int, undecided: Bools) -> Ints:
         """Undecided layouts with the shape of the layout at a grid index, which comes first."""
@@ -153,7 +160,7 @@ class PipelineBounds:
         found: Floats = least_costs(
             np.stack([each, again], axis=3),
             loads.bytes_each[which],
-            self._rooms(which, flow.shape.depth),
+            self._rooms(which, flow.shape, flow.at_work),
             self.totals.astype(float),
             flow.held,
             flow.prices,
@@ -169,12 +176,21 @@ class PipelineBounds:
         whole: Floats = (found + sent_s @ each_s) * (1 - ROUNDING)
         return whole
 
-    def _rooms(self, which: Ints, depth: int) -> Floats:
-        """Memory of ranks that is left for layers, (which, ranks)."""
-        found = np.repeat(self.limits[which][:, None], depth, axis=1)
+    def _rooms(self, which: Ints, shape: PipelineShape, at_work: Floats) -> Floats:
+        """Memory that is left for layers at moments of a rank, (which, ranks).
+
+        `at_work` is the share of these moments at which a stage with layers is at work, (ranks,). A rank
+        without layers needs no working memory.
+        """
+        found = np.repeat(self.limits[which][:, None], shape.depth, axis=1)
         found[:, 0] -= self.loads.end_bytes[0][which]
         found[:, -1] -= self.loads.end_bytes[1][which]
-        return found
+        first = np.maximum(np.arange(shape.depth) - 1, 0)  # every stage between the ends has a layer
+        first[0] = (shape.depth - 1) * (shape.chunks > 1)
+        there = self.totals > self.before[np.minimum(first, len(self.before) - 2)]
+        least = np.where(there, self.loads.work_bytes[which][:, None], inf).min(axis=2)
+        left: Floats = np.maximum(found - at_work * least, np.minimum(found, 0.0))
+        return left
 
     def best(self, layout: int) -> PipelineFlow | None:
         """Flow with the best bound for a layout."""
@@ -207,7 +223,8 @@ class PipelineBounds:
         each = each + passing.update[:, None] * loads.update_s[layout]
         prices = flow.prices[:kinds] / each.mean(axis=0)
         of_moments = -flow.prices[kinds + max(count - 2, 0) :][: len(moments)]
-        return PipelineFlow(shape, passing, between, _held(moments, of_moments, count), prices)
+        held, at_work = _held(moments, of_moments, shape)
+        return PipelineFlow(shape, passing, between, held, at_work, prices)
 
     def _program(self, layout: int, moments: list[tuple[Ints, Ints]], jobs: int) -> LinearProgram:
         """Program over the layers n of stages, their recomputed layers k, and the step time.
@@ -232,13 +249,16 @@ class PipelineBounds:
             of_stage = np.repeat(np.eye(count), kinds, axis=1) @ n
             program.add(of_stage[1:-1], np.ones(count - 2))
         always, kept, saved = loads.bytes_each[layout].T / GIB
-        rooms = self._rooms(np.array([layout]), shape.depth)[0] / GIB
+        idle, busy = (
+            self._rooms(np.array([layout]), shape, np.full(shape.depth, share))[0] / GIB
+            for share in (0.0, 1.0)
+        )
         rows = np.zeros((len(moments), 2 * each))
         for row, (stages, held) in zip(rows, moments, strict=True):
             at = (stages[:, None] * kinds + np.arange(kinds)).ravel()
-            row[at] = (always + held[:, None] * kept).ravel()
-            row[each + at] = -(held[:, None] * saved).ravel()
-        room = np.array([rooms[stages[0]] for stages, _ in moments])
+            row[at] = (always + held[:-1, None] * kept).ravel()
+            row[each + at] = -(held[:-1, None] * saved).ravel()
+        room = np.array([(busy if held[-1] else idle)[stages[0]] for stages, held in moments])
         program.add(rows, np.full(len(room), -inf), room)
         if partial.any():
             program.add(k - n, np.full(each, -inf), np.zeros(each))
@@ -265,20 +285,22 @@ def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats
     return passing, through(between & (jobs.kind == JobKind.FORWARD))
 
 
-def _held(moments: list[tuple[Ints, Ints]], prices: Floats, count: int) -> Floats:
-    """Mean microbatches in flight per stage over moments, weighted by price, (stages,).
+def _held(moments: list[tuple[Ints, Ints]], prices: Floats, shape: PipelineShape) -> tuple[Floats, Floats]:
+    """Means over moments, weighted by price: microbatches in flight per stage, and share of ranks at work.
 
     A rank without prices counts at its peak.
     """
-    found, weights = np.zeros(count), np.zeros(count)
-    most = np.zeros(count)
+    found, most = np.zeros((2, shape.depth, shape.chunks + 1))
+    weights = np.zeros((shape.depth, 1))
     for (stages, held), price in zip(moments, np.maximum(prices, 0.0).tolist(), strict=True):
-        found[stages] += price * held
-        weights[stages] += price
-        if held.sum() > most[stages].sum():
-            most[stages] = held
+        rank = stages[0]
+        found[rank] += price * held
+        weights[rank] += price
+        if held[:-1].sum() > most[rank, :-1].sum():
+            most[rank] = held
     counts = weights > LEAST * weights.max(initial=0.0)
-    return np.where(counts, found / np.where(counts, weights, 1.0), most)
+    mean = np.where(counts, found / np.where(counts, weights, 1.0), most)
+    return mean[:, :-1].T.ravel(), mean[:, -1]
 
 
 def _sent_s(question: PlanQuestion, grid: LayoutGrid) -> Floats:

@@ -89,7 +89,10 @@ class PipelineShape(NamedTuple):
         )
 
     def held(self) -> list[tuple[Ints, Ints]]:
-        """Stages of every rank, and its microbatches in flight at peak moments, (moments, chunks)."""
+        """Stages of every rank, and its microbatches in flight at peak moments, (moments, chunks + 1).
+
+        The last column is 1 if a stage is at work that has layers whenever the rank has any, and no head.
+        """
         return _held(self)
 
 
@@ -99,7 +102,11 @@ def _held(shape: PipelineShape) -> list[tuple[Ints, Ints]]:
     jobs, found = kept_event_graph(shape_of(pipeline)).jobs, []
     for rank in range(shape.depth):
         own = slice(*jobs.first[rank : rank + 2])
-        moments = np.unique(held_of_stages(pipeline, rank, jobs.kind[own], jobs.stage[own]), axis=0)
+        kind, stage = jobs.kind[own], jobs.stage[own]
+        inner = ((stage > 0) | (shape.chunks == 1)) & (stage < len(pipeline.stages) - 1)
+        inner &= (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC)
+        held = held_of_stages(pipeline, rank, kind, stage)
+        moments = np.unique(np.column_stack([held, inner]), axis=0)
         found.append((pipeline.stages_of(rank), moments[undominated(moments)]))
     return found
 

@@ -52,6 +52,8 @@ class LayerFigures(NamedTuple):
     """Bytes stored by a layer per microbatch."""
     saved_bytes: Floats
     """Bytes saved per microbatch by recompute of the layer."""
+    work_bytes: Floats
+    """Least working memory of a stage with the layer."""
     dense: Floats
     """Trained parameters, without those of experts."""
     frozen: Floats
@@ -60,6 +62,7 @@ class LayerFigures(NamedTuple):
     """Parameters of experts."""
 
 
+WORK = LayerFigures._fields.index("work_bytes")
 HIDDEN = [LayerFigures._fields.index(name) for name in ("hidden_forward_s", "hidden_backward_s")]
 
 
@@ -111,8 +114,6 @@ class Slices:
     """`LayerFigures`, (S, R, K, figures)."""
     ends: Floats
     """`EndFigures`, (S, figures)."""
-    work: Floats
-    """Recomputed bytes while a layer is at work, (S, R, K)."""
     links: Floats
     """Link time of collectives in both passes of a layer, (S, K, 2, levels)."""
     where: Ints
@@ -150,11 +151,15 @@ class Slices:
         order = LayerOrder(known[0][0].order[1:-1])
         kept = Waiting(question.machine, Offloaded.of(grid.offload), len(order.names))
         part, words = question.runtime.recomputes_part, grid.recomputes
-        each = np.array([
+        layers = np.array([
             [[_layer_figures(costs[name], word, kept, part) for name in order.kinds] for word in words]
             for _, costs in known
         ])  # fmt: skip
-        layers, work = each[..., :-1], each[..., -1]
+        beside = [
+            [question.lowering(layout).beside_bytes(costs[name], layout) for name in order.kinds]
+            for layout, (_, costs) in zip(layouts, known, strict=True)
+        ]
+        layers[..., WORK] += np.array(beside)[:, None]
         mtp = question.task.model.mtp
         for slice_, (place, layout, (_, costs)) in enumerate(
             zip(places.tolist(), layouts, known, strict=True)
@@ -169,14 +174,14 @@ class Slices:
         ends = np.array([_end_figures(costs["embedding"], costs["head"]) for _, costs in known])
         links = np.array([[costs[name].links_s for name in order.kinds] for _, costs in known])
         if common != "nothing":
-            layers, work = _any_option(layers), work.min(axis=1, keepdims=True)
-        return cls(order, layers, ends, work, links, where, share)
+            layers = _any_option(layers)
+        return cls(order, layers, ends, links, where, share)
 
     def layers_of(self, which: Ints, recompute: Ints) -> LayerFigures:
         """Figures of layers for layouts at these indices, with recompute indices (N,), (N, K) each."""
         found = LayerFigures(*np.moveaxis(self.layers[self.where[which], recompute], 2, 0))
         share = self.share[which][:, None]
-        scaled = {name: share * getattr(found, name) for name in LayerFigures._fields[:7]}
+        scaled = {name: share * getattr(found, name) for name in LayerFigures._fields[:8]}
         return found._replace(**scaled)
 
     def ends_of(self, which: Ints) -> EndFigures:
@@ -207,7 +212,7 @@ class Slices:
             figures.forward_s - figures.hidden_forward_s,
             figures.backward_s - figures.hidden_backward_s,
             figures.stash_bytes,
-            self.work,
+            figures.work_bytes,
         ], axis=3)  # fmt: skip
         several = [place for place, word in enumerate(recomputes) if word != "full"]
         found = np.zeros((len(weighed), len(recomputes), len(recomputes)), np.bool_)
@@ -234,7 +239,7 @@ def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting, part: 
     every = recompute != "none" and not chosen
     again_s = float(layer.again_s(recompute).sum())
     own_bytes, work_bytes = kept.bytes(layer, recompute)
-    stays = kept.bytes(layer, "none")[0] if chosen else own_bytes
+    stays, work_bytes = kept.bytes(layer, "none") if chosen else (own_bytes, work_bytes)
     saved = stays - own_bytes if chosen else 0.0
     waited_s = kept.seconds(layer, recompute)
     return (
@@ -245,10 +250,10 @@ def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting, part: 
         0.0,
         stays,
         saved,
+        work_bytes,
         float(layer.layer.trained - layer.layer.groups.get("expert", 0)),
         float(layer.layer.frozen),
         float(layer.layer.groups.get("expert", 0)),
-        work_bytes,
     )
 
 

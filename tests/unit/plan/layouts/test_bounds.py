@@ -154,6 +154,18 @@ def test_bounds_of_what_layouts_have_in_common_are_below_those_of_each(
     assert (few.time_s[fits] <= many.time_s[fits] * (1 + CLOSE)).all()
 
 
+@pytest.mark.parametrize("name", ["llama2-7b", "qwen3-30b-a3b"])
+def test_least_working_memory_is_that_of_a_stage_with_one_layer(name: str) -> None:
+    spread = spread_of(name, pairs=False)
+    places = np.flatnonzero(spread.grid.stages > 2)[::8].tolist()
+    assert len(places) > 5
+    for place in places:
+        divided = spread.question.divided(spread.grid.layout(place), spread.grid.schedule_of(place))
+        figures = spread.own.layers_of(np.array([place]), spread.grid.recompute[[place]])
+        work = divided.cost("middle", range(1, 2), 0).work_bytes
+        assert figures.work_bytes[0, 0] == pytest.approx(work)
+
+
 def test_exchanges_of_experts_hide_in_no_pipeline_as_deep_as_its_batch() -> None:
     """With as many microbatches as ranks none is paired, and with more some are."""
     case = SmallCase("mixtral-8x7b", 8, 2048, devices=4, hbm_gib=300.0, global_batch=8)
