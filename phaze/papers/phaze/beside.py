@@ -202,18 +202,13 @@ def sizes_sheet(beside: Beside) -> Iterator[Sheet]:
 
 
 def walk_sheets(beside: Beside) -> Iterator[Block]:
-    """Yield tables of designs chosen and visited by hysteresis level of the walk, if any are printed."""
+    """Yield the table of designs chosen by hysteresis level of the walk, if any are printed."""
     chosen = beside.walks[beside.walks["scope"] == "least-microbatch"]
     chosen = chosen[chosen["model"].isin([*beside.published.walks])]
     if len(chosen):
         levels = zip(chosen["model"], chosen["hysteresis"], strict=True)
         printed = [beside.published.walks[model].get(int(level), "–") for model, level in levels]
         yield WORDS.sheet("chosen", chosen.assign(printed=printed), source=beside.source("walk"))
-    saved, savings = beside.walks[beside.walks["scope"] == "recomputing"], beside.published.walk_savings
-    most = saved.groupby("model")["visited"].transform("max")
-    saved = saved.assign(saved=most / saved["visited"], printed=saved["hysteresis"].map(savings)).dropna()
-    if len(saved):
-        yield WORDS.sheet("saved", saved, source=beside.source("walk_savings"))
 
 
 def claims_of(beside: Beside) -> pd.DataFrame:

@@ -11,7 +11,6 @@ from phaze.spec.values import Chip
 
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Size = Literal[
     "layers", "operators", "parameter_bytes", "activation_bytes", "tensor_flops", "vector_flops"
@@ -106,5 +105,3 @@ class Published(Publication):
     """Geometric means."""
     walks: dict[str, dict[PositiveInt, str]] = Field(default_factory=dict)
     """Accelerator chosen by the walk down the areas, by workload and hysteresis level."""
-    walk_savings: dict[PositiveInt, PositiveFloat] = Field(default_factory=dict)
-    """Duration of the walk at the largest hysteresis level over its duration at another, by level."""
