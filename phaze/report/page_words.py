@@ -89,6 +89,10 @@ class PageWords(Noun):
         across = heads or {name: name for cells in lines.values() for name in cells}
         return wide(caption, tuple(words.words), across, lines.items(), words.source, folded=words.folded)
 
+    def sentence(self, name: str, /, **given: object) -> str:
+        """Sentence with its values filled in."""
+        return fill(self.sentences[name], pd.Series(given, dtype=object))
+
     def items(self, name: str, rows: pd.DataFrame) -> Items:
         """List with one sentence per row."""
         return Items(tuple(fill(self.sentences[name], row) for _, row in rows.iterrows()))

@@ -166,7 +166,7 @@ def palm_paper(inputs: TiledInputs) -> Paper:
     return paper_of(
         "palm",
         inputs.published,
-        " ".join(_sentences(inputs, claims, readings)),
+        _answer(inputs, claims, readings),
         (readings_sheet(readings), *part(sections_of(inputs)), *checks),
         {**simulated, "tiled_readings": (tables.TiledReadings, readings), **table},
         claims=("tiled-claims", claims),
@@ -176,16 +176,15 @@ def palm_paper(inputs: TiledInputs) -> Paper:
 SIMULATED = ("tiled_runs", "tiled_jobs", "tiled_links", "tiled_networks", "tiled_besides")
 
 
-def _sentences(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> Iterator[str]:
-    if inputs.published is None:
-        yield "Nothing is published beside these simulations."
-        return
+def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> str:
+    """Summary: the closest readings of the wafer; without any, the number of claims that hold."""
     wafer = undominated(readings)
+    if inputs.published is None:
+        return WORDS.sentences["unpublished"]
     if wafer.empty:
-        yield f"{int(claims['holds'].sum())} of {len(claims)} claims of “{inputs.published.title}” hold here."
-    else:
-        yield "In part: no reading of what the paper leaves open gives all that it prints."
-        yield f"Of those of the wafer, {_nearest(wafer)}."
+        held, title = int(claims["holds"].sum()), inputs.published.title
+        return WORDS.sentence("held", held=held, claims=len(claims), title=title)
+    return WORDS.sentence("answer", nearest="; ".join(WORDS.items("nearest", wafer).sentences))
 
 
 def undominated(readings: pd.DataFrame) -> pd.DataFrame:
@@ -197,12 +196,3 @@ def undominated(readings: pd.DataFrame) -> pd.DataFrame:
         for _, row in ours.iterrows()
     ]  # fmt: skip
     return ours[~pd.Series(beaten, ours.index, dtype=bool)].sort_values("mean_error")
-
-
-def _nearest(wafer: pd.DataFrame) -> str:
-    return "; ".join(
-        f"{row['reading']} is on average {percent(row['mean_error'], 0)} off Table VII (at worst "
-        f"{percent(row['worst_error'], 0)}) and has {row['held']} of {row['statements']} statements of "
-        "Figures 9 and 10"
-        for _, row in wafer.iterrows()
-    )

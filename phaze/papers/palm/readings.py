@@ -21,6 +21,7 @@ from phaze.tables import TiledReadings
 Row = dict[str, object]
 Figures = Sequence[tuple[float, Sequence[float]]]
 """Pairs of a printed figure and our figures, one for each setting that a reading leaves open."""
+WORDS = words_of("palm")
 FEW = 6
 """Maximum number of figures that a row lists individually."""
 WAFER = "Table VII; Figures 9 and 10"
@@ -168,7 +169,7 @@ def readings_sheet(readings: pd.DataFrame) -> Sheet:
     nearest = readings.groupby("printed_in")["mean_error"].transform("min") == readings["mean_error"]
     holding = readings["held"].astype(str) + " of " + readings["statements"].astype(str)
     shown = readings.assign(holding=holding.where(readings["statements"] > 0, "–"))
-    return words_of("palm").sheet("readings", shown, nearest)
+    return WORDS.sheet("readings", shown, nearest)
 
 
 def microbatch_bounds(inputs: TiledInputs) -> Iterator[str]:
@@ -182,10 +183,7 @@ def microbatch_bounds(inputs: TiledInputs) -> Iterator[str]:
             need = "can never be reached" if least is None else f"need at least {least}"
             needs.append(f"{digits(printed[model], 5)} samples/s of {model} {need}")
         if needs:
-            yield (
-                f"Microbatches: {join(needs)}, even if tiles work at their peak and neither send nor fetch "
-                "anything; the forward pass is done again, as in the program."
-            )
+            yield WORDS.sentence("microbatches", needs=join(needs))
 
 
 def fewest_microbatches(run: pd.Series, samples_per_s: float) -> int | None:

@@ -242,29 +242,20 @@ def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> 
     for name, case in inputs.of("topologies"):
         mine = printed[printed["case"] == name]
         if case.readings and len(mine):
-            return " ".join(_beside(inputs, case, mine))
-    return (
-        "A simulated training step with the mappings found here is "
-        f"{geometric_mean(gains['over_consecutive']):.2f} times as fast as with consecutive devices, the "
-        f"geometric mean over {len(gains)} cases."
-    )
+            return _beside(inputs, case, mine)
+    mean = geometric_mean(gains["over_consecutive"])
+    return WORDS.sentence("gain", mean=mean, cases=len(gains))
 
 
-def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame) -> Iterator[str]:
+def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame) -> str:
+    """Sentences on the gain of mapping, printed and ours, and on the closest reading, by kind of topology."""
     over = mine[mine["figure"] == "over-consecutive"]
     first, graph = next(iter(case.readings)), inputs.study.graphs[case.graphs[0]].label
     gained, near = [], []
     for group, topologies in groups(inputs, case).items():
         means = about(over, first, topologies)[["ours", "printed"]].agg(geometric_mean)
-        gained.append(f"{means['ours']:.2f} times as fast on {group} (printed {means['printed']:.2f})")
+        gained.append(WORDS.sentence("gained", group=group, **means))
         key, factor = nearest(mine, case.plain_readings, topologies)
-        near.append(f"{factor:.2f} on {group} (“{case.readings[key].label}”)")
-    yield (
-        f"In simulation, mapping the stages of {graph} to the topology instead of to consecutive devices "
-        f"makes a training step {' and '.join(gained)}, geometric means over shapes."
-    )
-    yield (
-        f"Of {len(case.plain_readings)} readings of what the paper leaves open, the nearest to its printed "
-        f"figures is off by a factor of {' and '.join(near)}. All times are simulated from estimates of the "
-        "paper's devices; none is measured."
-    )
+        near.append(WORDS.sentence("near", group=group, factor=factor, label=case.readings[key].label))
+    several = {"gained": " and ".join(gained), "near": " and ".join(near)}
+    return WORDS.sentence("answer", graph=graph, readings=len(case.plain_readings), **several)

@@ -190,10 +190,8 @@ def open_sentences(mine: pd.DataFrame, case: MapCase) -> Iterator[str]:
             continue
         own = printed[printed["reading"] == key]
         pairs = ", ".join(f"{a:.2f} ({b:g})" for a, b in zip(own["ours"], own["printed"], strict=True))
-        yield (
-            f"Unexplained: {one.about} Nearest is “{case.readings[key].label}”, off by a mean factor of "
-            f"{factor:.2f} over {len(own)} figures; its own, printed ones in brackets: {pairs}."
-        )
+        told = {"label": case.readings[key].label, "factor": factor, "figures": len(own), "pairs": pairs}
+        yield WORDS.sentence("unexplained", about=one.about, **told)
 
 
 def cluster_blocks(inputs: MapInputs, figures: pd.DataFrame, name: str, case: MapCase) -> Iterator[Block]:
@@ -219,8 +217,5 @@ def cluster_blocks(inputs: MapInputs, figures: pd.DataFrame, name: str, case: Ma
     same = alone[(alone["subject"] == top["subject"]) & (alone["shape"] == top["shape"])]
     ours = dict(zip(same["reading"], same["ours"], strict=True))
     gained = ", ".join(f"{ours[key]:.2f} (“{label}”)" for key, label in readings.items() if key in ours)
-    largest = (
-        f"The largest printed gain of mapping alone is {top['printed']:g}, of PipeDream's partition of "
-        f"{labels[top['subject']]} as {top['shape']}. Ours is {gained}."
-    )
+    largest = WORDS.sentence("largest", **{**top, "label": labels[top["subject"]], "gained": gained})
     yield Items((largest, *open_sentences(mine, case)))

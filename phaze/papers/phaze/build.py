@@ -14,6 +14,7 @@ from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout, layouts_of
 from phaze.papers.page import Paper, paper_of
 from phaze.papers.phaze.beside import (
+    WORDS,
     Beside,
     accelerators_sheet,
     as_row,
@@ -31,7 +32,7 @@ from phaze.report.anatomy import layer_counts, limits_of, point_of, shares_of_li
 from phaze.report.document import Block, Heading, Items
 from phaze.report.inputs import Inputs, Only, Slicing
 from phaze.report.winners import PER_MODEL, row_of
-from phaze.report.words import LIMITS, compute, percent, samples, seconds, size, storing, widths
+from phaze.report.words import LIMITS, compute, percent, widths
 from phaze.search.winners import chip_of, in_order, with_areas
 from phaze.tables import Layers, Operators, ReadingFigures, ReadingScores, Screens
 from phaze.tables.columns import layout_of
@@ -63,42 +64,43 @@ def _about_accelerator(beside: Beside, theirs: PublishedWorkload, row: pd.Series
     if chip is None:
         return
     cluster = beside.inputs.cluster
-    ours = chip_of(cluster, row)
-    if compute(ours) == compute(as_row(chip)) and ours["glb_bytes"] == chip.glb_mib * MIB:
-        yield "The accelerator is the paper's."
+    ours, printed = chip_of(cluster, row), compute(as_row(chip))
+    if compute(ours) == printed and ours["glb_bytes"] == chip.glb_mib * MIB:
+        yield WORDS.sentences["same-accelerator"]
         return
-    name = f"The paper's accelerator {compute(as_row(chip))} with {chip.glb_mib:g} MiB"
     same, every = same_as(cluster.architectures, chip), cluster.placements
     mine = (every["model"] == row["model"]) & every["architecture"].isin(same["architecture"])
     placed = every[mine & (every["planner"] == "phaze") & (every["status"] == "placed")]
     if same.empty:
-        yield f"{name} is not among the architectures of this study."
+        why = WORDS.sentences["no-accelerator"]
     elif placed.empty:
-        yield name + _excluded(beside, str(same["architecture"].iloc[0]), row)
+        why = _excluded(beside, str(same["architecture"].iloc[0]), row)
     else:
         best = in_order(with_areas(cluster, placed)).iloc[0]
-        slower = best["time_per_batch_s"] / row["time_per_batch_s"] - 1
-        takes = f"{name} takes {seconds(best['time_per_batch_s'])} here, {_slower(slower)} ours"
-        there, here = limits_of(beside.inputs, best), limits_of(beside.inputs, row)
-        binds = f": there {_shares(there)}, on ours {_shares(here)} of the time in operators"
-        yield f"{takes}{'' if there.empty or here.empty else binds}."
+        limits = limits_of(beside.inputs, best), limits_of(beside.inputs, row)
+        why = _takes("slower", best["time_per_batch_s"], row, "bound", limits)
+    yield WORDS.sentence("accelerator", cores=printed, buffer=chip.glb_mib, why=why)
+
+
+def _takes(name: str, time_s: float, ours: pd.Series, bound: str, limits: tuple[pd.Series, pd.Series]) -> str:
+    """Time on another accelerator compared with ours, and the limits of both where they are known."""
+    known = not any(one.empty for one in limits)
+    there, here = map(_shares, limits)
+    binds = WORDS.sentence(bound if known else f"un{bound}", there=there, here=here)
+    slower = _slower(time_s / ours["time_per_batch_s"] - 1)
+    return WORDS.sentence(name, time_s=time_s, slower=slower, binds=binds)
 
 
 def _excluded(beside: Beside, architecture: str, ours: pd.Series) -> str:
     """Reason that an architecture was not placed, as the rest of a sentence."""
     if beside.inputs.study.screen.strategy == "hysteresis":
-        return " was not visited before the walk down the areas ended."
+        return WORDS.sentences["not-visited"]
     bound = least_bound(beside.inputs, str(ours["model"]), architecture)
     if bound is None:
-        return " was left out by the screen."
-    slower = bound["lower_s"] / ours["time_per_batch_s"] - 1
+        return WORDS.sentences["left-out"]
     exact = math.isclose(bound["lower_s"], bound["feasible_s"], rel_tol=1e-9)
-    takes = f" takes {'' if exact else 'at least '}{seconds(bound['lower_s'])} here, {_slower(slower)} ours"
-    there, here = limits_on_all_cores(beside.inputs, bound), limits_on_all_cores(beside.inputs, ours)
-    if there.empty or here.empty:
-        return f"{takes}: the screen excluded it."
-    binds = f"with every operator on all cores there {_shares(there)}, on ours {_shares(here)} of their time"
-    return f"{takes}, which excluded it: {binds}."
+    limits = limits_on_all_cores(beside.inputs, bound), limits_on_all_cores(beside.inputs, ours)
+    return _takes("slower" if exact else "at-least", bound["lower_s"], ours, "excluded", limits)
 
 
 def _slower(excess: float) -> str:
@@ -113,26 +115,27 @@ def _shares(limits: pd.Series) -> str:
 
 
 def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) -> Iterator[str]:
-    plan = theirs.placement
+    plan, ours = theirs.placement, widths(row)
     if plan is None:
         return
-    printed_widths = f"{{{plan.pipeline}, {plan.data}, {plan.tensor}}}"
-    if printed_widths == widths(row):
-        yield "The placement is the paper's."
+    printed = f"{{{plan.pipeline}, {plan.data}, {plan.tensor}}}"
+    if printed == ours:
+        yield WORDS.sentences["same-placement"]
         return
-    layout = replace(layout_of(row), tp=plan.tensor)
-    weights = _weight_bytes(beside, str(row["model"]), layout) / plan.pipeline
+    weights = (
+        _weight_bytes(beside, str(row["model"]), replace(layout_of(row), tp=plan.tensor)) / plan.pipeline
+    )
     if weights:
         bandwidth = beside.inputs.cluster.scenario.network_bandwidth_bytes_per_s
         sent = Flat(bandwidth, BOTH_DIRECTIONS).charged_bytes("all_reduce", weights, plan.data)
-        about = "" if plan.pipeline == 1 else "about "
-        yield (
-            f"The paper places it as {printed_widths}. Synchronising the gradients of that first stage "
-            f"({about}{size(weights)}) over {plan.data} pipelines takes "
-            f"{about}{seconds(sent / bandwidth)} a batch at {size(bandwidth)}/s; our {widths(row)} "
-            f"takes {seconds(row['time_per_batch_s'])} in all, {percent(_part(beside, row, 'sync'))} "
-            f"of it synchronisation and {percent(_part(beside, row, 'fill'))} filling the pipeline."
-        )
+        about: dict[str, object] = {
+            "about": "" if plan.pipeline == 1 else "about ",
+            "printed": printed,
+            "data": plan.data,
+        }
+        about |= {"weights": weights, "sync_s": sent / bandwidth, "bandwidth": bandwidth, "ours": ours}
+        parts = {part: _part(beside, row, part) for part in ("sync", "fill")}
+        yield WORDS.sentence("placement", **about, **parts, time_s=row["time_per_batch_s"])
         yield from _about_synchronisation(beside, str(row["model"]), sent)
 
 
@@ -142,12 +145,8 @@ def _about_synchronisation(beside: Beside, model: str, sent_bytes: float) -> Ite
     implied = implied_s(beside, row, "common", beside.mfu(model, "common")) if row is not None else None
     bandwidth = beside.inputs.cluster.scenario.network_bandwidth_bytes_per_s
     if implied is not None and sent_bytes / implied > bandwidth:
-        yield (
-            "The utilisation that the paper prints for its common accelerator implies "
-            f"{seconds(implied)} for a whole batch; the synchronisation of that placement alone would "
-            f"need {size(sent_bytes / implied)}/s. So the printed figures leave it out, overlap it, count "
-            f"FLOPs otherwise, or assume a faster network than {size(bandwidth)}/s."
-        )
+        needs = sent_bytes / implied
+        yield WORDS.sentence("synchronisation", implied_s=implied, needs=needs, bandwidth=bandwidth)
 
 
 def _weight_bytes(beside: Beside, model: str, layout: Layout) -> float:
@@ -169,18 +168,13 @@ def _part(beside: Beside, row: pd.Series, part: str) -> float:
 def _about_utilisation(beside: Beside, model: str) -> Iterator[str]:
     """Yield a sentence on the time breakdown of each design with a printed utilisation."""
     for kind, design in beside.designs.items():
-        theirs = beside.mfu(model, kind)
-        row = row_of(beside.results, model, design)
-        if theirs is None or row is None:
-            continue
-        limits = limits_of(beside.inputs, row)
-        binds = f"; {_shares(limits)} of the time in operators" if len(limits) else ""
-        yield (
-            f"{design}: utilisation {percent(row['mfu_paper'])} (paper {percent(theirs)}); of the time per "
-            f"batch {percent(_part(beside, row, 'fill'))} fills the pipeline, "
-            f"{percent(_part(beside, row, 'sync'))} synchronises gradients{binds}. It runs as "
-            f"{widths(row)}, microbatch {samples(row['layout'])}, {storing(row['recompute'])}."
-        )
+        theirs, row = beside.mfu(model, kind), row_of(beside.results, model, design)
+        if theirs is not None and row is not None:
+            limits = limits_of(beside.inputs, row)
+            binds = f"; {_shares(limits)} of the time in operators" if len(limits) else ""
+            about = {"theirs": theirs, "binds": binds, "widths": widths(row)}
+            parts = {part: _part(beside, row, part) for part in ("fill", "sync")}
+            yield WORDS.sentence("utilisation", **{**row, **about, **parts, "design": design})
 
 
 def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | None:

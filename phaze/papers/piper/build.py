@@ -300,10 +300,8 @@ def _answer(inputs: PlanInputs, claims: pd.DataFrame) -> str:
     """Summary: number of claims that hold, source of the inputs, and number of plans."""
     planned = int((inputs.cases["status"] == "planned").sum())
     source = "the authors' inputs" if not inputs.study.stand_ins else "inputs of our own"
-    return (
-        f"{int(claims['holds'].sum())} of {len(claims)} claims hold for plans made from {source}; "
-        f"{planned:,} plans are found on {len(inputs.cases):,} clusters."
-    )
+    told = {"held": int(claims["holds"].sum()), "claims": len(claims), "clusters": len(inputs.cases)}
+    return WORDS.sentence("answer", source=source, planned=planned, **told)
 
 
 PLANNED = ("cases", "pipelines", "curves")
