@@ -1,20 +1,230 @@
-"""Verdicts on points that are bounded and solved again by code independent of screen and place."""
+"""Verdicts on points that are bounded and solved again by code independent of screen and place.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+The best time per batch of an architecture is that of Section 5 and Appendix B of the paper. A stage [i, j) of
+the chain, s-th from the end, takes one device, or t if one of its layers is tensor parallel. Its load for one
+microbatch is
+
+    stash      in + F + out + B
+    recompute  in + F + max(F + B, out + B), but the last stage never recomputes
+
+with F, B the sums of its layers' latencies and in, out the transfers at its ends. It stores the layers'
+static bytes and the activations of one microbatch once, and its stashed activations for every microbatch in
+flight: s - 1 of them under 1F1B, all of a pipeline under GPipe. For every d and s the worst stage is
+minimised over all cuts:
+
+    (ceil(B/d) + s - 1) worst + f (d - 1)/d weights / bandwidth
+
+where weights are those of the first stage. If every stage's gradients count, they are those of the stage that
+has most, and cuts are searched under every relevant limit on the weights of a stage.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from phaze.base.arrays import Floats, Ints
 from phaze.base.progress import counted
 from phaze.base.units import GIB
-from phaze.certify.batches import LayerChain, PlacementLimits, best_time_s
 from phaze.cost.memory import parameter_bytes
+from phaze.layout import Layout
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import Audits
 from phaze.tables.columns import layout_of
+
+
+@dataclass(frozen=True)
+class LayerChain:
+    """Layers of a model in order, arrays with one value per layer; bytes per tensor-parallel rank."""
+
+    weight_bytes: Floats
+    static_bytes: Floats
+    activation_bytes: Floats
+    output_bytes: Floats
+    tensor_parallel: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class PlacementLimits:
+    """Constraints of a placement."""
+
+    devices: int
+    microbatches: int
+    """Microbatches per batch."""
+    bandwidth_bytes_per_s: float
+    memory_bytes: float
+    recompute: bool
+    gpipe: bool
+    layout: Layout
+    every_stage: bool = False
+    """True if the batch waits for the gradients of every stage, not only of the first."""
+    all_reduce_factor: float = 4.0
+    """f: 4 in the paper, 2 for a ring that sends and receives at once."""
+
+
+@dataclass(frozen=True)
+class StageSpans:
+    """Every stage [i, j) of a chain, arrays (n, n + 1) by i and j; entries with j <= i are infeasible."""
+
+    load_s: Floats
+    last_s: Floats
+    """Load of [i, n) as the last stage (n,)."""
+    once_bytes: Floats
+    stashed_bytes: Floats
+    activation_bytes: Floats
+    single: Ints
+    """1 if the stage needs only one device although t > 1."""
+    synced_s: Floats
+    """Exchange time of the weights of [i, j) in the limit of many replicas."""
+
+
+def best_time_s(
+    chain: LayerChain,
+    forward_s: Floats,
+    backward_s: Floats,
+    cluster: PlacementLimits,
+    limit_s: float = np.inf,
+) -> float:
+    """Minimum time per batch; inf if nothing fits or is faster than the limit.
+
+    Latencies have one value per layer.
+    """
+    stages = _stages(chain, forward_s, backward_s, cluster)
+    look = _best_of_caps if cluster.every_stage else _best_by_first
+    best = min(look(stages, cluster, widths, in_flight, limit_s) for widths, in_flight in _widths(cluster))
+    return best if best < limit_s else np.inf
+
+
+def _best_by_first(
+    stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, _: float
+) -> float:
+    """Minimum time over the data widths if only the first stage's exchange counts."""
+    most = min(len(stages.last_s), cluster.devices)
+    return min(
+        _least(loads, stages.synced_s[0, -loads.shape[1] :], s, widths, cluster)
+        for s, loads in enumerate(_loads(stages, cluster, in_flight, most), 1)
+    )
+
+
+def _best_of_caps(
+    stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, limit_s: float
+) -> float:
+    """Minimum time over the data widths if the longest exchange of any stage counts.
+
+    Under a cap no stage exchanges longer, and the batch waits for that time. For a range of caps, the
+    shortest wait with the loads of the highest cap is a lower bound; depths for which it is not better are
+    pruned.
+    """
+    n = len(stages.last_s)
+    caps = np.unique(stages.synced_s[np.arange(n)[:, None] < np.arange(n + 1)])
+    best, open_ranges = limit_s, [(caps, min(n, cluster.devices))]
+    while open_ranges:
+        some, most = open_ranges.pop()
+        hopeful = 0
+        capped = _capped(stages, float(some[-1]))
+        for s, loads in enumerate(_loads(capped, cluster, in_flight, most), 1):
+            least = loads.min(axis=1, keepdims=True)
+            best = min(best, _least(least, some[-1:], s, widths, cluster))
+            hopeful = s if _least(least, some[:1], s, widths, cluster) < best else hopeful
+        if hopeful:
+            open_ranges += [(half, hopeful) for half in np.array_split(some[:-1], 2) if len(half)]
+    return best
+
+
+def _capped(stages: StageSpans, limit_s: float) -> StageSpans:
+    """Set the load of stages with a longer exchange to infinity."""
+    allowed = stages.synced_s <= limit_s
+    return replace(
+        stages,
+        load_s=np.where(allowed, stages.load_s, np.inf),
+        last_s=np.where(allowed[:, -1], stages.last_s, np.inf),
+    )
+
+
+def _stages(chain: LayerChain, forward_s: Floats, backward_s: Floats, cluster: PlacementLimits) -> StageSpans:
+    transfer = chain.output_bytes[:-1] / cluster.bandwidth_bytes_per_s
+    into = np.concatenate([[0.0], transfer])[:, None]
+    out = np.concatenate([[0.0], transfer, [0.0]])[None, :]
+    forward, backward = _sums(forward_s), _sums(backward_s)
+    plain = into + forward + out + backward
+    again = into + forward + np.maximum(forward + backward, out + backward)
+    activations = _sums(chain.activation_bytes)
+    arriving = np.concatenate([[0.0], chain.output_bytes[:-1]])[:, None]
+    stage = _sums(np.ones(len(forward_s))) > 0
+    single = stage & (_sums(chain.tensor_parallel.astype(float)) == 0) & (cluster.layout.tp > 1)
+    return StageSpans(
+        load_s=np.where(stage, again if cluster.recompute else plain, np.inf),
+        last_s=plain[:, -1],
+        once_bytes=_sums(chain.static_bytes) + activations,
+        stashed_bytes=np.broadcast_to(arriving, activations.shape) if cluster.recompute else activations,
+        activation_bytes=activations,
+        single=single.astype(np.int64),
+        synced_s=cluster.all_reduce_factor * _sums(chain.weight_bytes) / cluster.bandwidth_bytes_per_s,
+    )
+
+
+def _sums(values: Floats) -> Floats:
+    """Sums over [i, j), an array (n, n + 1)."""
+    before = np.concatenate([[0.0], np.cumsum(values)])
+    sums: Floats = before[None, :] - before[:-1, None]
+    return sums
+
+
+def _widths(cluster: PlacementLimits) -> Iterator[tuple[Ints, int | None]]:
+    """Yield data widths with the microbatches that all their stages stash; None if stages differ."""
+    widths = np.arange(1, min(cluster.devices, cluster.microbatches) + 1)
+    if not cluster.gpipe:
+        yield widths, None
+        return
+    counts = -(-cluster.microbatches // widths)
+    for count in np.unique(counts):
+        yield widths[counts == count], int(count)
+
+
+def _loads(
+    stages: StageSpans, cluster: PlacementLimits, in_flight: int | None, most: int
+) -> Iterator[Floats]:
+    """Yield the minimum bottleneck loads of pipelines of 1 to `most` stages.
+
+    They are indexed by u, the number of stages on a single device, and by the first stage.
+
+    worst[u, i] is the bottleneck load of layers i to n in s stages, u of them on single devices.
+    """
+    n = len(stages.last_s)
+    stored = stages.once_bytes[:, n] + (in_flight or 0) * stages.activation_bytes[:, n]
+    worst = np.full((int(np.diagonal(stages.single, 1).sum()) + 1, n + 1), np.inf)
+    fitting = np.flatnonzero(stored <= cluster.memory_bytes)
+    worst[stages.single[fitting, n], fitting] = stages.last_s[fitting]
+    yield worst[:, :1]
+    for s in range(2, most + 1):
+        stored = stages.once_bytes + (s - 1 if in_flight is None else in_flight) * stages.stashed_bytes
+        load = np.where(stored <= cluster.memory_bytes, stages.load_s, np.inf)
+        longer = np.maximum(load, _before(worst, stages.single))
+        yield longer[:, 0]
+        worst[:, :n], worst[:, n] = longer.min(axis=2), np.inf
+
+
+def _before(worst: Floats, single: Ints) -> Floats:
+    """Worst[u - single[i, j], j] for all u, i and j; inf for a negative index."""
+    shifted = np.concatenate([np.full((1, worst.shape[1]), np.inf), worst[:-1]])
+    return np.where(single == 1, shifted[:, None, :], worst[:, None, :])
+
+
+def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: PlacementLimits) -> float:
+    """Minimum time, from bottleneck loads (u, first stages) and the exchange times of the first stages."""
+    best = np.inf
+    for u, load in enumerate(loads):
+        devices = s * cluster.layout.tp - u * (cluster.layout.tp - 1)
+        d = widths[widths * devices <= cluster.devices][:, None]
+        if len(d) and np.isfinite(load).any():
+            counts = -(-cluster.microbatches // d)
+            best = min(best, float(((counts + s - 1) * load + (d - 1) / d * synced_s).min()))
+    return best
+
 
 ROUNDING = 1e-8
 """Relative error allowed for sums in another order and for the solvers' tolerances."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phaze.certify.batches import LayerChain, PlacementLimits, best_time_s
+from phaze.certify.audit import LayerChain, PlacementLimits, best_time_s
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs, best_times

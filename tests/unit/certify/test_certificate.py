@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from phaze.base.store import Store
-from phaze.certify.audit import AuditedModel, judge_points
-from phaze.certify.batches import best_time_s
+from phaze.certify.audit import AuditedModel, best_time_s, judge_points
 from phaze.certify.common import Aim, certify_common
 from phaze.certify.draw import draw_points
 from phaze.certify.space import names_of_space, read_shards
