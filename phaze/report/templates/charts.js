@@ -24,7 +24,7 @@
       font: getComputedStyle(document.body).fontFamily,
       axis: { ...label, ...title, labelLimit: 0, gridColor: colour("grid"),
         domainColor: colour("silver"), tickColor: colour("silver") },
-      axisX: { labelFlush: true, titleAnchor: "end", tickCount: Math.max(3, Math.floor(width / (panels || 1) / 120)) },
+      axisX: { labelFlush: 30, titleAnchor: "end", tickCount: Math.max(3, Math.floor(width / (panels || 1) / 120)) },
       legend: { ...label, ...title, orient: "top", title: null, labelLimit: width, symbolType: "square", symbolOpacity: 1,
         columns: Math.max(1, Math.floor((width - 130) / 150)) },
       header: { ...label, ...title },
