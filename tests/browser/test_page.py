@@ -178,6 +178,7 @@ def test_everything_opens_and_folds_at_once_and_is_printed(browser: webdriver.Ch
     ):
         browser.execute_script(script)
         assert browser.execute_script(folded) == left
+    assert not browser.execute_script("return document.querySelectorAll('.plot:not([data-drawn])').length")
 
 
 def test_headings_sort_their_table_by_value(browser: webdriver.Chrome, page: Path) -> None:

@@ -72,6 +72,10 @@
     }
   }, { rootMargin: "400px" });
   for (const place of places) near.observe(place);
+  // Before printing all others are drawn; this is done when the event ends, because drawing waits for nothing.
+  addEventListener("beforeprint", () => {
+    for (const place of places) if (!("width" in place.dataset) && place.clientWidth) draw(place);
+  });
   const again = () => {
     for (const place of places) if ("drawn" in place.dataset && place.clientWidth) draw(place);
   };
