@@ -61,6 +61,7 @@ def bars(
 
     `said` formats the values, which stand behind the bars.
     """
+    table = _on_lines(table)
     looks = colours or dict(zip(table.columns, style.HUES, strict=False))
     long = _long(table, "bar")
     scale = _scale(long["value"], origin, ROOM if said else 0)
@@ -95,22 +96,25 @@ def titled_bars(
     return bars(rows.where(rows > 0), what, dict(named.values()), origin=1, said=times)
 
 
+def _on_lines(table: pd.DataFrame) -> pd.DataFrame:
+    """Table whose rows have their names on several lines."""
+    return table.set_axis([style.wrapped(str(name), LETTERS) for name in table.index])
+
+
 def _long(table: pd.DataFrame, column: str) -> pd.DataFrame:
     """A row per value, with the name of its row and of its column."""
-    named = table.set_axis([style.wrapped(str(name), LETTERS) for name in table.index])
-    return named.reset_index(names="row").melt("row", var_name=column)
+    return table.reset_index(names="row").melt("row", var_name=column)
 
 
 def _names(table: pd.DataFrame, title: str | None = None) -> alt.Y:
     """Axis with the names of rows."""
     axis = alt.Axis(labelExpr=BY_LINE, labelOverlap=len(table) * ROW > MOST_PX)
-    names = [style.wrapped(str(name), LETTERS) for name in table.index]
-    return alt.Y("row:N", title=title, axis=axis, scale=alt.Scale(domain=names, padding=0.12))
+    return alt.Y("row:N", title=title, axis=axis, scale=alt.Scale(domain=[*table.index], padding=0.12))
 
 
 def _lines(table: pd.DataFrame) -> int:
     """Lines of the longest name of a row."""
-    return max((style.wrapped(str(name), LETTERS).count("\n") + 1 for name in table.index), default=1)
+    return max((name.count("\n") + 1 for name in table.index), default=1)
 
 
 def _scale(values: pd.Series, origin: float, room: int) -> alt.Scale:
@@ -140,6 +144,7 @@ def stacked(
 
     A dashed line marks a limit of all rows. A mark in each row shows its value at peak.
     """
+    table = _on_lines(table)
     drawn = {name: look for name, look in parts.items() if name in table and table[name].any()}
     looks = {**dict(drawn.values()), **({} if peak is None else {PEAK: style.INK})}
     long = _long(table[[*drawn]].rename(columns={name: label for name, (label, _) in drawn.items()}), "part")
@@ -155,14 +160,15 @@ def stacked(
     if limit is not None:
         layers.append(rule("x", limit, dashed=True))
     if peak is not None:
-        marks = _long(peak.to_frame(PEAK), "part")
+        marks = _long(_on_lines(peak.to_frame(PEAK)), "part")
         layers.append(base.mark_tick(thickness=3, size=tall).properties(data=marks))
     return alt.layer(*layers).properties(width=WIDTH, height=tall * len(table))
 
 
 def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw Table 5: model FLOPs utilisation by model (rows) and design (columns), next to the printed."""
-    kinds = {"ours": ours, "printed in the paper": theirs.reindex(ours.index).filter(ours.columns)}
+    theirs, ours = _on_lines(theirs.reindex(ours.index).filter(ours.columns)), _on_lines(ours)
+    kinds = {"ours": ours, "printed in the paper": theirs}
     long = pd.concat(
         [100 * _long(of, "design").set_index(["row", "design"]) for of in kinds.values()], keys=kinds
     )
@@ -186,10 +192,11 @@ def memories(table: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw the throughput of each HBM capacity relative to the best; the chosen one is in full colour."""
     looks = {"chosen": style.BLUE, "other": style.SILVER}
     chosen, other = looks
-    models = table.drop_duplicates("model").set_index("model")
+    table = _on_lines(table.set_index("model"))
+    models = table[~table.index.duplicated()]
     rows = pd.DataFrame(
         {
-            "row": [style.wrapped(str(name), LETTERS) for name in table["model"]],
+            "row": table.index,
             "GiB": table["hbm_gib"],
             "value": 100 * table["relative"],
             "kind": table["chosen"].map({True: chosen, False: other}),
