@@ -130,17 +130,18 @@ def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     gains = claims(inputs, findings)
     losses = tuple(losses_in_words(inputs, findings))
     caveats = (*losses[::-1], *caveats_in_words(gains), "Every time is predicted, none is measured.")
+    short, long = _result(inputs, findings)
     full = (
         *losses,
         *turned_over(gains),
-        _sentence(inputs, findings),
+        long,
         *gains_in_words(gains),
         in_words(inputs, findings),
     )
     placed = (findings.results["status"] == "placed").any()
     return FirstScreen(
         question="Which accelerator, and how to spread the training over it?",
-        sentence=f"{caveats[0]} {_result(inputs, findings)}" if placed else _sentence(inputs, findings),
+        sentence=f"{caveats[0]} {short}" if placed else short,
         facts=tuple(_facts(inputs, findings)),
         sheet=_answer_sheet(inputs, findings),
         more=" ".join(filter(None, full)),
@@ -148,62 +149,56 @@ def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     )
 
 
-def _result(inputs: Inputs, findings: Findings) -> str:
-    """Result in one short sentence."""
-    models, common = inputs.study.models, _common(inputs, findings)
-    headline = Headline.of(inputs, findings)
-    if common is not None:
-        size = f"{area(chip_of(inputs.cluster, common)['area_um2'])}, {common['hbm_gib']:g} GiB of HBM"
-        gain, how = headline.mean(COMMON, headline.baseline) if headline else (0.0, "")
-        if headline is None or not gain:
-            return f"One accelerator suits all {len(models)} workloads ({size})."
-        ends, own = spread(findings.gains, COMMON, headline.baseline, gain), times(gain)
-        source = how.partition(";")[0]
-        said = (
-            f"with the same planner, {source}"
-            if ends == own
-            else f"{own} {source} under the study's settings"
-        )
-        return (
-            f"One accelerator for all {len(models)} workloads ({size}) trains {ends} as fast as "
-            f"{headline.baseline}, {said}."
-        )
-    best = row_of(findings.results, models[0], PER_MODEL)
-    if best is None or len(models) > 1:
-        return "The best accelerator for each workload is in the table below."
-    chip = chip_of(inputs.cluster, best)
-    plan = recommended_on(findings, best)
-    name = best["architecture"]
-    named = name if name in inputs.study.architectures.named else "the best accelerator"
-    taken = plan.simulated or plan.planned
-    return (
-        f"For {best['model']}, {named} ({area(chip['area_um2'])}, {best['hbm_gib']:g} GiB) trains a batch in "
-        f"{taken} as {{stages, data, tensor}} = {plan.shape}, limited by {plan.bound_by}."
-    )
-
-
-def _sentence(inputs: Inputs, findings: Findings) -> str:
-    """Answer as a sentence: the common accelerator of several workloads, or the plan of a single one."""
+def _result(inputs: Inputs, findings: Findings) -> tuple[str, str]:
+    """Result in a short sentence and in full: the common accelerator, or the plan of a single workload."""
     scenario, models = inputs.cluster.scenario, inputs.study.models
     cluster = f"{scenario.devices:,} accelerators with batches of {scenario.global_batch:,}"
     common = _common(inputs, findings)
     if common is not None:
-        return (
-            f"One accelerator for all {len(models)} workloads: {_described(inputs, common)}. "
+        start = f"One accelerator for all {len(models)} workloads"
+        return _gain(inputs, findings, common), (
+            f"{start}: {_described(inputs, common)}. "
             f"The best one for each of them is in the table, with its plan on {cluster}."
         )
     if not (findings.results["status"] == "placed").any():
-        return f"Nothing fits: on {cluster} no workload can be placed, and the table says what is missing."
+        none = f"Nothing fits: on {cluster} no workload can be placed, and the table says what is missing."
+        return none, none
     best = row_of(findings.results, models[0], PER_MODEL)
     if best is None or len(models) > 1:
-        return f"The best accelerator for each workload is in the table, with its plan on {cluster}."
-    plan = recommended_on(findings, best)
+        start = "The best accelerator for each workload is in the table"
+        return f"{start} below.", f"{start}, with its plan on {cluster}."
+    plan, name = recommended_on(findings, best), best["architecture"]
+    named = name if name in inputs.study.architectures.named else "the best accelerator"
     taken = f"{plan.simulated} per batch as simulated, {plan.planned}" if plan.simulated else plan.planned
+    end = f"limited by {plan.bound_by}."
     return (
-        f"For {best['model']}: {_described(inputs, best)}. On {cluster} it trains as {plan.shape} "
-        f"({plan.whose}) with microbatches of {plan.microbatch} in {taken} as planned, limited by "
-        f"{plan.bound_by}."
+        (
+            f"For {best['model']}, {named} ({_size(inputs, best)}) trains a batch in "
+            f"{plan.simulated or plan.planned} as {{stages, data, tensor}} = {plan.shape}, {end}"
+        ),
+        (
+            f"For {best['model']}: {_described(inputs, best)}. On {cluster} it trains as {plan.shape} "
+            f"({plan.whose}) with microbatches of {plan.microbatch} in {taken} as planned, {end}"
+        ),
     )
+
+
+def _gain(inputs: Inputs, findings: Findings, common: pd.Series) -> str:
+    """Gain of the accelerator for all workloads over the baseline, in one sentence."""
+    every = f"all {len(inputs.study.models)} workloads ({_size(inputs, common)} of HBM)"
+    headline = Headline.of(inputs, findings)
+    gain, how = headline.mean(COMMON, headline.baseline) if headline else (0.0, "")
+    if headline is None or not gain:
+        return f"One accelerator suits {every}."
+    ends, own = spread(findings.gains, COMMON, headline.baseline, gain), times(gain)
+    source = how.partition(";")[0]
+    said = f"with the same planner, {source}" if ends == own else f"{own} {source} under the study's settings"
+    return f"One accelerator for {every} trains {ends} as fast as {headline.baseline}, {said}."
+
+
+def _size(inputs: Inputs, row: pd.Series) -> str:
+    """Area and HBM capacity of a result's accelerator."""
+    return f"{area(chip_of(inputs.cluster, row)['area_um2'])}, {row['hbm_gib']:g} GiB"
 
 
 def _described(inputs: Inputs, row: pd.Series) -> str:
