@@ -37,7 +37,6 @@ def simulate(pipeline: Pipeline, graph: EventGraph | None = None) -> Timeline:
     return Timeline(pipeline, graph.jobs, start, graph.duration_s, arrival, binding)
 
 
-@njit
 def longest_path(
     first: Ints, duration: Floats, preceded: Ints, predecessor: Ints, delay: Floats
 ) -> tuple[Floats, Floats, Ints, int]:
@@ -47,12 +46,34 @@ def longest_path(
     jobs; arrivals without predecessors are at 0.
     """
     n, resources = len(duration), len(first) - 1
-    start, arrival = np.full(n, -1.0), np.zeros(n)
-    binding = np.full(n, -1, np.int64)
-    waiting, next_waiting = np.full(n, -1, np.int32), np.full(resources, -1, np.int32)
-    position, free = first[:-1].copy(), np.zeros(resources)
-    stack = np.arange(resources).astype(np.int32)
-    height, done = resources, 0
+    start, arrival, binding = np.full(n, -1.0), np.zeros(n), np.full(n, -1)
+    graph = first, duration, preceded, predecessor, delay
+    buffers = np.full(n, -1), np.full(resources, -1), np.arange(resources), first[:-1].copy()
+    return start, arrival, binding, _run(*graph, start, arrival, binding, *buffers, np.zeros(resources))
+
+
+@njit
+def _run(
+    first: Ints,
+    duration: Floats,
+    preceded: Ints,
+    predecessor: Ints,
+    delay: Floats,
+    start: Floats,
+    arrival: Floats,
+    binding: Ints,
+    waiting: Ints,
+    next_waiting: Ints,
+    stack: Ints,
+    position: Ints,
+    free: Floats,
+) -> int:
+    """Fill the results of `longest_path`, and return the number of runnable jobs.
+
+    `waiting` (n,) is the first resource that waits for a job, `next_waiting` (R,) the next one, -1 for none.
+    `stack`, `position` and `free` (R,) are runnable resources, their next jobs, and when they are free.
+    """
+    height, done = len(stack), 0
     while height > 0:
         height -= 1
         resource = stack[height]
@@ -81,4 +102,4 @@ def longest_path(
                 stack[height] = woken
                 height += 1
                 woken = next_waiting[woken]
-    return start, arrival, binding, done
+    return done

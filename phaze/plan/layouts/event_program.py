@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit, njit_nested
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.compiled import njit, njit_inlined
 from phaze.plan.layouts.planes import Paths
 from phaze.solver.linear import LinearProgram
 
@@ -128,7 +128,6 @@ class EventFlows:
         return found
 
 
-@njit
 def unit_flow(
     first: Ints, preceded: Ints, predecessor: Ints, own: Floats, waits: Floats, leaving: Floats
 ) -> tuple[Floats, Floats]:
@@ -137,10 +136,30 @@ def unit_flow(
     The flow leaves the jobs as given by `leaving`. Each job shares its flow among `own`, from the job before
     on its resource (N,), and `waits` (E,).
     """
-    order, flow, along = in_order(first, preceded, predecessor), leaving.copy(), np.zeros(len(predecessor))
-    begins = np.zeros(len(own), np.bool_)
+    begins, done = np.zeros((2, len(own)), np.bool_)
     begins[first[:-1]] = True
-    for place in range(len(order) - 1, -1, -1):
+    order, flow, along = np.empty(len(own), np.int64), leaving.copy(), np.zeros(len(predecessor))
+    graph = first, preceded, predecessor
+    _share_flow(*graph, own, waits, begins, done, first[:-1].copy(), order, flow, along)
+    return flow, along
+
+
+@njit
+def _share_flow(
+    first: Ints,
+    preceded: Ints,
+    predecessor: Ints,
+    own: Floats,
+    waits: Floats,
+    begins: Bools,
+    done: Bools,
+    position: Ints,
+    order: Ints,
+    flow: Floats,
+    along: Floats,
+) -> None:
+    """Fill the results of `unit_flow`; `begins` are the first jobs of resources, see `list_in_order`."""
+    for place in range(list_in_order(first, preceded, predecessor, done, position, order) - 1, -1, -1):
         i = order[place]
         total = 0.0 if begins[i] else own[i]
         for e in range(preceded[i], preceded[i + 1]):
@@ -152,14 +171,17 @@ def unit_flow(
         for e in range(preceded[i], preceded[i + 1]):
             along[e] = flow[i] * waits[e] / total
             flow[predecessor[e]] += along[e]
-    return flow, along
 
 
-@njit_nested
-def in_order(first: Ints, preceded: Ints, predecessor: Ints) -> Ints:
-    """Topological order of the jobs, (N,)."""
-    done, order = np.zeros(first[-1], np.bool_), np.empty(first[-1], np.int64)
-    position, count, known = first[:-1].copy(), 0, -1
+@njit_inlined
+def list_in_order(
+    first: Ints, preceded: Ints, predecessor: Ints, done: Bools, position: Ints, order: Ints
+) -> int:
+    """List the jobs in topological order, and return their number.
+
+    `done` (N,) marks jobs that are listed, `position` (R,) are the next jobs of resources.
+    """
+    count, known = 0, -1
     while known < count:
         known = count
         for resource in range(len(first) - 1):
@@ -171,4 +193,4 @@ def in_order(first: Ints, preceded: Ints, predecessor: Ints) -> Ints:
                     break
                 done[i], order[count] = True, i
                 count, position[resource] = count + 1, i + 1
-    return order[:count]
+    return count
