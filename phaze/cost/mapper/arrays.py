@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze.base.arrays import Floats
 from phaze.base.compiled import njit, njit_nested
 
 WEIGHT, OUTPUT, INPUT = 0, 1, 2
@@ -106,8 +107,7 @@ def fewest_words(left: float, right: float, result: float, am: float, ak: float,
     )
 
 
-@njit_nested
-def largest_products(l2_words: float) -> tuple[float, float]:
+def largest_products(l2_words: Floats) -> tuple[Floats, Floats]:
     """Largest products of two tile dimensions that fit a buffer, if the third is one word wide.
 
     Returns the product m · n with k one word wide, and the product of the other two with m or n one word
@@ -116,19 +116,27 @@ def largest_products(l2_words: float) -> tuple[float, float]:
     return (np.sqrt(l2_words + 4.0) - 2.0) ** 2, (np.sqrt(l2_words + 1.0) - 1.0) ** 2 / 2.0
 
 
-@njit_nested
 def least_moved(
-    left: float, right: float, result: float, m: float, k: float, n: float, products: tuple[float, float]
-) -> float:
+    left: Floats,
+    right: Floats,
+    result: float,
+    m: Floats,
+    k: float,
+    n: Floats,
+    products: tuple[Floats, Floats],
+) -> Floats:
     """Lower bound on `fewest_words` for m × k × n, over all tiles of `largest_products`.
 
     Two operands that share the buffer are fetched x and y times, and a x + b y ≥ 2 √(a b x y). All operands
     and the result move at least once.
     """
-    stays = max(left + right, 2.0 * ROUNDED * np.sqrt(left * right * m * n / products[0])) + result
-    rows = max(left + 2.0 * result, 2.0 * ROUNDED * np.sqrt(2.0 * left * result * k * n / products[1]))
-    columns = max(right + 2.0 * result, 2.0 * ROUNDED * np.sqrt(2.0 * right * result * k * m / products[1]))
-    return min(stays, rows + right - result, columns + left - result)  # type: ignore[no-any-return]
+    stays = np.maximum(left + right, 2.0 * ROUNDED * np.sqrt(left * right * m * n / products[0])) + result
+    rows = np.maximum(left + 2.0 * result, 2.0 * ROUNDED * np.sqrt(2.0 * left * result * k * n / products[1]))
+    columns = np.maximum(
+        right + 2.0 * result, 2.0 * ROUNDED * np.sqrt(2.0 * right * result * k * m / products[1])
+    )
+    least: Floats = np.minimum(np.minimum(stays, rows + right - result), columns + left - result)
+    return least
 
 
 @njit_nested

@@ -25,10 +25,9 @@ Division = tuple[int, int, int, int]
 """Parts along batch, m and n, and the number of parts per core."""
 
 
-class Divisions(NamedTuple):
-    """Allowed splits of a product for core counts (C,); `rows` is (X, 4), see `Division`."""
+class DivisionRanges(NamedTuple):
+    """Rows of a table of splits that core counts may use (C,)."""
 
-    rows: Ints
     every: Ints
     """Number of leading rows open to a core count (C,) and to all larger ones."""
     own: Ints
@@ -39,8 +38,8 @@ class Divisions(NamedTuple):
     """
 
 
-def list_divisions(counts: Ints) -> Divisions:
-    """Splits for ascending core counts."""
+def list_divisions(counts: Ints) -> tuple[Ints, DivisionRanges]:
+    """Splits (X, 4), see `Division`, for ascending core counts, and each count's ranges among them."""
     ladder = [row for parts in _numbers(int(counts[-1])) for row in _into(parts)]
     sizes = [b * m * n for b, m, n, _ in ladder]
     rows, ranges = list(ladder), []
@@ -52,7 +51,7 @@ def list_divisions(counts: Ints) -> Divisions:
         ranges.append((first, first + len(between), len(rows)))
     bounds = np.array(ranges)
     every = np.searchsorted(sizes, counts, side="right")
-    return Divisions(np.array(rows), every, bounds[:, :2], bounds[:, 1:])
+    return np.array(rows), DivisionRanges(every, bounds[:, :2], bounds[:, 1:])
 
 
 def _numbers(most: int) -> list[int]:

@@ -14,8 +14,8 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit, njit_inlined, njit_nested
 from phaze.cost.mapper.arrays import INPUT, OUTPUT, WEIGHT, exposed_words, start_cycles
 from phaze.cost.mapper.flows import Core, Dataflow, least_time
-from phaze.cost.mapper.parts import Divisions
-from phaze.cost.mapper.splits import BATCH, LEFT, PLACE, REPEATS, RIGHT, K, M, N, Splits, fill_splits
+from phaze.cost.mapper.parts import DivisionRanges
+from phaze.cost.mapper.splits import LEFT, PLACE, REPEATS, RIGHT, K, M, N, Splits
 from phaze.cost.mapper.tiles import SIZE, list_tiles
 from phaze.cost.mapper.tilings import Best, may_continue, may_start, try_flow
 
@@ -30,17 +30,13 @@ class CoreGroups(NamedTuple):
     """Rows, columns, L2 buffer in words, and words per cycle, (G, 4)."""
     places: Ints
     """Indices of rows, columns and buffer among the distinct values, (G, 3)."""
-    units: Floats
-    """Distinct array dimensions."""
-    buffers: Floats
-    """Distinct L2 buffers in words."""
     bounds: Ints
     """First position of every group in `order`, and the end, (G + 1,)."""
     order: Ints
     """Cores sorted by group, then by core count."""
     count_of: Ints
-    """Index of the core count in `divisions`, for each core in `order`."""
-    divisions: Divisions
+    """Index of the core count in `ranges`, for each core in `order`."""
+    ranges: DivisionRanges
     preloads: bool
     """As in `cost.mapper.flows.Core`."""
 
@@ -48,20 +44,17 @@ class CoreGroups(NamedTuple):
 class Tables(NamedTuple):
     """Scratch buffers reused for every shape."""
 
-    at: Ints
-    """Indices of a split's parts along m, k and n in the tables of tiles, (X, 3)."""
-    splits: Splits
     lower: Floats
     """Lower bound on the time of every (dataflow, split) on the current group, (3 X,)."""
     within: Ints
     """Indices in `lower` of candidates that may be as fast as the best mapping."""
     tiles: Floats
-    """Tiles by array dimension, dimension and number of parts (T, MOST, 4), see `cost.mapper.tiles`.
+    """Tiles by array dimension, and by dimension and parts (U, T, MOST, 4), see `cost.mapper.tiles`.
 
     A table is filled on first use and reused while its dimension keeps the same size.
     """
     length: Ints
-    """Number of tiles in each table (T,); 0 before it is filled."""
+    """Number of tiles in each table (U, T); 0 before it is filled."""
 
 
 class CoreJob(NamedTuple):
@@ -73,63 +66,58 @@ class CoreJob(NamedTuple):
     core: Core
     place: Ints
     """Indices of rows, columns and buffer in the tables."""
-    each: int
-    """Number of tile tables per array dimension."""
+    splits: Splits
     tables: Tables
 
 
 @njit
-def search_all(
-    shapes: Ints, extra_words: Floats, order: Ints, plan: CoreGroups, tables: Tables, found: Floats
+def search_shape(
+    result: float, extra_words: float, splits: Splits, groups: CoreGroups, tables: Tables, found: Floats
 ) -> None:
-    """Fill `found` (4, S, C) with the best mappings; `order` groups shapes of equal sizes."""
-    each = len(tables.tiles) // len(plan.units)
-    for s in order:
-        result = float(shapes[s, BATCH]) * shapes[s, M] * shapes[s, N]
-        fill_splits(tables.splits, shapes[s], plan.divisions.rows, tables.at, plan.units, plan.buffers)
-        for g in range(len(plan.groups)):
-            x = plan.groups[g]
-            core = Core(x[0], x[1], x[2], x[3], plan.preloads)
-            job = CoreJob(result, extra_words[s], core, plan.places[g], each, tables)
-            _search_group(job, plan, plan.bounds[g], plan.bounds[g + 1], found[:, s])
+    """Fill `found` (4, C) with the best mappings of a shape."""
+    for g in range(len(groups.groups)):
+        x = groups.groups[g]
+        core = Core(x[0], x[1], x[2], x[3], groups.preloads)
+        job = CoreJob(result, extra_words, core, groups.places[g], splits, tables)
+        _search_group(job, groups, groups.bounds[g], groups.bounds[g + 1], found)
 
 
 @njit_nested
-def _search_group(job: CoreJob, plan: CoreGroups, start: int, stop: int, found: Floats) -> None:
+def _search_group(job: CoreJob, groups: CoreGroups, start: int, stop: int, found: Floats) -> None:
     """Fill `found` (4, C) for ascending counts of equal cores.
 
     Each count starts from the best mapping of the smaller ones. A count with its own splits is never credited
     with a better result than the next power of two.
     """
-    before, divisions, done = job.tables.splits.before, plan.divisions, 0
-    _bound_splits(job, before[0], before[divisions.every[plan.count_of[stop - 1]]])
+    before, ranges, done = job.splits.before, groups.ranges, 0
+    _bound_splits(job, before[0], before[ranges.every[groups.count_of[stop - 1]]])
     best = Best(np.inf, np.inf, np.inf, np.inf)
     for i in range(start, stop):
-        c = plan.count_of[i]
-        own, end, ours, limit = divisions.own[c, 0], divisions.above[c, 1], best, 0.0
+        c = groups.count_of[i]
+        own, end, ours, limit = ranges.own[c, 0], ranges.above[c, 1], best, 0.0
         if own < end:
             _bound_splits(job, before[own], before[end])
         # A single loop, so that the large tuple of tables is not passed to another function.
         for turn in range(3 if own < end else 1):
-            first, last = _rows(divisions, c, done, turn)
+            first, last = _rows(ranges, c, done, turn)
             ours = _improve(best, job, before[first], before[last])
             if turn == 0:
                 best, done = ours, last
             elif turn == 1:
                 limit = ours.time
-        _store(Best(max(ours.time, limit), ours.cycles, ours.words, ours.l2_words), found, plan.order[i])
+        _store(Best(max(ours.time, limit), ours.cycles, ours.words, ours.l2_words), found, groups.order[i])
 
 
 @njit_nested
-def _rows(divisions: Divisions, c: int, done: int, turn: int) -> tuple[int, int]:
+def _rows(ranges: DivisionRanges, c: int, done: int, turn: int) -> tuple[int, int]:
     """Range of splits to try for a core count.
 
     Turn 0 covers splits shared with larger counts and not yet tried by smaller ones, turn 1 those that bound
     the count, turn 2 its own.
     """
     if turn == 0:
-        return done, divisions.every[c]
-    rows = divisions.above if turn == 1 else divisions.own
+        return done, ranges.every[c]
+    rows = ranges.above if turn == 1 else ranges.own
     return rows[c, 0], rows[c, 1]
 
 
@@ -142,7 +130,7 @@ def _store(best: Best, found: Floats, place: int) -> None:
 @njit_nested
 def _bound_splits(job: CoreJob, start: int, stop: int) -> None:
     """Fill the lower bounds of a range of splits, for all dataflows."""
-    splits, place, size = job.tables.splits, job.place, len(job.tables.lower) // 3
+    splits, place, size = job.splits, job.place, len(job.tables.lower) // 3
     for dataflow in (WEIGHT, OUTPUT, INPUT):
         _bound_flow(
             job.tables.lower[dataflow * size + start : dataflow * size + stop],
@@ -201,13 +189,13 @@ def _bound_flow(
 @njit_nested
 def _folds(job: CoreJob, dataflow: int, x: int) -> tuple[float, float]:
     """Lower bound on the folds along the two stationary dimensions of a split."""
-    folds, place = job.tables.splits.folds, job.place
+    folds, place = job.splits.folds, job.place
     return folds[DOWN[dataflow], place[0], x], folds[ACROSS[dataflow], place[1], x]
 
 
 @njit_nested
 def _flow(job: CoreJob, dataflow: int, x: int) -> Dataflow:
-    fields, core = job.tables.splits.fields, job.core
+    fields, core = job.splits.fields, job.core
     down, across = fields[DOWN[dataflow], x], fields[ACROSS[dataflow], x]
     return Dataflow(
         dataflow == OUTPUT,
@@ -221,7 +209,7 @@ def _flow(job: CoreJob, dataflow: int, x: int) -> Dataflow:
         fields[LEFT if dataflow == INPUT else RIGHT, x],
         job.result,
         job.extra_words,
-        job.tables.splits.words[job.place[2], x],
+        job.splits.words[job.place[2], x],
         exposed_words(down, across, core.rows, core.columns) / core.words_per_cycle,
     )
 
@@ -281,12 +269,12 @@ def _try_split(best: Best, job: CoreJob, y: int) -> Best:
     core, flow, (few_downs, few) = job.core, _flow(job, dataflow, x), _folds(job, dataflow, x)
     continues = may_continue(best, core, flow, few_downs, few)
     if continues or may_start(best, core, flow, few_downs, few):
-        fields, tiles, length = job.tables.splits.fields, job.tables.tiles, job.tables.length
-        d = job.place[0] * job.each + int(fields[PLACE + DOWN[dataflow], x])
-        a = job.place[1] * job.each + int(fields[PLACE + ACROSS[dataflow], x])
-        downs = _list(flow.down, core.rows, tiles[d], length[d:])
-        acrosses = _list(flow.across, core.columns, tiles[a], length[a:])
-        best = try_flow(best, core, flow, tiles[d, :downs], tiles[a, :acrosses], continues)
+        fields, tiles, length = job.splits.fields, job.tables.tiles, job.tables.length
+        row, column = job.place[0], job.place[1]
+        d, a = int(fields[PLACE + DOWN[dataflow], x]), int(fields[PLACE + ACROSS[dataflow], x])
+        downs = _list(flow.down, core.rows, tiles[row, d], length[row, d:])
+        acrosses = _list(flow.across, core.columns, tiles[column, a], length[column, a:])
+        best = try_flow(best, core, flow, tiles[row, d, :downs], tiles[column, a, :acrosses], continues)
     return best
 
 

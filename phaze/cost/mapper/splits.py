@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit_nested
+from phaze.base.arrays import Bools, Floats, Ints
 from phaze.cost.mapper.arrays import largest_products, least_moved
 
 BATCH, M, K, N = range(4)
@@ -37,57 +36,49 @@ class Splits(NamedTuple):
     """Fewest folds along M, K, N, by array dimension (4, U, X)."""
 
 
-def empty_splits(divisions: int, units: int, buffers: int) -> Splits:
-    """Uninitialised splits, filled anew for every shape."""
-    return Splits(
-        np.empty((10, divisions)),
-        np.zeros(divisions + 1, dtype=np.int64),
-        np.empty((buffers, divisions)),
-        np.empty((4, units, divisions)),
-    )
+class SplitSpace(NamedTuple):
+    """All splits that core counts allow, and what they are bounded for."""
+
+    rows: Ints
+    """Splits, (R, 4), see `cost.mapper.parts.Division`."""
+    places: Ints
+    """Indices of a split's parts along m, k and n in the tables of tiles, (R, 3)."""
+    units: Floats
+    """Distinct array dimensions, (U,)."""
+    buffers: Floats
+    """Distinct L2 buffers in words, (B,)."""
+
+    def of(self, shape: Ints) -> Splits:
+        """Distinct splits of a shape (4,)."""
+        distinct = _differ(shape, self.rows)
+        fields = _fields(shape, self.rows[distinct], self.places[distinct])
+        batch, m, k, n = map(float, shape)
+        folds = np.empty((4, len(self.units), fields.shape[1]))
+        folds[M:] = np.ceil(fields[M:LEFT, None] / self.units[:, None])
+        products = largest_products(self.buffers[:, None])
+        words = least_moved(fields[LEFT], fields[RIGHT], batch * m * n, fields[M], k, fields[N], products)
+        return Splits(fields, np.append(0, np.cumsum(distinct)), words, folds)
 
 
-@njit_nested
-def fill_splits(
-    splits: Splits, shape: Ints, divisions: Ints, places: Ints, units: Floats, buffers: Floats
-) -> None:
-    """Fill `splits` for a shape (4,) from divisions (X, 4); `places` (X, 3) index their parts."""
-    count = 0
-    for x in range(len(divisions)):
-        if _differs(shape, divisions[x, 0], divisions[x, 1], divisions[x, 2]):
-            _fill_fields(splits.fields[:, count], shape, divisions[x], places[x])
-            count += 1
-        splits.before[x + 1] = count
-    for dimension in (M, K, N):
-        for u in range(len(units)):
-            for x in range(count):
-                splits.folds[dimension, u, x] = np.ceil(splits.fields[dimension, x] / units[u])
-    m, n = splits.fields[M, :count], splits.fields[N, :count]
-    result = float(shape[BATCH]) * shape[M] * shape[N]
-    left, right = splits.fields[LEFT, :count], splits.fields[RIGHT, :count]
-    for b in range(len(buffers)):
-        squares = largest_products(buffers[b])
-        for x in range(count):
-            splits.words[b, x] = least_moved(left[x], right[x], result, m[x], float(shape[K]), n[x], squares)
-
-
-@njit_nested
-def _differs(shape: Ints, b: int, m: int, n: int) -> bool:
-    """True if a split may be better than every split into the same number of parts or fewer."""
-    if b // 2 >= shape[BATCH] or m // 2 >= shape[M] or n // 2 >= shape[N]:
-        # Half as many parts have the same size.
-        return False
+def _differ(shape: Ints, rows: Ints) -> Bools:
+    """Flags of splits that may be better than every split into the same number of parts or fewer."""
+    b, m, n, _ = rows.T
     parts = b * m * n
+    # Half as many parts have the same size.
+    halved = (b // 2 >= shape[BATCH]) | (m // 2 >= shape[M]) | (n // 2 >= shape[N])
     # Twice as many parts along the batch would divide evenly, copy no operand, and have larger m and n.
-    return m * n == 1 or parts & (parts - 1) > 0 or shape[BATCH] % (2 * b) > 0
+    doubled = (m * n > 1) & (parts & (parts - 1) == 0) & (shape[BATCH] % (2 * b) == 0)
+    found: Bools = ~(halved | doubled)
+    return found
 
 
-@njit_nested
-def _fill_fields(fields: Floats, shape: Ints, division: Ints, place: Ints) -> None:
-    batch, m, k, n = float(shape[BATCH]), float(shape[M]), float(shape[K]), float(shape[N])
-    fields[REPEATS] = division[3] * np.ceil(batch / division[0])
-    fields[M], fields[K], fields[N] = np.ceil(m / division[1]), k, np.ceil(n / division[2])
-    fields[PLACE + M], fields[PLACE + K], fields[PLACE + N] = place[0], place[1], place[2]
+def _fields(shape: Ints, rows: Ints, places: Ints) -> Floats:
+    batch, m, k, n = map(float, shape)
+    fields = np.empty((PLACE + len(shape), len(rows)))
+    fields[REPEATS] = rows[:, 3] * np.ceil(batch / rows[:, 0])
+    fields[M], fields[K], fields[N] = np.ceil(m / rows[:, 1]), k, np.ceil(n / rows[:, 2])
     # Cores that share rows each fetch the left operand; cores that share columns each fetch the right one.
-    fields[LEFT] = batch * m * k * division[2]
-    fields[RIGHT] = batch * k * n * division[1]
+    fields[LEFT] = batch * m * k * rows[:, 2]
+    fields[RIGHT] = batch * k * n * rows[:, 1]
+    fields[PLACE], fields[PLACE + 1 :] = 0.0, places.T
+    return fields

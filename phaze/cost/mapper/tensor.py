@@ -32,8 +32,8 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.cost.mapper.parts import list_divisions
-from phaze.cost.mapper.search import CoreGroups, Tables, search_all
-from phaze.cost.mapper.splits import empty_splits
+from phaze.cost.mapper.search import CoreGroups, Tables, search_shape
+from phaze.cost.mapper.splits import SplitSpace
 from phaze.cost.mapper.tiles import MOST
 
 
@@ -67,33 +67,35 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool
     `extra_words` (S,) cross the edge of the global buffer in addition to the operands and share its
     bandwidth. If `preload`, arrays load the next stationary fold while the current one streams.
     """
-    plan = _plan(cores, preload=preload)
-    found = np.empty((len(MappedShapes._fields), len(shapes), len(cores.number)))
-    # Contiguous, so that the search is compiled for one array layout only.
-    each = np.ascontiguousarray(shapes), np.ascontiguousarray(extra_words), np.lexsort(shapes.T)
-    search_all(*each, plan, _tables(plan), found)
-    return MappedShapes(*found)
+    groups, space = _groups(cores, preload=preload)
+    tables = _tables(space)
+    found = np.empty((len(shapes), len(MappedShapes._fields), len(cores.number)))
+    for s in np.lexsort(shapes.T):  # shapes of equal sizes share tiles
+        batch, m, _, n = map(float, shapes[s])
+        search_shape(batch * m * n, float(extra_words[s]), space.of(shapes[s]), groups, tables, found[s])
+    return MappedShapes(*np.ascontiguousarray(found.swapaxes(0, 1)))
 
 
-def _plan(cores: Cores, *, preload: bool) -> CoreGroups:
-    """Groups of equal cores, with the splits that each core count allows."""
+def _groups(cores: Cores, *, preload: bool) -> tuple[CoreGroups, SplitSpace]:
+    """Groups of equal cores, and the splits that their core counts allow."""
     keys = np.column_stack(cores[:4]).astype(float)
     groups, group_of = distinct_rows(keys)
     order = np.lexsort((cores.number, group_of))
     counts, count_of = np.unique(cores.number[order], return_inverse=True)
     units, unit_of = np.unique(groups[:, :2], return_inverse=True)
     buffers, buffer_of = np.unique(groups[:, 2], return_inverse=True)
+    rows, ranges = list_divisions(counts)
+    parts, place = np.unique(np.insert(rows[:, 1:3], 1, 1, axis=1), return_inverse=True)
+    places = place.reshape(-1, 3) + len(parts) * np.arange(3)
     return CoreGroups(
         groups=groups,
         places=np.column_stack([unit_of.reshape(-1, 2), buffer_of.ravel()]),
-        units=units,
-        buffers=buffers,
         bounds=np.searchsorted(group_of[order], np.arange(len(groups) + 1)),
         order=order,
         count_of=count_of.ravel(),
-        divisions=list_divisions(counts),
+        ranges=ranges,
         preloads=preload,
-    )
+    ), SplitSpace(rows, places, units, buffers)
 
 
 def distinct_rows(table: Floats) -> tuple[Floats, Ints]:
@@ -109,15 +111,11 @@ def distinct_rows(table: Floats) -> tuple[Floats, Ints]:
     return ordered[is_new], place
 
 
-def _tables(plan: CoreGroups) -> Tables:
-    rows = plan.divisions.rows
-    parts, place = np.unique(np.insert(rows[:, 1:3], 1, 1, axis=1), return_inverse=True)
-    number = 3 * len(plan.units) * len(parts)
+def _tables(space: SplitSpace) -> Tables:
+    splits, number = 3 * len(space.rows), space.places.max() + 1
     return Tables(
-        place.reshape(-1, 3) + len(parts) * np.arange(3),
-        empty_splits(len(rows), len(plan.units), len(plan.buffers)),
-        np.empty(3 * len(rows)),
-        np.empty(3 * len(rows) + 1, dtype=np.int64),
-        np.empty((number, MOST, 4)),
-        np.zeros(number, dtype=np.int64),
+        np.empty(splits),
+        np.empty(splits + 1, dtype=np.int64),
+        np.empty((len(space.units), number, MOST, 4)),
+        np.zeros((len(space.units), number), dtype=np.int64),
     )
