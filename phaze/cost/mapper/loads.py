@@ -174,19 +174,19 @@ def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
     every number of tiles in one dimension, the best tile in the other is the largest that fits.
     """
     found = np.full((len(shapes), len(glb_words)), np.inf)
-    _hbm_words(shapes, glb_words, found)
+    for shape, fewest in zip(shapes, found, strict=True):  # nothing is compiled for devices without arrays
+        _fill_words(shape, glb_words, fewest)
     return found
 
 
 @njit
-def _hbm_words(shapes: Ints, glb_words: Ints, found: Floats) -> None:
-    """Fill `found` (S, G) with the fewest words."""
-    for s in range(len(shapes)):
-        batch, m, k, n = shapes[s, 0], shapes[s, 1], shapes[s, 2], shapes[s, 3]
-        for g in range(len(glb_words)):
-            for inner in (INNER_M, INNER_K, INNER_N):
-                found[s, g] = _fewest(found[s, g], inner, m, k, n, glb_words[g])
-            found[s, g] *= batch
+def _fill_words(shape: Ints, glb_words: Ints, found: Floats) -> None:
+    """Fill `found` (G,) with the fewest words of a shape."""
+    batch, m, k, n = shape[0], shape[1], shape[2], shape[3]
+    for g in range(len(glb_words)):
+        for inner in (INNER_M, INNER_K, INNER_N):
+            found[g] = _fewest(found[g], inner, m, k, n, glb_words[g])
+        found[g] *= batch
 
 
 @njit_nested

@@ -70,7 +70,7 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool
     groups, space = _groups(cores, preload=preload)
     tables = _tables(space)
     found = np.empty((len(shapes), len(MappedShapes._fields), len(cores.number)))
-    for s in np.lexsort(shapes.T):  # shapes of equal sizes share tiles
+    for s in np.lexsort(shapes.T):  # shapes of equal sizes share tiles; without shapes nothing is compiled
         batch, m, _, n = map(float, shapes[s])
         search_shape(batch * m * n, float(extra_words[s]), space.of(shapes[s]), groups, tables, found[s])
     return MappedShapes(*np.ascontiguousarray(found.swapaxes(0, 1)))
