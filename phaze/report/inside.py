@@ -57,12 +57,15 @@ def gantt(operators: pd.DataFrame, title: str) -> alt.TopLevelMixin:
         tooltip=["operator:N", "lane:N", *(alt.Tooltip(f"{at}:Q", format=".4~g") for at in ("start", "end"))],
     )
     what = f"{title}, {unit}"
+    seconds = alt.Scale(domain=[float(table["start"].min()), float(table["end"].max())])  # also without texts
     said = base.transform_filter(fits).transform_calculate(middle="(datum.start + datum.end) / 2")
     return alt.layer(
         base.mark_bar(stroke="white", strokeWidth=0.6).encode(
-            alt.X("start:Q", title=what), alt.X2("end"), coloured("core", CORES)
+            alt.X("start:Q", title=what, scale=seconds), alt.X2("end"), coloured("core", CORES)
         ),
-        said.mark_text(color="white", fontSize=10).encode(alt.X("middle:Q", title=what), text="operator:N"),
+        said.mark_text(color="white", fontSize=10).encode(
+            alt.X("middle:Q", title=what, scale=seconds), text="operator:N"
+        ),
     ).properties(width=WIDTH, height=charts.ROW * len(names))
 
 

@@ -187,7 +187,7 @@ def accelerators(inputs: Inputs, results: pd.DataFrame) -> Iterator[tuple[str, M
             yield name, dict.fromkeys(models, name)
 
 
-TITLES = {PER_MODEL: "The best accelerator of every workload", COMMON: "The best one for all"}
+TITLES = {PER_MODEL: "The best for each workload", COMMON: "The best one for all"}
 """Display names of designs."""
 EVEN = 0.01
 """Tolerance around a gain of 1 within which two accelerators count as equally fast."""
