@@ -26,7 +26,7 @@ from phaze.spec.training_plan import (
 
 SIZES = ("devices", "step", "MFU", "GiB", "bubble", "comm", "gap", "layout")
 """Columns of the table over device counts."""
-PRUDENT = "Ranked by prudent time: proven overlap only, memory at the upper end of its range."
+PRUDENT = "Prudent: proven overlap only, memory at the upper end of its range."
 """Meaning of the time that ranks plans by default."""
 ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3
@@ -326,12 +326,12 @@ def proof_in_words(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[st
     said = []
     if found.bound_s is not None:
         said.append(
-            f"Proven lower bound on {rank} time {found.bound_s:.5g} s over {found.layouts:,} layouts and "
-            f"their pipeline splits, at this price: plan 1 is within {found.gap:.2%} of optimal."
+            f"Plan 1 is within {found.gap:.2%} of optimal: at this price no split of {found.layouts:,} "
+            f"layouts takes less than {found.bound_s:.5g} s ({rank} time, proven)."
         )
     if found.rows is not None and found.rows < rows:
-        after = f"after row {found.rows} " if found.rows else ""
-        said.append(f"Not all rows are proven: {after}other layouts may be next best.")
+        after = f"Rows after {found.rows} are not" if found.rows else "No row is"
+        said.append(f"{after} proven to be the next best.")
     if said:
         yield " ".join(said)
 
