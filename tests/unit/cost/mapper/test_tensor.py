@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze.cost.mapper import loads, tensor
 from phaze.cost.mapper.tensor import Cores, MappedShapes, map_shapes
 from tests.unit.cost.exhaustive import Problem, fastest
 from tests.unit.cost.reference import best_candidate, best_tiling, parts_of
@@ -257,3 +258,12 @@ def test_a_number_of_cores_between_powers_of_two_is_used() -> None:
     wide = TPU._replace(words_per_cycle=1e6, rows=16, columns=64)
     base, between, above = (cycles_of(wide._replace(cores=c)) for c in (64, 108, 128))
     assert above <= between < base / 1.5
+
+
+def test_without_shapes_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(tensor, "search_shape")
+    monkeypatch.delattr(loads, "_fill_words")
+    shapes = np.empty((0, 4), np.int64)
+    cores = Cores(*np.full((3, 2), 64), np.ones(2), np.array([1, 4]))
+    assert all(len(one) == 0 for one in map_shapes(shapes, np.empty(0), cores, preload=False))
+    assert loads.hbm_words(shapes, np.array([64])).shape == (0, 1)
