@@ -116,22 +116,21 @@ def _ours(rows: Rows) -> frozenset[int]:
     return frozenset(i for i, row in enumerate(rows) if row[1] != "paper")
 
 
-def utilisation_sheet(beside: Beside) -> Sheet:
-    """Table of MFU and time per batch: ours, printed, and implied by the printed MFU."""
+def utilisations(beside: Beside) -> pd.DataFrame:
+    """Best rows of workloads on printed designs, with MFU, time and speed-up printed or implied by it."""
     rows, speedups = [], printed_speedups(beside)
     for model, (kind, design) in product(beside.inputs.study.models, beside.designs.items()):
         row = row_of(beside.results, model, design)
         if row is not None:
             theirs = beside.mfu(model, kind)
-            rows.append(
-                {
-                    **row,
-                    "theirs": theirs or nan,
-                    "implied_s": implied_s(beside, row, kind, theirs) or nan,
-                    "printed_speedup": speedups.get((model, design), 0.0),
-                }
-            )
-    return WORDS.sheet("utilisation", pd.DataFrame(rows), source=beside.source("mfu"))
+            found = {"theirs": theirs or nan, "implied_s": implied_s(beside, row, kind, theirs) or nan}
+            rows.append({**row, **found, "printed_speedup": speedups.get((model, design), 0.0)})
+    return pd.DataFrame(rows)
+
+
+def utilisation_sheet(beside: Beside) -> Sheet:
+    """Table of MFU and time per batch: ours, printed, and implied by the printed MFU."""
+    return WORDS.sheet("utilisation", utilisations(beside), source=beside.source("mfu"))
 
 
 def peak_flops(inputs: Inputs, chip: pd.Series) -> float:
@@ -162,19 +161,20 @@ def printed_speedups(beside: Beside) -> dict[tuple[str, str], float]:
 
 def utilisation_chart(beside: Beside) -> Iterator[Chart]:
     """Yield the chart of utilisations, for workloads with a result on every printed design."""
-    ours, theirs = {}, {}
-    for model in beside.inputs.study.models:
-        rows = [row_of(beside.results, model, design) for design in beside.designs.values()]
-        found = [row["mfu_paper"] for row in rows if row is not None]
-        if len(found) == len(rows):
-            ours[model] = dict(zip(beside.designs.values(), found, strict=True))
-            printed = {design: beside.mfu(model, kind) for kind, design in beside.designs.items()}
-            theirs[model] = {design: value for design, value in printed.items() if value is not None}
-    if theirs:
-        tables = (pd.DataFrame.from_dict(of, orient="index") for of in (ours, theirs))
+    rows, designs = utilisations(beside), list(beside.designs.values())
+    if len(rows):
+        rows = rows.groupby("model").filter(lambda mine: len(mine) == len(designs))
+    if len(rows):
+        models = list(rows["model"].unique())
+        tables = (
+            rows.pivot(index="model", columns="design", values=of).reindex(index=models, columns=designs)
+            for of in OF
+        )
         yield WORDS.chart("utilisation", "utilisation", partial(charts.utilisations, *tables))
 
 
+OF = "mfu_paper", "theirs"
+"""Columns with our and with printed utilisations."""
 SIZES = {
     "layers": ("{layers}", "{layers}"),
     "operators of a block": ("{operators}", "{operators}"),
