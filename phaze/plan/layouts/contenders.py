@@ -11,7 +11,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.plan.layouts.bounds import LayoutBounds
 from phaze.plan.layouts.distinct import DistinctPlans
-from phaze.plan.layouts.division_search import DivisionSearch
+from phaze.plan.layouts.division_search import DivisionSearch, FoundDivision
 from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import PlannedLayout
@@ -58,6 +58,8 @@ class Contenders:
     _whole: dict[int, int] = field(default_factory=dict)
     """Layouts without recompute, with the index of the same layout with recompute of any layers."""
     _flows: dict[bytes, list[Flow]] = field(default_factory=dict)
+    _splits: dict[tuple[int, int], FoundDivision] = field(default_factory=dict)
+    """Best pipeline splits by ranks and chunks, with their step times."""
     _ready: list[DivisionSearch] = field(default_factory=list)
     """Searches with a linear program in memory, most recent first."""
 
@@ -112,17 +114,22 @@ class Contenders:
             place: whole[family] for place, family, word in each if word == "none" and family in whole
         }
 
-    def begun(self, contender: LayoutContender) -> DivisionSearch:
-        """Search over the pipeline splits of a contender, started with a first split."""
+    def begun(self, contender: LayoutContender, *, simple: bool = False) -> DivisionSearch:
+        """Search over the pipeline splits of a contender, started with first splits, see `guess`."""
         if contender.search is None:
             place = contender.place
             divided = self.question.divided(self.grid.layout(place), self.grid.schedule_of(place))
             limit_bytes = self.question.limit_bytes(divided.layout)
+            known = self._splits.get((divided.layout.pp, divided.layout.vp))
             contender.search = DivisionSearch(
-                divided, limit_bytes, self.distinct.longest_s, flows=self._flows
+                divided,
+                limit_bytes,
+                self.distinct.longest_s,
+                flows=self._flows,
+                like=known.division if known else None,
             )
             self.looked_at.append(contender)
-            contender.search.guess()
+            contender.search.guess(simple=simple)
             contender.exact = contender.search.done
             self._note(contender)
         return contender.search
@@ -186,6 +193,10 @@ class Contenders:
     def _note(self, contender: LayoutContender) -> None:
         search = contender.search
         if search is not None and search.found is not None:
+            shape = search.divided.layout.pp, search.divided.layout.vp
+            known = self._splits.setdefault(shape, search.found)
+            if search.found.time_s < known.time_s:
+                self._splits[shape] = search.found
             plan = PlannedLayout(search.divided, search.found)
             if self.distinct.note(int(self.families.family[contender.place]), plan):
                 self.on_better(plan)

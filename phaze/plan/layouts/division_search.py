@@ -94,6 +94,8 @@ class DivisionSearch:
     """True if whole layers cannot raise it either."""
     flows: dict[bytes, list[Flow]] = field(default_factory=dict)
     """Known flows by events of a step, also of other layouts; the first suits all pipeline splits."""
+    like: Division | None = None
+    """Best known pipeline split of another layout with as many ranks and chunks, if any."""
     branches: bool = True
     """True if limits on the layers of single stages may raise the bound further."""
     _work: Work = field(default_factory=Work)
@@ -163,15 +165,17 @@ class DivisionSearch:
         """Number of simulated pipeline splits."""
         return len(self._tried)
 
-    def guess(self) -> None:
-        """Simulate an even pipeline split; all splits if there are few."""
+    def guess(self, *, simple: bool = True) -> None:
+        """Simulate an even pipeline split and a known good one, `simple` ones too; all splits if few."""
         few = list(islice(all_divisions(self.divided), FEW + 1))
         if len(few) <= FEW:
             for division in few:
                 self._measure(division)
             self.bound_s, self.done = (self.found.time_s if self.found else inf), True
         else:
-            for blocks in dict.fromkeys([even_blocks(self.divided), *by_chunks(self.divided)]):
+            good = by_chunks(self.divided) if simple else []
+            good += [self.like.blocks] if self.like else []
+            for blocks in dict.fromkeys([even_blocks(self.divided), *good]):
                 self._try(blocks, (0,) * self.divided.count)
 
     def relax(self, enough_s: float) -> None:

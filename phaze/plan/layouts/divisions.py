@@ -25,8 +25,9 @@ from phaze.pipeline.timeline import Timeline
 from phaze.plan.given import Lowering
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.stage_costs import pipeline_of, stage_cost
-from phaze.runtimes.rules import ENDS
 
+MOST_FEWER = 4
+"""Maximum number of layers by which the ends of a pipeline together are shorter than other stages."""
 MOVES = 300
 """Maximum number of simulated neighbours of a pipeline split."""
 Place = Literal["first", "middle", "last", "whole"]
@@ -301,21 +302,23 @@ def even_division(divided: DividedLayout) -> Division:
 
 
 def by_chunks(divided: DividedLayout) -> list[Numbers]:
-    """Pipeline splits with equal counts on all ranks, where some chunks have one more layer.
+    """Pipeline splits with equal counts on all ranks, where some consecutive chunks have one more layer.
 
-    The longer chunks are consecutive, from the first or the second chunk on. Empty if layers, embedding and
-    head do not divide by the ranks.
+    Only the first and the last stage have fewer layers, as many as equal counts require. Empty if these are
+    more than `MOST_FEWER`.
     """
     depth, chunks = divided.layout.pp, divided.layout.vp
-    if chunks == 1 or divided.order.mixed or (divided.layers + ENDS) % depth:
-        return []
-    few, more = divmod((divided.layers + ENDS) // depth, chunks)
+    fewer = -divided.layers % depth
+    few, more = divmod((divided.layers + fewer) // depth, chunks)
     found = []
-    for first in range(min(2, chunks - more) if few and more else 0):
-        blocks = np.full((chunks, depth), few)
-        blocks[first : first + more] += 1
-        blocks[[0, -1], [0, -1]] -= 1
-        found.append(tuple(blocks.ravel().tolist()))
+    if chunks > 1 and few and fewer <= MOST_FEWER:
+        for longer, at_start in product(range(chunks - more + 1 if more else 1), range(fewer + 1)):
+            blocks = np.full((chunks, depth), few)
+            blocks[longer : longer + more] += 1
+            blocks[0, 0] -= at_start
+            blocks[-1, -1] -= fewer - at_start
+            if blocks.min() >= 0:
+                found.append(tuple(blocks.ravel().tolist()))
     return found
 
 

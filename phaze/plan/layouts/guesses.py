@@ -30,6 +30,10 @@ ALIKE = ("pp", "vp", "tp", "cp", "microbatch", "zero")
 """Fields by which families are grouped; one family per group is simulated."""
 FIRST = 30
 """Groups of families of which one is simulated."""
+SPLIT = ("pp", "vp", "tp", "cp", "ep", "microbatch")
+"""Fields by which open families are grouped; one family per group is simulated."""
+MOST_UNDECIDED = 100
+"""Groups of open families of which one is simulated."""
 MOST_TRIED = 3
 """Layouts of a family that are simulated, until one fits."""
 
@@ -138,6 +142,17 @@ class Guesses:
             for family in some.tolist():
                 self.begin(family, self.contenders.enough_s, MOST_TRIED)
 
+    def undecided(self) -> None:
+        """Simulate the open family with the smallest bound of each group, among those that may be faster.
+
+        Families of a group have the same `SPLIT` fields.
+        """
+        grid, bounds = self.contenders.grid, self.contenders.bounds
+        order = bounds.in_order(bounds.time_s < self.contenders.enough_s)
+        groups = first_of_each(order, *(getattr(grid, name) for name in SPLIT))[:MOST_UNDECIDED]
+        for family in self.families.family[groups].tolist():
+            self.begin(family, self.contenders.enough_s, MOST_TRIED)
+
     def begin(self, families: int | Ints, most_s: float = inf, most: int | None = None) -> bool:
         """Simulate layouts of open families by increasing bound, until one fits; True if one does.
 
@@ -150,7 +165,7 @@ class Guesses:
             if bounds_s[at] >= most_s:
                 break
             one = self.contenders.at(int(places[at]))
-            if self.contenders.begun(one).found:
+            if self.contenders.begun(one, simple=True).found:
                 found, most_s = True, min(most_s, one.time_s)
                 if most is None:
                     break

@@ -127,7 +127,9 @@ class LayoutSearch:
             return
         self._open()
         self._fill(10 * wanted)
+        self.guesses.undecided()
         self._bound_shapes()
+        self.guesses.undecided()
         self._look_at_kinds()
         self._limit = self._close(self.most_work, MOST_LOOKED_AT)
         self._begin_undecided()

@@ -14,6 +14,7 @@ from phaze.plan.layouts.divisions import (
     Division,
     all_divisions,
     blocks_at,
+    by_chunks,
     even_blocks,
     even_division,
 )
@@ -53,6 +54,24 @@ def test_even_blocks_differ_by_one_and_leave_room_at_the_ends() -> None:
     assert even_blocks(divided(pp=2)) == (3, 2)
     assert even_blocks(divided(pp=4)) == (1, 2, 1, 1)
     assert even_blocks(divided("interleaved", pp=2, vp=3)) == (1, 1, 1, 1, 1, 0)
+
+
+def test_splits_by_chunks_are_equal_on_all_ranks_but_at_the_ends() -> None:
+    """5 layers on 2 ranks: 3 each, of which the ends together have one fewer."""
+    assert by_chunks(divided(pp=2)) == []
+    assert {*by_chunks(divided("interleaved", pp=2, vp=2))} == {
+        (2, 2, 1, 0), (1, 2, 1, 1), (1, 1, 2, 1), (0, 1, 2, 2),
+    }  # fmt: skip
+    assert {*by_chunks(divided("interleaved", pp=2, vp=3))} == {(1, 1, 1, 1, 1, 0), (0, 1, 1, 1, 1, 1)}
+    mixed = SmallCase("deepseek-v3", 61, 4096, devices=64, hbm_gib=80.0).question("megatron")
+    one = mixed.divided(Layout(pp=8, vp=3, ep=8), "interleaved")
+    splits = by_chunks(one)
+    assert (2,) * 8 + (3,) * 15 + (1,) in splits
+    for split in splits:
+        of_ranks = np.array(split).reshape(3, 8).sum(axis=0)
+        assert sum(split) == one.layers
+        assert len({*of_ranks[1:-1].tolist()}) == 1
+        assert (of_ranks <= of_ranks[1]).all()
 
 
 def test_all_divisions_are_those_of_the_brute_force() -> None:
