@@ -15,9 +15,8 @@ from phaze.papers.parmesan.build import parmesan_paper
 from phaze.papers.parmesan.inputs import MapInputs
 from phaze.papers.phaze.beside import Beside
 from phaze.papers.phaze.build import phaze_paper
-from phaze.papers.phaze.published import Published
 from phaze.papers.piper.build import PlanInputs, piper_paper
-from phaze.papers.publications import KINDS
+from phaze.papers.publications import KINDS, Published
 from phaze.report.inputs import DetailFiles, Inputs
 from phaze.report.report import write_report
 from phaze.search.winners import Outcome

@@ -5,7 +5,7 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import logged
 from phaze.papers.palm.besides import besides
-from phaze.papers.palm.published import PublishedTiled
+from phaze.papers.publications import PublishedTiled
 from phaze.spec.files import FOLDER
 from phaze.spec.tiled_study import PrintedTable
 

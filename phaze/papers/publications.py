@@ -1,18 +1,309 @@
-"""Publications of a study, read and validated before any job is planned."""
+"""Printed results of papers, one noun for each part of a study, validated before any job is planned."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Annotated, Literal, Self, get_args
 
-from phaze.papers.palm.published import PublishedTiled
-from phaze.papers.parmesan.published import PublishedMaps
-from phaze.papers.phaze.published import Published
-from phaze.papers.piper.published import PublishedPlans
-from phaze.papers.publication import Publication
+from pydantic import AfterValidator, Field, model_validator
+
+from phaze.papers.publication import Columns, Publication
+from phaze.spec.architecture import Architecture
 from phaze.spec.files import FOLDER, named_file
+from phaze.spec.names import Partitioner
+from phaze.spec.noun import Noun
 from phaze.spec.study import Study
+from phaze.spec.values import Chip, Name, Positive, PositiveInt
 
 Plain = dict[str, object]
+Share = Annotated[float, Field(gt=0, le=1)]
+Size = Literal[
+    "layers", "operators", "parameter_bytes", "activation_bytes", "tensor_flops", "vector_flops"
+]  # fmt: skip
+"""Printed size of a model: layers, operators and weights of a layer, and activations and FLOPs of all."""
+
+
+class PublishedArchitecture(Architecture):
+    """Printed accelerator: cores, buffers, memory."""
+
+    name: Chip = "printed"
+    """Printed accelerators have no name of their own."""
+    pe_vc: PositiveInt
+    """Lanes of a vector core."""
+    hbm_gib: Positive
+    """HBM capacity."""
+
+
+class PublishedPlacement(Noun):
+    """Printed placement."""
+
+    pipeline: PositiveInt
+    """Pipeline depth p."""
+    data: PositiveInt
+    """Data parallel width d."""
+    tensor: PositiveInt
+    """Tensor model parallel width t."""
+    microbatch: PositiveInt
+    """Samples in a microbatch."""
+    recompute: bool
+    """True if activations are recomputed."""
+
+
+class PublishedMfu(Noun):
+    """Printed model FLOPs utilisation, as a fraction."""
+
+    baseline_expert: Share
+    """Baseline accelerator with the experts' placement."""
+    baseline: Share
+    """Baseline accelerator with the searched placement."""
+    common: Share
+    """Common accelerator with the searched placement."""
+
+
+class PublishedWorkload(Noun):
+    """Printed results of one workload."""
+
+    label: str
+    """Name of the workload in the publication."""
+    architecture: PublishedArchitecture | None = None
+    """Best accelerator for this workload."""
+    placement: PublishedPlacement | None = None
+    """Placement on the best accelerator."""
+    mfu: PublishedMfu | None = None
+    """Model FLOPs utilisation."""
+    complexity: (
+        Annotated[dict[Size, PositiveInt | Positive], Field(min_length=len(get_args(Size)))] | None
+    ) = None
+    """Sizes of the model."""
+
+
+class PublishedHeadline(Noun):
+    """Geometric means of the speed-ups over the workloads."""
+
+    per_model: Positive
+    """Per-model accelerators over the baseline with the experts' placement."""
+    common: Positive
+    """Common accelerator over the baseline with the experts' placement."""
+    common_over_baseline: Positive
+    """Common accelerator over the baseline with the searched placement."""
+    common_over_family: Positive
+    """Common accelerator over the accelerators of `compared_family` with the searched placement."""
+    compared_family: str
+    """Family of named accelerators that `common_over_family` compares with."""
+
+
+class Published(Publication):
+    """Published results of Phaze, or of another publication about accelerators for models."""
+
+    families: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Families of named accelerators: the accelerator designed for each workload, by workload."""
+    workloads: dict[str, PublishedWorkload] = Field(default_factory=dict)
+    """Printed results by workload."""
+    baseline: str | None = None
+    """Named architecture that printed speed-ups and utilisations refer to; default: any.
+
+    They are not compared with a study that has another baseline.
+    """
+    common: PublishedArchitecture | None = None
+    """Common accelerator."""
+    headline: PublishedHeadline | None = None
+    """Geometric means."""
+    walks: dict[str, dict[Annotated[int, Field(gt=0)], str]] = Field(default_factory=dict)
+    """Accelerator chosen by the walk down the areas, by workload and hysteresis level."""
+
+
+OUT_OF_MEMORY = "OOM"
+_PRINTED = re.compile(r"\d+(\.\d+)?|OOM")
+
+
+def _as_printed(text: str) -> str:
+    if not _PRINTED.fullmatch(text):
+        raise ValueError("must be a number as printed, or OOM")
+    return text
+
+
+Printed = Annotated[str, AfterValidator(_as_printed)]
+"""Time with its printed digits, or OOM."""
+
+
+class PrintedPlan(Noun):
+    """Row of a printed table of plans."""
+
+    devices: PositiveInt
+    """Number of devices."""
+    memory_gib: Positive
+    """Memory of a device."""
+    piper: Printed
+    """Time per sample of Piper's plan."""
+    equi: Printed
+    """Time per sample of the best equal stages."""
+
+
+class PublishedPlans(Publication):
+    """Published plans of Piper."""
+
+    table: dict[Name, tuple[PrintedPlan, ...]] = Field(default_factory=dict)
+    """Printed rows, by input (Table 1)."""
+
+
+Mapping = Literal["cs-map", "p2p-map", "ours"]
+PrintedPartitions = dict[Partitioner, dict[Mapping, dict[str, Positive]]]
+"""Speed-ups by partitioner, mapping and shape SxR."""
+
+
+class PublishedMaps(Publication):
+    """Published results of Parmesan: speed-ups by mapping and partitioning."""
+
+    over_consecutive: dict[Name, dict[str, Positive]] = Field(default_factory=dict)
+    """Speed-up over CS map by topology and shape SxR."""
+    over_heuristics: dict[Name, dict[str, Positive]] = Field(default_factory=dict)
+    """Speed-up over the better of CS map and p2p map by topology and shape SxR."""
+    over_first: dict[Name, PrintedPartitions] = Field(default_factory=dict)
+    """Speed-up over PipeDream's partition with CS map by graph, partitioner, mapping and shape SxR."""
+    over_clusters: dict[Name, dict[str, Positive]] = Field(default_factory=dict)
+    """Speed-up by refinement over clusters alone, with the same mapping, by graph and shape SxR."""
+
+
+class PrintedWafer(Noun):
+    """Row of PALM's Table VII, with the measured run behind the reference figure."""
+
+    palm: Positive
+    """Samples per second simulated by PALM's authors."""
+    printed: Positive
+    """Reference samples per second in the paper, scaled by its authors from GPUs to the wafer."""
+    gpus: PositiveInt
+    """GPUs of the measured run."""
+    batch: PositiveInt
+    """Samples in the batch of the measured run."""
+    measured_s: Positive
+    """Time per batch of the measured run, from its published FLOP/s, with attention and vocabulary."""
+
+
+class MeasuredRun(Noun):
+    """Training run on GPUs, with its measured time per batch."""
+
+    measured_s: Positive
+    """Time per batch of the measured run, from its published FLOP/s."""
+    run: dict[str, int | str]
+    """Settings of the run, as in a table of measured runs."""
+
+
+class PrintedRun(MeasuredRun):
+    """Row of PALM's Table IV, with the measured run behind the reference figure."""
+
+    palm: Positive
+    """Sequences per second simulated by PALM's authors."""
+    printed: Positive
+    """Reference sequences per second in the paper, without attention and vocabulary."""
+
+
+class RatioReading(Noun):
+    """Interpretation of a kind of ratio in PALM's Table I."""
+
+    kind: Literal["sram-to-compute", "hops-to-memory", "links-to-memory"]
+    """SRAM per 16-bit peak, most hops to DRAM, or link over DRAM bandwidth."""
+    ours: Columns
+    """Ratio of figures of a system, by their names in `phaze.papers.palm.besides`."""
+    reading: str
+    """Description of numerator and denominator."""
+
+
+class PrintedRatio(Noun):
+    """Ratio in PALM's Table I."""
+
+    system: Name
+    """Name of a file in config/systems."""
+    of: Name
+    """Numerator and denominator, one of `ratio_readings`."""
+    published: Positive
+    """Printed ratio, with digits truncated."""
+    inputs: tuple[Positive, Positive] | None = None
+    """Numerator and denominator that the paper seems to use; None if no figures fit."""
+    explanation: str = ""
+    """Reason for the difference from ours; empty if only digits differ."""
+
+
+class PrintedInference(Noun):
+    """Row of PALM's Table V, or one interpretation of a row."""
+
+    model: Name
+    """Name of a spec in config/models."""
+    numbers: Literal["half", "int8"]
+    """Compute precision: 16-bit floating point, or 8-bit integers at the tile's rate."""
+    sequence: PositiveInt = 1
+    """Tokens in a sample."""
+    published: Positive
+    """Published samples per second of the chip."""
+    palm: Positive
+    """Samples per second simulated by PALM's authors."""
+    fetched: tuple[Literal["own", "shared"], ...] = ("own", "shared")
+    """Allowed ways to fetch weights: whole by every replica, or one shard per replica and an all-gather."""
+    explanation: str = ""
+    """Reason for the difference from ours."""
+
+
+class ProgramRun(Noun):
+    """Results of the authors' program for figures of the paper."""
+
+    source: str
+    """Location of the program, and the way it was run."""
+    microbatches: PositiveInt
+    """Microbatches per batch that the program runs."""
+    wafer: dict[str, dict[Name, Positive]]
+    """Samples per second for Table VII by version of the program and model."""
+    best_tensor: dict[Name, PositiveInt]
+    """Tensor-parallel ranks of the program's fastest split, by model (Figure 10)."""
+    gaps: dict[Name, Positive]
+    """Throughput of the best split and mapping over the worst, by model (Section V.B)."""
+
+
+class PublishedTiled(Publication):
+    """Published results of PALM."""
+
+    gpu_flops: Positive
+    """Peak FLOP/s of a GPU of the measured runs."""
+    wafer: dict[Name, PrintedWafer] = Field(default_factory=dict)
+    """Table VII by model."""
+    gpus: dict[Name, PrintedRun] = Field(default_factory=dict)
+    """Table IV by model."""
+    other_runs: dict[Name, MeasuredRun] = Field(default_factory=dict)
+    """Measured runs of the same source that are not in Table IV; a constant is fitted on them."""
+    ratio_readings: dict[Name, RatioReading] = Field(default_factory=dict)
+    """Interpretations of Table I."""
+    ratios: tuple[PrintedRatio, ...] = ()
+    """Table I."""
+    inference: tuple[PrintedInference, ...] = ()
+    """Table V."""
+    program: ProgramRun | None = None
+    """Results of the authors' program, which differ from the printed ones."""
+    best_tensor: dict[Name, PositiveInt] = Field(default_factory=dict)
+    """Tensor-parallel ranks of the split with the highest throughput, by model (Figure 10)."""
+    least_occupancy: dict[Name, PositiveInt] = Field(default_factory=dict)
+    """Tensor-parallel ranks of the split with the lowest link occupancy, by model (Figure 9)."""
+    optimum: Positive
+    """N_m with minimum communication (Equation 6)."""
+    gap: Positive
+    """Minimum ratio of best to worst throughput over mappings and splits (Section V.B)."""
+    congestion_five: Positive
+    """Relative underestimate of a formula for five tasks of 8 MB (Figure 7)."""
+    congestion_most: Positive
+    """Maximum relative underestimate of a formula (Figure 7)."""
+    gains: dict[Literal["ring", "broken ring"], Positive]
+    """Speed-up of strategy 1 if groups form rings, and of strategy 2 if they do not (Figure 12)."""
+
+    @model_validator(mode="after")
+    def _readings_are_known(self) -> Self:
+        if unknown := {ratio.of for ratio in self.ratios} - {*self.ratio_readings}:
+            raise ValueError(
+                f"ratios: of must be one of {', '.join(self.ratio_readings)}, got {min(unknown)}"
+            )
+        return self
+
+    @property
+    def palm(self) -> dict[str, float]:
+        """Samples per second of Table VII simulated by PALM's authors, by model."""
+        return {model: row.palm for model, row in self.wafer.items()}
 
 
 KINDS: dict[str, type[Publication]] = {

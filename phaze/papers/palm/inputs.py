@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.papers.claims import Function
-from phaze.papers.palm.published import PrintedWafer, PublishedTiled
+from phaze.papers.publications import PrintedWafer, PublishedTiled
 from phaze.report.cases import TiledCases
 from phaze.report.words import join, percent, times
 

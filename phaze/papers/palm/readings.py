@@ -12,7 +12,7 @@ from phaze.base.units import digits
 from phaze.papers.claims import claims_on
 from phaze.papers.page import words_of
 from phaze.papers.palm.inputs import FUNCTIONS, TiledInputs
-from phaze.papers.palm.published import PublishedTiled
+from phaze.papers.publications import PublishedTiled
 from phaze.papers.scores import mean_error, relative_errors
 from phaze.report.document import Sheet
 from phaze.report.words import join

@@ -15,7 +15,6 @@ from phaze.cost.network.topologies import make_network
 from phaze.map.speed_ups import POINT, shapes_of, speed_ups, steps
 from phaze.papers.page import Paper, checked, paper_of, part, words_of
 from phaze.papers.parmesan.inputs import MapInputs, shape_names, step_of
-from phaze.papers.parmesan.published import Mapping
 from phaze.papers.parmesan.readings import (
     about,
     cluster_blocks,
@@ -24,6 +23,7 @@ from phaze.papers.parmesan.readings import (
     read_figures,
     reading_blocks,
 )
+from phaze.papers.publications import Mapping
 from phaze.papers.scores import geometric_mean
 from phaze.report import map_charts
 from phaze.report.case_checks import MAP_CHECKS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from phaze.papers.parmesan.published import PublishedMaps
+from phaze.papers.publications import PublishedMaps
 from phaze.report.cases import MapCases
 from phaze.spec.map_study import MapCase
 

@@ -14,7 +14,7 @@ from phaze.base.units import MIB
 from phaze.cost.utilisation import peak_flops_per_s
 from phaze.papers.claims import check_claims
 from phaze.papers.page import words_of
-from phaze.papers.phaze.published import Published, PublishedArchitecture, PublishedWorkload
+from phaze.papers.publications import Published, PublishedArchitecture, PublishedWorkload
 from phaze.report import charts
 from phaze.report.document import Block, Chart, Sheet
 from phaze.report.inputs import Inputs

@@ -26,8 +26,8 @@ from phaze.papers.phaze.beside import (
     utilisation_sheet,
     walk_sheets,
 )
-from phaze.papers.phaze.published import PublishedWorkload
 from phaze.papers.phaze.readings import in_words, reading_figures, reading_scores, readings
+from phaze.papers.publications import PublishedWorkload
 from phaze.report.anatomy import layer_counts, limits_of, point_of, shares_of_limits, with_estimates
 from phaze.report.document import Block, Heading, Items
 from phaze.report.inputs import Inputs, Only, Slicing

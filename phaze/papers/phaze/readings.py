@@ -14,7 +14,7 @@ import pandas as pd
 
 from phaze.papers.page import words_of
 from phaze.papers.phaze.beside import Beside
-from phaze.papers.phaze.published import Published
+from phaze.papers.publications import Published
 from phaze.papers.scores import geometric_mean, rms_factor
 from phaze.report.document import Block, Heading, Items, Prose, Sheet
 from phaze.report.inputs import Inputs

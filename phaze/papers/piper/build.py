@@ -12,7 +12,7 @@ import pandas as pd
 
 from phaze.papers.claims import Function, check_claims
 from phaze.papers.page import Paper, checked, paper_of, part, words_of
-from phaze.papers.piper.published import OUT_OF_MEMORY, PublishedPlans
+from phaze.papers.publications import OUT_OF_MEMORY, PublishedPlans
 from phaze.report import plan_charts
 from phaze.report.case_checks import PLAN_CHECKS
 from phaze.report.cases import PlanCases, considered, read_curve

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from phaze.base.errors import PhazeError
-from phaze.papers.piper.published import PublishedPlans
+from phaze.papers.publications import PublishedPlans
 from phaze.spec.config import load_settings
 from phaze.spec.files import FOLDER
 from phaze.spec.planning import PlanCase, PlanStudy

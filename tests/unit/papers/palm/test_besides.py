@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from phaze.papers.palm.besides import SEEN, UNSEEN, besides
-from phaze.papers.palm.published import MeasuredRun, PublishedTiled
+from phaze.papers.publications import MeasuredRun, PublishedTiled
 
 PALM = PublishedTiled.from_file(Path("config/published/palm-2024.yaml"))
 SMALL: dict[str, int | str] = {

@@ -10,7 +10,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.papers.palm.besides import MOST, inference_row, load_printed, reading_of
-from phaze.papers.palm.published import PrintedInference
+from phaze.papers.publications import PrintedInference
 from phaze.spec.models import load_model_named
 from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.inference import (

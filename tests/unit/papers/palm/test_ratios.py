@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from phaze.papers.palm.besides import load_printed, ratios_beside
-from phaze.papers.palm.published import PrintedRatio
+from phaze.papers.publications import PrintedRatio
 
 PUBLISHED = load_printed()
 PRINTED = PUBLISHED.ratios

@@ -13,8 +13,8 @@ import pytest
 from phaze.papers.page import build_page
 from phaze.papers.palm.build import palm_paper, undominated
 from phaze.papers.palm.inputs import TiledInputs
-from phaze.papers.palm.published import PublishedTiled
 from phaze.papers.palm.readings import WAFER, fewest_microbatches, tabulate_readings
+from phaze.papers.publications import PublishedTiled
 from phaze.report.case_checks import TILED_CHECKS
 from phaze.report.document import Items
 from phaze.report.report import write_report

@@ -10,7 +10,7 @@ from phaze.map.speed_ups import speed_ups, steps
 from phaze.papers.page import build_page
 from phaze.papers.parmesan.build import parmesan_paper
 from phaze.papers.parmesan.inputs import MapInputs
-from phaze.papers.parmesan.published import PublishedMaps
+from phaze.papers.publications import PublishedMaps
 from phaze.papers.scores import geometric_mean, mean_factor, rms_factor
 from phaze.report.document import Sheet
 from phaze.spec.map_study import Maps

@@ -13,8 +13,8 @@ import pytest
 from phaze.papers.page import Paper
 from phaze.papers.parmesan.build import parmesan_paper
 from phaze.papers.parmesan.inputs import MapInputs
-from phaze.papers.parmesan.published import PublishedMaps
 from phaze.papers.parmesan.readings import read_figures
+from phaze.papers.publications import PublishedMaps
 from phaze.report.document import Items, Sheet
 from phaze.spec.map_study import Maps
 from phaze.tables import Mappings

@@ -3,7 +3,7 @@
 import pytest
 
 from phaze.papers.phaze.beside import Beside
-from phaze.papers.phaze.published import Published
+from phaze.papers.publications import Published
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.spec.files import FOLDER

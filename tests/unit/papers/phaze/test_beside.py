@@ -22,7 +22,7 @@ from phaze.papers.phaze.beside import (
     walk_sheets,
 )
 from phaze.papers.phaze.build import phaze_paper, reasons
-from phaze.papers.phaze.published import Published
+from phaze.papers.publications import Published
 from phaze.report.document import Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Details, Inputs, Only, Slicing
