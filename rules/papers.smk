@@ -16,7 +16,7 @@ PAPER_INPUTS = {
         "readings": readings(),
     },
     "plans": {table: case_tables(f"<results>/{table}") for table in ("cases", "pipelines", "curves")},
-    "maps": {table: mapped(table) for table in MAP_TABLES},
+    "maps": {table: mapped(table) for table in ("mappings", "search_gaps")},
     "tiled": {
         **{
             table: tiled_tables(f"<results>/{table}") for table in ("tiled_runs", "tiled_jobs", "tiled_links")
@@ -29,7 +29,7 @@ PAPER_INPUTS = {
 PAPER_TABLES = {
     "report": ("claims", "reading_figures", "reading_scores"),
     "plans": ("cases", "pipelines", "curves", "case-claims", "case-checks"),
-    "maps": ("mappings", "speed-ups", "figures-read", "map-checks"),
+    "maps": ("mappings", "speed-ups", "figures-read", "search-gaps", "map-checks"),
     "tiled": (
         "tiled_runs",
         "tiled_jobs",

@@ -269,7 +269,6 @@ def own_tables(folder, name, shard=None):
 
 MAP_TABLES = {
     "mappings": "<results>/mappings",
-    "mapped_devices": "<results>/mapped-devices",
     "search_gaps": "<results>/search-gaps",
 }
 MAP_JOBS = MAPS.searches([case for case in MAPS.cases if case not in MAPS.showing("gaps")])

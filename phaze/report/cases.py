@@ -52,9 +52,6 @@ class MapCases:
 
     study: Maps
     mappings: pd.DataFrame
-    mapped_devices: pd.DataFrame
-    search_gaps: pd.DataFrame | None = None
-    """Of cases that are shown as gaps."""
 
     def of(self, show: str) -> Iterator[tuple[str, MapCase]]:
         """The cases that are shown so."""

@@ -1,4 +1,4 @@
-"""Charts of mappings: bandwidths between devices, devices of each stage, samples per second."""
+"""Chart of mappings: bandwidths between the devices of the stages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.report.style import AMBER, BLUE, GREY, TEAL
-from phaze.report.vega import BY_LINE, WIDTH, panels
+from phaze.report.vega import panels
 
 SQUARE, MOST_CELLS = 220, 64
 """Height of a matrix in pixels, and its maximum number of rows."""
-BAR = 11
-"""Height of a bar in pixels."""
 WAY_NAMES = {
     "cs-map": "CS map",
     "p2p-map": "p2p map",
@@ -26,12 +23,6 @@ WAY_NAMES = {
     "exact": "search, both",
     "local-search": "local search",
 }
-
-
-def bandwidths(networks: dict[str, DeviceNetwork]) -> alt.TopLevelMixin:
-    """Draw Figure 10: the bandwidth between any two devices of each topology."""
-    matrices = {label: network.bandwidth_bytes_per_s for label, network in networks.items()}
-    return panels(_matrices(matrices), "panel", _cells("devices"), height=SQUARE, own="xy")
 
 
 def mappings(network: DeviceNetwork, devices: pd.DataFrame, width: int | None = None) -> alt.TopLevelMixin:
@@ -88,27 +79,3 @@ def _runs(values: Floats) -> pd.DataFrame:
     last = np.where(np.append(row[1:], -1) == row, np.append(first[1:], 0), len(means))
     places = {"first": edges[first], "last": edges[last], "row": edges[row], "below": edges[row + 1]}
     return pd.DataFrame({**places, "bandwidth": means[row, first]}).dropna()
-
-
-def throughputs(rows: pd.DataFrame, samples: pd.Series) -> alt.TopLevelMixin:
-    """Draw Figure 4: samples per second of each pipeline shape with CS map, p2p map, and ours."""
-    shown = {"cs-map": GREY, "p2p-map": AMBER, "by-sizes": TEAL, "ours": BLUE}
-    names = {**WAY_NAMES, "by-sizes": "search, by sizes", "ours": "ours"}
-    shapes = [f"{r.graph}\n{r.stages}x{r.replicas}, MB {r.microbatches}" for r in rows.itertuples()]
-    parts = [
-        pd.DataFrame({"shape": shapes, "way": names[way], "rate": (samples / rows[way]).to_numpy()})
-        for way in shown
-    ]
-    ways = [names[way] for way in shown]
-    chart: alt.Chart = (
-        alt.Chart(pd.concat(parts), width=WIDTH, height=BAR * len(rows) * len(shown))
-        .mark_bar()
-        .encode(
-            alt.X("rate:Q", title="samples per second"),
-            alt.Y("shape:N", title=None, sort=None, axis=alt.Axis(labelExpr=BY_LINE)),
-            alt.YOffset("way:N", sort=ways),
-            alt.Color("way:N", sort=ways, scale=alt.Scale(domain=ways, range=[*shown.values()])),
-            tooltip=["shape:N", "way:N", alt.Tooltip("rate:Q", title="samples/s", format=".4~g")],
-        )
-    )
-    return chart

@@ -140,7 +140,7 @@ class MapCase(Noun):
     show: Literal["partitioners", "topologies", "throughput", "clusters", "gaps"]
     """Content: speed-ups over the first partitioner with CS map (Tables I, II, IV); speed-ups by topology
     (Tables III, VI); samples per second (Figure 4); by K (Figure 5); or the local search alone, compared with
-    optima and bounds.
+    optima and bounds. The page of the papers has printed speed-ups, tables `mappings` and `search-gaps` all.
     """
     partitioners: tuple[Partitioner, ...] = Field(("full",), min_length=1)
     """Partitioners."""

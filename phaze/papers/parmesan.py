@@ -1,0 +1,278 @@
+"""Section of the Parmesan paper: printed speed-ups beside ours, under each reading of its open points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.units import digits
+from phaze.map.speed_ups import speed_ups, steps
+from phaze.papers.page import Paper, checked, paper_of, part, words_of
+from phaze.papers.publications import PublishedMaps
+from phaze.papers.scores import geometric_mean, mean_factor
+from phaze.report.case_checks import MAP_CHECKS
+from phaze.report.cases import MapCases
+from phaze.report.document import Block, Items, Prose, Section, Sheet
+from phaze.spec.map_study import MapCase, MapReading, Search
+from phaze.spec.topology import MeshOrTorus, RandomBlocks, UniformDist
+from phaze.tables import FiguresRead, Mappings, SearchGaps, SpeedUps
+
+Row = dict[str, object]
+WORDS = words_of("parmesan")
+
+OWN: dict[Search, str] = {"ours": "ours", "authors": "paper"}
+"""Column of `phaze.map.speed_ups.steps` with the result of a search."""
+OVER = {"over-consecutive": "cs-map", "over-heuristics": "heuristics"}
+"""Baseline column of `phaze.map.speed_ups.steps`, by speed-up by topology."""
+FIRST = "pipedream"
+"""Partitioner that, with CS map, is the baseline of printed speed-ups by partitioner."""
+REFINED = {"refined, CS map for both (Table IV)": "cs-map", "refined, our map for each (Table IV)": "ours"}
+"""Column of `phaze.map.speed_ups.steps`, by speed-up of refinement over clusters alone."""
+FIGURES = {
+    "over-consecutive": "over CS map (Table III)",
+    "over-heuristics": "over CS and p2p map (Table VI)",
+}
+"""Display names of speed-ups by topology."""
+
+
+@dataclass(frozen=True)
+class MapInputs(MapCases):
+    """Mappings of a study, with Parmesan's publication to compare with."""
+
+    published: PublishedMaps | None = None
+    search_gaps: pd.DataFrame = field(default_factory=SearchGaps.empty)
+    """Local search alone, compared with optima and bounds; for cases with `show: gaps`."""
+
+    def subjects(self, case: MapCase) -> dict[str, str]:
+        """Display names of the topologies or graphs that a case compares."""
+        if case.show == "topologies":
+            return {topology: self.label(topology) for topology in case.topologies}
+        return {graph: self.study.graphs[graph].label for graph in case.graphs}
+
+
+def readings_of(case: MapCase) -> dict[str, MapReading]:
+    """Readings of a case; without any, our mappings of its first partition.
+
+    Empty for several graphs by topology: the printed speed-ups are of one graph.
+    """
+    if case.readings or (case.show == "topologies" and len(case.graphs) > 1):
+        return case.readings
+    return {"ours": MapReading(label="ours", partitioner=case.partitioners[0])}
+
+
+def read_figures(inputs: MapInputs) -> pd.DataFrame:
+    """Table `figures_read`: speed-ups under each reading, with the printed ones."""
+    rows = [
+        {"case": name, "reading": key, **row}
+        for show, read in (("topologies", _by_topology), ("partitioners", _by_partitioner))
+        for name, case in inputs.of(show)
+        for key, one in readings_of(case).items()
+        for row in read(inputs, case, one, _steps(inputs, name, one))
+    ]
+    return FiguresRead.check(pd.DataFrame(rows)) if rows else FiguresRead.empty()
+
+
+def _steps(inputs: MapInputs, name: str, reading: MapReading) -> pd.DataFrame:
+    """Steps of a case, by the criterion by which a reading compares mappings."""
+    return inputs.rows(name, f"{reading.judge.replace('-', '_')}_s", reading)
+
+
+def _by_topology(inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame) -> Iterator[Row]:
+    """Yield the speed-ups by topology under a reading, medians over seeds."""
+    topologies = reading.topologies or {topology: topology for topology in case.topologies}
+    for (topology, used), (over, column) in product(topologies.items(), OVER.items()):
+        printed = getattr(inputs.published, over.replace("-", "_"), {}).get(topology, {})
+        for shape, some in rows[rows["topology"] == used].groupby("shape"):
+            ours = float(np.median(some[column] / some[OWN[reading.search]]))
+            about = {"subject": topology, "figure": over, "shape": shape}
+            yield {**about, "ours": ours, "printed": float(printed.get(shape, 0.0))}
+
+
+def _by_partitioner(
+    inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame
+) -> Iterator[Row]:
+    """Yield speed-ups over PipeDream's partition with CS map under a reading, except the baseline's own."""
+    first = reading.partitioner
+    for graph in case.graphs:
+        printed = inputs.published.over_first.get(graph, {}) if inputs.published is not None else {}
+        for partitioner, ways in printed.items():
+            cut_by = first if partitioner == FIRST else partitioner
+            for way, by_shape in ways.items():
+                column = OWN[reading.search] if way == "ours" else way
+                if (cut_by, way) != (first, "cs-map"):
+                    of = graph, f"{partitioner} {way}"
+                    yield from _ratios(rows, of, (first, "cs-map"), (cut_by, column), by_shape)
+
+
+def _refined(inputs: MapInputs, case: MapCase, name: str) -> pd.DataFrame:
+    """Speed-ups of refinement over clusters alone by reading (Table IV), in columns of `figures_read`."""
+    printed = inputs.published.over_clusters if inputs.published is not None else {}
+    rows = [
+        {"reading": key, **row}
+        for key, one in readings_of(case).items()
+        for (graph, by_shape), (figure, way) in product(printed.items(), REFINED.items())
+        for row in _ratios(
+            _steps(inputs, name, one), (graph, figure), ("clusters", way), ("paper", way), by_shape
+        )
+    ]
+    return pd.DataFrame(rows)
+
+
+def _ratios(
+    rows: pd.DataFrame,
+    of: tuple[str, str],
+    first: tuple[str, str],
+    other: tuple[str, str],
+    printed: Mapping[str, float],
+) -> Iterator[Row]:
+    """Yield the printed and our speed-ups of `other` over `first`, pairs of partitioner and mapping.
+
+    `of` is the graph and the name of the figure. Shapes without our result are left out.
+    """
+    graph, figure = of
+    key = ["shape", "partitioner"]
+    steps_of = rows[rows["graph"] == graph].drop_duplicates(key).set_index(key)
+    for shape, value in printed.items():
+        if {(shape, first[0]), (shape, other[0])} <= set(steps_of.index):
+            one, another = (steps_of[way].loc[shape, by] for by, way in (first, other))
+            about = {"subject": graph, "figure": figure, "shape": shape}
+            yield {**about, "ours": one / another, "printed": value}
+
+
+def groups(inputs: MapInputs, case: MapCase) -> dict[str, list[str]]:
+    """Topologies of a case by group: meshes and tori, random, and other topologies; no empty groups."""
+    found: dict[str, list[str]] = {"meshes and tori": [], "random topologies": [], "other topologies": []}
+    for topology in case.topologies:
+        kind = inputs.study.topologies[topology].sizes[0]
+        grid, drawn = isinstance(kind, MeshOrTorus), isinstance(kind, (RandomBlocks, UniformDist))
+        found["meshes and tori" if grid else "random topologies" if drawn else "other topologies"].append(
+            topology
+        )
+    return {name: topologies for name, topologies in found.items() if topologies}
+
+
+def about(figures: pd.DataFrame, reading: str, subjects: Sequence[str]) -> pd.DataFrame:
+    """Figures of a reading on the given subjects; empty if any of them is missing."""
+    mine = figures[(figures["reading"] == reading) & figures["subject"].isin(subjects)]
+    return mine if set(mine["subject"]) == set(subjects) else mine.iloc[:0]
+
+
+def nearest(figures: pd.DataFrame, readings: Iterable[str], subjects: Sequence[str]) -> tuple[str, float]:
+    """Reading with the smallest mean factor over all subjects, and the factor; ("", NaN) if none has all."""
+    factors = {one: mean_factor(about(figures, one, subjects)) for one in readings}
+    known = {one: factor for one, factor in factors.items() if np.isfinite(factor)}
+    return min(known.items(), key=lambda pair: pair[1]) if known else ("", float("nan"))
+
+
+def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
+    """Yield the sections of all cases with figures; `figures` is table figures_read."""
+    for show in ("topologies", "partitioners"):
+        for name, case in inputs.of(show):
+            mine = figures[figures["case"] == name]
+            if len(mine):
+                yield WORDS.section(show, _blocks(inputs, mine, name, case), name=name)
+
+
+def _blocks(inputs: MapInputs, mine: pd.DataFrame, name: str, case: MapCase) -> Iterator[Block]:
+    """Yield the deviations of readings, all figures under each reading, and unexplained figures."""
+    printed, labels = mine[mine["printed"] > 0], inputs.subjects(case)
+    by_shape = printed.groupby(["reading", "subject", "figure"], sort=False)[["ours", "printed"]]
+    means = by_shape.agg(geometric_mean).reset_index().assign(shape="geometric mean")
+    if len(printed):
+        parts = {label: [subject] for subject, label in labels.items()}
+        parts |= groups(inputs, case) if case.show == "topologies" else {}
+        yield Prose(WORDS.sentences["factor"])
+        yield _factors_sheet(printed, means, case, parts)
+    more = [_refined(inputs, case, name)] if case.show == "partitioners" else []
+    yield _figures_sheet(pd.concat([mine, means, *more]), case, labels)
+    if sentences := tuple(open_sentences(printed, case)):
+        yield Items(sentences)
+
+
+def _figures_sheet(rows: pd.DataFrame, case: MapCase, labels: Mapping[str, str]) -> Sheet:
+    """Table of all figures: printed, then ours under each reading."""
+    rows = rows.assign(label=rows["subject"].map(labels))
+    printed = rows.assign(reading="printed", cell=rows["printed"].map("{:.3g}".format))
+    ours = rows.assign(cell=rows["ours"].map("{:.2f}".format))
+    heads = {key: one.label for key, one in readings_of(case).items()}
+    shown = pd.concat([printed[printed["printed"] > 0], ours]).replace({"figure": FIGURES})
+    shown = shown.sort_values("label", key=lambda label: label.map([*labels.values()].index), kind="stable")
+    return WORDS.sheet("figures", shown, heads={"printed": "printed"} | heads)
+
+
+def _factors_sheet(
+    mine: pd.DataFrame, means: pd.DataFrame, case: MapCase, parts: Mapping[str, Sequence[str]]
+) -> Sheet:
+    """Table of mean factors by reading: on each part, on all figures, and on means over shapes."""
+    rows = []
+    for key, one in readings_of(case).items():
+        own = mine[mine["reading"] == key]
+        factors = {part: mean_factor(about(own, key, subjects)) for part, subjects in parts.items()}
+        factors |= {
+            "all figures": mean_factor(own), "means over shapes": mean_factor(means[means["reading"] == key])
+        }  # fmt: skip
+        cells = {part: digits(factor) for part, factor in factors.items()} | {"figures": str(len(own))}
+        rows += [{"reading": one.label, "part": part, "cell": cell} for part, cell in cells.items()]
+    return WORDS.sheet("factors", pd.DataFrame(rows))
+
+
+def open_sentences(printed: pd.DataFrame, case: MapCase) -> Iterator[str]:
+    """Yield a sentence per unexplained figure, with the figures of the closest reading."""
+    for one in case.unexplained:
+        shapes = [f"{stages}x{replicas}" for stages, replicas in one.shapes or case.shapes]
+        subjects = one.topologies or one.graphs or (*case.topologies, *case.graphs)
+        some = printed[printed["subject"].isin(subjects) & printed["shape"].isin(shapes)]
+        key, factor = nearest(some, case.plain_readings, sorted(set(some["subject"])))
+        if key:
+            own = some[some["reading"] == key]
+            pairs = ", ".join(f"{a:.2f} ({b:g})" for a, b in zip(own["ours"], own["printed"], strict=True))
+            told = {"label": case.readings[key].label, "factor": factor, "figures": len(own), "pairs": pairs}
+            yield WORDS.sentence("unexplained", about=one.about, **told)
+
+
+def parmesan_paper(inputs: MapInputs) -> Paper:
+    """Parmesan's section, comparing the paper with the mappings of a study."""
+    gains, figures = SpeedUps.check(speed_ups(steps(inputs.mappings))), read_figures(inputs)
+    checks, table = checked("map-checks", MAP_CHECKS, inputs)
+    return paper_of(
+        "parmesan",
+        inputs.published,
+        answer_of(inputs, gains, figures),
+        (*part(sections_of(inputs, figures)), *checks),
+        {
+            "mappings": (Mappings, inputs.mappings),
+            "speed-ups": (SpeedUps, gains),
+            "figures-read": (FiguresRead, figures),
+            "search-gaps": (SearchGaps, inputs.search_gaps),
+            **table,
+        },
+    )
+
+
+def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> str:
+    """Summary: speed-up by mapping, and the readings closest to the printed figures."""
+    printed = figures[figures["printed"] > 0]
+    for name, case in inputs.of("topologies"):
+        mine = printed[printed["case"] == name]
+        if case.readings and len(mine):
+            return _beside(inputs, case, mine)
+    mean = geometric_mean(gains["over_consecutive"])
+    return WORDS.sentence("gain", mean=mean, cases=len(gains))
+
+
+def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame) -> str:
+    """Sentences on the gain of mapping, printed and ours, and on the closest reading, by kind of topology."""
+    over = mine[mine["figure"] == "over-consecutive"]
+    first, graph = next(iter(case.readings)), inputs.study.graphs[case.graphs[0]].label
+    gained, near = [], []
+    for group, topologies in groups(inputs, case).items():
+        means = about(over, first, topologies)[["ours", "printed"]].agg(geometric_mean)
+        gained.append(WORDS.sentence("gained", group=group, **means))
+        key, factor = nearest(mine, case.plain_readings, topologies)
+        near.append(WORDS.sentence("near", group=group, factor=factor, label=case.readings[key].label))
+    several = {"gained": " and ".join(gained), "near": " and ".join(near)}
+    return WORDS.sentence("answer", graph=graph, readings=len(case.plain_readings), **several)

@@ -1,1 +1,0 @@
-"""Mappings compared with the Parmesan paper: tables, figures, pictures, and checks."""
