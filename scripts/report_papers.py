@@ -14,7 +14,7 @@ from phaze.papers.palm.inputs import TiledInputs
 from phaze.papers.parmesan import MapInputs, parmesan_paper
 from phaze.papers.phaze.beside import Beside
 from phaze.papers.phaze.build import phaze_paper
-from phaze.papers.piper.build import PlanInputs, piper_paper
+from phaze.papers.piper import PlanInputs, piper_paper
 from phaze.papers.publications import KINDS, Published
 from phaze.report.inputs import DetailFiles, Inputs
 from phaze.report.report import write_report

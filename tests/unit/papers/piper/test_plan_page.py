@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from phaze.papers.page import build_page
-from phaze.papers.piper.build import PlanInputs, as_printed, extra_time, piper_paper
+from phaze.papers.piper import PlanInputs, as_printed, extra_time, piper_paper
 from phaze.report.case_checks import PLAN_CHECKS
 from phaze.report.cases import read_curve
 from phaze.report.plan_charts import relative

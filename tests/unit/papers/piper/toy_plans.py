@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from phaze.papers.piper.build import PlanInputs
+from phaze.papers.piper import PlanInputs
 from phaze.papers.publication import TableClaims
 from phaze.papers.publications import PublishedPlans
 from phaze.spec.names import PLANNERS

@@ -1,8 +1,8 @@
-"""Section of the Piper paper: figures, tables, claims, and checks of plans."""
+"""Section of the Piper paper: printed times beside ours, its figures, claims, and checks of plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -16,9 +16,9 @@ from phaze.papers.publications import OUT_OF_MEMORY, PublishedPlans
 from phaze.report import plan_charts
 from phaze.report.case_checks import PLAN_CHECKS
 from phaze.report.cases import PlanCases, considered, read_curve
-from phaze.report.document import Block, Items, Section, Sheet
-from phaze.report.plan_charts import PANEL, PLANNER_NAMES, by_values, panel_name, planners_of, relative
-from phaze.report.words import join, percent, seconds
+from phaze.report.document import Chart, Items, Section, Sheet
+from phaze.report.plan_charts import PLANNER_NAMES, relative
+from phaze.report.words import join, percent
 from phaze.spec.planning import PlanCase
 from phaze.tables import TABLES
 
@@ -88,6 +88,10 @@ def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:
     return more
 
 
+PANEL = ["case", "mode", "memory_gib", "microbatches"]
+"""Key columns of a panel of Figures 1 and 2."""
+
+
 def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
     """Tables that claims are checked on, by their name in the publication, with display labels."""
     times = printed_times(inputs)
@@ -96,45 +100,30 @@ def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
     printed = printed.reindex(columns=["piper", "equi"]).assign(
         agrees=times.groupby(["input", "row"])["agrees"].all(), share=lambda f: f["piper"] / f["equi"]
     )
-    asked = [
-        {"case": name, "input": case.input, "label": inputs.label(case.input)}
-        for name, case in inputs.of("table")
-        if "table-1" in case.modes
-    ]
-    throughput, curves, slower = [inputs.cases.iloc[:0]], [inputs.curves.iloc[:0]], [inputs.curves.iloc[:0]]
-    for name, case in inputs.of("throughput"):
-        for mode in case.modes:
-            rows = inputs.cases[(inputs.cases["case"] == name) & (inputs.cases["mode"] == mode)]
-            none = rows["status"] == "infeasible"
-            fits = ~none & (rows["planner"] == "piper")
-            anywhere = rows.assign(fits=fits).groupby(["memory_gib", "microbatches", "devices"])["fits"]
-            throughput.append(
-                rows.assign(
-                    label=inputs.label(case.input),
-                    relative=relative(rows),
-                    infeasible=none,
-                    piper_fits=anywhere.transform("any"),
-                )
-            )
-    for label, rows in _panels(inputs):
-        curves.append(rows.assign(label=label, most_of_all=rows["most_devices"].max()))
-        more = extra_time(rows, considered(inputs, rows))
-        slower.append(rows.iloc[[0] * len(more)].assign(label=label, more=more))
+    asked = _shown(inputs, inputs.cases, "table").query("mode == 'table-1'").drop_duplicates("case")
+    rows, curves = _shown(inputs, inputs.cases, "throughput"), _shown(inputs, inputs.curves, "curve")
+    rows = rows.assign(relative=relative(rows), infeasible=rows["status"] == "infeasible")
+    fits = rows.assign(fits=~rows["infeasible"] & (rows["planner"] == "piper"))
+    slower = [curves.iloc[:0].assign(more=0.0)]
+    for _, panel in curves.groupby(PANEL, sort=False):
+        more = extra_time(panel, considered(inputs, panel))
+        slower.append(panel.iloc[[0] * len(more)].assign(more=more))
     return {
-        "printed": pd.DataFrame(asked, columns=["case", "input", "label"]).merge(printed.reset_index()),
-        "throughput": pd.concat(throughput),
-        "curves": pd.concat(curves),
+        "printed": asked[["case", "input", "label"]].merge(printed.reset_index()),
+        "throughput": rows.assign(piper_fits=fits.groupby([*PANEL, "devices"])["fits"].transform("any")),
+        "curves": curves.assign(most_of_all=curves.groupby(PANEL)["most_devices"].transform("max")),
         "slower": pd.concat(slower),
     }
 
 
-def _panels(inputs: PlanInputs) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield label and rows of each panel of curves."""
-    for name, case in inputs.of("curve"):
+def _shown(inputs: PlanInputs, rows: pd.DataFrame, show: str) -> pd.DataFrame:
+    """Rows of the cases with a `show` value, labelled, in the order of cases and modes, then by panel."""
+    parts = [rows.iloc[:0].assign(label="")]
+    for name, case in inputs.of(show):
         for mode in case.modes:
-            mine = inputs.curves[(inputs.curves["case"] == name) & (inputs.curves["mode"] == mode)]
-            for (memory, n), rows in by_values(mine, "memory_gib", "microbatches"):
-                yield f"{inputs.label(case.input)}, {memory:g} GB, N = {n:.0f}, mode {mode}", rows
+            mine = rows[(rows["case"] == name) & (rows["mode"] == mode)].sort_values(PANEL, kind="stable")
+            parts.append(mine.assign(label=inputs.label(case.input)))
+    return pd.concat(parts)
 
 
 def _quartiles(rows: pd.DataFrame, printed: object) -> dict[str, object]:
@@ -153,76 +142,27 @@ FUNCTIONS: dict[str, Function] = {"quartiles": _quartiles}
 WORDS = words_of("piper")
 
 
-def throughput(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
-    """Section of Figure 1 with its table."""
-    rows = inputs.cases[inputs.cases["case"] == name]
-    about = {"label": inputs.label(case.input), "batches": _batches(case)}
-    blocks: list[Block] = []
-    for mode in case.modes:
-        mine = rows[rows["mode"] == mode]
-        draw, how = partial(plan_charts.throughputs, mine), WORDS.sentences[mode]
-        blocks.append(WORDS.chart("throughput", f"{name}-{mode}", draw, mode=mode, how=how, **about))
-        blocks.append(_throughput_sheet(mine, inputs.scale_s(case.input), mode))
-    return WORDS.section("throughput", blocks, **about)
-
-
-def _throughput_sheet(rows: pd.DataFrame, scale_s: float, mode: str) -> Sheet:
-    on_cluster = rows.groupby([*PANEL, "devices"])["time_per_sample"]
-    shares = relative(rows)
-    shown = rows.assign(
-        panel=[panel_name(panel) for panel in rows[list(PANEL)].itertuples(index=False, name=None)],
-        best=(on_cluster.transform("min") * scale_s).map(seconds),
-        cell=shares.map("{:.3f}".format).where(shares > 0, "none"),
-    ).sort_values([*PANEL, "devices"], kind="stable")
-    return WORDS.sheet("throughput", shown, heads=_heads(rows), mode=mode)
-
-
-def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
-    """Section of Figure 2 with its table."""
-    rows = inputs.curves[inputs.curves["case"] == name]
+def figure(inputs: PlanInputs, name: str, case: PlanCase) -> Iterator[Chart]:
+    """Yield the charts of Figure 1 or 2 in each mode."""
     label, scale = inputs.label(case.input), inputs.scale_s(case.input)
     every_k = all(len(point.devices) == 1 for point in case.points().values())
-    blocks: list[Block] = []
+    rows = inputs.cases if case.show == "throughput" else inputs.curves
+    kind = "throughput" if case.show == "throughput" else "line" if every_k else "dots"
     for mode in case.modes:
-        mine = rows[rows["mode"] == mode]
-        draw = partial(plan_charts.curves, mine, scale, every_k=every_k)
-        how = {"mode": mode, "how": WORDS.sentences[mode]}
-        kind = "line" if every_k else "dots"
-        blocks.append(WORDS.chart(kind, f"{name}-{mode}", draw, label=label, **how))
-        blocks.append(_curve_sheet(mine, case, scale, mode))
-    return WORDS.section("curve", blocks, label=label)
+        mine = rows[(rows["case"] == name) & (rows["mode"] == mode)]
+        draw = (
+            partial(plan_charts.throughputs, mine)
+            if case.show == "throughput"
+            else partial(plan_charts.curves, mine, scale, every_k=every_k)
+        )
+        yield WORDS.chart(kind, f"{name}-{mode}", draw, label=label, mode=mode, how=WORDS.sentences[mode])
 
 
-def _curve_sheet(rows: pd.DataFrame, case: PlanCase, scale_s: float, mode: str) -> Sheet:
-    cells = []
-    for panel, some in by_values(rows, *PANEL):
-        asked = {k for point in case.points().values() if point.memory_gib == panel[1] for k in point.devices}
-        powers = [2**i for i in range(1, int(np.log2(max(asked))) + 1)]
-        for k in sorted(asked) if len(asked) > 1 else powers:
-            for planner, own in some.groupby("planner"):
-                time = seconds(read_curve(own, np.array([k]))[0] * scale_s)
-                cells.append({"panel": panel_name(panel), "devices": k, "planner": planner, "cell": time})
-    return WORDS.sheet("curve", pd.DataFrame(cells), heads=_heads(rows), mode=mode)
-
-
-def _heads(rows: pd.DataFrame) -> dict[str, str]:
-    return {planner: PLANNER_NAMES[planner] for planner in planners_of(rows)}
-
-
-def table(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
-    """Section of Table 1: printed times, and ours in each mode."""
+def table(inputs: PlanInputs, case: PlanCase) -> Iterator[Sheet | Items]:
+    """Yield Table 1 of an input with our times in each mode, and the modes in words."""
     times = printed_times(inputs)
-    times = times[times["input"] == case.input]
-    mine = inputs.cases[inputs.cases["case"] == name]
-    plain = mine.assign(named=mine["planner"].map(PLANNER_NAMES))
-    sheet = _printed_sheet(times, case) if len(times) else WORDS.sheet("plain", plain)
-    about = {
-        "label": inputs.label(case.input),
-        "batches": _batches(case),
-        "unit": "milliseconds" if inputs.scale_s(case.input) < 1 else "seconds",
-    }
-    ways = Items(tuple(f"{mode}: as {WORDS.sentences[mode]}." for mode in case.modes))
-    return WORDS.section("table", (sheet, ways), **about)
+    yield _printed_sheet(times[times["input"] == case.input], case)
+    yield Items(tuple(f"{mode}: as {WORDS.sentences[mode]}." for mode in case.modes))
 
 
 def _printed_sheet(times: pd.DataFrame, case: PlanCase) -> Sheet:
@@ -263,20 +203,20 @@ def stand_ins(inputs: PlanInputs) -> tuple[str, ...]:
     return WORDS.items("stand-in", pd.DataFrame(rows)).sentences
 
 
-def _batches(case: PlanCase) -> str:
-    return join(f"{n:,}" for n in case.microbatches)
-
-
-PARTS: dict[str, Callable[[PlanInputs, str, PlanCase], Section]] = {
-    "table": table, "throughput": throughput, "curve": curve,
-}  # fmt: skip
-"""Section builders by `show` value of a case, in the order of the page."""
-
-
 def sections_of(inputs: PlanInputs) -> Iterator[Section]:
-    """Yield the sections of all cases."""
-    for show, section_of in PARTS.items():
-        yield from (section_of(inputs, name, case) for name, case in inputs.of(show))
+    """Yield the sections of all cases; a table only if something is printed for its input."""
+    printed = inputs.published.table if inputs.published else {}
+    for show in ("table", "throughput", "curve"):
+        for name, case in inputs.of(show):
+            about = {
+                "label": inputs.label(case.input),
+                "batches": join(f"{n:,}" for n in case.microbatches),
+                "unit": "milliseconds" if inputs.scale_s(case.input) < 1 else "seconds",
+            }
+            if show != "table":
+                yield WORDS.section(show, figure(inputs, name, case), **about)
+            elif case.input in printed:
+                yield WORDS.section(show, table(inputs, case), **about)
 
 
 def piper_paper(inputs: PlanInputs) -> Paper:

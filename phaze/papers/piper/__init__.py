@@ -1,1 +1,0 @@
-"""Plans compared with the Piper paper: figures, tables, claims, and checks."""
