@@ -10,7 +10,7 @@ from phaze.base.job import logged
 from phaze.cost.space import area_limit_um2
 from phaze.papers.page import Paper, build_page
 from phaze.papers.palm.build import palm_paper
-from phaze.papers.palm.inputs import TiledInputs
+from phaze.papers.palm.readings import TiledInputs
 from phaze.papers.parmesan import MapInputs, parmesan_paper
 from phaze.papers.phaze.beside import Beside
 from phaze.papers.phaze.build import phaze_paper

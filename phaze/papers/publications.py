@@ -281,8 +281,6 @@ class PublishedTiled(Publication):
     """Tensor-parallel ranks of the split with the highest throughput, by model (Figure 10)."""
     least_occupancy: dict[Name, PositiveInt] = Field(default_factory=dict)
     """Tensor-parallel ranks of the split with the lowest link occupancy, by model (Figure 9)."""
-    optimum: Positive
-    """N_m with minimum communication (Equation 6)."""
     gap: Positive
     """Minimum ratio of best to worst throughput over mappings and splits (Section V.B)."""
     congestion_five: Positive

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 
 import numpy as np
 import pandas as pd
@@ -32,13 +31,3 @@ def rms_factor(ratios: pd.Series) -> float:
     """
     logs = np.log(ratios[ratios > 0])
     return float(np.exp(np.sqrt((logs**2).mean()))) if len(logs) else 0.0
-
-
-def relative_errors(printed: float, ours: Sequence[float]) -> list[float]:
-    """Absolute relative errors from a printed figure."""
-    return [abs(one / printed - 1) for one in ours]
-
-
-def mean_error(errors: Sequence[Sequence[float]]) -> float:
-    """Mean over printed figures of the mean error of each; every printed figure has equal weight."""
-    return fmean(fmean(some) for some in errors)

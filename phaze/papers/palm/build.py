@@ -11,9 +11,12 @@ import pandas as pd
 from phaze import tables
 from phaze.papers.claims import check_claims
 from phaze.papers.page import Paper, checked, paper_of, part, words_of
-from phaze.papers.palm.inputs import CLOSE, FUNCTIONS, TiledInputs, claimed_tables
 from phaze.papers.palm.readings import (
+    CLOSE,
+    FUNCTIONS,
     WAFER,
+    TiledInputs,
+    claimed_tables,
     microbatch_bounds,
     readings_sheet,
     tabulate_readings,
@@ -21,7 +24,7 @@ from phaze.papers.palm.readings import (
 from phaze.report import tile_charts
 from phaze.report.case_checks import TILED_CHECKS
 from phaze.report.document import Block, Chart, Items, Section
-from phaze.report.words import file_name, percent, seconds, times
+from phaze.report.words import file_name
 from phaze.spec.tiled_study import TiledCase
 
 WORDS = words_of("palm")
@@ -31,13 +34,10 @@ def table(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     """Section of throughputs, ours and printed (Table VII)."""
     rows = _beside(inputs, inputs.rows(name))
     best = rows["samples_per_s"] == rows.groupby(["model", "system"])["samples_per_s"].transform("max")
-    blocks: list[Block] = [WORDS.sheet("table", rows, best)]
-    fewest = rows[(rows["microbatches"] == rows["microbatches"].min()) & rows["palm"].notna()]
-    if len(fewest):
-        short = fewest.loc[fewest.groupby(["model", "system"], sort=False)["samples_per_s"].idxmax()]
-        blocks.append(WORDS.items("shortfall", short.assign(of_palm=short["alone"] / short["palm"])))
     bounds = tuple(microbatch_bounds(inputs))
-    return WORDS.section("table", [*blocks, *([Items(bounds)] if bounds else [])], title=case.title)
+    blocks: list[Block] = [WORDS.sheet("table", rows, best)]
+    blocks += [Items(bounds)] if bounds else []
+    return WORDS.section("table", blocks, title=case.title)
 
 
 def _beside(inputs: TiledInputs, rows: pd.DataFrame) -> pd.DataFrame:
@@ -73,25 +73,7 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
             WORDS.chart("splits", f"{name}-{system}", draw, system=system),
             WORDS.chart("links", f"{name}-{system}-links", occupied, system=system, model=model),
         ]
-    blocks = *charts, WORDS.sheet("splits", rows), *_optimum(inputs, rows)
-    return WORDS.section("splits", blocks, title=case.title)
-
-
-def _optimum(inputs: TiledInputs, rows: pd.DataFrame) -> Iterator[Items]:
-    """Yield sentences on the minimum of Equation (6): formula, best split, and printed optimum."""
-    yield Items((WORDS.sentences["formula"],))
-    found = []
-    for model, mine in rows.groupby("model", sort=False):
-        one = mine.drop_duplicates("tensor").set_index("tensor")["layer_gb"]
-        least = {"least": one.idxmin(), "most": one.idxmax(), "least_gb": one.min()}
-        found.append(
-            {"model": model, "batch": int(mine["batch"].iloc[0]), **least, "ratio": one.max() / one.min()}
-        )
-    yield WORDS.items("split", pd.DataFrame(found))
-    if inputs.published:
-        needs = 48 / inputs.published.optimum**2
-        printed = {"optimum": inputs.published.optimum, "needs": needs, "batch": needs * 12288 / 2048}
-        yield WORDS.items("optimum", pd.DataFrame([printed]))
+    return WORDS.section("splits", (*charts, WORDS.sheet("splits", rows)), title=case.title)
 
 
 def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
@@ -112,20 +94,11 @@ def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 
 def networks(inputs: TiledInputs) -> Iterator[Section]:
-    """Yield the section of the network-only figures; nothing without results."""
-    rows = inputs.tiled_networks
-    if rows.empty:
-        return
-    seven, twelve = rows[rows["figure"] == 7], rows["figure"] == 12
-    known = twelve | (rows["seconds"] > 0)
-    shown = {
-        key: rows[of].map(seconds).where(known, "–") for key, of in (("one", "seconds"), ("two", "other_s"))
-    }
-    shown["short"] = rows["value"].map(times).where(twelve, rows["value"].map(percent))
-    blocks: list[Block] = [WORDS.sheet("networks", rows.assign(**shown))]
-    if len(seven):
-        blocks.insert(0, WORDS.chart("congestion", "congestion", partial(tile_charts.congestion, seven)))
-    yield WORDS.section("networks", blocks)
+    """Yield the section of Figure 7; nothing without results."""
+    rows = inputs.tiled_networks[inputs.tiled_networks["figure"] == 7]
+    if len(rows):
+        draw = partial(tile_charts.congestion, rows)
+        yield WORDS.section("networks", [WORDS.chart("congestion", "congestion", draw)])
 
 
 def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
@@ -177,22 +150,11 @@ SIMULATED = ("tiled_runs", "tiled_jobs", "tiled_links", "tiled_networks", "tiled
 
 
 def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> str:
-    """Summary: the closest readings of the wafer; without any, the number of claims that hold."""
-    wafer = undominated(readings)
+    """Summary: number of claims that hold, and our closest reading of the wafer."""
     if inputs.published is None:
         return WORDS.sentences["unpublished"]
-    if wafer.empty:
-        held, title = int(claims["holds"].sum()), inputs.published.title
-        return WORDS.sentence("held", held=held, claims=len(claims), title=title)
-    return WORDS.sentence("answer", nearest="; ".join(WORDS.items("nearest", wafer).sentences))
-
-
-def undominated(readings: pd.DataFrame) -> pd.DataFrame:
-    """Pareto-optimal readings of the wafer by error and confirmed statements, smallest error first."""
-    ours = readings[(readings["printed_in"] == WAFER) & (readings["statements"] > 0) & ~readings["theirs"]]
-    beaten = [
-        ((ours["mean_error"] <= row["mean_error"]) & (ours["held"] >= row["held"])
-         & ((ours["mean_error"] < row["mean_error"]) | (ours["held"] > row["held"]))).any()
-        for _, row in ours.iterrows()
-    ]  # fmt: skip
-    return ours[~pd.Series(beaten, ours.index, dtype=bool)].sort_values("mean_error")
+    held, title = int(claims["holds"].sum()), inputs.published.title
+    sentence = WORDS.sentence("held", held=held, claims=len(claims), title=title)
+    wafer = readings[(readings["printed_in"] == WAFER) & (readings["statements"] > 0) & ~readings["theirs"]]
+    nearest = WORDS.items("nearest", wafer.nsmallest(1, "mean_error")).sentences
+    return " ".join((sentence, *nearest))

@@ -1,22 +1,108 @@
-"""Errors of each reading of the paper's open points, and of the authors' program, against printed figures."""
+"""Inputs of PALM's section, tables that claims are checked on, and errors of each reading of the paper."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import ceil
+from statistics import fmean
 
+import numpy as np
 import pandas as pd
 
 from phaze.base.units import digits
-from phaze.papers.claims import claims_on
+from phaze.papers.claims import Function, claims_on
 from phaze.papers.page import words_of
-from phaze.papers.palm.inputs import FUNCTIONS, TiledInputs
-from phaze.papers.publications import PublishedTiled
-from phaze.papers.scores import mean_error, relative_errors
+from phaze.papers.publications import PrintedWafer, PublishedTiled
+from phaze.papers.scores import geometric_mean
+from phaze.report.cases import TiledCases
 from phaze.report.document import Sheet
-from phaze.report.words import join
+from phaze.report.words import join, percent, times
 from phaze.tables import TiledReadings
+
+
+@dataclass(frozen=True)
+class TiledInputs(TiledCases):
+    """Simulations on tiles, with PALM's publication to compare with."""
+
+    tiled_besides: pd.DataFrame
+    flops: float
+    """16-bit peak of the tiled system that printed figures are scaled to; 0 without published results."""
+    published: PublishedTiled | None = None
+
+    def compares_best(self, exchange: str) -> bool:
+        """True if a reading of Figure 12 compares each strategy at its best number of adapters."""
+        given = self.study.exchanges.get(exchange)
+        return given is None or given.compare == "best"
+
+    def measured(self, row: PrintedWafer) -> float:
+        """Samples per second of a measured run, scaled from the peak of its GPUs to the tiles' peak."""
+        assert self.published is not None
+        return row.batch / row.measured_s * self.flops / (row.gpus * self.published.gpu_flops)
+
+
+CLOSE = 0.2
+"""Relative error up to which a printed figure counts as reproduced."""
+EQUAL = 1e-6
+"""Relative difference below which throughputs are equal."""
+
+
+def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
+    """Tables against which claims are checked, keyed by their name in the paper."""
+    found = {}
+    for name, show in (("wafer", "table"), ("splits", "splits")):
+        parts = [inputs.tiled_runs.iloc[:0]]
+        for case_name, case in inputs.of(show):
+            rows = inputs.rows(case_name)
+            rows = rows[rows["microbatches"] == min(case.microbatches)]
+            listed = {name: number for number, name in enumerate((*case.systems, *case.batches))}
+            parts.append(
+                rows
+                if show == "table"
+                else rows.sort_values(["system", "model"], key=lambda names: names.map(listed), kind="stable")
+            )
+        found[name] = pd.concat(parts)
+    networks = inputs.tiled_networks
+    networks = networks.assign(faster=networks["value"] > 1)
+    best = networks["reading"].map(inputs.compares_best).astype(bool)
+    return {**found, "networks": networks, "exchanges": networks[(networks["figure"] == 12) & best]}
+
+
+def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
+    """Tensor-parallel ranks of the fastest split, and the slowdown at the printed number."""
+    best = rows.groupby("tensor")["samples_per_s"].max()
+    ours, short = int(str(best.idxmax())), 1 - float(best.get(printed, np.nan)) / float(best.max())
+    same = ours == printed or np.isnan(short)
+    return {"ours": ours, "beside": "" if same else f", TP {printed} is {percent(short)} slower"}
+
+
+def _faster(column: str, one: str, other: str, rows: pd.DataFrame, _: object) -> dict[str, object]:
+    """Number of otherwise equal runs in which one choice is faster than another, and the mean ratio."""
+    others = [key for key in ("model", "layout", "placed", "tensor") if key != column]
+    wide = rows.pivot_table(index=others, columns=column, values="samples_per_s")
+    both = wide.reindex(columns=[one, other]).dropna()
+    both = both[~np.isclose(both[one], both[other], rtol=EQUAL, atol=0)]
+    ratios = both[one] / both[other]
+    return {"faster": int((ratios > 1).sum()), "pairs": len(both), "mean": geometric_mean(ratios)}
+
+
+def _best_over_worst(rows: pd.DataFrame, _: object) -> dict[str, object]:
+    by_model = rows.groupby("model")["samples_per_s"].agg(["max", "min"])
+    gaps = by_model["max"] / by_model["min"]
+    return {"least": gaps.min(), "gaps": join(f"{times(gap)} {model}" for model, gap in gaps.items())}
+
+
+FUNCTIONS: dict[str, Function] = {
+    "fastest_split": _fastest_split,
+    "quietest_split": lambda rows, _: {"ours": rows.groupby("tensor")["link_busy_s"].mean().idxmin()},
+    "s_shaped_over_line": partial(_faster, "layout", "s-shaped", "line"),
+    "near_over_far": partial(_faster, "placed", "near", "far"),
+    "best_over_worst": _best_over_worst,
+}
+"""Functions that claims about splits refer to by name."""
+
 
 Row = dict[str, object]
 Figures = Sequence[tuple[float, Sequence[float]]]
@@ -52,13 +138,13 @@ def _reading(
 
     `held` is the result of each qualitative statement; `theirs` is True for the authors' own figures.
     """
-    errors = [relative_errors(printed, ours) for printed, ours in figures]
+    errors = [[abs(one / printed - 1) for one in ours] for printed, ours in figures]
     few = len(figures) <= FEW
     return {
         "printed_in": place,
         "reading": reading,
         "figures": len(figures),
-        "mean_error": mean_error(errors),
+        "mean_error": fmean(map(fmean, errors)),
         "worst_error": max(max(some) for some in errors),
         "statements": len(held),
         "held": sum(held),
@@ -75,23 +161,15 @@ def _range(values: Sequence[float]) -> str:
 
 def _wafer(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
     """Yield a row per system and microbatches: throughput of its best layout, and claims about its splits."""
-    splits = [inputs.rows(name) for name, _ in inputs.of("splits")]
+    splits = pd.concat([inputs.tiled_runs.iloc[:0], *(inputs.rows(name) for name, _ in inputs.of("splits"))])
     claims = [group for group in published.claims if group.table == "splits"]
     for name, case in inputs.of("table"):
         best = inputs.rows(name).groupby(["system", "microbatches", "model"])["samples_per_s"].max()
         models = [model for model in case.batches if model in published.wafer]
         for system, microbatches in product(case.systems, case.microbatches) if models else ():
-            held = [
-                bool(claim["holds"])
-                for rows in splits
-                for group in claims
-                for claim in claims_on(
-                    published,
-                    group,
-                    rows[(rows["system"] == system) & (rows["microbatches"] == microbatches)],
-                    FUNCTIONS,
-                )
-            ]
+            mine = splits[(splits["system"] == system) & (splits["microbatches"] == microbatches)]
+            found = (claim for group in claims for claim in claims_on(published, group, mine, FUNCTIONS))
+            held = [bool(claim["holds"]) for claim in found]
             ours = best[system, microbatches]
             figures = [(published.palm[model], [float(ours[model])]) for model in models]
             yield _reading(WAFER, f"{system} with {microbatches} microbatches", figures, held)
