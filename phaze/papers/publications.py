@@ -17,6 +17,12 @@ from phaze.spec.study import Study
 from phaze.spec.values import Chip, Name, Positive, PositiveInt
 
 Plain = dict[str, object]
+Design = Literal["baseline_expert", "baseline", "common"]
+"""Baseline with the experts' placement, and baseline and common accelerator with the searched placement."""
+Mean = Literal["per_model", "common", "common_over_baseline", "common_over_family"]
+"""Printed mean speed-up: of per-model accelerators and of the common one over the baseline with the experts'
+placement, and of the common one over the baseline and over `compared_family` with the searched placement.
+"""
 Share = Annotated[float, Field(gt=0, le=1)]
 Size = Literal[
     "layers", "operators", "parameter_bytes", "activation_bytes", "tensor_flops", "vector_flops"
@@ -49,16 +55,10 @@ class PublishedPlacement(Noun):
     recompute: bool
     """True if activations are recomputed."""
 
-
-class PublishedMfu(Noun):
-    """Printed model FLOPs utilisation, as a fraction."""
-
-    baseline_expert: Share
-    """Baseline accelerator with the experts' placement."""
-    baseline: Share
-    """Baseline accelerator with the searched placement."""
-    common: Share
-    """Common accelerator with the searched placement."""
+    @property
+    def widths(self) -> str:
+        """Widths in the form of the paper, {p, d, t}."""
+        return f"{{{self.pipeline}, {self.data}, {self.tensor}}}"
 
 
 class PublishedWorkload(Noun):
@@ -70,27 +70,12 @@ class PublishedWorkload(Noun):
     """Best accelerator for this workload."""
     placement: PublishedPlacement | None = None
     """Placement on the best accelerator."""
-    mfu: PublishedMfu | None = None
-    """Model FLOPs utilisation."""
+    mfu: dict[Design, Share] = Field(default_factory=dict)
+    """Model FLOPs utilisation by design, as a fraction."""
     complexity: (
         Annotated[dict[Size, PositiveInt | Positive], Field(min_length=len(get_args(Size)))] | None
     ) = None
     """Sizes of the model."""
-
-
-class PublishedHeadline(Noun):
-    """Geometric means of the speed-ups over the workloads."""
-
-    per_model: Positive
-    """Per-model accelerators over the baseline with the experts' placement."""
-    common: Positive
-    """Common accelerator over the baseline with the experts' placement."""
-    common_over_baseline: Positive
-    """Common accelerator over the baseline with the searched placement."""
-    common_over_family: Positive
-    """Common accelerator over the accelerators of `compared_family` with the searched placement."""
-    compared_family: str
-    """Family of named accelerators that `common_over_family` compares with."""
 
 
 class Published(Publication):
@@ -107,8 +92,10 @@ class Published(Publication):
     """
     common: PublishedArchitecture | None = None
     """Common accelerator."""
-    headline: PublishedHeadline | None = None
-    """Geometric means."""
+    headline: dict[Mean, Positive] = Field(default_factory=dict)
+    """Geometric means of the speed-ups over the workloads."""
+    compared_family: str = ""
+    """Family of named accelerators that `common_over_family` compares with."""
     walks: dict[str, dict[Annotated[int, Field(gt=0)], str]] = Field(default_factory=dict)
     """Accelerator chosen by the walk down the areas, by workload and hysteresis level."""
 

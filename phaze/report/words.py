@@ -131,7 +131,7 @@ def storing(recompute: object) -> str:
 
 
 _FORMS: Mapping[str, Callable[[float], str]] = {
-    **{form.__name__: form for form in (seconds, size, percent, change, times, area, digits)},
+    **{form.__name__: form for form in (seconds, size, percent, change, times, area, digits, short)},
     **{form.__name__: form for form in (storing, sliced, samples)},
     **{f"percent{decimals}": partial(percent, decimals=decimals) for decimals in (0, 2, 3)},
     **{f"digits{count}": partial(digits, count=count) for count in (4, 5)},

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from math import nan
+from typing import get_args
 
 import pandas as pd
 
@@ -14,16 +15,15 @@ from phaze.base.units import MIB
 from phaze.cost.utilisation import peak_flops_per_s
 from phaze.papers.claims import check_claims
 from phaze.papers.page import words_of
-from phaze.papers.publications import Published, PublishedArchitecture, PublishedWorkload
+from phaze.papers.publications import Design, Published, PublishedArchitecture, PublishedWorkload
 from phaze.report import charts
 from phaze.report.document import Block, Chart, Sheet
 from phaze.report.inputs import Inputs
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, geometric_means, placed_rows, row_of
-from phaze.report.words import compute, fill, join, samples, short, storing, widths
+from phaze.report.words import compute, fill, join, samples, widths
 from phaze.search.winners import chip_named, chip_of
 from phaze.tables import Claims
 
-Rows = list[tuple[str, ...]]
 WORDS = words_of("phaze")
 
 
@@ -66,17 +66,29 @@ class Beside:
         return self.common_name or COMMON
 
     @property
-    def designs(self) -> dict[str, str]:
+    def family(self) -> str | None:
+        """Family of the publication's own accelerators; None if the study has none of them."""
+        named = set(self.inputs.study.architectures.named)
+        return next((f for f, chips in self.published.families.items() if set(chips.values()) & named), None)
+
+    @cached_property
+    def placed(self) -> Mapping[tuple[str, str, str, str], pd.DataFrame]:
+        """Placements under readings, by reading, model, architecture and planner."""
+        placed = self.inputs.readings[self.inputs.readings["status"] == "placed"]
+        return dict(iter(placed.groupby(["reading", "model", "architecture", "planner"])))  # type: ignore[arg-type]
+
+    @property
+    def designs(self) -> dict[Design, str]:
         """Our design by kind of printed utilisation."""
         baseline = self.inputs.study.architectures.baseline
         expert = baseline_design(self.inputs.study)
-        names = {"baseline_expert": expert, "baseline": baseline, "common": self.common}
-        return {kind: name for kind, name in names.items() if name is not None}
+        names = expert, baseline, self.common
+        return {kind: name for kind, name in zip(get_args(Design), names, strict=True) if name is not None}
 
-    def mfu(self, model: str, kind: str) -> float | None:
+    def mfu(self, model: str, kind: Design) -> float | None:
         """Printed utilisation of a workload on a kind of design; None if not printed."""
-        mfu = self.published.workloads[model].mfu if model in self.published.workloads else None
-        return None if mfu is None else float(getattr(mfu, kind))
+        workload = self.published.workloads.get(model)
+        return None if workload is None else workload.mfu.get(kind)
 
     def source(self, kind: str) -> str:
         """Place in the publication of a kind of figure."""
@@ -98,22 +110,21 @@ def as_row(chip: PublishedArchitecture) -> pd.Series:
 
 def accelerators_sheet(beside: Beside) -> Sheet:
     """Table of best accelerators and placements, ours above the printed one."""
-    rows: Rows = []
+    rows: list[dict[str, object]] = []
     for model, theirs, row in beside.workloads:
         chip, a, p = chip_of(beside.inputs.cluster, row), theirs.architecture, theirs.placement
-        ours = compute(chip), short(chip["glb_bytes"]), f"{row['hbm_gib']:g} GiB", widths(row)
-        rows.append((model, "ours", *ours, samples(row["layout"]), storing(row["recompute"])))
+        ours = {"cores": compute(chip), "glb_bytes": chip["glb_bytes"], "hbm_gib": row["hbm_gib"]}
+        ours |= {"widths": widths(row), "recompute": row["recompute"]}
+        rows.append({"model": model, "whose": "ours", **ours, "microbatch": samples(row["layout"])})
         if a and p:
-            printed = compute(as_row(a)), f"{a.glb_mib:g} MiB", f"{a.hbm_gib:g} GiB"
-            placed = f"{{{p.pipeline}, {p.data}, {p.tensor}}}", str(p.microbatch), storing(p.recompute)
-            rows.append(("", "paper", *printed, *placed))
-    header = ("workload", "whose", "cores", "buffer", "HBM", "{p, d, t}", "microbatch", "activations")
-    caption = f"Best accelerator and placement of every workload beside {beside.source('architecture')}"
-    return Sheet(caption, header, tuple(rows), 8, _ours(rows), "results")
+            printed = {"cores": compute(as_row(a)), "glb_bytes": a.glb_mib * MIB, "hbm_gib": a.hbm_gib}
+            rows.append({"model": "", "whose": "paper", **printed, **dict(p), "widths": p.widths})
+    return _ours_and_printed("accelerators", rows, beside.source("architecture"))
 
 
-def _ours(rows: Rows) -> frozenset[int]:
-    return frozenset(i for i, row in enumerate(rows) if row[1] != "paper")
+def _ours_and_printed(name: str, rows: list[dict[str, object]], source: str) -> Sheet:
+    table = pd.DataFrame(rows)
+    return WORDS.sheet(name, table, table["whose"] != "paper", source=source)
 
 
 def utilisations(beside: Beside) -> pd.DataFrame:
@@ -139,7 +150,7 @@ def peak_flops(inputs: Inputs, chip: pd.Series) -> float:
     return peak_flops_per_s(int(chip["num_tc"]), int(chip["pe_x"]), int(chip["pe_y"]), clock_hz)
 
 
-def implied_s(beside: Beside, row: pd.Series, kind: str, mfu: float | None) -> float | None:
+def implied_s(beside: Beside, row: pd.Series, kind: Design, mfu: float | None) -> float | None:
     """Time per batch implied by a printed MFU, our FLOPs per batch, and the chip's peak; None if unknown."""
     common = beside.published.common
     if mfu is None or (kind == "common" and common is None):
@@ -152,7 +163,7 @@ def implied_s(beside: Beside, row: pd.Series, kind: str, mfu: float | None) -> f
 def printed_speedups(beside: Beside) -> dict[tuple[str, str], float]:
     """Speed-ups implied by the printed utilisations if chips have the same peak, by workload and design."""
     return {
-        (model, design): getattr(workload.mfu, kind) / workload.mfu.baseline_expert
+        (model, design): workload.mfu[kind] / workload.mfu["baseline_expert"]
         for model, workload in beside.published.workloads.items()
         for kind, design in beside.designs.items()
         if workload.mfu and kind != "baseline_expert"
@@ -175,30 +186,19 @@ def utilisation_chart(beside: Beside) -> Iterator[Chart]:
 
 OF = "mfu_paper", "theirs"
 """Columns with our and with printed utilisations."""
-SIZES = {
-    "layers": ("{layers}", "{layers}"),
-    "operators of a block": ("{operators}", "{operators}"),
-    "weights of a block": ("{block_parameter_bytes:B}", "{parameter_bytes:B}"),
-    "activations of the model": ("{activation_bytes:B}", "{activation_bytes:B}"),
-    "tensor FLOPs of the model": ("{tensor_flops:FLOP}", "{tensor_flops:FLOP}"),
-    "vector FLOPs of the model": ("{vector_flops:FLOP}", "{vector_flops:FLOP}"),
-}
-"""Templates of the printed sizes of a model, ours and the paper's, by name of the size."""
 
 
 def sizes_sheet(beside: Beside) -> Iterator[Sheet]:
     """Yield the table of model sizes (Table 4), ours above the printed one."""
-    rows: Rows = []
+    rows: list[dict[str, object]] = []
     for _, row in beside.complexities.iterrows():
         workload = beside.published.workloads.get(row["model"])
         if workload is not None and workload.complexity:
-            theirs = pd.Series(workload.complexity, dtype=object)
             whose = fill("ours, {layout:sliced}", row)
-            rows.append((str(row["model"]), whose, *(fill(ours, row) for ours, _ in SIZES.values())))
-            rows.append(("", "paper", *(fill(cell, theirs) for _, cell in SIZES.values())))
+            rows.append({**row, "whose": whose, "parameter_bytes": row["block_parameter_bytes"]})
+            rows.append({"model": "", "whose": "paper"} | dict(workload.complexity.items()))
     if rows:
-        caption = "Sizes of the models beside Table 4, each printed one beside what it fits best"
-        yield Sheet(caption, ("workload", "whose", *SIZES), tuple(rows), 2, _ours(rows), "complexities")
+        yield _ours_and_printed("sizes", rows, beside.source("complexity"))
 
 
 def walk_sheets(beside: Beside) -> Iterator[Block]:
@@ -231,7 +231,7 @@ def _means(beside: Beside) -> pd.DataFrame:
     if beside.published.headline and beside.shares_baseline:
         means = geometric_means(beside.results).set_index("design")["speedup"]
         baseline = beside.inputs.study.architectures.baseline or ""
-        common, family = beside.common, beside.published.headline.compared_family
+        common, family = beside.common, beside.published.compared_family
         searched = f"{common} accelerator over {{}} with searched placements"
         for mean, design, over, of in (
             ("per_model", PER_MODEL, None, f"{PER_MODEL} accelerators over {baseline} expert"),

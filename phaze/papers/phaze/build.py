@@ -118,8 +118,7 @@ def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) 
     plan, ours = theirs.placement, widths(row)
     if plan is None:
         return
-    printed = f"{{{plan.pipeline}, {plan.data}, {plan.tensor}}}"
-    if printed == ours:
+    if plan.widths == ours:
         yield WORDS.sentences["same-placement"]
         return
     weights = (
@@ -130,7 +129,7 @@ def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) 
         sent = Flat(bandwidth, BOTH_DIRECTIONS).charged_bytes("all_reduce", weights, plan.data)
         about: dict[str, object] = {
             "about": "" if plan.pipeline == 1 else "about ",
-            "printed": printed,
+            "printed": plan.widths,
             "data": plan.data,
         }
         about |= {"weights": weights, "sync_s": sent / bandwidth, "bandwidth": bandwidth, "ours": ours}

@@ -6,18 +6,15 @@ splits the layers evenly if that fits, and otherwise uses the best split.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 
 from phaze.papers.page import words_of
 from phaze.papers.phaze.beside import Beside
-from phaze.papers.publications import Published
+from phaze.papers.publications import Design, Mean
 from phaze.papers.scores import geometric_mean, rms_factor
-from phaze.report.document import Block, Heading, Items, Prose, Sheet
-from phaze.report.inputs import Inputs
+from phaze.report.document import Block, Heading, Items, Prose
 from phaze.report.words import fill, join, percent, storing, times, widths
 from phaze.search.winners import choose
 from phaze.spec.study import OWN_READING
@@ -28,122 +25,103 @@ NEAR_MEAN, NEAR_MFU = 1.1, 1.25
 """Factors within which a mean, and a utilisation, agree with the printed one."""
 DECIDES = 3.0
 """Change of a speed-up by a reading above which it depends on one assumption; a factor."""
-MEANS = {
+MEANS: dict[Mean, tuple[str, str, str]] = {
     "per_model": ("per-model", "expert", "per-model over baseline with experts"),
     "common": ("common", "expert", "common over baseline with experts"),
     "common_over_baseline": ("common", "baseline", "common over baseline"),
     "common_over_family": ("common", "family", "common over the other family"),
 }
 """Printed geometric means: the two roles whose throughputs are divided, and a label."""
-MFUS = {
+MFUS: dict[str, tuple[Design, str]] = {
     "expert": ("baseline_expert", "baseline, experts"),
     "baseline": ("baseline", "baseline"),
     "common": ("common", "common"),
 }
 """Printed utilisations by role: key in the publication, and label."""
+CALLED = {("mfu", role): label for role, (_, label) in MFUS.items()} | {
+    ("mean", str(mean)): label for mean, (*_, label) in MEANS.items()
+}
+"""Label of a figure by kind and role or mean."""
 Row = dict[str, object]
 WORDS = words_of("phaze")
 
 
-@dataclass(frozen=True)
-class ReadingsBeside:
-    """Readings of a study, compared with its publication."""
+def best(beside: Beside, reading: str, model: str, role: str, value: str = "samples_per_s") -> float:
+    """Best throughput, or other `value`, of a role's accelerator and planner; 0 without a placement."""
+    published = beside.published
+    baseline = str(beside.inputs.study.architectures.baseline)
+    other = published.families.get(published.compared_family, {})
+    for chip, planner in {
+        "expert": [(baseline, "expert-even"), (baseline, "expert")],
+        "baseline": [(baseline, "phaze")],
+        "common": [(beside.common_name, "phaze")],
+        "per-model": [(_own_chip(beside, model), "phaze")],
+        "family": [(other.get(model, ""), "phaze")],
+    }[role]:
+        if (reading, model, chip, planner) in beside.placed:
+            return float(beside.placed[reading, model, chip, planner][value].max())
+    return 0.0
 
-    beside: Beside
-    family: str
-    """Family of the publication's own accelerators."""
 
-    @property
-    def inputs(self) -> Inputs:
-        """Tables of the study."""
-        return self.beside.inputs
+def _own_chip(beside: Beside, model: str) -> str:
+    """Printed accelerator of a workload; empty if there is none."""
+    return beside.published.families.get(beside.family or "", {}).get(model, "")
 
-    @property
-    def published(self) -> Published:
-        """Publication that the study is compared with."""
-        return self.beside.published
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Workloads of the study that the publication has."""
-        return tuple(m for m in self.inputs.study.models if m in self.published.workloads)
+def ratio(beside: Beside, reading: str, model: str, mean: Mean) -> float:
+    """Throughput ratio of one workload that enters a printed mean; 0 if either role is not placed."""
+    above, below = (best(beside, reading, model, role) for role in MEANS[mean][:2])
+    return above / below if below else 0.0
 
-    @cached_property
-    def _rows(self) -> Mapping[tuple[str, str, str, str], pd.DataFrame]:
-        keys = ["reading", "model", "architecture", "planner"]
-        placed = self.inputs.readings[self.inputs.readings["status"] == "placed"]
-        return dict(iter(placed.groupby(keys)))  # type: ignore[arg-type]
 
-    def best(self, reading: str, model: str, role: str, value: str = "samples_per_s") -> float:
-        """Best throughput, or other `value`, of a role's accelerator and planner; 0 without a placement."""
-        families, headline = self.published.families, self.published.headline
-        baseline = str(self.inputs.study.architectures.baseline)
-        other = families.get(headline.compared_family, {}) if headline else {}
-        for chip, planner in {
-            "expert": [(baseline, "expert-even"), (baseline, "expert")],
-            "baseline": [(baseline, "phaze")],
-            "common": [(self.beside.common_name, "phaze")],
-            "per-model": [(families[self.family].get(model, ""), "phaze")],
-            "family": [(other.get(model, ""), "phaze")],
-        }[role]:
-            if (reading, model, chip, planner) in self._rows:
-                return float(self._rows[reading, model, chip, planner][value].max())
-        return 0.0
+def is_decided(beside: Beside, model: str) -> bool:
+    """True if a reading changes the common accelerator's speed-up by more than `DECIDES`."""
+    found = [ratio(beside, reading, model, "common") for reading in beside.inputs.study.shown_readings]
+    changes = [ratio / found[0] for ratio in found if ratio and found[0]]
+    return any(change > DECIDES or change < 1 / DECIDES for change in changes)
 
-    def ratio(self, reading: str, model: str, mean: str) -> float:
-        """Throughput ratio of one workload that enters a printed mean; 0 if either role is not placed."""
-        above, below = (self.best(reading, model, role) for role in MEANS[mean][:2])
-        return above / below if below else 0.0
 
-    def is_decided(self, model: str) -> bool:
-        """True if a reading changes the common accelerator's speed-up by more than `DECIDES`."""
-        found = [self.ratio(reading, model, "common") for reading in self.inputs.study.shown_readings]
-        changes = [ratio / found[0] for ratio in found if ratio and found[0]]
-        return any(change > DECIDES or change < 1 / DECIDES for change in changes)
-
-    def figures(self, reading: str) -> Iterator[Row]:
-        """Yield the rows of table `reading_figures` for a reading."""
-        for model in self.models:
-            yield from self._placement(reading, model)
-            mfu = self.published.workloads[model].mfu
-            for role, (key, _) in MFUS.items() if mfu else ():
-                theirs, ours = float(getattr(mfu, key)), self.best(reading, model, role, "mfu_paper")
+def figures_of(beside: Beside, reading: str) -> Iterator[Row]:
+    """Yield the rows of table `reading_figures` for a reading."""
+    printed = beside.published
+    models = tuple(m for m in beside.inputs.study.models if m in printed.workloads)
+    for model in models:
+        yield from _placement(beside, reading, model)
+        for role, (key, _) in MFUS.items():
+            if (theirs := beside.mfu(model, key)) is not None:
+                ours = best(beside, reading, model, role, "mfu_paper")
                 row = _figure(theirs, ours, NEAR_MFU, percent)
                 yield {"reading": reading, "model": model, "kind": "mfu", "of": role, **row}
-        undecided = tuple(model for model in self.models if not self.is_decided(model))
-        for models, of in (("all", self.models), ("undecided", undecided)):
-            for mean in MEANS if self.published.headline and of else ():
-                ratios = [ratio for model in of if (ratio := self.ratio(reading, model, mean))]
-                theirs, ours = (
-                    float(getattr(self.published.headline, mean)),
-                    geometric_mean(ratios) if ratios else 0.0,
-                )
-                row = _figure(theirs, ours, NEAR_MEAN, times)
-                yield {"reading": reading, "model": models, "kind": "mean", "of": mean, **row}
+    undecided = tuple(model for model in models if not is_decided(beside, model))
+    for label, some in (("all", models), ("undecided", undecided)):
+        for mean, theirs in printed.headline.items() if some else ():
+            ratios = [one for model in some if (one := ratio(beside, reading, model, mean))]
+            row = _figure(theirs, geometric_mean(ratios) if ratios else 0.0, NEAR_MEAN, times)
+            yield {"reading": reading, "model": label, "kind": "mean", "of": mean, **row}
 
-    def _placement(self, reading: str, model: str) -> Iterator[Row]:
-        """Yield the row on the placement on a workload's printed accelerator, at the chosen HBM size."""
-        printed = self.published.workloads[model]
-        plan, chip = printed.placement, printed.architecture
-        if plan is None or chip is None:
-            return
-        rows = self._rows.get((reading, model, self.published.families[self.family].get(model, ""), "phaze"))
-        row = None if rows is None else choose(rows.assign(area_um2=0.0), self.inputs.study.screen.tolerance)
-        theirs = (plan.pipeline, plan.data, plan.tensor)
-        rest = (plan.microbatch, plan.recompute, chip.hbm_gib)
-        ours = () if row is None else (row["stages"], row["data"], layout_of(row).tp)
-        whole = () if row is None else (layout_of(row).microbatch, row["recompute"], row["hbm_gib"])
-        yield {
-            "reading": reading,
-            "model": model,
-            "kind": "placement",
-            "of": self.family,
-            "printed": _in_words("{" + ", ".join(map(str, theirs)) + "}", *rest),
-            "ours": "" if row is None else _in_words(widths(row), *whole),
-            "ratio": 0.0,
-            "agrees": ours == theirs,
-            "in_full": ours == theirs and whole == rest,
-        }
+
+def _placement(beside: Beside, reading: str, model: str) -> Iterator[Row]:
+    """Yield the row on the placement on a workload's printed accelerator, at the chosen HBM size."""
+    printed = beside.published.workloads[model]
+    plan, chip = printed.placement, printed.architecture
+    if plan is None or chip is None:
+        return
+    rows = beside.placed.get((reading, model, _own_chip(beside, model), "phaze"))
+    row = None if rows is None else choose(rows.assign(area_um2=0.0), beside.inputs.study.screen.tolerance)
+    rest = (plan.microbatch, plan.recompute, chip.hbm_gib)
+    ours = "" if row is None else widths(row)
+    whole = () if row is None else (layout_of(row).microbatch, row["recompute"], row["hbm_gib"])
+    yield {
+        "reading": reading,
+        "model": model,
+        "kind": "placement",
+        "of": beside.family,
+        "printed": _in_words(plan.widths, *rest),
+        "ours": "" if row is None else _in_words(ours, *whole),
+        "ratio": 0.0,
+        "agrees": ours == plan.widths,
+        "in_full": ours == plan.widths and whole == rest,
+    }
 
 
 def _in_words(placement: str, microbatch: int, recompute: bool, hbm_gib: float) -> str:
@@ -162,14 +140,12 @@ def _figure(theirs: float, ours: float, near: float, words: Callable[[float], st
 
 def reading_figures(beside: Beside) -> pd.DataFrame:
     """Table `reading_figures`; empty for a study not comparable with the publication's accelerators."""
-    study, families = beside.inputs.study, beside.published.families
-    named = set(study.architectures.named)
-    own = next((f for f, chips in families.items() if set(chips.values()) & named), None)
-    none = beside.inputs.readings.empty or not beside.shares_baseline
-    if none or study.architectures.baseline is None or own is None:
+    study = beside.inputs.study
+    if beside.inputs.readings.empty or not beside.shares_baseline or None in (
+        study.architectures.baseline, beside.family
+    ):  # fmt: skip
         return ReadingFigures.empty()
-    read = ReadingsBeside(beside, own)
-    rows = [row for reading in study.shown_readings for row in read.figures(reading)]
+    rows = [row for reading in study.shown_readings for row in figures_of(beside, reading)]
     return ReadingFigures.check(pd.DataFrame(rows)) if rows else ReadingFigures.empty()
 
 
@@ -190,33 +166,36 @@ def reading_scores(beside: Beside, figures: pd.DataFrame) -> pd.DataFrame:
                 "printed_placements": len(placed),
                 "mfu_factor": rms_factor(mfus["ratio"]),
                 "printed_mfus": int((mfus["ratio"] > 0).sum()),
-                **{mean: float(means.get(mean, 0.0)) * getattr(headline, mean, 0.0) for mean in MEANS},
+                **{str(mean): float(means.get(mean, 0.0)) * headline.get(mean, 0.0) for mean in MEANS},
             }
         )
     return ReadingScores.check(pd.DataFrame(rows)) if rows else ReadingScores.empty()
 
 
-def readings(beside: Beside, every: pd.DataFrame, scores: pd.DataFrame) -> Iterator[Block]:
-    """Yield the blocks that compare readings, from both tables of readings; nothing without readings."""
-    if not scores.empty:
-        figures = _in_order(beside.inputs, every)
-        figures = figures.assign(
-            called=[_called(*key) for key in zip(figures["kind"], figures["of"], strict=True)]
-        )
-        yield from (Heading("Readings of the paper's setting"), Prose(WORDS.sentences["readings"]))
-        yield from (_scores_sheet(beside, every, scores), *_explained(figures), *_beside(figures))
+def readings(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Iterator[Block]:
+    """Yield the blocks that compare readings, from both tables of readings; nothing without readings.
 
-
-def _in_order(inputs: Inputs, figures: pd.DataFrame) -> pd.DataFrame:
-    """Figures sorted by kind, workload, accelerator and reading, in the order of page and study."""
-    orders = {
-        "kind": list(_KINDS),
-        "model": list(inputs.study.models),
-        "of": [*MFUS, *MEANS],
-        "reading": list(inputs.study.shown_readings),
-    }
-    places = {key: figures[key].map({name: i for i, name in enumerate(o)}) for key, o in orders.items()}
-    return figures.loc[pd.DataFrame(places).fillna(-1).sort_values(list(places), kind="stable").index]
+    These are the scores of the readings, and each printed figure beside ours under every reading.
+    """
+    if scores.empty:
+        return
+    study = beside.inputs.study
+    names: list[str] = [*_KINDS, *study.models, *MFUS, *MEANS, *study.shown_readings]
+    order = {name: place for place, name in enumerate(names)}
+    rows = figures.sort_values(
+        [*KEY, "reading"], key=lambda column: column.map(order).fillna(-1), kind="stable"
+    )
+    called = [CALLED.get(of, "placement") for of in zip(rows["kind"], rows["of"], strict=True)]
+    rows = rows.assign(called=called)
+    given = rows[rows["agrees"]].groupby(KEY)["reading"].agg(join).rename("given")
+    rows = rows.join(given, on=KEY).fillna({"given": NONE}).replace({"ours": {"": "fits nowhere"}})
+    first = rows.drop_duplicates(KEY)
+    yield from (Heading("Readings of the paper's setting"), Prose(WORDS.sentences["readings"]))
+    yield WORDS.sheet("scores", scores.sort_values("reading", key=lambda column: column.map(order)))
+    yield Items(tuple(_explained(first[first["model"] != "undecided"])))
+    heads = {name: name for name in ("printed", *study.shown_readings)}
+    shown = pd.concat([first.assign(reading="printed", ours=first["printed"]), rows])
+    yield WORDS.sheet("figures", shown, heads=heads, mfu=NEAR_MFU, mean=NEAR_MEAN, decides=DECIDES)
 
 
 def in_words(scores: pd.DataFrame) -> str:
@@ -230,61 +209,16 @@ def in_words(scores: pd.DataFrame) -> str:
     return fill(WORDS.sentences["answer"], pd.Series({**own, **given}, dtype=object))
 
 
-def _scores_sheet(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Sheet:
-    """Table of the agreement of each reading, with the printed figures as first row."""
-    headline = beside.published.headline
-    scores = scores.set_index("reading").loc[list(beside.inputs.study.shown_readings)].reset_index()
-    means = figures[(figures["kind"] == "mean") & (figures["model"] == "undecided")]
-    by_mean = means.pivot(index="reading", columns="of", values="ours").reindex(columns=list(MEANS))
-    scores = scores.join(by_mean.add_prefix("undecided_"), on="reading").fillna("–")
-    sheet = WORDS.sheet("scores", scores, printed_mfus=scores["printed_mfus"].iloc[0], decides=DECIDES)
-    count = str(scores["printed_placements"].iloc[0])
-    printed = tuple(times(float(getattr(headline, mean))) if headline else "–" for mean in MEANS)
-    theirs = ("", "as the paper prints them", count, count, "1.00", *printed, *("–" for _ in MEANS))
-    return replace(sheet, rows=(theirs, *sheet.rows), marked=frozenset({0}))
-
-
-_NONE = "none: unexplained"
+KEY = ["kind", "model", "of"]
+"""Key columns of a printed figure in table `reading_figures`."""
+NONE = "none: unexplained"
 _KINDS = {"placement": "placements", "mfu": "utilisations", "mean": "means"}
 
 
-def _explained(every: pd.DataFrame) -> Iterator[Block]:
-    """Yield the blocks on each printed figure: the readings that reproduce it, if any."""
-    rows = []
-    for (kind, model, _), mine in every[every["model"] != "undecided"].groupby(
-        ["kind", "model", "of"], sort=False
-    ):
-        agree, first = mine[mine["agrees"]], mine.iloc[0]
-        ratio = mine["ratio"].where(mine["ratio"] > 0)
-        off = pd.concat([ratio, 1 / ratio], axis=1).max(axis=1).fillna(float("inf"))
-        near = mine if kind == "placement" else mine.loc[off.sort_values().index]
-        nearest = (agree if len(agree) else near)["ours"].iloc[0]
-        given = join(agree["reading"]) if len(agree) else _NONE
-        missing = "" if len(agree) else first["called"] + ("" if kind == "mean" else f" of {model}")
-        found = {"study": first["ours"], "nearest": nearest, "given": given, "missing": missing}
-        rows.append({**first[["kind", "model", "called", "printed"]], **found})
-    table = pd.DataFrame(rows)
-    sentences = []
-    for kind, mine in table.groupby("kind", sort=False):
-        none = [words for words in mine["missing"] if words]
+def _explained(figures: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence per kind: how many figures a reading reproduces, and the others."""
+    for kind, mine in figures.groupby("kind", sort=False):
+        none = mine[mine["given"] == NONE]
+        of = "" if kind == "mean" else " of " + none["model"]
         gives = f"Of {len(mine)} printed {_KINDS[str(kind)]} some reading gives {len(mine) - len(none)}"
-        sentences.append(gives + (f"; unexplained: {join(none)}." if none else "."))
-    yield Heading("What explains each figure")
-    yield Items(tuple(sentences))
-    yield WORDS.sheet("explained", table, table["given"] == _NONE, mfu=NEAR_MFU, mean=NEAR_MEAN)
-
-
-def _called(kind: str, of: str) -> str:
-    return "placement" if kind == "placement" else (MFUS if kind == "mfu" else MEANS)[of][-1]
-
-
-def _beside(figures: pd.DataFrame) -> Iterator[Block]:
-    """Yield tables of utilisations and placements, with a column per reading."""
-    for kind in ("mfu", "placement"):
-        mine = figures[figures["kind"] == kind].replace({"ours": {"": "fits nowhere"}})
-        printed = mine.drop_duplicates(["model", "of"]).assign(
-            reading="printed", ours=lambda rows: rows["printed"]
-        )
-        heads = {name: name for name in ("printed", *mine["reading"].unique())}
-        sheet = WORDS.sheet(kind, pd.concat([printed, mine]), heads=heads)
-        yield sheet if kind == "mfu" else replace(sheet, words=len(sheet.header))
+        yield gives + (f"; unexplained: {join(none['called'] + of)}." if len(none) else ".")

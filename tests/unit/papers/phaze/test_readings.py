@@ -120,7 +120,9 @@ def test_the_page_says_what_explains_each_figure_and_what_none_does(read: Beside
         f"Of 4 printed means some reading gives 1; unexplained: {UNEXPLAINED} and {OVER_FAMILY}.",
     )
     sheets = [block for block in blocks if isinstance(block, Sheet)]
-    assert [r[0] for r in sheets[0].rows] == ["", "study", "units"]
+    assert [r[0] for r in sheets[0].rows] == ["study", "units"]
+    assert sheets[1].rows[0][:2] == ("placement", "bert-large")
+    assert sheets[1].rows[-1][1] == "undecided"
     assert "As printed, 0 of 1 placements of the paper come out" in in_words(scores)
 
 
