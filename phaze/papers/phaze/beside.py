@@ -17,11 +17,12 @@ from phaze.papers.claims import check_claims
 from phaze.papers.page import words_of
 from phaze.papers.publications import Design, Published, PublishedArchitecture, PublishedWorkload
 from phaze.report import charts
-from phaze.report.document import Block, Chart, Sheet
+from phaze.report.anatomy import limits_of
+from phaze.report.document import Block, Sheet
 from phaze.report.inputs import Inputs
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, geometric_means, placed_rows, row_of
-from phaze.report.words import compute, fill, join, samples, widths
-from phaze.search.winners import chip_named, chip_of
+from phaze.report.words import LIMITS, compute, fill, join, percent, samples, widths
+from phaze.search.winners import chip_of
 from phaze.tables import Claims
 
 WORDS = words_of("phaze")
@@ -90,6 +91,12 @@ class Beside:
         workload = self.published.workloads.get(model)
         return None if workload is None else workload.mfu.get(kind)
 
+    def part(self, row: pd.Series, part: str) -> float:
+        """Share of the time per batch of a result that a part of its breakdown takes; NaN if unknown."""
+        table = self.breakdowns
+        mine = table[(table["model"] == row["model"]) & (table["design"] == row["design"])]
+        return float(mine[f"{part}_s"].iloc[0] / row["time_per_batch_s"]) if len(mine) else nan
+
     def source(self, kind: str) -> str:
         """Place in the publication of a kind of figure."""
         return self.published.sources.get(kind, "the publication")
@@ -128,20 +135,25 @@ def _ours_and_printed(name: str, rows: list[dict[str, object]], source: str) -> 
 
 
 def utilisations(beside: Beside) -> pd.DataFrame:
-    """Best rows of workloads on printed designs, with MFU, time and speed-up printed or implied by it."""
-    rows, speedups = [], printed_speedups(beside)
+    """Best rows of workloads on printed designs: MFU, time and speed-up, printed and implied, and limits."""
+    rows = []
     for model, (kind, design) in product(beside.inputs.study.models, beside.designs.items()):
         row = row_of(beside.results, model, design)
         if row is not None:
-            theirs = beside.mfu(model, kind)
+            theirs, first = beside.mfu(model, kind), beside.mfu(model, "baseline_expert")
+            speedup = theirs / first if theirs and first and kind != "baseline_expert" else 0.0
             found = {"theirs": theirs or nan, "implied_s": implied_s(beside, row, kind, theirs) or nan}
-            rows.append({**row, **found, "printed_speedup": speedups.get((model, design), 0.0)})
+            found |= {part: beside.part(row, part) for part in ("fill", "sync")}
+            limits = shares(limits_of(beside.inputs, row))
+            about = {"printed_speedup": speedup, "limits": limits, "widths": widths(row)}
+            rows.append({**row, **found, **about})
     return pd.DataFrame(rows)
 
 
-def utilisation_sheet(beside: Beside) -> Sheet:
-    """Table of MFU and time per batch: ours, printed, and implied by the printed MFU."""
-    return WORDS.sheet("utilisation", utilisations(beside), source=beside.source("mfu"))
+def shares(limits: pd.Series) -> str:
+    """Limits that bind at least 5 % of the time in operators, largest first, for example "HBM 22 %"."""
+    largest = limits[limits >= 0.05].sort_values(ascending=False)
+    return ", ".join(f"{LIMITS[str(name)]} {percent(share, 0)}" for name, share in largest.items())
 
 
 def peak_flops(inputs: Inputs, chip: pd.Series) -> float:
@@ -160,32 +172,20 @@ def implied_s(beside: Beside, row: pd.Series, kind: Design, mfu: float | None) -
     return float(row["time_per_batch_s"] * row["mfu_paper"] * ours / (mfu * peak))
 
 
-def printed_speedups(beside: Beside) -> dict[tuple[str, str], float]:
-    """Speed-ups implied by the printed utilisations if chips have the same peak, by workload and design."""
-    return {
-        (model, design): workload.mfu[kind] / workload.mfu["baseline_expert"]
-        for model, workload in beside.published.workloads.items()
-        for kind, design in beside.designs.items()
-        if workload.mfu and kind != "baseline_expert"
-    }
-
-
-def utilisation_chart(beside: Beside) -> Iterator[Chart]:
-    """Yield the chart of utilisations, for workloads with a result on every printed design."""
-    rows, designs = utilisations(beside), list(beside.designs.values())
-    if len(rows):
-        rows = rows.groupby("model").filter(lambda mine: len(mine) == len(designs))
-    if len(rows):
-        models = list(rows["model"].unique())
-        tables = (
-            rows.pivot(index="model", columns="design", values=of).reindex(index=models, columns=designs)
-            for of in OF
+def utilisation_blocks(beside: Beside) -> Iterator[Block]:
+    """Yield the chart of utilisations, for workloads with a result on every printed design, and the table."""
+    rows = utilisations(beside)
+    if rows.empty:
+        return
+    ours, theirs = (
+        rows.pivot(index="model", columns="design", values=of).reindex(
+            index=rows["model"].unique(), columns=[*beside.designs.values()]
         )
-        yield WORDS.chart("utilisation", "utilisation", partial(charts.utilisations, *tables))
-
-
-OF = "mfu_paper", "theirs"
-"""Columns with our and with printed utilisations."""
+        for of in ("mfu_paper", "theirs")
+    )
+    if len(ours := ours.dropna()):
+        yield WORDS.chart("utilisation", "utilisation", partial(charts.utilisations, ours, theirs))
+    yield WORDS.sheet("utilisation", rows, source=beside.source("mfu"))
 
 
 def sizes_sheet(beside: Beside) -> Iterator[Sheet]:
@@ -225,6 +225,9 @@ def claims_of(beside: Beside) -> pd.DataFrame:
     return check_claims(beside.published, tables, {"largest_memory": _largest_memory})
 
 
+SEARCHED = "{} accelerator over {} with searched placements"
+
+
 def _means(beside: Beside) -> pd.DataFrame:
     """Our geometric means for the printed ones whose two designs the study has."""
     rows: list[dict[str, object]] = []
@@ -232,42 +235,37 @@ def _means(beside: Beside) -> pd.DataFrame:
         means = geometric_means(beside.results).set_index("design")["speedup"]
         baseline = beside.inputs.study.architectures.baseline or ""
         common, family = beside.common, beside.published.compared_family
-        searched = f"{common} accelerator over {{}} with searched placements"
         for mean, design, over, of in (
             ("per_model", PER_MODEL, None, f"{PER_MODEL} accelerators over {baseline} expert"),
             ("common", common, None, f"{common} accelerator over {baseline} expert"),
-            ("common_over_baseline", common, baseline, searched.format(baseline)),
-            ("common_over_family", common, family, searched.format(family)),
+            ("common_over_baseline", common, baseline, SEARCHED.format(common, baseline)),
+            ("common_over_family", common, family, SEARCHED.format(common, family)),
         ):
-            if design in means.index and (over is None or over in means.index):
-                ratio = float(means[design]) / (1.0 if over is None else float(means[over]))
-                rows.append({"mean": mean, "of": of, "ratio": ratio})
+            if {design, over} <= {*means.index, None}:
+                rows.append({"mean": mean, "of": of, "ratio": means[design] / means.get(over, 1.0)})
     return pd.DataFrame(rows)
 
 
 def _winners(inputs: Inputs, best: pd.DataFrame) -> pd.DataFrame:
     """Best accelerator of each workload: area, global buffer, cores and lanes."""
     cluster, baseline = inputs.cluster, inputs.study.architectures.baseline
-    base = None if baseline is None else chip_named(cluster, baseline)
-    every = cluster.architectures["area_um2"]
+    lanes = cluster.chips["num_vc"] * cluster.chips["pe_vc"]
+    every, area_um2 = cluster.architectures["area_um2"], best["area_um2"]
     allowed = every[every <= cluster.area_limit_um2 * (1 + 1e-9)]
-    rows = []
-    for _, row in best.iterrows():
-        chip = chip_of(cluster, row)
-        rows.append(
-            {
-                "model": row["model"],
-                "area_share": row["area_um2"] / cluster.area_limit_um2,
-                "larger_share": (allowed > row["area_um2"] * (1 + 1e-9)).mean(),
-                "architectures": len(allowed),
-                "glb_mib": chip["glb_bytes"] / MIB,
-                "core_width": max(chip["pe_x"], chip["pe_y"]),
-                "lanes": chip["num_vc"] * chip["pe_vc"],
-                "baseline": baseline or "",
-                "baseline_lanes": 0 if base is None else int(base["num_vc"] * base["pe_vc"]),
-            }
-        )
-    return pd.DataFrame(rows)
+    chips = cluster.chips.loc[best["architecture"]].set_index(best.index)
+    return pd.DataFrame(
+        {
+            "model": best["model"],
+            "area_share": area_um2 / cluster.area_limit_um2,
+            "larger_share": area_um2.map(lambda area: (allowed > area * (1 + 1e-9)).mean()),
+            "architectures": len(allowed),
+            "glb_mib": chips["glb_bytes"] / MIB,
+            "core_width": chips[["pe_x", "pe_y"]].max(axis=1),
+            "lanes": chips["num_vc"] * chips["pe_vc"],
+            "baseline": baseline or "",
+            "baseline_lanes": 0 if baseline is None else int(lanes[baseline]),
+        }
+    )
 
 
 def _largest_memory(chosen: pd.DataFrame, printed: object) -> dict[str, object]:

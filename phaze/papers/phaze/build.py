@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,20 +20,20 @@ from phaze.papers.phaze.beside import (
     claims_of,
     implied_s,
     same_as,
+    shares,
     sizes_sheet,
-    utilisation_chart,
-    utilisation_sheet,
+    utilisation_blocks,
     walk_sheets,
 )
 from phaze.papers.phaze.readings import in_words, reading_figures, reading_scores, readings
 from phaze.papers.publications import PublishedWorkload
-from phaze.report.anatomy import layer_counts, limits_of, point_of, shares_of_limits, with_estimates
+from phaze.report.anatomy import limits_of
 from phaze.report.document import Block, Heading, Items
 from phaze.report.inputs import Inputs, Only, Slicing
 from phaze.report.winners import PER_MODEL, row_of
-from phaze.report.words import LIMITS, compute, percent, widths
+from phaze.report.words import compute, percent, widths
 from phaze.search.winners import chip_of, in_order, with_areas
-from phaze.tables import Layers, Operators, ReadingFigures, ReadingScores, Screens
+from phaze.tables import Layers, ReadingFigures, ReadingScores, Screens
 from phaze.tables.columns import layout_of
 
 
@@ -52,11 +51,7 @@ def reasons(beside: Beside, model: str) -> tuple[str, ...]:
     theirs = beside.published.workloads.get(model)
     if row is None or theirs is None:
         return ()
-    return (
-        *_about_accelerator(beside, theirs, row),
-        *_about_placement(beside, theirs, row),
-        *_about_utilisation(beside, model),
-    )
+    return (*_about_accelerator(beside, theirs, row), *_about_placement(beside, theirs, row))
 
 
 def _about_accelerator(beside: Beside, theirs: PublishedWorkload, row: pd.Series) -> Iterator[str]:
@@ -77,41 +72,30 @@ def _about_accelerator(beside: Beside, theirs: PublishedWorkload, row: pd.Series
         why = _excluded(beside, str(same["architecture"].iloc[0]), row)
     else:
         best = in_order(with_areas(cluster, placed)).iloc[0]
-        limits = limits_of(beside.inputs, best), limits_of(beside.inputs, row)
-        why = _takes("slower", best["time_per_batch_s"], row, "bound", limits)
+        there, here = (shares(limits_of(beside.inputs, one)) for one in (best, row))
+        binds = WORDS.sentence("bound", there=there, here=here) if there and here else "."
+        why = _takes("slower", best["time_per_batch_s"], row, binds=binds)
     yield WORDS.sentence("accelerator", cores=printed, buffer=chip.glb_mib, why=why)
 
 
-def _takes(name: str, time_s: float, ours: pd.Series, bound: str, limits: tuple[pd.Series, pd.Series]) -> str:
-    """Time on another accelerator compared with ours, and the limits of both where they are known."""
-    known = not any(one.empty for one in limits)
-    there, here = map(_shares, limits)
-    binds = WORDS.sentence(bound if known else f"un{bound}", there=there, here=here)
+def _takes(name: str, time_s: float, ours: pd.Series, **binds: str) -> str:
+    """Time on another accelerator compared with ours, as the rest of a sentence."""
     slower = _slower(time_s / ours["time_per_batch_s"] - 1)
-    return WORDS.sentence(name, time_s=time_s, slower=slower, binds=binds)
+    return WORDS.sentence(name, time_s=time_s, slower=slower, **binds)
 
 
 def _excluded(beside: Beside, architecture: str, ours: pd.Series) -> str:
     """Reason that an architecture was not placed, as the rest of a sentence."""
     if beside.inputs.study.screen.strategy == "hysteresis":
         return WORDS.sentences["not-visited"]
-    bound = least_bound(beside.inputs, str(ours["model"]), architecture)
-    if bound is None:
-        return WORDS.sentences["left-out"]
-    exact = math.isclose(bound["lower_s"], bound["feasible_s"], rel_tol=1e-9)
-    limits = limits_on_all_cores(beside.inputs, bound), limits_on_all_cores(beside.inputs, ours)
-    return _takes("slower" if exact else "at-least", bound["lower_s"], ours, "excluded", limits)
+    bound_s = least_bound_s(beside.inputs, str(ours["model"]), architecture)
+    return _takes("at-least", bound_s, ours) if np.isfinite(bound_s) else WORDS.sentences["left-out"]
 
 
 def _slower(excess: float) -> str:
     if abs(excess) < 5e-4:
         return "as long as"
     return f"{percent(abs(excess))} {'longer' if excess > 0 else 'less'} than"
-
-
-def _shares(limits: pd.Series) -> str:
-    largest = limits[limits >= 0.05].sort_values(ascending=False)
-    return ", ".join(f"{LIMITS[str(name)]} binds {percent(share, 0)}" for name, share in largest.items())
 
 
 def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) -> Iterator[str]:
@@ -127,14 +111,11 @@ def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) 
     if weights:
         bandwidth = beside.inputs.cluster.scenario.network_bandwidth_bytes_per_s
         sent = Flat(bandwidth, BOTH_DIRECTIONS).charged_bytes("all_reduce", weights, plan.data)
-        about: dict[str, object] = {
-            "about": "" if plan.pipeline == 1 else "about ",
-            "printed": plan.widths,
-            "data": plan.data,
-        }
-        about |= {"weights": weights, "sync_s": sent / bandwidth, "bandwidth": bandwidth, "ours": ours}
-        parts = {part: _part(beside, row, part) for part in ("sync", "fill")}
-        yield WORDS.sentence("placement", **about, **parts, time_s=row["time_per_batch_s"])
+        about = "" if plan.pipeline == 1 else "about "
+        sync = {"weights": weights, "sync_s": sent / bandwidth, "bandwidth": bandwidth}
+        parts = {part: beside.part(row, part) for part in ("sync", "fill")}
+        told = {"about": about, "data": plan.data, "printed": plan.widths, "ours": ours}
+        yield WORDS.sentence("placement", **told, **sync, **parts, time_s=row["time_per_batch_s"])
         yield from _about_synchronisation(beside, str(row["model"]), sent)
 
 
@@ -158,43 +139,14 @@ def _weight_bytes(beside: Beside, model: str, layout: Layout) -> float:
     return float((graph["layer"].map(weights) * graph["count"]).sum())
 
 
-def _part(beside: Beside, row: pd.Series, part: str) -> float:
-    table = beside.breakdowns
-    mine = table[(table["model"] == row["model"]) & (table["design"] == row["design"])]
-    return float(mine[f"{part}_s"].iloc[0] / row["time_per_batch_s"]) if len(mine) else float("nan")
-
-
-def _about_utilisation(beside: Beside, model: str) -> Iterator[str]:
-    """Yield a sentence on the time breakdown of each design with a printed utilisation."""
-    for kind, design in beside.designs.items():
-        theirs, row = beside.mfu(model, kind), row_of(beside.results, model, design)
-        if theirs is not None and row is not None:
-            limits = limits_of(beside.inputs, row)
-            binds = f"; {_shares(limits)} of the time in operators" if len(limits) else ""
-            about = {"theirs": theirs, "binds": binds, "widths": widths(row)}
-            parts = {part: _part(beside, row, part) for part in ("fill", "sync")}
-            yield WORDS.sentence("utilisation", **{**row, **about, **parts, "design": design})
-
-
-def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | None:
-    """Row of table `screens` with the architecture's smallest lower bound; None if nothing fits."""
+def least_bound_s(inputs: Inputs, model: str, architecture: str) -> float:
+    """Smallest lower bound of an architecture in table `screens`; infinity or NaN if nothing fits."""
     chips = inputs.cluster.architectures
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
     only = Only("architecture", (architecture,))
     layouts = layouts_of(inputs.study.workloads[model].tensor, inputs.study.training.microbatches)
     rows = [inputs.details.rows(Screens, Slicing(model, one.key), shard, only) for one in layouts]
-    found = pd.concat(rows, ignore_index=True)
-    fitting = found[np.isfinite(found["lower_s"])]
-    return None if fitting.empty else fitting.loc[fitting["lower_s"].idxmin()]
-
-
-def limits_on_all_cores(inputs: Inputs, row: pd.Series) -> pd.Series:
-    """Share of all layers' busy time bound by each limit, with every operator on all cores."""
-    point = point_of(row)
-    operators = inputs.details.rows(Operators, point, "").assign(core_index=-1, start_s=0.0, end_s=0.0)
-    found = with_estimates(operators, inputs.details, point, chip_of(inputs.cluster, row))
-    counts = layer_counts(inputs, point.model)
-    return shares_of_limits(found["limit"], found["latency_all_s"], found["layer"], counts)
+    return float(pd.concat(rows)["lower_s"].min())
 
 
 def phaze_paper(beside: Beside) -> Paper:
@@ -205,8 +157,7 @@ def phaze_paper(beside: Beside) -> Paper:
     if beside.shares_baseline and beside.workloads:
         blocks = [
             accelerators_sheet(beside),
-            *utilisation_chart(beside),
-            utilisation_sheet(beside),
+            *utilisation_blocks(beside),
             *readings(beside, figures, scores),
             *walk_sheets(beside),
             *blocks,
