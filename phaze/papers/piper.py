@@ -57,25 +57,18 @@ def printed_times(inputs: PlanInputs) -> pd.DataFrame:
 
     One row per input, row of the printed table, mode and planner. Our time is NaN if nothing was planned.
     """
-    table = inputs.published.table if inputs.published else {}
     told = [
-        {
-            "input": name,
-            "row": number,
-            **row.model_dump(include={"devices", "memory_gib"}),
-            "planner": planner,
-            "printed": getattr(row, planner),
-        }
-        for name, rows in table.items()
+        {"input": name, "row": number, **dict(row)}
+        for name, rows in (inputs.published.table if inputs.published else {}).items()
         for number, row in enumerate(rows)
-        for planner in ("piper", "equi")
     ]
     made = inputs.cases[inputs.cases["case"].isin([name for name, _ in inputs.of("table")])]
     keys = ["input", "devices", "memory_gib"]
     if not told:
         return made.iloc[:0].assign(row=0, printed="", ours="")
+    printed = pd.DataFrame(told).melt([*keys, "row"], var_name="planner", value_name="printed")
     times = made.groupby([*keys, "mode", "planner"])["time_per_sample"].first().reset_index()
-    found = pd.DataFrame(told).merge(times[[*keys, "mode"]].drop_duplicates(), on=keys)
+    found = printed.merge(times[[*keys, "mode"]].drop_duplicates(), on=keys)
     found = found.merge(times, on=[*keys, "mode", "planner"], how="left")
     return found.assign(ours=[as_printed(time) for time in found["time_per_sample"]])
 

@@ -14,7 +14,7 @@ from phaze.spec.files import FOLDER, named_file
 from phaze.spec.names import Partitioner
 from phaze.spec.noun import Noun
 from phaze.spec.study import Study
-from phaze.spec.values import Chip, Name, Positive, PositiveInt
+from phaze.spec.values import Chip, Name, Positive, PositiveInt, refuse_unknown
 
 Plain = dict[str, object]
 Design = Literal["baseline_expert", "baseline", "common"]
@@ -152,21 +152,6 @@ class PublishedMaps(Publication):
     """Speed-up by refinement over clusters alone, with the same mapping, by graph and shape SxR."""
 
 
-class PrintedWafer(Noun):
-    """Row of PALM's Table VII, with the measured run behind the reference figure."""
-
-    palm: Positive
-    """Samples per second simulated by PALM's authors."""
-    printed: Positive
-    """Reference samples per second in the paper, scaled by its authors from GPUs to the wafer."""
-    gpus: PositiveInt
-    """GPUs of the measured run."""
-    batch: PositiveInt
-    """Samples in the batch of the measured run."""
-    measured_s: Positive
-    """Time per batch of the measured run, from its published FLOP/s, with attention and vocabulary."""
-
-
 class MeasuredRun(Noun):
     """Training run on GPUs, with its measured time per batch."""
 
@@ -250,8 +235,10 @@ class PublishedTiled(Publication):
 
     gpu_flops: Positive
     """Peak FLOP/s of a GPU of the measured runs."""
-    wafer: dict[Name, PrintedWafer] = Field(default_factory=dict)
-    """Table VII by model."""
+    palm: dict[Name, Positive] = Field(default_factory=dict)
+    """Samples per second of Table VII simulated by PALM's authors, by model."""
+    scaled: dict[Name, Positive] = Field(default_factory=dict)
+    """Reference of Table VII, scaled by its authors from GPUs to the wafer, by model."""
     gpus: dict[Name, PrintedRun] = Field(default_factory=dict)
     """Table IV by model."""
     other_runs: dict[Name, MeasuredRun] = Field(default_factory=dict)
@@ -279,16 +266,8 @@ class PublishedTiled(Publication):
 
     @model_validator(mode="after")
     def _readings_are_known(self) -> Self:
-        if unknown := {ratio.of for ratio in self.ratios} - {*self.ratio_readings}:
-            raise ValueError(
-                f"ratios: of must be one of {', '.join(self.ratio_readings)}, got {min(unknown)}"
-            )
+        refuse_unknown("ratios.of", (ratio.of for ratio in self.ratios), self.ratio_readings)
         return self
-
-    @property
-    def palm(self) -> dict[str, float]:
-        """Samples per second of Table VII simulated by PALM's authors, by model."""
-        return {model: row.palm for model, row in self.wafer.items()}
 
 
 KINDS: dict[str, type[Publication]] = {

@@ -99,11 +99,6 @@ def panel_name(values: tuple[float, ...]) -> str:
     return f"{layers}{memory_gib:g} GB a device, N = {microbatches:.0f}"
 
 
-def planners_of(rows: pd.DataFrame) -> list[Planner]:
-    """Planners of the rows, in display order."""
-    return [planner for planner in PLANNER_NAMES if planner in set(rows["planner"])]
-
-
 def relative(cases: pd.DataFrame) -> pd.Series:
     """Throughput of each row over the best on the same cluster; 0 without a plan."""
     best = cases.groupby([*GROUP, "devices"])["time_per_sample"].transform("min")

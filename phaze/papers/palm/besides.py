@@ -9,7 +9,7 @@ use 16 bits. Then only sequences of up to 184 tokens stay below the peak; 128 is
 fastest one whose stages and microbatches divide the 120 cores, for every case.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -131,19 +131,17 @@ def besides(
     asked: Iterable[PrintedTable], published: PublishedTiled | None, folder: Path = FOLDER
 ) -> pd.DataFrame:
     """Table `tiled_besides` for the requested tables; Table IV needs the published rows."""
-    rows = [row for table in asked for row in _rows(table, published, folder)]
+    made: dict[PrintedTable, Callable[[Path], Iterator[Row]]] = {
+        "I": ratios_beside, "IV": partial(_gpus, published), "V": inference_beside
+    }  # fmt: skip
+    rows = [row for table in asked for row in made[table](folder)]
     return TiledBesides.check(pd.DataFrame(rows)) if rows else TiledBesides.empty()
 
 
-def _rows(table: PrintedTable, published: PublishedTiled | None, folder: Path) -> Iterator[Row]:
-    if table == "IV":
-        yield from _gpus(published, folder) if published else ()
-    else:
-        yield from ratios_beside(folder) if table == "I" else inference_beside(folder=folder)
-
-
-def _gpus(published: PublishedTiled, folder: Path) -> Iterator[Row]:
+def _gpus(published: PublishedTiled | None, folder: Path) -> Iterator[Row]:
     """Yield the runs of Table IV, predicted as by `simulate --runs`, with seen and unseen fits."""
+    if published is None:
+        return
     machine = load_machine(GPUS, folder)
     yield from _gpus_on(machine, published, SEEN)
     if published.other_runs:

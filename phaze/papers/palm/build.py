@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import numpy as np
 import pandas as pd
 
 from phaze import tables
@@ -17,13 +16,13 @@ from phaze.papers.palm.readings import (
     WAFER,
     TiledInputs,
     claimed_tables,
-    microbatch_bounds,
+    fewest_microbatches,
     readings_sheet,
     tabulate_readings,
 )
 from phaze.report import tile_charts
 from phaze.report.case_checks import TILED_CHECKS
-from phaze.report.document import Block, Chart, Items, Section
+from phaze.report.document import Block, Chart, Section
 from phaze.report.words import file_name
 from phaze.spec.tiled_study import TiledCase
 
@@ -34,24 +33,18 @@ def table(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     """Section of throughputs, ours and printed (Table VII)."""
     rows = _beside(inputs, inputs.rows(name))
     best = rows["samples_per_s"] == rows.groupby(["model", "system"])["samples_per_s"].transform("max")
-    bounds = tuple(microbatch_bounds(inputs))
-    blocks: list[Block] = [WORDS.sheet("table", rows, best)]
-    blocks += [Items(bounds)] if bounds else []
-    return WORDS.section("table", blocks, title=case.title)
+    return WORDS.section("table", [WORDS.sheet("table", rows, best)], title=case.title)
 
 
 def _beside(inputs: TiledInputs, rows: pd.DataFrame) -> pd.DataFrame:
     """Runs with printed and measured throughputs of their models (NaN if not printed) and derived columns."""
-    wafer = inputs.published.wafer if inputs.published else {}
-    printed = {model: (row.palm, row.printed, inputs.measured(row)) for model, row in wafer.items()}
-    beside = np.array([printed.get(model, (np.nan,) * 3) for model in rows["model"]]).reshape(-1, 3)
+    printed = {key: rows["model"].map(values).astype(float) for key, values in inputs.wafer.items()}
+    rows = rows.assign(**printed)
     return rows.assign(
         mapping=rows["layout"].map(tile_charts.LAYOUTS) + ", " + rows["placed"],
-        palm=beside[:, 0],
-        printed=beside[:, 1],
-        measured=beside[:, 2],
-        over_palm=rows["samples_per_s"] / beside[:, 0],
-        over_measured=rows["samples_per_s"] / beside[:, 2],
+        over_palm=rows["samples_per_s"] / rows["palm"],
+        over_measured=rows["samples_per_s"] / rows["measured"],
+        fewest=[fewest_microbatches(row, row["palm"]) for _, row in rows.iterrows()],
         quiet=rows["batch"] / rows["uncontended_s"],
         alone=rows["batch"] / rows["alone_s"],
         link_share=rows["link_busy_s"] / rows["time_s"],

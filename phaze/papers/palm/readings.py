@@ -15,7 +15,7 @@ import pandas as pd
 from phaze.base.units import digits
 from phaze.papers.claims import Function, claims_on
 from phaze.papers.page import words_of
-from phaze.papers.publications import PrintedWafer, PublishedTiled
+from phaze.papers.publications import PublishedTiled
 from phaze.papers.scores import geometric_mean
 from phaze.report.cases import TiledCases
 from phaze.report.document import Sheet
@@ -37,10 +37,21 @@ class TiledInputs(TiledCases):
         given = self.study.exchanges.get(exchange)
         return given is None or given.compare == "best"
 
-    def measured(self, row: PrintedWafer) -> float:
-        """Samples per second of a measured run, scaled from the peak of its GPUs to the tiles' peak."""
-        assert self.published is not None
-        return row.batch / row.measured_s * self.flops / (row.gpus * self.published.gpu_flops)
+    @property
+    def wafer(self) -> dict[str, dict[str, float]]:
+        """Samples per second of Table VII by model: simulated by PALM's authors, printed, and measured.
+
+        Measured runs are scaled from the peak of their GPUs to the tiles' peak.
+        """
+        if self.published is None:
+            return {"palm": {}, "printed": {}, "measured": {}}
+        printed, per_gpu = self.published, self.flops / self.published.gpu_flops
+        measured = {
+            model: int(one.run["global_batch"]) / one.measured_s * per_gpu / int(one.run["gpus"])
+            for model, one in printed.gpus.items()
+            if model in printed.palm
+        }
+        return {"palm": printed.palm, "printed": printed.scaled, "measured": measured}
 
 
 CLOSE = 0.2
@@ -165,7 +176,7 @@ def _wafer(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
     claims = [group for group in published.claims if group.table == "splits"]
     for name, case in inputs.of("table"):
         best = inputs.rows(name).groupby(["system", "microbatches", "model"])["samples_per_s"].max()
-        models = [model for model in case.batches if model in published.wafer]
+        models = [model for model in case.batches if model in published.palm]
         for system, microbatches in product(case.systems, case.microbatches) if models else ():
             mine = splits[(splits["system"] == system) & (splits["microbatches"] == microbatches)]
             found = (claim for group in claims for claim in claims_on(published, group, mine, FUNCTIONS))
@@ -250,22 +261,10 @@ def readings_sheet(readings: pd.DataFrame) -> Sheet:
     return WORDS.sheet("readings", shown, nearest)
 
 
-def microbatch_bounds(inputs: TiledInputs) -> Iterator[str]:
-    """Yield sentences on the minimum of microbatches for printed throughputs, from compute time alone."""
-    printed = inputs.published.palm if inputs.published else {}
-    for name, case in inputs.of("table"):
-        runs = {str(row["model"]): row for _, row in inputs.rows(name).iterrows()}
-        needs = []
-        for model in (model for model in case.batches if model in printed):
-            least = fewest_microbatches(runs[model], printed[model])
-            need = "can never be reached" if least is None else f"need at least {least}"
-            needs.append(f"{digits(printed[model], 5)} samples/s of {model} {need}")
-        if needs:
-            yield WORDS.sentence("microbatches", needs=join(needs))
+def fewest_microbatches(run: pd.Series, samples_per_s: float) -> str:
+    """Fewest microbatches m that allow a throughput with compute and bubbles alone.
 
-
-def fewest_microbatches(run: pd.Series, samples_per_s: float) -> int | None:
-    """Fewest microbatches m that allow a throughput with compute and bubbles alone; None if none do.
+    "never" if none do, and a dash for NaN.
 
     p equal stages take w (m + p − 1)/m seconds per sample (PALM, Equation 1). The work w follows from the
     `alone_s` of a run: its time without communication and memory traffic.
@@ -273,4 +272,6 @@ def fewest_microbatches(run: pd.Series, samples_per_s: float) -> int | None:
     others = int(run["stages"]) - 1
     work_s = float(run["alone_s"] / run["batch"] * run["microbatches"] / (run["microbatches"] + others))
     slack_s = 1 / samples_per_s - work_s
-    return max(1, ceil(others * work_s / slack_s)) if slack_s > 0 else None
+    if np.isnan(slack_s):
+        return "–"
+    return str(max(1, ceil(others * work_s / slack_s))) if slack_s > 0 else "never"
