@@ -65,7 +65,7 @@ def readings_of(case: MapCase) -> dict[str, MapReading]:
 
 
 def read_figures(inputs: MapInputs) -> pd.DataFrame:
-    """Table `figures_read`: speed-ups under each reading, with the printed ones."""
+    """Speed-ups under each reading with the printed ones: table `figures_read`, and those of refinement."""
     rows = [
         {"case": name, "reading": key, **row}
         for show, read in (("topologies", _by_topology), ("partitioners", _by_partitioner))
@@ -73,7 +73,7 @@ def read_figures(inputs: MapInputs) -> pd.DataFrame:
         for key, one in readings_of(case).items()
         for row in read(inputs, case, one, _steps(inputs, name, one))
     ]
-    return FiguresRead.check(pd.DataFrame(rows)) if rows else FiguresRead.empty()
+    return pd.DataFrame(rows) if rows else FiguresRead.empty()
 
 
 def _steps(inputs: MapInputs, name: str, reading: MapReading) -> pd.DataFrame:
@@ -95,31 +95,21 @@ def _by_topology(inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd
 def _by_partitioner(
     inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame
 ) -> Iterator[Row]:
-    """Yield speed-ups over PipeDream's partition with CS map under a reading, except the baseline's own."""
-    first = reading.partitioner
+    """Yield speed-ups over PipeDream's partition with CS map, except its own, and of refinement."""
+    first, published = reading.partitioner, inputs.published
+    if published is None:
+        return
     for graph in case.graphs:
-        printed = inputs.published.over_first.get(graph, {}) if inputs.published is not None else {}
-        for partitioner, ways in printed.items():
+        for partitioner, ways in published.over_first.get(graph, {}).items():
             cut_by = first if partitioner == FIRST else partitioner
             for way, by_shape in ways.items():
-                column = OWN[reading.search] if way == "ours" else way
                 if (cut_by, way) != (first, "cs-map"):
+                    other = cut_by, OWN[reading.search] if way == "ours" else way
                     of = graph, f"{partitioner} {way}"
-                    yield from _ratios(rows, of, (first, "cs-map"), (cut_by, column), by_shape)
-
-
-def _refined(inputs: MapInputs, case: MapCase, name: str) -> pd.DataFrame:
-    """Speed-ups of refinement over clusters alone by reading (Table IV), in columns of `figures_read`."""
-    printed = inputs.published.over_clusters if inputs.published is not None else {}
-    rows = [
-        {"reading": key, **row}
-        for key, one in readings_of(case).items()
-        for (graph, by_shape), (figure, way) in product(printed.items(), REFINED.items())
-        for row in _ratios(
-            _steps(inputs, name, one), (graph, figure), ("clusters", way), ("paper", way), by_shape
-        )
-    ]
-    return pd.DataFrame(rows)
+                    yield from _ratios(rows, of, (first, "cs-map"), other, by_shape)
+        for figure, own in REFINED.items():
+            by_shape = published.over_clusters.get(graph, {})
+            yield from _ratios(rows, (graph, figure), ("clusters", own), ("paper", own), by_shape)
 
 
 def _ratios(
@@ -169,17 +159,18 @@ def nearest(figures: pd.DataFrame, readings: Iterable[str], subjects: Sequence[s
 
 
 def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
-    """Yield the sections of all cases with figures; `figures` is table figures_read."""
+    """Yield the sections of all cases with figures, from the result of `read_figures`."""
     for show in ("topologies", "partitioners"):
         for name, case in inputs.of(show):
             mine = figures[figures["case"] == name]
             if len(mine):
-                yield WORDS.section(show, _blocks(inputs, mine, name, case), name=name)
+                yield WORDS.section(show, _blocks(inputs, mine, case), name=name)
 
 
-def _blocks(inputs: MapInputs, mine: pd.DataFrame, name: str, case: MapCase) -> Iterator[Block]:
+def _blocks(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> Iterator[Block]:
     """Yield the deviations of readings, all figures under each reading, and unexplained figures."""
-    printed, labels = mine[mine["printed"] > 0], inputs.subjects(case)
+    labels = inputs.subjects(case)
+    printed = mine[(mine["printed"] > 0) & ~mine["figure"].isin(REFINED)]
     by_shape = printed.groupby(["reading", "subject", "figure"], sort=False)[["ours", "printed"]]
     means = by_shape.agg(geometric_mean).reset_index().assign(shape="geometric mean")
     if len(printed):
@@ -187,8 +178,7 @@ def _blocks(inputs: MapInputs, mine: pd.DataFrame, name: str, case: MapCase) -> 
         parts |= groups(inputs, case) if case.show == "topologies" else {}
         yield Prose(WORDS.sentences["factor"])
         yield _factors_sheet(printed, means, case, parts)
-    more = [_refined(inputs, case, name)] if case.show == "partitioners" else []
-    yield _figures_sheet(pd.concat([mine, means, *more]), case, labels)
+    yield _figures_sheet(pd.concat([mine, means]), case, labels)
     if sentences := tuple(open_sentences(printed, case)):
         yield Items(sentences)
 
@@ -246,7 +236,7 @@ def parmesan_paper(inputs: MapInputs) -> Paper:
         {
             "mappings": (Mappings, inputs.mappings),
             "speed-ups": (SpeedUps, gains),
-            "figures-read": (FiguresRead, figures),
+            "figures-read": (FiguresRead, FiguresRead.check(figures[~figures["figure"].isin(REFINED)])),
             "search-gaps": (SearchGaps, inputs.search_gaps),
             **table,
         },
@@ -254,18 +244,14 @@ def parmesan_paper(inputs: MapInputs) -> Paper:
 
 
 def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> str:
-    """Summary: speed-up by mapping, and the readings closest to the printed figures."""
-    printed = figures[figures["printed"] > 0]
+    """Summary: gain of mapping, printed and ours, and the closest reading, by kind of topology."""
     for name, case in inputs.of("topologies"):
-        mine = printed[printed["case"] == name]
+        mine = figures[(figures["case"] == name) & (figures["printed"] > 0)]
         if case.readings and len(mine):
-            return _beside(inputs, case, mine)
-    mean = geometric_mean(gains["over_consecutive"])
-    return WORDS.sentence("gain", mean=mean, cases=len(gains))
-
-
-def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame) -> str:
-    """Sentences on the gain of mapping, printed and ours, and on the closest reading, by kind of topology."""
+            break
+    else:
+        mean = geometric_mean(gains["over_consecutive"])
+        return WORDS.sentence("gain", mean=mean, cases=len(gains))
     over = mine[mine["figure"] == "over-consecutive"]
     first, graph = next(iter(case.readings)), inputs.study.graphs[case.graphs[0]].label
     gained, near = [], []

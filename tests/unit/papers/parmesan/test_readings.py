@@ -155,7 +155,7 @@ def by_partitioner() -> MapInputs:
 
 def test_measured_tables_are_read_by_what_messages_hold() -> None:
     """The first row of a table, to which its figures are relative, is not counted."""
-    figures = read_figures(by_partitioner()).set_index("reading")
+    figures = page(by_partitioner).tables["figures-read"][1].set_index("reading")
     assert figures["ours"].to_dict() == pytest.approx({"links": 6.0, "held": 9.0})
 
 
