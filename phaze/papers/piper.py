@@ -159,12 +159,7 @@ def table(inputs: PlanInputs, case: PlanCase) -> Iterator[Sheet | Items]:
 
 
 def _printed_sheet(times: pd.DataFrame, case: PlanCase) -> Sheet:
-    """Table of printed times, our times in each mode, and the modes that match all digits of a row."""
-    agree = times[times["ours"] == times["printed"]].groupby(["row", "mode"]).size() == 2
-    same = times.assign(
-        whose="same",
-        cell=[join(m for m in case.modes if agree.get((row, m), False)) or "none" for row in times["row"]],
-    )
+    """Table of printed times, and our times in each mode."""
     printed = times.assign(whose=times["planner"] + " printed", cell=times["printed"])
     ours = times.assign(whose=times["planner"] + " " + times["mode"], cell=times["ours"])
     heads = {
@@ -172,28 +167,22 @@ def _printed_sheet(times: pd.DataFrame, case: PlanCase) -> Sheet:
         for planner in ("piper", "equi")
         for who in ("printed", *case.modes)
     }
-    heads |= {"same": "printed digits from"}
-    rows = pd.concat([printed, ours, same]).sort_values("row", kind="stable")
+    rows = pd.concat([printed, ours]).sort_values("row", kind="stable")
     return WORDS.sheet("printed", rows, heads=heads)
 
 
-def unplanned(inputs: PlanInputs) -> tuple[str, ...]:
-    """Sentences on cases that the study could not plan, with the reason."""
-    rows = [
-        {"name": name, "input": case.input, "file": inputs.study.inputs[case.input].file}
-        for name, case in inputs.study.cases.items()
-        if name not in inputs.study.made
-    ]
-    return WORDS.items("unplanned", pd.DataFrame(rows)).sentences
+def unplanned(inputs: PlanInputs) -> Iterator[str]:
+    """Yield a sentence per case that the study could not plan, with the reason."""
+    for name, case in inputs.study.cases.items():
+        if name not in inputs.study.made:
+            file = inputs.study.inputs[case.input].file
+            yield WORDS.sentence("unplanned", name=name, input=case.input, file=file)
 
 
-def stand_ins(inputs: PlanInputs) -> tuple[str, ...]:
-    """Sentences on our models that replace inputs of the authors."""
-    rows = [
-        {"label": inputs.study.inputs[name].label, **own.model_dump()}
-        for name, own in inputs.study.stand_ins.items()
-    ]
-    return WORDS.items("stand-in", pd.DataFrame(rows)).sentences
+def stand_ins(inputs: PlanInputs) -> Iterator[str]:
+    """Yield a sentence per model of ours that replaces an input of the authors."""
+    for name, own in inputs.study.stand_ins.items():
+        yield WORDS.sentence("stand-in", label=inputs.study.inputs[name].label, **own.model_dump())
 
 
 def sections_of(inputs: PlanInputs) -> Iterator[Section]:
