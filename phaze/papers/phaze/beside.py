@@ -83,8 +83,8 @@ class Beside:
         """Our design by kind of printed utilisation."""
         baseline = self.inputs.study.architectures.baseline
         expert = baseline_design(self.inputs.study)
-        names = expert, baseline, self.common
-        return {kind: name for kind, name in zip(get_args(Design), names, strict=True) if name is not None}
+        names = zip(get_args(Design), (expert, baseline, self.common), strict=True)
+        return {kind: name for kind, name in names if name is not None}
 
     def mfu(self, model: str, kind: Design) -> float | None:
         """Printed utilisation of a workload on a kind of design; None if not printed."""

@@ -31,7 +31,7 @@ from phaze.report.anatomy import limits_of
 from phaze.report.document import Block, Heading, Items
 from phaze.report.inputs import Inputs, Only, Slicing
 from phaze.report.winners import PER_MODEL, row_of
-from phaze.report.words import compute, percent, widths
+from phaze.report.words import compute, widths
 from phaze.search.winners import chip_of, in_order, with_areas
 from phaze.tables import Layers, ReadingFigures, ReadingScores, Screens
 from phaze.tables.columns import layout_of
@@ -74,14 +74,9 @@ def _about_accelerator(beside: Beside, theirs: PublishedWorkload, row: pd.Series
         best = in_order(with_areas(cluster, placed)).iloc[0]
         there, here = (shares(limits_of(beside.inputs, one)) for one in (best, row))
         binds = WORDS.sentence("bound", there=there, here=here) if there and here else "."
-        why = _takes("slower", best["time_per_batch_s"], row, binds=binds)
+        over = best["time_per_batch_s"] / row["time_per_batch_s"]
+        why = WORDS.sentence("slower", time_s=best["time_per_batch_s"], over=over, binds=binds)
     yield WORDS.sentence("accelerator", cores=printed, buffer=chip.glb_mib, why=why)
-
-
-def _takes(name: str, time_s: float, ours: pd.Series, **binds: str) -> str:
-    """Time on another accelerator compared with ours, as the rest of a sentence."""
-    slower = _slower(time_s / ours["time_per_batch_s"] - 1)
-    return WORDS.sentence(name, time_s=time_s, slower=slower, **binds)
 
 
 def _excluded(beside: Beside, architecture: str, ours: pd.Series) -> str:
@@ -89,13 +84,9 @@ def _excluded(beside: Beside, architecture: str, ours: pd.Series) -> str:
     if beside.inputs.study.screen.strategy == "hysteresis":
         return WORDS.sentences["not-visited"]
     bound_s = least_bound_s(beside.inputs, str(ours["model"]), architecture)
-    return _takes("at-least", bound_s, ours) if np.isfinite(bound_s) else WORDS.sentences["left-out"]
-
-
-def _slower(excess: float) -> str:
-    if abs(excess) < 5e-4:
-        return "as long as"
-    return f"{percent(abs(excess))} {'longer' if excess > 0 else 'less'} than"
+    if not np.isfinite(bound_s):
+        return WORDS.sentences["left-out"]
+    return WORDS.sentence("at-least", time_s=bound_s, over=bound_s / ours["time_per_batch_s"])
 
 
 def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) -> Iterator[str]:

@@ -202,9 +202,7 @@ def test_the_page_says_what_the_authors_program_does_not_give_either() -> None:
     paper = palm_paper(inputs())
     assert note in str(part(paper, "How these numbers are made"))
     (table,) = (block for block in parts(paper)["Table"] if isinstance(block, Sheet))
-    assert (
-        table.rows[0][table.header.index("microbatches for PALM's")] == "12"
-    )
+    assert table.rows[0][table.header.index("microbatches for PALM's")] == "12"
 
 
 @pytest.mark.parametrize(
