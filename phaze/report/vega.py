@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import pandas as pd
 import vl_convert
 
 from phaze.base.files import atomic_path
+from phaze.base.provenance import library_version
+from phaze.base.store import Store
 from phaze.base.units import digits
 from phaze.report.document import Chart
 
@@ -28,6 +31,8 @@ COLUMNS, PANEL = 4, 170
 DIGITS = 6
 """Significant digits of the numbers in a chart."""
 PPI = 144
+PACKAGE = Path(__file__).resolve().parents[1]
+CACHE = PACKAGE / "__pycache__" / "scripts"
 """Pixels per inch of a picture."""
 
 
@@ -154,5 +159,9 @@ def _renumbered(svg: str) -> str:
 
 @cache
 def library(drawing: str) -> str:
-    """Vega, Vega-Lite and Vega-Embed with the script that draws the charts of a page, as one script."""
-    return vl_convert.javascript_bundle(drawing)
+    """Vega, Vega-Lite and Vega-Embed with the script that draws the charts of a page, as one script.
+
+    The script is cached inside the package, because bundling takes two seconds.
+    """
+    with Store(CACHE if os.access(PACKAGE, os.W_OK) else None, library_version("vl-convert-python")) as store:
+        return store.of(drawing, lambda: vl_convert.javascript_bundle(drawing))

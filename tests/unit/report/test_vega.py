@@ -4,11 +4,13 @@ import base64
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import altair as alt
 import pandas as pd
 import pytest
 
+from phaze.report import vega
 from phaze.report.document import Chart, FirstScreen, Section, Sheet
 from phaze.report.report import Report, page_of
 from phaze.report.vega import WIDTH, as_json, spec_of
@@ -28,6 +30,26 @@ def paged(*charts: Chart) -> Report:
 @pytest.fixture(scope="module")
 def page() -> str:
     return paged(Chart("one", "One", "First.", bars), Chart("two", "Two", "Second.", bars)).page
+
+
+@pytest.mark.parametrize(("writable", "bundled"), [(True, 1), (False, 2)])
+def test_the_library_is_bundled_once_for_all_processes_where_it_can_be_cached(
+    writable: bool, bundled: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def bundle(text: str) -> str:
+        asked.append(text)
+        return f"bundle {text}"
+
+    monkeypatch.setattr("vl_convert.javascript_bundle", bundle)
+    monkeypatch.setattr(vega, "CACHE", tmp_path / "scripts")
+    monkeypatch.setattr(vega, "PACKAGE", tmp_path if writable else tmp_path / "absent")
+    in_another_process = vega.library.__wrapped__
+    assert [in_another_process("draw"), in_another_process("draw")] == ["bundle draw"] * 2
+    assert asked == ["draw"] * bundled
+    assert in_another_process("edited") == "bundle edited"
+    assert len(list(tmp_path.rglob("*.json"))) == writable, "a script of other code does not stay"
 
 
 def test_every_script_is_permitted_by_its_hash_and_nothing_is_evaluated(page: str) -> None:
