@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TextIO
 
 import pytest
 import yaml
@@ -69,6 +74,38 @@ class Run:
     output: str
 
 
+def _started(command: list[str], environment: dict[str, str]) -> Run:
+    """Output of a command in a new process."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=environment
+    )
+    return Run(done.returncode, done.stdout + done.stderr)
+
+
+def _forked(arguments: list[str], environment: dict[str, str]) -> Run:
+    """Output of Snakemake in a fork of the server."""
+    asked, answers = _server()
+    with TemporaryDirectory() as folder:
+        outputs = [Path(folder) / name for name in ("stdout", "stderr")]
+        call = {"arguments": arguments, "environment": environment, "outputs": list(map(str, outputs))}
+        asked.write(f"{json.dumps(call)}\n")
+        asked.flush()
+        return Run(int(answers.readline()), "".join(output.read_text() for output in outputs))
+
+
+@cache
+def _server() -> tuple[TextIO, TextIO]:
+    """Standard input and output of the server of this test process, which ends with it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.workflow.server"],
+        cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    atexit.register(process.communicate)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout
+
+
 @dataclass(frozen=True)
 class Folder:
     """Folder with a study."""
@@ -76,23 +113,22 @@ class Folder:
     path: Path
     workflow: Path = ROOT
 
+    def arguments(self, *arguments: str) -> list[str]:
+        """Return the arguments of Snakemake in the folder."""
+        study = ["--directory", str(self.path), "--configfile", str(self.path / "study.yaml")]
+        return ["--snakefile", str(self.workflow / "Snakefile"), *study, *arguments]
+
     def command(self, *arguments: str) -> list[str]:
         """Return the command that runs Snakemake in the folder."""
-        snakemake = [sys.executable, "-m", "snakemake", "--snakefile", str(self.workflow / "Snakefile")]
-        study = ["--directory", str(self.path), "--configfile", str(self.path / "study.yaml")]
-        return [*snakemake, *study, *arguments]
+        return [sys.executable, "-m", "snakemake", *self.arguments(*arguments)]
 
     def snakemake(self, *arguments: str, check: bool = True, variables: dict[str, str] | None = None) -> Run:
         """Run Snakemake in the folder, with changed environment variables."""
-        done = subprocess.run(
-            self.command(*arguments),
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(variables or {})},
-        )
-        run = Run(done.returncode, done.stdout + done.stderr)
+        environment = {**os.environ, **(variables or {})}
+        if "PYTHONPATH" in environment:  # may change how Python starts
+            run = _started(self.command(*arguments), environment)
+        else:
+            run = _forked(self.arguments(*arguments), environment)
         assert not check or run.returncode == 0, run.output
         return run
 

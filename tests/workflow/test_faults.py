@@ -103,7 +103,6 @@ def running(folder: Folder, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert process.stderr is not None
     for line in process.stderr:

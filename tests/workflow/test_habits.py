@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +32,6 @@ def snakemake(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", *arguments],
         cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
