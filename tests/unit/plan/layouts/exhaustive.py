@@ -159,13 +159,16 @@ def priced_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> I
         yield priced(question, layout, schedule, blocks, again)
 
 
-@cache
-def priced_layouts(case: SmallCase, runtime: str) -> dict[tuple[Layout, str], tuple[PricedDivision, ...]]:
-    """Every pipeline split of every layout of a case."""
-    question = case.question(runtime)
+def priced_layouts(
+    question: PlanQuestion, fixed: Fixed
+) -> dict[tuple[Layout, str], tuple[PricedDivision, ...]]:
+    """Every pipeline split of every layout of a question."""
+    every = list(legal_layouts(question, fixed))
+    for tp in {layout.tp for layout, _ in every}:  # together, as one by one takes as long as the prices
+        alike = [layout for layout, _ in every if layout.tp == tp]
+        question.lowering(alike[0]).prepare(alike)
     return {
-        (layout, schedule): tuple(priced_divisions(question, layout, schedule))
-        for layout, schedule in legal_layouts(question, case.fixed)
+        (layout, schedule): tuple(priced_divisions(question, layout, schedule)) for layout, schedule in every
     }
 
 

@@ -20,11 +20,12 @@ from phaze.plan.layouts.distinct import are_twins
 from phaze.plan.layouts.division_search import DivisionSearch
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.priced import PricedLayout
+from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import LayoutSearch, plan_layouts
 from phaze.plan.layouts.slices import Slices
 from phaze.plan.machines import load_machine
 from phaze.plan.price import price
-from phaze.runtimes.space import legal_space
+from phaze.runtimes.space import Fixed, legal_space
 from phaze.spec.training_plan import TIE
 from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, fastest_s, priced_layouts
 
@@ -83,11 +84,10 @@ Priced = dict[tuple[Layout, str], tuple[PricedDivision, ...]]
 
 
 def the_first_plan_is_the_best_of_all_layouts_and_divisions(
-    case: SmallCase, runtime: str, every: Priced
+    question: PlanQuestion, fixed: Fixed, every: Priced
 ) -> None:
-    question = case.question(runtime)
     best_s = min(map(fastest_s, every.values()))
-    found = plan_layouts(question, case.fixed, gap=0.0)
+    found = plan_layouts(question, fixed, gap=0.0)
     first, certificate = found.plans[0], found.certificate
     fastest = min(plan.found.time_s for plan in found.plans)
     assert fastest == pytest.approx(best_s, rel=ROUNDING)
@@ -103,16 +103,15 @@ def the_first_plan_is_the_best_of_all_layouts_and_divisions(
     assert certificate.unfit <= sum(fastest_s(divisions) == inf for divisions in every.values())
 
 
-def the_rows_are_the_best_distinct_layouts(case: SmallCase, runtime: str, every: Priced) -> None:
+def the_rows_are_the_best_distinct_layouts(question: PlanQuestion, fixed: Fixed, every: Priced) -> None:
     """Every row is the fastest of its layout, no two are equivalent, and no other layout is faster than the
     last row by more than a tie. Of tied layouts the simpler one has the row.
     """
-    question = case.question(runtime)
     best_s: dict[tuple[Layout, str], float] = {}
     for (layout, schedule), divisions in every.items():
         key = replace(layout, recompute="none"), schedule
         best_s[key] = min(best_s.get(key, inf), fastest_s(divisions))
-    found = plan_layouts(question, case.fixed, gap=0.0, wanted=ROWS, rows=ROWS)
+    found = plan_layouts(question, fixed, gap=0.0, wanted=ROWS, rows=ROWS)
     rows = found.plans[: found.certificate.rows]
     assert len(rows) == min(ROWS, len(found.plans))  # so small a space is searched in whole
     shown = {(replace(one.layout, recompute="none"), one.schedule): one for one in rows}
@@ -135,11 +134,10 @@ def twins(every: dict[tuple[Layout, str], float]) -> Iterator[tuple[float, float
 
 
 def no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(
-    case: SmallCase, runtime: str, every: Priced
+    question: PlanQuestion, fixed: Fixed, every: Priced
 ) -> None:
-    question = case.question(runtime)
     best_s = {key: fastest_s(divisions) for key, divisions in every.items()}
-    grid = legal_space(question.runtime, question.task, case.fixed).grid
+    grid = legal_space(question.runtime, question.task, fixed).grid
     bounds = bound_layouts(question, grid)
     times = np.array([best_s[grid.layout(place), grid.schedule_of(place)] for place in range(len(grid))])
     assert bounds.fits[times < inf].all()
@@ -153,10 +151,11 @@ def test_the_search_finds_the_best_of_all_layouts_and_its_bounds_are_right(
     case: SmallCase, runtime: str
 ) -> None:
     """One test, because pricing every pipeline split of every layout takes longer than the search."""
-    every = priced_layouts(case, runtime)
-    the_first_plan_is_the_best_of_all_layouts_and_divisions(case, runtime, every)
-    the_rows_are_the_best_distinct_layouts(case, runtime, every)
-    no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(case, runtime, every)
+    question, fixed = case.question(runtime), case.fixed
+    every = priced_layouts(case.question(runtime), fixed)  # whose costs the search does not know
+    the_first_plan_is_the_best_of_all_layouts_and_divisions(question, fixed, every)
+    the_rows_are_the_best_distinct_layouts(question, fixed, every)
+    no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(question, fixed, every)
 
 
 def test_a_better_plan_is_told_as_soon_as_it_is_found() -> None:
@@ -174,7 +173,7 @@ def test_where_nothing_fits_it_is_said_what_is_lacking_at_least() -> None:
     case = replace(CASES["gpt2"], hbm_gib=0.2)
     question = case.question("torchtitan")
     found = plan_layouts(question)
-    every = priced_layouts(case, "torchtitan")
+    every = priced_layouts(question, case.fixed)
     assert (found.plans, found.certificate.simulated) == ((), 0)
     assert found.closest is not None
     layout, schedule, lacking_bytes = found.closest
