@@ -1,13 +1,14 @@
 """A second implementation of the search over layouts: prices every valid layout with every pipeline split.
 
-It shares only the definition of a plan and its price with phaze: no bounds, linear programs or orders.
+It shares only the definition of a plan and its price with phaze: no bounds, linear programs or orders. The
+price builds its events once for all pipelines that have the same ones, which takes a third of the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
 from itertools import product
 from math import inf
 from typing import get_args
@@ -16,10 +17,14 @@ import numpy as np
 
 from phaze.base.arrays import Ints
 from phaze.layout import BALANCED, Compute, Layout, Load, Offload
+from phaze.pipeline.graph import EventGraph, event_graph
+from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Plan, Stage
-from phaze.plan.price import price
+from phaze.plan.price import Price
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import Fixed, space
@@ -99,6 +104,32 @@ class PricedDivision:
     """Peak bytes of any rank."""
 
 
+class QuickPrice(Price):
+    """Price of a plan with known events, for schedules whose order does not depend on times."""
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Timeline of a batch."""
+        pipeline = self.pipeline
+        assert max(pipeline.replicas) == 1, "all stages of a lane have one device group each"
+        alike = replace(
+            pipeline, stages=tuple(map(_happening, pipeline.stages)),
+            microbatches=pipeline.lane_microbatches, data=(), tensor=(),
+        )  # fmt: skip
+        return simulate(pipeline, _events(alike).of(pipeline))
+
+
+def _happening(cost: StageCost) -> StageCost:
+    """Stage in which the same takes time, one second each."""
+    parts = {name: float(value > 0) for name, value in asdict(cost).items()}
+    return StageCost(**parts | {"operators": min(cost.operators, 2)})
+
+
+@cache
+def _events(pipeline: Pipeline) -> EventGraph:
+    return event_graph(pipeline)
+
+
 def legal_layouts(question: PlanQuestion, fixed: Fixed | None = None) -> Iterator[tuple[Layout, str]]:
     """Every layout that the runtime can run, with its schedule."""
     grid = space(question.runtime, question.task, fixed)
@@ -147,7 +178,7 @@ def priced(
     question: PlanQuestion, layout: Layout, schedule: str, blocks: Numbers, again: Numbers
 ) -> PricedDivision:
     """Pipeline split with its price."""
-    found = price(planned(question, layout, schedule, blocks, again), question.machine)
+    found = QuickPrice(planned(question, layout, schedule, blocks, again), question.machine)
     peak_bytes = float(found.peak_bytes.max())
     time_s = found.time_s if peak_bytes <= question.limit_bytes(layout) else inf
     return PricedDivision(blocks, again, time_s, peak_bytes)

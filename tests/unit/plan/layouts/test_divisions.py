@@ -19,7 +19,8 @@ from phaze.plan.layouts.divisions import (
     even_division,
 )
 from phaze.plan.layouts.planes import planes_of
-from tests.unit.plan.layouts.exhaustive import SmallCase, divisions, priced
+from phaze.plan.price import price
+from tests.unit.plan.layouts.exhaustive import SmallCase, divisions, planned
 
 LAYERS = 5
 QUESTION = SmallCase("llama2-7b", LAYERS, 2048, devices=8, hbm_gib=80.0).question("torchtitan in part")
@@ -94,9 +95,10 @@ def test_a_timeline_of_a_division_is_that_of_its_price() -> None:
         one = divided(schedule, pp=2, vp=vp, dp=4, zero=zero, recompute="full")
         for division in list(all_divisions(one))[::7]:
             timeline = one.timeline(division)
-            own = priced(QUESTION, one.layout, schedule, division.blocks, division.recomputed)
+            plan = planned(QUESTION, one.layout, schedule, division.blocks, division.recomputed)
+            own = price(plan, QUESTION.machine)
             assert timeline.time_s == pytest.approx(own.time_s, rel=ROUNDING)
-            assert timeline.peak_bytes.max() == pytest.approx(own.peak_bytes, rel=ROUNDING)
+            assert timeline.peak_bytes.max() == pytest.approx(own.peak_bytes.max(), rel=ROUNDING)
 
 
 @pytest.mark.parametrize("prudent", [False, True])

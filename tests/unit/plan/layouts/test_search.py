@@ -27,7 +27,17 @@ from phaze.plan.machines import load_machine
 from phaze.plan.price import price
 from phaze.runtimes.space import Fixed, legal_space
 from phaze.spec.training_plan import TIE
-from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, fastest_s, priced_layouts
+from tests.unit.plan.layouts.exhaustive import (
+    KNOWN,
+    PricedDivision,
+    QuickPrice,
+    SmallCase,
+    divisions,
+    fastest_s,
+    legal_layouts,
+    planned,
+    priced_layouts,
+)
 
 SPARSE = SmallCase("mixtral-8x7b", 2, 1024, devices=8, hbm_gib=12.0, global_batch=2)
 """Layers with experts."""
@@ -108,9 +118,9 @@ def the_rows_are_the_best_distinct_layouts(question: PlanQuestion, fixed: Fixed,
     last row by more than a tie. Of tied layouts the simpler one has the row.
     """
     best_s: dict[tuple[Layout, str], float] = {}
-    for (layout, schedule), divisions in every.items():
+    for (layout, schedule), priced in every.items():
         key = replace(layout, recompute="none"), schedule
-        best_s[key] = min(best_s.get(key, inf), fastest_s(divisions))
+        best_s[key] = min(best_s.get(key, inf), fastest_s(priced))
     found = plan_layouts(question, fixed, gap=0.0, wanted=ROWS, rows=ROWS)
     rows = found.plans[: found.certificate.rows]
     assert len(rows) == min(ROWS, len(found.plans))  # so small a space is searched in whole
@@ -156,6 +166,16 @@ def test_the_search_finds_the_best_of_all_layouts_and_its_bounds_are_right(
     the_first_plan_is_the_best_of_all_layouts_and_divisions(question, fixed, every)
     the_rows_are_the_best_distinct_layouts(question, fixed, every)
     no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(question, fixed, every)
+
+
+@pytest.mark.parametrize("runtime", KNOWN)
+def test_brute_force_prices_with_known_events_like_without(runtime: str) -> None:
+    question = CASES["llama"].question(runtime)
+    for layout, schedule in [*legal_layouts(question)][::7]:
+        for blocks, again in divisions(layout, 3, question.runtime.recomputes_part):
+            plan = planned(question, layout, schedule, blocks, again)
+            found, quick = (one(plan, question.machine) for one in (price, QuickPrice))
+            assert (found.time_s, found.peak_bytes.tolist()) == (quick.time_s, quick.peak_bytes.tolist())
 
 
 def test_a_better_plan_is_told_as_soon_as_it_is_found() -> None:
