@@ -11,7 +11,6 @@ from phaze.base.errors import PhazeError
 from phaze.papers.publication import PrintedClaim, Publication, TableClaims, evaluate
 from phaze.report.document import Cell, Sheet, sheet_of
 from phaze.report.words import fill, join
-from phaze.spec.noun import Noun
 from phaze.tables import Claims
 
 Values = dict[str, object]
@@ -109,7 +108,6 @@ def _printed(publication: Publication, claim: PrintedClaim, values: Values) -> V
     printed: object = claim.printed
     if isinstance(printed, str):
         printed = getattr(publication, printed)
-        printed = dict(printed) if isinstance(printed, Noun) else printed
     if isinstance(printed, Mapping):
         own = printed.get(values[claim.by[-1]])
         return None if own is None else {"printed": own}

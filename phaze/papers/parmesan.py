@@ -135,13 +135,11 @@ def _ratios(
 
 def groups(inputs: MapInputs, case: MapCase) -> dict[str, list[str]]:
     """Topologies of a case by group: meshes and tori, random, and other topologies; no empty groups."""
-    found: dict[str, list[str]] = {"meshes and tori": [], "random topologies": [], "other topologies": []}
-    for topology in case.topologies:
-        kind = inputs.study.topologies[topology].sizes[0]
-        grid, drawn = isinstance(kind, MeshOrTorus), isinstance(kind, (RandomBlocks, UniformDist))
-        found["meshes and tori" if grid else "random topologies" if drawn else "other topologies"].append(
-            topology
-        )
+    kinds = {topology: inputs.study.topologies[topology].sizes[0] for topology in case.topologies}
+    named = {"meshes and tori": (MeshOrTorus,), "random topologies": (RandomBlocks, UniformDist)}
+    found = {name: [one for one, kind in kinds.items() if isinstance(kind, of)] for name, of in named.items()}
+    known = {one for topologies in found.values() for one in topologies}
+    found["other topologies"] = [one for one in kinds if one not in known]
     return {name: topologies for name, topologies in found.items() if topologies}
 
 

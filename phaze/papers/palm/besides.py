@@ -60,14 +60,11 @@ def _row(table: PrintedTable, case: str, reading: str, unit: str, published: flo
 def ratios_beside(folder: Path = FOLDER) -> Iterator[Row]:
     """Yield the rows of Table I, each with our ratio from the system files."""
     published = load_printed(folder)
-    for printed in published.ratios:
-        ratio = published.ratio_readings[printed.of]
-        ours, case = (
-            evaluate(ratio.ours, figures_of(printed.system, folder)),
-            f"{printed.system}, {ratio.kind}",
-        )
-        about = {"ours": ours, "explanation": printed.explanation}
-        yield _row("I", case, ratio.reading, UNITS[ratio.kind], printed.published, **about)
+    for one in published.ratios:
+        ratio = published.ratio_readings[one.of]
+        about = {"ours": evaluate(ratio.ours, figures_of(one.system, folder)), "explanation": one.explanation}
+        case, unit = f"{one.system}, {ratio.kind}", UNITS[ratio.kind]
+        yield _row("I", case, ratio.reading, unit, one.published, **about)
 
 
 def inference_beside(folder: Path = FOLDER) -> Iterator[Row]:

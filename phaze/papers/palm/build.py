@@ -108,10 +108,8 @@ def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
 
 
 PARTS: dict[str, Callable[[TiledInputs, str, TiledCase], Section]] = {
-    "table": table,
-    "splits": splits,
-    "pipeline": pipeline,
-}
+    "table": table, "splits": splits, "pipeline": pipeline
+}  # fmt: skip
 """Section builders by `show` value of a case, in the order of the page."""
 
 

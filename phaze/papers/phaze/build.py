@@ -30,7 +30,7 @@ from phaze.papers.publications import PublishedWorkload
 from phaze.report.anatomy import limits_of
 from phaze.report.document import Block, Heading, Items
 from phaze.report.inputs import Inputs, Only, Slicing
-from phaze.report.winners import PER_MODEL, row_of
+from phaze.report.winners import row_of
 from phaze.report.words import compute, widths
 from phaze.search.winners import chip_of, in_order, with_areas
 from phaze.tables import Layers, ReadingFigures, ReadingScores, Screens
@@ -39,18 +39,14 @@ from phaze.tables.columns import layout_of
 
 def differences(beside: Beside) -> Iterator[Block]:
     """Yield the reasons for differences from the publication, by workload."""
-    for model, theirs, _ in beside.workloads:
-        if found := reasons(beside, model):
+    for model, theirs, row in beside.workloads:
+        if found := reasons(beside, theirs, row):
             yield Heading(f"Why {model} differs ({theirs.label} in the paper)")
             yield Items(found)
 
 
-def reasons(beside: Beside, model: str) -> tuple[str, ...]:
-    """Sentences on the differences of a workload; empty without a result or printed figures."""
-    row = row_of(beside.results, model, PER_MODEL)
-    theirs = beside.published.workloads.get(model)
-    if row is None or theirs is None:
-        return ()
+def reasons(beside: Beside, theirs: PublishedWorkload, row: pd.Series) -> tuple[str, ...]:
+    """Sentences on the differences of a workload's best accelerator and placement from the printed ones."""
     return (*_about_accelerator(beside, theirs, row), *_about_placement(beside, theirs, row))
 
 
@@ -144,16 +140,11 @@ def phaze_paper(beside: Beside) -> Paper:
     """Phaze's section, comparing the paper with a study; speed-ups and utilisations only for its baseline."""
     figures, claims = reading_figures(beside), claims_of(beside)
     scores = reading_scores(beside, figures)
-    blocks: list[Block] = list(sizes_sheet(beside))
+    blocks: list[Block] = [*sizes_sheet(beside)]
     if beside.shares_baseline and beside.workloads:
-        blocks = [
-            accelerators_sheet(beside),
-            *utilisation_blocks(beside),
-            *readings(beside, figures, scores),
-            *walk_sheets(beside),
-            *blocks,
-        ]
-        blocks += differences(beside)
+        printed = accelerators_sheet(beside), *utilisation_blocks(beside)
+        compared = *readings(beside, figures, scores), *walk_sheets(beside)
+        blocks = [*printed, *compared, *blocks, *differences(beside)]
     held = f"{int(claims['holds'].sum())} of {len(claims)} claims hold; a speed-up agrees within 10 %."
     return paper_of(
         "phaze",

@@ -15,7 +15,7 @@ from phaze.papers.phaze.beside import Beside
 from phaze.papers.publications import Design, Mean
 from phaze.papers.scores import geometric_mean, rms_factor
 from phaze.report.document import Block, Heading, Items, Prose
-from phaze.report.words import fill, join, percent, storing, times, widths
+from phaze.report.words import join, percent, storing, times, widths
 from phaze.search.winners import choose
 from phaze.spec.study import OWN_READING
 from phaze.tables import ReadingFigures, ReadingScores
@@ -109,15 +109,16 @@ def _placement(beside: Beside, reading: str, model: str) -> Iterator[Row]:
     rows = beside.placed.get((reading, model, _own_chip(beside, model), "phaze"))
     row = None if rows is None else choose(rows.assign(area_um2=0.0), beside.inputs.study.screen.tolerance)
     rest = (plan.microbatch, plan.recompute, chip.hbm_gib)
-    ours = "" if row is None else widths(row)
-    whole = () if row is None else (layout_of(row).microbatch, row["recompute"], row["hbm_gib"])
+    ours, whole = "", rest
+    if row is not None:
+        ours, whole = widths(row), (layout_of(row).microbatch, row["recompute"], row["hbm_gib"])
     yield {
         "reading": reading,
         "model": model,
         "kind": "placement",
         "of": beside.family,
         "printed": _in_words(plan.widths, *rest),
-        "ours": "" if row is None else _in_words(ours, *whole),
+        "ours": ours and _in_words(ours, *whole),
         "ratio": 0.0,
         "agrees": ours == plan.widths,
         "in_full": ours == plan.widths and whole == rest,
@@ -202,11 +203,8 @@ def in_words(scores: pd.DataFrame) -> str:
     """Sentence on the agreement of the best reading with the publication; empty without readings."""
     if len(scores) < 2:
         return ""
-    own = scores[scores["reading"] == OWN_READING].iloc[0]
-    best = scores.sort_values("mfu_factor").iloc[0]
-    given = {"reading": best["reading"], "best_placements": best["placements"]}
-    given |= {"best_in_full": best["in_full"], "best_factor": best["mfu_factor"]}
-    return fill(WORDS.sentences["answer"], pd.Series({**own, **given}, dtype=object))
+    own, best = scores[scores["reading"] == OWN_READING].iloc[0], scores.sort_values("mfu_factor").iloc[0]
+    return WORDS.sentence("answer", **{**own, **best.add_prefix("best_")})
 
 
 KEY = ["kind", "model", "of"]

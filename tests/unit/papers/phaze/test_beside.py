@@ -20,7 +20,8 @@ from phaze.papers.phaze.beside import (
     utilisation_blocks,
     walk_sheets,
 )
-from phaze.papers.phaze.build import phaze_paper, reasons
+from phaze.papers.phaze.build import phaze_paper
+from phaze.papers.phaze.build import reasons as reasons_of
 from phaze.papers.publications import Published
 from phaze.report.document import Sheet
 from phaze.report.findings import Findings
@@ -28,6 +29,12 @@ from phaze.report.inputs import Details, Inputs, Only, Slicing
 from phaze.tables import Screens, Table
 from tests.unit.papers.parts import parts
 from tests.unit.report.builder import among
+
+
+def reasons(beside: Beside, model: str) -> tuple[str, ...]:
+    return next(
+        (reasons_of(beside, theirs, row) for name, theirs, row in beside.workloads if name == model), ()
+    )
 
 
 def utilisation_table(printed: Beside) -> Sheet:
