@@ -70,9 +70,7 @@ def _claims_of(
     publication: Publication, claim: PrintedClaim, rows: pd.DataFrame, functions: Mapping[str, Function]
 ) -> Iterator[Values]:
     """Yield one claim checked on one group of rows; empty if no figure is printed for them."""
-    values: Values = dict(
-        zip(map(str, rows.columns), next(rows.itertuples(index=False, name=None)), strict=True)
-    )
+    values: Values = {str(key): value for key, value in rows.iloc[:1].to_dict("records")[0].items()}
     if claim.printed is not None:
         printed = _printed(publication, claim, values)
         if printed is None:

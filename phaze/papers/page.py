@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 import pandas as pd
 
@@ -15,10 +14,8 @@ from phaze.papers.publication import Publication
 from phaze.report.document import Block, Chart, FirstScreen, Heading, Items, Prose, Section, Sheet
 from phaze.report.page_words import PageWords
 from phaze.report.report import Report, Written, page_of
-from phaze.report.verdicts import Checklist, checks_section, run_checks
+from phaze.report.verdicts import checks_section
 from phaze.tables import Checks, Claims
-
-Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True)
@@ -51,37 +48,36 @@ def paper_of(
     blocks: Iterable[Block],
     tables: Written,
     *,
+    sections: Iterable[Section] = (),
     claims: tuple[str, pd.DataFrame] | None = None,
+    checks: Mapping[str, pd.DataFrame] | None = None,
     missing: Iterable[str] = (),
     notes: Iterable[str] = (),
     beside: Mapping[str, pd.DataFrame] | None = None,
 ) -> Paper:
-    """Section of a paper on the page; `claims` are the name of the claims table and the table itself."""
+    """Section of a paper on the page, with `sections` as subsections.
+
+    `claims` are the name of the claims table and the table itself, `checks` tables of checks by name. Names
+    of figures are prefixed by the paper's name so that they are unique on the page.
+    """
     source, found = claims or ("", Claims.empty())
     printed = published or Publication(title=name, citation="nothing is published beside these results")
-    absent = (*missing, *printed.missing)
-    told = (*notes, *printed.notes)
     shown: list[Block] = [claims_sheet(found, source)] if len(found) else []
     shown += blocks
+    judged = (checks_section(table, key, CHECKED) for key, table in (checks or {}).items())
+    for section in (*sections, *judged):
+        shown += (Heading(section.title), Prose(section.about), *section.blocks)
+    absent, told = (*missing, *printed.missing), (*notes, *printed.notes)
     for heading, sentences in (("What is missing", absent), ("How these numbers are made", told)):
         shown += [Heading(heading), Items(sentences)] if sentences else []
-    named = {source: (Claims, found)} if source else {}
+    own = (replace(one, name=f"{name}-{one.name}") if isinstance(one, Chart) else one for one in shown)
+    named: Written = {key: (Checks, table) for key, table in (checks or {}).items()}
+    listed = {source: (Claims, found)} if source else {}
     title = f"{printed.title}. {printed.citation}."
-    return Paper(name, title, answer, tuple(shown), found, {**tables, **named}, beside or {})
+    return Paper(name, title, answer, tuple(own), found, {**tables, **named, **listed}, beside or {})
 
 
-def checked(name: str, checklist: Checklist[Subject], subject: Subject) -> tuple[tuple[Block, ...], Written]:
-    """Run a checklist on a subject; returns the blocks for the page, and the table of checks by name."""
-    found = run_checks(checklist, subject)
-    return tuple(part([checks_section(found, name, "What must hold of any results of this kind.")])), {
-        name: (Checks, found)
-    }
-
-
-def part(sections: Iterable[Section]) -> Iterator[Block]:
-    """Yield the blocks of sections as subsections of a paper's section."""
-    for section in sections:
-        yield from (Heading(section.title), Prose(section.about), *section.blocks)
+CHECKED = "What must hold of any results of this kind."
 
 
 def build_page(papers: Iterable[Paper]) -> Report:
@@ -99,15 +95,7 @@ def build_page(papers: Iterable[Paper]) -> Report:
     answer = FirstScreen(
         "What of the papers comes out here, and what does not?", sentence, facts, sheet, more
     )
-    sections = (Section(one.name, one.name.capitalize(), one.title, _own_names(one)) for one in shown)
+    sections = (Section(one.name, one.name.capitalize(), one.title, one.blocks) for one in shown)
     tables = {name: table for one in shown for name, table in one.tables.items()}
     beside = {name: frame for one in shown for name, frame in one.shown.items()}
     return page_of("papers.html", ", ".join(one.name for one in shown), answer, sections, tables, beside)
-
-
-def _own_names(paper: Paper) -> tuple[Block, ...]:
-    """Blocks of a paper, with figure names prefixed by its name so that they are unique on the page."""
-    return tuple(
-        replace(block, name=f"{paper.name}-{block.name}") if isinstance(block, Chart) else block
-        for block in paper.blocks
-    )

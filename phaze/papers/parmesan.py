@@ -11,12 +11,13 @@ import pandas as pd
 
 from phaze.base.units import digits
 from phaze.map.speed_ups import speed_ups, steps
-from phaze.papers.page import Paper, checked, paper_of, part, words_of
+from phaze.papers.page import Paper, paper_of, words_of
 from phaze.papers.publications import PublishedMaps
 from phaze.papers.scores import geometric_mean, mean_factor
 from phaze.report.case_checks import MAP_CHECKS
 from phaze.report.cases import MapCases
 from phaze.report.document import Block, Items, Prose, Section, Sheet
+from phaze.report.verdicts import run_checks
 from phaze.spec.map_study import MapCase, MapReading, Search
 from phaze.spec.topology import MeshOrTorus, RandomBlocks, UniformDist
 from phaze.tables import FiguresRead, Mappings, SearchGaps, SpeedUps
@@ -26,17 +27,15 @@ WORDS = words_of("parmesan")
 
 OWN: dict[Search, str] = {"ours": "ours", "authors": "paper"}
 """Column of `phaze.map.speed_ups.steps` with the result of a search."""
-OVER = {"over-consecutive": "cs-map", "over-heuristics": "heuristics"}
-"""Baseline column of `phaze.map.speed_ups.steps`, by speed-up by topology."""
+OVER = {
+    "over-consecutive": ("cs-map", "over CS map (Table III)"),
+    "over-heuristics": ("heuristics", "over CS and p2p map (Table VI)"),
+}
+"""Baseline column of `phaze.map.speed_ups.steps` and display name, by speed-up by topology."""
 FIRST = "pipedream"
 """Partitioner that, with CS map, is the baseline of printed speed-ups by partitioner."""
 REFINED = {"refined, CS map for both (Table IV)": "cs-map", "refined, our map for each (Table IV)": "ours"}
 """Column of `phaze.map.speed_ups.steps`, by speed-up of refinement over clusters alone."""
-FIGURES = {
-    "over-consecutive": "over CS map (Table III)",
-    "over-heuristics": "over CS and p2p map (Table VI)",
-}
-"""Display names of speed-ups by topology."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def _steps(inputs: MapInputs, name: str, reading: MapReading) -> pd.DataFrame:
 def _by_topology(inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame) -> Iterator[Row]:
     """Yield the speed-ups by topology under a reading, medians over seeds."""
     topologies = reading.topologies or {topology: topology for topology in case.topologies}
-    for (topology, used), (over, column) in product(topologies.items(), OVER.items()):
+    for (topology, used), (over, (column, _)) in product(topologies.items(), OVER.items()):
         printed = getattr(inputs.published, over.replace("-", "_"), {}).get(topology, {})
         for shape, some in rows[rows["topology"] == used].groupby("shape"):
             ours = float(np.median(some[column] / some[OWN[reading.search]]))
@@ -187,7 +186,8 @@ def _figures_sheet(rows: pd.DataFrame, case: MapCase, labels: Mapping[str, str])
     printed = rows.assign(reading="printed", cell=rows["printed"].map("{:.3g}".format))
     ours = rows.assign(cell=rows["ours"].map("{:.2f}".format))
     heads = {key: one.label for key, one in readings_of(case).items()}
-    shown = pd.concat([printed[printed["printed"] > 0], ours]).replace({"figure": FIGURES})
+    names = {over: name for over, (_, name) in OVER.items()}
+    shown = pd.concat([printed[printed["printed"] > 0], ours]).replace({"figure": names})
     shown = shown.sort_values("label", key=lambda label: label.map([*labels.values()].index), kind="stable")
     return WORDS.sheet("figures", shown, heads={"printed": "printed"} | heads)
 
@@ -200,9 +200,8 @@ def _factors_sheet(
     for key, one in readings_of(case).items():
         own = mine[mine["reading"] == key]
         factors = {part: mean_factor(about(own, key, subjects)) for part, subjects in parts.items()}
-        factors |= {
-            "all figures": mean_factor(own), "means over shapes": mean_factor(means[means["reading"] == key])
-        }  # fmt: skip
+        own_means = means[means["reading"] == key]
+        factors |= {"all figures": mean_factor(own), "means over shapes": mean_factor(own_means)}
         cells = {part: digits(factor) for part, factor in factors.items()} | {"figures": str(len(own))}
         rows += [{"reading": one.label, "part": part, "cell": cell} for part, cell in cells.items()]
     return WORDS.sheet("factors", pd.DataFrame(rows))
@@ -225,19 +224,19 @@ def open_sentences(printed: pd.DataFrame, case: MapCase) -> Iterator[str]:
 def parmesan_paper(inputs: MapInputs) -> Paper:
     """Parmesan's section, comparing the paper with the mappings of a study."""
     gains, figures = SpeedUps.check(speed_ups(steps(inputs.mappings))), read_figures(inputs)
-    checks, table = checked("map-checks", MAP_CHECKS, inputs)
     return paper_of(
         "parmesan",
         inputs.published,
         answer_of(inputs, gains, figures),
-        (*part(sections_of(inputs, figures)), *checks),
+        [],
         {
             "mappings": (Mappings, inputs.mappings),
             "speed-ups": (SpeedUps, gains),
             "figures-read": (FiguresRead, FiguresRead.check(figures[~figures["figure"].isin(REFINED)])),
             "search-gaps": (SearchGaps, inputs.search_gaps),
-            **table,
         },
+        sections=sections_of(inputs, figures),
+        checks={"map-checks": run_checks(MAP_CHECKS, inputs)},
     )
 
 

@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 
 from phaze.papers.claims import Function, check_claims
-from phaze.papers.page import Paper, checked, paper_of, part, words_of
+from phaze.papers.page import Paper, paper_of, words_of
 from phaze.papers.publications import OUT_OF_MEMORY, PublishedPlans
 from phaze.report import plan_charts
 from phaze.report.case_checks import PLAN_CHECKS
 from phaze.report.cases import PlanCases, considered, read_curve
 from phaze.report.document import Chart, Items, Section, Sheet
 from phaze.report.plan_charts import PLANNER_NAMES, relative
+from phaze.report.verdicts import run_checks
 from phaze.report.words import join, percent
 from phaze.spec.planning import PlanCase
 from phaze.tables import TABLES
@@ -137,18 +138,15 @@ WORDS = words_of("piper")
 
 def figure(inputs: PlanInputs, name: str, case: PlanCase) -> Iterator[Chart]:
     """Yield the charts of Figure 1 or 2 in each mode."""
-    label, scale = inputs.label(case.input), inputs.scale_s(case.input)
+    label, scale_s = inputs.label(case.input), inputs.scale_s(case.input)
     every_k = all(len(point.devices) == 1 for point in case.points().values())
-    rows = inputs.cases if case.show == "throughput" else inputs.curves
-    kind = "throughput" if case.show == "throughput" else "line" if every_k else "dots"
+    rows, kind, draw = inputs.cases, "throughput", plan_charts.throughputs
+    if case.show == "curve":
+        draw = partial(plan_charts.curves, scale_s=scale_s, every_k=every_k)
+        rows, kind = inputs.curves, "line" if every_k else "dots"
     for mode in case.modes:
-        mine = rows[(rows["case"] == name) & (rows["mode"] == mode)]
-        draw = (
-            partial(plan_charts.throughputs, mine)
-            if case.show == "throughput"
-            else partial(plan_charts.curves, mine, scale, every_k=every_k)
-        )
-        yield WORDS.chart(kind, f"{name}-{mode}", draw, label=label, mode=mode, how=WORDS.sentences[mode])
+        mine = partial(draw, rows[(rows["case"] == name) & (rows["mode"] == mode)])
+        yield WORDS.chart(kind, f"{name}-{mode}", mine, label=label, mode=mode, how=WORDS.sentences[mode])
 
 
 def table(inputs: PlanInputs, case: PlanCase) -> Iterator[Sheet | Items]:
@@ -204,17 +202,18 @@ def sections_of(inputs: PlanInputs) -> Iterator[Section]:
 def piper_paper(inputs: PlanInputs) -> Paper:
     """Piper's section, comparing the paper with the plans of a study."""
     claims = check_claims(inputs.published, claimed_tables(inputs), FUNCTIONS)
-    checks, table = checked("case-checks", PLAN_CHECKS, inputs)
     planned = {name: (TABLES[name], getattr(inputs, name)) for name in PLANNED}
     return paper_of(
         "piper",
         inputs.published,
         _answer(inputs, claims),
-        (*part(sections_of(inputs)), *checks),
-        {**planned, **table},
+        [],
+        {**planned},
         claims=("case-claims", claims),
         missing=unplanned(inputs),
         notes=stand_ins(inputs),
+        sections=sections_of(inputs),
+        checks={"case-checks": run_checks(PLAN_CHECKS, inputs)},
     )
 
 

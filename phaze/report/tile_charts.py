@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import altair as alt
 import pandas as pd
 
 from phaze.report import over_time, style
+from phaze.report.document import Chart
+from phaze.report.page_words import PageWords
 from phaze.report.vega import WIDTH, coloured, panels
+from phaze.report.words import file_name
 
 LAYOUTS = {"line": "line", "s-shaped": "S", "own": "own"}
 """Display names of the placement of stages."""
@@ -75,6 +81,18 @@ def occupancy(runs: pd.DataFrame) -> alt.TopLevelMixin:
     }
     rows = pd.concat([_mapped(runs.assign(value=value)).assign(what=what) for what, value in shown.items()])
     return panels(rows, "what", _bars(rows, ""), columns=2, own="y")
+
+
+def over_time_of(words: PageWords, case: str, jobs: pd.DataFrame, links: pd.DataFrame) -> Iterator[Chart]:
+    """Yield charts of each simulated pipeline of a case: timeline, memory of its tiles, and link load."""
+    keys = ["system", "model", "layout"]
+    for key, mine in jobs.groupby(keys, sort=False):
+        which = dict(zip(keys, map(str, key), strict=True))
+        here = links[(links[keys] == pd.Series(which)).all(axis=1)]
+        anchor = file_name("-".join((case, which["model"], which["system"], which["layout"])))
+        yield words.chart("time", f"{anchor}-time", partial(pipeline, mine), **which)
+        yield words.chart("memory", f"{anchor}-memory", partial(memory, mine), **which)
+        yield words.chart("heat", f"{anchor}-links", partial(heat, here), **which)
 
 
 def pipeline(jobs: pd.DataFrame) -> alt.TopLevelMixin:

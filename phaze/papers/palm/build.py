@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import pandas as pd
 
 from phaze import tables
 from phaze.papers.claims import check_claims
-from phaze.papers.page import Paper, checked, paper_of, part, words_of
+from phaze.papers.page import Paper, paper_of, words_of
 from phaze.papers.palm.readings import (
     CLOSE,
     FUNCTIONS,
@@ -22,8 +22,8 @@ from phaze.papers.palm.readings import (
 )
 from phaze.report import tile_charts
 from phaze.report.case_checks import TILED_CHECKS
-from phaze.report.document import Block, Chart, Section
-from phaze.report.words import file_name
+from phaze.report.document import Block, Section
+from phaze.report.verdicts import run_checks
 from phaze.spec.tiled_study import TiledCase
 
 WORDS = words_of("palm")
@@ -71,19 +71,8 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     """Section of a simulated pipeline: timeline, memory of its tiles, and link load."""
-    charts: list[Chart] = []
-    keys = ["system", "model", "layout"]
     jobs, links = (frame[frame["case"] == name] for frame in (inputs.tiled_jobs, inputs.tiled_links))
-    for key, mine in jobs.groupby(keys, sort=False):
-        which = dict(zip(keys, map(str, key), strict=True))
-        here = links[(links[keys] == pd.Series(which)).all(axis=1)]
-        anchor = file_name("-".join((name, which["model"], which["system"], which["layout"])))
-        charts += [
-            WORDS.chart("time", f"{anchor}-time", partial(tile_charts.pipeline, mine), **which),
-            WORDS.chart("memory", f"{anchor}-memory", partial(tile_charts.memory, mine), **which),
-            WORDS.chart("heat", f"{anchor}-links", partial(tile_charts.heat, here), **which),
-        ]
-    return WORDS.section("pipeline", charts, title=case.title)
+    return WORDS.section("pipeline", tile_charts.over_time_of(WORDS, name, jobs, links), title=case.title)
 
 
 def networks(inputs: TiledInputs) -> Iterator[Section]:
@@ -107,15 +96,9 @@ def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
         yield WORDS.section("tables", sheets)
 
 
-PARTS: dict[str, Callable[[TiledInputs, str, TiledCase], Section]] = {
-    "table": table, "splits": splits, "pipeline": pipeline
-}  # fmt: skip
-"""Section builders by `show` value of a case, in the order of the page."""
-
-
 def sections_of(inputs: TiledInputs) -> Iterator[Section]:
     """Yield the sections of all cases, then network-only results, then printed tables."""
-    for show, section_of in PARTS.items():
+    for show, section_of in (("table", table), ("splits", splits), ("pipeline", pipeline)):
         yield from (section_of(inputs, name, case) for name, case in inputs.of(show))
     yield from networks(inputs)
     yield from printed_tables(inputs)
@@ -125,15 +108,16 @@ def palm_paper(inputs: TiledInputs) -> Paper:
     """PALM's section, comparing the paper with the tiled accelerators of a study."""
     claims = check_claims(inputs.published, claimed_tables(inputs), FUNCTIONS)
     readings = tabulate_readings(inputs)
-    checks, table = checked("tiled-checks", TILED_CHECKS, inputs)
     simulated = {name: (tables.TABLES[name], getattr(inputs, name)) for name in SIMULATED}
     return paper_of(
         "palm",
         inputs.published,
         _answer(inputs, claims, readings),
-        (readings_sheet(readings), *part(sections_of(inputs)), *checks),
-        {**simulated, "tiled_readings": (tables.TiledReadings, readings), **table},
+        [readings_sheet(readings)],
+        {**simulated, "tiled_readings": (tables.TiledReadings, readings)},
         claims=("tiled-claims", claims),
+        sections=sections_of(inputs),
+        checks={"tiled-checks": run_checks(TILED_CHECKS, inputs)},
     )
 
 

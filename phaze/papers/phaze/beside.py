@@ -206,7 +206,7 @@ def walk_sheets(beside: Beside) -> Iterator[Block]:
     chosen = beside.walks[beside.walks["scope"] == "least-microbatch"]
     chosen = chosen[chosen["model"].isin([*beside.published.walks])]
     if len(chosen):
-        levels = zip(chosen["model"], chosen["hysteresis"], strict=True)
+        levels = chosen[["model", "hysteresis"]].itertuples(index=False)
         printed = [beside.published.walks[model].get(int(level), "–") for model, level in levels]
         yield WORDS.sheet("chosen", chosen.assign(printed=printed), source=beside.source("walk"))
 

@@ -158,18 +158,11 @@ def reading_scores(beside: Beside, figures: pd.DataFrame) -> pd.DataFrame:
     for reading, mine in figures.groupby("reading", sort=False):
         placed, mfus = (mine[mine["kind"] == kind] for kind in ("placement", "mfu"))
         means = mine[(mine["kind"] == "mean") & (mine["model"] == "all")].set_index("of")["ratio"]
-        rows.append(
-            {
-                "reading": reading,
-                "note": notes[str(reading)],
-                "placements": int(placed["agrees"].sum()),
-                "in_full": int(placed["in_full"].sum()),
-                "printed_placements": len(placed),
-                "mfu_factor": rms_factor(mfus["ratio"]),
-                "printed_mfus": int((mfus["ratio"] > 0).sum()),
-                **{str(mean): float(means.get(mean, 0.0)) * headline.get(mean, 0.0) for mean in MEANS},
-            }
-        )
+        counts = {"placements": int(placed["agrees"].sum()), "in_full": int(placed["in_full"].sum())}
+        counts |= {"printed_placements": len(placed), "printed_mfus": int((mfus["ratio"] > 0).sum())}
+        ours = {str(mean): float(means.get(mean, 0.0)) * headline.get(mean, 0.0) for mean in MEANS}
+        about = {"reading": reading, "note": notes[str(reading)], "mfu_factor": rms_factor(mfus["ratio"])}
+        rows.append({**about, **counts, **ours})
     return ReadingScores.check(pd.DataFrame(rows)) if rows else ReadingScores.empty()
 
 
