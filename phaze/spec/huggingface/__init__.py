@@ -4,22 +4,19 @@ from difflib import get_close_matches
 
 from phaze.base.errors import PhazeError
 from phaze.spec.huggingface import (
-    ernie,
-    exaone,
     experts,
-    glm_relatives,
     gpt,
-    hunyuan,
     hybrid,
     latent,
     llama,
     relatives,
+    vendors,
 )
 from phaze.spec.huggingface.keys import Config, Family
 from phaze.spec.plain import Plain, short
 
 _FILES = (
-    ernie, exaone, experts, glm_relatives, gpt, hunyuan, hybrid, latent, llama, relatives,
+    experts, gpt, hybrid, latent, llama, relatives, vendors,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = dict(sorted(pair for file in _FILES for pair in file.FAMILIES.items()))
 """All families, by the `model_type` of their configurations."""
