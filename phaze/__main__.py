@@ -24,16 +24,14 @@ try:
     from phaze.commands.export import export
     from phaze.commands.lists import devices, models, recipes, stacks, systems
     from phaze.commands.map import map_stages
-    from phaze.commands.model import model
-    from phaze.commands.new_study import new_study
+    from phaze.commands.model import model, trace
     from phaze.commands.partition import partition
     from phaze.commands.place import place
     from phaze.commands.plan import plan
     from phaze.commands.simulate import simulate
     from phaze.commands.stages import estimate, extract, schedule, space
-    from phaze.commands.status import status
+    from phaze.commands.study import new_study, status
     from phaze.commands.terminal import Verb, Verbs, paragraphs
-    from phaze.commands.trace import trace
     from phaze.commands.validate import validate
 except KeyboardInterrupt:  # imports take half a second
     sys.exit(130)

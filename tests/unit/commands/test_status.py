@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.commands import status
-from phaze.commands.status import (
+from phaze.commands import study
+from phaze.commands.study import (
     RuleProgress,
     in_words,
     read_counts,
@@ -91,7 +91,7 @@ def test_times_are_said_as_a_reader_says_them(seconds: float, words: str) -> Non
 def test_an_installation_without_the_workflow_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "ROOT", tmp_path)
+    monkeypatch.setattr(study, "ROOT", tmp_path)
     with pytest.raises(
         PhazeError, match=r"^status: phaze is installed without its workflow; run .* in a checkout"
     ):
