@@ -2,11 +2,10 @@
 
 from phaze.pipeline.schedules.base import Passes, Schedule
 from phaze.pipeline.schedules.dualpipe import DualPipe, DualPipeV
-from phaze.pipeline.schedules.greedy import ZeroBubbleByTimes
 from phaze.pipeline.schedules.interleaved import Interleaved, InterleavedZeroBubble
 from phaze.pipeline.schedules.plain import GPipe, Inference, LayerWise, OneForwardOneBackward, TwoBuffered
 from phaze.pipeline.schedules.spaced import VHalf, VMin
-from phaze.pipeline.schedules.zero_bubble import ZeroBubble, ZeroBubbleTwice, ZeroBubbleV
+from phaze.pipeline.schedules.zero_bubble import ZeroBubble, ZeroBubbleByTimes, ZeroBubbleTwice, ZeroBubbleV
 
 _ALL: tuple[Schedule, ...] = (
     GPipe(), OneForwardOneBackward(), Interleaved(), ZeroBubble(), ZeroBubbleTwice(), ZeroBubbleByTimes(),

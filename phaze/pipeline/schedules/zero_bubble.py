@@ -1,6 +1,14 @@
 """Handcrafted zero-bubble schedules: weight gradients fill the bubbles of 1f1b (Qi et al., ICLR 2024).
 
 ZB-V has two stages on every rank, placed in a V (Section 6).
+
+ZB-1P is derived from the times of the passes (Section 3.1). Microbatch by microbatch, every rank adds a
+forward and a backward pass. Weight gradients are inserted in three cases: in gaps that they fit; in shorter
+gaps if the rank would otherwise idle longer than any rank so far; and where memory must be freed. Three
+choices are open and all combinations are tried: whether a further forward pass may delay the first
+gradient, whether a rank that is ahead skips a forward pass, and whether weight gradients also go into gaps
+no longer than others. Of the eight orders the one that ends first is used. All ranks end together, as no
+runtime here validates the optimizer's step afterwards.
 """
 
 from __future__ import annotations
@@ -16,6 +24,12 @@ from phaze.pipeline.schedules.base import Line, Passes, Schedule, Written, folde
 
 if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from math import inf
+
+from phaze.pipeline.durations import JobKind, durations, in_flight_s
 
 
 class ZeroBubbleV(Written):
@@ -115,3 +129,189 @@ class ZeroBubbleTwice(ZeroBubble):
         window = min(2 * (pipeline.depth - group) - 1, len(own))
         kind, number = split_turns(window, len(own), 2 * group)
         return Passes(kind, np.full(len(kind), group), own[number])
+
+
+KINDS = (JobKind.FORWARD, JobKind.INPUT_GRADIENT, JobKind.WEIGHT_GRADIENT)
+F, B, W = range(3)
+
+
+class ZeroBubbleByTimes(Written):
+    """1f1b with separate B and W, and W placed in gaps by the times; every rank holds p microbatches."""
+
+    name = "zbb"
+    splits = True
+
+    def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
+        """Passes of each rank."""
+        table = durations(pipeline)
+        table[JobKind.INPUT_GRADIENT] += table[JobKind.RECOMPUTE]
+        sent_s = max(float(np.max(way, initial=0.0)) for way in in_flight_s(pipeline))
+        seconds = tuple(tuple(table[kind].tolist()) for kind in KINDS)
+        return _ranks_by_times(_Task(seconds, sent_s, pipeline.lane_microbatches))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Seconds of F, B and W by rank, transfer time of a tensor, and number of microbatches."""
+
+    seconds: tuple[tuple[float, ...], ...]
+    sent_s: float
+    count: int
+
+    @property
+    def depth(self) -> int:
+        """Number of ranks; also the maximum number of in-flight microbatches of each."""
+        return len(self.seconds[F])
+
+
+@lru_cache(maxsize=16)
+def _ranks_by_times(task: _Task) -> tuple[Passes, ...]:
+    choices = product((True, False), repeat=3)
+    found = [_Greedy(task, prompt, skips, eager) for prompt, skips, eager in choices]
+    best = min(found, key=lambda one: one.run())
+    return tuple(
+        Passes(kind, np.full(len(kind), rank), number)
+        for rank, passes in enumerate(best.passes)
+        for kind, number in [np.array(passes, np.int64).T]
+    )
+
+
+@dataclass
+class _Greedy:
+    """Builder of one of the orders."""
+
+    task: _Task
+    prompt: bool
+    """True if no forward pass may delay the first gradient."""
+    skips: bool
+    """True if a rank that is ahead may skip a forward pass."""
+    eager: bool
+    """True if weight gradients also go into gaps no longer than others."""
+    ends: dict[tuple[int, int, int], float] = field(default_factory=dict)
+    """End of each pass, by pass, rank and microbatch."""
+
+    @cached_property
+    def passes(self) -> list[list[tuple[int, int]]]:
+        """Kinds and microbatches of the passes, by rank."""
+        return [[] for _ in range(self.task.depth)]
+
+    @cached_property
+    def done(self) -> list[list[int]]:
+        """Number of F, B and W done, by rank."""
+        return [[0, 0, 0] for _ in range(self.task.depth)]
+
+    @cached_property
+    def free_s(self) -> list[float]:
+        """Time at which each rank becomes free."""
+        return [0.0] * self.task.depth
+
+    @cached_property
+    def idle_s(self) -> list[float]:
+        """Idle time of each rank since its first pass."""
+        return [0.0] * self.task.depth
+
+    def run(self) -> float:
+        """Build all passes and return their end, or inf if a skipped forward pass was never made up for."""
+        ranks, count = range(self.task.depth), self.task.count
+        self._warm_up()
+        for number in range(1, count):
+            ahead = self._forward_passes()
+            for rank in ranks:
+                if ahead[rank]:
+                    self._forward(rank)
+            for rank in reversed(ranks):
+                self._fill(rank, B, rank + 1, number)
+                while rank == 0 and self.done[0][F] == count and self._waiting(0):
+                    self._put(W, 0)
+                self._put(B, rank)
+        for rank in ranks:
+            while self._waiting(rank):
+                self._put(W, rank)
+        return max(self.free_s) if self._complete() else inf
+
+    def _complete(self) -> bool:
+        """True if all passes exist, each gradient after its forward pass."""
+        counts = [count == self.task.count for done in self.done for count in done]
+        ends = self.ends
+        return all(counts) and all(ends[F, q, n] <= ends[B, q, n] for way, q, n in ends if way == B)
+
+    def _waiting(self, rank: int) -> int:
+        """Number of postponed weight gradients."""
+        return self.done[rank][B] - self.done[rank][W]
+
+    def _held(self, rank: int) -> int:
+        return self.done[rank][F] - self.done[rank][W]
+
+    def _put(self, way: int, rank: int) -> None:
+        task, number = self.task, self.done[rank][way]
+        step = {F: -1, B: 1, W: 0}[way]
+        there = self.ends.get((way, rank + step, number), -task.sent_s) + task.sent_s if step else 0.0
+        start = max(self.free_s[rank], there)
+        self.idle_s[rank] += (start - self.free_s[rank]) * (self.done[rank][F] > 0)
+        self.free_s[rank] = self.ends[way, rank, number] = start + task.seconds[way][rank]
+        self.done[rank][way] += 1
+        self.passes[rank].append((KINDS[way], number))
+
+    def _warm_up(self) -> None:
+        """Forward passes until the first gradient returns, within the memory, and this gradient."""
+        task, ranks = self.task, range(self.task.depth)
+        for rank in ranks:
+            self._put(F, rank)
+        more, back = [0] * task.depth, -task.sent_s
+        for rank in reversed(ranks):
+            end, forward_s = self.free_s[rank], task.seconds[F][rank]
+            while rank + 1 < task.depth and 1 + more[rank] < min(task.count, task.depth):
+                if (end + forward_s > back + task.sent_s) if self.prompt else end >= back + task.sent_s:
+                    break
+                end, more[rank] = end + forward_s, more[rank] + 1
+            back = max(end, back + task.sent_s) + task.seconds[B][rank]
+        for rank in ranks[1:]:
+            while more[rank] > 0 and more[rank] >= more[rank - 1] and 1 + more[rank] < task.count:
+                more[rank] -= 1
+            more[rank] = min(more[rank], more[rank - 1])
+        for rank in ranks:
+            for _ in range(more[rank]):
+                self._put(F, rank)
+        for rank in reversed(ranks):
+            self._put(B, rank)
+
+    def _forward_passes(self) -> list[bool]:
+        """Ranks that add a forward pass; a rank adds one only if all later ranks do."""
+        wanted = [
+            self.done[rank][F] < self.task.count and not self._skips(rank) for rank in range(self.task.depth)
+        ]
+        for rank in reversed(range(self.task.depth - 1)):
+            wanted[rank] = wanted[rank] and wanted[rank + 1]
+        return wanted
+
+    def _skips(self, rank: int) -> bool:
+        """True if a rank two ahead of the next skips a forward pass, which must not cost the longest gap."""
+        task = self.task
+        if not self.skips or rank + 1 == task.depth or self.done[rank][F] < self.done[rank + 1][F] + 2:
+            return False
+        gradient_s = (
+            self.free_s[rank + 1] + task.seconds[F][rank + 1] + task.seconds[B][rank + 1] + task.sent_s
+        )
+        left_s = gradient_s - self.free_s[rank]
+        freed = min(max(self._held(rank) + 1 - task.depth, 0), self._waiting(rank))
+        if left_s > 0 and task.seconds[F][rank] + freed * task.seconds[W][rank] <= left_s:
+            return False
+        return left_s <= max(max(self.idle_s) - self.idle_s[rank], 0.0)
+
+    def _forward(self, rank: int) -> None:
+        while self._held(rank) + 1 > self.task.depth:
+            self._put(W, rank)
+        self._fill(rank, F, rank - 1, self.done[rank][F])
+        self._put(F, rank)
+
+    def _fill(self, rank: int, way: int, sender: int, number: int) -> None:
+        """Insert weight gradients before a tensor arrives from another rank."""
+        if (way, sender, number) not in self.ends:
+            return
+        there, weight_s = self.ends[way, sender, number] + self.task.sent_s, self.task.seconds[W][rank]
+        while self._waiting(rank) and self.free_s[rank] + weight_s <= there:
+            self._put(W, rank)
+        gap_s = there - self.free_s[rank]
+        longest = max(self.idle_s) - self.idle_s[rank]
+        if self._waiting(rank) and gap_s > 0 and (self.eager or gap_s > longest):
+            self._put(W, rank)
