@@ -12,8 +12,14 @@ from phaze.schedule.bounds import Bounded, ComponentTask, bound_task, tasks_of
 from phaze.schedule.graphs import ALL_CORES, LayerSchedule, ScheduledLayer
 from phaze.schedule.instance import ProgramData, make_instance
 from phaze.schedule.paper import formulate_paper
-from phaze.schedule.program import FORMULATIONS, overloaded_types, schedule_point, solve_program
-from phaze.schedule.sparse import allowed_places, formulate_sparse
+from phaze.schedule.program import (
+    FORMULATIONS,
+    allowed_places,
+    formulate_sparse,
+    overloaded_types,
+    schedule_point,
+    solve_program,
+)
 from phaze.schedule.verify import find_faults
 from phaze.solver import Limits
 from phaze.solver.programs import BACKENDS, SolverAnswer
