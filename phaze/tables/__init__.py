@@ -19,7 +19,7 @@ from phaze.tables.base import (
     places_among,
     table_name,
 )
-from phaze.tables.mappings import (
+from phaze.tables.cases import (
     OWN_WAYS,
     WAYS,
     FiguresRead,
@@ -27,6 +27,12 @@ from phaze.tables.mappings import (
     Mappings,
     SearchGaps,
     SpeedUps,
+    TiledBesides,
+    TiledJobs,
+    TiledLinks,
+    TiledNetworks,
+    TiledReadings,
+    TiledRuns,
 )
 from phaze.tables.measured import (
     ALL_MEASURED,
@@ -102,4 +108,3 @@ from phaze.tables.stages import (
     Solves,
     Stages,
 )
-from phaze.tables.tiled import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledReadings, TiledRuns
