@@ -9,8 +9,7 @@ from phaze.spec.files import FOLDER
 from phaze.validate.parts.attention import AttentionPart
 from phaze.validate.parts.base import KernelPart
 from phaze.validate.parts.collectives import Collectives
-from phaze.validate.parts.experts import ExpertsPart
-from phaze.validate.parts.products import ProductsPart
+from phaze.validate.parts.products import ExpertsPart, ProductsPart
 
 KERNELS = FOLDER / "measured" / "kernels"
 """Measured kernels of the configuration, one table per part."""

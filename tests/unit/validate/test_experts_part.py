@@ -14,7 +14,7 @@ from phaze.spec.system import Device
 from phaze.spec.systems import load_device
 from phaze.validate.constants import Site
 from phaze.validate.parts.base import in_a_loop, site_of
-from phaze.validate.parts.experts import ExpertsPart, network_named
+from phaze.validate.parts.products import ExpertsPart, network_named
 from phaze.validate.parts.registry import kernel_files
 from phaze.validate.parts.scores import ComparedKernels, compare
 from tests.unit.validate.expert_products import fitted_each
