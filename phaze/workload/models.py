@@ -12,10 +12,9 @@ from phaze.spec.models import AnyModel
 from phaze.spec.settings import ExtractSettings
 from phaze.spec.traced import Traced
 from phaze.spec.vision import ResNet, SemanticFpn
-from phaze.workload.families.resnet import resnet_graph, semantic_fpn_graph
-from phaze.workload.families.swin import swin_graph
 from phaze.workload.families.traced.layers import traced_graph
 from phaze.workload.families.transformer import transformer_graph
+from phaze.workload.families.vision import resnet_graph, semantic_fpn_graph, swin_graph
 from phaze.workload.lower.backward import backward_pass
 from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
