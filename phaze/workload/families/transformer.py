@@ -16,8 +16,7 @@ from phaze.spec.blocks import Attention, Block
 from phaze.spec.rows import Gemm
 from phaze.spec.scans import Mamba
 from phaze.workload.families.attention import attention
-from phaze.workload.families.feed_forward import dense_network, mixture
-from phaze.workload.families.scans import delta_net, mamba
+from phaze.workload.families.block_parts import delta_net, dense_network, mamba, mixture
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import (
     INDEX_BYTES,

@@ -1,0 +1,311 @@
+"""Parts of a transformer's block other than attention: feed-forward networks with experts, and scans.
+
+Feed-forward networks are dense or mixtures of experts. A mixture is sharded as in Megatron-Core
+(`MoELayer`). Every rank routes its own tokens and dispatches each to its k experts: an all-to-all over ep,
+plus a gather over etp if an expert is sharded. It then receives the results. If tensor-parallel ranks have
+the same tokens, each has a shard of every expert instead, as in a dense network. Sizes are those of the
+busiest rank under the layout's expert load.
+
+State space models and delta rules are chunked scans over the sequence, sharded by heads. Tokens of one
+chunk interact through products, and chunks pass on states. Scan kernels store their inputs and recompute
+everything else (Dao and Gu, ICML 2024, Section 6; Yang et al., ICLR 2025, Section 3.3). Context-parallel
+ranks exchange shards of the sequence for a share of the heads before the scan, and back after it
+(Megatron-Core, `MambaMixer`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from phaze.base.errors import PhazeError
+from phaze.spec.blocks import Experts, FeedForward
+from phaze.spec.rows import Gemm
+from phaze.spec.scans import DeltaNet, Mamba
+from phaze.workload.expert_loads import load_factor
+from phaze.workload.lower.sharding import ModelSlice
+from phaze.workload.primitives import LayerBuilder, Tensor
+
+SCORE_BYTES = 4
+"""Bytes of a router score, in single precision."""
+CHOICE_BYTES = 26
+"""Bytes stored per expert of a token: expert index and row position (8 each), score and normalised score in
+single precision, and the weight in half precision.
+"""
+
+
+def dense_network(layer: LayerBuilder, part: ModelSlice, own: FeedForward, x: Tensor) -> Tensor:
+    """Append a feed-forward network including its second matrix; its bias follows the sum over ranks."""
+    first = layer.count
+    x = part.enter(layer, "feed_forward", x)
+    y = _network(layer, part, x, "feed_forward", own.width // part.layout.tp, gated=own.gated, bias=own.bias)
+    y = part.leave(layer, "feed_forward_out", y)
+    layer.mark("mlp", first)
+    return y
+
+
+def _network(
+    layer: LayerBuilder, part: ModelSlice, x: Tensor, name: str, width: int, *, gated: bool, bias: bool
+) -> Tensor:
+    """Append a shard of a network applied to all tokens of the shard."""
+    model, tokens = part.model, part.tokens
+    prefix = "" if name == "feed_forward" else f"{name}_"
+    y = layer.dense(f"{name}_in", x, tokens, width, bias=bias)
+    y = layer.add(model.activation, f"{prefix}{model.activation}", y)
+    if gated:
+        up = layer.dense(f"{name}_up", x, tokens, width, bias=bias)
+        y = layer.add("mul", f"{name}_gate", y, up)
+    return layer.dense(f"{name}_out", y, tokens, model.hidden, bias=False)
+
+
+def mixture(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
+    """Append router, experts and shared experts, from and to a rank's own tokens.
+
+    Raises PhazeError if ep or etp does not divide the experts.
+    """
+    _check(part, own)
+    first = layer.count
+    weights = _routed(layer, part, own, x)
+    sent = x
+    if own.latent_width:
+        sent = layer.dense("latent_in", x, part.own_tokens, own.latent_width, bias=False)
+    if part.repeats_tokens:
+        sent = part.enter(layer, "experts", sent)
+    y = _combined(layer, part, own, sent, weights)
+    if part.repeats_tokens:
+        y = part.leave(layer, "experts", y)
+    if own.latent_width:
+        y = layer.dense("latent_out", y, part.own_tokens, part.model.hidden, bias=False)
+    if own.shared_width:
+        y = layer.add("add", "shared_add", y, _shared(layer, part, own, x))
+    layer.mark("moe", first)
+    return y
+
+
+def _check(part: ModelSlice, own: Experts) -> None:
+    layout, where = part.layout, f"model {part.model.name}"
+    if own.count % layout.ep:
+        raise PhazeError(f"{where}: ep must divide experts.count {own.count}, got {layout.ep}")
+    if own.width % layout.expert_slices:
+        raise PhazeError(f"{where}: etp must divide experts.width {own.width}, got {layout.expert_slices}")
+    if own.shared_width % layout.tp:
+        raise PhazeError(f"{where}: tp must divide experts.shared_width {own.shared_width}, got {layout.tp}")
+    if part.repeats_tokens and layout.etp not in (1, layout.tp):
+        raise PhazeError(
+            f"{where}: etp must be tp {layout.tp} without sequence parallelism, got {layout.etp}"
+        )
+
+
+def _routed(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
+    """Append the scores of all experts and the choice of k; return the weights of a token's experts."""
+    tokens, width = part.own_tokens, part.bytes_per_element
+    if own.scales:
+        x = layer.add("rms_norm", "router_norm", x, parameters=part.model.hidden)
+    first = layer.count
+    y = layer.dense("router", x, tokens, own.count, bias=own.bias)
+    layer.mark("router", first)
+    wider = max(SCORE_BYTES - width, 0) * y.elements
+    y = layer.add("softmax", "router_scores", y, kept_bytes=wider)
+    chosen = tokens * own.per_token
+    y = layer.add("top_k", "router_choice", y, elements=chosen, kept_bytes=CHOICE_BYTES * chosen)
+    return layer.add("scale", "router_scale", y, parameters=own.count) if own.scales else y
+
+
+def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
+    """Append token dispatch, the experts, and the weighted sum of a token's results."""
+    layout, wide = part.layout, own.sent_width(part.model.hidden)
+    load = load_factor(layout.load, part.own_tokens * layout.ep, own.count, own.per_token, layout.ep)
+    rows = ceil(part.own_tokens * own.per_token * load)
+    gathers = layout.etp > 1 and not part.repeats_tokens
+    y = layer.add("dispatch", "experts_dispatch", x, elements=rows * wide)
+    if layout.ep > 1:
+        y = layer.add("all_to_all", "experts_dispatch_all_to_all", y, axis="ep")
+    if gathers:
+        total = y.elements * layout.etp
+        y = layer.add("all_gather", "experts_all_gather", y, elements=total, axis="etp")
+    if layout.ep > 1 or gathers:
+        y = layer.add("rearrange", "experts_sort", y)
+    y = _experts(layer, part, own, y, weights)
+    if layout.ep > 1 or gathers:
+        y = layer.add("rearrange", "experts_unsort", y)
+    if gathers:
+        y = layer.add("reduce_scatter", "experts_reduce_scatter", y, elements=rows * wide, axis="etp")
+    if layout.ep > 1:
+        y = layer.add("all_to_all", "experts_combine_all_to_all", y, axis="ep")
+    return layer.add("combine", "experts_combine", y, elements=part.own_tokens * wide)
+
+
+def _experts(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
+    """Append a rank's experts as batched products; activations are weighted before the second product."""
+    model, wide = part.model, own.sent_width(part.model.hidden)
+    inner = own.width // part.layout.expert_slices
+    first = layer.count
+    y = gate = _grouped(layer, part, own, x, "in", wide, inner)
+    up = _grouped(layer, part, own, x, "up", wide, inner) if own.gated else None
+    layer.mark("expert_fc1", first)
+    first = layer.count
+    if own.clamped:
+        gate = layer.add("clamp", "experts_in_clamp", gate)
+        up = None if up is None else layer.add("clamp", "experts_up_clamp", up)
+    y = layer.add(model.activation, f"experts_{model.activation}", gate)
+    if up is not None:
+        y = layer.add("mul", "experts_gate", y, up)
+    y = layer.add("weigh", "experts_weigh", y, weights)
+    layer.mark("moe_act", first)
+    return _grouped(layer, part, own, y, "out", inner, wide)
+
+
+def _grouped(
+    layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, name: str, k: int, n: int
+) -> Tensor:
+    """Append a batched product, one per expert of the rank, with optional biases."""
+    count = own.count // part.layout.ep
+    rows = x.elements // k
+    gemm, weights = Gemm(count, -(-rows // count), k, n), count * k * n
+    y = layer.add(
+        "matmul", f"experts_{name}", x, elements=rows * n, gemm=gemm, parameters=weights, group="expert"
+    )
+    return layer.bias(f"experts_{name}", y, count * n, group="expert") if own.bias else y
+
+
+def _shared(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
+    """Append the shared experts, sharded as a dense network, and their gate."""
+    first = layer.count
+    y = part.enter(layer, "shared", x)
+    y = _network(layer, part, y, "shared", own.shared_width // part.layout.tp, gated=own.gated, bias=False)
+    y = part.leave(layer, "shared", y)
+    if own.shared_gate:
+        scale = layer.dense("shared_scale", x, part.own_tokens, 1, bias=False)
+        y = layer.add("mul", "shared_scaled", y, layer.add("sigmoid", "shared_sigmoid", scale))
+    layer.mark("shared_experts", first)
+    return y
+
+
+SOLVED = 16
+"""Tokens per block of a chunk whose triangular system is solved; products join the blocks (FLA,
+`solve_tril`).
+"""
+
+
+def mamba(layer: LayerBuilder, part: ModelSlice, own: Mamba, x: Tensor) -> Tensor:
+    """Append a Mamba-2 mixer with its output matrix: projection, convolution, scan, gated norm."""
+    tp, cp, tokens = part.layout.tp, part.layout.cp, part.tokens
+    x = part.enter(layer, "scan", x)
+    y = layer.dense("scan_in", x, tokens, own.projected // tp, bias=own.bias)
+    copies = cp - own.groups // tp
+    if copies > 0:  # every rank needs a copy of its heads' groups
+        more = 2 * tokens * copies * own.state
+        y = layer.add("rearrange", "scan_groups", y, elements=y.elements + more)
+    pieces = layer.add("split", "scan_split", part.exchange(layer, "scan_in", y))
+    first = layer.count
+    total, heads, groups = tokens * cp, own.heads // (tp * cp), max(own.groups // (tp * cp), 1)
+    inner, states = heads * own.head_size, groups * own.state
+    z = replace(pieces, elements=total * inner)
+    steps = layer.add("softplus", "step", replace(pieces, elements=total * heads, piece=2))
+    channels = inner + 2 * states
+    mixed = _convolved(
+        layer, replace(pieces, elements=total * channels, piece=1), channels, own.conv, bias=own.conv_bias
+    )
+    y = _state_space(layer, part, own, (heads, groups), mixed, steps)
+    layer.mark("scan", first)
+    first = layer.count
+    y = layer.add("mul", "scan_gate", y, layer.add("silu", "scan_silu", z))
+    y = layer.add("rms_norm", "scan_norm", y, parameters=inner)
+    layer.mark("gate", first)
+    return _scan_out(layer, part, y)
+
+
+def _scan_out(layer: LayerBuilder, part: ModelSlice, y: Tensor) -> Tensor:
+    y = part.exchange(layer, "scan_out", y)
+    y = layer.dense("scan_out", y, part.tokens, part.model.hidden, bias=False)
+    return part.leave(layer, "scan_out", y)
+
+
+def _convolved(layer: LayerBuilder, x: Tensor, channels: int, taps: int, *, bias: bool) -> Tensor:
+    """Append the depthwise convolution along the sequence and its activation."""
+    y = layer.add("convolve", "convolution", x, parameters=channels * (taps + bias), times=taps)
+    return layer.add("silu", "convolution_silu", y)
+
+
+def _state_space(
+    layer: LayerBuilder, part: ModelSlice, own: Mamba, cut: tuple[int, int], mixed: Tensor, steps: Tensor
+) -> Tensor:
+    """Append the Mamba-2 scan for (heads, groups); heads of a group share B and C (Mamba-2, Listing 1)."""
+    heads, groups = cut
+    q, count = _chunks(part, own.chunk)
+    p, n = own.head_size, own.state
+    mixed = layer.add("split", "state_split", mixed)
+    values, write, read = (
+        replace(mixed, elements=count * q * size, piece=i)
+        for i, size in enumerate((heads * p, groups * n, groups * n))
+    )
+    values = layer.add("mul", "scan_values", values, steps, parameters=3 * heads)  # A, D and the step bias
+    scores = layer.add("matmul", "scan_scores", read, write, gemm=Gemm(count * groups, q, n, q))
+    scores = layer.add("decay", "scan_decay", scores, elements=count * heads * q * q)
+    within = layer.add("matmul", "scan_within", scores, values, gemm=Gemm(count * heads, q, q, p))
+    states = layer.add("matmul", "scan_states", write, values, gemm=Gemm(count * heads, n, q, p))
+    states = layer.add("recur", "scan_recur", states)
+    across = layer.add("matmul", "scan_across", read, states, gemm=Gemm(count * heads, q, n, p))
+    return layer.add("add", "scan_add", within, across)
+
+
+def delta_net(layer: LayerBuilder, part: ModelSlice, own: DeltaNet, x: Tensor) -> Tensor:
+    """Append a gated delta net with its output matrix: projections, convolution, scan, gated norm."""
+    tp, cp, tokens = part.layout.tp, part.layout.cp, part.tokens
+    x = part.enter(layer, "scan", x)
+    y = layer.dense("scan_in", x, tokens, own.projected // tp, bias=False)
+    pieces = layer.add("split", "scan_split", part.exchange(layer, "scan_in", y))
+    first = layer.count
+    total, values, keys = tokens * cp, own.value_heads // (tp * cp), own.key_heads // (tp * cp)
+    channels = 2 * keys * own.key_size + values * own.value_size
+    z = replace(pieces, elements=total * values * own.value_size)
+    steps = layer.add("sigmoid", "step", replace(pieces, elements=2 * total * values, piece=2))
+    mixed = _convolved(
+        layer, replace(pieces, elements=total * channels, piece=1), channels, own.conv, bias=False
+    )
+    y = _delta_rule(layer, part, own, values, mixed, steps)
+    layer.mark("scan", first)
+    first = layer.count
+    y = layer.add("rms_norm", "scan_norm", y, parameters=own.value_size)
+    y = layer.add("mul", "scan_gate", y, layer.add("silu", "scan_silu", z))
+    layer.mark("gate", first)
+    return _scan_out(layer, part, y)
+
+
+def _delta_rule(
+    layer: LayerBuilder, part: ModelSlice, own: DeltaNet, heads: int, mixed: Tensor, steps: Tensor
+) -> Tensor:
+    """Append the delta-rule scan: solve each chunk's updates, then combine them with states and queries."""
+    q, count = _chunks(part, own.chunk)
+    batch, k, v = count * heads, own.key_size, own.value_size
+    mixed = layer.add("split", "state_split", mixed)
+    keys_width = (mixed.elements - batch * q * v) // 2
+    query, key = (
+        layer.add(
+            "rearrange", f"{name}_heads", replace(mixed, elements=keys_width, piece=i), elements=batch * q * k
+        )
+        for i, name in enumerate(("query", "key"))
+    )
+    values = replace(mixed, elements=batch * q * v, piece=2)
+    values = layer.add("mul", "scan_values", values, steps, parameters=2 * heads)  # decay and its bias
+    met = layer.add("matmul", "scan_keys", key, key, gemm=Gemm(batch, q, k, q))
+    solved = layer.add(
+        "solve", "scan_solve", layer.add("decay", "scan_keys_decay", met), times=max(min(SOLVED, q) // 2, 1)
+    )
+    moved = layer.add("matmul", "scan_moved", solved, key, gemm=Gemm(batch, q, q, k))
+    fresh = layer.add("matmul", "scan_fresh", solved, values, gemm=Gemm(batch, q, q, v))
+    states = layer.add("matmul", "scan_states", key, fresh, gemm=Gemm(batch, k, q, v))
+    states = layer.add("recur", "scan_recur", states)
+    known = layer.add("matmul", "scan_known", moved, states, gemm=Gemm(batch, q, k, v))
+    fresh = layer.add("add", "scan_update", fresh, known)
+    scores = layer.add("matmul", "scan_scores", query, key, gemm=Gemm(batch, q, k, q))
+    scores = layer.add("decay", "scan_decay", scores)
+    within = layer.add("matmul", "scan_within", scores, fresh, gemm=Gemm(batch, q, q, v))
+    across = layer.add("matmul", "scan_across", query, states, gemm=Gemm(batch, q, k, v))
+    return layer.add("add", "scan_add", within, across)
+
+
+def _chunks(part: ModelSlice, chunk: int) -> tuple[int, int]:
+    """Tokens per chunk, and chunks of a microbatch; the last chunk of a sequence is padded."""
+    size = min(chunk, part.sequence)
+    return size, part.microbatch * -(-part.sequence // size)
