@@ -255,7 +255,7 @@ def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
     import pandas as pd
 
     from phaze.map.study import device_rows
-    from phaze.report.map_charts import mappings
+    from phaze.report.plan_figures import mappings
     from phaze.report.vega import save
 
     shown = {one.way: one for one in (best, *mapped.heuristics)}
