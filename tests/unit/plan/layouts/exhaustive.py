@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
-from itertools import product
+from itertools import combinations, pairwise, product
 from math import inf
 from typing import get_args
 
@@ -141,13 +141,13 @@ def legal_layouts(question: PlanQuestion, fixed: Fixed | None = None) -> Iterato
 
 def divisions(layout: Layout, layers: int, part: bool = True) -> Iterator[tuple[Numbers, Numbers]]:
     """Blocks of every stage, and recomputed blocks; only the ends may be empty."""
-    for blocks in product(range(layers + 1), repeat=layout.stages):
-        if sum(blocks) == layers and all(blocks[1:-1]):
-            for again in product(*(range(0, n + 1, 1 if part else max(n, 1)) for n in blocks)):
-                if not part and again not in (blocks, (0,) * len(blocks)):
-                    continue
-                if any(again) == (layout.recompute == "full"):
-                    yield blocks, again
+    for ends in combinations(range(layers + 1), layout.stages - 1):
+        blocks = tuple(end - start for start, end in pairwise((0, *ends, layers)))
+        for again in product(*(range(0, n + 1, 1 if part else max(n, 1)) for n in blocks)):
+            if not part and again not in (blocks, (0,) * len(blocks)):
+                continue
+            if any(again) == (layout.recompute == "full"):
+                yield blocks, again
 
 
 def drawn_blocks(rng: np.random.Generator, ranges: list[tuple[int, int]], layers: int) -> Ints:
