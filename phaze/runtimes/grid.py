@@ -42,7 +42,7 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
 
     def under(self, *schedules: str) -> Bools:
         """True if the schedule is one of these, (N,)."""
-        return np.isin(self.schedule, [i for i, name in enumerate(self.schedules) if name in schedules])
+        return np.array([name in schedules for name in self.schedules])[self.schedule]
 
     def take(self, which: Bools | Ints) -> Self:
         """Layouts selected by indices or by a mask."""

@@ -120,7 +120,8 @@ class Runtime:
 
         Sets of `moe` with a module inside it are left out, since `moe` already recomputes that module.
         """
-        own = [module for module in MODULES if module in self.modules and module in modules_in(model)]
+        there = modules_in(model) if self.modules else set[Module]()
+        own = [module for module in MODULES if module in self.modules and module in there]
         sets = (some for size in range(1, len(own) + 1) for some in combinations(own, size))
         words = (
             *RECOMPUTES,
