@@ -20,6 +20,10 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
+IMPORTED = ("pandas", "smart_open")
+"""Modules that Snakemake imports in every call."""
+OWN = ("phaze.spec.config", "phaze.papers.publications")
+"""Modules that the workflow imports in every call."""
 TINY = {
     "layers": 4,
     "hidden": 64,
@@ -82,9 +86,9 @@ def _started(command: list[str], environment: dict[str, str]) -> Run:
     return Run(done.returncode, done.stdout + done.stderr)
 
 
-def _forked(arguments: list[str], environment: dict[str, str]) -> Run:
-    """Output of Snakemake in a fork of the server."""
-    asked, answers = _server()
+def _forked(server: tuple[TextIO, TextIO], arguments: list[str], environment: dict[str, str]) -> Run:
+    """Output of Snakemake in a fork of a server."""
+    asked, answers = server
     with TemporaryDirectory() as folder:
         outputs = [Path(folder) / name for name in ("stdout", "stderr")]
         call = {"arguments": arguments, "environment": environment, "outputs": list(map(str, outputs))}
@@ -94,10 +98,10 @@ def _forked(arguments: list[str], environment: dict[str, str]) -> Run:
 
 
 @cache
-def _server() -> tuple[TextIO, TextIO]:
-    """Standard input and output of the server of this test process, which ends with it."""
+def _server(*modules: str) -> tuple[TextIO, TextIO]:
+    """Standard input and output of a server of this test process, which ends with it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.workflow.server"],
+        [sys.executable, "-m", "tests.workflow.server", *modules],
         cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     atexit.register(process.communicate)
@@ -128,7 +132,8 @@ class Folder:
         if "PYTHONPATH" in environment:  # may change how Python starts
             run = _started(self.command(*arguments), environment)
         else:
-            run = _forked(self.arguments(*arguments), environment)
+            known = OWN if self.workflow == ROOT else ()  # another one has its own phaze
+            run = _forked(_server(*IMPORTED, *known), self.arguments(*arguments), environment)
         assert not check or run.returncode == 0, run.output
         return run
 

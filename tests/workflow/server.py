@@ -1,7 +1,7 @@
-"""Run Snakemake in forks of one process that has imported it, as the import takes half of a short call.
+"""Run Snakemake in forks of one process that has imported it, as imports take most of a short call.
 
-A line of standard input is a call as JSON: arguments, environment, and the files for its two outputs. A line
-of standard output is the exit status of a call.
+The arguments are further modules to import. A line of standard input is a call as JSON: arguments,
+environment, and the files for its two outputs. A line of standard output is the exit status of a call.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import import_module
 
-import pandas as pd  # noqa: F401 - like the next, Snakemake imports it later in every call
-import smart_open  # noqa: F401
 from snakemake.cli import get_argument_parser, main
 
 
@@ -28,6 +27,8 @@ def call(arguments: list[str], environment: dict[str, str], outputs: list[str]) 
 
 if __name__ == "__main__":
     get_argument_parser()  # imports plugins
+    for module in sys.argv[1:]:
+        import_module(module)
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
