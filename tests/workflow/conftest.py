@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from tests.workflow.folders import Folder, write_study
-from tests.workflow.studies import FAST
+from tests.workflow.studies import EVERYTHING
 
 Prepare = Callable[..., Folder]
 
@@ -47,8 +47,8 @@ def prepare(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Prepare
 
 @pytest.fixture(scope="session")
 def finished(prepare: Prepare) -> Folder:
-    """Return a folder in which the small study has run, with a reading."""
-    return prepare("finished", readings={"fast": FAST})
+    """Return a folder in which the small study has run with every kind of job."""
+    return prepare("finished", **EVERYTHING)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ class Everything(TypedDict):
     """Study with every kind of job, as input of `write_study`."""
 
     files: dict[str, str]
-    architectures: object
+    readings: object
     plans: object
     tiled: object
     maps: object
@@ -55,7 +55,7 @@ class Everything(TypedDict):
 
 EVERYTHING = Everything(
     files={"inputs/chain.json": json.dumps(repeated())},
-    architectures=SMALL["architectures"],
+    readings={"fast": FAST},
     plans=PLANS,
     tiled=TILED,
     maps=MAPS,

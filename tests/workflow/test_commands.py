@@ -13,9 +13,7 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
-from tests.workflow.conftest import Prepare
-from tests.workflow.folders import full, read_only
-from tests.workflow.studies import EVERYTHING
+from tests.workflow.folders import Folder, full, read_only
 from tests.workflow.test_kills import KILLER
 
 pytestmark = pytest.mark.workflow
@@ -37,9 +35,9 @@ COMMANDS = {
 
 
 @pytest.fixture
-def command(request: pytest.FixtureRequest, prepare: Prepare, tmp_path: Path) -> list[str]:
+def command(request: pytest.FixtureRequest, finished: Folder, tmp_path: Path) -> list[str]:
     """Return a command that writes the file that is named behind it."""
-    study = prepare("undisturbed", **EVERYTHING).path
+    study = finished.path
     (tmp_path / "runs.csv").write_text(RUN)
     here = {"tiny.yaml": str(study / "tiny.yaml"), "runs.csv": str(tmp_path / "runs.csv")}
     words = COMMANDS[request.param]

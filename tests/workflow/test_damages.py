@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-from tests.workflow.conftest import Prepare
 from tests.workflow.folders import Folder, Run, full
-from tests.workflow.studies import EVERYTHING
 
 pytestmark = pytest.mark.workflow
 
@@ -51,13 +47,6 @@ PAGE = {
 READ: list[Damages] = [
     {table: (damage, "cannot be read as table", "report/papers.html")} for table, damage in PAGE.items()
 ]
-
-
-@pytest.fixture
-def folder(prepare: Prepare, tmp_path: Path) -> Folder:
-    """Return a folder of its own in which a study with every kind of job has run."""
-    shutil.copytree(prepare("undisturbed", **EVERYTHING).path, tmp_path / "study", symlinks=True)
-    return Folder(tmp_path / "study")
 
 
 def made_again(folder: Folder, *results: str) -> Run:

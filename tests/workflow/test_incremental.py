@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from phaze.__main__ import app
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import ROOT, STUDY, TINY, Folder
 from tests.workflow.studies import FAST
@@ -39,11 +39,11 @@ def test_a_second_run_does_nothing_also_with_equal_files_of_other_times(folder: 
 
 
 def test_the_status_of_a_study_says_what_is_done_and_what_is_stale_and_why(folder: Folder) -> None:
-    question = [sys.executable, "-m", "phaze", "status", "--directory", str(folder.path), "--cores", "2"]
+    question = ["status", "--directory", str(folder.path), "--cores", "2"]
     question += ["--configfile", str(folder.path / "study.yaml")]
 
     def answer() -> str:
-        return subprocess.run(question, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+        return CliRunner().invoke(app, question, catch_exceptions=False).stdout
 
     assert answer().splitlines()[-1] == "complete: no jobs left"
     folder.edit(lambda study: study["schedule"].update(node_limit=12345))
@@ -167,9 +167,11 @@ def test_an_edit_of_the_library_reruns_the_stages_that_use_it_and_what_follows(e
     append(edited, "phaze/cost/vector.py", "\n# A comment changes nothing.\n")
     assert edited.stale() == set()
     append(edited, "phaze/pipeline/steady.py", "\nEDITED = True\n")
-    assert tables_of(edited.stale()) == SIMULATED
+    mapped = {"mappings", "mapped-devices", "tiled_besides.parquet"}
+    assert tables_of(edited.stale()) == SIMULATED | mapped
     append(edited, "phaze/plan/piper/planner.py", "\nEDITED = True\n")
-    assert tables_of(edited.stale()) == PLANNED
+    of_papers = {"inputs", "cases", "pipelines", "curves"}
+    assert tables_of(edited.stale()) == PLANNED | mapped | of_papers
     append(edited, "phaze/plan/phaze/rows.py", "\nEDITED = True\n")
     stale = tables_of(edited.stale())
     assert {"placements", "stages"} <= stale
@@ -189,13 +191,15 @@ def test_every_planner_has_plans_of_the_chips_in_the_results(finished: Folder) -
 
 
 @pytest.fixture(scope="session", name="changed")
-def folder_with_another_planner_and_model(prepare: Prepare, finished: Folder) -> Folder:
-    """Return the finished folder after another planner was asked for, and a model that fits nowhere."""
+def folder_with_another_strategy_planner_and_model(prepare: Prepare, finished: Folder) -> Folder:
+    """Return the finished folder with the paper's strategy, another planner, and a model too large."""
     big = TINY | {"hidden": 32768, "feed_forward": 131072, "vocabulary": 50000}
     workloads = {**STUDY["workloads"], "big": {"model": "./big.yaml", "sequence": 64}}
+    compared = {"models": ["tiny"], "seeds": 2, "evaluations": 5, "suggestions": 5}
     return prepare(
         "changed", like=finished, files={"big.yaml": yaml.safe_dump(big)}, readings={"fast": FAST},
         models=["tiny", "big"], workloads=workloads, place={"planner": "piper"},
+        screen={"strategy": "hysteresis", "hysteresis": 1}, report=STUDY["report"] | {"strategies": compared},
     )  # fmt: skip
 
 
@@ -271,12 +275,12 @@ def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:
     assert "Traceback" not in run.output
 
 
-@pytest.mark.long
-def test_the_papers_strategy_walks_before_it_screens(folder: Folder) -> None:
-    compared = {"models": ["tiny"], "seeds": 2, "evaluations": 5, "suggestions": 5}
-    folder.edit(lambda study: study.update(screen={"strategy": "hysteresis", "hysteresis": 1}))
-    folder.edit(lambda study: study["report"].update(strategies=compared))
-    folder.run()
-    assert (folder.path / "results/visits/paper/tiny.parquet").is_file()
-    assert (folder.path / "results/trials/paper/tiny.parquet").is_file()
-    assert (folder.path / "results/report/report.html").is_file()
+def test_the_papers_strategy_walks_before_it_screens(changed: Folder) -> None:
+    visits = pd.read_parquet(changed.path / "results/visits/paper/tiny.parquet")
+    screens = pd.read_parquet(changed.path / f"results/screens/paper/{POINT}/small-buffer.parquet")
+    kept = set(screens.loc[screens["kept"], "architecture"])
+    assert not visits.empty
+    assert kept
+    assert kept <= {*visits["architecture"], "tpu-v4"}
+    assert not pd.read_parquet(changed.path / "results/trials/paper/tiny.parquet").empty
+    assert (changed.path / "results/report/report.html").is_file()

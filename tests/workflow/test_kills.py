@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.conftest import Prepare
 from tests.workflow.folders import Folder, Run, write_study
 from tests.workflow.studies import EVERYTHING
 
@@ -31,11 +30,13 @@ FILES = {
     "find_common": 1,
     "schedule": 2,
     "place": 2,
+    "place_front": 3,
     "place_common": 4,
     "certify": 2,
     "choose_common": 1,
     "certify_common": 1,
     "plan": 2,
+    "read": 1,
     "vary": 1,
     "audit": 1,
     "simulate": 2,
@@ -130,9 +131,9 @@ class Disturbed:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(prepare: Prepare) -> dict[str, bytes]:
+def undisturbed(finished: Folder) -> dict[str, bytes]:
     """Return the bytes of an undisturbed run."""
-    return written(prepare("undisturbed", **EVERYTHING))
+    return written(finished)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import Folder
-from tests.workflow.studies import EVERYTHING
 
 pytestmark = pytest.mark.workflow
 
@@ -86,10 +85,8 @@ def test_other_seeds_map_again_what_they_touch(mapped: Folder, tmp_path: Path) -
     assert all(path.endswith("random.parquet") for path in stale)
 
 
-def test_other_maps_leave_the_other_pages(prepare: Prepare, tmp_path: Path) -> None:
+def test_other_maps_leave_the_other_pages(folder: Folder) -> None:
     """They do not depend on models, plans and tiles of the same study."""
-    shutil.copytree(prepare("undisturbed", **EVERYTHING).path, tmp_path / "study", symlinks=True)
-    folder = Folder(tmp_path / "study")
     folder.edit(lambda study: study["maps"].update(seed=7))
     pages = {path for path in folder.stale() if path.endswith(".html")}
     assert pages == {"report/papers.html"}
