@@ -7,7 +7,7 @@ price builds its events once for all pipelines that have the same ones, which ta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import combinations, pairwise, product
 from math import inf
@@ -121,7 +121,7 @@ class QuickPrice(Price):
 
 def _happening(cost: StageCost) -> StageCost:
     """Stage in which the same takes time, one second each."""
-    parts = {name: float(value > 0) for name, value in asdict(cost).items()}
+    parts = {name: float(value > 0) for name, value in vars(cost).items()}
     return StageCost(**parts | {"operators": min(cost.operators, 2)})
 
 
