@@ -25,6 +25,7 @@ from phaze.pipeline.timeline import Timeline
 from phaze.plan.given import Lowering
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.stage_costs import pipeline_of, stage_cost
+from phaze.runtimes.rules import ENDS
 
 MOST_FEWER = 4
 """Maximum number of layers by which the ends of a pipeline together are shorter than other stages."""
@@ -304,15 +305,16 @@ def even_division(divided: DividedLayout) -> Division:
 def by_chunks(divided: DividedLayout) -> list[Numbers]:
     """Pipeline splits with equal counts on all ranks, where some consecutive chunks have one more layer.
 
-    Only the first and the last stage have fewer layers, as many as equal counts require. Empty if these are
-    more than `MOST_FEWER`.
+    Only the first and the last stage have fewer layers, as many as equal counts require. Equal layers leave
+    one layer's room at both ends; layers of several kinds leave up to `MOST_FEWER`, in any way.
     """
-    depth, chunks = divided.layout.pp, divided.layout.vp
+    depth, chunks, mixed = divided.layout.pp, divided.layout.vp, divided.order.mixed
     fewer = -divided.layers % depth
     few, more = divmod((divided.layers + fewer) // depth, chunks)
+    starts = range(fewer + 1) if mixed else range(1, 2)
     found = []
-    if chunks > 1 and few and fewer <= MOST_FEWER:
-        for longer, at_start in product(range(chunks - more + 1 if more else 1), range(fewer + 1)):
+    if chunks > 1 and few and (fewer <= MOST_FEWER if mixed else fewer == ENDS):
+        for longer, at_start in product(range(chunks - more + 1 if more else 1), starts):
             blocks = np.full((chunks, depth), few)
             blocks[longer : longer + more] += 1
             blocks[0, 0] -= at_start
