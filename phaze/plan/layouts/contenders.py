@@ -16,6 +16,7 @@ from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.layouts.split_parts import Work
 from phaze.runtimes.grid import LayoutGrid
 
 MOST_READY = 32
@@ -52,6 +53,8 @@ class Contenders:
     on_better: Callable[[PlannedLayout], None]
     distinct: DistinctPlans = field(default_factory=DistinctPlans)
     """Fastest plan of every family, and the time of the last row that is searched for."""
+    work: Work = field(default_factory=Work)
+    """Linear programs solved for all of them."""
     looked_at: list[LayoutContender] = field(default_factory=list)
     """Layouts with simulated pipeline splits."""
     _known: dict[int, LayoutContender] = field(default_factory=dict)
@@ -126,6 +129,7 @@ class Contenders:
                 limit_bytes,
                 self.distinct.longest_s,
                 flows=self._flows,
+                work=self.work,
                 like=known.division if known else None,
             )
             self.looked_at.append(contender)
@@ -225,11 +229,6 @@ class Contenders:
     def searched(self) -> int:
         """Layouts for which not all pipeline splits were simulated at once."""
         return sum(not one.exact for one in self.looked_at)
-
-    @property
-    def work(self) -> int:
-        """Linear programs solved, weighted by their relative duration."""
-        return sum(search.work for search in self._searches)
 
     @property
     def _searches(self) -> Iterable[DivisionSearch]:

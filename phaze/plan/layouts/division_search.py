@@ -98,7 +98,8 @@ class DivisionSearch:
     """Best known pipeline split of another layout with as many ranks and chunks, if any."""
     branches: bool = True
     """True if limits on the layers of single stages may raise the bound further."""
-    _work: Work = field(default_factory=Work)
+    work: Work = field(default_factory=Work)
+    """Linear programs solved by this search, and by others that count together with it."""
     _tried: set[Division] = field(default_factory=set)
     _centre: Floats = field(default_factory=lambda: np.zeros((0, 3)))
     """Best point simulated so far, (stages, 1 + 2K) of 1, n and k."""
@@ -134,7 +135,7 @@ class DivisionSearch:
         """Linear bounds of all stages, tight near the best pipeline split so far."""
         near = self.found.division if self.found else even_division(self.divided)
         found = planes_of(self.divided, self.most_blocks, near)
-        self._work.count += found.samples // SAMPLES
+        self.work.count += found.samples // SAMPLES
         return found
 
     @cached_property
@@ -153,12 +154,7 @@ class DivisionSearch:
 
     @cached_property
     def _parts(self) -> SplitParts:
-        return SplitParts(self._program, self.flows, self._work, self._try_point)
-
-    @property
-    def work(self) -> int:
-        """Linear programs solved, weighted by their relative duration."""
-        return self._work.count
+        return SplitParts(self._program, self.flows, self.work, self._try_point)
 
     @property
     def simulated(self) -> int:
@@ -204,7 +200,7 @@ class DivisionSearch:
     def _followed(self) -> float:
         """Lower bound of all pipeline splits with all known flows."""
         self._parts.cut()
-        self._work.count += 1
+        self.work.count += 1
         return self._every.solve().bound
 
     def finish(self, enough_s: float) -> None:
@@ -337,7 +333,7 @@ class DivisionSearch:
     def _step(self, *, exact: bool) -> None:
         """Solve the program once more, and simulate its solution."""
         size = -(-self.divided.count * len(self._program.totals) // FEW_NUMBERS)
-        self._work.count += (WHOLE_WORK if exact else 1) * size
+        self.work.count += (WHOLE_WORK if exact else 1) * size
         answer = self._every.solve(exact=exact)
         self.bound_s = max(self.bound_s, answer.bound)
         if answer.point is None:

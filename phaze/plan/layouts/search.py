@@ -312,7 +312,7 @@ class LayoutSearch:
 
     @property
     def _work(self) -> int:
-        return self._shapes.work + self.contenders.work
+        return self._shapes.work + self.contenders.work.count
 
 
 def _parts(which: Ints, most: int) -> Iterator[Ints]:
