@@ -87,9 +87,10 @@ def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: RuntimeOpti
 
 def emitted(recipe: Recipe, runtime: RuntimeOption, asked: AskedPlan) -> Emitted:
     """Settings of a runtime for the plan of a question."""
+    from phaze.runtimes.bridge import emit_bridge
     from phaze.runtimes.deepspeed import emit_deepspeed
     from phaze.runtimes.megatron_flags import emit_megatron
-    from phaze.runtimes.recipe_configs import emit_bridge, emit_torchtitan
+    from phaze.runtimes.torchtitan_config import emit_torchtitan
     from phaze.spec.systems import load_cluster, load_stack
 
     stack = load_stack(asked.stack)

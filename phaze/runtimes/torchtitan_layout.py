@@ -163,7 +163,7 @@ FIELDS = (
 )  # fmt: skip
 """Settings of batch and layout, in the order in which they are written.
 
-Recompute and the compute format are objects in torchtitan, which `recipe_configs` writes.
+Recompute and the compute format are objects in torchtitan, which `torchtitan_config` writes.
 """
 
 

@@ -4,9 +4,9 @@ import ast
 from dataclasses import replace
 
 from phaze.layout import Layout
+from phaze.runtimes.bridge import emit_bridge
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import emit_megatron
-from phaze.runtimes.recipe_configs import emit_bridge
 from phaze.spec.blocks import Experts
 from phaze.spec.system import Stack
 from tests.unit.runtimes.examples import SMALL

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from phaze.layout import Layout
+from phaze.runtimes.bridge import emit_bridge, settings
 from phaze.runtimes.deepspeed import DEEPSPEED, emit_deepspeed
 from phaze.runtimes.flags import Flags, parse_flags
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import emit_megatron
 from phaze.runtimes.megatron_model import is_hybrid
-from phaze.runtimes.recipe_configs import emit_bridge, emit_torchtitan, settings
 from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.runtimes.torchtitan_config import emit_torchtitan
 from phaze.runtimes.torchtitan_layout import modules
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack

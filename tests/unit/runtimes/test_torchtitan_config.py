@@ -7,8 +7,8 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.runtimes.recipe_configs import emit_torchtitan, schedule_csv
 from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.runtimes.torchtitan_config import emit_torchtitan, schedule_csv
 from phaze.runtimes.torchtitan_layout import modules
 from tests.unit.runtimes.recipes import drawn, small
 

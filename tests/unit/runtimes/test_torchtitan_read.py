@@ -10,8 +10,8 @@ from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import load_machine
 from phaze.runtimes.recipe import Recipe
-from phaze.runtimes.recipe_configs import emit_torchtitan
 from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.runtimes.torchtitan_config import emit_torchtitan
 from phaze.runtimes.torchtitan_read import made_stages, read_torchtitan, torchtitan_unlike
 from phaze.spec.models import load_transformer
 from phaze.spec.systems import load_stack
