@@ -17,9 +17,8 @@ import numpy as np
 
 from phaze.base.arrays import Ints
 from phaze.layout import BALANCED, Compute, Layout, Load, Offload
-from phaze.pipeline.graph import EventGraph, event_graph
+from phaze.pipeline.graph import kept_event_graph, shape_of
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of, load_machine
@@ -111,23 +110,7 @@ class QuickPrice(Price):
     def timeline(self) -> Timeline:
         """Timeline of a batch."""
         pipeline = self.pipeline
-        assert max(pipeline.replicas) == 1, "all stages of a lane have one device group each"
-        alike = replace(
-            pipeline, stages=tuple(map(_happening, pipeline.stages)),
-            microbatches=pipeline.lane_microbatches, data=(), tensor=(),
-        )  # fmt: skip
-        return simulate(pipeline, _events(alike).of(pipeline))
-
-
-def _happening(cost: StageCost) -> StageCost:
-    """Stage in which the same takes time, one second each."""
-    parts = {name: float(value > 0) for name, value in vars(cost).items()}
-    return StageCost(**parts | {"operators": min(cost.operators, 2)})
-
-
-@cache
-def _events(pipeline: Pipeline) -> EventGraph:
-    return event_graph(pipeline)
+        return simulate(pipeline, kept_event_graph(shape_of(pipeline)).of(pipeline))
 
 
 def legal_layouts(question: PlanQuestion, fixed: Fixed | None = None) -> Iterator[tuple[Layout, str]]:
