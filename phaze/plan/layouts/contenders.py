@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -223,13 +223,9 @@ class Contenders:
     @property
     def divisions(self) -> int:
         """Number of simulated pipeline splits."""
-        return sum(search.simulated for search in self._searches)
+        return sum(one.search.simulated for one in self.looked_at if one.search is not None)
 
     @property
     def searched(self) -> int:
         """Layouts for which not all pipeline splits were simulated at once."""
         return sum(not one.exact for one in self.looked_at)
-
-    @property
-    def _searches(self) -> Iterable[DivisionSearch]:
-        return (one.search for one in self.looked_at if one.search is not None)

@@ -139,8 +139,7 @@ class Guesses:
         for own in (even, ~even):
             some = first_of_each(order[own], *(getattr(every, name) for name in ALIKE))[:FIRST]
             self.families.open(some)
-            for family in some.tolist():
-                self.begin(family, self.contenders.enough_s, MOST_TRIED)
+            self._begin_each(some)
 
     def undecided(self) -> None:
         """Simulate the open family with the smallest bound of each group, among those that may be faster.
@@ -150,7 +149,11 @@ class Guesses:
         grid, bounds = self.contenders.grid, self.contenders.bounds
         order = bounds.in_order(bounds.time_s < self.contenders.enough_s)
         groups = first_of_each(order, *(getattr(grid, name) for name in SPLIT))[:MOST_UNDECIDED]
-        for family in self.families.family[groups].tolist():
+        self._begin_each(self.families.family[groups])
+
+    def _begin_each(self, families: Ints) -> None:
+        """Simulate a few layouts of each open family, as far as they may be faster."""
+        for family in families.tolist():
             self.begin(family, self.contenders.enough_s, MOST_TRIED)
 
     def begin(self, families: int | Ints, most_s: float = inf, most: int | None = None) -> bool:
