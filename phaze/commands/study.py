@@ -36,6 +36,49 @@ REASONS = {
     "ok": "what it depends on is made again",
 }
 """Snakemake's reasons for running a job again, in plain words."""
+COMPARED = ("tpu-v4-as-built", "tpu-v4")
+"""Accelerators of every study: what was built, and the Phaze paper's model of it, which limits the area."""
+WIDTHS = (1, 2, 4, 8)
+TEMPLATE = """\
+# yaml-language-server: $schema={schema}
+# How would {model} be trained on {accelerators}?
+#
+{save}# Run it in a checkout of phaze:
+#   .venv/bin/snakemake --cores 4 --configfile {file}
+# and open results/report/report.html. `.venv/bin/phaze status --configfile {file}` shows the progress.
+#
+# Keys that are absent here have the values of config/config.yaml, the default study;
+# config/reference/study.md explains every key. The first line lets editors complete and check keys.
+
+models: [{model}]
+
+workloads:
+  {model}:
+    # A name in config/models, or a path of a spec or of a Hugging Face config.json.
+    model: {given}
+    # Tokens in a sample.
+    sequence: {sequence}
+    # Tensor-parallel widths to try.
+    tensor: {widths}
+
+architectures:
+  grid: null  # without this line the study also searches the 29,360 accelerators of the Phaze paper
+  # tpu-v4-as-built is the chip as built; tpu-v4 is the Phaze paper's model of it, with an eighth of its
+  # vector lanes.
+  named: [{named}]
+
+training:
+  microbatches: [1, 2, 4, 8]
+  hbm_gib: [32, 80]  # HBM sizes to try on accelerators whose files give none
+  recompute: [false, true]
+
+scenarios:
+  tpu-v4-pod: {{system: tpu-v4-pod, global_batch: {batch}}}
+
+report:
+  strategies: {{models: []}}  # no comparison of search strategies
+measured: {{sources: []}}  # no comparison of predictions with measured runs
+"""
 
 
 @dataclass(frozen=True)
@@ -212,51 +255,6 @@ def seconds_left(stages: list[RuleProgress]) -> float | None:
     if not known:
         return None
     return sum(stage.left * (mean(known) if stage.job_s is None else stage.job_s) for stage in stages)
-
-
-COMPARED = ("tpu-v4-as-built", "tpu-v4")
-"""Accelerators of every study: what was built, and the Phaze paper's model of it, which limits the area."""
-WIDTHS = (1, 2, 4, 8)
-TEMPLATE = """\
-# yaml-language-server: $schema={schema}
-# How would {model} be trained on {accelerators}?
-#
-{save}# Run it in a checkout of phaze:
-#   .venv/bin/snakemake --cores 4 --configfile {file}
-# and open results/report/report.html. `.venv/bin/phaze status --configfile {file}` shows the progress.
-#
-# Keys that are absent here have the values of config/config.yaml, the default study;
-# config/reference/study.md explains every key. The first line lets editors complete and check keys.
-
-models: [{model}]
-
-workloads:
-  {model}:
-    # A name in config/models, or a path of a spec or of a Hugging Face config.json.
-    model: {given}
-    # Tokens in a sample.
-    sequence: {sequence}
-    # Tensor-parallel widths to try.
-    tensor: {widths}
-
-architectures:
-  grid: null  # without this line the study also searches the 29,360 accelerators of the Phaze paper
-  # tpu-v4-as-built is the chip as built; tpu-v4 is the Phaze paper's model of it, with an eighth of its
-  # vector lanes.
-  named: [{named}]
-
-training:
-  microbatches: [1, 2, 4, 8]
-  hbm_gib: [32, 80]  # HBM sizes to try on accelerators whose files give none
-  recompute: [false, true]
-
-scenarios:
-  tpu-v4-pod: {{system: tpu-v4-pod, global_batch: {batch}}}
-
-report:
-  strategies: {{models: []}}  # no comparison of search strategies
-measured: {{sources: []}}  # no comparison of predictions with measured runs
-"""
 
 
 def new_study(

@@ -17,6 +17,8 @@ from phaze.report.report import Report, Written, page_of
 from phaze.report.verdicts import checks_section
 from phaze.tables import Checks, Claims
 
+CHECKED = "What must hold of any results of this kind."
+
 
 @dataclass(frozen=True)
 class Paper:
@@ -75,9 +77,6 @@ def paper_of(
     listed = {source: (Claims, found)} if source else {}
     title = f"{printed.title}. {printed.citation}."
     return Paper(name, title, answer, tuple(own), found, {**tables, **named, **listed}, beside or {})
-
-
-CHECKED = "What must hold of any results of this kind."
 
 
 def build_page(papers: Iterable[Paper]) -> Report:

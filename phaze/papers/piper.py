@@ -23,6 +23,13 @@ from phaze.report.words import join, percent
 from phaze.spec.planning import PlanCase
 from phaze.tables import TABLES
 
+_DIGITS = 6
+"""Significant digits of the printed table, without trailing zeros: the default of C++ streams."""
+PANEL = ["case", "mode", "memory_gib", "microbatches"]
+"""Key columns of a panel of Figures 1 and 2."""
+WORDS = words_of("piper")
+PLANNED = ("cases", "pipelines", "curves")
+
 
 @dataclass(frozen=True)
 class PlanInputs(PlanCases):
@@ -40,10 +47,6 @@ class PlanInputs(PlanCases):
         """Seconds per unit of time of an input."""
         ours = name in self.study.stand_ins
         return 1e-3 if self.study.inputs[name].unit == "ms" and not ours else 1.0
-
-
-_DIGITS = 6
-"""Significant digits of the printed table, without trailing zeros: the default of C++ streams."""
 
 
 def as_printed(value: float) -> str:
@@ -80,10 +83,6 @@ def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:
     both = np.isfinite(piper) & np.isfinite(equi)
     more: np.ndarray = equi[both] / piper[both] - 1
     return more
-
-
-PANEL = ["case", "mode", "memory_gib", "microbatches"]
-"""Key columns of a panel of Figures 1 and 2."""
 
 
 def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
@@ -131,9 +130,6 @@ def _quartiles(rows: pd.DataFrame, printed: object) -> dict[str, object]:
 
 FUNCTIONS: dict[str, Function] = {"quartiles": _quartiles}
 """Functions that claims refer to by name."""
-
-
-WORDS = words_of("piper")
 
 
 def figure(inputs: PlanInputs, name: str, case: PlanCase) -> Iterator[Chart]:
@@ -223,6 +219,3 @@ def _answer(inputs: PlanInputs, claims: pd.DataFrame) -> str:
     source = "the authors' inputs" if not inputs.study.stand_ins else "inputs of our own"
     told = {"held": int(claims["holds"].sum()), "claims": len(claims), "clusters": len(inputs.cases)}
     return WORDS.sentence("answer", source=source, planned=planned, **told)
-
-
-PLANNED = ("cases", "pipelines", "curves")

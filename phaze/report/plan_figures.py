@@ -17,6 +17,17 @@ from phaze.report.style import AMBER, BLUE, GREY, HUES, TEAL
 from phaze.report.vega import WIDTH, panels
 from phaze.spec.training_plan import NearRun, RankedPlan, RankMemory, WhatIf
 
+SQUARE, MOST_CELLS = 220, 64
+"""Height of a matrix in pixels, and its maximum number of rows."""
+WAY_NAMES = {
+    "cs-map": "CS map",
+    "p2p-map": "p2p map",
+    "p2p": "search, messages",
+    "allreduce": "search, all-reduce",
+    "exact": "search, both",
+    "local-search": "local search",
+}
+
 
 def by_part(values: Mapping[str, float], what: str, form: str) -> alt.TopLevelMixin:
     """Draw a horizontal bar per name; `form` is the format of the value behind the bar."""
@@ -110,18 +121,6 @@ def front(table: pd.DataFrame, value: str, title: str) -> alt.TopLevelMixin:
         "front:N", legend=None, scale=alt.Scale(domain=[True, False], range=[BLUE, "transparent"])
     )
     return alt.layer(base.mark_line(color=GREY), points.encode(filled)).properties(width=WIDTH, height=220)
-
-
-SQUARE, MOST_CELLS = 220, 64
-"""Height of a matrix in pixels, and its maximum number of rows."""
-WAY_NAMES = {
-    "cs-map": "CS map",
-    "p2p-map": "p2p map",
-    "p2p": "search, messages",
-    "allreduce": "search, all-reduce",
-    "exact": "search, both",
-    "local-search": "local search",
-}
 
 
 def mappings(network: DeviceNetwork, devices: pd.DataFrame, width: int | None = None) -> alt.TopLevelMixin:

@@ -27,6 +27,7 @@ from phaze.report.verdicts import run_checks
 from phaze.spec.tiled_study import TiledCase
 
 WORDS = words_of("palm")
+SIMULATED = ("tiled_runs", "tiled_jobs", "tiled_links", "tiled_networks", "tiled_besides")
 
 
 def table(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
@@ -119,9 +120,6 @@ def palm_paper(inputs: TiledInputs) -> Paper:
         sections=sections_of(inputs),
         checks={"tiled-checks": run_checks(TILED_CHECKS, inputs)},
     )
-
-
-SIMULATED = ("tiled_runs", "tiled_jobs", "tiled_links", "tiled_networks", "tiled_besides")
 
 
 def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> str:

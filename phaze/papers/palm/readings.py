@@ -22,6 +22,20 @@ from phaze.report.document import Sheet
 from phaze.report.words import join, percent, times
 from phaze.tables import TiledReadings
 
+CLOSE = 0.2
+"""Relative error up to which a printed figure counts as reproduced."""
+EQUAL = 1e-6
+"""Relative difference below which throughputs are equal."""
+Row = dict[str, object]
+Figures = Sequence[tuple[float, Sequence[float]]]
+"""Pairs of a printed figure and our figures, one for each setting that a reading leaves open."""
+WORDS = words_of("palm")
+FEW = 6
+"""Maximum number of figures that a row lists individually."""
+WAFER = "Table VII; Figures 9 and 10"
+OWN = "PALM's own figures"
+MANY = "see the table below"
+
 
 @dataclass(frozen=True)
 class TiledInputs(TiledCases):
@@ -52,12 +66,6 @@ class TiledInputs(TiledCases):
             if model in printed.palm
         }
         return {"palm": printed.palm, "printed": printed.scaled, "measured": measured}
-
-
-CLOSE = 0.2
-"""Relative error up to which a printed figure counts as reproduced."""
-EQUAL = 1e-6
-"""Relative difference below which throughputs are equal."""
 
 
 def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
@@ -113,17 +121,6 @@ FUNCTIONS: dict[str, Function] = {
     "best_over_worst": _best_over_worst,
 }
 """Functions that claims about splits refer to by name."""
-
-
-Row = dict[str, object]
-Figures = Sequence[tuple[float, Sequence[float]]]
-"""Pairs of a printed figure and our figures, one for each setting that a reading leaves open."""
-WORDS = words_of("palm")
-FEW = 6
-"""Maximum number of figures that a row lists individually."""
-WAFER = "Table VII; Figures 9 and 10"
-OWN = "PALM's own figures"
-MANY = "see the table below"
 
 
 def tabulate_readings(inputs: TiledInputs) -> pd.DataFrame:

@@ -26,6 +26,7 @@ from phaze.search.winners import chip_of
 from phaze.tables import Claims
 
 WORDS = words_of("phaze")
+SEARCHED = "{} accelerator over {} with searched placements"
 
 
 @dataclass(frozen=True)
@@ -223,9 +224,6 @@ def claims_of(beside: Beside) -> pd.DataFrame:
         "memories": memories[memories["chosen"]].assign(largest=memories["hbm_gib"].max()),
     }
     return check_claims(beside.published, tables, {"largest_memory": _largest_memory})
-
-
-SEARCHED = "{} accelerator over {} with searched placements"
 
 
 def _means(beside: Beside) -> pd.DataFrame:

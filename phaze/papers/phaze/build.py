@@ -37,6 +37,32 @@ from phaze.spec.study import OWN_READING
 from phaze.tables import Layers, ReadingFigures, ReadingScores, Screens
 from phaze.tables.columns import layout_of
 
+NEAR_MEAN, NEAR_MFU = 1.1, 1.25
+"""Factors within which a mean, and a utilisation, agree with the printed one."""
+DECIDES = 3.0
+"""Change of a speed-up by a reading above which it depends on one assumption; a factor."""
+MEANS: dict[Mean, tuple[str, str, str]] = {
+    "per_model": ("per-model", "expert", "per-model over baseline with experts"),
+    "common": ("common", "expert", "common over baseline with experts"),
+    "common_over_baseline": ("common", "baseline", "common over baseline"),
+    "common_over_family": ("common", "family", "common over the other family"),
+}
+"""Printed geometric means: the two roles whose throughputs are divided, and a label."""
+MFUS: dict[str, tuple[Design, str]] = {
+    "expert": ("baseline_expert", "baseline, experts"),
+    "baseline": ("baseline", "baseline"),
+    "common": ("common", "common"),
+}
+"""Printed utilisations by role: key in the publication, and label."""
+CALLED = {("mfu", role): label for role, (_, label) in MFUS.items()} | {
+    ("mean", str(mean)): label for mean, (*_, label) in MEANS.items()
+}
+"""Label of a figure by kind and role or mean."""
+Row = dict[str, object]
+KEY = ["kind", "model", "of"]
+"""Key columns of a printed figure in table `reading_figures`."""
+NONE = "none: unexplained"
+
 
 def differences(beside: Beside) -> Iterator[Block]:
     """Yield the reasons for differences from the publication, by workload."""
@@ -156,30 +182,6 @@ def phaze_paper(beside: Beside) -> Paper:
         claims=("claims", claims),
         beside={name: getattr(beside, name) for name in ("results", "complexities", "walks")},
     )
-
-
-NEAR_MEAN, NEAR_MFU = 1.1, 1.25
-"""Factors within which a mean, and a utilisation, agree with the printed one."""
-DECIDES = 3.0
-"""Change of a speed-up by a reading above which it depends on one assumption; a factor."""
-MEANS: dict[Mean, tuple[str, str, str]] = {
-    "per_model": ("per-model", "expert", "per-model over baseline with experts"),
-    "common": ("common", "expert", "common over baseline with experts"),
-    "common_over_baseline": ("common", "baseline", "common over baseline"),
-    "common_over_family": ("common", "family", "common over the other family"),
-}
-"""Printed geometric means: the two roles whose throughputs are divided, and a label."""
-MFUS: dict[str, tuple[Design, str]] = {
-    "expert": ("baseline_expert", "baseline, experts"),
-    "baseline": ("baseline", "baseline"),
-    "common": ("common", "common"),
-}
-"""Printed utilisations by role: key in the publication, and label."""
-CALLED = {("mfu", role): label for role, (_, label) in MFUS.items()} | {
-    ("mean", str(mean)): label for mean, (*_, label) in MEANS.items()
-}
-"""Label of a figure by kind and role or mean."""
-Row = dict[str, object]
 
 
 def best(beside: Beside, reading: str, model: str, role: str, value: str = "samples_per_s") -> float:
@@ -333,9 +335,6 @@ def in_words(scores: pd.DataFrame) -> str:
     return WORDS.sentence("answer", **{**own, **best.add_prefix("best_")})
 
 
-KEY = ["kind", "model", "of"]
-"""Key columns of a printed figure in table `reading_figures`."""
-NONE = "none: unexplained"
 _KINDS = {"placement": "placements", "mfu": "utilisations", "mean": "means"}
 
 
