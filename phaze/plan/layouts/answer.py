@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -157,7 +157,7 @@ class TrainingPlanner:
             ),
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             uncalibrated=uncalibrated(self.question.machine) if rows[0].time_s_low is None else None,
-            prudence=self._prudence(expected) if self.asked.rank == "prudent" else None,
+            prudence=self._prudence(ranked) if self.asked.rank == "prudent" else None,
             may_fit=made_to_fit(ranked, self.asked.fixed),
             rests_on=tuple(rests_on(ranked, len(rows))),
             what_if=tuple(what_if(self.asked.system, first, self.asked.fixed, self.folder)),
@@ -175,13 +175,14 @@ class TrainingPlanner:
     def _chosen(self, planned: PlannedLayout) -> ChosenLayout:
         return PricedLayout.of(self.question, planned).asked(self.expected).chosen
 
-    def _prudence(self, chosen: PricedLayout) -> str:
-        """Faster plan that ranking by expected time would choose, found by a short search, as a sentence."""
+    def _prudence(self, ranked: Sequence[PricedLayout]) -> str:
+        """Sentence that names the plan with the least expected time, from the rows and a short search."""
+        chosen, *others = (one.asked(self.expected) for one in ranked)
         found = plan_layouts(
             self.expected, self.asked.fixed, gap=self.gap, wanted=1, prove=False,
             named="ranked by expected time for comparison: ",
         ).plans  # fmt: skip
-        best = min((chosen, *(PricedLayout.of(self.expected, one) for one in found)), key=_time_s)
+        best = min((chosen, *others, *(PricedLayout.of(self.expected, one) for one in found)), key=_time_s)
         if chosen.price.time_s / best.price.time_s - 1 < TIE:
             return "Ranking by expected time would choose no faster plan."
         faster = 1 - best.price.time_s / chosen.price.time_s

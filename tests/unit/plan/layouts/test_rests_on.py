@@ -83,6 +83,31 @@ def test_more_plans_are_compared_than_a_short_table_shows() -> None:
     assert int(found[1]) > 1
 
 
+def test_a_plan_with_less_expected_time_is_named_although_the_short_search_misses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a short search that finds nothing, the sentence names the fastest of the ranked plans."""
+    asked = AskedPlan(
+        model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 6}),
+        system="h100",
+        stack="megatron-core-2024",
+        devices=16,
+        global_batch=16,
+        sequence=2048,
+        rank="prudent",
+    )
+    planner = TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.005)
+    found = planner.best(4)
+    nothing = replace(found, plans=())
+    monkeypatch.setattr("phaze.plan.layouts.answer.plan_layouts", lambda *_args, **_options: nothing)
+    plan = planner.answer(found)
+    assert isinstance(plan, TrainingPlan)
+    least_s = min(one.time_s for one in plan.alternatives)
+    assert least_s < plan.time_s
+    assert plan.prudence is not None
+    assert f"expected {least_s:.4g} s" in plan.prudence
+
+
 def test_what_may_not_fit_is_made_to_fit(plans: list[PricedLayout]) -> None:
     """With memory for the whole range and for less: the named setting fits, and so does the next plan."""
     machine = plans[0].question.machine
