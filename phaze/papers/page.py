@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from phaze.papers.claims import claims_sheet
 from phaze.papers.publication import Publication
+from phaze.report import page_words
 from phaze.report.document import Block, Chart, FirstScreen, Heading, Items, Prose, Section, Sheet
-from phaze.report.page_words import PageWords
 from phaze.report.report import Report, Written, page_of
 from phaze.report.verdicts import checks_section
 from phaze.tables import Checks, Claims
 
+words_of = partial(page_words.words_of, folder=Path(__file__).parent / "words")
+"""Texts of a paper's section."""
 CHECKED = "What must hold of any results of this kind."
 
 
@@ -35,12 +37,6 @@ class Paper:
     tables: Written
     shown: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """Tables of other pages that this section also shows."""
-
-
-@cache
-def words_of(paper: str) -> PageWords:
-    """Texts of a paper's section, read once."""
-    return PageWords.from_file(Path(__file__).parent / f"words/{paper}.yaml")
 
 
 def paper_of(

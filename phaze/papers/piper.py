@@ -142,7 +142,7 @@ def figure(inputs: PlanInputs, name: str, case: PlanCase) -> Iterator[Chart]:
         rows, kind = inputs.curves, "line" if every_k else "dots"
     for mode in case.modes:
         mine = partial(draw, rows[(rows["case"] == name) & (rows["mode"] == mode)])
-        yield WORDS.chart(kind, f"{name}-{mode}", mine, label=label, mode=mode, how=WORDS.sentences[mode])
+        yield WORDS.chart(kind, mine, f"{name}-{mode}", label=label, mode=mode, how=WORDS.sentences[mode])
 
 
 def table(inputs: PlanInputs, case: PlanCase) -> Iterator[Sheet | Items]:

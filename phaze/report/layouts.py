@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
-from math import isfinite
 from typing import get_args
 
 import altair as alt
@@ -13,16 +13,18 @@ import numpy as np
 import pandas as pd
 
 from phaze.report import style
-from phaze.report.document import Cell, Chart, FirstScreen, Gallery, Section, Sheet, sheet_of
+from phaze.report.document import FirstScreen, Gallery, Section
+from phaze.report.page_words import words_of
 from phaze.report.pages import case_page, notes
 from phaze.report.report import Report
 from phaze.report.vega import WIDTH, coloured
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
-from phaze.report.words import percent, seconds
+from phaze.report.words import fill, percent
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.training_plan import TIE, Rank
 from phaze.tables.layouts import LayoutProofs, RankedLayouts
 
+WORDS = words_of("layouts")
 SIZE = "model", "system", "devices", "ranking"
 """Key columns of a search."""
 SHOWN = "prudent"
@@ -59,25 +61,14 @@ def build_layout_report(inputs: LayoutInputs) -> Report:
         "layouts.html",
         "training plans",
         inputs,
-        ("layout-checks", CHECKS, "plan, checked on these; `snakemake check` fails if one does not."),
+        ("layout-checks", CHECKS, WORDS.sentences["checked"]),
         {
             "ranked_layouts": (RankedLayouts, inputs.ranked_layouts),
             "layout_proofs": (LayoutProofs, inputs.layout_proofs),
         },
         lambda _: _answer(inputs),
         _sections(inputs),
-        (
-            notes(
-                "Plans are ranked by prudent time: with the overlap that is proven for the stack, and its "
-                "prudent load of experts.",
-                "Times are those of `simulate --runs`: the price that `validate` compares with published "
-                "runs; the interval holds four of five of these.",
-                "The gap bounds what any other layout or division into stages could gain under this price. "
-                "It says nothing of the price's own error, which the interval shows.",
-                "Virtual stages of several chunks differ by one block, the ends by more; all other divisions "
-                "are searched.",
-            ),
-        ),
+        (notes(*(WORDS.sentences[name] for name in ("ranked", "priced", "bounded", "chunked"))),),
     )
 
 
@@ -85,79 +76,33 @@ def _answer(inputs: LayoutInputs) -> FirstScreen:
     best, proofs = inputs.best, inputs.layout_proofs
     proofs = proofs[proofs["ranking"] == SHOWN]
     unfit = proofs[proofs["status"] == "unfit"]
-    sentence = f"{len(best)} of {len(proofs)} questions have a plan."
-    if len(best):
-        worst = float(best["gap"].max())
-        sentence += f" No other layout can be faster by more than {percent(worst)}, under the same price."
-    if len(unfit):
-        names = ", ".join(f"{row.model} on {row.devices} {row.system}" for row in unfit.itertuples())
-        sentence += f" Nothing fits for {names}."
+    gap = best["gap"].max()
+    said = [WORDS.sentence("planned", planned=len(best), asked=len(proofs))]
+    said += [WORDS.sentence("gap", gap=gap)] if len(best) else []
+    names = ", ".join(f"{row.model} on {row.devices} {row.system}" for row in unfit.itertuples())
+    said += [WORDS.sentence("unfit", names=names)] if names else []
     facts = (
         (f"{int(proofs['layouts'].sum()):,}", "layouts, all accounted for"),
         (f"{int(proofs['divisions'].sum()):,}", "divisions into stages simulated"),
-        (percent(float(best["gap"].max())) if len(best) else "–", "largest gap"),
+        (percent(gap), "largest gap"),
     )
-    return FirstScreen("How should these models be trained?", sentence, facts, _best_sheet(best))
-
-
-_LAYOUT: Cell = (
-    "tp {tp}, cp {cp}, pp {pp}, vp {vp}, dp {dp}, microbatch {microbatch}, ZeRO {zero}, {schedule}"
-)
-
-
-def _best_sheet(best: pd.DataFrame) -> Sheet:
-    columns: dict[str, Cell] = {
-        "model": "{model}",
-        "system": "{system}",
-        "layout": _LAYOUT,
-        "bound by": "{bound_by}",
-        "devices": "{devices}",
-        "prudent step": lambda row: seconds(row["prudent_s"]),
-        "step": lambda row: seconds(row["time_s"]),
-        "published runs like it": lambda row: (
-            f"{seconds(row['time_s_low'])} to {seconds(row['time_s_high'])}"
-            if isfinite(row["time_s_high"])
-            else "not calibrated: an upper limit of speed"
-        ),
-        "MFU": "{mfu:percent}",
-        "tokens/s/device": lambda row: f"{row['tokens_per_s_per_device']:,.0f}",
-        "days": lambda row: f"{row['days']:,.1f}",
-        "fullest GiB": lambda row: f"{row['fullest_gib']:.1f}",
-        "gap": "{gap:percent}",
-    }
-    return sheet_of("The fastest plan of every size", best, columns, 4, source="ranked_layouts")
+    calibrated = np.isfinite(best["time_s_high"])
+    texts = (WORDS.sentences["interval" if one else "uncalibrated"] for one in calibrated)
+    intervals = [fill(text, row) for text, (_, row) in zip(texts, best.iterrows(), strict=True)]
+    sheet = WORDS.sheet("best", best.assign(interval=intervals))
+    return FirstScreen("How should these models be trained?", " ".join(said), facts, sheet)
 
 
 def _sections(inputs: LayoutInputs) -> Iterator[Section]:
-    best = inputs.best
+    best, ranked = inputs.best, inputs.ranked_layouts
     if best.empty:
         return
     charts = (
-        Chart(
-            "layout-days",
-            "Devices against days",
-            f"Days for {inputs.study.tokens:.3g} tokens with the fastest plan of every size; the dashed "
-            "lines are what twice the devices in half the time would be.",
-            lambda: days_by_devices(best),
-        ),
-        Chart(
-            "layout-memory",
-            "Throughput against memory",
-            "Ranked plans: tokens per second of a device over the memory of the fullest one.",
-            lambda: memory_by_throughput(inputs.shown),
-        ),
+        WORDS.chart("layout-days", partial(days_by_devices, best), tokens=inputs.study.tokens),
+        WORDS.chart("layout-memory", partial(memory_by_throughput, inputs.shown)),
     )
-    yield Section("fronts", "Fronts", "What more devices and more memory bring.", (Gallery(charts),))
-    columns: dict[str, Cell] = {
-        "model": "{model}", "system": "{system}", "layout": _LAYOUT, "stages": "{pipeline_layout}",
-        "devices": "{devices}", "by": "{ranking}", "rank": "{rank}",
-        "prudent step": lambda row: seconds(row["prudent_s"]), "step": lambda row: seconds(row["time_s"]),
-        "MFU": "{mfu:percent}", "fullest GiB": lambda row: f"{row['fullest_gib']:.1f}",
-        "bubble": "{bubble_share:percent}", "exposed communication": "{exposed_communication_share:percent}",
-    }  # fmt: skip
-    ranked = inputs.ranked_layouts
-    sheet = sheet_of("Ranked plans", ranked, columns, 4, ranked["rank"] == 1, "ranked_layouts", folded=True)
-    yield Section("ranked", "Ranked plans", "The best division of each of the next layouts.", (sheet,))
+    yield WORDS.section("fronts", [Gallery(charts)])
+    yield WORDS.section("ranked", [WORDS.sheet("ranked", ranked, ranked["rank"] == 1)])
 
 
 def days_by_devices(best: pd.DataFrame) -> alt.TopLevelMixin:

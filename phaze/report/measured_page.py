@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from phaze.report import style
-from phaze.report.document import Cell, Chart, FirstScreen, Gallery, Prose, Section, Sheet, sheet_of
+from phaze.report.document import FirstScreen, Gallery, Prose, Section, Sheet
+from phaze.report.page_words import words_of
 from phaze.report.pages import case_page, notes
 from phaze.report.report import Report
 from phaze.report.vega import WIDTH, coloured, rule
@@ -45,6 +46,9 @@ MEASURED_TABLES = tuple(one.name for one in fields(MeasuredInputs) if one.name !
 """Names of the tables of the page."""
 
 
+WORDS = words_of("validate")
+WORST = 10
+"""Number of worst runs and of worst groups shown."""
 NEAR = 0.15
 """Shaded band around the measured time, as a share of it."""
 
@@ -104,144 +108,38 @@ def ratios(runs: pd.DataFrame) -> alt.TopLevelMixin:
     ).properties(width=WIDTH, height=30 * len(sources))  # fmt: skip
 
 
-WORST = 10
-"""Number of worst runs and of worst groups shown."""
-_ERRORS: dict[str, Cell] = {
-    "source": "{source}", "runs": "{rows}", "answered": "{answered}", "mean error": "{mean_error:percent}",
-    "median": "{median_error:percent}", "bias": lambda row: _signed(row["bias"]),
-    "P90": "{p90_error:percent}", "worst": "{worst_error:percent}", "within 10 %": "{within_10:percent}",
-    "within 15 %": "{within_15:percent}", "fitted without it": "{left_out_error:percent}",
-    "in 80 % interval": "{covered:percent}", "memory": "{memory_error:percent}",
-    "in its range": "{memory_covered:percent}", "fits or not, right": "{verdicts:percent}",
-    "Spearman": "{rank_correlation:digits}",
-    "in groups": "{group_correlation:digits}", "regret": "{regret:percent}",
-    "worst regret": "{worst_regret:percent}",
-}  # fmt: skip
-
-
-def _signed(share: float) -> str:
-    return f"{100 * share:+.1f} %" if abs(share) < float("inf") else "–"
-
-
-def scores_sheet(scores: pd.DataFrame, source: str = "") -> Sheet:
-    """Table of scores by source, with all runs last; `source` names the downloadable table."""
+def scores_sheet(scores: pd.DataFrame) -> Sheet:
+    """Table of scores by source, with all runs last."""
     last = scores["source"] == ALL_SOURCES
     shown = pd.concat([scores[~last], scores[last]])
-    caption = (
-        "Predicted over measured time of a batch, as shares of the measured: mean absolute error and others, "
-        "memory of the fullest device, ranks of layouts, and the time lost by the layout predicted fastest"
-    )
-    return sheet_of(caption, shown, _ERRORS, 1, (shown["source"] == ALL_SOURCES).tolist(), source)
+    return WORDS.sheet("scores", shown, shown["source"] == ALL_SOURCES)
 
 
 def measured_section(scores: pd.DataFrame) -> Iterator[Section]:
     """Section on measured runs in a study's report; none without sources."""
     if len(scores):
-        about = (
-            "Published training runs, predicted by the price that plans have; validate.html shows them all."
-        )
-        yield Section("measured", "Beside measured runs", about, (scores_sheet(scores, "source_scores"),))
+        yield WORDS.section("measured", [scores_sheet(scores)])
 
 
 def sections_of(inputs: MeasuredInputs) -> Iterator[Section]:
     """Sections of the page below its first screen."""
-    runs = inputs.timed
+    runs, groups = inputs.timed, inputs.group_regrets
     charts = (
-        Chart(
-            "measured-runs", "Predicted against measured time, a point a run",
-            "Both axes are logarithmic; the band is 15 % around the measured time.",
-            partial(scatter, runs),
-        ),
-        Chart(
-            "measured-ratios", "Errors by source",
-            "A point a run; the bar holds the middle half, the red line is the median.",
-            partial(ratios, runs),
-        ),
-    )  # fmt: skip
-    about = "Every run of the sources; validate -o FILE writes them with their intervals."
-    yield Section("runs", "Runs", about, (Gallery(charts),))
-    yield _fitted(inputs)
-    yield _tools(inputs)
-    yield _worst(runs)
-    yield _choices(inputs.group_regrets)
-
-
-def _fitted(inputs: MeasuredInputs) -> Section:
-    columns: dict[str, Cell] = {
-        "of": "{of}", "constant": "{key}", "fitted to": "{sources}", "value": "{value:digits}",
-    }  # fmt: skip
-    sheet = sheet_of(
-        "Constants that are fitted to measured runs", inputs.fitted_constants, columns, 3,
-        source="fitted_constants",
-    )  # fmt: skip
-    told = Prose(
-        "The column “fitted without it” of the scores is the mean error of a source with these constants "
-        "fitted again to their other sources; where a constant is known from one source alone, it stays, and "
-        "a source that shares none with another has no such error. Other constants are published or assumed, "
-        "as their files in config say."
+        WORDS.chart("measured-runs", partial(scatter, runs)),
+        WORDS.chart("measured-ratios", partial(ratios, runs)),
     )
-    return Section("fitted", "What is fitted to what", "And what each source says of itself.", (sheet, told))
-
-
-def _tools(inputs: MeasuredInputs) -> Section:
-    columns: dict[str, Cell] = {
-        "tool": "{tool}", "source": "{source}", "published in": "{published}", "runs": "{rows}",
-        "its mean error": "{error:percent}", "ours": "{ours:percent}", "its worst": "{worst:percent}",
-        "our worst": "{our_worst:percent}", "its memory": "{memory_error:percent}",
-        "our memory": "{our_memory_error:percent}",
-    }  # fmt: skip
-    sheet = sheet_of("Errors of the same runs", inputs.tool_errors, columns, 3, source="tool_errors")
-    about = "Predictions that other tools publish of some of these runs, beside ours."
-    return Section("tools", "Other tools", about, (sheet,))
-
-
-def _worst(runs: pd.DataFrame) -> Section:
-    columns: dict[str, Cell] = {
-        "source": "{source}", "row": "{number}", "run": "{label}", "layout": "{parallelism}",
-        "measured": "{measured_s:seconds}", "predicted": "{predicted_s:seconds}",
-        "off": lambda row: _signed(row["ratio"] - 1),
-        "interval": "{time_low_s:seconds} to {time_high_s:seconds}",
-    }  # fmt: skip
-    furthest = (runs["ratio"] - 1).abs().sort_values(ascending=False, kind="stable").index[:WORST]
-    sheet = sheet_of(f"The {WORST} runs furthest off", runs.loc[furthest], columns, 4, source="measured_runs")
-    return Section("worst", "Furthest off", "Runs that are predicted worst, and their intervals.", (sheet,))
-
-
-def _choices(groups: pd.DataFrame) -> Section:
-    columns: dict[str, Cell] = {
-        "group": "{group}", "layouts": "{layouts}", "Spearman": "{correlation:digits}",
-        "fastest": "{fastest_s:seconds}", "the predicted fastest": "{chosen_s:seconds}",
-        "regret": "{regret:percent}",
-    }  # fmt: skip
-    worst = groups.sort_values("regret", ascending=False, kind="stable")
-    sheets = (
-        sheet_of(f"The {WORST} groups that lose most", worst.head(WORST), columns, source="group_regrets"),
-        sheet_of("All groups", groups, columns, source="group_regrets", folded=True),
-    )
-    lost = float((groups["regret"] > 0).mean()) if len(groups) else 0.0
-    told = Prose(
-        f"In {100 * (1 - lost):.0f} % of {len(groups)} groups the layout that is predicted fastest is the "
-        "fastest measured one."
-    )
-    about = (
-        "Measured layouts of one model, batch and number of devices: what taking the predicted fastest costs."
-    )
-    return Section("choices", "Choices", about, (told, *sheets))
-
-
-PRICED = (
-    "A row of a source names its system and its software stack, and is priced like any plan; what a row "
-    "leaves open, microbatch or chunks, is the fastest that fits."
-)
-LOST = (
-    "Errors are predicted over measured time, less one. Regret is the measured time that is lost by running "
-    "the layout that is predicted fastest, over groups of three layouts or more of one model, batch and "
-    "number of devices."
-)
-HELD = (
-    "The interval of a run is from the errors of the runs most like it (stack, device, kinds of parallelism) "
-    "of all sources but its own; four of five runs are to lie in it."
-)
+    yield WORDS.section("runs", [Gallery(charts)])
+    fitted = WORDS.sheet("fitted", inputs.fitted_constants)
+    yield WORDS.section("fitted", [fitted, Prose(WORDS.sentences["fitted"])])
+    yield WORDS.section("tools", [WORDS.sheet("tools", inputs.tool_errors)])
+    off = runs.assign(error=runs["ratio"] - 1)
+    furthest = off["error"].abs().sort_values(ascending=False, kind="stable").index[:WORST]
+    yield WORDS.section("worst", [WORDS.sheet("worst", off.loc[furthest], count=WORST)])
+    costly = groups.sort_values("regret", ascending=False, kind="stable")
+    fastest = float((groups["regret"] <= 0).mean()) if len(groups) else 1.0
+    told = Prose(WORDS.sentence("fastest", share=fastest, count=len(groups)))
+    sheets = WORDS.sheet("costly", costly.head(WORST), count=WORST), WORDS.sheet("groups", groups)
+    yield WORDS.section("choices", [told, *sheets])
 
 
 def build_measured_report(inputs: MeasuredInputs) -> Report:
@@ -250,15 +148,11 @@ def build_measured_report(inputs: MeasuredInputs) -> Report:
         "validate.html",
         "measured runs",
         inputs,
-        (
-            "measured-checks",
-            CHECKS,
-            "comparison, checked on this one; `snakemake check` fails if one does not.",
-        ),
+        ("measured-checks", CHECKS, WORDS.sentences["checked"]),
         {name: (TABLES[name], getattr(inputs, name)) for name in MEASURED_TABLES},
         lambda _: _answer(inputs),
         sections_of(inputs),
-        (notes(PRICED, LOST, HELD),),
+        (notes(*(WORDS.sentences[name] for name in ("priced", "lost", "held"))),),
     )
 
 
@@ -267,20 +161,15 @@ def _answer(inputs: MeasuredInputs) -> FirstScreen:
     scores = inputs.source_scores
     whole = scores[scores["source"] == ALL_SOURCES] if len(scores) > 1 else scores
     row = whole.iloc[0]
-    sources = scores[scores["source"] != ALL_SOURCES]
-    least, most = (percent(end) for end in (sources["mean_error"].min(), sources["mean_error"].max()))
-    sentence = (
-        f"{percent(row['mean_error'])} on average over {int(row['answered']):,} runs of {len(sources)} "
-        f"sources, from {least} to {most} by source; {percent(row['within_15'], 0)} of the runs within 15 %. "
-        f"{percent(row['covered'], 0)} lie in the 80 % interval that the other sources give."
-    )
+    errors = scores.loc[scores["source"] != ALL_SOURCES, "mean_error"]
+    ends = {"count": len(errors), "least": errors.min(), "most": errors.max()}
     facts = (
         (percent(row["mean_error"]), "mean absolute error of the time of a batch"),
         (percent(row["covered"], 0), "of the runs in their interval, which is to hold 80 %"),
         (percent(row["regret"]), "lost on average by running the layout that is predicted fastest"),
     )
     question = "How far are predictions from measured runs?"
-    return FirstScreen(question, sentence, facts, scores_sheet(scores, "source_scores"))
+    return FirstScreen(question, WORDS.sentence("answer", **{**row, **ends}), facts, scores_sheet(scores))
 
 
 CHECKS: Checklist[MeasuredInputs] = Checklist()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
@@ -15,6 +17,8 @@ from phaze.spec.noun import Noun
 Key = TypeVar("Key")
 Rows = Iterable[tuple[tuple[object, ...], Mapping[Key, str]]]
 """Rows of a wide table: the text cells on the left, then the other cells by key."""
+TEXTS = Path(__file__).parent / "texts"
+"""Folder with the texts of pages."""
 
 
 class SectionWords(Noun):
@@ -58,10 +62,10 @@ class PageWords(Noun):
         words, row = self.sections[name], pd.Series(given, dtype=object)
         return Section(name, fill(words.title, row), fill(words.about, row), tuple(blocks))
 
-    def chart(self, name: str, anchor: str, draw: Draw, /, **given: object) -> Chart:
-        """Chart with its texts filled in, named by an anchor."""
+    def chart(self, name: str, draw: Draw, anchor: str = "", /, **given: object) -> Chart:
+        """Chart with its texts filled in, named by an anchor, by default the name of its texts."""
         words, row = self.charts[name], pd.Series(given, dtype=object)
-        return Chart(anchor, fill(words.title, row), fill(words.caption, row), draw)
+        return Chart(anchor or name, fill(words.title, row), fill(words.caption, row), draw)
 
     def sheet(
         self,
@@ -96,6 +100,12 @@ class PageWords(Noun):
     def items(self, name: str, rows: pd.DataFrame) -> Items:
         """List with one sentence per row."""
         return Items(tuple(fill(self.sentences[name], row) for _, row in rows.iterrows()))
+
+
+@cache
+def words_of(page: str, folder: Path = TEXTS) -> PageWords:
+    """Texts of a page, read once."""
+    return PageWords.from_file(folder / f"{page}.yaml")
 
 
 def wide(

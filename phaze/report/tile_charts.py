@@ -90,9 +90,9 @@ def over_time_of(words: PageWords, case: str, jobs: pd.DataFrame, links: pd.Data
         which = dict(zip(keys, map(str, key), strict=True))
         here = links[(links[keys] == pd.Series(which)).all(axis=1)]
         anchor = file_name("-".join((case, which["model"], which["system"], which["layout"])))
-        yield words.chart("time", f"{anchor}-time", partial(pipeline, mine), **which)
-        yield words.chart("memory", f"{anchor}-memory", partial(memory, mine), **which)
-        yield words.chart("heat", f"{anchor}-links", partial(heat, here), **which)
+        yield words.chart("time", partial(pipeline, mine), f"{anchor}-time", **which)
+        yield words.chart("memory", partial(memory, mine), f"{anchor}-memory", **which)
+        yield words.chart("heat", partial(heat, here), f"{anchor}-links", **which)
 
 
 def pipeline(jobs: pd.DataFrame) -> alt.TopLevelMixin:

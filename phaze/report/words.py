@@ -11,7 +11,6 @@ import pandas as pd
 
 from phaze.base.units import GIB, KIB, MIB, UM2_PER_MM2, digits
 from phaze.layout import Layout
-from phaze.tables.columns import layout_of
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
@@ -61,9 +60,15 @@ def percent(value: float, decimals: int = 1) -> str:
     return f"{100 * value:.{decimals}f} %" if math.isfinite(value) else "–"
 
 
+def signed(share: float) -> str:
+    """Format a fraction as a percentage with a sign unless it rounds to zero, for example +2.5 %."""
+    text = percent(share)
+    return "0.0 %" if text == "-0.0 %" else f"+{text}" if share > 0 and text != "0.0 %" else text
+
+
 def change(ratio: float) -> str:
     """Format the difference of a ratio from one with its sign, for example +2.5 %."""
-    return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "–"
+    return signed(ratio - 1)
 
 
 def times(value: float) -> str:
@@ -101,7 +106,12 @@ def short(value: float) -> str:
 
 def widths(row: pd.Series) -> str:
     """Format the widths of a placement as {p, d, t}."""
-    return f"{{{int(row['stages'])}, {int(row['data'])}, {layout_of(row).tp}}}"
+    return fill("{{{stages}, {data}, {layout:tp}}}", row)
+
+
+def tensor_width(key: object) -> str:
+    """Tensor-parallel width of the layout with a key."""
+    return str(Layout.of_key(str(key)).tp)
 
 
 def sliced(key: object) -> str:
@@ -131,10 +141,12 @@ def storing(recompute: object) -> str:
 
 
 _FORMS: Mapping[str, Callable[[float], str]] = {
-    **{form.__name__: form for form in (seconds, size, percent, change, times, area, digits, short)},
-    **{form.__name__: form for form in (storing, sliced, samples)},
+    **{form.__name__: form for form in (seconds, size, percent, signed, change, times, area, digits, short)},
+    **{form.__name__: form for form in (storing, sliced, samples, operator)},
+    "tp": tensor_width,
+    "limit": lambda name: LIMITS[str(name)],
     **{f"percent{decimals}": partial(percent, decimals=decimals) for decimals in (0, 2, 3)},
-    **{f"digits{count}": partial(digits, count=count) for count in (4, 5)},
+    **{f"digits{count}": partial(digits, count=count) for count in (4, 5, 7)},
     **{unit: partial(decimal, unit=unit) for unit in ("B", "J", "FLOP")},
 }
 
@@ -149,7 +161,7 @@ def fill(template: str, row: pd.Series) -> str:
     """Fill a template with the values of a row, for example `"{hbm_gib:g} GiB in {time_s:seconds}"`.
 
     In addition to Python's formats, the formats of this module are available: seconds, size, percent,
-    percent2, change, times, area, digits, digits4, storing, sliced and samples of a layout, and the units B,
-    J and FLOP.
+    percent2, signed, change, times, area, digits, digits4, storing, operator, limit, sliced, samples and tp
+    of a layout, and the units B, J and FLOP.
     """
     return _Filled().vformat(template, (), {str(name): value for name, value in row.items()})

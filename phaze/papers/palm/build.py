@@ -64,8 +64,8 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
         model = told[0] if told else mine["model"].iloc[-1]
         occupied = partial(tile_charts.occupancy, mine[mine["model"] == model])
         charts += [
-            WORDS.chart("splits", f"{name}-{system}", draw, system=system),
-            WORDS.chart("links", f"{name}-{system}-links", occupied, system=system, model=model),
+            WORDS.chart("splits", draw, f"{name}-{system}", system=system),
+            WORDS.chart("links", occupied, f"{name}-{system}-links", system=system, model=model),
         ]
     return WORDS.section("splits", (*charts, WORDS.sheet("splits", rows)), title=case.title)
 
@@ -81,7 +81,7 @@ def networks(inputs: TiledInputs) -> Iterator[Section]:
     rows = inputs.tiled_networks[inputs.tiled_networks["figure"] == 7]
     if len(rows):
         draw = partial(tile_charts.congestion, rows)
-        yield WORDS.section("networks", [WORDS.chart("congestion", "congestion", draw)])
+        yield WORDS.section("networks", [WORDS.chart("congestion", draw)])
 
 
 def printed_tables(inputs: TiledInputs) -> Iterator[Section]:

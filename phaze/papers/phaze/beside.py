@@ -185,7 +185,7 @@ def utilisation_blocks(beside: Beside) -> Iterator[Block]:
         for of in ("mfu_paper", "theirs")
     )
     if len(ours := ours.dropna()):
-        yield WORDS.chart("utilisation", "utilisation", partial(charts.utilisations, ours, theirs))
+        yield WORDS.chart("utilisation", partial(charts.utilisations, ours, theirs))
     yield WORDS.sheet("utilisation", rows, source=beside.source("mfu"))
 
 
