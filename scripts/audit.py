@@ -1,4 +1,4 @@
-"""Verify a certificate: re-solve the best point and some excluded ones with independent code."""
+"""Audit a certificate: re-solve the best point and some excluded points with independent code."""
 
 from itertools import cycle
 from pathlib import Path
@@ -31,7 +31,7 @@ def main(
     technology: dict[str, object],
     store: Store,
 ) -> None:
-    """Draw points from the screens of a model, re-solve them, and write table audits."""
+    """Draw points from the screens of a model, re-solve them, and write table `audits`."""
     asked, cluster = CertifySettings.parse(certify, "certify"), Scenario.parse(scenario, "scenario")
     certificates = tables.Certificates.load(*files["certificates"]).set_index("model")
     of_models = certificates.drop(index=tables.COMMON)

@@ -1,4 +1,4 @@
-"""Add the certificate of the common architecture to those of the models."""
+"""Add the certificate of the common architecture to the certificates of the models."""
 
 import pandas as pd
 

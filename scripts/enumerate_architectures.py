@@ -17,7 +17,7 @@ def main(
     area_limit: float | dict[str, object],
     technology: dict[str, object],
 ) -> None:
-    """Write the members of a shard.
+    """Write the architectures of a shard.
 
     An area limit is in mm2, or an architecture, whose area is the limit. With `smaller` limits, the members
     are those that only the smaller limits add.

@@ -17,7 +17,7 @@ def main(
     layout: str,
     settings: dict[str, object],
 ) -> None:
-    """Write the tables of a model's operators under the name of its workload."""
+    """Write the tables of a model's operators, named after its workload."""
     found = extract_workload(
         parse_model(model | {"name": name}, name),
         sequence,

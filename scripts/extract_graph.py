@@ -7,7 +7,7 @@ from phaze.workload.models import extract_graph
 
 
 def main(out: str, *, name: str, model: dict[str, object], head: bool) -> None:
-    """Write the graph of a model under the name of its workload."""
+    """Write the layer graph of a model, named after its workload."""
     tables.Graphs.save(extract_graph(parse_model(model | {"name": name}, name), head=head), out)
 
 

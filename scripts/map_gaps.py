@@ -1,4 +1,4 @@
-"""Measure the gap of the local search alone to the best mappings of stages to a topology."""
+"""Measure how far mappings by local search alone are from the best known ones."""
 
 from pathlib import Path
 

@@ -11,7 +11,7 @@ from phaze.spec.operators import StoredOperators
 
 
 def main(source: str, out: str, *, point: dict[str, object], bandwidth_gib_per_s: float) -> None:
-    """Read the operators, and write the stages."""
+    """Read a graph of operators, partition it, and write the stages."""
     graph = read_as(StoredOperators, Path(source))
     found = cut_point(graph, StagesPoint.parse(point, source), bandwidth_gib_per_s * GIB)
     write_checked(text_of(found), Path(out))

@@ -18,7 +18,7 @@ def main(
     solutions: str,
     evaluations: Store,
 ) -> None:
-    """Evaluate the model on all candidates, over all its TMP widths and microbatches."""
+    """Evaluate the model on all candidates, with all its TMP widths and microbatches."""
     found = look_up_architectures(
         problem.read_subject(files),
         tables.Architectures.load(architectures),

@@ -25,7 +25,7 @@ def main(
     solutions: str,
     evaluations: Store,
 ) -> None:
-    """Read the screens of all points and shards, and write the front and the placements made to find it."""
+    """Read the screens of all points and shards, and write the front and the placements found on the way."""
     chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
     found = find_front(
         problem.read_subject(files),

@@ -1,4 +1,4 @@
-"""Plan a model on its winner, the common architecture and the baseline with every planner."""
+"""Plan a model with every planner, on its best, the common and the baseline architecture."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Plan an input with every planner of a case, on clusters of one memory size and batch."""
+"""Plan a profiled input with every planner of a case, on clusters of one memory size and batch."""
 
 from phaze import tables
 from phaze.base.job import logged

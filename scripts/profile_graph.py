@@ -1,4 +1,4 @@
-"""Profile a model: write the graph of its operators with their times on a device."""
+"""Profile a model: write the graph of its operators, with their times on a device."""
 
 from contextlib import chdir
 from pathlib import Path
@@ -17,7 +17,7 @@ HOME = Path(phaze.__file__).parent.parent
 
 
 def main(out: Path, *, name: str, graph: dict[str, object], model: dict[str, object]) -> None:
-    """Write the operators of a model with their times."""
+    """Write the graph of a model's operators with their times."""
     given = MapGraph.parse(graph, f"maps.graphs.{name}")
     system = str(Path(given.system).absolute()) if is_path(given.system) else given.system
     with chdir(HOME):

@@ -1,4 +1,4 @@
-"""Place a model under every reading, on named architectures and on the winners of the grid."""
+"""Place a model under every interpretation of a paper, on named architectures and the study's best."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def main(
     solutions: str,
     evaluations: Store,
 ) -> None:
-    """Evaluate the architectures under every reading, over all TMP widths and microbatches."""
+    """Evaluate the architectures under every interpretation, with all TMP widths and microbatches."""
     known = tables.Architectures.load(*files["architectures"])
     chips = known[known["named"] & known["architecture"].isin(named)]
     if files["placements"]:
@@ -50,7 +50,7 @@ def winners(
     area_limit: float | dict[str, object],
     tolerance: float,
 ) -> pd.DataFrame:
-    """Return the best and the common architecture of the study, without named ones."""
+    """Return the best and the common architecture of the study, unless they are named ones."""
     commons = tables.Commons.load(*files["commons"])
     limit_um2 = area_limit_um2(area_limit, problem.technology)
     placements = tables.Placements.load(*files["placements"])

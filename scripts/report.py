@@ -22,7 +22,7 @@ STAGES = {
     "schedule": "solves",
     "place": "placements",
 }
-"""Folder of the benchmarks of each stage."""
+"""Folder with the benchmark files of each stage."""
 LOADED = (
     "fronts", "trials", "sensitivities", "plans", "simulations", "simulation_stages", "plan_maps", "audits",
 )  # fmt: skip
@@ -85,7 +85,7 @@ class Files:
     scenario: str
 
     def of(self, table: str, *, scenario: bool = True, common: bool = False) -> list[Path]:
-        """Files of a table; with `common`, only those of candidates for the common architecture."""
+        """Files of a table; with `common`, only the files of candidates for the common architecture."""
         folder = self.results / table / self.scenario if scenario else self.results / table
         return [p for p in self.paths if p.is_relative_to(folder) and (p.stem == "common") == common]
 
@@ -105,7 +105,7 @@ def read_cluster(files: Files, scenario: Scenario, limit_um2: float) -> Outcome:
 
 
 def benchmarks(results: Path, models: tuple[str, ...]) -> dict[tuple[str, str], list[Path]]:
-    """Snakemake's benchmark files by stage and model."""
+    """Benchmark files of Snakemake, by stage and model."""
     return {
         (stage, model): [
             p for p in sorted((results / "benchmarks" / table).rglob("*.tsv")) if model in p.parts

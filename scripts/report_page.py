@@ -17,7 +17,7 @@ from phaze.spec.noun import Noun
 
 
 class Page(NamedTuple):
-    """Definition of a page: the type of its part of the study, its inputs, and the function to build it."""
+    """Definition of a page: settings class, class of its input tables, and function that builds it."""
 
     study: type[Noun]
     inputs: Callable[..., object]
@@ -31,7 +31,7 @@ PAGES = {
 
 
 def page_of(name: str, loaded: Mapping[str, pd.DataFrame], asked: object) -> Report:
-    """Build the page with a name from its tables and its part of the study."""
+    """Build the page with the given name from its tables and its part of the study."""
     page = PAGES[name]
     return page.build(page.inputs(study=page.study.parse(asked, name), **loaded))
 

@@ -29,7 +29,7 @@ CASES: dict[str, tuple[Callable[..., object], Callable[..., Paper]]] = {
     "maps": (MapInputs, parmesan_paper),
     "tiled": (TiledInputs, palm_paper),
 }
-"""Inputs and paper of each part of a study with cases."""
+"""Input class and function for the paper's section, for each part of a study with cases."""
 BESIDE = ("results", "memories", "breakdowns", "complexities", "walks")
 Plain = dict[str, object]
 
@@ -68,7 +68,7 @@ def load(files: dict[str, list[str]]) -> dict[str, pd.DataFrame]:
 def beside_of(
     study: Study, published: Published, loaded: dict[str, pd.DataFrame], results: Path, models: Plain
 ) -> Beside:
-    """Inputs to compare the models of a study with Phaze's paper."""
+    """Collect the inputs for the comparison of a study's models with Phaze's paper."""
     name, scenario = str(models["name"]), Scenario.parse(models["scenario"], "scenario")
     figures = Technology.parse(models["technology"], "technology")
     cluster = Outcome(

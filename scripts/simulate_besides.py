@@ -1,4 +1,4 @@
-"""Recompute the printed tables on tiled accelerators with which a study compares its results."""
+"""Recompute PALM's published tables of tiled accelerators, next to which a study shows its results."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from phaze.spec.tiled_study import PrintedTable
 def main(
     output: str, folder: Path, *, wanted: tuple[PrintedTable, ...], published: dict[str, object] | None
 ) -> None:
-    """Compute the tables from the files of a folder, and write table tiled_besides."""
+    """Compute the tables from the files of a folder, and write table `tiled_besides`."""
     rows = None if published is None else PublishedTiled.parse(published, "published")
     tables.TiledBesides.save(besides(wanted, rows, folder), output)
 

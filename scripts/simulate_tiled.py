@@ -1,4 +1,4 @@
-"""Simulate a model in a pipeline of tile groups, in every combination of options of a case."""
+"""Simulate a model in a pipeline of tile groups, for every combination of options of a case."""
 
 from phaze import tables
 from phaze.base.job import logged
@@ -12,7 +12,7 @@ Plain = dict[str, object]
 
 
 def main(outputs: dict[str, str], *, case: str, point: Plain, model: Plain, system: Plain) -> None:
-    """Simulate all combinations, and write the runs, with jobs and links of the cases that show them."""
+    """Simulate all combinations, and write the runs, with jobs and links if the case shows its pipeline."""
     what = TiledPoint.parse(point, case)
     parts = TiledSystem.parse(system["system"], case), TiledDevice.parse(system["device"], case)
     chip = TiledMachine(what.system, *parts).chip

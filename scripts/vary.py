@@ -1,4 +1,4 @@
-"""Place a model on its winner, the common architecture and the baseline under other bandwidths."""
+"""Place a model under other bandwidths, on its best, the common and the baseline architecture."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Walk down the areas like the paper's Algorithm 1, scheduling and placing each visited architecture."""
+"""Search by descending area (Algorithm 1 of the paper), scheduling and placing every visited architecture."""
 
 from phaze import tables
 from phaze.base.job import logged
@@ -18,7 +18,7 @@ def main(
     settings: dict[str, object],
     solutions: str,
 ) -> None:
-    """Visit architectures by decreasing area until the throughput falls, and write the visits."""
+    """Visit architectures by descending area until the throughput falls, and write the visits."""
     visits = walk_models(
         {model: problem.read_subject(files)},
         {model: 1.0},

@@ -1,4 +1,4 @@
-"""Write a model of the study on one of its accelerators as an input of Piper's planner."""
+"""Write a model of the study, on one of its accelerators, as an input of Piper's planner."""
 
 from phaze import tables
 from phaze.base.errors import PhazeError

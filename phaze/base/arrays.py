@@ -1,4 +1,4 @@
-"""Array types by element type."""
+"""NumPy array types, one per element type."""
 
 import numpy as np
 from numpy.typing import NDArray

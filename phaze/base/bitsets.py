@@ -15,12 +15,12 @@ BITS = 64
 
 
 def word_count(nodes: int) -> int:
-    """Number of words of a set of nodes, at least one."""
+    """Number of words that store a set of nodes, at least one."""
     return max(1, -(-nodes // BITS))
 
 
 def pack(member: Bools) -> Words:
-    """Sets (..., nodes) as bits (..., words)."""
+    """Pack boolean masks (..., nodes) into bit words (..., words)."""
     nodes = member.shape[-1]
     padded = np.zeros((*member.shape[:-1], word_count(nodes) * BITS), dtype=np.bool_)
     padded[..., :nodes] = member
@@ -47,7 +47,7 @@ def contains(words: Words, row: int, v: int) -> bool:
 
 @njit_inlined
 def holds(words: Words, outer: int, inner: int) -> bool:
-    """True if set `outer` contains set `inner`, of sets (count, words); for compiled code."""
+    """True if set `outer` is a superset of set `inner`, of sets (count, words); for compiled code."""
     missing = np.uint64(0)
     for w in range(words.shape[1]):
         missing |= words[inner, w] & ~words[outer, w]

@@ -37,7 +37,7 @@ FOLDER = Path(os.environ.get("PHAZE_COMPILED") or PACKAGE / "__pycache__" / "com
 code, not by location.
 """
 EVERYTHING = "*"
-"""Name of a pseudo-definition for all names of a file, for modules imported as a whole."""
+"""Pseudo-name for all definitions of a file, for modules imported as a whole."""
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -56,7 +56,7 @@ class ByReach:
 
     @classmethod
     def from_function(cls, function: FunctionType, file: str) -> ByReach | None:
-        """Locator of a function; None for other packages, or if the cache folder is not writable."""
+        """Cache locator of a function; None for other packages, or if the folder is not writable."""
         path = Path(file).resolve()
         if not path.is_relative_to(PACKAGE):
             return None
@@ -101,7 +101,7 @@ def reach(file: Path, name: str, root: Path) -> str:
 
 @cache
 def _where(path: Path, name: str, root: Path) -> tuple[Path, str]:
-    """File and name of an import `module:name`; a name that resolves to nothing for other packages."""
+    """File and name that an import `module:name` refers to; for other packages, a name without definition."""
     module, _, imported = name.rpartition(":")
     base = root.joinpath(*module.split("."))
     if (base / f"{imported}.py").is_file():
@@ -112,7 +112,7 @@ def _where(path: Path, name: str, root: Path) -> tuple[Path, str]:
 
 @cache
 def _definitions(path: Path) -> Mapping[str, Definition]:
-    """Definitions of a file by name, cached by the file's text."""
+    """Definitions in a file by name, cached by the file's text."""
     text = path.read_bytes()
     kept = FOLDER / "sources" / f"{hashlib.sha256(text).hexdigest()}.json"
     with suppress(OSError, ValueError):
@@ -165,7 +165,7 @@ class _Plain(ast.NodeTransformer):
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        """Remove a constant that is a statement of its own."""
+        """Remove a statement that consists of a constant only, such as a docstring."""
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
 
@@ -176,12 +176,12 @@ class _Telling(event.Listener):
         self._begun: list[ExitStack] = []
 
     def on_start(self, _: event.Event) -> None:
-        """Start to report; compilations of called functions are nested."""
+        """Report the start of a compilation; compilations of called functions are nested."""
         self._begun.append(ExitStack())
         self._begun[-1].enter_context(busy("compiling kernels, once after an installation"))
 
     def on_end(self, _: event.Event) -> None:
-        """End of the innermost compilation."""
+        """Record the end of the innermost compilation."""
         self._begun.pop().close()
 
 

@@ -21,7 +21,7 @@ class OutOfTimeError(Exception):
 
 
 class Deadline:
-    """Deadline `seconds` from now."""
+    """Time limit that ends `seconds` from now."""
 
     def __init__(self, seconds: float = math.inf) -> None:
         self._ends_s = time.monotonic() + seconds
@@ -48,7 +48,7 @@ class Deadline:
 
 
 def slices(steps: int, deadline: Deadline, first: int = FIRST_STEPS) -> Iterator[tuple[int, int]]:
-    """Yield the begin and end of consecutive slices of `steps` steps, until the deadline."""
+    """Split `steps` steps into slices: yield the begin and end of each slice, until the deadline."""
     begin, size = 0, first
     while begin < steps and not deadline.passed:
         end, started_s = min(begin + size, steps), time.monotonic()

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 
 MOST_SHOWN = 10
-"""Maximum number of names that a message lists in full; for more it shows the nearest ones."""
+"""Maximum number of names that a message lists in full; of more names it shows only the nearest."""
 
 
 def nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> list[str]:
@@ -14,14 +14,14 @@ def nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> list[str]
 
 
 def choices(name: str, known: Collection[str], where: str) -> str:
-    """All known names if there are few; otherwise the three nearest and where all are listed."""
+    """Text of all known names if there are few; else the three nearest, and where all are listed."""
     if len(known) <= MOST_SHOWN:
         return ", ".join(known)
     return f"{', '.join(nearest(name, known, 0.0))} (nearest of {len(known)}, all are in {where})"
 
 
 def did_you_mean(name: str, known: Collection[str], where: str) -> str:
-    """Help for a misspelt name: the similar ones and where all are, or the known ones."""
+    """Suggestion for a misspelt name: similar names and where all are listed, or the known names."""
     near = nearest(name, known)
     if not near:
         return f"known are {choices(name, known, where)}"

@@ -21,7 +21,7 @@ from phaze.base.files import UNFINISHED, name_run, write_text
 
 FOLDER = Path(".snakemake")
 STUDY = "PHAZE_STUDY"
-"""Environment variable that tells cluster jobs the settings of their run, a digest for each study in it."""
+"""Environment variable that tells cluster jobs the digests of the studies in their run."""
 
 _held: list[int] = []
 """Open files whose locks this process holds until it ends."""
@@ -71,7 +71,7 @@ def _locks(folder: Path) -> Iterator[Path]:
 
 
 def begin_run(results: Path, folder: Path = FOLDER) -> None:
-    """Name the run that begins, and remove unfinished files of dead runs; the folder is already locked.
+    """Name the starting run, and remove the unfinished files of dead runs; the folder is already locked.
 
     Raises PhazeError if results cannot be written.
     """
@@ -83,7 +83,7 @@ def begin_run(results: Path, folder: Path = FOLDER) -> None:
 
 
 def keep_study(described: str, *, begins: bool, source: str) -> None:
-    """Record the settings of a run that begins; in a job, raise PhazeError if the settings differ.
+    """Record the settings of a starting run; in a job, raise PhazeError if the settings differ.
 
     Cluster jobs read the study again. A job that starts after an edit would compute results of the wrong
     study.
@@ -101,7 +101,7 @@ def keep_study(described: str, *, begins: bool, source: str) -> None:
 
 
 def cancel_timers() -> None:
-    """Let this process end at once, and not when its last timer is due.
+    """Cancel all timers, so that the process ends at once and not when its last timer is due.
 
     Snakemake sets a timer for every look at the jobs, although it has finished when they are due.
     """

@@ -42,7 +42,7 @@ class EscapedStream:
 
     @property
     def unescaped(self) -> TextIO:
-        """The stream itself, for text with styles whose words are printable already."""
+        """The underlying stream, for styled text whose characters are already printable."""
         return self._stream
 
     def write(self, text: str) -> int:

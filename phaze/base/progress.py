@@ -13,13 +13,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 FIRST_S = 10.0
-"""Jobs that end within this time report nothing."""
+"""Time before the first report, in seconds; shorter jobs report nothing."""
 EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
 class CountedLoop:
-    """Progress of a loop."""
+    """Progress of a loop: the current item, the number of items, and the start time."""
 
     noun: str
     number: int
@@ -29,7 +29,7 @@ class CountedLoop:
     detail: Callable[[], str]
 
     def text(self, now_s: float) -> str:
-        """Current item, detail, and estimated remaining time."""
+        """Progress as text: current item, detail, and estimated remaining time."""
         words = [f"{self.noun} {self.number} of {self.of}", self.detail()]
         if done := self.number - 1:
             words.append(f"about {(now_s - self.started_s) * (self.of - done) / done:.0f} s left")
@@ -41,7 +41,7 @@ _now: list[CountedLoop] = []
 
 
 def counted(items: Collection[T], noun: str, detail: Callable[[], str] = str) -> Iterator[T]:
-    """Yield the items, each counted as a `noun`; `detail` returns extra information."""
+    """Yield the items, and count them as `noun` in progress messages; `detail` returns extra information."""
     started = time.monotonic()
     depth = len(_now)
     try:
@@ -89,7 +89,7 @@ def heard(
 
 
 def doing() -> str:
-    """Current items of the loops, and the innermost activity; empty if nothing is known."""
+    """Text of the loops' current items and the innermost activity; empty if nothing is known."""
     now = time.monotonic()
     counts = " / ".join(count.text(now) for count in tuple(_now))
     return ", ".join(filter(None, (counts, *(one() for one in _busy[-1:]))))

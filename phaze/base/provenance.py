@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Folder of the package phaze."""
+"""Folder that contains the package phaze."""
 
 PACKAGE = "phaze"
 NUMERIC_LIBRARIES = (
@@ -39,7 +39,7 @@ NUMERIC_LIBRARIES = (
 """Libraries whose version can affect results; others (settings, command line) cannot."""
 
 DATA_SUFFIXES = (".css", ".csv", ".html", ".j2", ".js", ".json", ".md", ".svg", ".toml", ".yaml", ".yml")
-"""Suffixes of data and templates, which belong to the package whose folder contains them."""
+"""Suffixes of data and template files, which count as part of the package whose folder contains them."""
 
 
 Analysis = tuple[str, tuple[str, ...]]
@@ -55,13 +55,13 @@ class Module:
 
     path: Path
     digest: str
-    """Digest of its code, without comments, docstrings and positions."""
+    """Digest of the module's code, without comments, docstrings and positions."""
     imports: tuple[str, ...]
-    """Absolute dotted names that it imports, `from a import b` as `a.b`."""
+    """Absolute dotted names that the module imports, `from a import b` as `a.b`."""
 
 
 def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = ROOT) -> str:
-    """SHA-256 of the code, data files, numeric libraries and programs behind some packages.
+    """SHA-256 of the code, data files, numeric libraries and programs that some packages depend on.
 
     `packages` are dotted names of packages (with all their modules) or of single modules. `programs` are
     executables such as `glpsol` whose version matters as well. `root` contains phaze. Raises
@@ -110,7 +110,7 @@ def program_version(name: str) -> str:
 
 
 def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
-    """All modules of the packages and all modules they reach, sorted by name."""
+    """Modules of the packages and all modules that these import, directly or not, sorted by name."""
     found: dict[str, Module] = {}
     seen: set[str] = set()
     look_up = _loaded if root == ROOT else _read
@@ -128,7 +128,7 @@ def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
 
 
 def _is_in_a_file(name: str, found: dict[str, Module]) -> bool:
-    """True if a name is defined inside a module's file and is not a module; most imported names are."""
+    """True if a dotted name is an object defined in a module's file, not a module; most imports are."""
     module = found.get(name.rpartition(".")[0])
     return module is not None and module.path.name != "__init__.py"
 
@@ -163,7 +163,7 @@ def _ancestors(name: str) -> Iterator[str]:
 
 
 def _read(name: str, root: Path) -> Module | None:
-    """Module with the digest and imports of its current source; None for a name that is no module here."""
+    """Module with the digest and imports of its current source; None if the name is no module of phaze."""
     path = _find(name, root)
     if path is None:
         return None
@@ -173,7 +173,7 @@ def _read(name: str, root: Path) -> Module | None:
 
 @cache
 def _loaded(name: str, root: Path) -> Module | None:
-    """Module of the code that runs, which a process reads once for the digests of all rules."""
+    """Module of the running code, read only once per process for the digests of all rules."""
     return _read(name, root)
 
 
@@ -207,7 +207,7 @@ def _kept() -> dict[str, Analysis]:
 
 
 def _keep() -> None:
-    """Write the analyses next to Python's own cache, if the folder is writable."""
+    """Write the cached analyses next to Python's own cache, if the folder is writable."""
     file = _kept_file()
     temporary = file.with_suffix(f".{secrets.token_hex(4)}.part")
     with suppress(OSError):
@@ -269,7 +269,7 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterable[str]:
 
 
 def _data_files(modules: dict[str, Module]) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of the data files of the packages among some modules."""
+    """Yield the name and path of every data file in the packages among some modules."""
     for name, module in modules.items():
         folder = module.path.parent
         if module.path.name == "__init__.py":

@@ -46,7 +46,7 @@ def limit_of(time_s: Floats, tolerance: float) -> float:
 
 
 def smallest(time_s: Floats, area_um2: Floats, name: Ranks, tolerance: float) -> int | None:
-    """Index of the smallest area within the tolerance of the best; ties by time, then name."""
+    """Index of the smallest area within the tolerance of the best throughput; ties by time, then name."""
     among = np.flatnonzero(within(time_s, tolerance))
     if not len(among):
         return None

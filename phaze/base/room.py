@@ -1,4 +1,4 @@
-"""Refusal of memory requests that exceed the machine, before allocation."""
+"""Check memory requests against the machine's memory, before allocation."""
 
 import os
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Verdicts on points that are bounded and solved again by code independent of screen and place.
+"""Verdicts on points that are bounded and solved again, by code independent of screening and placement.
 
 The best time per batch of an architecture is that of Section 5 and Appendix B of the paper. A stage [i, j) of
 the chain, s-th from the end, takes one device, or t if one of its layers is tensor parallel. Its load for one
@@ -50,7 +50,7 @@ class LayerChain:
 
 @dataclass(frozen=True)
 class PlacementLimits:
-    """Constraints of a placement."""
+    """Constraints of a placement: cluster, batch, memory and schedule."""
 
     devices: int
     microbatches: int
@@ -63,12 +63,12 @@ class PlacementLimits:
     every_stage: bool = False
     """True if the batch waits for the gradients of every stage, not only of the first."""
     all_reduce_factor: float = 4.0
-    """f: 4 in the paper, 2 for a ring that sends and receives at once."""
+    """Factor f of an all-reduce: 4 in the paper, 2 for a ring that sends and receives at once."""
 
 
 @dataclass(frozen=True)
 class StageSpans:
-    """Every stage [i, j) of a chain, arrays (n, n + 1) by i and j; entries with j <= i are infeasible."""
+    """Costs of every stage [i, j) of a chain, arrays (n, n + 1); entries with j <= i are infeasible."""
 
     load_s: Floats
     last_s: Floats
@@ -79,7 +79,7 @@ class StageSpans:
     single: Ints
     """1 if the stage needs only one device although t > 1."""
     synced_s: Floats
-    """Exchange time of the weights of [i, j) in the limit of many replicas."""
+    """Gradient exchange time of [i, j) in the limit of many replicas."""
 
 
 def best_time_s(
@@ -168,7 +168,7 @@ def _stages(chain: LayerChain, forward_s: Floats, backward_s: Floats, cluster: P
 
 
 def _sums(values: Floats) -> Floats:
-    """Sums over [i, j), an array (n, n + 1)."""
+    """Sums over all intervals [i, j), an array (n, n + 1)."""
     before = np.concatenate([[0.0], np.cumsum(values)])
     sums: Floats = before[None, :] - before[:-1, None]
     return sums
@@ -209,13 +209,13 @@ def _loads(
 
 
 def _before(worst: Floats, single: Ints) -> Floats:
-    """Worst[u - single[i, j], j] for all u, i and j; inf for a negative index."""
+    """Array worst[u - single[i, j], j] for all u, i and j; inf for a negative index."""
     shifted = np.concatenate([np.full((1, worst.shape[1]), np.inf), worst[:-1]])
     return np.where(single == 1, shifted[:, None, :], worst[:, None, :])
 
 
 def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: PlacementLimits) -> float:
-    """Minimum time, from bottleneck loads (u, first stages) and the exchange times of the first stages."""
+    """Minimum time per batch, from bottleneck loads (u, first stages) and exchange times of first stages."""
     best = np.inf
     for u, load in enumerate(loads):
         devices = s * cluster.layout.tp - u * (cluster.layout.tp - 1)
@@ -233,12 +233,12 @@ VALUES = ("plain_s", "bound_s", "exact_s")
 DIRECTIONS = ("forward", "backward")
 
 Times = dict[str, float]
-"""Values of a point: VALUES, and the number of integer programs."""
+"""Times of a point by the names in VALUES, and the number of integer programs."""
 
 
 @dataclass(frozen=True)
 class AuditedModel:
-    """Model in one layout with its training conditions."""
+    """Model sharded for one layout, with its training conditions."""
 
     layers: pd.DataFrame
     graph: pd.DataFrame
@@ -247,7 +247,7 @@ class AuditedModel:
 
     @cached_property
     def chain(self) -> LayerChain:
-        """Layers in order."""
+        """Layers of the model in order, with their sizes."""
         rows = self._each_layer(self.layers.set_index("layer"))
         each = parameter_bytes(self.training.optimizer, self.training.precision)
         return LayerChain(
@@ -276,7 +276,7 @@ class AuditedModel:
     def times(
         self, latencies: pd.DataFrame, hbm_gib: float, recompute: bool, limit_s: float
     ) -> dict[str, float]:
-        """Time per batch by kind of latency of (layer, direction); inf above a limit."""
+        """Time per batch for every kind of latency in VALUES; inf above the limit."""
         found: dict[tuple[float, ...], float] = {}
         times = {}
         cluster = self.cluster(hbm_gib, recompute)
@@ -313,7 +313,7 @@ def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: AuditedMod
 
 
 def is_proven(times: Times) -> bool:
-    """True if a point cannot be faster than its layers are scheduled."""
+    """True if the bound proves that a point cannot be faster than its scheduled layers make it."""
     return times["bound_s"] >= times["exact_s"] * (1.0 - ROUNDING)
 
 

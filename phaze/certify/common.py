@@ -32,7 +32,7 @@ class Aim:
     """Every model's best throughput, for the normalised mean."""
     global_batch: int
     limit_um2: float
-    """Largest area of a chip."""
+    """Area limit of a chip."""
 
 
 def certify_common(
@@ -43,7 +43,7 @@ def certify_common(
     architectures: pd.DataFrame,
     aim: Aim,
 ) -> pd.DataFrame:
-    """Table `certificates` with the row of all models together.
+    """Table `certificates` with the row of the best common architecture of all models.
 
     `ranges` cover all models; `commons`, `placements` and `solves` cover the candidates.
     """
@@ -75,7 +75,7 @@ def certify_common(
 
 
 def _causes(upper: Floats, known: Bools, value: float) -> dict[str, int]:
-    """Number of points by the first cause that applies."""
+    """Number of points by the first cause of exclusion that applies."""
     flags = {
         "memory": upper == 0,
         "solved": known,
@@ -97,7 +97,7 @@ def _contradictions(commons: pd.DataFrame, upper: pd.Series) -> int:
 
 
 def means_of(samples_per_s: pd.DataFrame, aim: Aim) -> pd.Series:
-    """Mean of every row over the models; 0 if it lacks a model that some row trains."""
+    """Mean of every row over the models; 0 if the row does not train a model that some row trains."""
     trained = [model for model in aim.weights if (samples_per_s[model] > 0).any()]
     values = samples_per_s[trained].to_numpy(np.float64)
     shares = np.array([aim.weights[model] for model in trained])

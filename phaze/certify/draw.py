@@ -66,7 +66,7 @@ def draw_points(
 
 
 def _lots(screen: pd.DataFrame, shard: str, seed: int) -> Floats:
-    """Random number of each row, independent of which other points are screened or excluded."""
+    """Random number for each row, independent of which other points are screened or excluded."""
     if not len(screen):
         return np.empty(0)
     layout, name = layout_of(screen), f"{screen['model'].iloc[0]}/{shard}".encode()
@@ -82,7 +82,7 @@ def _least(values: Floats, rows: Ints, points: int) -> Ints:
 
 
 def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
-    """Rows of the best point, at most one."""
+    """Index of the row of the best point; empty if the screen does not contain it."""
     if best is None:
         return np.empty(0, dtype=np.int64)
     same = np.ones(len(screen), dtype=np.bool_)

@@ -50,7 +50,7 @@ def _piece(operators: list[int], ordered: nx.DiGraph[int]) -> Piece:
 
 
 def layer_of_piece(layer: ScheduledLayer, piece: Piece) -> ScheduledLayer:
-    """Component as a layer of its own."""
+    """Convert a component to a layer of its own."""
     members = list(piece.operators)
     return ScheduledLayer(
         core=tuple(layer.core[i] for i in members),
@@ -141,7 +141,7 @@ def _design(core: str) -> str:
 def _estimated(
     estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    """ℓ and ℓ̂ by work and design, for the designs of the architectures."""
+    """Latencies ℓ and ℓ̂ by work and design, for the designs of the architectures."""
     used = architectures[[f"{core}_design" for core in ("tensor", "vector", "fused")]].to_numpy().ravel()
     near = estimates[estimates["design"].isin(used)]
     keys = zip(near["work"].tolist(), near["design"].tolist(), strict=True)

@@ -34,9 +34,9 @@ from phaze.spec.training_plan import AskedPlan, Rank, TrainingPlan
 Drawn = tuple[Layout, str, tuple[int, ...], tuple[int, ...]]
 """Layout, schedule, blocks per stage, and recomputed blocks per stage."""
 REPEATS = 50
-"""Maximum attempts to draw a plan that was not drawn before."""
+"""Maximum number of attempts to draw a plan that was not drawn before."""
 TRIES = 10_000
-"""Maximum attempts to draw a layout that the runtime can run."""
+"""Maximum number of attempts to draw a layout that the runtime can run."""
 HALF = 0.5
 """Probability that a module is recomputed in a drawn set of modules."""
 WAYS = ("layout", "neighbour", "division")
@@ -53,14 +53,14 @@ class DrawnPlan:
     layout: Layout
     schedule: str
     blocks: tuple[int, ...]
-    """Blocks per virtual stage."""
+    """Number of blocks per virtual stage."""
     recomputed: tuple[int, ...]
-    """Recomputed blocks per virtual stage."""
+    """Number of recomputed blocks per virtual stage."""
     time_s: float
     peak_gib: float
-    """Tensors of the rank with peak memory."""
+    """Memory of the tensors on the rank with peak memory."""
     limit_gib: float
-    """Limit on the tensors of a rank."""
+    """Memory limit on the tensors of a rank."""
     searched: bool = True
     """True if the layout is in the searched space; the certificate makes no claim about others."""
 
@@ -118,7 +118,7 @@ class PlanAudit:
         }
 
     def in_words(self) -> str:
-        """Summary for a reader."""
+        """Summary of the audit as text."""
         row = self.as_row()
         counts = (
             f"{row['drawn']} plans of {row['layouts']} layouts drawn and priced, {row['outside']} of them "
@@ -140,7 +140,7 @@ class PlanAudit:
 
 @dataclass(frozen=True, eq=False)
 class PlanPricer:
-    """Prices of any plan of a question."""
+    """Pricer for any plan of a planning request."""
 
     asked: AskedPlan
     rank: Rank
@@ -159,7 +159,7 @@ class PlanPricer:
 
     @property
     def runtime(self) -> Runtime:
-        """Runtime of the question."""
+        """Runtime of the planning request."""
         return RUNTIMES[self.asked.runtime]
 
     @property
@@ -174,7 +174,7 @@ class PlanPricer:
     def of(
         self, layout: Layout, schedule: str, blocks: tuple[int, ...], recomputed: tuple[int, ...]
     ) -> DrawnPlan:
-        """Priced plan; its first stage has the embedding, its last stage the head."""
+        """Price a plan; its first stage has the embedding, its last stage the head."""
         layout = replace(layout, load=self.task.load)
         lowering, ends = self._lowerings.of(layout), [0, *np.cumsum(blocks) + 1]
         ends[-1] += 1
@@ -192,7 +192,7 @@ class PlanPricer:
 
 @dataclass(frozen=True, eq=False)
 class PlanLot:
-    """Random plans over all layouts that the runtime can run and the question allows, searched or not."""
+    """Random plans over all layouts that the runtime can run and the request allows, searched or not."""
 
     plan: TrainingPlan
     pricer: PlanPricer
@@ -203,7 +203,7 @@ class PlanLot:
         self._seen.add(given(self.plan))
 
     def draw(self, number: int) -> DrawnPlan | None:
-        """Next plan that was not drawn before, or None if no attempt finds one.
+        """Draw a plan that was not drawn before, or None if no attempt finds one.
 
         `number` selects the kind of draw (`WAYS`). Any layout is drawn if that kind yields nothing new.
         """
@@ -217,7 +217,7 @@ class PlanLot:
         return None
 
     def _layout(self, way: str) -> tuple[Layout, str]:
-        """Layout that the runtime can run, with its schedule."""
+        """Draw a layout that the runtime can run, with its schedule."""
         if way == "division":
             rows = self.plan.alternatives
             chosen = rows[int(self.rng.integers(len(rows)))].layout
@@ -230,7 +230,7 @@ class PlanLot:
         raise PhazeError(f"certify: of {TRIES} layouts drawn none can be run with what the question fixes")
 
     def _is_meant(self, layout: Layout, schedule: str) -> bool:
-        """True if the question allows a layout, the runtime can run it, and no other layout equals it."""
+        """True if the request allows a layout, the runtime can run it, and it duplicates no other layout."""
         values = {"schedule": schedule, **vars(layout)}
         again = layout.zero > 0 and layout.dp * layout.cp == 1
         if again or any(values[name] != value for name, value in self.plan.question.fixed.items()):
@@ -238,7 +238,7 @@ class PlanLot:
         return self.pricer.runtime.why_not(self.pricer.task, layout, schedule) is None
 
     def _any(self) -> tuple[Layout, str]:
-        """Random layout of the devices: widths first, then the other options."""
+        """Random layout of all devices: widths first, then the other options."""
         task, left, widths = self.pricer.task, self.pricer.task.devices, dict[str, int]()
         for name in self.rng.permutation(["tp", "cp", "pp"]).tolist():
             widths[name] = self._one_of(divisors(left), name)
@@ -289,7 +289,7 @@ class PlanLot:
         return str(self.rng.choice([*RECOMPUTES, *sets]))
 
     def _cp_kind(self, cp: int) -> CpKind:
-        """Random exchange kind of context-parallel ranks, two-level kinds included."""
+        """Random exchange method of context-parallel ranks, two-level methods included."""
         runtime, fixed = self.pricer.runtime, self.plan.question.fixed
         if "cp_kind" in fixed:
             return str(fixed["cp_kind"])
@@ -298,7 +298,7 @@ class PlanLot:
         return str(self.rng.choice([*runtime.cp_kinds, *levels])) if cp > 1 else runtime.cp_kinds[0]
 
     def _beside(self, layout: Layout, schedule: str) -> tuple[Layout, str]:
-        """Neighbour of a layout: one factor moved between two widths, or one other option drawn."""
+        """Random neighbour of a layout: one factor moved between two widths, or other options drawn anew."""
         if self.rng.random() < 0.5:
             other, schedule = self._chosen(layout)
             return replace(other, zero=layout.zero), schedule
@@ -311,12 +311,12 @@ class PlanLot:
         return replace(layout, **moved), schedule
 
     def _one_of(self, values: Sequence[int], name: str) -> int:
-        """Random value of these, or the value that the question fixes."""
+        """Random choice among the values, or the value that the planning request fixes."""
         fixed = self.plan.question.fixed.get(name)
         return fixed if isinstance(fixed, int) else int(self.rng.choice(values))
 
     def _blocks(self, layout: Layout) -> tuple[int, ...]:
-        """Random blocks per stage: balanced, then some blocks moved to another stage.
+        """Random number of blocks per stage: balanced, then some blocks moved to another stage.
 
         No stage in the middle is empty.
         """
@@ -338,7 +338,7 @@ class PlanLot:
         return tuple(blocks.tolist())
 
     def _recomputed(self, layout: Layout, blocks: tuple[int, ...]) -> tuple[int, ...]:
-        """Random recomputed blocks per stage: a common share of all blocks, plus or minus one."""
+        """Random number of recomputed blocks per stage: a common share of all blocks, plus or minus one."""
         if layout.recompute != "full":
             return (0,) * len(blocks)
         if not self.pricer.runtime.recomputes_part:
@@ -362,7 +362,7 @@ def divisors(number: int) -> list[int]:
 
 
 def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
-    """Audit of the plan's certificate by `draws` random plans.
+    """Audit a plan's certificate with `draws` random plans.
 
     Raises PhazeError if the plan contradicts its file: its runtime cannot run it, it does not fit in memory,
     or its price differs.

@@ -16,7 +16,7 @@ PLACED = [
 
 
 def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
-    """Architectures within the area limit; of equal ones the searched, then the first by name."""
+    """Names of the architectures within the area limit; of equal ones a searched one or the first by name."""
     within = architectures[architectures["area_um2"] <= limit_um2 * (1.0 + 1e-9)]
     names: pd.Index = pd.Index(Architectures.distinct(within)["architecture"].unique())
     return names
@@ -31,11 +31,11 @@ class Shard:
     names: pd.Series
     """All names of the shard, in the order of the tables."""
     place: Ints
-    """Row in `chips` of every name; -1 outside the space."""
+    """Row index in `chips` of every name; -1 for names outside the space."""
 
 
 def read_shards(architectures: pd.DataFrame, space: pd.Index) -> dict[str, Shard]:
-    """Shards of table `architectures` by name."""
+    """Shards of table `architectures` by name, each with its architectures that are in the space."""
     found = {}
     for name, members in architectures.groupby("shard"):
         rows = members.sort_values("architecture", ignore_index=True)
@@ -60,14 +60,14 @@ class Places:
         self._shape = len(grid), len(shard.chips)
 
     def matrix(self, column: str) -> Floats:
-        """Column as an array (grid, chips), NaN for missing rows."""
+        """Column of the table as an array (grid, chips), NaN for missing rows."""
         found = np.full(self._shape, np.nan)
         found[self._at] = self._rows[column].to_numpy(np.float64)[self._inside]
         return found
 
 
 def places_of(names: pd.Series, shard: Shard) -> Ints:
-    """Row in a shard's chips of every name, -1 for others; tables of the whole shard need no look-up."""
+    """Row index of every name in a shard's chip table, or -1 if absent."""
     codes, unique = pd.factorize(names)
     if len(unique) == len(shard.names) and bool((unique == shard.names.array).all()):
         return shard.place[codes]

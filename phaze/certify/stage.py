@@ -77,12 +77,12 @@ def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str]) -> Ite
 
 @dataclass(frozen=True)
 class CertificateTerms:
-    """Scope of a certificate."""
+    """Scope of a certificate: cluster, training and area limit."""
 
     scenario: Scenario
     training: Training
     limit_um2: float
-    """Largest area of a chip."""
+    """Area limit of a chip."""
     overlap_communication: bool = False
 
 
@@ -109,7 +109,7 @@ def certify_model(
     solves: pd.DataFrame,
     terms: CertificateTerms,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables certificates (one row) and ranges of a model.
+    """Tables `certificates` (one row) and `ranges` of a model.
 
     `slices`, each with its table screens, are read one at a time; `architectures`, `placements` and `solves`
     cover all of them.
@@ -150,7 +150,7 @@ def _add(
     best: pd.Series | None,
     terms: CertificateTerms,
 ) -> None:
-    """Add the points of one TMP width, microbatch and shard to the counts."""
+    """Add the points of one layout and shard to the counts."""
     grid = terms.training.memory_grid
     screened = Places(screens, shard, grid)
     lower, feasible, kept = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
@@ -215,7 +215,7 @@ def _weakly_excluded(
     limit_s: float,
     terms: CertificateTerms,
 ) -> dict[str, Bools]:
-    """Masks (grid, A) of the points left that the simple bounds exclude, the simpler bound first."""
+    """Masks (grid, A) of the remaining points that each simple bound excludes, the simplest bound first."""
     found, layout = {}, layout_of(one.layers)
     settings = read_settings(terms.scenario, terms.training, layout)
     each = parameter_bytes(terms.training.optimizer, terms.training.precision)
@@ -236,7 +236,7 @@ def _weakly_excluded(
 def _passes(
     one: SliceTables, chips: pd.DataFrame, graph: pd.DataFrame, terms: CertificateTerms
 ) -> dict[tuple[str, str], Estimated]:
-    """Both passes of every kind of layer, in the order of the chain."""
+    """Forward and backward pass of every kind of layer, in the order of the chain."""
     keys = [(layer, way) for layer in graph.sort_values("position")["layer"] for way in DIRECTIONS]
     operators, edges = (
         dict(list(rows.groupby(["layer", "direction"]))) for rows in (one.operators, one.edges)
@@ -255,7 +255,7 @@ def _passes(
 
 
 def _row(count: CauseCounts, names: pd.Index, best: pd.Series | None, batch: int) -> dict[str, object]:
-    """Counts and values of table `certificates`."""
+    """Row of table `certificates`: counts and values."""
     value = 0.0 if best is None else batch / float(best["time_per_batch_s"])
     return {
         "architectures": len(names),
@@ -271,7 +271,7 @@ def _row(count: CauseCounts, names: pd.Index, best: pd.Series | None, batch: int
 
 
 def count_proofs(solves: pd.DataFrame) -> dict[str, object]:
-    """Number of schedules behind the placements, number without a proof, and the largest gap."""
+    """Number of schedules that the placements use, number without a proof, and the largest gap."""
     return {
         "schedules": len(solves),
         "unproven": int((solves["status"] != "optimal").sum()),

@@ -30,7 +30,7 @@ from phaze.spec.system import Scenario
 from phaze.tables import Architectures, Edges, Estimates, Layers, Operators, are_among, content_digest
 
 POINT = ["architecture", "hbm_gib", "recompute", "lower_s"]
-"""Columns of points that their times depend on. Of the lower bound only its being finite matters."""
+"""Columns that the times of points depend on; of the lower bound only whether it is finite."""
 Known = dict[bytes, tuple[float, float, float]]
 """Plain bound, proven bound and latency of components of layers, by content."""
 
@@ -45,7 +45,7 @@ class AuditConditions:
     schedule: ScheduleSettings
 
     def model(self, layers: pd.DataFrame) -> AuditedModel:
-        """Model in one layout."""
+        """The model, sharded for one layout."""
         return AuditedModel(layers, self.graph, self.scenario, self.training)
 
     @cached_property
@@ -171,7 +171,7 @@ def solve_again(one: SliceTables, chips: pd.DataFrame, settings: ScheduleSetting
 def _confirm(
     one: ChipPass, runs: pd.DataFrame, settings: ScheduleSettings, known: Known
 ) -> dict[str, object]:
-    """Row of `solve_again` from the operators' runs."""
+    """Row of `solve_again` for one pass, from the scheduled operators in `runs`."""
     runs = runs.sort_values("operator")
     start, end, core = (runs[column].to_numpy() for column in ("start_s", "end_s", "core"))
     if faults := find_faults(one.content, LayerSchedule(start, end, core)):

@@ -49,7 +49,7 @@ class Estimated:
 
 
 def estimated_s(estimates: pd.DataFrame) -> tuple[Floats, Floats]:
-    """ℓ and ℓ̂ by work and design; NaN without an estimate, 0 for no-ops, whose work is -1."""
+    """Latencies ℓ and ℓ̂ by work and design; NaN without an estimate, 0 for no-ops, whose work is -1."""
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
     one, every = (np.full([int(index.max(initial=0)) + 2 for index in at], np.nan) for _ in range(2))
     for table, name in ((one, "latency_s"), (every, "latency_all_s")):
@@ -59,7 +59,7 @@ def estimated_s(estimates: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 def _sources(operators: pd.DataFrame) -> list[tuple[int, str]]:
-    """Work of every operator and its design. Collectives reduce on the vector cores."""
+    """Work index and design column of every operator; collectives reduce on the vector cores."""
     design = {"tensor": "tensor", "fused": "fused"}
     return [
         (int(work), f"{design.get(core, 'vector')}_design")
@@ -68,7 +68,7 @@ def _sources(operators: pd.DataFrame) -> list[tuple[int, str]]:
 
 
 def bound_by_work(layer: Estimated) -> Floats:
-    """Lower bound (A,) on the latency from work."""
+    """Lower bound (A,) on the latency, from the work on each type of core."""
     areas = [_area(layer, np.isin(layer.core, users), layer.cores[r]) for r, users in TYPES.items()]
     link = layer.every_s[layer.core == "network"].sum(axis=0)
     busiest: Floats = np.max(areas, axis=0)
@@ -82,7 +82,7 @@ def _area(layer: Estimated, users: Bools, cores: Floats) -> Floats:
 
 
 def bound_by_path(layer: Estimated) -> Floats:
-    """Lower bound (A,) on the latency from the longest path."""
+    """Lower bound (A,) on the latency, from the longest path through the layer."""
     finish = np.minimum(layer.one_s, layer.every_s)
     for i, sources in enumerate(layer.before):
         if sources:

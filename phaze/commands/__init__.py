@@ -1,1 +1,1 @@
-"""Commands of the command line, one file each. A command imports what it needs when it runs."""
+"""The commands of `phaze`. A command imports what it needs when it runs."""

@@ -1,4 +1,4 @@
-"""Answers to single questions, as the command line prints them."""
+"""Compute and describe the results of single commands: place, extract, estimate, schedule and space."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Described = dict[str, object]
 SECONDS_PER_DAY = 86400.0
 TOKENS = 300e9
-"""Default number of training tokens of a language model, that of GPT-3 (Brown et al., 2020, Table 2.1)."""
+"""Default number of training tokens of a language model, as for GPT-3 (Brown et al., 2020, Table 2.1)."""
 POWERS = (1, 2, 4, 8)
 """Default TMP widths and microbatches to consider."""
 LARGEST_HBM_GIB = 80.0
@@ -53,17 +53,17 @@ ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
 
 @dataclass(frozen=True)
 class PlacementQuestion:
-    """A model on an architecture in a cluster. Open options are searched or take the study's default."""
+    """Placement request: model, architecture and cluster. Open options are searched or use defaults."""
 
     model: str
     """Name of a spec in config/models, or path of a spec or of a Hugging Face config.json."""
     asked: PlaceOptions
-    """Options of the command. `devices` is at most the system's and all of them by default; the batch is in
+    """Options of the command. `devices` defaults to all devices of the system; the batch is in
     samples."""
 
     @property
     def memory(self) -> dict[str, str]:
-        """Optimizer, precision and schedule."""
+        """Training options that determine memory: optimizer, precision and pipeline schedule."""
         asked = self.asked
         return {"optimizer": asked.optimizer, "precision": asked.precision, "schedule": asked.pipeline}
 
@@ -84,7 +84,7 @@ class PlacementQuestion:
         return Training.parse({**given, **self.memory, "hbm_gib": [hbm_gib]}, "place")
 
     def scenario(self) -> Scenario:
-        """Cluster and batch."""
+        """Scenario: the cluster and the global batch."""
         asked = self.asked
         system = load_system_of(asked.architecture, asked.system, flat=asked.flat_bandwidth)
         devices = system.devices if asked.devices is None else asked.devices
@@ -94,7 +94,7 @@ class PlacementQuestion:
         return Scenario.parse({**system.model_dump(), **changes}, "place")
 
     def assumptions(self) -> list[str]:
-        """Assumptions of the answer."""
+        """Assumptions underlying the answer."""
         scenario, model = self.scenario(), load_model_named(self.model)
         tokens = model.usual_sequence if self.asked.sequence is None else self.asked.sequence
         found = [f"a flat network of {scenario.network_bandwidth_bytes_per_s:g} bytes/s"]
@@ -122,17 +122,17 @@ def _refuse_more(name: str, most: int, devices: int) -> None:
 
 @dataclass(frozen=True)
 class FoundPlacement:
-    """All placements of a model, the best one, and simulations of plans at its HBM size."""
+    """All placements of a model, the best one, and simulated plans at the HBM size of the best one."""
 
     evaluation: Evaluation
     best: pd.Series
-    """Row of table `placements`; the one with the least memory if nothing fits."""
+    """Best row of table `placements`; the row with the least memory if nothing fits."""
     simulated: pd.DataFrame
-    """Table `simulations` by planner: the best placement and equal stages, with their plans."""
+    """Table `simulations`, indexed by planner: `phaze`, the best placement, and `equal`, equal stages."""
 
 
 def answer(question: PlacementQuestion) -> FoundPlacement:
-    """Placements of a question, and the simulation of the best one."""
+    """Find the placements of a model, and simulate the best one."""
     training, asked = question.training(), question.asked
     subject = read_subject(
         question.model, asked.sequence, asked.tensor or (), training.microbatches, asked.backward.value
@@ -155,7 +155,7 @@ def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Serie
 def read_subject(
     name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
 ) -> Subject:
-    """Operators of a model per TMP width and microbatch; by default all widths of `POWERS` that divide it."""
+    """Operators of a model per TMP width and microbatch. Default widths: those of `POWERS` it supports."""
     model, tokens = _checked(name, sequence, widths)
     chosen = widths or [t for t in POWERS if model.divides(t)]
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
@@ -182,7 +182,7 @@ def _checked(name: str, sequence: int | None, widths: Sequence[int]) -> tuple[An
 
 
 def read_architecture(name: str) -> pd.DataFrame:
-    """Table `architectures` with one row."""
+    """Table `architectures` with a single row, the named architecture."""
     return describe_named([load_architecture(name)], load_technology(TECHNOLOGY).area_um2, "named")
 
 
@@ -198,7 +198,7 @@ def estimate_subject(
 
 
 def _estimated(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    """Operators of one point with their estimates, and with the number of equal layers."""
+    """Operators of one workload with their estimates, and the number of identical layers they stand for."""
     designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
     designs["network"] = designs["vector"]
     operators = point.tables["operators"]
@@ -220,7 +220,7 @@ _ESTIMATED = [
 def schedule_subject(
     subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables solves and schedules of a model on an architecture, the latter with names of operators."""
+    """Tables `solves` and `schedules` of a model on an architecture; `schedules` has operator names."""
     terms = _terms(subject, architecture, system, flat_bandwidth)
     found = evaluate_architectures(subject, read_architecture(architecture), terms)
     keys = [*POINT, *OPERATOR]
@@ -231,7 +231,7 @@ def schedule_subject(
 
 
 def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: float | None) -> Terms:
-    """Search terms with a batch at least as large as the subject's largest microbatch."""
+    """Conditions of the search, with a batch at least as large as the subject's largest microbatch."""
     cluster = load_system_of(architecture, system, flat=flat_bandwidth).model_dump()
     largest = max(point.layout.microbatch for point in subject.points)
     scenario = Scenario.parse(cluster, system)
@@ -282,7 +282,7 @@ def _plain(value: object) -> object:
 
 
 def in_one_line(found: Described) -> str:
-    """Summary of a described placement in one line."""
+    """One-line summary of a placement."""
     if found["status"] != "placed":
         return f"infeasible: {found['reason']}{_assumed(found)}"
     memory = ", ".join(_stage_memory(stage) for stage in _stages(found))
@@ -299,7 +299,7 @@ def in_one_line(found: Described) -> str:
 
 
 def _faster(found: Described) -> str:
-    """Batch time of equal stages if their simulation is faster."""
+    """Remark on the plan with equal stages if its simulated batch is faster; else empty."""
     equal = found["equal_stages"]
     if not isinstance(equal, dict) or equal["simulated_s"] >= float(str(found["simulated_s"])) * (1 - 1e-9):
         return ""

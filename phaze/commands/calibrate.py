@@ -1,4 +1,4 @@
-"""Time kernels on the GPUs of this machine, and fit a system to a user's own runs and kernels."""
+"""Time kernels on this machine's GPUs, and fit a system or a device to measured runs or kernels."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def calibrate(
 def _fit_kernels(
     kernels: Path | None, device: str | None, out: Path, runs: Path | None, *, as_json: bool
 ) -> str:
-    """Fit a device to measured kernels and print the errors before and after."""
+    """Fit a device to measured kernels, and return the errors before and after as text."""
     if kernels is None or device is None or runs is not None:
         raise PhazeError("calibrate: --kernels needs --device and the reverse; neither accepts RUNS.csv")
     from phaze.validate.own_runs import fit_device
@@ -155,7 +155,7 @@ def measure(
         Path, typer.Option("-o", "--out", help="CSV for the times, for `phaze calibrate --kernels`.")
     ],
 ) -> None:
-    """Time products, attention and collectives on this machine.
+    """Time GEMMs, attention and collectives on this machine.
 
     Collectives are timed if there are several GPUs. Needs PyTorch, which the extra torch of phaze
     installs, and takes a few minutes.

@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from phaze.commands.tables import Row
 
 BUILT = "tpu-v4-as-built"
-"""Accelerator that is always a row, if its clock on the system is known."""
+"""Accelerator that every comparison includes, if the system specifies its clock and memory."""
 MOST_KEYS = 2
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Key of an architecture with the values to try."""
+    """Architecture key to sweep, with the values to try."""
 
     key: str
     values: tuple[object, ...]
 
     @classmethod
     def of(cls, text: str) -> Variant:
-        """Variant from a text such as num_tc=4,8; PhazeError if malformed."""
+        """Parse a sweep such as num_tc=4,8; PhazeError if malformed."""
         key, equals, values = text.partition("=")
         if not (key and equals and values):
             raise PhazeError(f"place: --sweep: must be KEY=VALUE,VALUE such as num_tc=4,8, got {text}")
@@ -57,7 +57,7 @@ class Variant:
 
 
 def compared(asked: PlaceOptions, names: Sequence[str], sweeps: Sequence[str]) -> list[Row]:
-    """Best placement on every accelerator and variant."""
+    """Table rows with the best placement on every accelerator and variant."""
     if len(sweeps) > MOST_KEYS:
         raise PhazeError(f"place: --sweep: at most {MOST_KEYS} keys, got {len(sweeps)}")
     variants = [Variant.of(text) for text in sweeps]
@@ -77,7 +77,7 @@ def print_chips(rows: Sequence[Row], *, as_json: bool) -> None:
 
 
 def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[str]:
-    """Names or paths of an accelerator with every combination of the values."""
+    """Yield a file for every combination of the swept values; without a sweep, the accelerator's name."""
     if not variants:
         yield name
         return
@@ -92,7 +92,7 @@ def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[
 
 
 def _is_known(asked: PlaceOptions) -> bool:
-    """True if the system gives TPU v4 its clock and memory."""
+    """True if the system specifies the clock and memory of TPU v4."""
     try:
         load_system_of(BUILT, asked.system, flat=asked.flat_bandwidth)
     except PhazeError:

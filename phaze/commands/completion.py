@@ -1,10 +1,10 @@
-"""Names that the shell completes: those of files in the configuration folder."""
+"""Shell completion for the names of files in the configuration folder."""
 
 from collections.abc import Iterator
 
 
 def _names(incomplete: str, *folders: str) -> Iterator[str]:
-    """Names in folders of the configuration that begin like this."""
+    """Yield the names in configuration folders that start with the incomplete text."""
     from phaze.spec.files import FOLDER
 
     for folder in folders:
@@ -29,11 +29,11 @@ def stacks(incomplete: str) -> list[str]:
 
 
 def chips(incomplete: str) -> list[str]:
-    """Architectures and devices."""
+    """Architectures and devices in the configuration folder."""
     return [*_names(incomplete, "architectures", "devices")]
 
 
 def gpus(incomplete: str) -> list[str]:
-    """Systems after a number of devices, such as 64xh100."""
+    """Systems prefixed by the given number of devices, such as 64xh100."""
     number, x, name = incomplete.partition("x")
     return [f"{number}x{one}" for one in systems(name)] if x and number.isdecimal() else []

@@ -72,7 +72,7 @@ def emit(
 
 
 def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: RuntimeOption) -> None:
-    """Raise PhazeError for a configuration of MaxText, or for a MaxText plan written for another runtime."""
+    """Raise PhazeError if plan or target runtime is MaxText, whose configurations phaze cannot write."""
     from phaze.runtimes.maxtext import axes_of
 
     if plan.question.runtime == RuntimeOption.MAXTEXT.value:
@@ -86,7 +86,7 @@ def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: RuntimeOpti
 
 
 def emitted(recipe: Recipe, runtime: RuntimeOption, asked: AskedPlan) -> Emitted:
-    """Settings of a runtime for the plan of a question."""
+    """Flags or configuration files that make a runtime follow a recipe."""
     from phaze.runtimes.bridge import emit_bridge
     from phaze.runtimes.deepspeed import emit_deepspeed
     from phaze.runtimes.megatron_flags import emit_megatron
@@ -105,7 +105,7 @@ def emitted(recipe: Recipe, runtime: RuntimeOption, asked: AskedPlan) -> Emitted
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Settings of a runtime, and the cluster that it trains on."""
+    """Options of `phaze read`: the run's flags or configuration, its runtime and its cluster."""
 
     told: Annotated[
         Path, typer.Argument(metavar="FLAGS", help="Megatron-LM's flags or a torchtitan configuration.")
@@ -203,7 +203,7 @@ def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> Non
 
 
 def _given(asked: ReadOptions, system: str, devices: int | None) -> GivenRun:
-    """Run from a file of flags or a configuration."""
+    """Read the run from a file of flags or a configuration."""
     from phaze.runtimes.given import GivenRun
     from phaze.spec.models import load_transformer
     from phaze.spec.systems import load_cluster
@@ -261,7 +261,7 @@ def compare(
 
 
 def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
-    """Run from flags or a configuration. A torchtitan configuration does not name the model: the plan's is
+    """Compare the plan with a run given by flags or a configuration. For torchtitan, the plan's model is
     used.
     """
     from phaze.plan.layouts.comparison import Comparison
@@ -285,7 +285,7 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
 
 
 def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
-    """Run from a row of a table; open fields take the fastest choice that fits."""
+    """Compare the plan with the run in a table row; unspecified fields use the fastest choice that fits."""
     from phaze.plan.layouts.comparison import Comparison, recipe_of_run
     from phaze.plan.machines import load_machine
     from phaze.validate.table import predict_rows, settled
@@ -305,7 +305,7 @@ def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
 
 
 def _row(file: Path, row: int | None) -> RunRow:
-    """Selected row; PhazeError if several match."""
+    """Row selected by --row; PhazeError if it does not exist, or if --row is needed but missing."""
     from phaze.validate.rows import read_rows
 
     rows = read_rows(file)[1]

@@ -30,7 +30,7 @@ def export(
 
 
 def export_table(path: Path, form: str) -> str:
-    """Any table of phaze as CSV (infinity is `inf`) or JSON (a list of rows, infinity is null)."""
+    """Convert a table to CSV (infinity becomes `inf`) or JSON (a list of rows; infinity becomes null)."""
     from phaze.tables.layouts import read_any
 
     if form not in list(Format):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NameArgument = Annotated[str, typer.Argument(metavar="TEXT", help="List only rows that contain this text.")]
 CLAUSE = re.compile(r"; |: |\.(?:\s+(?=[A-Z])|$)")
-"""End of the part of a comment that says what a file describes."""
+"""Pattern that ends the first clause of a file's leading comment."""
 SOURCE = Titled("source", "source", wraps=True)
 
 
@@ -43,7 +43,7 @@ def _files(folder: str) -> Iterator[Path]:
 
 
 def _source(path: Path) -> str:
-    """What a file describes and where that is published, by its first comment."""
+    """First clause of a file's leading comment: what the file describes, and where it was published."""
     words = []
     with path.open(encoding="utf-8") as lines:
         for line in lines:
@@ -120,7 +120,7 @@ def _systems() -> Iterator[Row]:
 
 
 def _levels(value: object) -> str:
-    """Network levels, the innermost first."""
+    """Format network levels, innermost first."""
     assert isinstance(value, list)
     return ", ".join(
         f"{one['devices']:,} at {digits(one['bandwidth_bytes_per_s'] / 1e9)} GB/s" for one in value
@@ -166,7 +166,7 @@ def _trillions(value: object) -> str:
 
 
 def stacks(text: NameArgument = "", as_json: JsonOption = False) -> None:
-    """List the software stacks with what overlaps, their recipes and sources."""
+    """List the software stacks with their overlap, recipes and sources."""
     columns = [
         Titled("stack", "stack"), Titled("overlap", "overlaps", _joined, wraps=True),
         counts("recipes", "recipes"), SOURCE,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class InstantiationOption(StrEnum):
-    """Parts of a stage's time that a search counts, or how they are chosen."""
+    """Communication that a mapping search counts in the stage time, or how it is chosen."""
 
     P2P = "p2p"
     ALLREDUCE = "allreduce"
@@ -35,7 +35,7 @@ class InstantiationOption(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MapOptions(options.StudyPlanOptions):
-    """Stages, network, and search settings."""
+    """Options of `phaze map`: stages, network and search settings."""
 
     context: typer.Context
     stages: Annotated[
@@ -156,7 +156,7 @@ def map_stages(asked: MapOptions) -> None:
 
 
 def _reads(stages: Path, topology: str | None, *, is_plan: bool) -> list[Path]:
-    """Input files."""
+    """Input files of the command."""
     files = [stages, *([] if topology is None else [_topology_path(topology)])]
     if is_plan:
         from phaze.plan.single import stages_beside
@@ -183,7 +183,7 @@ def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _MapTask:
-    """Files, network and settings of one mapping."""
+    """Inputs of one mapping: the file with stages or plans, the network, the settings and the deadline."""
 
     source: Path
     topology: str
@@ -264,7 +264,7 @@ def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
 
 
 def _topology_path(topology: str) -> Path:
-    """File of a topology, by name or path."""
+    """Path of a topology file, given its name or path."""
     from phaze.spec.files import FOLDER, named_file
 
     path = Path(topology)
@@ -272,7 +272,7 @@ def _topology_path(topology: str) -> Path:
 
 
 def _summary(found: StoredMapping) -> str:
-    """Summary of a mapping."""
+    """Text summary of a mapping."""
     proof = "proven optimal" if found.proven else f"no mapping below {found.bound_s:.6g} s"
     batches = {} if found.plan is None else {one.name: one.simulated_s for one in found.plan.times}
     steps = {} if found.ranks is None else {one.name: one.time_s for one in found.ranks.times}
@@ -327,7 +327,7 @@ def _batch(simulated_s: float | None) -> str:
 
 
 def _proof(one: StoredSearch) -> str:
-    """Best proven lower bound on the bottleneck stage time of a method."""
+    """A method's longest stage time and its proven lower bound, as text; empty if it has no time."""
     if one.objective_s is None:
         return ""
     known = "proven optimal" if one.proven else f"none below {one.bound_s:.6g} s"

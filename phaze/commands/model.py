@@ -43,18 +43,18 @@ SystemOption = Annotated[
 
 
 class BlockAnswer(TypedDict):
-    """One kind of block of a model."""
+    """One kind of block in a model: number of layers, parameters and FLOPs."""
 
     kind: str
     layers: int
     parameters: int
     active_parameters: int
     forward_flops: float
-    """FLOPs per token."""
+    """Forward FLOPs per token."""
 
 
 class ModelAnswer(TypedDict):
-    """Description of a model."""
+    """Answer of `phaze model`: parameters, FLOPs per token, blocks and stored bytes."""
 
     model: str
     layers: int
@@ -153,7 +153,7 @@ def _kind(model: Model, kind: str, sequence: int) -> BlockAnswer:
 
 
 def in_words(answer: ModelAnswer) -> str:
-    """Description as tables."""
+    """Model description, formatted as text tables."""
     whole, active = answer["parameters_by_group"], answer["active_parameters_by_group"]
     head = (
         f"{answer['model']}: {answer['parameters'] / 1e9:.4g}e9 parameters in {answer['layers']} "

@@ -20,7 +20,7 @@ from phaze.spec import names
 
 Asked = TypeVar("Asked")
 MOST = 2**31
-"""Largest whole number of samples or tokens."""
+"""Largest accepted number of samples or tokens."""
 
 
 class RuntimeOption(StrEnum):
@@ -39,14 +39,14 @@ class RuntimeOption(StrEnum):
 
 
 class Backward(StrEnum):
-    """Forms of the backward pass."""
+    """Backward pass of an operator: one operator for all gradients (paired), or one per gradient (split)."""
 
     PAIRED = "paired"
     SPLIT = "split"
 
 
 def known_model(name: str | None) -> str | None:
-    """Name of a model, unchanged; PhazeError if it is unknown, raised before slow imports."""
+    """Check a model's name and return it unchanged; PhazeError if unknown, before slow imports."""
     from phaze.spec.files import model_path
 
     if name is not None:
@@ -55,14 +55,14 @@ def known_model(name: str | None) -> str | None:
 
 
 def known_system(name: str | None) -> str | None:
-    """Name of a system as its file spells it; PhazeError if it is unknown."""
+    """Check a system's name and return it in the spelling of its file; PhazeError if unknown."""
     from phaze.spec.files import is_path, system_path
 
     return name if name is None or is_path(name) else system_path(name).stem
 
 
 def known_stack(name: str | None) -> str | None:
-    """Name of a software stack, unchanged; PhazeError if it is unknown."""
+    """Check a software stack's name and return it unchanged; PhazeError if unknown."""
     from phaze.spec.files import stack_path
 
     if name is not None:
@@ -89,12 +89,12 @@ def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None
 
 
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
-"""Decimal suffixes of numbers, in any case; b is a billion."""
+"""Decimal suffixes of numbers, case-insensitive; b is a billion."""
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)", re.IGNORECASE)
 
 
 def amount(text: str | float) -> float:
-    """Number from a text such as 15T or 4e6; BadParameter if malformed."""
+    """Parse a number such as 15T or 4e6; BadParameter if malformed."""
     if found := _AMOUNT.fullmatch(str(text)):
         return float(Decimal(found[1]) * SUFFIXES[found[2].lower()])
     try:
@@ -106,7 +106,7 @@ def amount(text: str | float) -> float:
 
 
 def count(text: str | int) -> int:
-    """Whole number from a text such as 4M; BadParameter if malformed."""
+    """Parse a whole number such as 4M; BadParameter if malformed."""
     value = amount(text)
     if not (value.is_integer() and 1 <= value <= MOST):
         raise typer.BadParameter(
@@ -117,21 +117,21 @@ def count(text: str | int) -> int:
 
 
 def compute(text: str) -> str:
-    """Compute precision, by any of its names; BadParameter if unknown."""
+    """Canonical name of a compute precision; BadParameter if unknown."""
     from phaze.layout import compute_of
 
     return _read(compute_of, text)
 
 
 def load(text: str) -> str:
-    """Expert load; BadParameter if malformed."""
+    """Parse an expert load, such as balanced or power_law_x; BadParameter if malformed."""
     from phaze.layout import load_of
 
     return _read(load_of, text)
 
 
 def _read(read: Callable[[str], str], text: str) -> str:
-    """Parsed text; BadParameter with the parser's message without its first word."""
+    """Parse a text; a parser's PhazeError becomes BadParameter, without the first word of its message."""
     try:
         return read(text)
     except PhazeError as error:
@@ -139,7 +139,7 @@ def _read(read: Callable[[str], str], text: str) -> str:
 
 
 def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None, sequence: int) -> int | None:
-    """Samples of a batch that is given in samples or in tokens, rounded down to whole samples.
+    """Batch size in samples, given in samples or in tokens (rounded down to whole samples).
 
     None if neither is given; PhazeError if both are, or if the tokens are fewer than one sample.
     """
@@ -160,7 +160,7 @@ def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None,
 def grown(
     verb: str, gpus: str | None, system: str | None, devices: int | None
 ) -> tuple[str | None, int | None]:
-    """System and number of devices, both optional; --gpus gives both."""
+    """System and number of devices, from --gpus or from the separate options; both may be None."""
     if gpus is None:
         return system, devices
     named, number = cluster(verb, gpus, system, None if devices is None else str(devices))
@@ -267,7 +267,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadOptions:
-    """Model, TMP widths and microbatches for a stage of the study."""
+    """Options for the workload of a study stage: model, TMP widths and microbatches."""
 
     model: ModelOption
     sequence: SequenceOption = None
@@ -279,7 +279,7 @@ class WorkloadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureOptions:
-    """Architecture, system and bandwidth."""
+    """Options for the accelerator: architecture, system and bandwidth."""
 
     architecture: ArchitectureOption = "tpu-v4-as-built"
     system: SystemOption = "tpu-v4-pod"
@@ -288,7 +288,7 @@ class ArchitectureOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlanOptions:
-    """Selection of one plan of a study."""
+    """Options that select one plan of a study."""
 
     model: Annotated[str | None, typer.Option("--model", "-m", help="Workload whose plan to use.")] = None
     architecture: Annotated[
@@ -301,19 +301,19 @@ class StudyPlanOptions:
 
     @property
     def choice(self) -> tuple[str | None, str | None, float | None, str | None]:
-        """Values in the order of `PlanFilter`; None for options not given."""
+        """Option values in the field order of `PlanFilter`; None for options not given."""
         return self.model, self.architecture, self.hbm_gib, self.planner
 
 
 def flags(noun: type) -> dict[str, str]:
-    """Option names of a dataclass by field name."""
+    """Option name of every field of a dataclass, by field name."""
     return {name: f"--{name.replace('_', '-')}" for name in (one.name for one in fields(noun))}
 
 
 def takes(
     noun: type[Asked], described: Mapping[str, object] = MappingProxyType({})
 ) -> Callable[[Callable[[Asked], None]], Callable[..., None]]:
-    """Decorator for functions of a dataclass: the fields become arguments and options of a command.
+    """Decorator: turn a function of a dataclass into a command whose arguments and options are its fields.
 
     `described` has the options of fields whose types do not have one. In help, options of a class precede
     those of its base classes.
@@ -348,7 +348,7 @@ def is_given(context: typer.Context, name: str) -> bool:
 
 
 def refuse_unless_positive(verb: str, **values: float | None) -> None:
-    """Raise PhazeError for a given option that is not a finite number above 0."""
+    """Raise PhazeError for any given option that is not a finite number above 0."""
     for name, value in values.items():
         if value is not None and not 0 < value < math.inf:
             raise PhazeError(
@@ -364,7 +364,7 @@ def refuse(context: typer.Context, names: Mapping[str, str], message: str) -> No
 
 
 def set_fields(text: str | None) -> dict[str, object]:
-    """Fields and values of `--set`: whole numbers, true, false or strings; PhazeError if malformed."""
+    """Parse `--set` into fields with whole numbers, true, false or strings; PhazeError if malformed."""
     from phaze.spec.plain import short
 
     found: dict[str, object] = {}

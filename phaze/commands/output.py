@@ -1,4 +1,4 @@
-"""Output of answers: to a file, written whole or not at all, or to the terminal."""
+"""Write results to a file, whole or not at all, or print them; show progress on the terminal."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def ended_at_once() -> Iterator[None]:
 
 @contextmanager
 def telling(verb: str) -> Iterator[None]:
-    """Show progress on standard error: a line that changes on a terminal, elsewhere one every ten seconds."""
+    """Show progress on standard error: one live line on a terminal, else a new line every ten seconds."""
     from phaze.base.progress import heard
 
     if not is_rich(sys.stderr):

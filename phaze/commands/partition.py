@@ -1,4 +1,4 @@
-"""Cut the operators of a model into the stages of a pipeline."""
+"""Partition a model's operators into pipeline stages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 _Other = tuple[str, dict[str, object], str]
-"""Result of another planner: its name, a row and a line."""
+"""Result of a baseline planner: its name, its JSON row and its line of text."""
 SYSTEM = "titan-v-ethernet"
-"""Default system, whose device runs the model: the one of the Parmesan paper."""
+"""Default system, whose device runs the model: the system of the Parmesan paper."""
 
 
 class FlowOption(StrEnum):
-    """Partitioning flows."""
+    """Partitioning flows: in full, or only the paper's steps."""
 
     FULL = "full"
     PAPER = "paper"
@@ -36,7 +36,7 @@ class FlowOption(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FlowOptions:
-    """Model of the device and the links, and the flow that cuts the graph."""
+    """Options for the device, the links and the partitioning flow."""
 
     hyper_operators: Annotated[
         int | None,
@@ -105,7 +105,7 @@ class FlowOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionOptions(FlowOptions):
-    """Graph, stages and devices of a partition."""
+    """Options of `phaze partition`: operator graph, number of stages, and devices."""
 
     graph: Annotated[
         str,
@@ -166,17 +166,17 @@ def partition(asked: PartitionOptions) -> None:
 
 @dataclass(frozen=True)
 class _Subject:
-    """Graph to cut into stages."""
+    """Operator graph to partition into stages, with its name and microbatch."""
 
     operators: OperatorGraph
     name: str
     microbatch: int
     hyper_operators: int | None = None
-    """Default K of the model."""
+    """The model's default number of operator clusters, K."""
 
 
 def _subject(graph: str, microbatch: int | None, system: str | None, sequence: int | None) -> _Subject:
-    """Operators from a file, or of a model on the device of a system."""
+    """Operator graph, read from a file or profiled for a model on a system's device."""
     if _holds_operators(graph):
         _refuse_for_files(microbatch, system, sequence)
         return _read(graph)
@@ -190,7 +190,7 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
 
 
 def _holds_operators(graph: str) -> bool:
-    """True if the file contains operators, not a model or a Hugging Face configuration."""
+    """True if the file contains an operator graph, not a model or a Hugging Face configuration."""
     from phaze.spec.huggingface import describes_model
     from phaze.spec.plain import read_json
 
@@ -256,7 +256,7 @@ def _as_text(found: list[ShapeResult], others: list[_Other], samples: int) -> st
 
 
 def _baselines(graph: OperatorGraph, terms: PartitionTerms, best: ShapeResult) -> list[_Other]:
-    """Results of other planners for the best configuration."""
+    """Results of the baseline planners for the best configuration."""
     from phaze.partition.planners import compare_baselines
 
     found = []

@@ -1,4 +1,4 @@
-"""Place a model on a cluster, or plan an instance file with the planner of its authors."""
+"""Place a model on a cluster, or plan an instance file of Phaze's or Piper's planner."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 SAMPLES = 4096
-"""Default batch."""
+"""Default global batch, in samples."""
 
 
 class PlannerOption(StrEnum):
-    """Planners of instance files."""
+    """Planners for instance files."""
 
     PHAZE = "phaze"
     PIPER = "piper"
@@ -54,12 +54,12 @@ PIPER = {
         min=1,
     ),
 }
-"""Options of `PiperChoices`."""
+"""Command-line options for the fields of `PiperChoices`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(options.ArchitectureOptions):
-    """Training and cluster of a model."""
+    """Options for the training and the cluster of a model."""
 
     gpus: options.GpusOption = None
     global_batch: Annotated[
@@ -99,7 +99,7 @@ class ModelOptions(options.ArchitectureOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions(ModelOptions, PiperChoices):
-    """Model or instance, and its planner."""
+    """Options of `phaze place`: a model or an instance file, and its planner."""
 
     context: typer.Context
     instance: Annotated[
@@ -182,7 +182,7 @@ def _place_model(asked: PlaceOptions) -> None:
 
 
 def _batch(asked: PlaceOptions) -> int:
-    """Samples of a batch that is given in samples or in tokens."""
+    """Batch size in samples, from --global-batch, --batch-tokens or the default."""
     if asked.batch_tokens is None or asked.global_batch is not None:
         return options.batch_samples("place", asked.global_batch, asked.batch_tokens, 1) or SAMPLES
     from phaze.spec.models import load_model_named
@@ -192,7 +192,7 @@ def _batch(asked: PlaceOptions) -> int:
 
 
 def _cluster(asked: PlaceOptions) -> dict[str, Any]:
-    """System, number of devices and architecture from --gpus, as fields to replace.
+    """Option fields that --gpus replaces: system, number of devices and architecture.
 
     The system's device is the architecture unless --architecture is given.
     """

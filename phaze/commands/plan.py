@@ -32,11 +32,11 @@ BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 MOST_DEVICES = 2**24
 WORDS = {"true": 1, "false": 0}
 CLEARLY = 0.05
-"""Minimum gain of a better plan over the last reported one, as a share of the step, for it to be reported."""
+"""Minimum relative gain over the last reported plan for a better plan to be reported."""
 
 
 class RankOption(StrEnum):
-    """Time that ranks layouts."""
+    """Time by which layouts are ranked."""
 
     PRUDENT = "prudent"
     EXPECTED = "expected"
@@ -44,7 +44,7 @@ class RankOption(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SizeOptions:
-    """Batch, devices and sequence of the training job."""
+    """Options for the size of the training job: batch, devices and sequence."""
 
     global_batch: Annotated[
         int | None,
@@ -65,7 +65,7 @@ class SizeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutSearchOptions:
-    """Precision and runtime of the training, and the plans to consider."""
+    """Options for precision and runtime, and for the layouts to search."""
 
     precision: Annotated[
         str,
@@ -128,7 +128,7 @@ class LayoutSearchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The whole training run."""
+    """Options for the whole training run: tokens, price, deadline and failures."""
 
     tokens: Annotated[
         float | None,
@@ -161,7 +161,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """Parts of the answer, and its files."""
+    """Options for the parts of the answer and the output files."""
 
     planners: Annotated[
         bool,
@@ -190,7 +190,7 @@ class AnswerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(SizeOptions, LayoutSearchOptions, RunOptions, AnswerOptions):
-    """Model, cluster, search and output of a plan."""
+    """Options of `phaze plan`: model, cluster, search and output."""
 
     model: options.ModelArgument
     gpus: options.GpusOption = None
@@ -233,7 +233,7 @@ def plan(asked: PlanOptions) -> None:
 
 
 def _run(asked: RunOptions) -> AskedRun | None:
-    """Training run to plan for; None without --tokens."""
+    """Training run to plan for, from the options; None without --tokens."""
     names = ("price", "days", "mtbf", "checkpoint", "restart")
     rest = {name: getattr(asked, name) for name in names}
     options.refuse_unless_positive("plan", tokens=asked.tokens, **rest)
@@ -254,14 +254,14 @@ def _run(asked: RunOptions) -> AskedRun | None:
 
 
 def _samples(sequence: int, devices: int) -> int:
-    """Default batch in samples, with as many tokens as Llama 3: 4 Mi, and 16 Mi on 16,384 devices (Dubey et
+    """Default batch in samples; its tokens follow Llama 3: 4 Mi, and 16 Mi on 16,384 devices (Dubey et
     al. 2024, Section 3.4.1 and Table 4).
     """
     return max(max(BATCH_TOKENS, DEVICE_TOKENS * devices) // sequence, 1)
 
 
 def _defaults(question: AskedPlan, asked: PlanOptions) -> str:
-    """Line that names the default options with their values."""
+    """Line that lists the default values used, as options."""
     said = [] if asked.sequence is not None else [f"--sequence {question.sequence}"]
     if asked.global_batch is None:
         tokens, given = question.global_batch * question.sequence, asked.batch_tokens
@@ -271,7 +271,7 @@ def _defaults(question: AskedPlan, asked: PlanOptions) -> str:
 
 
 def _fields(option: str, text: str | None) -> dict[str, int | str]:
-    """Fields and values of a layout; PhazeError for an unknown field."""
+    """Parse layout fields such as tp=8,pp=16; PhazeError for an unknown field."""
     if text is None:
         return {}
     from phaze.base.nearest import did_you_mean
@@ -301,7 +301,7 @@ def _numbers(devices: str) -> list[int]:
 
 
 def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[AskedPlan]:
-    """One question per number of devices; PhazeError for invalid options, before slow work."""
+    """One planning request per number of devices; PhazeError for invalid options, before slow work."""
     fixed = _fields("--fix", asked.fix)
     from phaze.spec.models import (
         load_transformer,
@@ -335,7 +335,7 @@ def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[Ask
 
 
 def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
-    """Raise PhazeError if the product of the fixed widths does not divide the devices."""
+    """Raise PhazeError if the product of the fixed widths does not divide the number of devices."""
     from phaze.layout import DEVICE_AXES
 
     widths = {name: int(fixed[name]) for name in DEVICE_AXES if isinstance(fixed.get(name), int)}
@@ -349,7 +349,7 @@ def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
 def _answers(
     asked: list[AskedPlan], gap: float, top: int, run: AskedRun | None, unlike: Mapping[str, int | str]
 ) -> list[TrainingPlan | UnfitPlan]:
-    """Answers to all questions; with a training run, the best answer is marked."""
+    """Answers to all planning requests; with a training run, the best answer is marked."""
     found = [_answer(one, gap, top, run, unlike) for one in asked]
     if run is None or len(found) == 1:
         return found
@@ -361,7 +361,7 @@ def _answers(
 def _answer(
     asked: AskedPlan, gap: float, top: int, run: AskedRun | None, unlike: Mapping[str, int | str]
 ) -> TrainingPlan | UnfitPlan:
-    """Answer to one question, with its evidence, training run and explanation."""
+    """Answer to one planning request, with its evidence, training run and explanation."""
     begun = monotonic()
     from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.training_run import training_run
@@ -397,7 +397,7 @@ def _fewest(asked: AskedPlan) -> FewestNodes:
 
 
 def _with_planners(found: TrainingPlan | UnfitPlan) -> TrainingPlan | UnfitPlan:
-    """Answer extended by the plans of Phaze's and Piper's planners."""
+    """Add the plans of Phaze's and Piper's planners to an answer."""
     if found.format == "phaze-no-plan":
         return found
     from phaze.plan.layouts.answer import question_of
@@ -456,7 +456,7 @@ def _write(found: TrainingPlan | UnfitPlan, out: Path | None) -> None:
 def _write_page(
     found: list[TrainingPlan | UnfitPlan], page: Path | None, runtime: RuntimeOption | None
 ) -> None:
-    """Write the page of an answer."""
+    """Write the HTML page of the answers, unless there is no plan."""
     if page is None:
         return
     if all(one.format == "phaze-no-plan" for one in found):
@@ -471,7 +471,7 @@ def _write_page(
 
 
 def settings_for(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
-    """Settings of the runtime that will train, or the reason why there are none."""
+    """Settings for the runtime that will train, or the reason why they cannot be written."""
     from phaze.commands.emit import emitted
     from phaze.runtimes.maxtext import axes_of
     from phaze.runtimes.recipe import Recipe

@@ -16,7 +16,7 @@ SUMS = ("latency_all_s", "energy_all_j", "flops", "hbm_all_bytes")
 
 @dataclass(frozen=True)
 class Peaks:
-    """Peaks of an accelerator on all cores, per second."""
+    """Peak rates of an accelerator per second, summed over all cores."""
 
     tensor_flops: float
     vector_flops: float
@@ -24,7 +24,7 @@ class Peaks:
 
     @classmethod
     def of(cls, chip: pd.Series, hardware: Hardware) -> Peaks:
-        """Peaks of a row of table architectures; a lane makes one FLOP in a cycle."""
+        """Peak rates of a row of table `architectures`; a vector lane performs one FLOP per cycle."""
         return cls(
             2.0 * chip["num_tc"] * chip["pe_x"] * chip["pe_y"] * hardware.clock_hz,
             1.0 * chip["num_vc"] * chip["pe_vc"] * hardware.clock_hz,
@@ -33,7 +33,7 @@ class Peaks:
 
 
 def on_roofline(operators: pd.DataFrame, peaks: Peaks) -> pd.DataFrame:
-    """Operators with their FLOPs, the higher roof, and the share of it that they reach on all cores.
+    """Add to each operator its FLOPs, its binding roof, and the share of that roof it reaches on all cores.
 
     The roof is the longer of two times: of the FLOPs at the peak of their cores (compute), and of the HBM
     traffic at the peak bandwidth (memory). Collectives have no roof: it is empty, and the share is missing.
@@ -52,7 +52,7 @@ def on_roofline(operators: pd.DataFrame, peaks: Peaks) -> pd.DataFrame:
 
 
 def totals(operators: pd.DataFrame) -> pd.DataFrame:
-    """Sums of each distinct layer and pass over its equal layers, and of the whole model (`all`).
+    """Totals of each distinct layer and pass over all identical layers, and of the whole model (`all`).
 
     Operators run one after another on all cores; a microbatch passes all layers.
     """

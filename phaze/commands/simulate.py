@@ -23,14 +23,14 @@ _OF_PLANS = {
     "picture": "--picture",
     "as_json": "--json",
 }
-"""Options that do not apply to runs, by field."""
+"""Options, by field, that apply to plans but not to --runs."""
 _OF_STUDIES = {**options.flags(options.StudyPlanOptions), "gpus": "--gpus", "system": "--system"}
-"""Options that do not apply to a plan of `phaze plan`, by field."""
+"""Options, by field, that do not apply to a plan written by `phaze plan`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(options.StudyPlanOptions):
-    """Plan or runs, cluster, and output files."""
+    """Options of `phaze simulate`: plan or runs, cluster, and output files."""
 
     context: typer.Context
     placement: Annotated[

@@ -44,12 +44,12 @@ def extract(asked: options.WorkloadOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class OnArchitecture(options.WorkloadOptions, options.ArchitectureOptions):
-    """Model on an architecture."""
+    """Options for a model on an architecture."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateOptions(OnArchitecture):
-    """Model on an architecture, and the order of its operators."""
+    """Options of `phaze estimate`: a model on an architecture, and the sort column."""
 
     sort: Annotated[
         str | None,
@@ -88,7 +88,7 @@ def estimate(asked: EstimateOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOptions(OnArchitecture):
-    """Model on an architecture, and the table to print."""
+    """Options of `phaze schedule`: a model on an architecture, and the table to print."""
 
     operators: Annotated[bool, typer.Option(help="Print every operator instead of layers.")] = False
 
@@ -125,7 +125,7 @@ def _sorted(frame: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _rooflines(frame: pd.DataFrame) -> list[str]:
-    """Higher roof and reached share of each operator, such as memory 97%; a dash without a roof."""
+    """Binding roof of each operator and the share reached, such as memory 97%; a dash without a roof."""
     return [
         f"{roof} {share:.0%}" if roof else UNKNOWN
         for roof, share in zip(frame["roof"], frame["roof_share"], strict=True)
@@ -133,14 +133,14 @@ def _rooflines(frame: pd.DataFrame) -> list[str]:
 
 
 def _print_frame(frame: pd.DataFrame, columns: Sequence[Titled]) -> None:
-    """Print a table; TMP width and microbatch have columns only if there are several."""
+    """Print a table, with columns for TMP width and microbatch only if their values differ."""
     several = {key for key in ("tensor", "microbatch") if frame[key].nunique() > 1}
     widths = [one for one in WIDTHS if one.key in several]
     print_rows(rows_of(frame), [*widths, *columns])
 
 
 def _parts(value: object) -> str:
-    """Name of a fused operator with spaces, at which it can continue on the next line."""
+    """Name of a fused operator, with spaces around each + so that it can wrap."""
     return str(value).replace("+", " + ")
 
 
@@ -175,7 +175,7 @@ SCHEDULE = (
 
 
 def _read(asked: options.WorkloadOptions) -> Subject:
-    """Model with all requested TMP widths and microbatches."""
+    """Operators of the model for all requested TMP widths and microbatches."""
     from phaze.commands.answers import read_subject
 
     tell_sequence(asked.model, asked.sequence)

@@ -1,4 +1,4 @@
-"""Write a study of one's own, and show a study's progress: finished jobs, stale ones, time left."""
+"""Create a custom study, or show a study's progress: finished and stale jobs, time left."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REASONS = {
 }
 """Snakemake's reasons for running a job again, in plain words."""
 COMPARED = ("tpu-v4-as-built", "tpu-v4")
-"""Accelerators of every study: what was built, and the Phaze paper's model of it, which limits the area."""
+"""Accelerators in every study: TPU v4 as built, and the Phaze paper's model of it, which limits the area."""
 WIDTHS = (1, 2, 4, 8)
 TEMPLATE = """\
 # yaml-language-server: $schema={schema}
@@ -83,13 +83,13 @@ measured: {{sources: []}}  # no comparison of predictions with measured runs
 
 @dataclass(frozen=True)
 class File:
-    """A file of the study, as Snakemake sees it."""
+    """Output file of the study, as listed by `snakemake --summary`."""
 
     rule: str
     log: str
-    """Log of the job that made it, '-' if there is none."""
+    """Log of the job that wrote the file; '-' if there is none."""
     reason: str
-    """Reason to run it again; empty if it is up to date."""
+    """Reason to write the file again; empty if it is up to date."""
 
     @property
     def benchmark(self) -> str:
@@ -99,16 +99,16 @@ class File:
 
 @dataclass(frozen=True)
 class RuleProgress:
-    """Jobs of one rule."""
+    """Progress of one Snakemake rule: finished and remaining jobs."""
 
     rule: str
     done: int
     left: int
-    """Jobs to run."""
+    """Number of jobs still to run."""
     reasons: tuple[str, ...]
-    """Reasons to run them."""
+    """Reasons to run the remaining jobs."""
     job_s: float | None
-    """Mean measured time of its jobs; None if none was measured."""
+    """Mean measured time of the rule's jobs, in seconds; None if none was measured."""
 
 
 def status(
@@ -163,7 +163,7 @@ def in_words(seconds: float) -> str:
 
 
 def study_status(folder: Path, configfile: Path | None) -> list[RuleProgress]:
-    """Rules of a study in workflow order, as Snakemake sees them from a folder.
+    """Progress of every rule of a study that runs in a folder, in workflow order.
 
     Raises PhazeError with Snakemake's message if the study cannot be planned.
     """
@@ -192,7 +192,7 @@ def _ask(folder: Path, configfile: Path | None, *arguments: str) -> str:
 
 
 def read_summary(text: str) -> list[File]:
-    """Files listed by `snakemake --summary`."""
+    """Parse the files listed by `snakemake --summary`."""
     return [
         File(row["rule"], row["log-file(s)"], "" if row["plan"] == "no update" else _reason(row["status"]))
         for row in csv.DictReader(text.splitlines(), delimiter="\t")
@@ -204,14 +204,14 @@ def _reason(status: str) -> str:
 
 
 def read_counts(text: str) -> dict[str, int]:
-    """Jobs of every rule in a dry run; empty if no job is left."""
+    """Parse the number of jobs per rule from a dry run; empty if no job is left."""
     _, _, table = text.partition("Job stats:\n")
     lines = (line.split() for line in table.partition("\n\n")[0].splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
 
 
 def stages_of(files: list[File], left: dict[str, int], folder: Path) -> list[RuleProgress]:
-    """Finished and remaining jobs of every rule, in the order in which they run."""
+    """Finished and remaining jobs of every rule, in workflow order."""
     order = {rule: i for i, rule in enumerate(_rules())}
     rules = sorted({file.rule for file in files}, key=lambda rule: (order.get(rule, len(order)), rule))
     return [
@@ -241,7 +241,7 @@ def _stage(files: list[File], left: int, folder: Path) -> RuleProgress:
 
 
 def _seconds(benchmark: Path) -> float | None:
-    """Time of a job as Snakemake measured it; None without a measurement."""
+    """Time of a job as measured by Snakemake, in seconds; None if it was not measured."""
     try:
         with benchmark.open(encoding="utf-8") as file:
             return float(next(csv.DictReader(file, delimiter="\t"))["s"])
@@ -250,7 +250,7 @@ def _seconds(benchmark: Path) -> float | None:
 
 
 def seconds_left(stages: list[RuleProgress]) -> float | None:
-    """Seconds left, with the mean job time for rules that never ran. None if no job ran."""
+    """Estimated work left, in seconds; rules that never ran get the mean job time. None if no job ran."""
     known = [stage.job_s for stage in stages if stage.job_s is not None]
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""Tables: of rich on a terminal, in plain columns elsewhere."""
+"""Print tables: formatted by rich on a terminal, in plain columns elsewhere."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
 Row = Mapping[str, object]
 UNKNOWN = "–"
 NARROW = 80
-"""Columns of a terminal below which also names and numbers wrap."""
+"""Terminal width, in columns, below which names and numbers wrap too."""
 LEAST = 10
-"""Columns of a terminal that text which wraps has at least, with the space before it."""
+"""Minimum width of a text column that wraps, including the space before it."""
 WIDE = 10_000
-"""Columns of a pipe, in which no line is wrapped."""
+"""Line width for pipes, so large that no line wraps."""
 
 
 def number(value: object) -> str:
-    """Number with three digits, or with all of a whole number."""
+    """Format a number with three digits; whole numbers keep all digits."""
     return f"{value:,}" if isinstance(value, int) else digits(float(str(value)))
 
 
 @dataclass(frozen=True)
 class Titled:
-    """Column of a printed table."""
+    """Column of a printed table: its key, title and format."""
 
     key: str
-    """Key of its values in a row."""
+    """Key of the column's values in a row."""
     title: str
     words: Callable[[object], str] = str
-    """Text of a value."""
+    """Function that formats a value as text."""
     right: bool = False
-    """True for numbers."""
+    """True to align the column right, as for numbers."""
     wraps: bool = False
-    """True for text that may continue on the next line; all columns do where they would be cut otherwise."""
+    """True if the text may wrap; on a terminal that is too narrow, all columns wrap."""
 
     def cell(self, row: Row) -> str:
-        """Text of a row's value, a dash if it is unknown."""
+        """Formatted value of a row; a dash if it is unknown."""
         value = row[self.key]
         return UNKNOWN if value is None else printable(self.words(value))
 
@@ -58,7 +58,7 @@ def counts(key: str, title: str) -> Titled:
 
 
 def scaled(key: str, title: str, unit: float) -> Titled:
-    """Column of numbers in a unit, such as 1e-6 for microseconds."""
+    """Column of numbers divided by a unit, such as 1e-6 for microseconds."""
     return Titled(key, title, lambda value: digits(float(str(value)) / unit), right=True)
 
 
@@ -69,7 +69,7 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[Titled]) -> None:
-    """Print a table: fitted to the terminal, else one line for each row."""
+    """Print a table, fitted to the terminal; elsewhere with one line per row."""
     from rich.console import Console
 
     wide = Console(width=WIDE, color_system=None)
@@ -85,7 +85,7 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Titled]) -> None:
 
 
 def _table(rows: Sequence[Row], columns: Sequence[Titled], *, whole: bool) -> Table:
-    """Table of rich; if `whole`, only columns of text wrap."""
+    """Build a rich table; if `whole`, only columns with `wraps` wrap."""
     from rich.table import Table
     from rich.text import Text
 

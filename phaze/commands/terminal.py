@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 PANELS = {TyperGroup: 80, TyperCommand: 100}
-"""Columns of a terminal from which help has panels; in a narrower one they would cut names of options."""
+"""Minimum terminal width for help in panels; on narrower terminals panels would cut option names."""
 
 
 def is_rich(stream: TextIO) -> bool:
-    """True for a terminal that shows styles and boxes; NO_COLOR and TERM=dumb ask for plain text."""
+    """True if the stream is a terminal that shows styles; NO_COLOR and TERM=dumb request plain text."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return stream.isatty() and not plain
 
 
 def unescaped(stream: TextIO) -> TextIO:
-    """Stream that passes on escape sequences, for text whose words are printable already."""
+    """Stream that lets escape sequences through, for text that is already printable."""
     return stream.unescaped if isinstance(stream, EscapedStream) else stream
 
 
 def paragraphs(verb: Callable[..., Any]) -> str:
-    """Docstring of a verb with one line for each paragraph, which terminals wrap at their own width."""
+    """Docstring of a command with each paragraph on one line, so that the terminal wraps it."""
     return "\n\n".join(" ".join(text.split()) for text in (getdoc(verb) or "").split("\n\n"))
 
 
 _live: list[Live] = []
-"""Line that changes at the end of the terminal, if there is one."""
+"""Live progress line at the bottom of the terminal; empty if there is none."""
 
 
 def tell(text: str) -> None:
-    """Print a message on standard error, above the line that changes."""
+    """Print a message on standard error, above the live progress line."""
     if not _live:
         typer.echo(text, err=True)
         return
@@ -56,7 +56,7 @@ def tell(text: str) -> None:
 
 @contextmanager
 def live_line() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text in the last line of the terminal, which is empty in the end."""
+    """Yield a function that shows text in the last line of the terminal; the line is cleared at the end."""
     try:
         yield _show
     finally:
@@ -65,7 +65,7 @@ def live_line() -> Iterator[Callable[[str], None]]:
 
 
 def _show(text: str) -> None:
-    """Replace the text of the last line; the first call imports rich, which short commands do not need."""
+    """Replace the text of the live line; rich is imported here because short commands do not need it."""
     from rich.console import Console
     from rich.live import Live
     from rich.spinner import Spinner
@@ -86,7 +86,7 @@ def _show(text: str) -> None:
 
 @contextmanager
 def _styled(shown: TyperCommand | TyperGroup, least: int) -> Iterator[None]:
-    """Help in Typer's panels if they fit the terminal, else in lines that are wrapped to its width."""
+    """Context in which help uses Typer's panels if they fit the terminal, else plain wrapped lines."""
     panels = is_rich(sys.stdout) and get_terminal_size().columns >= least
     shown.rich_markup_mode = "rich" if panels else None
     with redirect_stdout(unescaped(sys.stdout)):
@@ -103,7 +103,7 @@ class Verb(TyperCommand):
 
 
 class Verbs(TyperGroup):
-    """All verbs, in groups also where help is plain text."""
+    """Group of all commands; the help groups them even in plain text."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """Write the help of the program."""

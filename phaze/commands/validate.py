@@ -28,14 +28,14 @@ SHOWN = {
     "groups": "{:.0f}", "group_correlation": "{:.2f}", "regret": "{:.1%}", "worst_regret": "{:.1%}",
     "prudent_regret": "{:.1%}",
 }  # fmt: skip
-"""Columns of the table for readers."""
+"""Columns of the printed table of sources, with their formats."""
 PART_SHOWN = {"rows": "{:.0f}", "answered": "{:.0f}", "median": "{:.1%}", "p90": "{:.1%}", "bias": "{:+.1%}"}
-"""Columns of the table of kernels."""
+"""Columns of the printed table of kernel errors, with their formats."""
 LEFT_OUT_SHOWN = {
     "rows": "{:.0f}", "median_error": "{:.1%}", "mean_error": "{:.1%}", "left_out_median": "{:.1%}",
     "left_out_mean": "{:.1%}",
 }  # fmt: skip
-"""Columns of the table of left-out sources."""
+"""Columns of the printed table of left-out sources, with their formats."""
 
 
 def validate(
@@ -124,7 +124,7 @@ def validate(
 
 
 def _parts_shown() -> str:
-    """Errors of all parts over the configuration's measured kernels, and the fit data of every constant."""
+    """Errors of every part of the price on measured kernels, and the sources of each fitted constant."""
     import pandas as pd
 
     from phaze.spec.measured import PublishedRuns
@@ -148,7 +148,7 @@ def _parts_shown() -> str:
 
 
 def _left_out(source: str, *, as_json: bool) -> str:
-    """Errors of sources with constants fitted to the other sources, as a table or JSON."""
+    """Errors of each source with constants fitted to the other sources, as a table or JSON."""
     from phaze.validate.study import left_out
 
     with telling("validate"):
@@ -159,7 +159,7 @@ def _left_out(source: str, *, as_json: bool) -> str:
 
 
 def _part(name: str, files: list[Path] | None, system: str | None, out: Path | None, *, as_json: bool) -> str:
-    """Errors of a part of the price over measured kernels, as a table or JSON."""
+    """Errors of one part of the price on measured kernels, as a table or JSON."""
     import pandas as pd
 
     from phaze.validate.parts.registry import kernel_files, part_named
@@ -186,7 +186,7 @@ def _refuse_unpredicted(runs: pd.DataFrame) -> None:
 
 
 def _as_json(scores: pd.DataFrame, groups: pd.DataFrame, simulated: Collection[str]) -> str:
-    """Scores of every source, each with its groups of layouts and the cost of each choice."""
+    """JSON with the scores of every source, its groups of layouts, and the cost of each choice."""
     from phaze.validate.scoreboard import rows_of
 
     found = json.loads(scores.to_json(orient="records", double_precision=15))
@@ -206,7 +206,7 @@ def _shown(scores: pd.DataFrame) -> str:
 
 
 def _formatted(table: pd.DataFrame, names: tuple[str, ...], shown: dict[str, str]) -> str:
-    """Table with names unchanged and numbers formatted."""
+    """Table as text, with formatted numbers and unchanged name columns."""
     columns = {
         name.replace("_", " "): ["–" if isnan(value) else form.format(value) for value in table[name]]
         for name, form in shown.items()

@@ -1,1 +1,1 @@
-"""Seconds, joules, bytes and square millimetres of operators and collectives."""
+"""Cost models of operators and collectives: time, energy, memory and chip area."""

@@ -20,18 +20,18 @@ from phaze.spec.system import Device
 from phaze.workload.primitives import Scores, ScoreSizes
 
 ARITHMETIC, TRAFFIC, START = range(3)
-"""Columns of `attention_s`."""
+"""Column indices in the result of `attention_s`."""
 UNKNOWN = AttentionKernel(
     forward=AttentionPass(share=0.61, fill=60.0), backward=AttentionPass(share=0.55, fill=60.0)
 )
-"""Kernel assumed for devices that name none: FlashAttention-2 on an A100."""
+"""Kernel assumed for devices that specify none: FlashAttention-2 on an A100."""
 BYTES = 2
-"""Bytes of an element of queries, keys, values and results."""
+"""Bytes per element of queries, keys, values and results."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shapes(ScoreSizes[Floats, Floats]):
-    """Attention kernels as arrays (R,)."""
+    """Shapes of attention kernels, as arrays (R,)."""
 
     @classmethod
     def of(cls, kernels: Sequence[Scores]) -> Shapes:
@@ -41,21 +41,21 @@ class Shapes(ScoreSizes[Floats, Floats]):
 
     @property
     def masked(self) -> Bools:
-        """True if a mask limits some queries to fewer keys than others (R,)."""
+        """True where a mask lets some queries attend to fewer keys than others, (R,)."""
         return self.mean < self.longest
 
     def widths(self, *, backward: bool) -> Floats:
-        """Multiply-accumulates per (query, key) pair (R,): two products forward, five backward."""
+        """Multiply-accumulates per (query, key) pair, (R,): two GEMMs forward, five backward."""
         return 3 * self.size + 2 * self.value_size if backward else self.size + self.value_size
 
     def nbytes(self, *, backward: bool) -> Floats:
-        """Bytes that cross HBM once (R,): queries, keys, values, results; backward also their gradients."""
+        """Minimum HBM bytes, (R,): queries, keys, values, results; backward also their gradients."""
         rows = self.queries * self.heads + self.keys * self.kv_heads
         return (2 if backward else 1) * BYTES * self.samples * rows * (self.size + self.value_size)
 
 
 def attention_passes_s(kernels: Sequence[Scores], speed: AttentionKernel, device: Device) -> Floats:
-    """Forward and backward time of the kernels in total, (2, 3), columns of `attention_s`.
+    """Total forward and backward time of attention kernels, (2, 3); columns as in `attention_s`.
 
     PhazeError for a kernel without a backward pass.
     """
@@ -70,7 +70,7 @@ def attention_passes_s(kernels: Sequence[Scores], speed: AttentionKernel, device
 
 
 def attention_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward: bool = False) -> Floats:
-    """Seconds of attention kernels (R, 3): arithmetic or HBM bound, extra HBM traffic, launch.
+    """Time of attention kernels in seconds, (R, 3): arithmetic or HBM bound, extra HBM traffic, launch.
 
     Full clock and full HBM bandwidth of the device are assumed.
     """
@@ -84,7 +84,7 @@ def attention_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backwar
 
 
 def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward: bool) -> Floats:
-    """Seconds until the last processor finishes its blocks (R,).
+    """Time until the last SM finishes its blocks, in seconds, (R,).
 
     A block also processes keys that the mask allows for only some of its queries: half a block for causal
     masks, one block at each end of a window.
@@ -102,7 +102,7 @@ def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward:
 
 
 def _share(shapes: Shapes, speed: AttentionPass) -> Floats:
-    """Fraction of peak inside a block (R,), by head dimension and mask."""
+    """Fraction of peak FLOP/s reached inside a block, (R,), given the head dimension and the mask."""
     known = sorted((speed.heads | {HEAD: speed.heads.get(HEAD, 1.0)}).items())
     sizes, shares = np.array(known, float).T
     by_size = speed.share * np.interp(shapes.size, sizes, shares)

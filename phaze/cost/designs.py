@@ -1,4 +1,4 @@
-"""Distinct core designs of a shard, the columns they depend on, and lookup of operator estimates."""
+"""Distinct core designs in a shard of the searched architectures, and lookup of their estimates."""
 
 from dataclasses import dataclass
 
@@ -16,12 +16,12 @@ DEPENDS_ON = {
     "vector": ["num_vc", *_LANES, *_BUFFER],
     "fused": ["num_tc", "num_vc", *_ARRAY, *_LANES, *_BUFFER],
 }
-"""Columns of table `architectures` on which the estimates of a core type depend."""
+"""Columns of table `architectures` that determine the estimates, by core type."""
 
 
 @dataclass(frozen=True)
 class Designs:
-    """Designs of one core type; arrays (D,)."""
+    """Distinct designs of one core type, as arrays (D,)."""
 
     ids: Ints
     tensor_cores: Ints
@@ -31,7 +31,7 @@ class Designs:
     rows: Ints
     columns: Ints
     lanes: Ints
-    """Lanes of a vector core."""
+    """Lanes per vector core."""
     l2_tc_bytes: Ints
     l2_vc_bytes: Ints
     glb_bytes: Ints
@@ -42,7 +42,7 @@ class Designs:
 
 
 def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
-    """Columns tensor_design, vector_design, fused_design: ids, unique over all three."""
+    """Columns `tensor_design`, `vector_design` and `fused_design`: design ids, unique across all three."""
     ids: dict[str, pd.Series] = {}
     first = 0
     for core, columns in DEPENDS_ON.items():
@@ -53,13 +53,13 @@ def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
-    """One row per architecture, with design ids that are unique across shards."""
+    """Drop duplicate architectures, and number their designs uniquely across shards."""
     chips = architectures.drop_duplicates("architecture").reset_index(drop=True)
     return chips.assign(**design_ids(chips))
 
 
 def designs_of(architectures: pd.DataFrame, core: str, *, paired: bool = False) -> Designs:
-    """Distinct designs of a core type in table architectures.
+    """Distinct designs of a core type in table `architectures`.
 
     If `paired`, operators on all cores use equally many tensor and vector cores.
     """
@@ -102,7 +102,7 @@ def gather_latencies(
 
 
 def designs_of_operators(cores: list[str], tensor: Ints, vector: Ints, fused: Ints) -> Ints:
-    """Design ids (A, n) of operators by core type; collectives reduce on the vector cores."""
+    """Design id of each operator on each architecture, (A, n); collectives reduce on vector cores."""
     by_core = {
         "tensor": tensor,
         "vector": vector,
@@ -116,7 +116,7 @@ def designs_of_operators(cores: list[str], tensor: Ints, vector: Ints, fused: In
 def operator_latencies(
     operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> tuple[Floats, Floats]:
-    """ℓ and ℓ̂ of each operator on each architecture, shape (A, n)."""
+    """Latency of each operator on each architecture, on one core (ℓ) and on all cores (ℓ̂), (A, n) each."""
     designs = designs_of_operators(
         list(operators["core"]),
         *(architectures[f"{core}_design"].to_numpy(np.int64) for core in ("tensor", "vector", "fused")),

@@ -1,4 +1,4 @@
-"""Time of expert matrix products and of whole mixture-of-experts feed-forward networks on one rank.
+"""Time of expert GEMMs and of whole mixture-of-experts feed-forward networks on one rank.
 
 A kernel distributes the tiles of all experts over the processors in waves. The rows of each expert are padded
 to whole tiles, so experts with few rows are slow. They also read all their weights for few rows and are then
@@ -20,11 +20,11 @@ from phaze.spec.system import Device
 TILE = 128
 """Rows and columns of an output tile (CUTLASS grouped GEMM; DeepGEMM, `get_best_config`)."""
 FILL = 64
-"""Overhead of starting a tile and storing its results, as additional steps along k."""
+"""Overhead per tile (start, storing results), expressed as additional steps along k."""
 HALF = 2
-"""Bytes of an element in half precision, in which results are written."""
+"""Bytes per element of results, which are written in half precision."""
 NEAREST: dict[Compute, Compute] = {"fp8-cs": "fp8", "mxfp8": "fp8", "fp8-block": "fp8"}
-"""Precision whose constants are used if a device has none for the requested one."""
+"""Substitute precision, for devices without constants for the requested precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +32,17 @@ class ExpertRows:
     """Dispatched tokens (rows) of a rank's experts, aggregated for the kernels; each field (R,)."""
 
     rows: Floats
-    """Rows of all experts."""
+    """Total number of rows over all experts."""
     tiles: Floats
-    """Tiles along the rows; the rows of each expert are padded to whole tiles."""
+    """Number of tiles along the rows; the rows of each expert are padded to whole tiles."""
     experts: Floats
-    """Experts with at least one row, whose weights are read."""
+    """Number of experts with at least one row; only their weights are read."""
     most: Floats
-    """Rows of the expert with the most rows."""
+    """Number of rows of the busiest expert."""
 
     @classmethod
     def of(cls, rows: Floats) -> ExpertRows:
-        """Aggregate rows by expert, (R, experts of the rank)."""
+        """Aggregate row counts by expert, (R, experts on the rank)."""
         return cls(
             rows.sum(axis=1), np.ceil(rows / TILE).sum(axis=1), (rows >= 1).sum(axis=1).astype(float),
             rows.max(axis=1),
@@ -54,7 +54,7 @@ class ExpertNetwork:
     """Dimensions of expert feed-forward networks; each field (R,)."""
 
     tokens: Floats
-    """Input tokens, equal to the output tokens after the weighted sum."""
+    """Number of input tokens, equal to the output tokens after the weighted sum."""
     hidden: Floats
     width: Floats
     gated: Floats
@@ -62,7 +62,7 @@ class ExpertNetwork:
 
 
 def expert_speed(device: Device, experts: Experts | ExpertKernel, compute: Compute) -> ExpertSpeed | None:
-    """Constants of an expert kernel in a precision; None if the device has none.
+    """Speed constants of an expert kernel in a given precision; None if the device has none.
 
     Half-precision constants are scaled to a lower precision by the ratio of peak fractions that dense
     products reach.
@@ -83,7 +83,7 @@ def expert_speed(device: Device, experts: Experts | ExpertKernel, compute: Compu
 def arithmetic_s(
     tiles: Floats, terms: Floats, speed: ExpertSpeed, device: Device, compute: Compute
 ) -> Floats:
-    """Tensor-core seconds (R,) for tiles with `terms` steps along k, in waves over the processors."""
+    """Tensor-core time of tiles with `terms` steps along k, run in waves on the SMs, in seconds, (R,)."""
     rate = 2.0 * device.pe_x * device.pe_y * device.clock_hz * device.sustained_clock
     each = 2.0 * TILE * TILE * (terms + FILL) / (rate * speed_of(device, compute).times * speed.reached)
     found: Floats = np.ceil(tiles / device.num_tc) * each
@@ -91,12 +91,12 @@ def arithmetic_s(
 
 
 def moved_s(nbytes: Floats, share: float, device: Device) -> Floats:
-    """Seconds to move bytes over HBM at a share of its bandwidth, (R,)."""
+    """Time to move bytes at a fraction of the HBM bandwidth, in seconds, (R,)."""
     return nbytes / (device.hbm_bandwidth_bytes_per_s * share)
 
 
 def expert_times(products: Products, device: Device, speed: ExpertSpeed) -> Floats:
-    """Seconds of expert products, each a batch over a rank's experts, by arrays, HBM and start, (W, 3).
+    """Time of expert GEMMs batched over a rank's experts: arrays, HBM and launch, in seconds, (W, 3).
 
     The rate is capped at that of dense products: expert kernels were measured with weights that were never
     loaded, so the arrays sustained a higher clock than the power limit allows with real data. Accumulated
@@ -108,7 +108,7 @@ def expert_times(products: Products, device: Device, speed: ExpertSpeed) -> Floa
 
 
 def products_s(products: Products, device: Device, speed: ExpertSpeed) -> Floats:
-    """Seconds of expert products as in `expert_times`, with the given constants and no cap."""
+    """Time of expert GEMMs as in `expert_times`, with the given constants and without the rate cap."""
     experts, m, k, n = products.shapes.T.astype(float)
     width, compute = float(products.bytes_per_element), products.compute
     operand = width if compute == "bf16" else OPERAND_BYTES[compute]
@@ -124,7 +124,7 @@ def products_s(products: Products, device: Device, speed: ExpertSpeed) -> Floats
 def feed_forward_s(
     loads: ExpertRows, own: ExpertNetwork, device: Device, speed: ExpertSpeed, compute: Compute
 ) -> Floats:
-    """Forward time in seconds of whole expert feed-forward networks on a rank, (R,).
+    """Forward time of a rank's expert feed-forward networks, in seconds, (R,).
 
     Steps: gather and cast rows, multiply, activate and cast, multiply, sum a token's rows by their weights.
     """

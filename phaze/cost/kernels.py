@@ -26,27 +26,27 @@ from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Scores
 
 KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start", "host")
-"""Limits to which kernel time is attributed; columns of `time_kernels`."""
+"""Bottlenecks to which kernel time is attributed; columns of `time_kernels`."""
 OF_PRODUCTS = [KERNEL_LIMITS.index(name) for name in ("compute", "vector", "hbm", "kernel_start")]
-"""Columns of `product_times` among `KERNEL_LIMITS`."""
+"""Indices in `KERNEL_LIMITS` of the columns of `product_times`."""
 OF_EXPERTS = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
-"""Columns of `expert_times` among `KERNEL_LIMITS`."""
+"""Indices in `KERNEL_LIMITS` of the columns of `expert_times`."""
 PLACES_OF_ATTENTION = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
-"""Columns of `attention_passes_s` among `KERNEL_LIMITS`."""
+"""Indices in `KERNEL_LIMITS` of the columns of `attention_passes_s`."""
 
 Kernel = tuple[Part, ...]
-"""Parts executed as one kernel: a matrix multiplication, or vector operations."""
+"""Operator parts executed as one kernel: a matrix multiplication, or vector operations."""
 
 
 def kernels_of(operator: Operator) -> list[Kernel]:
-    """One kernel per matrix multiplication, or one kernel for all vector operations."""
+    """Kernels of an operator: one per matrix multiplication, or one for all its vector operations."""
     if operator.core in ("network", "none"):
         return []
     return [(part,) for part in operator.parts] if operator.core == "tensor" else [operator.parts]
 
 
 def works_of_kernels(kernels: Sequence[Kernel], vector_cycles: Mapping[tuple[str, str], float]) -> Works:
-    """Kernels as works for a single estimate; `vector_cycles` by (role, kind)."""
+    """Convert kernels to `Works`, to estimate them at once; `vector_cycles` is keyed by (role, kind)."""
     parts = [part for kernel in kernels for part in kernel]
     return Works(
         ids=np.arange(len(kernels)),
@@ -70,7 +70,7 @@ def time_kernels(
     added_bytes: float = 0.0,
     experts: Experts | None = None,
 ) -> Floats:
-    """Seconds of kernels by limit, (W, limits).
+    """Time of kernels by bottleneck, in seconds, (W, limits).
 
     `compute` is the precision of products. `added_bytes` is the traffic per weight-gradient element where
     products accumulate gradients. `experts` is the expert kernel, if all products are expert products. Each
@@ -101,13 +101,13 @@ def time_kernels(
 
 @dataclass(frozen=True, eq=False)
 class KernelTimes:
-    """Time of kernels on a device; each distinct kernel is computed once."""
+    """Cache of kernel times on a device; each distinct kernel is computed once."""
 
     device: Device
     vector_cycles: Mapping[tuple[str, str], float]
     bytes_per_element: int
     added_bytes: float = 0.0
-    """Traffic in bytes per weight-gradient element if products accumulate gradients."""
+    """Traffic in bytes per weight-gradient element if GEMMs accumulate gradients."""
     _known: dict[tuple[Kernel, Compute, float, Experts | None], Floats] = field(default_factory=dict)
     _attention: dict[tuple[tuple[Scores, ...], str | None], Floats] = field(default_factory=dict)
 
@@ -118,7 +118,7 @@ class KernelTimes:
         moves: Sequence[float] | None = None,
         experts: Sequence[Experts | None] | None = None,
     ) -> Floats:
-        """Seconds by limit, (W, limits); new kernels are computed in one batch.
+        """Time of kernels by bottleneck, in seconds, (W, limits); new kernels are computed in one batch.
 
         `compute` is the precision of each kernel, half precision by default. `moves` is the HBM traffic of
         each relative to its minimum. `experts` is the expert kernel, None for other kernels.
@@ -137,7 +137,7 @@ class KernelTimes:
         return np.array([self._known[one] for one in asked])
 
     def attention(self, kernels: tuple[Scores, ...], name: str | None) -> Floats:
-        """Total time of fused attention kernels by limit, forward and backward, (2, limits).
+        """Total time of fused attention kernels by bottleneck, forward and backward, (2, limits).
 
         `name` is a kernel of the device; None means a kernel that the device does not name. Arithmetic runs
         at the sustained clock, as in long jobs.
@@ -153,7 +153,7 @@ class KernelTimes:
 
 
 def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats, Ints]:
-    """Seconds of kernels on cores of one type, and the limit of each."""
+    """Time of each kernel on cores of one type, in seconds, and its bottleneck."""
     hardware = Hardware(
         clock_hz=device.clock_hz * device.sustained_clock,
         hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s * device.sustained_hbm,

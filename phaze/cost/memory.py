@@ -27,12 +27,12 @@ from phaze.layout import Precision, Zero
 Optimizer = Literal["sgd", "sgd-momentum", "adam"]
 Schedule = Literal["1f1b", "gpipe"]
 Gradients = Literal["every-stage", "first-stage"]
-"""Gradient exchange that a batch waits for: the longest of all stages, or the first stage's (Phaze, (18))."""
+"""Gradient synchronisation that a batch waits for: the longest, or the first stage's (Phaze, (18))."""
 
 
 @dataclass(frozen=True)
 class ParameterBytes:
-    """Bytes that a device stores for one parameter."""
+    """Bytes that a device stores per parameter."""
 
     weights: int
     gradients: int
@@ -45,14 +45,14 @@ class ParameterBytes:
 
 
 _STATES: dict[Optimizer, int] = {"sgd": 0, "sgd-momentum": 1, "adam": 2}
-"""Values that an optimizer stores for each parameter: none, the momentum, both moments."""
+"""Number of values that an optimizer stores per parameter: none, the momentum, or both moments."""
 
 _SIZES: dict[Precision, tuple[int, int, int, int]] = {
     "half": (2, 2, 0, 2),
     "mixed": (2, 2, 4, 4),
     "single": (4, 4, 0, 4),
 }
-"""Bytes of a weight, a gradient, a master copy of the weight, and one optimizer state.
+"""Bytes per weight, gradient, master weight and optimizer state.
 
 Half precision with SGD is the paper's 2 * weights. Mixed precision follows Micikevicius et al., ICLR 2018: 16
 bytes in all with Adam, as in Rajbhandari et al., SC 2020, Section 3.1.
@@ -74,12 +74,12 @@ def parameter_bytes(
 
 
 def microbatches_in_flight(schedule: Schedule, stage: int, microbatches: int) -> int:
-    """Microbatches in flight that a stage stashes; `stage` counts from the end of the pipeline."""
+    """Number of in-flight microbatches that a stage stashes; `stage` counts from the pipeline's end."""
     return stage - 1 if schedule == "1f1b" else microbatches
 
 
 def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: float, limit: int) -> Ints:
-    """Maximum number of microbatches in flight that fits, at most `limit`; -1 if not even zero fit.
+    """Maximum number of in-flight microbatches that fit in memory, at most `limit`; -1 if not even zero fit.
 
     Memory is affine in their number, so one division gives the answer for every position of a stage.
     """

@@ -1,4 +1,4 @@
-"""Latency and energy of every distinct work on every core design of a shard, on one core and on all.
+"""Latency and energy of every distinct work on every core design of a shard, on one core and on all cores.
 
 A work consists of matrix multiplications in sequence, of vector operations that run concurrently with them in
 a fused work, or of a collective. All cores share the global buffer and HBM, so the latency is the maximum of
@@ -42,7 +42,7 @@ from phaze.tables.columns import POINT, layout_of
 LIMITS = pd.array(["compute", "vector", "global_buffer", "hbm", "network"], dtype="str")
 CORES = ("tensor", "vector", "fused", "network")
 REGISTER_WORDS_PER_OPERATION = 4
-"""Register words per multiply-accumulate.
+"""Register words accessed per multiply-accumulate.
 
 It reads the stationary operand, takes over the streaming operand, and reads and writes the sum.
 """
@@ -55,7 +55,7 @@ def estimate_operators(
     technology: Technology,
     settings: EstimateSettings,
 ) -> pd.DataFrame:
-    """Table `estimates` for table `parts` of one layout on the designs of table `architectures`.
+    """Build table `estimates` for table `parts` of one layout on the designs of table `architectures`.
 
     Raises PhazeError if the settings give cycles of an unknown operation.
     """
@@ -100,7 +100,7 @@ def _frame(
     hardware: Hardware,
     figures: EnergyFigures,
 ) -> pd.DataFrame:
-    """Rows of one core type, for one core and for all cores."""
+    """Rows of table `estimates` for one core type, on one core and on all cores."""
     columns: dict[str, NDArray[np.generic] | pd.api.extensions.ExtensionArray] = {
         "work": np.repeat(works, len(designs)),
         "design": np.tile(designs.ids, len(works)),
@@ -117,7 +117,7 @@ def _frame(
 
 
 def latencies_of(core: str, load: Load, designs: Designs, hardware: Hardware) -> tuple[Floats, Ints]:
-    """Latencies in s and their limits as indices in LIMITS, arrays (W, D)."""
+    """Latencies in seconds and their bottlenecks (indices in `LIMITS`), arrays (W, D)."""
     words_cycles = load.glb_words / designs.words_per_cycle
     array_binds = load.array_cycles >= words_cycles
     waiting = np.maximum(np.where(array_binds, 0.0, load.core_cycles), words_cycles)
@@ -165,7 +165,7 @@ def energies_of(
 
 
 def sram_j_per_byte(capacity_bytes: Ints, figures: Mapping[float, float]) -> Floats:
-    """SRAM access energy per byte: log-log interpolation between figures, the nearest figure outside.
+    """SRAM access energy per byte: log-log interpolation between figures, the nearest figure elsewhere.
 
     A buffer larger than the largest figure consists of banks of that size.
     """

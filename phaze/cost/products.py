@@ -1,4 +1,4 @@
-"""Time of matrix products on the arrays of a device, from tiles distributed over its processors.
+"""Time of GEMMs on the matrix units of a device, from tiles distributed over its processors (SMs).
 
 Processors work in waves of tiles. The last wave takes as long as the others even if few tiles are left
 (NVIDIA, Matrix Multiplication Background User's Guide, 2023, Section 3), unless the library splits the sums
@@ -16,30 +16,30 @@ from phaze.spec.speeds.products import TILES, ProductSpeed, ProductTile
 from phaze.spec.system import Device
 
 HALF = 2.0
-"""Bytes of an element before casting."""
+"""Bytes per element before casting, in half precision."""
 READ_TWICE = ("fp8-cs", "nvfp4")
-"""Precisions with a per-tensor scale: a first read finds the largest value of the tensor."""
+"""Precisions with a per-tensor scale: a first read of the tensor finds its largest value."""
 
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """Matrix products (W,) in one precision."""
+    """Batched GEMMs (W,) in one precision."""
 
     shapes: Ints
-    """Batch, m, k, n, (W, 4)."""
+    """Sizes batch, m, k and n of each GEMM, (W, 4)."""
     by_rows: Bools
-    """True for products that sum over the rows of both operands, as weight gradients do over tokens, (W,)."""
+    """True for GEMMs that sum over the rows of both operands, as weight gradients do over tokens, (W,)."""
     bytes_per_element: int
-    """Bytes of an element of the result, and of operands in half precision."""
+    """Bytes per element of the result, and of operands in half precision."""
     compute: Compute = "bf16"
     added_bytes: float = 0.0
-    """Traffic in bytes per weight-gradient element, in addition to writing it, where products accumulate
+    """Traffic in bytes per weight-gradient element, in addition to writing it, where GEMMs accumulate
     gradients over microbatches.
     """
 
 
 def speed_of(device: Device, compute: Compute) -> ProductSpeed:
-    """Speed of a device's products in a precision; PhazeError if the device does not support it.
+    """GEMM speed of a device in a precision; PhazeError if the device does not support it.
 
     Devices whose products are priced by the mapper reach their peak in half precision.
     """
@@ -50,7 +50,7 @@ def speed_of(device: Device, compute: Compute) -> ProductSpeed:
 
 
 def product_times(products: Products, device: Device) -> Floats:
-    """Seconds of products by arrays, vector lanes, HBM and launch overhead, (W, 4).
+    """Time of GEMMs in seconds, by bottleneck: arrays, vector lanes, HBM and launch overhead, (W, 4).
 
     Arrays, lanes and HBM work concurrently: the time is attributed to the slowest, and the others get 0. The
     extra time of gradient accumulation is then added to HBM.
@@ -73,7 +73,7 @@ def product_times(products: Products, device: Device) -> Floats:
 
 
 def array_cycles(shapes: Ints, speed: ProductSpeed, device: Device) -> Floats:
-    """Cycles of the arrays of all processors, (W,), for products (W, 4: batch, m, k, n)."""
+    """Array cycles of GEMMs (W, 4: batch, m, k, n) distributed over all SMs, (W,)."""
     batch, m, k, n = shapes.T.astype(float)
     terms = k + speed.fill
     cycles = np.full(len(shapes), np.inf)
@@ -88,13 +88,13 @@ def array_cycles(shapes: Ints, speed: ProductSpeed, device: Device) -> Floats:
 
 
 def _turned(tiles: tuple[ProductTile, ...]) -> list[tuple[int, int, float]]:
-    """Rows, columns and efficiency of tiles, each in both orientations."""
+    """Rows, columns and efficiency of every tile, in both orientations."""
     ways = ((tile.rows, tile.columns, tile.efficiency) for tile in tiles)
     return list(dict.fromkeys(way for a, b, e in ways for way in ((a, b, e), (b, a, e))))
 
 
 def _aligned(products: Products, aligned_bytes: int) -> Bools:
-    """True if rows are aligned for the arrays, (W,).
+    """True where the rows of the operands are aligned for the arrays, (W,).
 
     The summed dimension of a product over rows may have any size.
     """
@@ -107,7 +107,7 @@ def _aligned(products: Products, aligned_bytes: int) -> Bools:
 
 
 def _moved_bytes(products: Products) -> Floats:
-    """Bytes of operands and results, (W,)."""
+    """HBM bytes of operands and results, (W,)."""
     batch, m, k, n = products.shapes.T.astype(float)
     width = products.bytes_per_element
     operand = width if products.compute == "bf16" else OPERAND_BYTES[products.compute]
@@ -122,7 +122,7 @@ def _added_bytes(products: Products) -> Floats:
 
 
 def cast_bytes(compute: Compute, device: Device) -> float:
-    """Bytes moved per element to cast an operand of a product in training.
+    """HBM traffic per element to cast a GEMM operand in training, in bytes.
 
     An operand is read in half precision, and once more if its scale is that of the current tensor and not of
     earlier steps. It is written along rows for one product and along columns for another. Products of
@@ -137,7 +137,7 @@ def cast_bytes(compute: Compute, device: Device) -> float:
 
 
 def cast_s(elements: Floats, compute: Compute, device: Device) -> Floats:
-    """Seconds in which a measured product casts its input, (W,); 0 in half precision.
+    """Time to cast the input of a measured GEMM, in seconds, (W,); 0 in half precision.
 
     Inference kernels write rows only. In eight bits they first find the largest value of the tensor; in four
     bits it is an input.

@@ -1,4 +1,4 @@
-"""Architectures of a shard: the grid within the area rules, and the named ones (paper, Table 1).
+"""Architectures of a shard: the grid points within the area rules, and the named ones (paper, Table 1).
 
 Areas are additive over components (paper, Appendix C.1).
 """
@@ -28,11 +28,11 @@ SIZES = [
 ]  # fmt: skip
 COMPONENTS = ["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]
 AT_THE_LIMIT = 1e-12
-"""Relative tolerance of the area limit, for sums that differ only in order."""
+"""Relative tolerance of the area limit, for rounding of sums taken in different orders."""
 
 
 def area_um2(architecture: Architecture, figures: AreaFigures) -> float:
-    """Area of one architecture: as specified, or computed from the figures."""
+    """Area of one architecture in um2: as specified, or computed from the area figures."""
     return float(describe([architecture], figures)["area_um2"].iloc[0])
 
 
@@ -46,7 +46,7 @@ def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> 
 def enumerate_grid(
     grid: Grid, figures: AreaFigures, area_limit_um2: float, shard: str, named: Sequence[Architecture] = ()
 ) -> pd.DataFrame:
-    """Build table `architectures`: the grid points within the area limit, and the named ones.
+    """Build table `architectures`: the grid points within the area limit, and the named architectures.
 
     Raises PhazeError if a named one has the name of an architecture of the grid.
     """
@@ -63,7 +63,7 @@ def enumerate_grid(
 def enumerate_smaller(
     grid: Grid, figures: AreaFigures, area_limit_um2: float, smaller_um2: Sequence[float], shard: str
 ) -> pd.DataFrame:
-    """Architectures in the space of a smaller area limit that are not in the space of the given one."""
+    """Architectures allowed under one of the smaller area limits but not under the given one."""
     frame = _describe(_combinations(grid), figures)
     spaces = [within_limit(frame, grid.minimum_area_share, limit) for limit in (area_limit_um2, *smaller_um2)]
     kept = frame[np.any(spaces[1:], axis=0) & ~spaces[0]]
@@ -73,7 +73,7 @@ def enumerate_smaller(
 def within_limit(
     architectures: pd.DataFrame, minimum_area_share: float | None, area_limit_um2: float
 ) -> Bools:
-    """True for each architecture of a grid that belongs to the space of an area limit.
+    """Mask of the grid's architectures that the area rules allow under an area limit.
 
     The authors exclude architectures with an area below 30 % of the limit, unless they have a single tensor
     core or a single vector core.
@@ -86,7 +86,7 @@ def within_limit(
 
 
 def describe_named(architectures: Sequence[Architecture], figures: AreaFigures, shard: str) -> pd.DataFrame:
-    """Named architectures as table architectures; no area rule applies."""
+    """Table `architectures` of the named architectures; no area rule applies."""
     return _table(_named(architectures, figures), shard)
 
 
@@ -131,13 +131,13 @@ def _combinations(grid: Grid) -> pd.DataFrame:
 
 
 def _per_core(rule: Callable[..., float], *sizes: Ints) -> Floats:
-    """Values of a rule for arrays of sizes; each distinct combination is computed once."""
+    """Evaluate a rule on arrays of sizes; each distinct combination is computed once."""
     distinct, place = np.unique(np.column_stack(sizes), axis=0, return_inverse=True)
     return np.array([rule(*map(int, one)) for one in distinct], dtype=float)[place.ravel()]
 
 
 def _describe(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
-    """Sizes with areas: num_tc (macs · mac_tc + L2) + num_vc (lanes · mac_vc + L2) + global buffer."""
+    """Add areas to sizes: num_tc (macs · mac_tc + L2) + num_vc (lanes · mac_vc + L2) + global buffer."""
     num_tc, num_vc, x, y, lanes, glb_mib, _, l2_tc_kib, l2_vc_kib = (
         sizes[name].to_numpy(float) for name in SIZES
     )
@@ -160,7 +160,7 @@ def _describe(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
 
 
 def buffer_area_um2(capacity: Floats, figures: dict[float, float]) -> tuple[Floats, Bools]:
-    """Area of buffers, and a mask of the interpolated ones.
+    """Area of buffers in um2, and a mask of the buffers whose area is interpolated.
 
     Between published capacities, log area is linear in log capacity. Beyond them it is extrapolated with the
     slope at the end.

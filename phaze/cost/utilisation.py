@@ -7,7 +7,7 @@ Appendix B).
 
 
 def peak_flops_per_s(num_tc: int, pe_x: int, pe_y: int, clock_hz: float) -> float:
-    """Peak of a device's tensor cores: two FLOPs for each multiply-accumulate unit and cycle."""
+    """Peak FLOP/s of a device's tensor cores: two FLOPs per multiply-accumulate unit and cycle."""
     return 2.0 * num_tc * pe_x * pe_y * clock_hz
 
 

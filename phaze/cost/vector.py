@@ -17,12 +17,12 @@ TECHNOLOGY = "22nm"
 
 
 def usual_cycles(folder: Path = FOLDER) -> dict[tuple[str, str], float]:
-    """Default vector cycles by (role, kind), for devices described by their peaks only."""
+    """Default vector cycles by (role, kind), for devices specified only by their peak rates."""
     return cycle_figures(load_technology(TECHNOLOGY, folder).vector_cycles, {})
 
 
 def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """Vector cycles by (role, kind), with a study's overrides; their keys are like `forward.gelu`.
+    """Vector cycles by (role, kind), with a study's overrides applied (keys such as `forward.gelu`).
 
     Raises PhazeError for an unknown key.
     """
@@ -47,5 +47,5 @@ def cycles_per_element(parts: pd.DataFrame, figures: Mapping[tuple[str, str], fl
 
 
 def vector_cycles(elements: Floats, cycles: Floats, lanes: Ints) -> Floats:
-    """Cycles of parts (P,) on `lanes` lanes (D,): (P, D)."""
+    """Cycles of vector parts (P,) on designs with `lanes` lanes (D,), shape (P, D)."""
     return cycles[:, None] * np.ceil(elements[:, None] / lanes[None, :])

@@ -1,4 +1,4 @@
-"""Layouts of training jobs: how they are spread over devices, and their options."""
+"""Layouts of training jobs: how a job is parallelised over devices, and its options."""
 
 from phaze.layout.layout import (
     DEVICE_AXES,

@@ -1,4 +1,4 @@
-"""Layout of one training job: how it is spread over devices, and the process groups of its ranks.
+"""Layout of a training job: how it is parallelised over devices, and the process groups of its ranks.
 
 Ranks are numbered as in Megatron-Core, tp-cp-ep-dp-pp with tp fastest. Tensor-parallel ranks are therefore
 adjacent, and pipeline stages are farthest apart. Experts fold into the ranks of a stage as etp-ep-edp: their
@@ -35,28 +35,28 @@ if TYPE_CHECKING:  # numpy takes longer to import than a misspelt name to report
     from phaze.base.arrays import Bools, Ints
 
 Axis = Literal["tp", "cp", "cp-heads", "cp-ring", "ep", "etp", "edp", "dp", "dp-cp", "pp"]
-"""Axis along which ranks form a process group.
+"""Parallel axis along which ranks form a process group.
 
 `dp-cp`: all ranks with the same dense weights. `cp-heads`: ranks that exchange heads. `cp-ring`: ranks that
 pass keys and values around a ring, one of each `cp-heads` group.
 """
 LAYER_AXES: tuple[Axis, ...] = ("tp", "cp", "cp-heads", "cp-ring", "ep", "etp")
-"""Axes whose collectives are part of layers."""
+"""Axes whose collectives run inside layers."""
 WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp", "dp")
-"""Fields that are widths of a kind of parallelism."""
+"""Layout fields that are parallel widths."""
 MODEL_WIDTHS = WIDTHS[:-1]
-"""Widths that divide the model; the remaining one counts its replicas."""
+"""Widths that divide the model; the remaining width, dp, is the number of replicas."""
 EXPERT_FIELDS = ("ep", "etp", "load")
-"""Fields without effect on a model without experts."""
+"""Layout fields that have no effect on a model without experts."""
 SHARD_FIELDS = ("tp", "cp", "cp_kind", "ep", "etp", "microbatch", "sequence_parallel")
-"""Fields of `Layout.key` in which the layouts of one training job differ."""
+"""Fields of `Layout.key` in which layouts of one training job may differ."""
 
 _KEY = re.compile(
     r"tp(\d+)(?:-cp(\d+)(?:-(p2p|a2a|a2a\+p2p\d+))?)?(?:-ep(\d+))?(?:-etp(\d+))?(?:-load((?:power_law_|max_vio_)?\d+(?:\.\d+)?))?(-sp)?"
     r"-b(\d+)(-single)?(?:-(fp8-cs|fp8-block|fp8|mxfp8|nvfp4))?"
 )
 KEY_PATTERN = re.sub(r"\((?!\?)", "(?:", _KEY.pattern)
-"""Regular expression of a `Layout.key`, without groups."""
+"""Regular expression that matches a `Layout.key`, without capturing groups."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Group:
 
 
 DEVICE_AXES = ("tp", "cp", "pp", "dp")
-"""Axes whose widths multiply to the device count of a layout."""
+"""Axes whose widths multiply to a layout's device count."""
 Number = TypeVar("Number", int, "Ints")
 Truth = TypeVar("Truth", bool, "Bools")
 ZeroStage = TypeVar("ZeroStage", Zero, "Ints")
@@ -78,12 +78,12 @@ _NO: Any = False
 _REPLICATED: Any = 0
 _STORED: Any = "none"
 _GATHERED: Any = "all_gather"
-"""Defaults of generic fields, which suit a single layout only."""
+"""Defaults of generic fields, valid for a single layout only."""
 
 
 @dataclass(frozen=True)
 class ModelWidths(Generic[Number]):
-    """Widths of the kinds of parallelism that divide the model, of one layout or arrays over many."""
+    """Parallel widths that divide the model, of one layout or as arrays over many layouts."""
 
     tp: Number = _ONE
     """Tensor-parallel width."""
@@ -99,7 +99,7 @@ class ModelWidths(Generic[Number]):
 
 @dataclass(frozen=True)
 class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option]):
-    """Widths of every kind of parallelism, with the options for optimizer state, activations and precision.
+    """Fields of a layout: all parallel widths, and options for optimizer state, activations and precision.
 
     Values are those of one layout (`Layout`), or arrays over many layouts. Documents with these fields derive
     from this class, see `phaze.spec.derived`.
@@ -122,7 +122,7 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
     """Exchange of keys and values between context-parallel ranks: all_gather, p2p, a2a, or a2a+p2p:k, with
     a2a inside groups of k ranks and p2p between the groups."""
     load: Load = BALANCED
-    """Expert load, rows on the busiest rank: balanced, a factor over balanced rows, or a routing law."""
+    """Expert load of the busiest rank: balanced, a factor over balanced routing, or a routing law."""
     compute: Compute = "bf16"
     """Compute precision of GEMMs with the blocks' weights."""
     offload: Offload = "none"
@@ -130,34 +130,34 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
 
     @property
     def stages(self) -> Number:
-        """Pipeline stages, with all virtual stages counted."""
+        """Number of pipeline stages, counting every virtual stage."""
         return self.pp * self.vp
 
     @property
     def sharers(self) -> Number:
-        """Ranks with the same dense weights, dp · cp."""
+        """Number of ranks with the same dense weights, dp · cp."""
         return self.dp * self.cp
 
     @property
     def expert_ranks(self) -> Number:
-        """Ranks of a stage, into which its experts fold."""
+        """Number of ranks per pipeline stage, over which its experts are distributed."""
         return self.tp * self.cp * self.dp
 
     @property
     def folded(self) -> Number:
-        """Ranks over which the experts of a layer are sharded if every rank has its own tokens."""
+        """Number of ranks over which a layer's experts are sharded if every rank has its own tokens."""
         return self.ep * self.etp
 
     @property
     def cuts_sequence(self) -> Truth:
-        """True if tensor-parallel ranks hold shards of the sequence between layers."""
+        """True if activations between layers are sharded along the sequence over tensor-parallel ranks."""
         split: Any = self.tp > 1
         found: Truth = self.sequence_parallel & split
         return found
 
     @property
     def expert_slices(self) -> Number:
-        """Tensor-parallel ranks that share an expert.
+        """Number of tensor-parallel ranks over which an expert is sharded.
 
         This is etp, except without sequence parallelism: then every tensor-parallel rank has all tokens, so
         experts are sharded like the dense layers.
@@ -168,22 +168,22 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
 
     @property
     def expert_stride(self) -> Number:
-        """Distance between ranks with the same experts."""
+        """Distance between neighbouring ranks that store the same experts."""
         return self.expert_slices * self.ep
 
     @property
     def edp(self) -> Number:
-        """Expert-data-parallel ranks, which store the same experts."""
+        """Expert-data-parallel width: number of ranks that store the same experts."""
         return self.expert_ranks // self.expert_stride
 
     def microbatches(self, global_batch: int) -> Number:
-        """Microbatches per replica in a global batch."""
+        """Number of microbatches per replica in a global batch."""
         return global_batch // (self.microbatch * self.dp)
 
 
 @dataclass(frozen=True, order=True)
 class Layout(LayoutFields[int, bool, Zero, str]):
-    """Layout of one training job.
+    """Parallelism layout of a training job: all widths, microbatch size, ZeRO stage and recomputation.
 
     Layouts are ordered by the values of their fields: tp2-b1 comes before tp16-b1.
     """
@@ -193,7 +193,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
     @property
     def devices(self) -> int:
-        """Devices of all stages and replicas."""
+        """Number of devices, over all stages and replicas."""
         return self.expert_ranks * self.pp
 
     @property
@@ -203,7 +203,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
     @property
     def heads_ranks(self) -> int:
-        """Context-parallel ranks that exchange heads with each other for whole sequences."""
+        """Number of context-parallel ranks that exchange heads, so that each has whole sequences."""
         return heads_ranks_of(self.cp_kind, self.cp)
 
     @property
@@ -213,7 +213,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
     @cached_property
     def key(self) -> str:
-        """Name of all fields that change the operators of a rank, such as tp4-sp-b2, for paths and tables.
+        """Key of the fields that change a rank's operators, such as tp4-sp-b2, for paths and tables.
 
         Axes of width 1 other than tp are left out, so that a new axis renames no existing key.
         """
@@ -236,7 +236,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
     @classmethod
     def of_key(cls, key: str) -> Self:
-        """Layout of one stage and one replica with this key; PhazeError for an invalid key."""
+        """Parse a key into a layout of one stage and one replica; PhazeError for an invalid key."""
         found = _KEY.fullmatch(key)
         if found is None:
             raise PhazeError(f"layout: must be a key such as tp4-b2 or tp8-cp2-sp-b1, got {key}")
@@ -255,7 +255,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
         )
 
     def group(self, axis: Axis) -> Group:
-        """Process group of a rank along an axis."""
+        """Process group of a rank along a parallel axis."""
         return self._groups[axis]
 
     @cached_property
@@ -276,7 +276,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
         return {axis: Group(*own) for axis, own in every.items()}
 
     def check(self, *, devices: int | None = None, global_batch: int | None = None) -> None:
-        """Raise PhazeError naming two fields that disagree; device count and batch are checked if given."""
+        """Raise PhazeError naming two inconsistent fields; device count and batch are checked if given."""
         for name in (*WIDTHS, "microbatch"):
             if getattr(self, name) < 1:
                 raise PhazeError(f"{name} must be >= 1, got {getattr(self, name)}")
@@ -312,13 +312,13 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
 
 def named_widths(layout: object) -> list[str]:
-    """Parallel widths greater than 1, in common notation such as tp 2; unknown widths are omitted."""
+    """Parallel widths greater than 1, in common notation such as tp 2; missing widths are omitted."""
     named = ((name, getattr(layout, name) or 1) for name in MODEL_WIDTHS)
     return [f"{name} {width}" for name, width in named if width > 1]
 
 
 def pairs_passes(layout: Layout, mtp: int) -> bool:
-    """True if token dispatch of a pass can overlap with the opposite pass of another microbatch.
+    """True if token dispatch in one pass can overlap with the opposite pass of another microbatch.
 
     `mtp` is the number of multi-token prediction layers. Megatron-Core overlaps both passes without a
     pipeline or with virtual stages, unless it recomputes whole blocks or experts (`TransformerConfig`,
@@ -330,7 +330,7 @@ def pairs_passes(layout: Layout, mtp: int) -> bool:
 
 
 def layouts_of(widths: Iterable[int], microbatches: Iterable[int]) -> list[Layout]:
-    """Layouts of one stage and one replica with every tensor-parallel width and every microbatch size."""
+    """Single-stage, single-replica layouts, one for each tensor-parallel width and microbatch size."""
     return [Layout(tp=tp, microbatch=microbatch) for tp, microbatch in product(widths, microbatches)]
 
 

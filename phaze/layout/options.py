@@ -1,4 +1,4 @@
-"""Options of a layout: their values, and their readers from texts."""
+"""Options of a layout: their allowed values, and functions that parse them."""
 
 import re
 from collections.abc import Callable
@@ -9,23 +9,23 @@ from typing import Literal, Self, get_args
 from phaze.base.errors import PhazeError
 
 Zero = Literal[0, 1, 2, 3]
-"""ZeRO stage; replicas shard: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights.
+"""ZeRO stage; replicas shard nothing (0), optimizer states (1), also gradients (2), also weights (3).
 
 Source: Rajbhandari et al., SC 2020, Section 5.
 """
 Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
-"""Part of a layer that can be recomputed alone (Megatron-Core, `--recompute-modules`)."""
+"""Part of a layer that can be recomputed individually (Megatron-Core, `--recompute-modules`)."""
 MODULES: tuple[Module, ...] = get_args(Module)
 Recompute = str
-"""Activation recompute: none, full, selective, or modules.
+"""Activation recomputation: none, full, selective, or a set of modules.
 
 `full` recomputes every layer; `selective` has the meaning of the software stack; modules are joined by + in
 the order of `MODULES`. See `recompute_of`.
 """
 RECOMPUTES = ("none", "full", "selective")
-"""Recompute options other than modules."""
+"""Recompute options other than sets of modules."""
 CpKind = str
-"""Exchange of keys and values among context-parallel ranks.
+"""Method by which context-parallel ranks exchange keys and values.
 
 `all_gather` gathers them; `p2p` passes them around a ring, overlapped with attention; `a2a` exchanges heads,
 so that each rank has whole sequences of its share of the heads (Ulysses). `a2a+p2p:k` exchanges heads inside
@@ -33,9 +33,9 @@ groups of k adjacent ranks and runs a ring among the groups (Megatron-Core, `--c
 `--hierarchical-context-parallel-sizes`).
 """
 CP_KINDS = ("all_gather", "p2p", "a2a")
-"""Kinds with one level."""
+"""Exchange methods with a single level."""
 LEVELS = "a2a+p2p"
-"""Prefix of the two-level kind; the ranks of its inner level follow a colon."""
+"""Prefix of the two-level exchange method; the number of ranks in its inner level follows a colon."""
 OffloadedModule = Literal[
     "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
 ]
@@ -48,21 +48,21 @@ A module offloads its inputs. `layers:k` offloads all activations that k blocks 
 offloads optimizer states between steps. See `offload_of`.
 """
 Load = str
-"""Tokens dispatched to the experts of the busiest rank, relative to balanced routing.
+"""Number of tokens dispatched to the experts of the busiest rank, relative to balanced routing.
 
 `balanced`; a factor over balanced routing, the capacity where tokens are dropped and padded; or a law
 `power_law_a` or `max_vio_v`, whose factor depends on the layout. See `load_of`.
 """
 BALANCED: Load = "balanced"
 LOADS = {"power_law_": (1.0, 10.0), "max_vio_": (0.0, 1000.0)}
-"""Routing laws, with the open interval of their parameter.
+"""Routing laws, with the open interval of each law's parameter.
 
 `power_law_`: exponent of a power law of expert popularity. `max_vio_`: tokens of the busiest expert over the
 mean, less 1 (MaxVio, Wang et al. 2024, arXiv 2408.15664).
 """
 Precision = Literal["half", "mixed", "single"]
 Compute = Literal["bf16", "fp8", "fp8-cs", "fp8-block", "mxfp8", "nvfp4"]
-"""Operand format of the GEMMs with a block's weights.
+"""Operand format of the GEMMs with block weights.
 
 Half precision; 8 bits scaled by the maximum of earlier steps, of the tensor, or of blocks of 128; 8 or 4 bits
 with hardware scales per 32 or 16 elements. Attention, embedding, head and router stay in half precision
@@ -74,7 +74,7 @@ COMPUTE_NAMES: dict[str, Compute] = {
     "delayed": "fp8", "fp8-current": "fp8-cs", "fp8-tensorwise": "fp8-cs", "tensorwise": "fp8-cs",
     "fp8-blockwise": "fp8-block", "blockwise": "fp8-block", "fp8-mx": "mxfp8", "fp4": "nvfp4",
 }  # fmt: skip
-"""Accepted names of compute formats, in any case and with _ for -.
+"""Accepted names of compute formats; case does not matter, and _ is read as -.
 
 They include the recipes of Megatron-Core (`--fp8-recipe`) and `mixed`, the weight precision that goes with
 bf16.
@@ -82,13 +82,13 @@ bf16.
 OPERAND_BYTES: dict[Compute, float] = {
     "bf16": 2, "fp8": 1, "fp8-cs": 1, "fp8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
 }  # fmt: skip
-"""Bytes per operand element of the GEMMs with a block's weights, with its share of the scales."""
+"""Bytes per operand element of the GEMMs with block weights, including its share of the scales."""
 _NUMBER = re.compile(r"\d{1,6}(\.\d{1,20})?")
 _COUNT = re.compile(r"[1-9]\d{0,5}")
 
 
 def compute_of(text: str) -> Compute:
-    """Compute format of a name; PhazeError for an unknown name."""
+    """Parse the name of a compute format; PhazeError for an unknown name."""
     found = COMPUTE_NAMES.get(text.strip().lower().replace("_", "-"))
     if found is None:
         raise PhazeError(f"compute must be one of {', '.join(COMPUTES)}, got {text[:40]}")
@@ -96,7 +96,7 @@ def compute_of(text: str) -> Compute:
 
 
 def cp_kind_of(text: str) -> CpKind:
-    """Checked exchange kind of context-parallel ranks; PhazeError for an unknown kind."""
+    """Check a context-parallel exchange method and return it; PhazeError for an unknown method."""
     levels, _, ranks = text.partition(":")
     if text not in CP_KINDS and not (levels == LEVELS and _COUNT.fullmatch(ranks)):
         raise PhazeError(f"cp_kind must be one of {', '.join(CP_KINDS)}, {LEVELS}:k, got {text[:40]}")
@@ -104,18 +104,18 @@ def cp_kind_of(text: str) -> CpKind:
 
 
 def heads_ranks_of(kind: CpKind, cp: int) -> int:
-    """Ranks out of `cp` that exchange heads with each other under an exchange kind."""
+    """Number of the `cp` ranks that exchange heads with each other under an exchange method."""
     levels, _, ranks = kind.partition(":")
     return int(ranks) if levels == LEVELS else cp if kind == "a2a" else 1
 
 
 def modules_of(recompute: Recompute) -> frozenset[Module]:
-    """Modules named by a recompute option."""
+    """Modules that a recompute option names."""
     return frozenset(module for module in MODULES if module in recompute.split("+"))
 
 
 def recompute_of(text: str) -> Recompute:
-    """Recompute option of a text, each module once and in order; PhazeError for an invalid text."""
+    """Parse a recompute option, with each module once and in order; PhazeError if it is invalid."""
     if text in RECOMPUTES:
         return text
     parts = [part.strip() for part in text.split("+")]
@@ -129,18 +129,18 @@ def recompute_of(text: str) -> Recompute:
 
 @dataclass(frozen=True)
 class Offloaded:
-    """Activations and states that are offloaded to host memory."""
+    """Activations and optimizer states that are offloaded to host memory."""
 
     modules: frozenset[OffloadedModule] = frozenset()
     """Parts of layers whose inputs are offloaded."""
     layers: int = 0
-    """Blocks per device whose activations are all offloaded."""
+    """Number of blocks per device all of whose activations are offloaded."""
     optimizer: bool = False
     """True if optimizer states are offloaded between steps."""
 
     @classmethod
     def of(cls, text: Offload) -> Self:
-        """Parsed offload option; PhazeError for an invalid text."""
+        """Parse an offload option; PhazeError if it is invalid."""
         words = [] if text == "none" else [word.strip() for word in text.split("+")]
         counts = [word.removeprefix("layers:") for word in words if word.startswith("layers:")]
         modules = frozenset(module for module in OFFLOADED_MODULES if module in words)
@@ -160,16 +160,16 @@ class Offloaded:
 
     @property
     def word(self) -> Offload:
-        """Offload option as text, parts in order."""
+        """Offload option as text, with its parts in order."""
         words: list[str] = [module for module in OFFLOADED_MODULES if module in self.modules]
         words += [f"layers:{self.layers}"] * bool(self.layers) + ["optimizer"] * self.optimizer
         return "+".join(words) or "none"
 
 
 ON_DEVICE = Offloaded()
-"""No offload."""
+"""Nothing is offloaded."""
 SHARED_OPTIONS = ("offload",)
-"""Fields of a layout that are the same for all layouts of a search, and that a user can fix."""
+"""Layout fields with one value for all layouts of a search, which a user can fix."""
 
 
 def offload_of(text: str) -> Offload:
@@ -200,4 +200,4 @@ READERS: dict[str, Callable[[str], str]] = {
     "recompute": recompute_of, "compute": compute_of, "cp_kind": cp_kind_of, "load": load_of,
     "offload": offload_of,
 }  # fmt: skip
-"""Readers of options, in canonical form; they raise PhazeError for an invalid text."""
+"""Functions that parse options into canonical form; they raise PhazeError for an invalid text."""

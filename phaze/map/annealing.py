@@ -25,7 +25,7 @@ from phaze.workload.operator_graphs import StageGraph
 
 
 class AnnealingTask(NamedTuple):
-    """Objective of the annealing and its inputs."""
+    """Objective of the annealing, and its inputs."""
 
     simulated: bool
     """True to minimise the simulated step time, False for the longest stage time."""
@@ -56,7 +56,7 @@ def _task(problem: MappingProblem, work: StageArrays, *, simulated: bool) -> Ann
 
 
 class AnnealingState(NamedTuple):
-    """A mapping and its stage times."""
+    """A mapping with its stage times."""
 
     at: Ints
     """Device of each slot, then the free devices, shape (D,). Slot s R + r is replica r of stage s."""
@@ -93,7 +93,7 @@ class SlotSwap(NamedTuple):
 
 
 def new_state(task: AnnealingTask, start: Ints) -> AnnealingState:
-    """State of a mapping before any time is computed."""
+    """Allocate the state of a mapping; its times are not yet computed."""
     stages, replicas = len(task.work.forward), task.replicas
     return AnnealingState(
         start.copy(),
@@ -290,11 +290,11 @@ class Walk(NamedTuple):
     worst: Ints
     """Stage with the longest time in the current mapping, shape (1,)."""
     best: Ints
-    """Devices of all slots in the best mapping, shape (D,)."""
+    """Device of each slot in the best mapping, shape (D,)."""
 
 
 class Cooling(NamedTuple):
-    """Steps of an annealing chain, and its temperatures relative to the objective at the start."""
+    """Number of steps of an annealing chain, and its temperatures relative to the objective at the start."""
 
     steps: int
     hot: float
@@ -311,7 +311,7 @@ def anneal(
     cooling: Cooling,
     deadline: Deadline | None = None,
 ) -> tuple[Ints, float]:
-    """Best devices of all slots and their objective after all steps or at the deadline."""
+    """Run a chain to its end or the deadline; return the best device of every slot and the objective."""
     walk = _begin(task, state)
     for begin, end in slices(cooling.steps, deadline or Deadline()):
         _walk(task, state, near, rng, walk, cooling, begin, end)
@@ -320,7 +320,7 @@ def anneal(
 
 @njit
 def _begin(task: AnnealingTask, state: AnnealingState) -> Walk:
-    """Initial state of a chain."""
+    """Initial state of an annealing chain."""
     now = _measure(task, state)
     values = np.array([now.value, now.spread, now.value, now.value])
     return Walk(values, np.array([now.worst]), state.at.copy())

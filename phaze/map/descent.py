@@ -30,7 +30,7 @@ class DescentInput(NamedTuple):
     plan: SlotOrder
     costs: LinkCosts
     near: Ints
-    """Devices by their link time from each device, shortest first, shape (D, D)."""
+    """Devices sorted by link time from each device, shortest first, shape (D, D)."""
     exchange: DeviceSymmetry
 
 
@@ -46,11 +46,11 @@ class DescentState(NamedTuple):
     position: Ints
     """Number of devices tried for each slot, shape (n,)."""
     messages: Floats
-    """Lower bound on c_m of each slot, shape (n,)."""
+    """Lower bound on the message time c_m of each slot, shape (n,)."""
     longest: Floats
-    """Largest of these bounds for each stage, shape (S,)."""
+    """Largest bound on c_m among the slots of each stage, shape (S,)."""
     slowest: Floats
-    """Lower bound on c_AR of each stage, shape (S,)."""
+    """Lower bound on the all-reduce time c_AR of each stage, shape (S,)."""
     old_messages: Floats
     old_longest: Floats
     old_slowest: Floats
@@ -76,7 +76,7 @@ def new_state(plan: SlotOrder, exchange: DeviceSymmetry, stages: int) -> Descent
 
 @njit
 def _may_take(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k: int, d: int) -> bool:
-    """True unless an equivalent mapping is tried instead of the one with this device; see `symmetry`."""
+    """True unless symmetry makes it redundant to assign device d to slot k (see `symmetry`)."""
     if k == 0 and exchange.first[d] == 0:
         return False
     if exchange.before[d] >= 0 and state.used[exchange.before[d]] == 0:
@@ -93,7 +93,7 @@ def _may_take(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k:
 
 @njit
 def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int) -> float:
-    """Lower bound on c_AR of slot k's stage if slot k gets device d; unassigned links count at best."""
+    """Lower bound on c_AR of slot k's stage if slot k gets device d; unassigned links count as the best."""
     stage = plan.order[k, 0]
     ring = state.slowest[stage]
     before, after = plan.previous[k], plan.following[k]
@@ -112,7 +112,7 @@ def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d
 
 @njit
 def _change(costs: LinkCosts, size: float, d: int, e: int) -> float:
-    """Increase of the bound on c_m of a slot on e if its neighbour gets d instead of the best device."""
+    """Increase of the bound on c_m of a slot on device e if its neighbour gets d, not the best device."""
     best = size * costs.best_message[e] + costs.best_message_wait[e]
     return float(size * costs.links.message[d, e] + costs.links.message_wait[d, e] - best)
 
@@ -141,7 +141,7 @@ def _messages_with(
 
 @njit
 def _fits(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int, target: float) -> bool:
-    """True if the stages affected by this device stay within the target."""
+    """True if all stages affected by assigning device d to slot k stay within the target."""
     stage = plan.order[k, 0]
     rest = costs.compute[stage] + _ring_with(plan, costs, state, k, d)
     if rest + state.longest[stage] > target:
@@ -199,7 +199,7 @@ def descend(
     limit: int,
     deadline: Deadline,
 ) -> tuple[int, int]:
-    """Outcome of the search for a mapping within the target, and the number of devices tried.
+    """Search for a mapping within the target; return the outcome and the number of devices tried.
 
     The search stops once more than `limit` devices were tried, or at the deadline. The mapping is stored in
     `state`, which must be new.
@@ -240,7 +240,7 @@ def _descend(
     tried: int,
     until: int,
 ) -> tuple[int, int, int]:
-    """Continue at slot k until `until` devices were tried; returns the outcome, slot and devices tried."""
+    """Continue the search at slot k until `until` devices were tried; return outcome, slot and tries."""
     plan, costs, _, exchange = given
     n = len(plan.order)
     while 0 <= k < n:

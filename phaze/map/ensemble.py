@@ -1,4 +1,4 @@
-"""Best mapping of several methods by simulated step time (Parmesan, Sections V-B and VIII-C)."""
+"""Best mapping found by several methods, judged by simulated step time (Parmesan, V-B and VIII-C)."""
 
 import math
 import time
@@ -32,7 +32,7 @@ from phaze.workload.operator_graphs import StageGraph
 Way = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
 """Method that found a mapping."""
 InstantiationChoice = Instantiation | Literal["auto", "authors", "ensemble"]
-"""One instantiation, the paper's choice by sizes, both of the paper's, or all with a local search."""
+"""Instantiations to search: one, the paper's choice by sizes, both of the paper's, or all plus annealing."""
 AUTHORS: tuple[Instantiation, ...] = ("p2p", "allreduce")
 """The paper's two instantiations. Its Table VI reports the better one by simulated throughput."""
 
@@ -47,7 +47,7 @@ class MapSettings:
     """True if CS map and p2p map are candidates and initial upper bounds of the searches, as in the paper."""
     limits: SearchLimits = field(default_factory=SearchLimits)
     steps: int = 1_000_000
-    """Swaps tried by each chain of the local search."""
+    """Number of swaps that each chain of the local search tries."""
     memory_bytes_per_s: float = math.inf
     """Memory bandwidth of the parameter update."""
 
@@ -68,11 +68,11 @@ class Mapped:
     """All mappings found, and the best of them."""
 
     problem: MappingProblem
-    """Problem with all three terms."""
+    """Mapping problem with all three terms of the stage time."""
     ways: tuple[FoundMapping, ...]
-    """Mappings that may be chosen."""
+    """Candidate mappings that may be chosen."""
     heuristics: tuple[FoundMapping, ...]
-    """CS map and p2p map."""
+    """Heuristic mappings: CS map and p2p map."""
     bound_s: float
     """Lower bound on the longest stage time of any mapping, with all three terms."""
     seconds: dict[str, float]
@@ -87,7 +87,7 @@ class Mapped:
 def map_stages(
     stages: StageGraph, network: DeviceNetwork, settings: MapSettings, deadline: Deadline | None = None
 ) -> Mapped:
-    """Map stages to the devices of a network by the methods of the settings.
+    """Map stages to the devices of a network with the methods that the settings select.
 
     deadline: deadline of the caller; None: a new one from the settings' time limit.
     """
@@ -118,7 +118,7 @@ def _instantiations(stages: StageGraph, choice: InstantiationChoice) -> tuple[In
 
 
 class _WaysToMap:
-    """All mapping methods on the same stages and network."""
+    """Runner of all mapping methods for the same stages and network."""
 
     def __init__(
         self, stages: StageGraph, network: DeviceNetwork, settings: MapSettings, deadline: Deadline
@@ -129,7 +129,7 @@ class _WaysToMap:
         self.deadline = deadline
 
     def by_hand(self) -> tuple[FoundMapping, ...]:
-        """CS map and p2p map."""
+        """Heuristic mappings: CS map and p2p map."""
         return (
             self._candidate("cs-map", consecutive_map(*self.shape)),
             self._candidate("p2p-map", p2p_map(*self.shape)),
@@ -145,7 +145,7 @@ class _WaysToMap:
         return self._candidate(instantiation, found.mapping, found)
 
     def anneal(self, starts: list[FoundMapping]) -> FoundMapping:
-        """Mapping by local search, started from `starts` and from mappings on close devices."""
+        """Mapping by local search, started from `starts` and from mappings on nearby devices."""
         settings = self.settings
         task = step_task(self.stages, self.network, settings.memory_bytes_per_s)
         problem = MappingProblem(self.stages, self.network, "exact")
@@ -175,11 +175,11 @@ class _WaysToMap:
 
 @dataclass(frozen=True)
 class Chains:
-    """Settings of the local search."""
+    """Settings of the annealing chains of the local search."""
 
     seed: int = 0
     steps: int = 1_000_000
-    """Swaps tried by each chain."""
+    """Number of swaps that each chain tries."""
     count: int = 4
     """Number of chains, one thread each."""
 
@@ -211,7 +211,7 @@ def best_of_chains(
 
 
 def _with_free(mapping: Ints, devices: int) -> Ints:
-    """Devices of all slots, then the free devices, shape (D,)."""
+    """Device of every slot, followed by the free devices, shape (D,)."""
     used = mapping.reshape(-1)
     return np.concatenate([used, np.setdiff1d(np.arange(devices), used)])
 
@@ -219,7 +219,7 @@ def _with_free(mapping: Ints, devices: int) -> Ints:
 def stored_mapping(
     mapped: Mapped, model: str, topology: str, settings: MapSettings, chosen: FoundMapping | None = None
 ) -> StoredMapping:
-    """Mapping file of a result with the chosen mapping, by default the best.
+    """Build the mapping file of a result, with the chosen mapping or by default the best one.
 
     `topology` is the name or path as the user gave it.
     """

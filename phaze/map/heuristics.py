@@ -77,14 +77,14 @@ def near_maps(problem: MappingProblem) -> list[Ints]:
 
 
 def _link_s(problem: MappingProblem) -> Floats:
-    """Round-trip time of a mean message on each link, shape (D, D)."""
+    """Round-trip time of an average message on each link, shape (D, D)."""
     message, wait = problem.network.both_ways
     size = float(problem.edge_bytes.mean()) if len(problem.edge_bytes) else 0.0
     return message * max(size, 1.0) + wait
 
 
 def _on(order: Ints, problem: MappingProblem) -> tuple[Ints, Ints, Ints]:
-    """First devices of an order, by replica and by ring, each (S, R), and the folded order of replicas."""
+    """Mappings to the first devices of an order, by replica and by ring, and the folded order of replicas."""
     stages, replicas = problem.shape
     used = order[: problem.slots]
     folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
@@ -135,14 +135,14 @@ def grid_order(time: Floats, widths: tuple[int, ...]) -> Ints:
 
 
 def _begun(devices: int) -> tuple[Ints, Bools]:
-    """Order that begins with device 0, and a mask of the free devices."""
+    """Initial order, which contains only device 0, and a mask of the unassigned devices."""
     free = np.ones(devices, bool)
     free[0] = False
     return np.zeros(devices, np.int64), free
 
 
 def _nearest(free: Bools, time: Floats) -> int:
-    """Take and return the nearest free device; ties go to the lowest number."""
+    """Return the nearest free device and mark it as used; ties go to the lowest number."""
     device = int(np.argmin(np.where(free, time, np.inf)))
     free[device] = False
     return device

@@ -1,4 +1,4 @@
-"""A training plan as the stages and replicas of a mapping problem.
+"""Conversion of a training plan to the stages and replicas of a mapping problem.
 
 The pipelines of a plan, its lanes, run concurrently. Their number is the greatest common divisor of all
 data-parallel widths d. A stage has m = d / lanes workers in each lane, which take its microbatches in turn.
@@ -26,13 +26,13 @@ from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
 
 @dataclass(frozen=True)
 class Lanes:
-    """Lanes, workers and units of a plan."""
+    """Lanes (concurrent pipelines) of a plan, with their workers and units of devices."""
 
     count: int
     workers: tuple[tuple[int, int], ...]
     """Stage and worker index of each worker of a lane, in the order of the mapping's stages."""
     unit: int
-    """Devices per worker."""
+    """Number of devices per worker."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -46,14 +46,14 @@ class Lanes:
 
 
 def lanes_of(plan: Plan) -> Lanes:
-    """Lanes of a plan."""
+    """Divide a plan into lanes, its concurrent pipelines."""
     count = gcd(*plan.data)
     workers = ((q, worker) for q, d in enumerate(plan.data) for worker in range(d // count))
     return Lanes(count, tuple(workers), max(stage.layout.tp for stage in plan.stages))
 
 
 def stored_stages(plan: Plan, model: str) -> StoredStages:
-    """Stages of a plan in the stage format of mapping problems."""
+    """Convert the stages of a plan to the stage format of mapping problems."""
     lanes = lanes_of(plan)
     return StoredStages(
         format="phaze-stages",
@@ -82,7 +82,7 @@ def _ring_share(members: int) -> float:
 
 
 def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:
-    """Messages per microbatch between the workers of adjacent stages."""
+    """Yield the messages per microbatch between the workers of adjacent stages."""
     first = [lanes.workers.index((q, 0)) for q in range(len(plan.stages))]
     for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
         a, b = stage.layout.dp // lanes.count, later.layout.dp // lanes.count
@@ -93,7 +93,7 @@ def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:
 
 
 def between_slices_bytes(stage: Stage, later: Stage) -> float:
-    """Bytes per microbatch between a pair of tensor-parallel ranks, the mean of forward and backward.
+    """Bytes per microbatch between two tensor-parallel ranks of adjacent stages, mean of both passes.
 
     Each receiving rank needs the whole tensor. There are as many pairs as ranks in the wider group.
     """

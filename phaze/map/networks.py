@@ -1,4 +1,4 @@
-"""Networks of mapping problems: the part of a system that a plan needs, and user-defined topologies.
+"""Networks for mapping problems: the part of a system that a plan needs, and user-defined topologies.
 
 A message over h hops of a torus occupies h links, so a mapping problem uses 1/h of a link's bandwidth for it.
 The simulator models the links themselves, each with one message at a time. In a tree the bandwidth between
@@ -55,7 +55,7 @@ def _of_size(system: Cluster, devices: int) -> Cluster:
 
 
 def device_network(system: Cluster | Matrix) -> DeviceNetwork:
-    """Bandwidths and latencies between all devices of a system."""
+    """Bandwidth and latency between all pairs of devices of a system."""
     if isinstance(system, Matrix):
         return network_of(system)
     return _of_levels(system) if system.torus is None else _of_torus(system)
@@ -96,7 +96,7 @@ def units_of(network: DeviceNetwork, width: int) -> DeviceNetwork:
 
 
 def _slowest(matrix: Floats, width: int) -> Floats:
-    """Maximum over the pairs of devices at the same place of two units, shape (U, U)."""
+    """Maximum over the pairs of devices at the same position in two units, shape (U, U)."""
     units = len(matrix) // width
     places = [np.arange(units) * width + k for k in range(width)]
     return np.asarray(np.max([matrix[np.ix_(at, at)] for at in places], axis=0))
@@ -137,13 +137,13 @@ def _of_file(file: MatrixFile, folder: Path) -> DeviceNetwork:
 
 
 def _read_table(path: Path) -> tuple[Floats, Floats]:
-    """Bandwidths of a table, 0 for no link, and unknown latencies (NaN)."""
+    """Read bandwidths from a table, 0 where there is no link; latencies are unknown (NaN)."""
     values = np.array(read_bandwidths(path))
     return values, np.full_like(values, np.nan)
 
 
 def _read_graph(path: Path) -> tuple[Floats, Floats]:
-    """Bandwidths and latencies of a graph, in node order; an undirected edge is two directed ones."""
+    """Read bandwidths and latencies from a graph, in node order; an undirected edge is two directed ones."""
     graph = _load_graph(path)
     index = {node: k for k, node in enumerate(graph.nodes)}
     if not index:
@@ -175,7 +175,7 @@ _NO_GRAPH = (ValueError, KeyError, TypeError, AttributeError, SyntaxError, Recur
 
 
 def _node_link(path: Path) -> nx.Graph[object]:
-    """Graph of a NetworkX JSON file; before version 3.4 NetworkX named `edges` `links`."""
+    """Read a graph from a NetworkX JSON file; before version 3.4 NetworkX named `edges` `links`."""
     loaded = read_json(path)
     nodes = loaded.get("nodes") if isinstance(loaded, dict) else None
     if not isinstance(loaded, dict) or not isinstance(nodes, list):

@@ -25,13 +25,13 @@ from phaze.cost.network.network import rounds, sent_bytes
 from phaze.workload.operator_graphs import StageGraph
 
 Instantiation = Literal["p2p", "allreduce", "exact"]
-"""c_u + c_m (6), c_u + c_AR (7), or c_u + c_m + c_AR."""
+"""Terms of the stage time: c_u + c_m (6), c_u + c_AR (7), or c_u + c_m + c_AR."""
 INSTANTIATIONS: tuple[Instantiation, ...] = get_args(Instantiation)
 
 
 @dataclass(frozen=True, eq=False)
 class MappingProblem:
-    """Stages to map, the network of devices, and the terms of the stage time."""
+    """Stages to map, the network of devices, and the terms that the stage time includes."""
 
     stages: StageGraph
     network: DeviceNetwork
@@ -74,7 +74,7 @@ class MappingProblem:
 
     @cached_property
     def edge_bytes(self) -> Floats:
-        """Bytes of these edges, shape (e,)."""
+        """Bytes of each edge in `edges`, shape (e,)."""
         return np.ascontiguousarray(self.stages.edge_bytes[: len(self.edges)], np.float64)
 
     @cached_property
@@ -85,7 +85,7 @@ class MappingProblem:
 
     @property
     def ring_waits(self) -> float:
-        """Number of latencies in an all-reduce."""
+        """Number of link latencies in an all-reduce."""
         return rounds("all_reduce", self.stages.replicas)
 
     def stage_times_s(self, mapping: Ints) -> Floats:
@@ -108,12 +108,12 @@ class MappingProblem:
         return slowest
 
     def value_s(self, mapping: Ints) -> float:
-        """Longest stage time (5)."""
+        """Longest stage time (5) of a mapping."""
         return float(self.stage_times_s(mapping).max())
 
 
 def choose_instantiation(stages: StageGraph) -> Instantiation:
-    """Instantiation by the ratio of reduced gradient bytes to bytes passed between stages.
+    """Choose an instantiation by the ratio of gradient bytes reduced to bytes passed between stages.
 
     The all-reduce is included if the ratio exceeds one (Section V-B). Both are per step: a ring's link
     carries 2 (R − 1) / R of the gradients once, an edge its bytes in both directions for each microbatch.
@@ -155,7 +155,7 @@ def _best_messages_s(problem: MappingProblem, until: Deadline) -> Floats:
 
 
 def _least_of_rows(problem: MappingProblem, which: int, count: int, until: Deadline) -> Floats:
-    """The `count` fastest round-trip links of each device, ascending, shape (D, count)."""
+    """Smallest round-trip seconds per byte (0) or latencies (1) of each device, ascending, (D, count)."""
     until.check()
     links = _without_self(problem.network.both_ways[which])
     until.check()

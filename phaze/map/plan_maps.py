@@ -59,7 +59,7 @@ Row = dict[str, str | int | float | bool]
 CHAINS = 2
 """Number of chains of the local search."""
 BLOCKS = (2, 4)
-"""Numbers of stages of a lane on consecutive devices."""
+"""Candidate numbers of stages of a lane to put on consecutive devices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +86,12 @@ class PlanMap:
     devices: int
     """Number of devices of the network."""
     alone_s: float
-    """Time per batch with free communication."""
+    """Time per batch if communication took no time."""
     tried: tuple[Tried, ...]
 
     @cached_property
     def best(self) -> Tried:
-        """Mapping with the shortest simulated batch; the first one on ties."""
+        """Mapping with the shortest simulated time per batch; the first one on ties."""
         return min(self.tried, key=lambda one: one.simulated_s)
 
     @property
@@ -193,12 +193,12 @@ class _PlanOnPart(PlanOn):
         self.stages: StageGraph = stage_graph(stored_stages(plan, "plan"))
 
     def by_hand(self) -> Iterator[tuple[str, Ints]]:
-        """Yield the default orders and their names."""
+        """Yield the default mappings with their names."""
         yield BY_HAND[0], consecutive_map(*self.lanes.shape)
         yield BY_HAND[1], p2p_map(*self.lanes.shape)
 
     def search(self, chains: Chains) -> tuple[str, Ints]:
-        """Topology-aware mapping with the shortest estimated batch, and its method."""
+        """Topology-aware mapping with the shortest estimated time per batch, and its method."""
         found = {"local-search": self._local_search(chains)}
         for high in BLOCKS:
             if high < self.lanes.shape[0] and self.near % high == 0 and self.near > high:
@@ -272,13 +272,13 @@ class PlanOnDevices:
     mapped: Mapped
     """Mappings of workers and lanes to units."""
     alone_s: float
-    """Time per batch with free communication."""
+    """Time per batch if communication took no time."""
     simulated_s: dict[Way, float]
     """Simulated time per batch, by method; after the time limit only of the method with the shortest step."""
 
     @cached_property
     def best(self) -> FoundMapping:
-        """Eligible method with the shortest batch; the first one on ties."""
+        """Eligible mapping with the shortest simulated time per batch; the first one on ties."""
         known = [one for one in self.mapped.ways if one.way in self.simulated_s]
         return min(known, key=lambda one: self.simulated_s[one.way])
 
@@ -316,7 +316,7 @@ def map_one(
 
 
 def stored_plan(found: PlanOnDevices, row: pd.Series) -> StoredPlanMap:
-    """Plan section of a mapping file; `row` is the plan's row of table `plans`."""
+    """Build the plan section of a mapping file; `row` is the plan's row of table `plans`."""
     ways = dict.fromkeys(one.way for one in (*found.mapped.ways, *found.mapped.heuristics))
     content = {
         "architecture": row["architecture"],

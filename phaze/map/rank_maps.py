@@ -1,4 +1,4 @@
-"""Ranks of a training plan mapped to the devices of a network, evaluated by the plan's own price.
+"""Ranks of a training plan mapped to the devices of a network, evaluated with the plan's own cost model.
 
 A runtime numbers ranks in a fixed order: tensor- and context-parallel ranks, then replicas, then pipeline
 ranks. For the searches a pipeline rank is a stage and a data-parallel rank a replica. The tp * cp ranks of
@@ -37,7 +37,7 @@ from phaze.workload.operator_graphs import stage_graph
 
 @dataclass(frozen=True, eq=False)
 class Arranged:
-    """Time of a collective over mapped ranks: the slowest of all equivalent groups.
+    """Network with ranks mapped to devices: a collective takes the time of its slowest equivalent group.
 
     A `Group` represents all groups with the same number of ranks and stride. Each has the network to itself.
     """
@@ -54,7 +54,7 @@ class Arranged:
         return max(self._each(kind, size_bytes, group), default=0.0)
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        """Time of a collective as a single level."""
+        """Time of a collective, attributed to a single level."""
         return (self.seconds(kind, size_bytes, group),)
 
     def _each(self, kind: Kind, size_bytes: float, group: Group) -> tuple[float, ...]:
@@ -65,7 +65,7 @@ class Arranged:
         return self._known[asked]
 
     def groups(self, kind: Kind, group: Group) -> list[list[int]]:
-        """Devices of all groups of this size and stride, (groups, ranks).
+        """Devices of all groups with this number of ranks and stride, (groups, ranks).
 
         For messages there is one group per sending rank.
         """
@@ -89,16 +89,16 @@ class RankMap:
     mapped: Mapped
     """Mappings of pipeline and data-parallel ranks to units."""
     time_s: dict[Way, float]
-    """Priced step time, by method."""
+    """Predicted step time, by method."""
 
     @cached_property
     def best(self) -> FoundMapping:
-        """Method with the shortest step; the runtime's order on ties."""
+        """Mapping with the shortest step; the runtime's order on ties."""
         known = {one.way: one for one in (*self.mapped.heuristics, *self.mapped.ways)}
         return known[min(self.time_s, key=lambda way: (self.time_s[way], way != DEFAULT))]
 
     def stored(self) -> StoredRankMap:
-        """Rank section of a mapping file."""
+        """Build the rank section of a mapping file."""
         return StoredRankMap.model_validate({
             "unit": self.unit,
             "devices": ranks_on(self.best.mapping, self.unit).tolist(),
@@ -142,13 +142,13 @@ def ranks_on(mapping: Ints, unit: int) -> Ints:
 
 
 def time_on(recipe: Recipe, question: PlanQuestion, network: Network) -> float:
-    """Step time of a recipe on the question's machine with another network."""
+    """Step time of a recipe on the machine of a planning request, with another network."""
     machine = replace(question.machine, network=network)
     return PricedLayout.of_recipe(replace(question, machine=machine), recipe).price.time_s
 
 
 def stages_of(price: Price, model: str) -> StoredStages:
-    """Pipeline ranks of a priced plan as stages of a mapping; each includes all of its virtual stages.
+    """Convert the pipeline ranks of a priced plan to stages to map, each with all its virtual stages.
 
     Parameter bytes are scaled so that one all-reduce sends the bytes that replicas exchange in a step.
     """
@@ -181,7 +181,7 @@ def _stage(stages: list[Stage], exchanges: float) -> StoredStage:
 
 
 def _exchanges(zero: int, microbatches: int) -> float:
-    """Number of gradient all-reduces that send as much as the replicas do in a step.
+    """Number of gradient all-reduces that send as many bytes as the replicas send in a step.
 
     ZeRO 2 scatters gradients for each microbatch and gathers weights once; ZeRO 3 gathers weights for both
     passes of each microbatch.

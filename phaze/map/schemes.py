@@ -1,4 +1,4 @@
-"""Inputs of Algorithm 2 of Parmesan before the search: order, checking schemes, costs (Section V-A)."""
+"""Precomputed inputs of Parmesan's Algorithm 2: order, checking schemes, costs (Section V-A)."""
 
 from typing import NamedTuple, Self
 
@@ -18,21 +18,21 @@ class SlotOrder(NamedTuple):
     first_link: Ints
     """Offset of each slot's first link, and the end, shape (n + 1,)."""
     link_slot: Ints
-    """Slot at the other end of each link of c_m."""
+    """Slot at the other end of each link that c_m counts."""
     link_edge: Ints
-    """Edge of each link."""
+    """Edge of the stage graph that each link belongs to."""
     previous: Ints
-    """Slot of the previous replica on the ring, shape (n,); -1: c_AR is not counted."""
+    """Slot of the previous replica on the ring, -1 if c_AR is not counted, shape (n,)."""
     following: Ints
     """Slot of the next replica on the ring, shape (n,)."""
     anchor: Ints
     """Earlier neighbour whose device is the centre of the slot's device search, -1 for none, shape (n,)."""
     below: Ints
-    """Slot that must have a lower device by replica symmetry, -1: none, shape (n,)."""
+    """Slot that must have a lower device by replica symmetry, -1 for none, shape (n,)."""
 
 
 class LinkTimes(NamedTuple):
-    """Times of messages and rings on pairs of devices."""
+    """Times per byte and latencies of messages and ring links on pairs of devices."""
 
     message: Floats
     message_wait: Floats
@@ -50,7 +50,7 @@ class LinkTimes(NamedTuple):
 
 
 class LinkCosts(NamedTuple):
-    """Times of stages, edges and rings on pairs of devices."""
+    """Compute times of stages, sizes of edges, and times of links, with the best link of each device."""
 
     compute: Floats
     sizes: Floats
@@ -62,7 +62,7 @@ class LinkCosts(NamedTuple):
 
 
 def make_costs(problem: MappingProblem) -> LinkCosts:
-    """Costs of all links in a problem."""
+    """Costs of stages and links in a mapping problem."""
     links = LinkTimes.of(problem)
     seconds, no_latency = links.seconds, not links.waits.any()
     return LinkCosts(
@@ -77,14 +77,14 @@ def make_costs(problem: MappingProblem) -> LinkCosts:
 
 
 def _least(matrix: Floats, axis: int) -> Floats:
-    """Minimum of each row or column without the diagonal; 0 for a single device."""
+    """Minimum of each row or column, without the diagonal; 0 for a single device."""
     if len(matrix) == 1:
         return np.zeros(1)
     return np.asarray(np.where(np.eye(len(matrix), dtype=bool), np.inf, matrix).min(axis=axis))
 
 
 def make_plan(problem: MappingProblem) -> SlotOrder:
-    """Mapping order and checking schemes of a problem.
+    """Build the mapping order and checking schemes of a problem.
 
     Without rings the order is replica by replica, stages in the order of their data flow. With rings only, it
     is stage by stage, those with the longest rings and passes first. With both, the larger bytes decide.
@@ -154,7 +154,7 @@ def _anchor(
 
 
 ROWS = 256
-"""Devices whose neighbours are sorted between two deadline checks."""
+"""Number of devices whose neighbours are sorted between two deadline checks."""
 
 
 def near_devices(problem: MappingProblem, seed: int, deadline: Deadline | None = None) -> Ints:

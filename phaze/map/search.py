@@ -30,7 +30,7 @@ class SearchLimits:
     """Limits at which a search ends without a proof."""
 
     tries: int = 4_000_000
-    """Devices tried for one target; the same on every machine."""
+    """Number of devices tried for one target; the same on every machine."""
     time_s: float = float("inf")
     """Wall time of all mapping methods together; results may then differ between runs."""
 
@@ -40,7 +40,7 @@ class SearchResult:
     """Best mapping of a search, and the proven bound."""
 
     mapping: Ints
-    """Shape (S, R)."""
+    """Device of each stage and replica, shape (S, R)."""
     value_s: float
     """Longest stage time of the mapping."""
     bound_s: float
@@ -52,11 +52,11 @@ class SearchResult:
     timed_out: bool = False
     """True if the time limit ended the search."""
     tries: int = 0
-    """Devices tried for all targets."""
+    """Number of devices tried, over all targets."""
 
     @property
     def proven(self) -> bool:
-        """True if no mapping is better."""
+        """True if the mapping is proven optimal."""
         return proves(self.bound_s, self.value_s)
 
 
@@ -89,7 +89,7 @@ def search(
     start: tuple[Ints, ...] | None = None,
     deadline: Deadline | None = None,
 ) -> SearchResult:
-    """Best mapping for an instantiation.
+    """Find the best mapping for an instantiation by binary search.
 
     The initial upper bound is the best of the mappings `start`; default: a random one and the heuristics
     (Section V-B). deadline: deadline of the caller; default: a new one from the limits.

@@ -47,7 +47,7 @@ SPEED_UPS = {
     "searched_over_heuristics": ("heuristics", "searched"),
     "by_sizes_over_consecutive": ("cs-map", "by-sizes"),
 }
-"""Numerators of speed-ups: columns of `steps`."""
+"""Speed-ups by name: the columns of `steps` in the numerator and the denominator."""
 
 
 def speed_ups(rows: pd.DataFrame) -> pd.DataFrame:

@@ -42,7 +42,7 @@ MapTables = dict[str, pd.DataFrame]
 def map_point(
     stored: StoredStages, point: StagesPoint, topology: tuple[str, MapTopology], settings: MapSettings
 ) -> MapTables:
-    """Tables of the stages of a file mapped to a topology, which is given with its name.
+    """Map the stages of a file to a topology, given with its name, and return the tables.
 
     The searches start without the heuristics, so that their own results count.
     """
@@ -71,7 +71,7 @@ def map_point(
 def _times(
     mapped: Mapped, one: FoundMapping, memory_bytes_per_s: float, devices_per_port: int | None
 ) -> dict[str, float]:
-    """Step time of a mapping under each message rule, and its longest stage time."""
+    """Step time of a mapping under each model of messages, and its longest stage time."""
     problem = mapped.problem
     given = problem.stages, one.mapping, problem.network
     step, shared_s = simulate_step(*given, memory_bytes_per_s), None
@@ -105,7 +105,7 @@ def _proof(mapped: Mapped, one: FoundMapping) -> Row:
 
 
 def device_rows(one: FoundMapping) -> list[Row]:
-    """Devices of a mapping by stage and replica."""
+    """Rows of table `mapped_devices` for a mapping: the device of each stage and replica."""
     return [
         {"way": one.way, "stage": s, "replica": r, "device": device}
         for s, row in enumerate(one.mapping.tolist())
@@ -127,7 +127,7 @@ def gap_rows(
     chains: Chains,
     limits: SearchLimits,
 ) -> list[Row]:
-    """Rows of table `search_gaps`, for the first seed of a topology with its name."""
+    """Rows of table `search_gaps`, for the first seed of a topology, which is given with its name."""
     name, sizes = topology
     seed, made = sizes.drawn(point.stages * point.replicas)[0]
     assert not isinstance(made, MatrixFile)
@@ -152,7 +152,7 @@ PLACES = ["stage", "replica", "slice", "device"]
 
 @dataclass(frozen=True)
 class MapQuestion:
-    """Plans to map and the systems to map them to."""
+    """Mapping request: the plans to map, and the systems to map them to."""
 
     systems: Mapping[str, Cluster | Matrix]
     """Systems by name."""
@@ -168,7 +168,7 @@ class MapQuestion:
         devices: int,
         search: PlanMapSettings,
     ) -> MapQuestion:
-        """Question of a study; networks are plain values."""
+        """Build the mapping request of a study; networks are plain values."""
         systems = {
             name: (Cluster if "device" in one else Matrix).parse(one, name) for name, one in networks.items()
         }
@@ -183,7 +183,7 @@ class MapQuestion:
 def map_plans(
     plans: pd.DataFrame, stages: pd.DataFrame, asked: MapQuestion, store: Store
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables plan_maps and plan_devices of a model from its tables plans and plan_stages.
+    """Tables `plan_maps` and `plan_devices` of a model, from its tables `plans` and `plan_stages`.
 
     The plans of the accelerator with the fastest Phaze plan are mapped, on ties those of all such
     accelerators. Equal plans are simulated once. A plan of unequal tensor-parallel widths whose units do not

@@ -23,18 +23,18 @@ from phaze.base.deadline import Deadline
 from phaze.map.objective import MappingProblem
 
 LEVELS = 8
-"""Maximum number of distinct bandwidths for a search of device groups; other networks rarely have any."""
+"""Maximum number of distinct bandwidths in a search for device groups; other networks rarely have any."""
 
 
 class DeviceSymmetry(NamedTuple):
     """Interchangeable devices and device groups of a network of D devices."""
 
     before: Ints
-    """Next lower device that each is interchangeable with, or -1, shape (D,)."""
+    """Next lower device with which each device is interchangeable, or -1, shape (D,)."""
     group: Ints
     """Group of each device on each level, shape (levels, D)."""
     group_before: Ints
-    """Next lower group that each is interchangeable with, or -1, shape (levels, D)."""
+    """Next lower group with which each group is interchangeable, or -1, shape (levels, D)."""
     first: Ints
     """1 if a device is the lowest of its orbit, shape (D,)."""
 
@@ -54,7 +54,7 @@ def device_symmetry(problem: MappingProblem, deadline: Deadline) -> DeviceSymmet
 
 
 Matrices = tuple[Floats, ...]
-"""Seconds per byte, and latencies if there are any."""
+"""Matrices of seconds per byte, and of latencies if there are any."""
 
 
 def _keeps(matrices: Matrices, permutation: Ints) -> bool:
@@ -65,7 +65,7 @@ def _keeps(matrices: Matrices, permutation: Ints) -> bool:
 
 
 def _keeps_links(matrix: Floats, permutation: Ints, devices: Ints) -> bool:
-    """True if the links of some devices, to and from all others, are preserved."""
+    """True if a permutation preserves the links of some devices, to and from all others."""
     there, here = matrix[np.ix_(permutation[devices], permutation)], matrix[devices]
     if not np.array_equal(there, here):
         return False
@@ -75,7 +75,7 @@ def _keeps_links(matrix: Floats, permutation: Ints, devices: Ints) -> bool:
 
 
 def _exchangeable(matrices: Matrices, deadline: Deadline) -> Ints:
-    """Last lower device that each can be swapped with, or -1."""
+    """Next lower device with which each device can be swapped, or -1."""
     devices = len(matrices[0])
     before = np.full(devices, -1, np.int64)
     weights = np.random.default_rng(0).uniform(1.0, 2.0, devices)
@@ -118,7 +118,7 @@ def _transpositions(before: Ints) -> list[Ints]:
 
 
 def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[Ints]]:
-    """Groups by level, the previous interchangeable group of each, and the group swaps.
+    """Device groups by level, the next lower interchangeable group of each, and the group swaps.
 
     A group is a set of devices connected by links of at least some bandwidth, such as a node or a rack. A
     swap exchanges the devices of two groups in order.
@@ -141,7 +141,7 @@ def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[In
 
 
 def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:
-    """Connected components over the links of at least each distinct bandwidth."""
+    """Connected components of devices over the links of at least each distinct bandwidth."""
     values = np.empty(0)
     for d, row in enumerate(seconds):
         values = np.union1d(values, np.delete(row, d))
@@ -154,7 +154,7 @@ def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:
 
 
 def _groups_before(matrices: Matrices, members: list[Ints], deadline: Deadline) -> tuple[Ints, list[Ints]]:
-    """Last lower group that each can be swapped with, and these swaps."""
+    """Next lower group with which each group can be swapped, or -1, and these swaps."""
     before, exchanges = np.full(len(members), -1, np.int64), []
     for g, mine in enumerate(members):
         for h in range(g - 1, -1, -1):
@@ -202,7 +202,7 @@ def _lowest_of_orbits(moves: list[Ints], devices: int) -> Ints:
 
 
 def replica_rules(problem: MappingProblem, order: Ints) -> Ints:
-    """Earlier slot that must have a lower device for each slot, -1: none, shape (n,).
+    """Earlier slot that must have a lower device, for each slot, -1 for none, shape (n,).
 
     `order` holds stage and replica of every slot in the order of assignment, shape (n, 2).
     """

@@ -1,1 +1,1 @@
-"""Results of a study compared with papers: claims, interpretations, and printed tables."""
+"""Results of a study compared with papers: claims, interpretations, and published tables."""

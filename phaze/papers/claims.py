@@ -15,7 +15,7 @@ from phaze.tables import Claims
 
 Values = dict[str, object]
 Function = Callable[[pd.DataFrame, object], Mapping[str, object]]
-"""Values by name, computed from rows and their printed figure; for values that no aggregate gives."""
+"""Function that computes named values from rows and their published figure, where no aggregate can."""
 
 AGGREGATES: dict[str, Callable[[pd.Series], object]] = {
     "first": lambda values: values.iloc[0],
@@ -30,7 +30,7 @@ def check_claims(
     tables: Mapping[str, pd.DataFrame],
     functions: Mapping[str, Function] | None = None,
 ) -> pd.DataFrame:
-    """Table `claims` in the order of the publication; empty without a publication."""
+    """Check a publication's claims: table `claims`, in the paper's order; empty without a publication."""
     if publication is None:
         return Claims.empty()
     found: list[Values] = []
@@ -47,7 +47,7 @@ def check_claims(
 def claims_on(
     publication: Publication, group: TableClaims, rows: pd.DataFrame, functions: Mapping[str, Function]
 ) -> Iterator[Values]:
-    """Yield the claims of a group, checked on the given rows of its table; empty for no rows."""
+    """Yield the claims of a group, checked on the given rows of the group's table; nothing without rows."""
     if rows.empty:
         return
     parts = [part for _, part in rows.groupby(list(group.each), sort=False)] if group.each else [rows]
@@ -69,7 +69,7 @@ def claims_on(
 def _claims_of(
     publication: Publication, claim: PrintedClaim, rows: pd.DataFrame, functions: Mapping[str, Function]
 ) -> Iterator[Values]:
-    """Yield one claim checked on one group of rows; empty if no figure is printed for them."""
+    """Yield one claim, checked on one group of rows; nothing if no figure is published for the group."""
     values: Values = {str(key): value for key, value in rows.iloc[:1].to_dict("records")[0].items()}
     if claim.printed is not None:
         printed = _printed(publication, claim, values)
@@ -102,7 +102,7 @@ def _claims_of(
 
 
 def _printed(publication: Publication, claim: PrintedClaim, values: Values) -> Values | None:
-    """Printed figure for rows with these values, with its other columns; None without a printed figure."""
+    """Published figure for rows with these values, with its other columns; None if there is none."""
     printed: object = claim.printed
     if isinstance(printed, str):
         printed = getattr(publication, printed)
@@ -116,7 +116,7 @@ def _printed(publication: Publication, claim: PrintedClaim, values: Values) -> V
 
 
 def claims_sheet(claims: pd.DataFrame, source: str) -> Sheet:
-    """Table of printed claims and our figures, with failed claims highlighted; `source` is its data table."""
+    """Report table of the paper's claims and our figures, with failed claims highlighted."""
     columns: dict[str, Cell] = {
         "": lambda row: "holds" if row["holds"] else "differs", "claim": "{statement}",
         "paper": "{published}", "ours": "{ours}", "printed in": "{source}",

@@ -1,4 +1,4 @@
-"""Page of all papers: a section per paper with printed results, our results, and reasons for differences."""
+"""Page of all papers: for each, published results, our results, and the reasons for differences."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Paper:
     """Section of a paper on the page, with its tables."""
 
     name: str
-    """Anchor of the section, and prefix of the names of its figures."""
+    """Anchor of the section, and prefix of its figure names."""
     title: str
     answer: str
-    """Summary of the comparison; sentences."""
+    """Summary of the comparison, in sentences."""
     blocks: tuple[Block, ...]
     claims: pd.DataFrame
     """Table `claims`; empty if no claim of the paper is checked."""
@@ -53,7 +53,7 @@ def paper_of(
     notes: Iterable[str] = (),
     beside: Mapping[str, pd.DataFrame] | None = None,
 ) -> Paper:
-    """Section of a paper on the page, with `sections` as subsections.
+    """Build the section of a paper on the page, with `sections` as subsections.
 
     `claims` are the name of the claims table and the table itself, `checks` tables of checks by name. Names
     of figures are prefixed by the paper's name so that they are unique on the page.
@@ -76,7 +76,7 @@ def paper_of(
 
 
 def build_page(papers: Iterable[Paper]) -> Report:
-    """Page of the given papers, with all of their tables."""
+    """Build the page of the given papers, with all of their tables."""
     shown = tuple(papers)
     rows = tuple((one.title, f"{one.claims['holds'].sum()} of {len(one.claims)}") for one in shown)
     held, count = (sum(int(of(one.claims["holds"])) for one in shown) for of in (pd.Series.sum, len))

@@ -1,4 +1,4 @@
-"""Section of the Parmesan paper: printed speed-ups beside ours, under each reading of its open points."""
+"""Section of the Parmesan paper: published speed-ups next to ours, under each interpretation."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Row = dict[str, object]
 WORDS = words_of("parmesan")
 
 OWN: dict[Search, str] = {"ours": "ours", "authors": "paper"}
-"""Column of `phaze.map.speed_ups.steps` with the result of a search."""
+"""Column of `phaze.map.speed_ups.steps` with the result of each kind of search."""
 OVER = {
     "over-consecutive": ("cs-map", "over CS map (Table III)"),
     "over-heuristics": ("heuristics", "over CS and p2p map (Table VI)"),
 }
-"""Baseline column of `phaze.map.speed_ups.steps` and display name, by speed-up by topology."""
+"""Baseline column of `phaze.map.speed_ups.steps` and display name, for each published speed-up."""
 FIRST = "pipedream"
-"""Partitioner that, with CS map, is the baseline of printed speed-ups by partitioner."""
+"""Partitioner that, with CS map, is the baseline of the published speed-ups by partitioner."""
 REFINED = {"refined, CS map for both (Table IV)": "cs-map", "refined, our map for each (Table IV)": "ours"}
-"""Column of `phaze.map.speed_ups.steps`, by speed-up of refinement over clusters alone."""
+"""Column of `phaze.map.speed_ups.steps` for each speed-up of refinement over clustering alone."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class MapInputs(MapCases):
 
     published: PublishedMaps | None = None
     search_gaps: pd.DataFrame = field(default_factory=SearchGaps.empty)
-    """Local search alone, compared with optima and bounds; for cases with `show: gaps`."""
+    """Table `search_gaps`: local search alone against optima and bounds, for cases with `show: gaps`."""
 
     def subjects(self, case: MapCase) -> dict[str, str]:
         """Display names of the topologies or graphs that a case compares."""
@@ -54,7 +54,7 @@ class MapInputs(MapCases):
 
 
 def readings_of(case: MapCase) -> dict[str, MapReading]:
-    """Readings of a case; without any, our mappings of its first partition.
+    """Interpretations of a case; if it lists none, our mappings of its first partition.
 
     Empty for several graphs by topology: the printed speed-ups are of one graph.
     """
@@ -64,7 +64,7 @@ def readings_of(case: MapCase) -> dict[str, MapReading]:
 
 
 def read_figures(inputs: MapInputs) -> pd.DataFrame:
-    """Speed-ups under each reading with the printed ones: table `figures_read`, and those of refinement."""
+    """Speed-ups under each interpretation next to the published: table `figures_read`, and of refinement."""
     rows = [
         {"case": name, "reading": key, **row}
         for show, read in (("topologies", _by_topology), ("partitioners", _by_partitioner))
@@ -76,12 +76,12 @@ def read_figures(inputs: MapInputs) -> pd.DataFrame:
 
 
 def _steps(inputs: MapInputs, name: str, reading: MapReading) -> pd.DataFrame:
-    """Steps of a case, by the criterion by which a reading compares mappings."""
+    """Step times of a case, by the criterion with which an interpretation compares mappings."""
     return inputs.rows(name, f"{reading.judge.replace('-', '_')}_s", reading)
 
 
 def _by_topology(inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame) -> Iterator[Row]:
-    """Yield the speed-ups by topology under a reading, medians over seeds."""
+    """Yield our and the published speed-ups by topology under an interpretation; medians over seeds."""
     topologies = reading.topologies or {topology: topology for topology in case.topologies}
     for (topology, used), (over, (column, _)) in product(topologies.items(), OVER.items()):
         printed = getattr(inputs.published, over.replace("-", "_"), {}).get(topology, {})
@@ -94,7 +94,7 @@ def _by_topology(inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd
 def _by_partitioner(
     inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame
 ) -> Iterator[Row]:
-    """Yield speed-ups over PipeDream's partition with CS map, except its own, and of refinement."""
+    """Yield speed-ups of partitioners over PipeDream's partition with CS map, and of refinement."""
     first, published = reading.partitioner, inputs.published
     if published is None:
         return
@@ -118,7 +118,7 @@ def _ratios(
     other: tuple[str, str],
     printed: Mapping[str, float],
 ) -> Iterator[Row]:
-    """Yield the printed and our speed-ups of `other` over `first`, pairs of partitioner and mapping.
+    """Yield our and the published speed-ups of `other` over `first`, pairs of partitioner and mapping.
 
     `of` is the graph and the name of the figure. Shapes without our result are left out.
     """
@@ -143,13 +143,13 @@ def groups(inputs: MapInputs, case: MapCase) -> dict[str, list[str]]:
 
 
 def about(figures: pd.DataFrame, reading: str, subjects: Sequence[str]) -> pd.DataFrame:
-    """Figures of a reading on the given subjects; empty if any of them is missing."""
+    """Figures of an interpretation for the given subjects; empty if any subject is missing."""
     mine = figures[(figures["reading"] == reading) & figures["subject"].isin(subjects)]
     return mine if set(mine["subject"]) == set(subjects) else mine.iloc[:0]
 
 
 def nearest(figures: pd.DataFrame, readings: Iterable[str], subjects: Sequence[str]) -> tuple[str, float]:
-    """Reading with the smallest mean factor over all subjects, and the factor; ("", NaN) if none has all."""
+    """Closest interpretation over all subjects, and its mean factor; ("", NaN) if none has all subjects."""
     factors = {one: mean_factor(about(figures, one, subjects)) for one in readings}
     known = {one: factor for one, factor in factors.items() if np.isfinite(factor)}
     return min(known.items(), key=lambda pair: pair[1]) if known else ("", float("nan"))
@@ -165,7 +165,7 @@ def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
 
 
 def _blocks(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> Iterator[Block]:
-    """Yield the deviations of readings, all figures under each reading, and unexplained figures."""
+    """Yield the deviations of interpretations, all figures under each, and the unexplained figures."""
     labels = inputs.subjects(case)
     printed = mine[(mine["printed"] > 0) & ~mine["figure"].isin(REFINED)]
     by_shape = printed.groupby(["reading", "subject", "figure"], sort=False)[["ours", "printed"]]
@@ -181,7 +181,7 @@ def _blocks(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> Iterator[Bl
 
 
 def _figures_sheet(rows: pd.DataFrame, case: MapCase, labels: Mapping[str, str]) -> Sheet:
-    """Table of all figures: printed, then ours under each reading."""
+    """Report table of all figures: published, then ours under each interpretation."""
     rows = rows.assign(label=rows["subject"].map(labels))
     printed = rows.assign(reading="printed", cell=rows["printed"].map("{:.3g}".format))
     ours = rows.assign(cell=rows["ours"].map("{:.2f}".format))
@@ -195,7 +195,7 @@ def _figures_sheet(rows: pd.DataFrame, case: MapCase, labels: Mapping[str, str])
 def _factors_sheet(
     mine: pd.DataFrame, means: pd.DataFrame, case: MapCase, parts: Mapping[str, Sequence[str]]
 ) -> Sheet:
-    """Table of mean factors by reading: on each part, on all figures, and on means over shapes."""
+    """Report table of mean factors by interpretation: per part, over all figures, over means of shapes."""
     rows = []
     for key, one in readings_of(case).items():
         own = mine[mine["reading"] == key]
@@ -208,7 +208,7 @@ def _factors_sheet(
 
 
 def open_sentences(printed: pd.DataFrame, case: MapCase) -> Iterator[str]:
-    """Yield a sentence per unexplained figure, with the figures of the closest reading."""
+    """Yield a sentence per unexplained figure, with our values under the closest interpretation."""
     for one in case.unexplained:
         shapes = [f"{stages}x{replicas}" for stages, replicas in one.shapes or case.shapes]
         subjects = one.topologies or one.graphs or (*case.topologies, *case.graphs)
@@ -222,7 +222,7 @@ def open_sentences(printed: pd.DataFrame, case: MapCase) -> Iterator[str]:
 
 
 def parmesan_paper(inputs: MapInputs) -> Paper:
-    """Parmesan's section, comparing the paper with the mappings of a study."""
+    """Build Parmesan's section, which compares the paper with the mappings of a study."""
     gains, figures = SpeedUps.check(speed_ups(steps(inputs.mappings))), read_figures(inputs)
     return paper_of(
         "parmesan",
@@ -241,7 +241,7 @@ def parmesan_paper(inputs: MapInputs) -> Paper:
 
 
 def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> str:
-    """Summary: gain of mapping, printed and ours, and the closest reading, by kind of topology."""
+    """Summary by kind of topology: published gain of mapping, our gain, and the closest interpretation."""
     for name, case in inputs.of("topologies"):
         mine = figures[(figures["case"] == name) & (figures["printed"] > 0)]
         if case.readings and len(mine):

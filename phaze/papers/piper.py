@@ -1,4 +1,4 @@
-"""Section of the Piper paper: printed times beside ours, its figures, claims, and checks of plans."""
+"""Section of the Piper paper: published times next to ours, figures, claims, and checks of plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from phaze.spec.planning import PlanCase
 from phaze.tables import TABLES
 
 _DIGITS = 6
-"""Significant digits of the printed table, without trailing zeros: the default of C++ streams."""
+"""Significant digits of the published table, without trailing zeros: the default of C++ streams."""
 PANEL = ["case", "mode", "memory_gib", "microbatches"]
 """Key columns of a panel of Figures 1 and 2."""
 WORDS = words_of("piper")
@@ -44,20 +44,20 @@ class PlanInputs(PlanCases):
         return given.label if own is None else f"{given.label} (ours, on {own.architecture})"
 
     def scale_s(self, name: str) -> float:
-        """Seconds per unit of time of an input."""
+        """Seconds per time unit of an input."""
         ours = name in self.study.stand_ins
         return 1e-3 if self.study.inputs[name].unit == "ms" and not ours else 1.0
 
 
 def as_printed(value: float) -> str:
-    """Time in the format of the printed table; a dash for NaN, if nothing was planned."""
+    """Time in the format of the paper's table; a dash for NaN, if nothing was planned."""
     if np.isnan(value):
         return "–"
     return f"{value:.{_DIGITS}g}" if np.isfinite(value) else OUT_OF_MEMORY
 
 
 def printed_times(inputs: PlanInputs) -> pd.DataFrame:
-    """Printed times of planned rows, with our times in each mode as numbers and in printed format.
+    """Published times of planned rows, with our times in each mode as numbers and in the paper's format.
 
     One row per input, row of the printed table, mode and planner. Our time is NaN if nothing was planned.
     """
@@ -78,7 +78,7 @@ def printed_times(inputs: PlanInputs) -> pd.DataFrame:
 
 
 def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:
-    """Relative extra time of equi over Piper at the numbers of devices `ks` where both have a plan."""
+    """Relative extra time of equal stages over Piper, at the device counts `ks` where both have a plan."""
     piper, equi = (read_curve(rows[rows["planner"] == p], ks) for p in ("piper", "equi"))
     both = np.isfinite(piper) & np.isfinite(equi)
     more: np.ndarray = equi[both] / piper[both] - 1
@@ -86,7 +86,7 @@ def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:
 
 
 def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables that claims are checked on, by their name in the publication, with display labels."""
+    """Tables on which claims are checked, by their name in the publication, with display labels."""
     times = printed_times(inputs)
     times = times[times["mode"] == "table-1"].assign(agrees=lambda f: f["ours"] == f["printed"])
     printed = times.pivot(index=["input", "row"], columns="planner", values="time_per_sample")
@@ -110,7 +110,7 @@ def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
 
 
 def _shown(inputs: PlanInputs, rows: pd.DataFrame, show: str) -> pd.DataFrame:
-    """Rows of the cases with a `show` value, labelled, in the order of cases and modes, then by panel."""
+    """Labelled rows of the cases with the given `show` value, in order of case, mode and panel."""
     parts = [rows.iloc[:0].assign(label="")]
     for name, case in inputs.of(show):
         for mode in case.modes:
@@ -120,7 +120,7 @@ def _shown(inputs: PlanInputs, rows: pd.DataFrame, show: str) -> pd.DataFrame:
 
 
 def _quartiles(rows: pd.DataFrame, printed: object) -> dict[str, object]:
-    """Quartiles of equi's extra time, and the share of device counts within the printed range."""
+    """Quartiles of the extra time of equal stages, and the share of device counts in the published range."""
     low, high = map(float, cast("tuple[float, float]", printed))
     more = rows["more"].to_numpy()
     quarters = [percent(float(q)) for q in np.quantile(more, (0.25, 0.5, 0.75))]
@@ -133,7 +133,7 @@ FUNCTIONS: dict[str, Function] = {"quartiles": _quartiles}
 
 
 def figure(inputs: PlanInputs, name: str, case: PlanCase) -> Iterator[Chart]:
-    """Yield the charts of Figure 1 or 2 in each mode."""
+    """Yield the charts of Figure 1 or 2, one per mode."""
     label, scale_s = inputs.label(case.input), inputs.scale_s(case.input)
     every_k = all(len(point.devices) == 1 for point in case.points().values())
     rows, kind, draw = inputs.cases, "throughput", plan_charts.throughputs
@@ -146,14 +146,14 @@ def figure(inputs: PlanInputs, name: str, case: PlanCase) -> Iterator[Chart]:
 
 
 def table(inputs: PlanInputs, case: PlanCase) -> Iterator[Sheet | Items]:
-    """Yield Table 1 of an input with our times in each mode, and the modes in words."""
+    """Yield the paper's Table 1 for one input with our times in each mode, and a description of the modes."""
     times = printed_times(inputs)
     yield _printed_sheet(times[times["input"] == case.input], case)
     yield Items(tuple(f"{mode}: as {WORDS.sentences[mode]}." for mode in case.modes))
 
 
 def _printed_sheet(times: pd.DataFrame, case: PlanCase) -> Sheet:
-    """Table of printed times, and our times in each mode."""
+    """Report table of published times, and our times in each mode."""
     printed = times.assign(whose=times["planner"] + " printed", cell=times["printed"])
     ours = times.assign(whose=times["planner"] + " " + times["mode"], cell=times["ours"])
     heads = {
@@ -180,7 +180,7 @@ def stand_ins(inputs: PlanInputs) -> Iterator[str]:
 
 
 def sections_of(inputs: PlanInputs) -> Iterator[Section]:
-    """Yield the sections of all cases; a table only if something is printed for its input."""
+    """Yield the sections of all cases; a table only if something is published for its input."""
     printed = inputs.published.table if inputs.published else {}
     for show in ("table", "throughput", "curve"):
         for name, case in inputs.of(show):
@@ -196,7 +196,7 @@ def sections_of(inputs: PlanInputs) -> Iterator[Section]:
 
 
 def piper_paper(inputs: PlanInputs) -> Paper:
-    """Piper's section, comparing the paper with the plans of a study."""
+    """Build Piper's section, which compares the paper with the plans of a study."""
     claims = check_claims(inputs.published, claimed_tables(inputs), FUNCTIONS)
     planned = {name: (TABLES[name], getattr(inputs, name)) for name in PLANNED}
     return paper_of(

@@ -1,4 +1,4 @@
-"""Publications as data: printed results and claims, which Snakemake reads before any job is planned.
+"""Publications as data: published results and claims, which Snakemake reads before any job is planned.
 
 Claims are evaluated by `papers.claims`, with what a report needs; this module imports none of it.
 """
@@ -34,7 +34,7 @@ def _of_columns(text: str) -> str:
 
 
 def evaluate(expression: str, values: Mapping[str, object]) -> object:
-    """Value of an expression that was validated as `Columns`, with names bound to the given values."""
+    """Evaluate an expression that was validated as `Columns`, with names bound to the given values."""
     return eval(expression, {"__builtins__": {"abs": abs}}, dict(values))
 
 
@@ -45,7 +45,7 @@ Row = dict[str, Number | str]
 
 
 class PrintedClaim(DerivedNoun, ClaimTexts):
-    """Claim of a publication: the printed figure, our figure, and the condition for it to hold.
+    """Claim of a publication: the published figure, our figure, and the condition for the claim to hold.
 
     Texts are templates. `{ours:times}` inserts a column of the rows, an aggregate, or a printed value, in a
     format of `phaze.report.words`.
@@ -56,7 +56,7 @@ class PrintedClaim(DerivedNoun, ClaimTexts):
     by: tuple[str, ...] = ()
     """Columns to group by, with one claim per group; default: one claim for all rows."""
     printed: Number | str | dict[str, Number] | tuple[Number | str | Row, ...] | None = None
-    """Printed figure or figures, in one of five forms.
+    """Published figure or figures, in one of five forms.
 
     A number; numbers by value of the last column of `by`; rows of column values including `printed`; a list;
     or the name of another field of the publication.
@@ -66,9 +66,9 @@ class PrintedClaim(DerivedNoun, ClaimTexts):
     every: Columns | None = None
     """Condition on every row; rows that violate it are listed."""
     named: str = ""
-    """Column with the names of these rows."""
+    """Column with the names of the rows that violate `every`."""
     holds: Columns | None = None
-    """Condition for the claim to hold, on aggregates and printed figures."""
+    """Condition for the claim to hold, on aggregates and published figures."""
 
     @model_validator(mode="after")
     def _what_is_compared_is_said(self) -> Self:
@@ -91,7 +91,7 @@ class TableClaims(Noun):
 
 
 class Publication(Noun):
-    """Printed results of a publication, only for comparison: no result is computed from or tuned to them."""
+    """Results of a publication, used only for comparison: no result is computed from or tuned to them."""
 
     title: str
     """Title of the publication."""
@@ -102,6 +102,6 @@ class Publication(Noun):
     claims: tuple[TableClaims, ...] = ()
     """Claims by result table."""
     missing: tuple[str, ...] = ()
-    """Printed results that are not compared, with the reason; sentences."""
+    """Published results that are not compared, with the reason; sentences."""
     notes: tuple[str, ...] = ()
-    """Remarks on the printed figures; sentences."""
+    """Remarks on the published figures; sentences."""

@@ -1,4 +1,4 @@
-"""Printed results of papers, one noun for each part of a study, validated before any job is planned."""
+"""Published results of papers, one class per part of a study, validated before any job is planned."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from phaze.spec.values import Chip, Name, Positive, PositiveInt, refuse_unknown
 
 Plain = dict[str, object]
 Design = Literal["baseline_expert", "baseline", "common"]
-"""Baseline with the experts' placement, and baseline and common accelerator with the searched placement."""
+"""Baseline with the hand-designed placement; baseline and common accelerator with the searched placement."""
 Mean = Literal["per_model", "common", "common_over_baseline", "common_over_family"]
-"""Printed mean speed-up: of per-model accelerators and of the common one over the baseline with the experts'
+"""Published mean speed-up: of per-model accelerators and of the common one over the baseline with the expert
 placement, and of the common one over the baseline and over `compared_family` with the searched placement.
 """
 Share = Annotated[float, Field(gt=0, le=1)]
 Size = Literal[
     "layers", "operators", "parameter_bytes", "activation_bytes", "tensor_flops", "vector_flops"
 ]  # fmt: skip
-"""Printed size of a model: layers, operators and weights of a layer, and activations and FLOPs of all."""
+"""Published size of a model: layers, operators and weights of a layer, activations and FLOPs in total."""
 
 
 class PublishedArchitecture(Architecture):
-    """Printed accelerator: cores, buffers, memory."""
+    """Published accelerator: cores, buffers and memory."""
 
     name: Chip = "printed"
-    """Printed accelerators have no name of their own."""
+    """Published accelerators have no name of their own."""
     pe_vc: PositiveInt
     """Lanes of a vector core."""
     hbm_gib: Positive
@@ -42,7 +42,7 @@ class PublishedArchitecture(Architecture):
 
 
 class PublishedPlacement(Noun):
-    """Printed placement."""
+    """Published placement: widths, microbatch and recomputation."""
 
     pipeline: PositiveInt
     """Pipeline depth p."""
@@ -57,12 +57,12 @@ class PublishedPlacement(Noun):
 
     @property
     def widths(self) -> str:
-        """Widths in the form of the paper, {p, d, t}."""
+        """Widths in the paper's notation, {p, d, t}."""
         return f"{{{self.pipeline}, {self.data}, {self.tensor}}}"
 
 
 class PublishedWorkload(Noun):
-    """Printed results of one workload."""
+    """Published results of one workload."""
 
     label: str
     """Name of the workload in the publication."""
@@ -75,7 +75,7 @@ class PublishedWorkload(Noun):
     complexity: (
         Annotated[dict[Size, PositiveInt | Positive], Field(min_length=len(get_args(Size)))] | None
     ) = None
-    """Sizes of the model."""
+    """Published sizes of the model."""
 
 
 class Published(Publication):
@@ -84,20 +84,20 @@ class Published(Publication):
     families: dict[str, dict[str, str]] = Field(default_factory=dict)
     """Families of named accelerators: the accelerator designed for each workload, by workload."""
     workloads: dict[str, PublishedWorkload] = Field(default_factory=dict)
-    """Printed results by workload."""
+    """Published results by workload."""
     baseline: str | None = None
-    """Named architecture that printed speed-ups and utilisations refer to; default: any.
+    """Named architecture to which published speed-ups and utilisations refer; default: any.
 
     They are not compared with a study that has another baseline.
     """
     common: PublishedArchitecture | None = None
-    """Common accelerator."""
+    """Common accelerator: one design for all workloads."""
     headline: dict[Mean, Positive] = Field(default_factory=dict)
     """Geometric means of the speed-ups over the workloads."""
     compared_family: str = ""
     """Family of named accelerators that `common_over_family` compares with."""
     walks: dict[str, dict[Annotated[int, Field(gt=0)], str]] = Field(default_factory=dict)
-    """Accelerator chosen by the walk down the areas, by workload and hysteresis level."""
+    """Accelerator chosen by the search by descending area, by workload and hysteresis level."""
 
 
 OUT_OF_MEMORY = "OOM"
@@ -111,32 +111,32 @@ def _as_printed(text: str) -> str:
 
 
 Printed = Annotated[str, AfterValidator(_as_printed)]
-"""Time with its printed digits, or OOM."""
+"""Time with the digits of the paper, or OOM."""
 
 
 class PrintedPlan(Noun):
-    """Row of a printed table of plans."""
+    """Row of a published table of plans."""
 
     devices: PositiveInt
     """Number of devices."""
     memory_gib: Positive
-    """Memory of a device."""
+    """Memory of a device, in GiB."""
     piper: Printed
     """Time per sample of Piper's plan."""
     equi: Printed
-    """Time per sample of the best equal stages."""
+    """Time per sample of the best plan with equal stages."""
 
 
 class PublishedPlans(Publication):
     """Published plans of Piper."""
 
     table: dict[Name, tuple[PrintedPlan, ...]] = Field(default_factory=dict)
-    """Printed rows, by input (Table 1)."""
+    """Published rows, by input (Table 1)."""
 
 
 Mapping = Literal["cs-map", "p2p-map", "ours"]
 PrintedPartitions = dict[Partitioner, dict[Mapping, dict[str, Positive]]]
-"""Speed-ups by partitioner, mapping and shape SxR."""
+"""Published speed-ups by partitioner, mapping and shape SxR."""
 
 
 class PublishedMaps(Publication):
@@ -174,9 +174,9 @@ class RatioReading(Noun):
     """Interpretation of a kind of ratio in PALM's Table I."""
 
     kind: Literal["sram-to-compute", "hops-to-memory", "links-to-memory"]
-    """SRAM per 16-bit peak, most hops to DRAM, or link over DRAM bandwidth."""
+    """SRAM per 16-bit peak, largest number of hops to DRAM, or link over DRAM bandwidth."""
     ours: Columns
-    """Ratio of figures of a system, by their names in `phaze.papers.palm.besides`."""
+    """Expression for our ratio, on the system figures named in `phaze.papers.palm.besides`."""
     reading: str
     """Description of numerator and denominator."""
 
@@ -189,7 +189,7 @@ class PrintedRatio(Noun):
     of: Name
     """Numerator and denominator, one of `ratio_readings`."""
     published: Positive
-    """Printed ratio, with digits truncated."""
+    """Published ratio, with digits truncated."""
     inputs: tuple[Positive, Positive] | None = None
     """Numerator and denominator that the paper seems to use; None if no figures fit."""
     explanation: str = ""
@@ -238,19 +238,19 @@ class PublishedTiled(Publication):
     palm: dict[Name, Positive] = Field(default_factory=dict)
     """Samples per second of Table VII simulated by PALM's authors, by model."""
     scaled: dict[Name, Positive] = Field(default_factory=dict)
-    """Reference of Table VII, scaled by its authors from GPUs to the wafer, by model."""
+    """Reference of Table VII, scaled by PALM's authors from GPUs to the wafer, by model."""
     gpus: dict[Name, PrintedRun] = Field(default_factory=dict)
-    """Table IV by model."""
+    """Rows of Table IV, by model."""
     other_runs: dict[Name, MeasuredRun] = Field(default_factory=dict)
     """Measured runs of the same source that are not in Table IV; a constant is fitted on them."""
     ratio_readings: dict[Name, RatioReading] = Field(default_factory=dict)
     """Interpretations of Table I."""
     ratios: tuple[PrintedRatio, ...] = ()
-    """Table I."""
+    """Ratios of Table I."""
     inference: tuple[PrintedInference, ...] = ()
-    """Table V."""
+    """Rows of Table V."""
     program: ProgramRun | None = None
-    """Results of the authors' program, which differ from the printed ones."""
+    """Results of the authors' program, which differ from the published ones."""
     best_tensor: dict[Name, PositiveInt] = Field(default_factory=dict)
     """Tensor-parallel ranks of the split with the highest throughput, by model (Figure 10)."""
     least_occupancy: dict[Name, PositiveInt] = Field(default_factory=dict)
@@ -277,7 +277,7 @@ KINDS: dict[str, type[Publication]] = {
 
 
 def load_publications(study: Study, folder: Path = FOLDER) -> dict[str, Plain]:
-    """Publications by part of the study, as plain values; PhazeError if a file is missing or invalid."""
+    """Load a study's publications by part, as plain values; PhazeError if one is missing or invalid."""
     named = {part: getattr(study, part).published for part in KINDS}
     return {
         part: KINDS[part]

@@ -1,4 +1,4 @@
-"""Scores of agreement between our figures and printed ones."""
+"""Scores of agreement between our figures and published ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def geometric_mean(values: pd.Series | Sequence[float]) -> float:
 
 
 def mean_factor(figures: pd.DataFrame) -> float:
-    """Geometric mean of the deviation from printed figures, in either direction; 1 if all agree.
+    """Geometric mean of the deviation from published figures, in either direction; 1 if all agree.
 
     `figures` has columns `ours` and `printed`; 0 in `printed` marks a missing figure. NaN if all are missing.
     """

@@ -20,11 +20,11 @@ from phaze.base.compiled import njit
 from phaze.partition.weights import NONE, ROUNDING, Weights
 
 ALPHAS = (0.01, 1.0, 100.0)
-"""Values of α to choose from by simulation (Section IV-B)."""
+"""Values of α to try; simulation chooses the best (Section IV-B)."""
 
 
 class _Side(NamedTuple):
-    """Edges by the node at one end, as a linked list per node."""
+    """Edges grouped by the node at one end, as one linked list per node."""
 
     near: Ints
     """Node at this end, (e,)."""
@@ -54,7 +54,7 @@ class _Graph(NamedTuple):
     place: Ints
     """Place of each node in `order`, (n,)."""
     seen: Ints
-    """Last search that visited each node, (n,)."""
+    """Number of the last search that visited each node, (n,)."""
     stack: Ints
     edge_of: Ints
 
@@ -133,7 +133,7 @@ def _lists(end: Ints, n: int) -> tuple[Ints, Ints]:
 
 @njit
 def _still(live: Ints, count: int, alive: Bools) -> int:
-    """Move the existing ones of the first `count` edges to the front of `live` and return their number."""
+    """Move those of the first `count` edges that still exist to the front of `live`; return their number."""
     kept = 0
     for k in range(count):
         if alive[live[k]]:

@@ -45,19 +45,19 @@ order: intervals of one order; others: planners.
 """
 
 SLACK = 0.02
-"""Default tolerance: the slowest stage may take 2 % longer than the least time."""
+"""Default tolerance: the slowest stage may take 2 % longer than the shortest time possible."""
 SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Tolerances of the slowest stage time to try, in exchange for fewer messages."""
 MOST_SETS = 20_000
 """Maximum number of fronted subgraphs at a border; limits the number of pairs."""
 FEW_SETS = 1_000
-"""The same limit for a quick search near the best partition."""
+"""Maximum number of fronted subgraphs at a border in a quick search near the best partition."""
 PROOF = 2e-6
 """Largest relative gap to a bound that counts as proven; solvers stop at half of it."""
 ROUNDS = 8
 """Maximum number of rounds that move borders if a border has too many fronted subgraphs."""
 NARROWER = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
-"""Widths of the open range at each side of a border, as shares of the slowest stage time."""
+"""Widths of the range in which a border may move to either side, as shares of the slowest stage time."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class FoundPartition:
     """A partition that the flow found."""
 
     stage_of: Ints
-    """Shape (n,)."""
+    """Stage of each node, shape (n,)."""
     time_s: float
-    """Time of the slowest stage (3)."""
+    """Time of the slowest stage, equation (3)."""
     step_s: float
     """Simulated step time with the flat bandwidth."""
     made_by: Maker
@@ -183,7 +183,7 @@ def _paper_flow(problem: PartitionProblem, options: CutOptions) -> Iterator[Foun
 
 
 def cut_clusters(smaller: Weights, stages: int) -> Ints | None:
-    """Best partition of clusters (13), or best intervals of one order if there are too many subgraphs."""
+    """Best partition of clusters (13), or best intervals of one order if there are too many fronted sets."""
     if len(smaller) < stages:
         return None
     ordered = cut_in_order(smaller, stages)
@@ -198,7 +198,7 @@ def cut_clusters(smaller: Weights, stages: int) -> Ints | None:
 def _full_flow(
     problem: PartitionProblem, options: CutOptions, met: list[FoundPartition], lowest: float
 ) -> Partition:
-    """Best partition of the paper's flow and of its continuation."""
+    """Best partition found by the paper's flow and its continuation."""
     weights = problem.weights
     ordered = cut_in_order(weights, problem.stages)  # close to optimal if branches are narrow
     met += [] if ordered is None else [problem.candidate(ordered, "order")]
@@ -263,7 +263,7 @@ def _cut_near(weights: Weights, stage_of: Ints, most_sets: int) -> Cut:
 
 
 def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
-    """Yield best partitions with borders near those of `best`, from the widest range to the narrowest.
+    """Yield the best partition with borders near those of `best`, for ranges from widest to narrowest.
 
     Ranges with too many fronted subgraphs are skipped.
     """
@@ -282,7 +282,7 @@ def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
 
 
 def _fewer_messages(problem: PartitionProblem, time_s: float, most_slack: float) -> Iterator[FoundPartition]:
-    """Yield the partitions with minimum message bytes within several tolerances of a stage time.
+    """Yield the partition with the fewest message bytes for each tolerance of the slowest stage time.
 
     A step of GPipe takes about MB - 1 times the slowest stage plus once all stages. The total compute time is
     fixed by the graph, so the best partition for each slowest time is the one with the fewest message bytes.

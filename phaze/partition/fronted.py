@@ -1,4 +1,4 @@
-"""Fronted subgraphs within windows: node sets closed under ancestors (Parmesan, Section IV-A).
+"""Fronted subgraphs, enumerated within windows: node sets closed under ancestors (Parmesan, Section IV-A).
 
 They are the complements of the downsets of `phaze.plan.downsets`. Here they are enumerated for one border at
 a time, so that the border's window limits their number. Nodes are decided in a topological order, as there.
@@ -26,7 +26,7 @@ from phaze.base.errors import PhazeError
 from phaze.partition.weights import ROUNDING, Weights, sums
 
 LIMIT = 20_000
-"""Default limit of fronted subgraphs at a border."""
+"""Default limit on the number of fronted subgraphs at a border."""
 
 
 class TooManyError(PhazeError):
@@ -35,12 +35,12 @@ class TooManyError(PhazeError):
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Bounds on the computation of the first s stages, s = 1 to S − 1, and the stages open to each node."""
+    """Bounds on the first s stages' compute time, s = 1 to S − 1, and the range of stages of each node."""
 
     least_s: Floats
-    """Lower bound, shape (S - 1,)."""
+    """Lower bound on the compute time of the first s stages, shape (S - 1,)."""
     most_s: Floats
-    """Upper bound, shape (S - 1,)."""
+    """Upper bound on the compute time of the first s stages, shape (S - 1,)."""
     earliest: Ints
     """First stage that a node may be in, shape (n,)."""
     latest: Ints
@@ -59,7 +59,7 @@ class Windows:
 
 
 def windows_within(weights: Weights, stages: int, limit_s: float) -> Windows:
-    """Windows that follow from a limit on the time of each stage; fully open for an infinite limit."""
+    """Range of stages allowed for every node by a limit on stage time; the full range if infinite."""
     total, borders = weights.total_s, np.arange(1, stages)
     if not np.isfinite(limit_s):
         return around(weights, np.full(stages - 1, -np.inf), np.full(stages - 1, np.inf))
@@ -69,7 +69,7 @@ def windows_within(weights: Weights, stages: int, limit_s: float) -> Windows:
 
 
 def around(weights: Weights, least_s: Floats, most_s: Floats) -> Windows:
-    """Windows for borders with computation between two bounds, both ascending in s."""
+    """Range of stages allowed for every node by bounds on the compute time before each border."""
     before, after = weights.closures
     outside = np.searchsorted(most_s, before, side="left")
     inside = len(least_s) - np.searchsorted(least_s, weights.total_s - after, side="right")
@@ -80,7 +80,7 @@ class SetFamily(NamedTuple):
     """Fronted subgraphs at one border, with the sums that determine stage costs."""
 
     words: Words
-    """Shape (count, words): node v is bit v % 64 of word v // 64."""
+    """Sets as bits, shape (count, words): node v is bit v % 64 of word v // 64."""
     compute_s: Floats
     """Compute time, shape (count,)."""
     memory_bytes: Floats
@@ -88,25 +88,25 @@ class SetFamily(NamedTuple):
     sent_bytes: Floats
     """Bytes over the border, shape (count,)."""
     first: Ints
-    """Offset of each set's crossing edges, shape (count + 1,)."""
+    """Index in `crossing` of each set's first edge, shape (count + 1,)."""
     crossing: Ints
     """Edges over the border, set by set."""
 
 
 class _Bounds(NamedTuple):
-    """Bounds on the computation of a set, and on computation combined with messages over its border."""
+    """Bounds on the compute time of a set, alone and combined with the messages over its border."""
 
     least: float
     most: float
     least_less: float
-    """Lower bound of computation less messages."""
+    """Lower bound on compute time minus message time."""
     most_plus: float
-    """Upper bound of computation plus messages."""
+    """Upper bound on compute time plus message time."""
     seconds_per_byte: float
 
 
 class _Begun(NamedTuple):
-    """Initial values shared by all sets."""
+    """Initial sums, shared by all sets of a border."""
 
     beyond: Floats
     """Bytes from each node to nodes that are outside for certain, (n,)."""
@@ -120,7 +120,7 @@ class _Sources(NamedTuple):
     first: Ints
     """Offset of each node's predecessors, (n + 1,)."""
     node: Ints
-    """Predecessor, (e,)."""
+    """Predecessor node, (e,)."""
     size: Floats
     """Bytes of the edge, (e,)."""
 
@@ -128,7 +128,7 @@ class _Sources(NamedTuple):
 def family(
     weights: Weights, windows: Windows, border: int, limit: int = LIMIT, limit_s: float = np.inf
 ) -> SetFamily:
-    """Fronted subgraphs of the first `border` stages; TooManyError for more than `limit`.
+    """Fronted subgraphs that the first `border` stages may form; TooManyError for more than `limit`.
 
     Sets are omitted that no partition with all stages within `limit_s` contains. Messages over the border
     count on both sides: the s stages before it take at most s times the limit, and the stages after it
@@ -170,7 +170,7 @@ def _begun(weights: Weights, inside: Bools, outside: Bools) -> _Begun:
 
 
 def describe(weights: Weights, words: Words) -> SetFamily:
-    """Sets with their sums and the edges over their borders."""
+    """Compute the sums of sets, and the edges over their borders."""
     source, target = weights.sources, weights.targets
     sums = _sums(words, weights.compute_s, weights.memory_bytes)
     first, crossing, sent = _crossing(words, source, target, weights.edge_bytes)
@@ -270,7 +270,7 @@ def _copy_set(source: Words, row: int, target: Words, to: int) -> None:
 
 @njit
 def _sums(words: Words, compute: Floats, memory: Floats) -> Floats:
-    """Computation and memory of each set, shape (2, count)."""
+    """Compute time and memory of each set, shape (2, count)."""
     sums = np.zeros((2, len(words)))
     for row in range(len(words)):
         for v in range(len(compute)):

@@ -28,7 +28,7 @@ from phaze.solver import Limits
 from phaze.solver.programs import BACKENDS, POINT
 
 MOST_TERMS = 1_500
-"""Largest number of messages times stages; such programs take seconds."""
+"""Limit on edges times stages, up to which an integer program is solved in seconds."""
 LIMITS = Limits(gap=1e-6, nodes=300, wall_s=120.0)
 """Solver limits. A solve that reaches the wall time is discarded, so that results are reproducible."""
 BETTER = 1e-6
@@ -46,7 +46,7 @@ class Solved:
 
 
 def cut_by_program(weights: Weights, stages: int, known_s: float = np.inf) -> Solved | None:
-    """Partition faster than `known_s` and a bound; None if the program is too large.
+    """Find a partition faster than `known_s`, and a bound; None if the integer program is too large.
 
     Without a known partition the result is any one that fits in memory, or a proof that there is none.
     """

@@ -25,7 +25,7 @@ from phaze.workload.operator_graphs import OperatorGraph
 
 
 def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> Ints | None:
-    """Stage of each node (n,), None if no intervals fit in memory.
+    """Stage of each node (n,) in the best partition into intervals; None if none fits in memory.
 
     `overlapped`: messages overlap with computation, and memory is ignored.
     """

@@ -33,7 +33,7 @@ class Compared:
     planner: Maker
     found: FoundPartition | None
     reason: str
-    """Reason for a missing partition; otherwise empty."""
+    """Reason why there is no partition; otherwise empty."""
     fits_memory: bool
 
 
@@ -81,7 +81,7 @@ def _piper(problem: PartitionProblem) -> Ints:
 
 
 def piper_layers(layers: Weights) -> ProfiledLayers:
-    """Layers with one single-device configuration each, without gradient synchronisation."""
+    """Convert layers to Piper's: one single-device configuration each, without gradient synchronisation."""
     count, edges = len(layers), len(layers.edges)
     return ProfiledLayers(
         ids=tuple(range(count)),

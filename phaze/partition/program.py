@@ -34,12 +34,12 @@ from phaze.partition.weights import NONE, ROUNDING, Weights, quotient, stage_tim
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A partition of a graph."""
+    """A partition of a graph into stages, with the time of the slowest stage."""
 
     stage_of: Ints
-    """Shape (n,)."""
+    """Stage of each node, shape (n,)."""
     time_s: float
-    """Time of the slowest stage (3)."""
+    """Time of the slowest stage, equation (3)."""
 
 
 def cut_within(
@@ -68,7 +68,7 @@ def cut_of(weights: Weights, stage_of: Ints) -> Cut:
 def cut_between(
     weights: Weights, windows: Windows, limit_s: float, most_sets: int, *, thrifty: bool
 ) -> Ints | None:
-    """Stage of each node (n,) with borders within windows, None if no partition satisfies the limit."""
+    """Stage of each node (n,) in the best partition within windows; None if none satisfies the limit."""
     stages = len(windows.least_s) + 1
     families = [family(weights, windows, border, most_sets, limit_s) for border in range(stages + 1)]
     return best_chain(weights, families, limit_s, thrifty=thrifty)
@@ -77,7 +77,7 @@ def cut_between(
 def best_chain(
     weights: Weights, families: Sequence[SetFamily], limit_s: float, *, thrifty: bool = False
 ) -> Ints | None:
-    """Stage of each node (n,) for the best chain F_0 in F_1 in ... in F_S, one set of each family."""
+    """Stage of each node (n,) for the best chain of nested sets F_0, F_1, ..., F_S, one from each family."""
     target, most_memory = weights.targets, weights.limit_bytes * (1 + ROUNDING)
     most_time = limit_s * (1 + ROUNDING)
     costs = _Costs(target, weights.edge_bytes, weights.seconds_per_byte, most_memory, most_time, thrifty)
@@ -100,7 +100,7 @@ def best_chain(
 
 
 def _trace(families: Sequence[SetFamily], choices: Sequence[Ints], last: int, nodes: int) -> Ints:
-    """Stage of each node (n,) of the chain that ends with set `last`."""
+    """Trace back the stage of each node (n,) for the chain that ends with set `last`."""
     stage_of = np.zeros(nodes, dtype=np.int64)
     row = last
     for border in range(len(choices) - 1, 0, -1):
@@ -127,7 +127,7 @@ class _Costs(NamedTuple):
 def _one_more_stage(
     order: Ints, value: Floats, inner: SetFamily, outer: SetFamily, costs: _Costs
 ) -> tuple[Floats, Ints]:
-    """T[F, s] and the best F' for each F, from T[F', s - 1] in ascending order; messages if thrifty.
+    """Compute T[F, s] and the best F' for each F, from T[F', s - 1], ascending; messages if thrifty.
 
     The sets of `inner` are in that order, but the offsets of their crossing edges are not.
     """

@@ -71,15 +71,15 @@ def distances(weights: Weights) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class _Moves:
-    """Moves that keep stages convex and within the memory; all arrays have shape (m,)."""
+    """Moves that keep stages convex and within memory; all arrays have shape (m,)."""
 
     node: Ints
     source: Ints
     target: Ints
     source_bytes: Floats
-    """Increase of the bytes over the borders of the source stage."""
+    """Increase in the bytes over the borders of the source stage."""
     target_bytes: Floats
-    """Increase of the bytes over the borders of the target stage."""
+    """Increase in the bytes over the borders of the target stage."""
 
     def take(self, chosen: Bools) -> _Moves:
         """Subset of the moves by a mask."""
@@ -123,7 +123,7 @@ def _on_border(weights: Weights, stage_of: Ints) -> Bools:
 
 
 def _bytes_to(weights: Weights, stage_of: Ints, wanted: Ints) -> Floats:
-    """Bytes of each node's edges whose other end is in stage `wanted` (n,) of the node, (n,)."""
+    """Bytes of each node's edges to nodes in the stage that `wanted` (n,) gives for the node, (n,)."""
     found = np.zeros(len(weights))
     for near, far in ((0, 1), (1, 0)):
         hit = stage_of[weights.edges[:, far]] == wanted[weights.edges[:, near]]
@@ -132,7 +132,7 @@ def _bytes_to(weights: Weights, stage_of: Ints, wanted: Ints) -> Floats:
 
 
 def _that_fit(weights: Weights, stage_of: Ints, moves: _Moves) -> _Moves:
-    """Moves after which both stages still fit in memory."""
+    """Keep the moves after which both stages still fit in memory."""
     limit = weights.limit_bytes * (1 + ROUNDING)
     held = sums(stage_of, weights.memory_bytes, int(stage_of.max()) + 1) + border_bytes(weights, stage_of)
     carried = weights.memory_bytes[moves.node]
@@ -154,7 +154,7 @@ def _gains(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> t
 
 
 def _time_gains(weights: Weights, stage_of: Ints, moves: _Moves) -> tuple[Floats]:
-    """Decrease of the sum of powers of all stage times, (m,)."""
+    """Decrease in the sum of powers of all stage times, (m,)."""
     border = border_bytes(weights, stage_of)
     times = sums(stage_of, weights.compute_s, len(border)) + weights.seconds_per_byte * border
     slowest, moved = times.max(), weights.compute_s[moves.node]
@@ -169,7 +169,7 @@ def _time_gains(weights: Weights, stage_of: Ints, moves: _Moves) -> tuple[Floats
 
 
 def _longest_after(compute: Floats, moves: _Moves, moved: Floats) -> Floats:
-    """Longest computation of a stage after each move, (m,)."""
+    """Compute time of the slowest stage after each move, (m,)."""
     low = np.minimum(moves.source, moves.target)
     # Maxima over the stages before the two neighbours, and over the stages after them.
     before = np.concatenate([[0.0], np.maximum.accumulate(compute)])[low]
@@ -179,7 +179,7 @@ def _longest_after(compute: Floats, moves: _Moves, moved: Floats) -> Floats:
 
 
 def _nearer(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> Floats:
-    """Decrease of the summed distances of all nodes that send to another stage, for each move, (m,)."""
+    """Decrease in the summed distances of all nodes that send to another stage, for each move, (m,)."""
     source, target = weights.sources, weights.targets
     over = stage_of[source] != stage_of[target]
     sends = np.bincount(source[over], minlength=len(weights))
@@ -198,5 +198,5 @@ def _nearer(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> 
 
 
 def _not_noise(gains: Floats, scale: float) -> Floats:
-    """Gains with rounding errors set to zero."""
+    """Set gains that are mere rounding errors to zero."""
     return np.where(np.abs(gains) > ROUNDING * scale, gains, 0.0)

@@ -1,4 +1,4 @@
-"""Stage files of a mapping study, and the search for S and R."""
+"""Stage files of a mapping study, and the search for the numbers of stages and replicas, S and R."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANY_SLACK = 1.0
 
 
 def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float) -> StoredStages:
-    """Stages of a study point, without a memory limit, with recompute."""
+    """Partition the graph of a study point into stages, without a memory limit and with recompute."""
     graph = operator_graph(stored)
     terms = PartitionTerms(bandwidth_bytes_per_s, microbatches=point.microbatches)
     found = _cut(graph, terms, point)
@@ -69,7 +69,7 @@ def stored_stages(
     replicas: int,
     microbatch: int,
 ) -> StoredStages:
-    """Stage file of a partition; PhazeError if numbers exceed the limits of the file format."""
+    """Build the stage file of a partition; PhazeError if numbers exceed the limits of the file format."""
     stages = stage_graph_of(graph, found.stage_of, terms, replicas)
     rows = np.stack([stages.forward_s, stages.backward_s, stages.parameter_bytes], axis=1).tolist()
     memory = stage_memory(weigh(graph, terms), found.stage_of).tolist()
@@ -113,20 +113,20 @@ def _settings(found: FoundPartition, terms: PartitionTerms, microbatch: int) -> 
 
 @dataclass(frozen=True, eq=False)
 class ShapeResult:
-    """Result of partitioning for a number of stages and replicas."""
+    """Result of partitioning into a given number of stages and replicas."""
 
     stages: int
     replicas: int
     found: Partition | None
-    """None: no partition for these numbers."""
+    """Partition found, None if there is none for these numbers."""
     reason: str
-    """Reason for a missing partition; otherwise empty."""
+    """Reason why there is no partition; otherwise empty."""
     microbatches_per_s: float
     """Throughput of all replicas, 0 without a partition."""
 
 
 Shape = tuple[int | None, int | None, int | None]
-"""Stages, replicas, devices; None is to be searched."""
+"""Numbers of stages, replicas and devices; None where the number is to be searched."""
 
 
 def search(
@@ -161,7 +161,7 @@ def _tried(
 
 
 def shapes(stages: int | None, replicas: int | None, devices: int | None, most: int) -> list[tuple[int, int]]:
-    """All possible (S, R), with S at most `most` if it is searched."""
+    """All possible pairs (S, R), with S at most `most` if it is searched."""
     if stages is not None and replicas is not None:
         if devices is not None and devices < stages * replicas:
             raise PhazeError(

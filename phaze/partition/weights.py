@@ -22,7 +22,7 @@ from phaze.workload.graphs import Graph
 from phaze.workload.operator_graphs import OperatorGraph, StageGraph
 
 ROUNDING = 1e-9
-"""Relative tolerance of sums of the same numbers."""
+"""Relative tolerance for rounding between sums of the same numbers."""
 NONE = -1
 """Marker of a missing node, edge or set in index arrays."""
 
@@ -46,13 +46,13 @@ class Weights(Graph):
     """Graph of operators or clusters in a topological order, with their compute time and memory."""
 
     compute_s: Floats
-    """c_u for a microbatch, shape (n,)."""
+    """Compute time c_u of a microbatch, shape (n,)."""
     memory_bytes: Floats
     """Memory without messages, shape (n,)."""
     seconds_per_byte: float
-    """c_m per byte, for both directions."""
+    """Transfer time c_m per byte, both directions together."""
     limit_bytes: float
-    """Memory of a device."""
+    """Memory limit of a device."""
 
     def __len__(self) -> int:
         """Number of nodes."""
@@ -75,7 +75,7 @@ class Weights(Graph):
 
 
 def weigh(graph: OperatorGraph, terms: PartitionTerms) -> Weights:
-    """Weights of a graph. With recompute the backward pass includes a forward pass.
+    """Compute time and memory of a graph's operators; recompute adds a forward pass to the backward pass.
 
     Without recompute, the forward bytes of each microbatch, except the parameters, stay until the backward
     pass. The paper gives (14) for recompute only.

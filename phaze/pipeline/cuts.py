@@ -1,4 +1,4 @@
-"""Pipeline splits of a chain with the smallest bottleneck cost, by the recurrence of the placement.
+"""Pipeline splits of a chain with the smallest bottleneck cost, by the placement's dynamic program.
 
 Index letters: i, j positions in the chain; s stages counted from the end; u stages among them on a single
 device (those without a tensor-parallel layer; all others take t devices); d data-parallel width. A stage is
@@ -26,35 +26,35 @@ class Shape:
     """Limits on the number of stages of a pipeline, and the devices per stage."""
 
     wide: int
-    """Devices of a stage that is not single: t, or 1 if no layer is tensor parallel."""
+    """Number of devices of a stage that is not single-device: t, or 1 if no layer is tensor parallel."""
     stages: int
     """Largest number of stages that the devices allow."""
     singles: int
-    """Largest useful number of single-device stages, 0 if all stages take equally many devices."""
+    """Largest useful number of single-device stages, 0 if all stages take the same number of devices."""
 
 
 class SplitCosts(NamedTuple):
-    """Stages of a chain of n layers, by first layer i and end j."""
+    """Costs of all possible stages of a chain of n layers, by first layer i and end j."""
 
     last: Floats
     """Load of the last stage [i, n), infinite where it does not fit, shape (n,)."""
     load: Floats
-    """Load of a stage [i, j) with stages behind it, shape (n, n + 1)."""
+    """Load of a stage [i, j) that is not the last one, shape (n, n + 1)."""
     most_stages: Ints
-    """Stages from [i, j) to the end for which it has memory, shape (n, n + 1)."""
+    """Most stages from [i, j) to the end with which this stage fits in memory, shape (n, n + 1)."""
     single: Bools
     """True if a stage takes a single device, shape (n, n + 1)."""
 
 
 class PipelineCounts(NamedTuple):
-    """Devices, and the useful numbers of pipelines."""
+    """Number of devices, and the useful numbers of pipelines."""
 
     wide: int
-    """Devices of a stage that is not single."""
+    """Number of devices of a stage that is not single-device."""
     devices: int
-    """Devices of all pipelines."""
+    """Number of devices for all pipelines together."""
     counts: Ints
-    """Microbatches of a pipeline, ceil(B/d)."""
+    """Microbatches per pipeline, ceil(B/d)."""
     data: Ints
     """Numbers of pipelines d, ascending."""
 
@@ -89,7 +89,7 @@ def devices_of(stages: int, singles: int, wide: int) -> int:
 def least_worst(
     last: Floats, cost: Floats, growth: Floats, most_stages: Ints, single: Bools, stages: int, singles: int
 ) -> Floats:
-    """dp[s, u, i]: the least worst cost if suffix [i, n) is split into s stages, u of them single.
+    """Table dp[s, u, i]: smallest bottleneck cost of a split of [i, n) into s stages, u of them single.
 
     Phaze, Section 5, with downset D = [i, n), next stage D minus D' = [i, j) and u for the devices:
 
@@ -118,7 +118,7 @@ def least_worst(
 
 
 def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[Bools, Ints]:
-    """Feasible splits into s stages, u of them single, and their numbers of devices; arrays (s, u)."""
+    """Mask of feasible splits into s stages, u of them single, and their device counts; arrays (s, u)."""
     last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
     dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
     stages, singles = np.indices(dp.shape[:2])
@@ -130,7 +130,7 @@ def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[
 def best_first_stage(
     dp: Floats, costs: SplitCosts, first_sync: Floats, pipelines: PipelineCounts, fewest: int, most: int
 ) -> tuple[float, int, int, int, int]:
-    """Best time per batch with its d, s, u and end j of the first stage (Phaze, Section 5).
+    """Best time per batch, with its d, s, u and the end j of the first stage (Phaze, Section 5).
 
         min over d, s, u, j of (ceil(B/d) + s - 1) max(load[0, j], dp[s - 1][u'][j]) + (d - 1)/d
         first_sync[j]
@@ -231,7 +231,7 @@ def best_cut(
 
 @njit_nested
 def _without_growth(costs: SplitCosts, stages: int, singles: int) -> Floats:
-    """Least worst loads, which do not depend on a stage's position."""
+    """Smallest bottleneck loads, dp[s, u, i]; the load of a stage does not depend on its position."""
     growth = np.zeros(costs.load.shape)
     return least_worst(costs.last, costs.load, growth, costs.most_stages, costs.single, stages, singles)
 

@@ -18,19 +18,19 @@ from phaze.pipeline.graph import EventGraph, event_graph
 from phaze.pipeline.pipeline import Pipeline
 
 Pair = tuple[int, int]
-"""A sending stage and the receiving stage."""
+"""Pair of a sending and a receiving stage."""
 Job = tuple[JobKind, int, int]
-"""Kind, resource (workers, then ports) and stage."""
+"""Job kind, resource index (workers, then ports) and stage."""
 
 
 class TimedJob(NamedTuple):
-    """Job whose turns are part of the traffic."""
+    """Job whose alternating work and messages are given by the traffic (see `traffic.Turn`)."""
 
     job: Job
 
 
 class Wait(NamedTuple):
-    """Duration of a job or a transfer delay, in seconds."""
+    """Waiting time in a message plan: the duration of a job or a transfer delay, in seconds."""
 
     seconds: float
 
@@ -48,7 +48,7 @@ Part = TimedJob | Wait | SentTensor
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """Parts in order; each waits for the ends of earlier parts."""
+    """Template of a message plan: its parts in order, each with the earlier parts that it waits for."""
 
     graph: EventGraph
     distinct: tuple[Part, ...]
@@ -57,16 +57,16 @@ class Draft:
     waits: Ints
     """Number of parts that each part waits for, (parts,)."""
     before: Ints
-    """Parts that each part waits for, concatenated."""
+    """Indices of the parts that each part waits for, concatenated."""
     job: Ints
-    """Part of each job, (jobs,)."""
+    """Index of the part of each job, (jobs,)."""
     arrivals: Ints
-    """Part at whose end the input of each graph edge is available."""
+    """Index of the part after which the input of each graph edge is available."""
 
 
 @lru_cache(maxsize=2)
 def draft(pipeline: Pipeline, sent: frozenset[Pair], timed: frozenset[Job]) -> Draft:
-    """Draft of a pipeline in which the pairs `sent` transfer tensors and the jobs `timed` have turns."""
+    """Build a pipeline's draft: pairs `sent` transfer tensors, jobs `timed` alternate work and messages."""
     writer = _Writer(event_graph(pipeline), sent, timed)
     for job in in_order(writer.graph):
         writer.write(job)
@@ -105,7 +105,7 @@ class _Writer:
         self.job[job] = self._append(part, before)
 
     def _arrival(self, edge: int, stage: int, resource: int) -> int:
-        """Part at whose end the input of an edge is available to a stage."""
+        """Index of the part after which the input of an edge is available to a stage."""
         sender, delay = self.predecessor[edge], self.delay[edge]
         source, worker = self.jobs[1][sender], self.jobs[2][sender]
         if delay < 0:
@@ -123,7 +123,7 @@ class _Writer:
         return len(self.part) - 1
 
     def draft(self) -> Draft:
-        """Draft of all parts appended."""
+        """Build the draft of all parts appended so far."""
         return Draft(
             self.graph,
             tuple(self.known),

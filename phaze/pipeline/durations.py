@@ -32,7 +32,7 @@ class JobKind(IntEnum):
     SYNC = 7
     """Gradient synchronisation that can start before the last backward pass ends."""
     LAST_SYNC = 8
-    """Synchronisation of the last gradient bucket; of all gradients without overlap."""
+    """Synchronisation of the last gradient bucket, or of all gradients without overlap."""
     UPDATE = 9
     GATHER = 10
 
@@ -64,7 +64,7 @@ def durations(pipeline: Pipeline) -> Floats:
 
 
 def occupied_s(pipeline: Pipeline) -> Floats:
-    """Seconds that transfers occupy the device in each kind of job, (kinds, stages)."""
+    """Time that transfers occupy the device in each kind of job, in seconds, (kinds, stages)."""
     table = np.zeros((len(JobKind), len(pipeline.stages)))
     share = occupied_share(pipeline)
     if share:
@@ -83,7 +83,7 @@ def occupied_share(pipeline: Pipeline) -> float:
 
 
 def in_flight_s(pipeline: Pipeline) -> tuple[Floats, Floats]:
-    """Transfer time of an activation and a gradient per border without device use, (stages - 1,) each."""
+    """Transfer time per border that occupies no device, for activations and gradients, (stages - 1,) each."""
     activation, gradient = borders(pipeline)
     share = 1.0 - occupied_share(pipeline)
     return share * activation, share * gradient

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from phaze.spec.system import Scenario
 
 TABLES = 12
-"""Stage tables in memory at once during the placement of a chain; 11.2 measured for 2,000 layers."""
+"""Number of stage tables in memory at once while a chain is placed; 11.2 measured for 2,000 layers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Chain(TimedGraph):
 
     @cached_property
     def footprints(self) -> Footprints:
-        """Bytes that each stage stores."""
+        """Memory footprint of every possible stage."""
         return stage_footprints(self)
 
 
@@ -64,9 +64,9 @@ class Setting:
     """Constraints of a placement: the cluster, the batch, and the storage of activations."""
 
     devices: int
-    """Devices in the cluster, K."""
+    """Number of devices in the cluster, K."""
     microbatches: int
-    """Microbatches in a batch, B."""
+    """Number of microbatches in a batch, B."""
     bandwidth_bytes_per_s: float
     """Bandwidth between any two devices."""
     memory_bytes: float
@@ -83,7 +83,7 @@ class Setting:
     def of(
         cls, scenario: Scenario, training: Training, layout: Layout, hbm_gib: float, *, recompute: bool
     ) -> Setting:
-        """Settings of a study for placements of a layout."""
+        """Build the setting for placements of a layout from the options of a study."""
         return cls(
             devices=scenario.devices,
             microbatches=layout.microbatches(scenario.global_batch),
@@ -101,11 +101,11 @@ class Setting:
         return Flat(self.bandwidth_bytes_per_s, self.all_reduce_factor)
 
     def in_pipeline(self, layout: Layout) -> int:
-        """Microbatches of the busiest pipeline, ceil(B/d)."""
+        """Number of microbatches of the busiest pipeline, ceil(B/d)."""
         return -(-self.microbatches // layout.dp)
 
     def exchange_s(self, weight_bytes: Floats) -> Floats:
-        """Gradient exchange time of infinitely many replicas; d replicas take (d - 1)/d of it."""
+        """Gradient exchange time in the limit of many replicas; d replicas take (d - 1)/d of it."""
         return self.network.endless_s("all_reduce", weight_bytes)
 
 
@@ -141,16 +141,16 @@ class Footprints:
 
 @dataclass(frozen=True)
 class Room:
-    """Stages that fit in memory."""
+    """Positions in a pipeline at which each stage fits in memory."""
 
     most_stages: Ints
-    """The stage fits as the s-th from the end for 2 <= s <= most_stages, (n, n + 1)."""
+    """Stage [i, j) fits as the s-th from the end for 2 <= s <= most_stages[i, j], (n, n + 1)."""
     last_fits: Bools
     """True if the stage [i, n) fits as the last, (n,)."""
 
 
 def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
-    """Load of each stage of a chain."""
+    """Load of every possible stage of a chain, with and without recompute."""
     forward, backward = np.asarray(chain.forward_s, float), np.asarray(chain.backward_s, float)
     transfers = chain.edge_bytes / bandwidth_bytes_per_s
     return Loads(*latencies(forward, backward, chain.sources, chain.targets, transfers))
@@ -160,7 +160,7 @@ def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
 def latencies(
     forward: Floats, backward: Floats, sources: Ints, targets: Ints, transfers: Floats
 ) -> tuple[Floats, Floats]:
-    """Loads of all stages without and with recompute; `transfers` are the edges' seconds."""
+    """Loads of all stages without and with recompute; `transfers` are the transfer times of the edges."""
     n = len(forward)
     arrive, depart = np.zeros((n, n)), np.zeros((n + 1, n))
     for e in range(len(sources)):
@@ -186,7 +186,7 @@ def latencies(
 
 
 def stage_footprints(chain: Chain) -> Footprints:
-    """Bytes that each stage of a chain stores; PhazeError if the tables of all stages exceed the memory."""
+    """Memory footprint of every possible stage of a chain; PhazeError if the tables exceed the memory."""
     refuse_beyond_memory(
         8.0 * TABLES * len(chain) * (len(chain) + 1),
         f"the tables of all stages of {len(chain):,} layers",
@@ -217,7 +217,7 @@ def _arriving_bytes(layers: int, sources: Ints, targets: Ints, sizes: Floats) ->
 
 
 def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
-    """Stages that fit in memory; `microbatches` per pipeline matter for GPipe only."""
+    """Positions at which each stage fits in memory; `microbatches` per pipeline matter for GPipe only."""
     n = len(footprints.constant_bytes)
     constant, stashed = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
     if setting.schedule == "1f1b":
@@ -252,5 +252,5 @@ def sync_s(weight_bytes: Floats, layout: Layout, setting: Setting) -> float:
 
 
 def batch_time_s(max_load_s: float, layout: Layout, microbatches: int, synchronisation_s: float) -> float:
-    """Time per batch: the slowest load times ceil(B/d) + s - 1, plus the synchronisation."""
+    """Time per batch: the largest load times ceil(B/d) + s - 1, plus the synchronisation."""
     return max_load_s * (-(-microbatches // layout.dp) + layout.pp - 1) + synchronisation_s

@@ -55,7 +55,7 @@ class GPipeStep:
     update_s: Floats
     """Update time of each stage, shape (S,)."""
     compute_s: float
-    """Step time with free communication."""
+    """Step time if communication took no time."""
 
     @cached_property
     def critical_stage(self) -> int:
@@ -64,14 +64,14 @@ class GPipeStep:
 
     @property
     def pipeline_s(self) -> float:
-        """End of the critical stage's passes."""
+        """Time at which the last pass of the critical stage ends."""
         return float(self.ended_s[self.critical_stage].max())
 
 
 def step_time_s(
     stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
 ) -> float:
-    """Step time with the stages on devices `mapping`, shape (S, R).
+    """Step time if the stages are mapped to the devices `mapping`, shape (S, R).
 
     `memory_bytes_per_s` is the memory bandwidth of the update. Raises PhazeError for an invalid mapping.
     """
@@ -126,7 +126,7 @@ def held_step_s(
 
 
 def flat_step_time_s(stages: StageGraph, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> float:
-    """Step time with equal links everywhere: all replicas behave the same, so one is simulated."""
+    """Step time on a network with equal links; all replicas behave alike, so only one is simulated."""
     count, replicas = len(stages.forward_s), stages.replicas
     network = flat_network(count, bandwidth_bytes_per_s, latency_s)
     work = stage_arrays(stages, math.inf)
@@ -145,7 +145,7 @@ def check_mapping(stages: StageGraph, mapping: Ints, devices: int) -> None:
 
 
 class StageArrays(NamedTuple):
-    """S stages and the e edges between them, sorted by source, as arrays for compiled code."""
+    """The S stages and the e edges between them, sorted by source, as arrays for compiled code."""
 
     forward: Floats
     backward: Floats
@@ -159,7 +159,7 @@ class StageArrays(NamedTuple):
 
 
 def stage_arrays(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> StageArrays:
-    """Arrays for the compiled code."""
+    """Convert a stage graph to arrays for compiled code."""
 
     def reals(values: Floats) -> Floats:
         return np.ascontiguousarray(values, np.float64)

@@ -32,7 +32,7 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import Passes
 
 PASS_BYTES = 190
-"""Measured memory of the jobs of one microbatch in one stage, with their times."""
+"""Measured memory of one microbatch's jobs in one stage, with their times, in bytes."""
 ANY_PASSES = 100_000
 """Number of passes below which the memory is not checked."""
 MOST_KEPT = 32
@@ -44,24 +44,24 @@ class Lag(IntEnum):
 
     NONE = 0
     ACTIVATION = 1
-    """Transfer from a stage to the next one."""
+    """Transfer of an activation from a stage to the next one."""
     GRADIENT = 2
-    """Transfer to a stage from the next one."""
+    """Transfer of a gradient to a stage from the next one."""
     EARLY = 3
-    """Synchronisation overlapped with the last backward pass; negative."""
+    """Negative delay of a synchronisation that overlaps with the last backward pass."""
     RELEASE = 4
     """Pause between two fetches."""
 
 
 @dataclass(frozen=True, eq=False)
 class EventGraph:
-    """N jobs and their predecessors; those of job i are entries [preceded[i], preceded[i + 1])."""
+    """N jobs and their predecessors; the predecessors of job i are entries [preceded[i], preceded[i + 1])."""
 
     jobs: Jobs
     duration_s: Floats
-    """(N,)."""
+    """Duration of each job, (N,)."""
     preceded: Ints
-    """(N + 1,)."""
+    """Index of each job's first predecessor, (N + 1,)."""
     predecessor: Ints
     delay_s: Floats
     """Delay from the predecessor's end to the earliest start."""
@@ -69,7 +69,7 @@ class EventGraph:
     """Cause and stage of each delay, as an index into `_lags_s`, (E,)."""
 
     def of(self, pipeline: Pipeline) -> EventGraph:
-        """Graph of another pipeline with the same jobs."""
+        """Same graph with the times of another pipeline that has the same jobs."""
         duration_s = durations(pipeline)[self.jobs.kind, self.jobs.stage]
         return replace(self, duration_s=duration_s, delay_s=_lags_s(pipeline)[self.lag])
 
@@ -101,7 +101,7 @@ def refuse_endless(microbatches: int, stages: int) -> None:
 
 
 def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
-    """Graph of a pipeline; `jobs` overrides the schedule's order of execution."""
+    """Build the event graph of a pipeline; `jobs` overrides the schedule's order of execution."""
     jobs = all_jobs(pipeline) if jobs is None else jobs
     sites = _sites(pipeline, jobs)
     single, lag = _single_predecessors(pipeline, jobs, sites)
@@ -126,12 +126,12 @@ def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
 
 @lru_cache(maxsize=MOST_KEPT)
 def kept_event_graph(shape: Pipeline) -> EventGraph:
-    """Graph of all pipelines of a shape (`shape_of`); its times are placeholders."""
+    """Cached event graph for all pipelines of a shape (`shape_of`); its times are placeholders."""
     return event_graph(shape)
 
 
 def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
-    """Pipeline of one lane whose stages only determine which jobs exist; `recomputes`: all stages recompute.
+    """Reduce a pipeline to one lane with placeholder costs; `recomputes` makes all stages recompute.
 
     Jobs without duration do not affect other jobs. Pipelines whose jobs are a subset of the shape's therefore
     have the same times on its graph, except under schedules whose order depends on times (2bw, zbb).
@@ -187,7 +187,7 @@ def synchronising_groups(pipeline: Pipeline) -> list[int]:
 
 
 def _input_ports(pipeline: Pipeline) -> list[Passes]:
-    """Fetches, one port for each worker of the first group."""
+    """Fetch jobs by input port, one port for each worker of the first group."""
     if not fetches_ahead(pipeline):
         return []
     owned = [own_microbatches(pipeline, replica, 0) for replica in range(pipeline.replicas[0])]
@@ -195,7 +195,7 @@ def _input_ports(pipeline: Pipeline) -> list[Passes]:
 
 
 def _sync_ports(pipeline: Pipeline) -> list[Passes]:
-    """Synchronisations, one port per group: batch by batch, the last chunk first."""
+    """Synchronisation jobs by port, one port per group: batch by batch, the last chunk first."""
     ports = []
     syncs, early = pipeline.column("sync_s") > 0, pieces(pipeline) > 1
     for group in synchronising_groups(pipeline):
@@ -232,19 +232,19 @@ def _sites(pipeline: Pipeline, jobs: Jobs) -> dict[JobKind, Ints]:
 
 
 def _seconds_of_pairs(jobs: Jobs) -> Ints:
-    """Backward passes fused with the preceding forward pass."""
+    """Indices of the backward passes that are fused with the preceding forward pass."""
     return np.flatnonzero(jobs.kind == JobKind.PAIRED_BACKWARD)
 
 
 def _firsts_of_pairs(jobs: Jobs, second: Ints) -> Ints:
-    """Forward passes of these pairs; recompute may be in between."""
+    """Indices of the forward passes fused with backward passes `second`; recompute may be in between."""
     between = jobs.kind[second - 1] == JobKind.RECOMPUTE
     found: Ints = second - 1 - between
     return found
 
 
 def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, Ints]) -> tuple[Ints, Ints]:
-    """One predecessor of each job, -1 if it has none, and the cause of the delay after it."""
+    """One predecessor of each job, -1 if it has none, and the cause of the delay between the two."""
     single, lag = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs), np.int64)
     count = len(pipeline.stages)
     in_stream = np.arange(count) % pipeline.stream

@@ -17,7 +17,7 @@ from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
 
 ADVICE = "replicas that wait for each other need data that divide their suffix sums, or overlap_sync"
-"""Without a flush, replicas may withhold microbatches that other stages wait for."""
+"""Advice on deadlocks: without a flush, replicas may withhold microbatches that other stages wait for."""
 
 
 def simulate(pipeline: Pipeline, graph: EventGraph | None = None) -> Timeline:

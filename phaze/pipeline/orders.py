@@ -26,7 +26,7 @@ class Jobs:
     kind: Kinds
     stage: NDArray[np.int32]
     microbatch: NDArray[np.int32]
-    """Microbatch; for SYNC and later kinds the batch."""
+    """Microbatch index of each job; for SYNC and later kinds the index of the batch."""
     first: Ints
     """Offset of each resource's jobs, (R + 1,)."""
 
@@ -103,7 +103,7 @@ def _with_preparations(pipeline: Pipeline, passes: Passes) -> Passes:
 
 
 def _with_updates(pipeline: Pipeline, group: int, jobs: Passes) -> Passes:
-    """Insert the updates of each batch, later chunks first, in the order of their gradients."""
+    """Insert the weight updates of each batch in the order of their gradients: later chunks first."""
     chunks = pipeline.stages_of(group).tolist()
     gathers = pipeline.column("gather_s") > 0
     pairs = [
@@ -123,7 +123,7 @@ def _with_updates(pipeline: Pipeline, group: int, jobs: Passes) -> Passes:
 
 
 def _update_places(pipeline: Pipeline, jobs: Passes) -> Ints:
-    """Index of the job that the update of each batch precedes."""
+    """Index of the job before which each batch's update is inserted."""
     batches = np.arange(pipeline.batches)
     batch = jobs.microbatch // pipeline.lane_microbatches
     if not pipeline.overlap_sync or pipeline.rules.flushes:

@@ -53,7 +53,7 @@ class StageCost:
     sync_s: float = 0.0
     """Per batch: gradient synchronisation over the replicas."""
     update_s: float = 0.0
-    """Per batch: load full-precision weights and store them back."""
+    """Per batch: load, update and store the full-precision weights."""
     gather_s: float = 0.0
     """Per batch: gather the updated weights if each replica updates a shard (ZeRO 1 and 2)."""
     operators: int = 1
@@ -82,7 +82,7 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Stages in the order of the data flow, and the schedule of a batch through them."""
+    """Pipeline to simulate: stages in the order of the data flow, the schedule and the batch."""
 
     stages: tuple[StageCost, ...]
     """The p v stages; stage q is on device group `groups[q]`."""
@@ -91,17 +91,17 @@ class Pipeline:
     schedule: str = "1f1b"
     """Name of one of `schedules.SCHEDULES`."""
     chunks: int = 1
-    """v, stages per device group."""
+    """Number of stages per device group, v."""
     microbatch_group: int = 0
     """Interleaved schedule: microbatches that pass a chunk before the next chunk.
 
     0: the smallest number that Megatron-LM accepts."""
     data: tuple[int, ...] = ()
-    """d, replicas of each device group, (p,); empty: one."""
+    """Replicas of each device group, d, (p,); empty: one each."""
     tensor: tuple[int, ...] = ()
-    """t, devices per replica, (p,); empty: one."""
+    """Devices per replica, t, (p,); empty: one each."""
     batches: int = 1
-    """Consecutive batches without a flush; more than one only under 2bw."""
+    """Number of consecutive batches without a flush; more than one only under 2bw."""
     fetch_s: float = 0.0
     """Duration of a microbatch's Data_Fetch."""
     release_s: float = 0.0
@@ -147,7 +147,7 @@ class Pipeline:
 
     @property
     def stream(self) -> int:
-        """Stages that a microbatch passes: all, unless the model is present more than once."""
+        """Number of stages that a microbatch passes: all, unless there are several copies of the model."""
         return len(self.stages) // self.rules.streams
 
     @cached_property
@@ -203,7 +203,7 @@ def with_exchanges(
     overlap: float = 1.0,
     lost_s: tuple[float, float] = (0.0, 0.0),
 ) -> StageCost:
-    """Stage with weight gathers before its passes and gradient scatters as gradients arise (ZeRO 2 and 3).
+    """Stage cost with weight gathers and gradient reduce-scatters around its passes (ZeRO 2 and 3).
 
     The share `overlap` of each exchange overlaps with compute: during the current operator, the weights of
     the next one are gathered and the gradients of the previous one are scattered. As in a two-machine flow

@@ -24,16 +24,16 @@ Resource = tuple[str, int, int]
 
 @dataclass
 class _Job:
-    """A pass or a message."""
+    """Job of the simulation: a pass or a message."""
 
     seconds: float
     resources: tuple[Resource, ...] = ()
     latency_s: float = 0.0
-    """Delay from its end until dependent jobs may begin."""
+    """Delay from the end of the job until dependent jobs may begin."""
     after: list[int] = field(default_factory=list)
-    """Dependent jobs."""
+    """Indices of dependent jobs."""
     waits_for: int = 0
-    """Number of jobs that it depends on."""
+    """Number of jobs that this job depends on."""
 
 
 def shared_step_s(
@@ -43,7 +43,7 @@ def shared_step_s(
     node: int,
     memory_bytes_per_s: float = math.inf,
 ) -> float:
-    """Step time with the stages on devices `mapping`, shape (S, R), and `node` devices per node.
+    """Step time if the stages are mapped to devices `mapping`, shape (S, R), with `node` devices per node.
 
     Raises PhazeError for an invalid mapping.
     """
@@ -56,14 +56,14 @@ def shared_step_s(
 
 
 class _Work:
-    """Jobs of a step: passes in the order of their device, messages, and all-reduce rounds."""
+    """All jobs of a step: passes in the order of their device, messages, and all-reduce rounds."""
 
     def __init__(self, stages: StageGraph, mapping: Ints, network: DeviceNetwork, node: int) -> None:
         self.stages, self.network, self.node = stages, network, node
         self.devices: list[list[int]] = mapping.tolist()
         self.jobs: list[_Job] = []
         self.last: list[list[int]] = [[] for _ in self.devices]
-        """Jobs that precede the update of each stage."""
+        """Indices of the jobs that precede the update of each stage."""
         for replica in range(stages.replicas):
             self._pass_through(replica)
         for stage in range(len(self.devices)):
@@ -106,14 +106,14 @@ class _Work:
                 arriving[other].append(self._add(sent, done))
 
     def _sent(self, stage: int, *, forward: bool) -> Iterator[tuple[int, float]]:
-        """Stages that a stage sends a microbatch to, and the bytes."""
+        """Yield the stages to which a stage sends a microbatch, and the bytes."""
         edges = self.stages.edges.reshape(-1, 2).tolist()
         for (source, target), size in zip(edges, self.stages.edge_bytes.tolist(), strict=True):
             if (source if forward else target) == stage:
                 yield (target if forward else source), size
 
     def _reduce(self, stage: int) -> list[int]:
-        """Add the rounds of a stage's all-reduce after its last passes; returns the last round's jobs."""
+        """Add the rounds of a stage's all-reduce after its last passes; return the jobs of the last round."""
         ring, before = self.devices[stage], self.last[stage]
         size = float(self.stages.parameter_bytes[stage]) / len(ring)
         for _ in range(2 * (len(ring) - 1)):
@@ -123,14 +123,14 @@ class _Work:
 
 
 class _Events:
-    """Event simulation of the jobs; each resource runs one at a time."""
+    """Event simulation of the jobs; each resource runs one job at a time."""
 
     def __init__(self, jobs: list[_Job]) -> None:
         self.jobs = jobs
         self.waits_for = [job.waits_for for job in jobs]
         self.may_begin_s = [0.0] * len(jobs)
         self.events = [(0.0, False, k) for k, job in enumerate(jobs) if not job.waits_for]
-        """Events: a job becomes ready (False) or ends (True)."""
+        """Heap of events: a job becomes ready (False) or ends (True)."""
         self.ready: list[int] = []
         self.busy: set[Resource] = set()
 

@@ -23,7 +23,7 @@ LONGEST = 200_000
 
 
 def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: int = 12) -> float:
-    """Seconds per microbatch over all lanes in steady state; with a flush, the mean of one batch.
+    """Steady-state time per microbatch over all lanes, in seconds; with a flush, the mean over one batch.
 
     Two consecutive spans agree within the tolerance, unless the pipeline takes very long to become periodic:
     a cycle of several periods fits into few spans. A span is `repeats` periods at first, more if necessary.
@@ -53,7 +53,7 @@ def _works_per_batch(pipeline: Pipeline) -> bool:
 
 
 def _passed_s(pipeline: Pipeline, least: int) -> Floats:
-    """Times at which at least `least` microbatches pass a point that later ones do not delay.
+    """Times at which at least `least` microbatches pass a point where later microbatches do not delay them.
 
     In training the point is the entry of the first stage, where each microbatch waits for another to leave.
     In inference the first stage is not limited, so the point is the exit of the last stage.

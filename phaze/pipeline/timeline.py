@@ -21,7 +21,7 @@ from phaze.pipeline.orders import Jobs, Kinds
 from phaze.pipeline.pipeline import Pipeline
 
 Use = Literal["forward", "recompute", "backward", "update", "fetch", "transfer", "synchronisation", "bubble"]
-"""Use of device time.
+"""Kind of use of device time.
 
 transfer: activations and gradients in flight while the device is idle; synchronisation: likewise gradients
 and updated weights; bubble: waiting for other stages."""
@@ -47,7 +47,7 @@ WAITS: dict[JobKind, Use] = {
     JobKind.INPUT_GRADIENT: "transfer",
     JobKind.LAST_SYNC: "synchronisation",
 }
-"""Use of a worker's waiting time before a job, by the kind of job that sends its input."""
+"""Kind of use that a worker's wait before a job counts as, by the kind of job that sends its input."""
 
 RESOURCES: dict[Use, str] = {
     "forward": "compute",
@@ -76,7 +76,7 @@ class Bound:
 
     resource: str
     group: int
-    """Device group with the largest part of it."""
+    """Device group with the largest part of that share."""
     share: float
     """Share of the critical path, summed over all groups."""
 
@@ -86,7 +86,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class MemoryProfile:
-    """Memory of one device of a worker: `bytes_[i]` from `time_s[i]` on."""
+    """Memory of one device of a worker over time: `bytes_[i]` from `time_s[i]` on."""
 
     time_s: Floats
     bytes_: Floats
@@ -106,9 +106,9 @@ class Timeline:
     start_s: Floats
     duration_s: Floats
     arrival_s: Floats
-    """Arrival time of the last input of the job, other than its resource."""
+    """Arrival time of the job's last input; the wait for its resource does not count."""
     binding: Ints
-    """Job that sent this input, -1: none."""
+    """Job that sent the last input, -1 if there is none."""
 
     @cached_property
     def end_s(self) -> Floats:
@@ -136,7 +136,7 @@ class Timeline:
 
     @cached_property
     def critical_path(self) -> tuple[Step, ...]:
-        """Critical path: gapless chain of steps that ends last, backwards in time; it sums to `time_s`."""
+        """Critical path: a gapless chain of steps that sums to `time_s`, listed backwards in time."""
         return tuple(self._walk())
 
     @cached_property
@@ -145,7 +145,7 @@ class Timeline:
         return self.bound_among(lambda step: {RESOURCES[step.use]: step.seconds})
 
     def bound_among(self, spends: Callable[[Step], Mapping[str, float]]) -> Bound:
-        """The same, with a function that splits the seconds of each step by resource."""
+        """Resource with the largest part of the critical path; `spends` splits a step's time by resource."""
         spent: defaultdict[str, Floats] = defaultdict(lambda: np.zeros(self.pipeline.depth))
         for step in self.critical_path:
             for resource, part_s in spends(step).items():
@@ -181,7 +181,7 @@ class Timeline:
         return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())
 
     def passed_s(self, kind: JobKind, stage: int) -> Floats:
-        """Times at which the microbatches, by number, have passed a stage in one direction."""
+        """Times at which the microbatches, in order, have passed a stage in one direction."""
         out = np.flatnonzero((self.jobs.kind == kind) & (self.jobs.stage == stage))
         return self.end_s[out[np.argsort(self.jobs.microbatch[out], kind="stable")]]
 
@@ -199,7 +199,7 @@ class Timeline:
         return gaps
 
     def _uses(self) -> Iterator[tuple[Use, float]]:
-        """Device seconds by use: busy time of workers, and waiting time before their jobs."""
+        """Yield the device-seconds of each use: busy time of workers, and waiting time before their jobs."""
         kind, stage = self.jobs.kind[self._own], self.jobs.stage[self._own]
         first = self.jobs.first[: len(self.pipeline.workers) + 1]
         devices = np.repeat(self.pipeline.worker_devices.astype(float), np.diff(first))
@@ -227,7 +227,7 @@ class Timeline:
 
     @cached_property
     def critical_jobs(self) -> tuple[tuple[int, bool], ...]:
-        """Jobs of the critical path, backwards in time, with True if the job waited for an input.
+        """Jobs of the critical path, backwards in time, each with True if it waited for an input.
 
         False: it waited for the preceding job on its resource.
         """
@@ -245,7 +245,7 @@ class Timeline:
             job = job - 1 if by_resource else sender
 
     def _walk(self) -> Iterator[Step]:
-        """Steps from the end of the critical path back to its start."""
+        """Yield the steps of the critical path from its end back to its start."""
         until = self.time_s
         chain = self.critical_jobs
         for (job, _), before in zip(chain, [*(job for job, _ in chain[1:]), -1], strict=True):

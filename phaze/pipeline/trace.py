@@ -80,7 +80,7 @@ def _slices(timeline: Timeline) -> Iterator[Event]:
 
 
 def _sent(timeline: Timeline) -> Iterator[tuple[int, int]]:
-    """Pairs of a job that waits for the tensor of a pass, and the job that sends it."""
+    """Yield pairs of a job that waits for the tensor of a pass, and the job that sends the tensor."""
     kind, passes = timeline.jobs.kind, (JobKind.FORWARD, *BACKWARD_PASSES)
     for job, sender in enumerate(timeline.binding.tolist()):
         if sender >= 0 and kind[sender] in passes and kind[job] < JobKind.SYNC:
@@ -88,7 +88,7 @@ def _sent(timeline: Timeline) -> Iterator[tuple[int, int]]:
 
 
 def _arrows(timeline: Timeline) -> Iterator[Event]:
-    """Arrows for the tensors sent between workers.
+    """Yield arrow events for the tensors sent between workers.
 
     An arrow begins in the middle of the sending job: viewers attach arrows to the slice at that time.
     """
@@ -117,7 +117,7 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
 
 
 def job_rows(timeline: Timeline) -> Iterator[Row]:
-    """Jobs of workers, then of ports, with the memory of a device during each; seconds and bytes."""
+    """Yield a row per job (workers, then ports) with a device's memory during it; seconds and bytes."""
     jobs = timeline.jobs
     for resource in range(len(jobs.first) - 1):
         first, last = jobs.first[resource : resource + 2].tolist()
@@ -137,7 +137,7 @@ def job_rows(timeline: Timeline) -> Iterator[Row]:
 
 
 def transfer_rows(timeline: Timeline) -> Iterator[Row]:
-    """Tensors in flight between workers, as jobs of the receivers; without memory."""
+    """Yield a row per tensor in flight between workers, as a job of the receiver; without memory."""
     jobs, resource = timeline.jobs, timeline.jobs.resource
     for job, sender in _sent(timeline):
         if resource[job] == resource[sender]:

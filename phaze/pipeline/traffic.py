@@ -30,7 +30,7 @@ from phaze.pipeline.timeline import Timeline
 
 
 class Turn(NamedTuple):
-    """Work of all devices of a worker, followed by messages."""
+    """One round of work of all devices of a worker, followed by messages."""
 
     seconds: float
     plan: Plan = ()
@@ -40,14 +40,14 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Sends:
-    """Communication of a pipeline."""
+    """Communication of a pipeline: nodes of its workers, tensors between stages, and messages within jobs."""
 
     tiles: Sequence[Sequence[int]]
     """Nodes of each worker."""
     sent_bytes: Mapping[tuple[int, int], float]
     """Bytes of the tensor from a stage to a neighbour, shared equally by all nodes of a worker."""
     turns: Mapping[tuple[JobKind, int, int], Sequence[Turn]] = field(default_factory=dict)
-    """Turns of jobs by kind, resource (workers, then ports) and stage; they replace the pipeline's seconds.
+    """Turns of jobs by kind, resource (workers, then ports) and stage; they replace the jobs' durations.
     """
 
 
@@ -58,14 +58,14 @@ class Carried:
     timeline: Timeline
     topology: Topology
     busy_s: Floats
-    """Seconds that each resource of the network was occupied, (resources,); 0 without contention."""
+    """Time that each resource of the network is occupied, in seconds, (resources,); 0 without contention."""
     link_bytes: Floats
     """Bytes over each link, (links,)."""
     sent_bytes: Floats
     """Bytes that each node sent, (nodes,)."""
     received_bytes: Floats
     work_s: Floats
-    """Seconds of work of each resource of the pipeline, without communication."""
+    """Time that each resource of the pipeline works, in seconds, excluding communication."""
 
     @property
     def time_s(self) -> float:
@@ -81,7 +81,7 @@ class Carried:
 
 @dataclass(frozen=True, eq=False)
 class Script:
-    """A pipeline as messages, with the positions of its jobs among them."""
+    """Message plan of a pipeline, with the first and the last message of each job."""
 
     pipeline: Pipeline
     traffic: Sends
@@ -94,7 +94,7 @@ class Script:
     senders: Ints
     """Predecessor job of each edge of the graph."""
     arrivals: Ints
-    """Message whose arrival satisfies each edge."""
+    """Message whose arrival satisfies the dependency of each edge."""
     work_s: Floats
 
 
@@ -126,7 +126,7 @@ def script(pipeline: Pipeline, traffic: Sends) -> Script:
 def carry_out(
     found: Script, topology: Topology, contention: Contention = "arrival", switching: Switching = "pipelined"
 ) -> Carried:
-    """Simulate a script on a topology; contention is arrival (first come, first served) or none."""
+    """Simulate a script on a topology; `contention` is arrival (first come, first served) or none."""
     if contention == "order":
         raise PhazeError("network: contention of a pipeline must be one of arrival, none, got order")
     plan = found.plan
@@ -146,7 +146,7 @@ def carry_out(
 
 
 def silent(found: Script) -> Script:
-    """The same script without communication; only the duration of its jobs remains."""
+    """Same script without communication: only the durations of the jobs remain."""
     traffic = found.traffic
     turns = {job: [Turn(turn.seconds) for turn in turns] for job, turns in traffic.turns.items()}
     return script(
@@ -156,7 +156,7 @@ def silent(found: Script) -> Script:
 
 
 def _timeline(found: Script, arrived_s: Floats) -> Timeline:
-    """Times of the jobs, and the last input of each."""
+    """Timeline of the jobs from the arrival times of their messages, with the last input of each job."""
     start, end = arrived_s[found.first], arrived_s[found.last]
     edges = arrived_s[found.arrivals]
     waiting = np.repeat(np.arange(len(start)), np.diff(found.graph.preceded))
@@ -168,7 +168,7 @@ def _timeline(found: Script, arrived_s: Floats) -> Timeline:
 
 
 class _Part(NamedTuple):
-    """Messages with a single first message, which waits for other parts, and a single last one."""
+    """Message plan of one part: one first message, which waits for other parts, and one last message."""
 
     plan: Columns
     """`waits` excludes the first message's dependencies; `before` is relative to the first message."""
@@ -176,7 +176,7 @@ class _Part(NamedTuple):
 
 
 def _written(part: Part, traffic: Sends) -> _Part:
-    """Messages of a part."""
+    """Build the message plan of one part."""
     if isinstance(part, Wait):
         return _part([Turn(part.seconds)])
     if isinstance(part, TimedJob):
@@ -187,7 +187,7 @@ def _written(part: Part, traffic: Sends) -> _Part:
 
 
 def _joined(found: Draft, parts: Sequence[_Part], offset: Ints) -> Columns:
-    """Concatenated parts, each at its offset."""
+    """Concatenate the message plans of all parts, each at its offset."""
     sizes, inner = (np.array([len(part.plan[column]) for part in parts], np.int64) for column in (0, 5))
     messages = _runs((np.cumsum(sizes) - sizes)[found.part], sizes[found.part])
     source, target, size, delay, waits = (
@@ -205,13 +205,13 @@ def _joined(found: Draft, parts: Sequence[_Part], offset: Ints) -> Columns:
 
 
 def _runs(first: Ints, size: Ints) -> Ints:
-    """Integers of several ranges, concatenated."""
+    """Concatenated ranges of integers, given their first values and sizes."""
     begins = np.cumsum(size) - size
     return np.repeat(first - begins, size) + np.arange(size.sum())
 
 
 def _part(turns: Sequence[Turn]) -> _Part:
-    """Messages of work and communication in turns."""
+    """Message plan for alternating work and communication."""
     pieces, size = [_message(0.0)], 1
     for turn in turns:
         begin = size - 1
@@ -231,12 +231,12 @@ def _part(turns: Sequence[Turn]) -> _Part:
 
 
 def _message(seconds: float, *before: int) -> Columns:
-    """A local message that takes some time."""
+    """Local message with a given duration."""
     return columns([Message(0, 0, 0.0, before, seconds)])
 
 
 def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
-    """A plan appended after `size` messages, and a message that waits for all of it.
+    """Shift a plan to follow `size` messages, and add a message that waits for all of it.
 
     The last message also waits for the preceding one. Messages of the plan without dependencies wait for
     message `begin`.
@@ -253,7 +253,7 @@ def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
 
 
 def passing(source: Sequence[int], target: Sequence[int], size_bytes: float) -> Plan:
-    """Messages of a tensor between tiles: an equal share per pair in order, the shorter list repeated."""
+    """Messages that send a tensor between tiles: equal shares per pair in order, shorter list repeated."""
     pairs = max(len(source), len(target))
     part = size_bytes / pairs
     return tuple(

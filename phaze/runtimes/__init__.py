@@ -1,1 +1,1 @@
-"""Training software: the layouts that each runtime can run, with reasons, and its configuration files."""
+"""Training runtimes: the layouts that each one can run, with reasons, and its configuration files."""

@@ -1,4 +1,4 @@
-"""A recipe as changes of a Megatron-Bridge configuration.
+"""Write a recipe as overrides of a Megatron-Bridge configuration.
 
 Megatron-Bridge takes the model from its own recipes (`megatron.bridge.recipes`). The changes are
 Megatron-LM's flags for batch, layout and software stack, as fields of `ConfigContainer`. A field without its
@@ -55,18 +55,18 @@ WITHOUT: dict[str, tuple[Plain, tuple[str, ...]]] = {
     "--cross-entropy-loss-fusion": (False, ("model.cross_entropy_loss_fusion",)),
     "--no-bias-swiglu-fusion": (True, ("model.bias_activation_fusion",)),
 }  # fmt: skip
-"""Fields of each flag, and Megatron-LM's default without it."""
+"""Configuration fields that each flag sets, and Megatron-LM's default if the flag is absent."""
 PRECISION = {
     "--fp8-format": "fp8", "--fp8-recipe": "fp8_recipe", "--fp4-format": "fp4", "--fp4-recipe": "fp4_recipe",
     "--grad-reduce-in-bf16": "grad_reduce_in_fp32",
 }  # fmt: skip
-"""Fields of `MixedPrecisionConfig` that override `bf16_mixed`."""
+"""Fields of `MixedPrecisionConfig` that override `bf16_mixed`, by flag."""
 OVERLAP = {
     "--tp-comm-overlap": "tp_comm_overlap", "--overlap-grad-reduce": "overlap_grad_reduce",
     "--overlap-param-gather": "overlap_param_gather",
     "--overlap-moe-expert-parallel-comm": "overlap_moe_expert_parallel_comm",
 }  # fmt: skip
-"""Fields of `CommOverlapConfig`, false without their flag.
+"""Fields of `CommOverlapConfig`, false if their flag is absent.
 
 Megatron-Bridge applies the data-parallel ones only with a distributed optimizer.
 """
@@ -87,19 +87,19 @@ UNTIMED = {
     "--moe-router-topk-scaling-factor": "model.moe_router_topk_scaling_factor",
     "--moe-router-enable-expert-bias": "model.moe_router_enable_expert_bias",
 }  # fmt: skip
-"""Fields of `TransformerConfig` and `GPTModelProvider` that cost no time.
+"""Fields of `TransformerConfig` and `GPTModelProvider` that do not affect time, by flag.
 
 Other such flags have different names in recipes and are listed as settings of the user.
 """
 LISTS = ("--recompute-modules", OFFLOADED_PARTS, "--hierarchical-context-parallel-sizes")
 KEPT = ("--bf16", "--transformer-impl", "--attention-backend", "--no-rope-fusion")
-"""Flags for behaviour that Megatron-Bridge always has."""
+"""Flags that need no field, because Megatron-Bridge always behaves that way."""
 READ = {*WITHOUT, *PRECISION, *OVERLAP, SERIAL, *EXPERTS, DEEPEP, *KEPT, *MODEL_FLAGS, *UNTIMED_FLAGS}
 LORA = "LoRA"
 
 
 def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool = False) -> Emitted:
-    """Overrides for a Megatron-Bridge configuration; PhazeError if Megatron-Core cannot run the layout.
+    """Write overrides for a Megatron-Bridge configuration; PhazeError if Megatron-Core cannot run the layout.
 
     The result lists the differences from the plan, as for Megatron-LM's flags, and the settings without a
     field.
@@ -126,7 +126,7 @@ def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool =
 
 
 def _lines(recipe: Recipe, flags: Flags) -> Iterator[str]:
-    """Lines of a Python file with the function `planned`."""
+    """Yield the lines of a Python file that defines the function `planned`."""
     lora = recipe.model.lora
     yield from [f"from megatron.bridge.peft.lora import {LORA}"] * bool(lora)
     yield "from megatron.bridge.training.comm_overlap import CommOverlapConfig"
@@ -147,7 +147,7 @@ def _lines(recipe: Recipe, flags: Flags) -> Iterator[str]:
 
 
 def settings(recipe: Recipe, flags: Flags) -> Mapping[str, Plain]:
-    """Values of the fields of model, training and data parallelism."""
+    """Values of the configuration fields for model, training and data parallelism."""
     found: dict[str, Plain] = {}
     for flag, (usual, names) in WITHOUT.items():
         found |= dict.fromkeys(names, _value(flag, flags, not usual) if flag in flags else usual)
@@ -163,7 +163,7 @@ def settings(recipe: Recipe, flags: Flags) -> Mapping[str, Plain]:
 
 
 def _value(flag: str, flags: Flags, bare: bool) -> Plain:
-    """Value of a flag: a list, a single value, or `bare` for a flag without values."""
+    """Value of a flag: a list, a single value, or `bare` if the flag has no value."""
     values: list[Plain] = [_number(one) for one in flags[flag]]
     if flag in LISTS:
         return values
@@ -171,7 +171,7 @@ def _value(flag: str, flags: Flags, bare: bool) -> Plain:
 
 
 def _number(text: str) -> Plain:
-    """Number in a text; the text itself if it is not a number."""
+    """Convert a text to a number if possible; otherwise return it unchanged."""
     if text.isdecimal():
         return int(text)
     try:

@@ -1,4 +1,4 @@
-"""A recipe as DeepSpeed's JSON configuration, and the layouts that DeepSpeed 0.19.8 cannot run.
+"""Write a recipe as DeepSpeed's JSON configuration; rules for the layouts that DeepSpeed 0.19.8 can run.
 
 The file has the batch, ZeRO, precision, gradients and the optimizer. The training script assigns
 tensor-parallel shards, sequences, experts and blocks to ranks and passes them to `deepspeed.initialize`
@@ -38,7 +38,7 @@ from phaze.spec.system import Stack
 
 @rule("sharded pipeline", "zero 2 and 3 are incompatible with a pipeline, pp must be 1, got {pp}", "zero pp")
 def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts with a pipeline and ZeRO 2 or 3, which `PipelineEngine` rejects."""
+    """Rule: ZeRO 2 and 3 are invalid with a pipeline (`PipelineEngine` rejects them)."""
     return (grid.zero >= 2) & (grid.pp > 1)
 
 
@@ -50,7 +50,7 @@ def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
     "cp_kind cp tp",
 )
 def _sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Context parallelism other than Ulysses, or with unequal shares of heads or sequence."""
+    """Rule: context parallelism must be Ulysses, with equal shares of heads and sequence."""
     whole = grid.cp_kind == grid.cp_kinds.index("a2a")
     heads = task.model.kv_heads // grid.tp
     uneven = (heads < 1) | leaves_rest(heads, grid.cp) | leaves_rest(task.sequence, grid.cp)
@@ -81,13 +81,13 @@ DEEPSPEED = Runtime(
         _sequences,
     ),
 )
-"""DeepSpeed with a script that implements tensor and expert parallelism, like Megatron-DeepSpeed."""
+"""DeepSpeed, with a script that implements tensor and expert parallelism, like Megatron-DeepSpeed."""
 TOLD = frozenset({"dp", "microbatch", "zero", "recompute", "cp_kind"})
-"""Layout fields that the file has or implies, or that `_elsewhere` reports in its own form."""
+"""Layout fields that the file sets or implies, or that `_elsewhere` reports in its own form."""
 
 
 def emit_deepspeed(recipe: Recipe, stack: Stack) -> Emitted:
-    """DeepSpeed configuration of a recipe on a software stack; PhazeError if DeepSpeed cannot run it.
+    """Write the DeepSpeed configuration of a recipe on a stack; PhazeError if DeepSpeed cannot run it.
 
     The result lists the settings that the script must make, and the differences from the plan.
     """
@@ -138,7 +138,7 @@ def _recomputes_all(recipe: Recipe) -> bool:
 
 
 def _elsewhere(recipe: Recipe) -> Iterator[str]:
-    """Settings of the plan that the script must make."""
+    """Yield the plan's settings that the training script must make."""
     layout, usual = recipe.layout, Layout()
     yield f"model {recipe.model.name}"
     yield from unsaid(recipe.model)

@@ -15,25 +15,25 @@ Flags = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Emitted:
-    """Files for a runtime, by name, and the recipe settings that they cannot express."""
+    """Configuration files for a runtime, by name, and the recipe settings that they cannot express."""
 
     runtime: str
-    """Runtime and version for which the files are written."""
+    """Name and version of the runtime for which the files are written."""
     files: Mapping[str, str]
     beyond: tuple[str, ...] = ()
     """Differences between runtime and recipe, such as `recomputed: 2 2 instead of 2 1`."""
     elsewhere: tuple[str, ...] = ()
-    """Settings that the files cannot express and the user must make, such as `pp 4`."""
+    """Settings that the files cannot express and that the user must make, such as `pp 4`."""
 
     @property
     def notes(self) -> list[str]:
-        """Differences and further settings, as sentences."""
+        """Differences and remaining settings, as sentences."""
         said = [f"{self.runtime} will differ: {sentence}" for sentence in self.beyond]
         return [*said, *([f"set these yourself: {', '.join(self.elsewhere)}"] if self.elsewhere else [])]
 
 
 def parse_flags(text: str) -> Flags:
-    """Flags with their values, of a command line that may span several lines.
+    """Parse a command line, which may span several lines, into flags with their values.
 
     Comments and arguments before the first flag are left out. The last of two equal flags wins. Raises
     PhazeError for unclosed quotes.
@@ -57,7 +57,7 @@ def parse_flags(text: str) -> Flags:
 
 
 def print_flags(flags: Sequence[tuple[str, ...]]) -> str:
-    """Shell-quoted flags with their values, one flag per line."""
+    """Format flags and their values for the shell, one flag per line."""
     return " \\\n".join(shlex.join(flag) for flag in flags) + "\n"
 
 
@@ -81,7 +81,7 @@ def one_value(flags: Flags, name: str) -> str:
 
 
 def word_of(flags: Flags, name: str, words: Mapping[str, str], otherwise: str | None = None) -> str:
-    """Our name of a flag's value; PhazeError for another value, or for a missing flag without default."""
+    """Translate a flag's value to our name; PhazeError for other values, or if missing without a default."""
     if name not in flags and otherwise is not None:
         return otherwise
     value = one_value(flags, name)
@@ -92,7 +92,7 @@ def word_of(flags: Flags, name: str, words: Mapping[str, str], otherwise: str | 
 
 
 def share(flags: Flags, name: str, otherwise: str) -> float:
-    """Value of a flag, a number >= 0 and < 1; PhazeError for any other value."""
+    """Read the value of a flag as a number >= 0 and < 1; PhazeError for any other value."""
     text = one_value(flags, name) if name in flags else otherwise
     try:
         value = float(text)

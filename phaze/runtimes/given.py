@@ -1,4 +1,4 @@
-"""Training run from a runtime's own file: Megatron-LM flags or a torchtitan configuration."""
+"""Training run described by a runtime's own file: Megatron-LM flags or a torchtitan configuration."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from phaze.spec.system import Stack
 
 @dataclass(frozen=True)
 class GivenRun:
-    """Training run described by a file."""
+    """Training run read from a runtime's file: its recipe, and the flags that do not affect the price."""
 
     file: Path
     runtime: str
     text: str
     recipe: Recipe
     unread: tuple[str, ...]
-    """Flags without effect on the price."""
+    """Flags that do not affect the price."""
     few_devices: bool = False
-    """True if no device count is given, so that the fewest devices of the layout are assumed."""
+    """True if the device count is not given, so that the layout's minimum is assumed."""
 
     @classmethod
     def of_megatron(
         cls, file: Path, devices: int | None, words: int | None = None, *, blackwell: bool = False
     ) -> Self:
-        """Run of Megatron-LM flags on `devices` devices; PhazeError naming the file."""
+        """Read a run from Megatron-LM flags for `devices` devices; PhazeError names the file."""
         text = read_source(file)
         try:
             recipe, unread = read_megatron(text, devices, file_name(file), words, blackwell=blackwell)
@@ -44,7 +44,7 @@ class GivenRun:
 
     @classmethod
     def of_torchtitan(cls, file: Path, model: Model, devices: int) -> Self:
-        """Run of a torchtitan configuration of a model on `devices` devices; PhazeError naming the file."""
+        """Read a run from a torchtitan configuration for a model and devices; PhazeError names the file."""
         text = read_source(file)
         if not any(map(str.isalpha, text)):
             raise PhazeError(f"{shown(file)}: contains no torchtitan settings")
@@ -54,7 +54,7 @@ class GivenRun:
             raise _named(file, error) from error
 
     def software(self, stack: Stack) -> Software:
-        """Training software of the run; the stack supplies the settings that the file lacks."""
+        """Training software of the run; the stack supplies the settings that the file does not have."""
         if self.runtime == "torchtitan":
             unlike = torchtitan_unlike(self.text, self.recipe, stack)
             return Software(stack, unmodelled=tuple(f"stack {stack.name} is priced {one}" for one in unlike))
@@ -64,7 +64,7 @@ class GivenRun:
             raise _named(self.file, error) from error
 
     def remarks(self, software: Software) -> tuple[str, ...]:
-        """Remarks on what the price leaves out and what it assumes."""
+        """Remarks on what the price omits and assumes."""
         devices = (
             "number of devices is missing: assuming the fewest that the layout allows, "
             f"{self.recipe.layout.devices}"
@@ -78,5 +78,5 @@ class GivenRun:
 
 
 def _named(file: Path, error: PhazeError) -> PhazeError:
-    """Error with the file name in front of every line."""
+    """Copy of an error with the file name in front of every line."""
     return PhazeError("\n".join(f"{shown(file)}: {line}" for line in str(error).splitlines()))

@@ -1,4 +1,4 @@
-"""Many layouts as arrays, one per field, for vectorised rules, bounds and memory."""
+"""Many layouts as arrays, one array per field, for vectorised rules, bounds and memory estimates."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from phaze.base.arrays import Bools, Ints
 from phaze.layout import SHARED_OPTIONS, WIDTHS, CpKind, Layout, LayoutFields, Recompute
 
 WORDS = {"schedule": "schedules", "recompute": "recomputes", "cp_kind": "cp_kinds"}
-"""Grid fields that are indices, with the field that they index."""
+"""Grid fields that are indices, with the field into which each of them indexes."""
 ALIKE = (*SHARED_OPTIONS, "compute", "load")
-"""Grid fields that all layouts share."""
+"""Grid fields with one value for all layouts."""
 COLUMNS = (*WIDTHS, "microbatch", "zero", "sequence_parallel", *WORDS)
 """Fields of a grid that are arrays."""
 FIXABLE = (*COLUMNS, *SHARED_OPTIONS)
@@ -23,16 +23,16 @@ FIXABLE = (*COLUMNS, *SHARED_OPTIONS)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
-    """Layouts in mixed precision as arrays of shape (N,)."""
+    """Many layouts in mixed precision, with each field an array of shape (N,)."""
 
     schedule: Ints
-    """Index into `schedules`; `recompute` and `cp_kind` are also indices."""
+    """Index into `schedules`; `recompute` and `cp_kind` are indices too."""
     schedules: tuple[str, ...]
     recomputes: tuple[Recompute, ...]
     cp_kinds: tuple[CpKind, ...]
 
     def __post_init__(self) -> None:
-        """Raise TypeError for a column that is left out: its default is that of a single layout."""
+        """Raise TypeError for an omitted column, whose default is that of a single layout."""
         if missing := [name for name in COLUMNS if np.ndim(getattr(self, name)) != 1]:
             raise TypeError(f"grid of layouts: columns {', '.join(missing)} must be arrays")
 
@@ -41,31 +41,31 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
         return len(self.tp)
 
     def under(self, *schedules: str) -> Bools:
-        """True if the schedule is one of these, (N,)."""
+        """Mask of the layouts whose schedule is one of `schedules`, (N,)."""
         return np.array([name in schedules for name in self.schedules])[self.schedule]
 
     def take(self, which: Bools | Ints) -> Self:
-        """Layouts selected by indices or by a mask."""
+        """Select layouts by indices or by a mask."""
         return replace(self, **{name: getattr(self, name)[which] for name in COLUMNS})
 
     def joined(self, other: Self) -> Self:
-        """These layouts followed by another grid's; both have the same named options."""
+        """Concatenate this grid and another; both must have the same named options."""
         found: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in COLUMNS
         }
         return replace(self, **found)
 
     def recomputing(self, chosen: Bools) -> Self:
-        """Every layout with each of its chosen recompute options, in order; `chosen` is (N, options)."""
+        """Expand every layout to each of its chosen recompute options, in order; `chosen` is (N, options)."""
         places, recompute = np.nonzero(chosen)
         return replace(self.take(places), recompute=recompute)
 
     def schedule_of(self, place: int) -> str:
-        """Schedule of one layout."""
+        """Schedule of the layout at an index."""
         return self.schedules[int(self.schedule[place])]
 
     def layout(self, place: int) -> Layout:
-        """Layout at an index, without its schedule (`schedule_of`)."""
+        """Layout at an index, without its schedule (see `schedule_of`)."""
         own: dict[str, Any] = {name: getattr(self, name)[place].item() for name in COLUMNS}
         own |= {name: getattr(self, words)[own[name]] for name, words in WORDS.items()}
         del own["schedule"]
@@ -79,7 +79,7 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
         recomputes: tuple[Recompute, ...],
         cp_kinds: tuple[CpKind, ...],
     ) -> Self:
-        """Grid of layouts with their schedules; fields that all share (`ALIKE`) are those of the first."""
+        """Build a grid from layouts with schedules; shared fields (`ALIKE`) come from the first layout."""
         each = [{**vars(layout), "schedule": schedule} for layout, schedule in layouts]
         words = {"schedules": schedules, "recomputes": recomputes, "cp_kinds": cp_kinds}
         places = {name: {word: i for i, word in enumerate(words[of])} for name, of in WORDS.items()}

@@ -1,4 +1,4 @@
-"""Runtimes by name."""
+"""Registry of the supported runtimes."""
 
 from phaze.runtimes.deepspeed import DEEPSPEED
 from phaze.runtimes.maxtext import MAXTEXT
@@ -9,4 +9,4 @@ from phaze.runtimes.torchtitan import TORCHTITAN
 RUNTIMES: dict[str, Runtime] = {
     runtime.name: runtime for runtime in (MEGATRON, TORCHTITAN, DEEPSPEED, MAXTEXT)
 }
-"""All supported runtimes."""
+"""All supported runtimes, by name."""

@@ -1,4 +1,4 @@
-"""Megatron-Core's pipeline layout string: the modules of every virtual stage, such as `Ettt|(tttt|)*30mL`.
+"""Megatron-Core's pipeline layout string: modules of every virtual stage, such as `Ettt|(tttt|)*30mL`.
 
 `E` is the embedding, `t` a block, `m` a layer of multi-token prediction and `L` the loss. `|` separates
 virtual stages in data-flow order. `t*n` and `(...)*n` repeat, and commas are ignored
@@ -17,13 +17,13 @@ from phaze.spec.plain import short
 _GROUP = re.compile(r"\(([^()]+)\)\*(\d+)")
 _ONE = re.compile(r"([EtmL])\*(\d+)")
 TRAILING = 2
-"""Modules behind the head of nanotron's models: a cast of the logits, and the loss."""
+"""Number of modules after the head in nanotron's models: a cast of the logits, and the loss."""
 MOST_CHARACTERS = 100_000
 """Maximum length of an expanded layout string; longer ones are rejected."""
 
 
 def layout_string(layers: Sequence[int], mtp: int = 0) -> str:
-    """Layout string of the layers per virtual stage; the last `mtp` layers are multi-token prediction."""
+    """Write the layout string for the layers per virtual stage; the last `mtp` are multi-token prediction."""
     ends = [0, *accumulate(layers)]
     ends = [0, *(1 + end for end in ends[1:-1]), ends[-1] + 2]
     entries = "E" + "t" * (sum(layers) - mtp) + "m" * mtp + "L"
@@ -31,7 +31,7 @@ def layout_string(layers: Sequence[int], mtp: int = 0) -> str:
 
 
 def entries_of(blocks: Sequence[int], mtp: int = 0) -> tuple[str, ...]:
-    """Entries per virtual stage, from its blocks; multi-token prediction layers are next to the loss."""
+    """Entries of every virtual stage, given its blocks; multi-token prediction layers precede the loss."""
     last = len(blocks) - 1
     return tuple(
         "E" * (q == 0) + "t" * count + ("m" * mtp + "L") * (q == last) for q, count in enumerate(blocks)
@@ -39,7 +39,7 @@ def entries_of(blocks: Sequence[int], mtp: int = 0) -> tuple[str, ...]:
 
 
 def written(stages: Sequence[str]) -> str:
-    """Layout string of the entries per virtual stage; a run of equal stages is written once."""
+    """Write the layout string for the entries of every virtual stage; equal stages are run-length encoded."""
     if len(stages) == 1:
         return _short(stages[0])
     runs = [(stage, len(list(run))) for stage, run in groupby(stages[1:-1])]
@@ -53,7 +53,7 @@ def _short(stage: str) -> str:
 
 
 def counted(layers: int, mtp: int, count: int) -> tuple[str, ...]:
-    """Entries of `count` virtual stages; embedding, loss and multi-token prediction count as layers.
+    """Split into `count` virtual stages; embedding, loss and multi-token prediction count as layers.
 
     Stage lengths differ by at most one entry, and the longer stages are spread out. All layers of multi-token
     prediction are in one stage (recipes of Megatron-Bridge; `--account-for-embedding-in-pipeline-split`,
@@ -67,7 +67,7 @@ def counted(layers: int, mtp: int, count: int) -> tuple[str, ...]:
 
 
 def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
-    """Entries of `count` stages split by cumulative cost; a block costs 1, the embedding nothing.
+    """Split into `count` stages by cumulative cost; a block costs 1, the embedding nothing.
 
     An entry goes to the stage of the entry before it, or to the next stage once the cumulative cost exceeds
     the share of the stages up to there (nanotron, `build_model`). `TRAILING` modules without cost follow the
@@ -90,7 +90,7 @@ def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
 
 
 def _shift(stages: list[str], empty: int) -> None:
-    """Move blocks to later stages to fill an empty one.
+    """Move blocks to later stages so that an empty stage gets one.
 
     They come from the nearest earlier stage with at least two entries.
     """
@@ -101,7 +101,7 @@ def _shift(stages: list[str], empty: int) -> None:
 
 
 def equal_stages(layers: int, mtp: int, count: int) -> tuple[str, ...]:
-    """Entries of `count` virtual stages with equal numbers of blocks.
+    """Split into `count` virtual stages with equal numbers of blocks.
 
     Ends and multi-token prediction are additional. If the blocks cannot be split equally, these count as
     layers too (`counted`).
@@ -112,7 +112,7 @@ def equal_stages(layers: int, mtp: int, count: int) -> tuple[str, ...]:
 
 
 def blocks_of(layout: str) -> tuple[int, ...]:
-    """Blocks per virtual stage of a layout string, including layers of multi-token prediction.
+    """Blocks of every virtual stage in a layout string, including multi-token prediction layers.
 
     Raises PhazeError for a string that is not of a decoder.
     """
@@ -120,7 +120,7 @@ def blocks_of(layout: str) -> tuple[int, ...]:
 
 
 def stages_of(layout: str) -> tuple[str, ...]:
-    """Entries per virtual stage of a layout string; PhazeError for a string that Megatron-Core rejects.
+    """Parse a layout string into the entries of every virtual stage; PhazeError if Megatron-Core rejects it.
 
     Layers of multi-token prediction are in one stage. An empty stage is rejected: training with one does not
     end (Megatron-LM, issue 1852).
@@ -140,7 +140,7 @@ def stages_of(layout: str) -> tuple[str, ...]:
 
 
 def cuts_of(stages: Iterable[str]) -> tuple[range, ...]:
-    """Range of layers per virtual stage, by position in the model, starting at the embedding."""
+    """Range of layers in every virtual stage, by position in the model, starting at the embedding."""
     ends = [0]
     for stage in stages:
         ends.append(ends[-1] + len(stage))

@@ -1,4 +1,4 @@
-"""Layouts that MaxText runs: meshes of the axes fsdp, tensor, context and expert, without a pipeline.
+"""Layouts that MaxText can run: meshes of the axes fsdp, tensor, context and expert, without a pipeline.
 
 The source is `logical_axis_rules` of MaxText's `configs/base.yml`. Weights are sharded over fsdp, context and
 expert; batches over fsdp and expert; heads, feed-forward and vocabulary over tensor or tensor_sequence. JAX
@@ -72,7 +72,7 @@ MAXTEXT = Runtime(
         _fsdp,
     ),
 )
-"""MaxText without the axes data and stage.
+"""MaxText, without the mesh axes data and stage.
 
 ZeRO 3 is fsdp. With sequence parallelism the axis is tensor_sequence instead of tensor. Recompute full and
 none are its remat policies full and minimal_with_context.
@@ -80,7 +80,7 @@ none are its remat policies full and minimal_with_context.
 
 
 def axes_of(layout: ChosenLayout) -> str:
-    """Axis sizes of MaxText's mesh for a layout, as configuration options."""
+    """Axis sizes of MaxText's mesh for a layout, as MaxText options."""
     tensor = "tensor_sequence" if layout.sequence_parallel else "tensor"
     sizes = {"fsdp": layout.dp // layout.ep, "expert": layout.ep, "context": layout.cp, tensor: layout.tp}
     return ", ".join(f"ici_{name}_parallelism={size}" for name, size in sizes.items())

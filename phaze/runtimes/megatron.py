@@ -36,7 +36,7 @@ from phaze.runtimes.shared_rules import (
     "tp",
 )
 def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts that do not split the query groups evenly (`TransformerConfig`).
+    """Rule: the query groups must be split evenly over tp (`TransformerConfig`).
 
     Groups are sharded across ranks, or several ranks share a group and then gather equal shares of it.
     """
@@ -47,7 +47,7 @@ def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 @rule("context parallel", "the sequence {sequence} must be a multiple of 2 * cp, got cp {cp}", "cp")
 def _context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts that do not split the sequence into 2 · cp chunks (`validate_args`).
+    """Rule: the sequence must split into 2 · cp equal chunks (`validate_args`).
 
     Each rank has a chunk from the front and one from the back of a causal sequence.
     """
@@ -60,7 +60,7 @@ def _context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "sequence_parallel tp cp",
 )
 def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts with unequal sequence shards, which reduce-scatters along the sequence do not allow."""
+    """Rule: sequence shards must be equal, as reduce-scatters along the sequence require."""
     return grid.sequence_parallel & leaves_rest(task.sequence, grid.cp * grid.tp)
 
 
@@ -72,7 +72,7 @@ def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "cp_kind cp tp",
 )
 def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts that break the head rules of `TransformerConfig` for context-parallel exchanges.
+    """Rule: head counts must suit the context-parallel exchange (`TransformerConfig`).
 
     Ranks that exchange whole sequences have equal shares of a tensor-parallel rank's heads. The sizes of the
     two levels multiply to cp.
@@ -90,13 +90,13 @@ def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "tp sequence_parallel",
 )
 def _expert_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts whose tensor-parallel ranks hold whole sequences: `MoELayer` then raises in training."""
+    """Rule: experts with tp >= 2 need sequence parallelism; otherwise `MoELayer` raises in training."""
     return (task.experts > 0) & (grid.tp > 1) & ~grid.sequence_parallel
 
 
 @rule("whole sequences", "delta rules and sparse attention need cp 1, got {cp}", "cp")
 def _whole_sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Context parallelism of models that need whole sequences (`TransformerConfig`).
+    """Rule: models that need whole sequences cannot use context parallelism (`TransformerConfig`).
 
     A gated delta net scans whole sequences, and an indexer selects among all tokens of one.
     """
@@ -109,7 +109,7 @@ def _whole_sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "delayed scaling", "fp8 does not support recomputing moe_act or layernorm, got {recompute}", "recompute"
 )
 def _delayed_scaling(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Delayed scaling with recomputed `moe_act` or `layernorm`, rejected by `TransformerConfig`."""
+    """Rule: delayed scaling excludes recomputing `moe_act` or `layernorm` (`TransformerConfig`)."""
     parts = {"moe_act", "layernorm"}
     again = [i for i, word in enumerate(grid.recomputes) if parts & set(word.split("+"))]
     return (grid.compute == "fp8") & np.isin(grid.recompute, again)
@@ -124,7 +124,7 @@ def _delayed_scaling(_: TrainingTask, grid: LayoutGrid) -> Bools:
     "pp zero recompute",
 )
 def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts that cannot run the grid's offload option.
+    """Rule: the layout must support the grid's offload option.
 
     Sources: `TransformerConfig` for activations, `OptimizerStateOffloader` for the states of a distributed
     optimizer.
@@ -147,7 +147,7 @@ def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "schedule pp dp microbatch",
 )
 def _microbatch_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Interleaved layouts without a valid microbatch group size.
+    """Rule: an interleaved schedule needs a valid microbatch group size.
 
     The size lies between pp and the number of microbatches, and leaves no group of fewer than pp
     microbatches. A single group of all microbatches is valid if it has at least pp of them
@@ -163,7 +163,7 @@ def _microbatch_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "zero pp",
 )
 def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    """FSDP with a pipeline: Megatron-FSDP supports tp, cp and ep only (its documentation, issue 1455)."""
+    """Rule: FSDP excludes a pipeline; Megatron-FSDP supports only tp, cp and ep (issue 1455)."""
     return (grid.zero >= 2) & (grid.pp > 1)
 
 
@@ -203,7 +203,7 @@ MEGATRON = Runtime(
     without=(),
     modules=("moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp", "moe"),
 )
-"""Megatron-Core, with its distributed optimizer as ZeRO 1.
+"""Megatron-Core, whose distributed optimizer is ZeRO 1.
 
 ZeRO 2 and 3 are Megatron-FSDP (`optim_grads`, `optim_grads_params`). Recompute is `full`, `selective` of
 `core_attn`, or sets of modules.

@@ -1,4 +1,4 @@
-"""Megatron-LM flags of a recipe (`pretrain_gpt.py`), and the recipe of such flags.
+"""Write a recipe as Megatron-LM flags (`pretrain_gpt.py`), and read such flags as a recipe.
 
 Without a flag, Megatron-LM's default holds. Flags that affect the price are read. Flags that would change the
 price but are not modelled raise an error that names them (`UNPRICED`). All other flags are returned.
@@ -59,11 +59,11 @@ FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-nu
 COUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 """Flags that count the embedding and the loss as one layer each in the pipeline split."""
 CONNECTIONS = re.compile(r"\bCUDA_DEVICE_MAX_CONNECTIONS=['\"]?(\w+)")
-"""Assignment of the variable in a command or a comment."""
+"""Pattern of an assignment to CUDA_DEVICE_MAX_CONNECTIONS, in a command or a comment."""
 
 
 def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool = False) -> Emitted:
-    """Megatron-LM flags of a recipe and of a software stack.
+    """Write the Megatron-LM flags of a recipe and of a software stack.
 
     Raises PhazeError for a recipe that Megatron-Core cannot run. Megatron-LM has one recompute count for all
     virtual stages: the smallest that recomputes at least the recipe's blocks on each stage. The result lists
@@ -103,7 +103,7 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
 
 
 def _not_hidden(recipe: Recipe, stack: Stack | None) -> Iterator[str]:
-    """Message if the stack overlaps tensor-parallel collectives and Megatron-LM cannot."""
+    """Yield a message if the stack overlaps tensor-parallel collectives and Megatron-LM cannot."""
     hides = stack is not None and "tp" in stack.overlap
     if hides and refused_overlap(recipe.layout, hides) is not None:
         yield "collectives of tensor-parallel ranks: exposed, not overlapped, without sequence_parallel"
@@ -117,7 +117,7 @@ def read_megatron(
     *,
     blackwell: bool = False,
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """Recipe of flags, and the flags that are not priced.
+    """Read Megatron-LM flags as a recipe, and return the flags that are not priced.
 
     Megatron has no flag for the device count. Unless `devices` is given, it is torchrun's `--nnodes` ×
     `--nproc-per-node`, or else the fewest that the layout allows. `words` is the vocabulary size if no flag
@@ -147,12 +147,12 @@ def read_megatron(
 
 
 def megatron_software(text: str, recipe: Recipe, stack: Stack) -> Software:
-    """Training software of a recipe's flags; the stack supplies the settings that flags do not cover."""
+    """Training software set by a recipe's flags; the stack supplies settings that flags do not cover."""
     return read_software(parse_flags(text), recipe, stack)
 
 
 def says_devices(text: str) -> bool:
-    """True if flags give the number of devices."""
+    """True if the flags specify the number of devices."""
     return "--nproc-per-node" in parse_flags(text)
 
 
@@ -173,7 +173,7 @@ def _check_launch(text: str, flags: Flags, recipe: Recipe, blackwell: bool) -> N
 
 
 def _replicas(flags: Flags, devices: int | None, layout: Layout) -> int:
-    """Number of replicas; without a device count, the fewest into which the expert ranks fold."""
+    """Number of replicas; without a device count, the fewest that the expert ranks need."""
     slices = layout.tp * layout.cp * layout.pp
     if devices is None and "--nproc-per-node" not in flags:
         fewest = layout.folded // gcd(layout.folded, layout.tp * layout.cp)
@@ -185,7 +185,7 @@ def _replicas(flags: Flags, devices: int | None, layout: Layout) -> int:
 
 
 def _stages(stages: tuple[int, ...], pp: int) -> tuple[int, ...]:
-    """Blocks per virtual stage of a hybrid model; an equal split if the pattern has no bars."""
+    """Blocks per virtual stage of a hybrid model; an equal split if the pattern contains no bars."""
     if len(stages) == 1 and pp > 1 and stages[0] % pp == 0:
         return (stages[0] // pp,) * pp
     if len(stages) % pp:
@@ -194,7 +194,7 @@ def _stages(stages: tuple[int, ...], pp: int) -> tuple[int, ...]:
 
 
 def _blocks(flags: Flags, model: Model, pp: int) -> tuple[int, ...]:
-    """Blocks per virtual stage: of the layout string, else an equal split apart from ends set by flags.
+    """Blocks per virtual stage: from the layout string, else an equal split with end stages set by flags.
 
     Layers of multi-token prediction are on the last stage.
     """
@@ -227,10 +227,10 @@ READ = frozenset(
         *UNTIMED_FLAGS, *UNPRICED, EACH, FIRST, LAST, "--nnodes", "--nproc-per-node",
     )
 )  # fmt: skip
-"""Flags that a recipe or a software stack determines."""
+"""Flags that reading a recipe handles; all other flags are reported as not priced."""
 
 NAMES: dict[str, str] = {
     **{f"model.{field}": flag for field, flag in MODEL_NAMES.items()},
     **{one.field: one.name for one in FIELDS},
 }
-"""Flags by the recipe fields that they set."""
+"""Flag that sets each recipe field."""

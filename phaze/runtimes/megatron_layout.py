@@ -1,4 +1,4 @@
-"""Megatron-LM flags of the layout, as one table that writes a recipe's flags and reads them back.
+"""Table of Megatron-LM's layout flags, which both writes and reads the flags of a recipe.
 
 Without a flag, Megatron-LM's default holds.
 """
@@ -42,16 +42,16 @@ SEQUENCE, MICROBATCH, BATCH = "--seq-length", "--micro-batch-size", "--global-ba
 SEQUENCE_PARALLEL = "--sequence-parallel"
 LAYOUT, VIRTUAL = "--pipeline-model-parallel-layout", "--num-virtual-stages-per-pipeline-rank"
 CP_KIND, SIZES_OF_LEVELS = "--cp-comm-type", "--hierarchical-context-parallel-sizes"
-"""Exchange kind of context-parallel ranks, for all layers; ranks that exchange heads, and groups of them."""
+"""Exchange method of context parallelism, and its sizes: ranks that exchange heads, groups of ranks."""
 OPTIMIZER, FSDP, STRATEGY = (
     "--use-distributed-optimizer", "--use-megatron-fsdp", "--data-parallel-sharding-strategy",
 )  # fmt: skip
 SHARDED = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-"""Strategies of Megatron-FSDP by ZeRO stage."""
+"""Megatron-FSDP's sharding strategies, by ZeRO stage."""
 WITH_FSDP = (
     (FSDP,), (OPTIMIZER,), ("--no-gradient-accumulation-fusion",), ("--ckpt-format", "fsdp_dtensor"),
 )  # fmt: skip
-"""Flags that Megatron-FSDP needs in addition to its strategy (its user guide)."""
+"""Flags that Megatron-FSDP needs in addition to its sharding strategy (its user guide)."""
 AGAIN, METHOD, AGAIN_LAYERS, AGAIN_MODULES = (
     f"--recompute-{name}" for name in ("granularity", "method", "num-layers", "modules")
 )
@@ -61,10 +61,10 @@ UNPRICED = (
     "--use-torch-fsdp2", "--cpu-offloading-weights", "--optimizer-cpu-offload", "--moe-layer-recompute",
     "--fp4-param-gather", "--perform-rl-step", "--encoder-num-layers", "--img-h",
 )  # fmt: skip
-"""Flags that change the price, or the training itself, and that no recipe can express."""
+"""Flags that change the price or the training itself, and that no recipe can express."""
 CAPACITY, PADDED = "--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"
 MIXED = ("--bf16", "--fp16", "--fp8-format", "--fp4-format")
-"""Flags without which weights are in single precision."""
+"""Flags of mixed precision; without any of them weights are in single precision."""
 PRECISIONS: dict[Compute, tuple[tuple[str, str], ...]] = {
     "fp8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
     "fp8-cs": (("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")),
@@ -72,25 +72,25 @@ PRECISIONS: dict[Compute, tuple[tuple[str, str], ...]] = {
     "mxfp8": (("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
     "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
 }
-"""Flags of each compute format: its number format and its scaling recipe."""
+"""Flags that select each compute format: its number format and its scaling recipe."""
 
 Written = Iterable[tuple[str, ...]]
-"""Flags with their values."""
+"""Flags to write, with their values."""
 
 
 @dataclass(frozen=True)
 class FieldFlags:
-    """Flags of one field of a recipe or its layout."""
+    """Flags that set one field of a recipe or of its layout, and functions that write and read them."""
 
     field: str
     flags: tuple[str, ...]
-    """All flags that the field determines, the most telling one first."""
+    """All flags that set the field, the most informative first."""
     write: Callable[[Recipe], Written]
-    """Flags of a recipe."""
+    """Function that returns the flags of a recipe."""
     read: Callable[[Flags, Model], object] | None = None
-    """Value of the layout's field; None if it depends on other fields."""
+    """Function that reads the layout field from flags; None if the field depends on other fields."""
     shown: str = ""
-    """Name of the field in messages, unless that is its first flag."""
+    """Flag to show for the field in messages, if not the first one."""
 
     @property
     def name(self) -> str:
@@ -99,7 +99,7 @@ class FieldFlags:
 
 
 def _width(field: str, flag: str) -> FieldFlags:
-    """Width of dense layers, 1 without its flag."""
+    """Flag of a parallel width of dense layers; the width is 1 without the flag."""
 
     def write(recipe: Recipe) -> Written:
         yield flag, str(getattr(recipe.layout, field))
@@ -108,7 +108,7 @@ def _width(field: str, flag: str) -> FieldFlags:
 
 
 def _expert_width(field: str, flag: str) -> FieldFlags:
-    """Flag of an expert width; written only for models with experts."""
+    """Flag of an expert-parallel width; written only for models with experts."""
     dense = _width(field, flag)
 
     def read(flags: Flags, model: Model) -> object:
@@ -121,7 +121,7 @@ def _expert_width(field: str, flag: str) -> FieldFlags:
 
 
 def _number(field: str, flag: str, of: Callable[[Recipe], int]) -> FieldFlags:
-    """Number that is always written."""
+    """Flag with an integer value that is always written."""
     return FieldFlags(field, (flag,), lambda recipe: [(flag, str(of(recipe)))])
 
 
@@ -134,7 +134,7 @@ def _write_cp_kind(recipe: Recipe) -> Iterator[tuple[str, ...]]:
 
 
 def _cp_kind(flags: Flags, _: Model) -> CpKind:
-    """Exchange kind of context-parallel ranks; Megatron-LM's default is p2p."""
+    """Exchange method of context parallelism; Megatron-LM's default is p2p."""
     cp = whole_number(flags, CP, 1)
     if cp == 1:
         return MEGATRON.cp_kinds[0]
@@ -177,7 +177,7 @@ def _write_recompute(recipe: Recipe) -> Written:
 
 
 def recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple[int, ...]]:
-    """Recompute option, and fully recomputed blocks per virtual stage."""
+    """Recompute option, and number of fully recomputed blocks per virtual stage."""
     none = (0,) * len(blocks)
     selective = "--recompute-activations" in flags
     if AGAIN not in flags:
@@ -217,7 +217,7 @@ def _offload(flags: Flags, _: Model) -> Offload:
 
 
 def _compute(flags: Flags, _: Model) -> Compute:
-    """Operand format of the GEMMs with blocks' weights."""
+    """Operand format of the GEMMs with block weights."""
     for bits, usual in (("--fp4", "nvfp4"), ("--fp8", "delayed")):
         if f"{bits}-format" in flags:
             recipe = one_value(flags, f"{bits}-recipe") if f"{bits}-recipe" in flags else None
@@ -233,7 +233,7 @@ def _precision(flags: Flags, _: Model) -> Precision:
 
 
 def _load(flags: Flags, _: Model) -> Load:
-    """Expert load of the busiest rank: the capacity factor where tokens are padded to it."""
+    """Expert load of the busiest rank: the capacity factor if tokens are padded to it."""
     if CAPACITY not in flags or PADDED not in flags:
         return BALANCED
     text = one_value(flags, CAPACITY)
@@ -259,7 +259,7 @@ OF_BATCH = (
         lambda recipe: PRECISIONS.get(recipe.layout.compute, ()), _compute, "--fp8-format, --fp4-format",
     ),
 )  # fmt: skip
-"""Flags of batch and precision, in the order in which they are written."""
+"""Flags of the batch and the precision, in the order in which they are written."""
 OF_LAYOUT = (
     _width("tp", TP),
     _width("cp", CP),
@@ -294,11 +294,11 @@ FIELDS = (*OF_BATCH, *OF_LAYOUT)
 
 
 def written(fields: Iterable[FieldFlags], recipe: Recipe) -> Iterator[tuple[str, ...]]:
-    """Flags of a recipe for these fields."""
+    """Yield the flags of a recipe for the given fields."""
     for one in fields:
         yield from one.write(recipe)
 
 
 def read_fields(flags: Flags, model: Model) -> dict[str, object]:
-    """Layout fields of flags, without those that depend on others: vp, dp and recompute."""
+    """Read the layout fields from flags, except those that depend on others: vp, dp and recompute."""
     return {one.field: one.read(flags, model) for one in FIELDS if one.read is not None}

@@ -1,4 +1,4 @@
-"""Megatron-LM flags of a model, and the model of such flags.
+"""Write a model as Megatron-LM flags, and read such flags as a model.
 
 By default every block is attention followed by a feed-forward network or experts. Lists per layer select the
 blocks with experts, a window or a delta rule. A model whose blocks are each a single part, such as Mamba-2,
@@ -21,7 +21,7 @@ from phaze.spec.plain import short
 SIZES = {
     "hidden": "--hidden-size", "heads": "--num-attention-heads", "vocabulary": "--vocab-size",
 }  # fmt: skip
-"""Sizes of a model whose flags are always written."""
+"""Flags of model sizes that are always written, by model field."""
 LAYERS, FEED_FORWARD, LONGEST = "--num-layers", "--ffn-hidden-size", "--max-position-embeddings"
 POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}
 NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
@@ -51,21 +51,21 @@ USUAL = {
     "--linear-key-head-dim": 128, "--linear-value-head-dim": 128, "--linear-conv-kernel-dim": 4,
     "--mamba-head-dim": 64, "--mamba-state-dim": 128, "--mamba-num-groups": 8,
 }  # fmt: skip
-"""Megatron-LM's defaults; a size that is missing here is absent without its flag."""
+"""Megatron-LM's default sizes; any other size is absent unless its flag is given."""
 VARIANT, SPARSE, LINEAR = "--experimental-attention-variant", "dsa", "gated_delta_net"
 BLOCKS_WITH = {
     "experts": "--moe-layer-freq", "window": "--window-attn-skip-freq", "delta": "--linear-attention-freq",
 }  # fmt: skip
-"""Flags that select the blocks with a part: a list of ones and zeros, or a frequency."""
+"""Flags that select the blocks with a given part, as a list of ones and zeros or as a frequency."""
 TURNS: dict[str, Callable[[int, int], bool]] = {
     "experts": lambda place, every: place % every == 0,
     "window": lambda place, every: (place + 1) % every != 0,
     "delta": lambda place, every: (place + 1) % every != 0,
 }
-"""Predicates of block index and frequency: True if the block has the part."""
+"""Predicates of block index and frequency: True if the block contains the part."""
 WINDOW = "--window-size"
 HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
-"""Patterns of block letters, by the current and by the earlier flag name."""
+"""Flags of a hybrid's block-letter pattern: the current name and the earlier one."""
 LETTERS = {"mamba": "M", "attention": "*", "dense": "-", "experts": "E", "delta": "G"}
 FURTHER = "--mtp-num-layers"
 SWITCHES = {
@@ -78,7 +78,7 @@ SWITCHES = {
 SINKS = ("--softmax-type", "learnable")
 GROUPED = "--moe-grouped-gemm"
 CLAMP = "--activation-func-clamp-value"
-"""Maximum projection of a gated expert; `untimed` writes the flag from a published field."""
+"""Flag that clamps the projections of gated experts; `untimed` writes it from a published field."""
 MODEL_FLAGS = frozenset(
     (
         *SIZES.values(), *EXPERTS.values(), *LATENT.values(), *INDEX.values(), *DELTA.values(),
@@ -88,7 +88,7 @@ MODEL_FLAGS = frozenset(
         "--bert-no-binary-head", *VOCABULARY_FLAGS,
     )
 )  # fmt: skip
-"""Flags that a model determines."""
+"""All flags that a model determines."""
 
 MODEL_NAMES = {
     **SIZES, "layers": LAYERS, "feed_forward": FEED_FORWARD, "position_count": LONGEST, "mtp": FURTHER,
@@ -106,18 +106,18 @@ MODEL_NAMES = {
     **{f"delta.{field}": flag for field, flag in DELTA.items()},
     **{f"mamba.{field}": flag for field, flag in MAMBA.items()},
 }  # fmt: skip
-"""Flags by the model fields that they set."""
+"""Flag that sets each model field."""
 
 
 def is_hybrid(model: Model) -> bool:
-    """True if every block is a single part, as in Megatron-LM's hybrids with one letter per block."""
+    """True if every block is a single part, as in Megatron-LM's hybrid models with one letter per block."""
     return model.mamba is not None or any(
         len(words_of(kind)) == 1 for kind, _ in model.runs if model.pattern is not None
     )
 
 
 def model_flags(model: Model, sequence: int, blocks: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """Flags of a model for a sequence length in tokens and the blocks per virtual stage.
+    """Yield the flags of a model, for a sequence length in tokens and the blocks per virtual stage.
 
     Raises PhazeError for a hybrid with blocks that have no letter.
     """
@@ -189,7 +189,7 @@ def _kind_flags(model: Model) -> Iterator[tuple[str, ...]]:
 
 
 def _said(noun: object, flags: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Flags of a part's sizes that differ from the defaults."""
+    """Yield the flags of a part's sizes that differ from the defaults."""
     for field, flag in flags.items():
         value = getattr(noun, field)
         if value is not None and value != USUAL.get(flag):
@@ -197,7 +197,7 @@ def _said(noun: object, flags: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _kinds(model: Model) -> list[tuple[str, ...]]:
-    """Parts of every block."""
+    """Names of the parts of every block."""
     return [words_of(kind) for kind, count in model.runs for _ in range(count)]
 
 
@@ -206,7 +206,7 @@ def _output_bias(model: Model) -> bool:
 
 
 def hybrid_pattern(model: Model, blocks: Sequence[int]) -> str:
-    """Letters of all blocks, with bars between virtual stages.
+    """Block-letter pattern of a hybrid model, with bars between virtual stages.
 
     Layers of multi-token prediction follow after slashes.
     """
@@ -225,7 +225,7 @@ def hybrid_pattern(model: Model, blocks: Sequence[int]) -> str:
 
 
 def _list_of(values: Sequence[bool]) -> str:
-    """List expression of ones and zeros: run-length encoded shortest period, repeated."""
+    """Write booleans as a list expression: the shortest period, run-length encoded and repeated."""
     size = period_of(values)
     runs = [(value, len(list(run))) for value, run in groupby(values[:size])]
     text = "+".join(f"[{int(value)}]*{count}" for value, count in runs)
@@ -233,7 +233,7 @@ def _list_of(values: Sequence[bool]) -> str:
 
 
 def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model, tuple[int, ...] | None]:
-    """Model of flags with Megatron-LM's defaults, and the blocks per virtual stage of a hybrid.
+    """Read a model from flags with Megatron-LM's defaults, and a hybrid's blocks per virtual stage.
 
     A vocabulary of BERT makes the model a BERT.
     """
@@ -286,13 +286,13 @@ def _is_bert(flags: Flags) -> bool:
 
 
 def _bert(flags: Flags) -> dict[str, object]:
-    """Differences of BERT from GPT: masked tokens and next-sentence prediction (`pretrain_bert.py`)."""
+    """Model fields in which BERT differs from GPT: masked tokens, next-sentence loss (`pretrain_bert.py`)."""
     pooler = "--bert-no-binary-head" not in flags
     return {"causal": False, "head": "masked-lm", "token_types": 2, "pooler": pooler}
 
 
 def _read_nouns(flags: Flags, words: set[str], wide: int) -> dict[str, object]:
-    """Parts of the blocks that `words` names, and latent attention.
+    """Read the model parts named in `words`, and latent attention.
 
     Experts are as wide as dense feed-forward networks unless a flag sets their width.
     """
@@ -318,14 +318,14 @@ def _read_nouns(flags: Flags, words: set[str], wide: int) -> dict[str, object]:
 
 
 def _sizes(flags: Flags, names: dict[str, str], usual: dict[str, int] | None = None) -> dict[str, object]:
-    """Sizes of a part; a size without flag and without default is left out."""
+    """Read the sizes of a model part; sizes with neither a flag nor a default are omitted."""
     usual = {field: USUAL[flag] for field, flag in names.items() if flag in USUAL} | (usual or {})
     there = {field: flag for field, flag in names.items() if flag in flags or usual.get(field)}
     return {field: whole_number(flags, flag, usual.get(field)) for field, flag in there.items()}
 
 
 def _read_kinds(flags: Flags) -> tuple[list[str], int, tuple[int, ...] | None]:
-    """Kinds of all blocks, number of multi-token prediction layers, and a hybrid's blocks per stage."""
+    """Read the kind of every block, the number of multi-token prediction layers, and a hybrid's split."""
     hybrid = next((flag for flag in HYBRID if flag in flags), None)
     if hybrid is not None:
         return _read_hybrid(hybrid, one_value(flags, hybrid))
@@ -345,7 +345,7 @@ def _read_kinds(flags: Flags) -> tuple[list[str], int, tuple[int, ...] | None]:
 
 
 def _read_hybrid(flag: str, text: str) -> tuple[list[str], int, tuple[int, ...]]:
-    """Block kinds of a hybrid's letters, multi-token prediction layers, and blocks per virtual stage."""
+    """Parse a hybrid pattern: block kinds, number of multi-token prediction layers, blocks per stage."""
     main, *further = text.split("/")
     words = {letter: word for word, letter in LETTERS.items()}
     letters = main.replace("|", "")
@@ -361,7 +361,7 @@ def _read_hybrid(flag: str, text: str) -> tuple[list[str], int, tuple[int, ...]]
 
 
 def _further_kind(flags: Flags, last: str) -> str | None:
-    """Kind of a hybrid's multi-token prediction layers; None if it is the kind of the last block."""
+    """Kind of a hybrid's multi-token prediction layers; None if it equals that of the last block."""
     text = next((one_value(flags, flag) for flag in HYBRID if flag in flags), "")
     words = {letter: word for word, letter in LETTERS.items()}
     kind = "-".join(words[letter] for letter in text.partition("/")[2].partition("/")[0])
@@ -369,7 +369,7 @@ def _further_kind(flags: Flags, last: str) -> str | None:
 
 
 def _blocks_with(flags: Flags, word: str, layers: int) -> list[bool]:
-    """True for every block that has a part: by default, by frequency, or by list."""
+    """Mask of the blocks that contain a part, set by default, by a frequency, or by a list."""
     flag = BLOCKS_WITH[word]
     text = one_value(flags, flag) if flag in flags else ""
     if not text or text.isdecimal():
@@ -385,7 +385,7 @@ def _blocks_with(flags: Flags, word: str, layers: int) -> list[bool]:
 
 
 def _list(node: ast.AST) -> list[bool]:
-    """Value of an expression of lists of ones and zeros, sums and multiples; ValueError for any other."""
+    """Evaluate a list expression of ones, zeros, sums and multiples; ValueError for any other expression."""
     match node:
         case ast.List(entries):
             said = [entry.value for entry in entries if isinstance(entry, ast.Constant)]
@@ -401,7 +401,7 @@ def _list(node: ast.AST) -> list[bool]:
 
 
 def _window(flags: Flags) -> int:
-    """Tokens that a token attends to, including itself."""
+    """Number of tokens to which a token attends, including itself."""
     text = " ".join(flags[WINDOW]).strip("()")
     left, _, right = (part.strip() for part in text.replace(" ", ",").replace(",,", ",").partition(","))
     if not left.isdecimal() or right not in ("0", "-1"):

@@ -1,4 +1,4 @@
-"""Megatron-LM flags of a software stack, and the stack, kernels and remarks of such flags.
+"""Write a software stack as Megatron-LM flags, and read the stack and kernels from such flags.
 
 Without a flag, Megatron-LM's default holds (`megatron/training/arguments.py`): only messages of interleaved
 stages overlap with compute, gradients are accumulated in single precision, and the loss is not fused.
@@ -26,7 +26,7 @@ DISPATCHER, DEEPEP = "--moe-token-dispatcher-type", "--moe-enable-deepep"
 BACKEND, IMPLEMENTATION, FLASH = "--attention-backend", "--transformer-impl", "--use-flash-attn"
 CUDNN = "cudnn"
 FUSED_LOGITS, LOGITS = 4, 6
-"""Bytes of a logit with its gradient: fused, and with a single-precision copy that is overwritten."""
+"""Bytes per logit with its gradient: with a fused loss, and with an overwritten single-precision copy."""
 SOFTWARE = frozenset(
     (
         GRADIENTS, WEIGHTS, SLICES, SERIAL, PAIRED, HALF, LOSS, UNFUSED_GRADIENTS, UNFUSED_GATE, GROUPED,
@@ -36,7 +36,7 @@ SOFTWARE = frozenset(
 )  # fmt: skip
 """Flags that a software stack determines."""
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
-"""Microbatches that pass a virtual stage before the rank's next one; pp by default."""
+"""Flag of the number of microbatches that pass a virtual stage before the rank's next one; pp by default."""
 USUAL: Mapping[str, tuple[str, ...]] = {
     "--optimizer": ("adam",), "--exp-avg-dtype": ("fp32",), "--exp-avg-sq-dtype": ("fp32",),
     "--main-grads-dtype": ("fp32",), "--main-params-dtype": ("fp32",), "--cuda-graph-impl": ("none",),
@@ -44,7 +44,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "--num-layers-at-start-in-bf16": ("0",), "--moe-z-loss-coeff": ("0",),
     "--num-distributed-optimizer-instances": ("1",),
 }  # fmt: skip
-"""Flags whose only modelled value is this one."""
+"""Flags of which only one value is modelled, with that value."""
 UNMODELLED = frozenset(
     (
         *USUAL, "--align-grad-reduce", "--apply-query-key-layer-scaling", "--attention-softmax-in-fp32",
@@ -72,12 +72,12 @@ UNMODELLED = frozenset(
 
 @dataclass(frozen=True)
 class Software:
-    """Training software described by flags."""
+    """Training software described by flags: the stack, the attention kernel, and unmodelled flags."""
 
     stack: Stack
-    """Software stack with the settings of the flags."""
+    """Software stack with the settings from the flags."""
     flash: bool = True
-    """True if attention keeps its scores on the chip."""
+    """True if attention keeps its scores on chip."""
     unmodelled: tuple[str, ...] = ()
     """Flags that change time or memory and are not modelled, with their values."""
 
@@ -88,7 +88,7 @@ class Software:
 
 
 def software_flags(recipe: Recipe, stack: Stack | None) -> Iterator[tuple[str, ...]]:
-    """Flags of a software stack: overlap, gradients and kernels."""
+    """Yield the flags of a software stack: overlap, gradients and kernels."""
     if stack is None:
         yield BACKEND, "flash"
         return
@@ -123,7 +123,7 @@ def _overlap_flags(recipe: Recipe, hides: Overlap) -> Iterator[tuple[str, ...]]:
 
 
 def read_software(flags: Flags, recipe: Recipe, stack: Stack) -> Software:
-    """Training software of flags; the stack supplies the settings that flags lack."""
+    """Read the training software from flags; the stack supplies the settings that flags do not have."""
     local = flags.get(IMPLEMENTATION) == ("local",)
     backends = ("auto", "flash", "fused", "unfused", "local")
     usual = "flash" if FLASH in flags else "auto"
@@ -147,12 +147,12 @@ def read_software(flags: Flags, recipe: Recipe, stack: Stack) -> Software:
 
 
 def _unless(flags: Flags, flag: str, usual: bool, asked: bool) -> bool:
-    """True if kernels are fused: unless the flag is given, or as usual where the flag has no effect."""
+    """True if kernels are fused: unless `flag` is given, or as in the stack where the flag has no effect."""
     return flag not in flags if asked else usual
 
 
 def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
-    """Communication that overlaps with compute; a kind that the layout does not have is as in the stack."""
+    """Kinds of communication that overlap with compute; kinds that the layout lacks are as in the stack."""
     layout, usual = recipe.layout, stack.overlap
     hides = {
         "dp": GRADIENTS in flags and (not layout.zero or WEIGHTS in flags)
@@ -168,7 +168,7 @@ def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
 
 
 def _attention(backend: str, stack: Stack) -> tuple[str, ...]:
-    """Generations of attention kernels; as in the stack if Transformer Engine chooses."""
+    """Attention kernels in order of preference; as in the stack if Transformer Engine chooses."""
     others = tuple(name for name in stack.attention if name != CUDNN) or ("2",)
     if backend == "flash" and stack.attention[:1] == (CUDNN,):
         return (*others, CUDNN)
@@ -184,7 +184,7 @@ def _dispatch(flags: Flags, recipe: Recipe, stack: Stack) -> str:
 
 
 def _unmodelled(flags: Flags, recipe: Recipe) -> Iterator[str]:
-    """Flags that change time or memory and are not modelled."""
+    """Yield the flags that change time or memory and are not modelled."""
     for flag in sorted(flags.keys() & UNMODELLED):
         if flags[flag] != USUAL.get(flag):
             yield " ".join((flag, *flags[flag]))

@@ -17,7 +17,7 @@ from phaze.spec.training_plan import TrainingPlan
 
 Value = int | str | bool | float | tuple[int, ...] | None
 NAMELESS = ("name", "hyper_operators", "untimed", "key_value_heads", "head_size", "embedding_width")
-"""Model fields that do not distinguish runs; the last three are compared by derived fields."""
+"""Model fields that do not distinguish runs; derived fields replace the last three in comparisons."""
 
 REMARKED = (
     *(f"model.{where}_dropout" for where in ("residual", "attention", "embedding")), "model.position_count",
@@ -45,7 +45,7 @@ class Recipe:
 
     @classmethod
     def of(cls, planned: TrainingPlan) -> Self:
-        """Recipe of a plan file."""
+        """Build the recipe of a plan file."""
         asked, stages = planned.question, planned.stages
         return cls(
             asked.model,
@@ -59,18 +59,18 @@ class Recipe:
 
     @property
     def task(self) -> TrainingTask:
-        """Task to which the runtime's rules apply."""
+        """Training task to which the runtime's rules apply."""
         sizes = self.sequence, self.global_batch, self.layout.devices
         return TrainingTask(self.model, *sizes, compute=self.layout.compute, load=self.layout.load)
 
     @property
     def microbatch_group(self) -> int:
-        """Microbatches that pass a virtual stage before the rank's next one; pp if possible."""
+        """Number of microbatches that pass a virtual stage before the rank's next one; pp if possible."""
         count, pp = self.layout.microbatches(self.global_batch), self.layout.pp
         return least_group(count, pp) if self.schedule == "interleaved" else pp
 
     def check(self, runtime: Runtime) -> None:
-        """Raise PhazeError if the runtime cannot run the recipe, or its stages do not add up to the model."""
+        """Raise PhazeError if the runtime cannot run the recipe, or its blocks do not match the model."""
         self.model.check_sequence(self.sequence, "recipe")
         refused = runtime.why_not(self.task, self.layout, self.schedule)
         if refused is not None:
@@ -89,7 +89,7 @@ class Recipe:
             raise PhazeError(f"recomputed: must be at most {shown(most)}, got {shown(self.recomputed)}")
 
     def beyond(self, other: Recipe) -> tuple[str, ...]:
-        """Differences of another recipe, as read back by a runtime, from this one."""
+        """Differences between this recipe and another one that a runtime's reader returned."""
         own, said = self._values(), other._values()
         return tuple(
             f"{name}: {shown(said.get(name))} instead of {shown(own.get(name))}"
@@ -98,7 +98,7 @@ class Recipe:
         )
 
     def check_same_task(self, other: Recipe, where: str, names: Mapping[str, str]) -> None:
-        """Raise PhazeError if another run has a different model, batch or device count.
+        """Raise PhazeError if another recipe has a different model, batch or device count.
 
         `where` names the caller, and `names` maps fields to the caller's names.
         """
@@ -112,7 +112,7 @@ class Recipe:
                 )
 
     def unlike(self, other: Recipe, names: Mapping[str, str]) -> Iterator[str]:
-        """Remarks on fields that may differ between two runs of one task."""
+        """Yield remarks on the fields that may differ between two runs of one task, and do."""
         own, others = self._task_values(), other._task_values()
         for name in REMARKED:
             if own[name] != others[name]:
@@ -126,7 +126,7 @@ class Recipe:
         return {**self._model_values(), **sizes, "devices": self.layout.devices}
 
     def _model_values(self) -> dict[str, Value]:
-        """Model fields that distinguish runs; nested fields have dotted names."""
+        """Values of the model fields that distinguish runs; nested fields have dotted names."""
         model = self.model
         usual = f"attention-{'experts' if model.experts else 'dense'}"
         kinds = [kind if model.pattern else usual for kind, count in model.runs for _ in range(count)]
@@ -149,7 +149,7 @@ class Recipe:
 
 
 def _flat(fields: Mapping[str, Value | dict[str, Value]]) -> Iterator[tuple[str, Value]]:
-    """Fields of nested mappings, with dotted names."""
+    """Yield the fields of nested mappings, with dotted names."""
     for key, value in fields.items():
         if isinstance(value, dict):
             yield from _flat({f"{key}.{inner}": one for inner, one in value.items()})
@@ -158,7 +158,7 @@ def _flat(fields: Mapping[str, Value | dict[str, Value]]) -> Iterator[tuple[str,
 
 
 def shown(value: Value) -> str:
-    """Value as text; a run of equal numbers is shown once with its length."""
+    """Format a value as text; runs of equal numbers are abbreviated as `number*count`."""
     if not isinstance(value, tuple):
         return str(value)
     runs = [(number, len(list(run))) for number, run in groupby(value)]

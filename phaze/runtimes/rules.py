@@ -34,89 +34,89 @@ from phaze.spec.model import Model
 from phaze.spec.training_plan import AskedPlan
 
 ENDS = 2
-"""Pipeline entries other than layers: the embedding, and the head with its loss."""
+"""Number of pipeline entries other than layers: the embedding, and the head with its loss."""
 INSIDE_MOE: frozenset[Module] = frozenset({"moe_act", "shared_experts"})
-"""Modules of an MoE layer that `moe` recomputes as part of it."""
+"""Modules inside an MoE layer, which recomputing `moe` also recomputes."""
 PIPELINED = tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs and name != "1f1b")
-"""Schedules that need a pipeline; without one every schedule is 1f1b."""
+"""Schedules that need a pipeline; without a pipeline the schedule is always 1f1b."""
 
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """Training job: model, sequence length, global batch and device count."""
+    """Training job: model, sequence length, global batch, device count, precision and expert load."""
 
     model: Model
     sequence: int
     """Tokens per sample."""
     global_batch: int
-    """Samples per batch, on all devices."""
+    """Samples per batch, over all devices."""
     devices: int
     compute: Compute = "bf16"
-    """Operand format of the GEMMs with blocks' weights."""
+    """Operand format of the GEMMs with block weights."""
     load: Load = BALANCED
     """Expert load of the busiest rank."""
 
     @classmethod
     def of(cls, asked: AskedPlan) -> Self:
-        """Training job of a planning request."""
+        """Build the training job of a planning request."""
         sizes = asked.sequence, asked.global_batch, asked.devices
         return cls(asked.model, *sizes, asked.precision, asked.load)
 
     @property
     def experts(self) -> int:
-        """Experts per layer, 0 for a dense model."""
+        """Number of experts per layer, 0 for a dense model."""
         return self.model.experts.count if self.model.experts else 0
 
 
 Predicate = Callable[["TrainingTask", LayoutGrid], Bools]
-"""Layouts that break a rule, (N,)."""
+"""Function that returns the mask of the layouts that break a rule, (N,)."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Named condition that every layout must meet."""
+    """Named condition that every layout must meet, with its error message and predicate."""
 
     name: str
     reason: str
-    """Error message: allowed and actual values, with fields of `values_of` in braces."""
+    """Template of the error message, with allowed and actual values; braces hold fields of `values_of`."""
     columns: tuple[str, ...]
     """Grid columns that the rule reads."""
     broken: Predicate
-    """Layouts that break the rule, (N,)."""
+    """Predicate: mask of the layouts that break the rule, (N,)."""
 
 
 def rule(name: str, reason: str, columns: str) -> Callable[[Predicate], Rule]:
-    """Make a rule of the predicate below, which reads these columns of the grid, in one text."""
+    """Decorator that turns a predicate into a rule; `columns` names the grid columns it reads."""
     return lambda broken: Rule(name, reason, tuple(columns.split()), broken)
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Training software: its layout options and its rules for layouts."""
+    """Training software: its layout options, and its rules for valid layouts."""
 
     name: str
     version: str
-    """Version that the rules describe."""
+    """Version of the software to which the rules apply."""
     schedules: tuple[str, ...]
     zeros: tuple[Zero, ...]
     sequence_parallel: tuple[bool, ...]
     cp_kinds: tuple[CpKind, ...]
     rules: tuple[Rule, ...]
     two_levels: bool = False
-    """True if context-parallel ranks can exchange heads inside groups and run a ring among groups."""
+    """True if context-parallel ranks can exchange heads inside groups and run a ring between groups."""
     without: tuple[str, ...] = SHARED_OPTIONS
-    """Options that the runtime does not have, so that only their default is valid."""
+    """Options that the runtime does not support, so that only their default is valid."""
     recomputes_part: bool = True
-    """True if a stage can recompute only some of its blocks in full."""
+    """True if a stage can recompute just some of its blocks in full."""
     computes: tuple[Compute, ...] = COMPUTES
-    """Supported operand formats of the GEMMs with blocks' weights."""
+    """Supported operand formats of the GEMMs with block weights."""
     modules: tuple[Module, ...] = ()
-    """Modules that can be recomputed alone."""
+    """Modules that can be recomputed individually."""
     asked_recomputes: tuple[Recompute, ...] = ()
-    """Sets of modules named by a question."""
+    """Sets of recomputed modules that a planning request names."""
 
     def recomputes(self, model: Model) -> tuple[Recompute, ...]:
-        """Recompute options of a model: none, full, selective, and every set of its modules.
+        """Recompute options for a model: none, full, selective, and every set of its modules.
 
         Sets of `moe` with a module inside it are left out, since `moe` already recomputes that module.
         """
@@ -130,7 +130,7 @@ class Runtime:
         return (*words, *(one for one in self.asked_recomputes if one not in words))
 
     def recompute_of(self, model: Model, text: str) -> Recompute:
-        """Recompute option of a text; PhazeError if the runtime or the model does not have such a module."""
+        """Parse a recompute option; PhazeError if the runtime or the model lacks one of its modules."""
         found = recompute_of(text)
         if not modules_of(found) <= self.recomputable(model):
             alone = ", ".join(module for module in MODULES if module in self.recomputable(model))
@@ -141,14 +141,14 @@ class Runtime:
         return found
 
     def option_of(self, name: str, text: str) -> str:
-        """Read an option; PhazeError if the runtime does not have it."""
+        """Parse an option's value; PhazeError if the runtime does not support it."""
         found, usual = READERS[name](text), getattr(Layout(), name)
         if found != usual and name in self.without:
             raise PhazeError(f"{self.name}: {name} must be {usual}, got {found}")
         return found
 
     def compute_of(self, compute: Compute) -> Compute:
-        """Compute precision; PhazeError if the runtime does not support it."""
+        """Check a compute precision and return it; PhazeError if the runtime does not support it."""
         if compute not in self.computes:
             raise PhazeError(
                 f"{self.name}: precision must be one of {', '.join(self.computes)}, got {compute}"
@@ -156,16 +156,16 @@ class Runtime:
         return compute
 
     def exchanges(self, kind: str) -> tuple[CpKind, ...]:
-        """Supported exchange kinds of context-parallel ranks, with the two-level kind that is asked for."""
+        """Context-parallel exchange methods that the runtime supports, with the requested two-level one."""
         levels = self.two_levels and kind.startswith(f"{LEVELS}:")
         return (*self.cp_kinds, *([cp_kind_of(kind)] if levels else []))
 
     def illegal(self, task: TrainingTask, grid: LayoutGrid) -> dict[str, Bools]:
-        """Layouts that break each rule, (N,) by the rule's name; a layout may break several."""
+        """Masks of the layouts that break each rule, (N,), by rule name; a layout may break several."""
         return {rule.name: rule.broken(task, grid) for rule in self.rules}
 
     def grid(self, model: Model, layouts: Sequence[tuple[Layout, str]]) -> LayoutGrid:
-        """Grid of layouts, each with its schedule."""
+        """Build a grid of layouts, each with its schedule."""
         words = dict.fromkeys((*self.recomputes(model), *(layout.recompute for layout, _ in layouts)))
         kinds = dict.fromkeys((*self.cp_kinds, *(layout.cp_kind for layout, _ in layouts)))
         return LayoutGrid.of(layouts, self.schedules, tuple(words), tuple(kinds))
@@ -182,16 +182,16 @@ class Runtime:
         return f"{self.name}: {broken.reason.format(**values_of(task, layout, schedule))}"
 
     def _again(self, model: Model, layout: Layout) -> Recompute:
-        """Recompute option to look up: none if the runtime and the model have all of its modules."""
+        """Recompute option to validate; `none` if the runtime and the model have all of its modules."""
         known = layout.modules and layout.modules <= self.recomputable(model)
         return "none" if known else layout.recompute
 
     def recomputable(self, model: Model) -> set[Module]:
-        """Modules of a model that can be recomputed alone."""
+        """Modules of a model that can be recomputed individually."""
         return {*self.modules, "core_attn", "moe"} & modules_in(model) if self.modules else set()
 
     def _unknown(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
-        """Error message for an unsupported option or a wrong device count; None for a valid layout."""
+        """Error message for an unsupported option or wrong device count; None for a valid layout."""
         allowed: dict[str, tuple[object, tuple[object, ...]]] = {
             "schedule": (schedule, self.schedules),
             "zero": (layout.zero, self.zeros),
@@ -224,7 +224,7 @@ def modules_in(model: Model) -> set[Module]:
 
 
 def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, int | str]:
-    """Values that an error message may name: layout fields, model sizes, and quantities derived from both."""
+    """Values for error messages: layout fields, model sizes, and quantities derived from both."""
     model = task.model
     return {
         **{field.name: getattr(layout, field.name) for field in fields(layout)},
@@ -267,13 +267,13 @@ and `NVFP4Quantizer`.
 
 
 CONNECTIONS_NAME = "CUDA_DEVICE_MAX_CONNECTIONS"
-"""Environment variable for the number of hardware queues that receive kernels."""
+"""Environment variable that sets the number of hardware queues for kernels."""
 MANY_CONNECTIONS = "32"
-"""Largest value of the variable."""
+"""Maximum value of `CUDA_DEVICE_MAX_CONNECTIONS`."""
 
 
 def refused_overlap(layout: Layout, overlaps_slices: bool) -> str | None:
-    """Why Megatron-LM cannot overlap tensor-parallel collectives with GEMMs; None if it can.
+    """Reason why Megatron-LM cannot overlap tensor-parallel collectives with GEMMs; None if it can.
 
     Source: `validate_args` of `megatron/training/arguments.py`, `args.tp_comm_overlap`.
     """
@@ -284,7 +284,7 @@ def refused_overlap(layout: Layout, overlaps_slices: bool) -> str | None:
 
 
 def connections_for(layout: Layout, blackwell: bool) -> tuple[str, ...]:
-    """Required values of the variable for a layout; empty if any value is allowed.
+    """Values of `CUDA_DEVICE_MAX_CONNECTIONS` that a layout requires; empty if any is allowed.
 
     Before Blackwell, GEMM kernels must start after the collectives that they wait for, which needs a
     single queue. Megatron-FSDP and PyTorch FSDP need several. Source: `validate_args`.
@@ -295,7 +295,7 @@ def connections_for(layout: Layout, blackwell: bool) -> tuple[str, ...]:
 
 
 def refused_connections(layout: Layout, given: str, blackwell: bool) -> str | None:
-    """Why Megatron-LM rejects a layout with this value of the variable; None if it starts."""
+    """Reason why Megatron-LM rejects a layout with this number of connections; None if it accepts it."""
     if layout.zero >= 2 and given == "1":
         return f"{CONNECTIONS_NAME} must not be 1 with FSDP (zero {layout.zero}), got 1"
     if connections_for(layout, blackwell) == ("1",) and given != "1":

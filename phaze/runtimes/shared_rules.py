@@ -1,4 +1,4 @@
-"""Rules for layouts that several runtimes share."""
+"""Rules for layouts that several runtimes have in common."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from phaze.spec.model import Model
 
 
 def leaves_rest(number: int | Ints, by: Ints) -> Bools:
-    """True if a number is not a multiple of the divisor, (N,)."""
+    """True where a number is not a multiple of the divisor, (N,)."""
     rest: Bools = np.mod(number, by) != 0
     return rest
 
 
 def expert_widths(model: Model, tp: int, ep: int, *, whole: bool = False) -> dict[str, int]:
-    """Widths of experts where no option sets their tensor parallelism: tp, or 1 with `whole` and ep >= 2."""
+    """Expert-parallel widths if no option sets etp: it is tp, or 1 with `whole` and ep >= 2."""
     return {"ep": ep, "etp": 1 if whole and ep > 1 else tp} if model.experts else {"ep": 1, "etp": 1}
 
 
 def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts that do not shard the sequence evenly, (N,).
+    """Mask of the layouts that do not shard the sequence evenly, (N,).
 
     Each context-parallel rank has two chunks, and tensor-parallel ranks share each chunk.
     """
@@ -34,7 +34,7 @@ def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts with GEMM shapes that the format does not allow, (N,); experts' rows are padded."""
+    """Mask of the layouts with GEMM shapes that the format rejects, (N,); experts' rows are padded."""
     model, (rows, width) = task.model, MULTIPLES[grid.compute]
     cut = [model.feed_forward]
     if model.latent is None:
@@ -82,7 +82,7 @@ def _scans(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _shared_evenly(name: str, said: str, number: Callable[[Model], int]) -> Rule:
-    """Rule that tensor-parallel ranks share a number of the model evenly."""
+    """Build the rule that tp must divide a given size of the model."""
     broken = f"{said} must be a multiple of tp, got {{tp}}"
     return Rule(name, broken, ("tp",), lambda task, grid: leaves_rest(number(task.model), grid.tp))
 
@@ -107,14 +107,14 @@ EXPERT_SLICES = Rule(
     _expert_slices,
 )
 EXPERT_BIAS = Rule("expert bias", "experts with biases need etp 1, got {etp}", ("etp",), _expert_bias)
-"""For runtimes that do not shard the biases of experts (Megatron-Core, `TransformerConfig`)."""
+"""Rule for runtimes that do not shard the biases of experts (Megatron-Core, `TransformerConfig`)."""
 EXPERTS_BY_TENSOR = Rule(
     "expert widths",
     "tensor parallelism also shards the experts, so etp must be tp {tp}, got {etp}",
     ("tp", "etp"),
     _experts_by_tensor,
 )
-"""For runtimes that shard experts over tensor-parallel ranks like everything else."""
+"""Rule for runtimes that shard experts over tensor-parallel ranks like all other layers."""
 EXPERTS_WHOLE = Rule(
     "expert widths",
     "experts are sharded whole with ep >= 2, else by tp, so etp must be 1 or tp, got ep "
@@ -122,7 +122,7 @@ EXPERTS_WHOLE = Rule(
     ("tp", "ep", "etp"),
     _experts_whole,
 )
-"""For runtimes that shard whole experts over ep, or all of them by tp (torchtitan, `moe_sharding.py`)."""
+"""Rule for runtimes that shard whole experts over ep, or experts by tp (torchtitan, `moe_sharding.py`)."""
 SCANS = Rule(
     "scans",
     "heads of scans must be a multiple of tp * cp, their groups a multiple of tp, and groups / tp "
@@ -143,7 +143,7 @@ HEADS = _shared_evenly("heads", "heads {heads}", lambda model: model.heads)
 KEY_VALUE_HEADS = _shared_evenly(
     "key-value heads", "key-value heads {kv_heads}", lambda model: model.kv_heads
 )
-"""For runtimes that never replicate key-value heads."""
+"""Rule for runtimes that never replicate key-value heads."""
 FEED_FORWARD = _shared_evenly(
     "feed-forward", "the feed-forward width {feed_forward}", lambda model: model.feed_forward
 )

@@ -1,4 +1,4 @@
-"""All layouts of a device count that a runtime's options span, and those that it can run."""
+"""Enumerate all layouts for a device count and a runtime's options, and select those it can run."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from phaze.runtimes.grid import COLUMNS, FIXABLE, WORDS, LayoutGrid
 from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
 
 MOST = 2**31 - 1
-"""Maximum value of a field."""
+"""Maximum value of an integer field."""
 ROW, BECOMES = "row", "becomes"
-"""Columns of unfinished rows: index of their widths, and number of layouts that they expand to."""
+"""Columns of partially expanded rows: index of their widths, and number of layouts they expand to."""
 
 Columns = dict[str, Ints]
 Fixed = Mapping[str, int | str]
 Options = Mapping[str, str]
-"""Options of all layouts, by name; missing ones have their default."""
+"""Options with one value for all layouts, by name; missing options have their default."""
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Layouts that the runtime can run, by family, and counts of the invalid ones.
+    """Layouts that the runtime can run, grouped by family, and counts of the invalid ones.
 
     A family has all layouts that differ only in their recompute option.
     """
 
     families: LayoutGrid
-    """One layout per family, with the first recompute option."""
+    """One layout per family, with the first of its recompute options."""
     options: Bools
-    """Recompute options that the runtime can run, (families, options)."""
+    """Mask of the recompute options that the runtime can run, (families, options)."""
     layouts: int
-    """All layouts, valid or not."""
+    """Number of all layouts, valid or not."""
     illegal: dict[str, int]
-    """Invalid layouts by the first rule that they break, each counted once.
+    """Number of invalid layouts by the first rule that they break, so that each counts once.
 
     Rules for widths come first, then rules for other choices, and rules for recompute last.
     """
 
     @property
     def grid(self) -> LayoutGrid:
-        """Every layout that the runtime can run."""
+        """Grid of all layouts that the runtime can run."""
         return self.families.recomputing(self.options)
 
 
 def legal_space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> Space:
-    """Layouts of `space` that a runtime can run; the others are only counted."""
+    """Enumerate the layouts of `space` that a runtime can run, and count the others."""
     return _enumerated(runtime, task, fixed or {}, runtime.rules)
 
 
 def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> LayoutGrid:
-    """All layouts: every choice of widths whose product is the device count, and of all other options.
+    """Enumerate all layouts: every tp, cp, pp and dp that use all devices, with every other option.
 
     Widths are divisors of the device count. vp is at most the number that leaves each virtual stage one
     layer, embedding or head. Microbatch sizes are divisors of the global batch. Experts fold into tp · cp ·
@@ -73,7 +73,7 @@ def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> L
 
 
 def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fixed) -> bool:
-    """True if `space` with these fixed values has a layout that the runtime can run."""
+    """True if `space` with these fixed values contains the layout, which the runtime can run."""
     asked = given_values(runtime, task, fixed)[0]
     return (
         ("etp" in fixed or is_searched_etp(layout.tp, layout.ep, layout.etp, task.experts))
@@ -84,7 +84,7 @@ def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fix
 
 
 def is_searched_etp(tp: int, ep: int, etp: int, experts: int) -> bool:
-    """True if the space includes an etp: a divisor of tp, or any if each rank has a single expert.
+    """True if the space includes this etp: a divisor of tp, or any if each rank has a single expert.
 
     Megatron-Core accepts any etp whose product with ep divides tp · cp · dp (`parallel_state`).
     """
@@ -93,7 +93,7 @@ def is_searched_etp(tp: int, ep: int, etp: int, experts: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Choice:
-    """Values of columns; each row of widths takes a contiguous range of them."""
+    """Candidate values of some columns; each row of widths uses a contiguous range of them."""
 
     columns: Columns
     first: Ints
@@ -101,7 +101,7 @@ class _Choice:
 
 
 def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Sequence[Rule]) -> Space:
-    """Layouts that break none of these rules.
+    """Enumerate the layouts that break none of the given rules.
 
     Each rule is applied as soon as a row has its columns, which drops the row with all its expansions.
     """
@@ -142,7 +142,7 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
 def given_values(
     runtime: Runtime, task: TrainingTask, fixed: Fixed
 ) -> tuple[Runtime, dict[str, int], Options]:
-    """Runtime with the options named in `fixed`, fixed column values, and options of all layouts.
+    """Runtime with the options named in `fixed`, fixed values of columns, and options of all layouts.
 
     Raises PhazeError for an unknown field or value.
     """
@@ -155,7 +155,7 @@ def given_values(
 
 
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
-    """Value of a fixed column; an index for named options."""
+    """Value of a fixed column; for named options the index."""
     if name not in COLUMNS:
         near = choices(name, FIXABLE, "config/commands.md")
         raise PhazeError(f"{name}: is not a field of a layout; known are {near}")
@@ -194,7 +194,7 @@ def _widths(devices: int, given: Mapping[str, int]) -> Columns:
 def _choices(
     widths: Columns, runtime: Runtime, task: TrainingTask, given: Mapping[str, int]
 ) -> list[_Choice]:
-    """Choices within widths, with columns that rules read first."""
+    """Choices by which every row of widths is expanded; columns that rules read come first."""
     every = np.ones(len(widths["tp"]), np.bool_)
     cuts = np.array(runtime.sequence_parallel, np.int64)
     return [
@@ -208,14 +208,14 @@ def _choices(
 
 
 def _free(name: str, values: Ints, free: Bools, given: Mapping[str, int]) -> _Choice:
-    """All values in free rows, only the first value in others."""
+    """Choice of all values in the rows where the column is free, and of the first value elsewhere."""
     kept = values == given.get(name, values)
     zeros = np.zeros(len(free), np.int64)
     return _Choice({name: values[kept]}, zeros, np.where(free, kept.sum(), int(kept[0])))
 
 
 def _experts(widths: Columns, task: TrainingTask, given: Mapping[str, int]) -> _Choice:
-    """Choices of ep and etp that fold into the ranks of a stage."""
+    """Choice of every ep and etp that fit into the ranks of a stage."""
     most = task.experts
     keys = np.stack([widths["tp"] * widths["cp"] * widths["dp"], widths["tp"]], axis=1)
     distinct, where = np.unique(keys, axis=0, return_inverse=True)
@@ -236,7 +236,7 @@ def _experts(widths: Columns, task: TrainingTask, given: Mapping[str, int]) -> _
 
 
 def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int]) -> _Choice:
-    """Schedules that a pipeline allows, each with every valid number of virtual stages."""
+    """Choice of every schedule that the pipeline allows, with every valid number of virtual stages."""
     ways = np.array(
         [
             (depth, place, vp)
@@ -254,13 +254,13 @@ def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int
 
 
 def _virtual_stages(schedule: str, most: int) -> range:
-    """Virtual stages per rank that a schedule allows; more than its minimum only up to `most`."""
+    """Numbers of virtual stages per rank that a schedule allows; above its minimum, at most `most`."""
     least, allowed = SCHEDULES[schedule].chunks
     return range(least, min(allowed, max(most, 1)) + 1)
 
 
 def _chosen(columns: Columns, choice: _Choice) -> Columns:
-    """Every row expanded by each of its values of a choice."""
+    """Expand every row by each value of a choice."""
     count = choice.count[columns[ROW]]
     source = np.repeat(np.arange(len(count)), count)
     number = np.arange(len(source)) - (np.cumsum(count) - count)[source]
@@ -275,7 +275,7 @@ def _where(columns: Columns, kept: Bools) -> Columns:
 
 
 def _grid(columns: Columns, runtime: Runtime, task: TrainingTask, shared: Options) -> LayoutGrid:
-    """Grid of columns; columns that are not known yet are zero."""
+    """Build a grid from columns; columns that are not known yet are zero."""
     unknown = np.broadcast_to(np.int64(0), len(columns[ROW]))
     found: dict[str, Any] = {**shared, **{name: columns.get(name, unknown) for name in COLUMNS}}
     found["sequence_parallel"] = found["sequence_parallel"].astype(np.bool_)

@@ -37,7 +37,7 @@ from phaze.runtimes.shared_rules import (
     "schedule pp dp microbatch",
 )
 def _few_microbatches(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Pipelines with too few microbatches to fill them, which `PipelineScheduleSingle` rejects."""
+    """Rule: schedules with one stage per rank need at least pp microbatches (`PipelineScheduleSingle`)."""
     single = grid.under("1f1b", "gpipe") & (grid.pp > 1)
     short: Bools = grid.microbatches(task.global_batch) < grid.pp
     return single & short
@@ -50,7 +50,7 @@ def _few_microbatches(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "schedule pp dp microbatch",
 )
 def _rounds(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Microbatch counts that do not form m // pp equal rounds (`ScheduleInterleaved1F1B` and similar)."""
+    """Rule: microbatches must form m // pp equal rounds (`ScheduleInterleaved1F1B` and similar)."""
     count = grid.microbatches(task.global_batch)
     rounds = grid.under("interleaved", "interleaved-zb")
     return rounds & leaves_rest(count, np.maximum(1, count // grid.pp))
@@ -63,14 +63,14 @@ def _rounds(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "schedule pp vp dp microbatch",
 )
 def _unfilled_stages(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Fewer microbatches than stages, which `ScheduleDualPipeV` rejects."""
+    """Rule: DualPipeV needs at least as many microbatches as stages (`ScheduleDualPipeV`)."""
     short: Bools = grid.microbatches(task.global_batch) < grid.stages
     return grid.under("dualpipev") & short
 
 
 @rule("replicas", "zero 0 replicates the weights, but cp shards them, so cp must be 1, got {cp}", "zero cp")
 def _replicas(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    """ZeRO 0 with context parallelism, which always shards the weights (`ParallelDims.fsdp_enabled`)."""
+    """Rule: context parallelism excludes ZeRO 0; it always shards weights (`ParallelDims.fsdp_enabled`)."""
     return (grid.cp > 1) & (grid.zero < 1)
 
 
@@ -80,7 +80,7 @@ def _replicas(_: TrainingTask, grid: LayoutGrid) -> Bools:
     "zero ep cp tp",
 )
 def _expert_mesh(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Layouts without an expert mesh (`ParallelDims`).
+    """Rule: a layout with ZeRO 0 must allow an expert mesh (`ParallelDims`).
 
     The mesh needs dp_shard · cp · tp = efsdp · ep. Replicas with ZeRO 0 are not part of dp_shard.
     """
@@ -94,7 +94,7 @@ def _expert_mesh(_: TrainingTask, grid: LayoutGrid) -> Bools:
     "pp cp",
 )
 def _further_tokens(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Multi-token prediction with pp or cp > 1, or not of a DeepSeek model (`MTPDecoder.Config`)."""
+    """Rule: multi-token prediction needs a DeepSeek model, pp 1 and cp 1 (`MTPDecoder.Config`)."""
     refused = (grid.pp > 1) | (grid.cp > 1) | (task.model.latent is None)
     return refused & (task.model.mtp > 0)
 
@@ -105,7 +105,7 @@ def _further_tokens(task: TrainingTask, grid: LayoutGrid) -> Bools:
     "pp",
 )
 def _tied_pipeline(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Tied embeddings with a pipeline: `Decoder.Config` rejects a matrix shared by two stages."""
+    """Rule: tied embeddings exclude a pipeline, since two stages would share a matrix (`Decoder.Config`)."""
     most = 1 if task.model.tied_embeddings else task.devices
     return grid.pp > most
 
@@ -150,7 +150,7 @@ TORCHTITAN = Runtime(
         _tied_pipeline,
     ),
 )
-"""torchtitan, with ZeRO 0 as `replicate`.
+"""torchtitan, whose `replicate` is ZeRO 0.
 
 ZeRO 2 is FSDP2 that keeps the gathered weights until the backward pass (`fsdp_reshard_after_forward: never`,
 the default in a pipeline); ZeRO 3 is FSDP2 that frees them (`always`). zb-h1 is a schedule from a CSV file.

@@ -1,4 +1,4 @@
-"""A recipe as changes of a torchtitan configuration.
+"""Write a recipe as changes to a torchtitan configuration.
 
 torchtitan takes the model from its own registry. The changes set the batch, the layout, the compute format
 and the pipeline split. A schedule without a torchtitan name is a CSV file with one row per rank; a cell such
@@ -27,14 +27,14 @@ from phaze.spec.system import Stack
 LETTERS = {
     JobKind.FORWARD: "F", JobKind.BACKWARD: "B", JobKind.INPUT_GRADIENT: "I", JobKind.WEIGHT_GRADIENT: "W",
 }  # fmt: skip
-"""Letters of passes: forward, backward, input gradient and weight gradient."""
+"""Letters that stand for passes: forward, backward, input gradient and weight gradient."""
 
 SCALES: dict[Compute, tuple[str, ...]] = {"fp8-cs": ("scales of float8: of rows instead of whole tensors",)}
-"""Differences of `Float8LinearConverter` from the priced format."""
+"""Differences between `Float8LinearConverter` and the priced format."""
 
 
 def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
-    """Configuration changes for torchtitan of a recipe and of a software stack.
+    """Write a recipe and a software stack as changes to a torchtitan configuration.
 
     Raises PhazeError for a recipe that torchtitan cannot run. torchtitan recomputes all blocks in full or
     none. The result lists every difference from the plan.
@@ -59,7 +59,7 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
 
 
 def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:
-    """Lines of a Python file with the function `planned`."""
+    """Yield the lines of a Python file that defines the function `planned`."""
     settings = dict([*written(recipe), *software(recipe, stack)])
     kinds = converters(recipe)
     again = recipe.layout.recompute if recipe.layout.recompute != "full" or any(recipe.recomputed) else "none"
@@ -81,7 +81,7 @@ def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:
 
 
 def schedule_csv(recipe: Recipe) -> str:
-    """Passes of every rank in execution order, one line per rank."""
+    """CSV text with the passes of every rank in execution order, one line per rank."""
     layout, count = recipe.layout, recipe.layout.microbatches(recipe.global_batch)
     stages, schedule = (StageCost(0.0),) * layout.stages, ORDERS[recipe.schedule]
     pipeline = Pipeline(stages, count, schedule.name, chunks=layout.vp, data=(1,) * layout.pp)

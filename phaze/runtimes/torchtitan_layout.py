@@ -1,4 +1,4 @@
-"""torchtitan's settings of batch and layout, as one table that writes and reads a recipe's settings.
+"""Table of torchtitan's batch and layout settings, which both writes and reads those of a recipe.
 
 Settings that are not given have torchtitan's defaults (`config/configs.py`, version 0.3.0).
 """
@@ -18,9 +18,9 @@ from phaze.runtimes.torchtitan_software import CONVERTERS, LINEAR
 from phaze.spec.plain import Plain, short
 
 Said = Mapping[str, object]
-"""Settings by name."""
+"""Values of settings, by name."""
 Written = Iterable[tuple[str, Plain]]
-"""Settings with their values."""
+"""Settings to write, with their values."""
 Word = TypeVar("Word", bound=str)
 
 TP, CP, PP, EP = (
@@ -50,27 +50,27 @@ SCHEDULES = {
     "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zbv": "ZBVZeroBubble",
     "interleaved-zb": "InterleavedZeroBubble", "dualpipev": "DualPipeV",
 }  # fmt: skip
-"""Schedules with a torchtitan name (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
+"""torchtitan's names of our schedules (`torch.distributed.pipelining.schedules.get_schedule_class`)."""
 BY_FILE, CSV = "PipelineScheduleMulti", "schedule.csv"
-"""torchtitan's schedule name for a CSV schedule, and the file that we write."""
+"""torchtitan's name for a schedule read from a CSV file, and the name of the file that we write."""
 OURS = {name: ours for ours, name in SCHEDULES.items()} | {BY_FILE: "zb-h1"}
 
 
 @dataclass(frozen=True)
 class FieldSettings:
-    """Settings of one field of a recipe or its layout."""
+    """Settings that set one field of a recipe or of its layout, and functions that write and read them."""
 
     field: str
     usual: Said
-    """Settings that determine the field, with torchtitan's defaults."""
+    """Settings that determine the field, with torchtitan's default values."""
     write: Callable[[Recipe], Written]
-    """Settings of a recipe."""
+    """Function that returns the settings of a recipe."""
     read: Callable[[Said], object] | None = None
-    """Value of the layout's field; None if it depends on other fields."""
+    """Function that reads the layout field from settings; None if it depends on other fields."""
 
 
 def whole(said: Said, name: str) -> int:
-    """Integer value >= 1 of a setting; PhazeError if it has another value."""
+    """Read a setting as an integer >= 1; PhazeError for any other value."""
     text = str(said[name])
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:19]) < 10**18):
         raise PhazeError(f"{name}: must be a whole number >= 1, got {short(said[name])}")
@@ -78,7 +78,7 @@ def whole(said: Said, name: str) -> int:
 
 
 def word(said: Said, name: str, words: Mapping[str, Word]) -> Word:
-    """Our name of a setting's value; PhazeError if it has another value."""
+    """Translate a setting's value to our name; PhazeError for any other value."""
     value = str(said[name])
     if value not in words:
         raise PhazeError(f"{name}: must be one of {', '.join(words)}, got {short(value)}")
@@ -86,7 +86,7 @@ def word(said: Said, name: str, words: Mapping[str, Word]) -> Word:
 
 
 def modules(blocks: Sequence[int]) -> list[list[str]]:
-    """Module names of every virtual stage, from the embedding to norm and head."""
+    """Module names of every virtual stage, from the embedding to the final norm and head."""
     ends = np.cumsum([0, *blocks]).tolist()
     names = [[f"layers.{i}" for i in range(*ends[q : q + 2])] for q in range(len(blocks))]
     names[0].insert(0, "tok_embeddings")
@@ -95,7 +95,7 @@ def modules(blocks: Sequence[int]) -> list[list[str]]:
 
 
 def _width(field: str, name: str) -> FieldSettings:
-    """Width of a kind of parallelism."""
+    """Setting of a parallel width."""
 
     def write(recipe: Recipe) -> Written:
         yield name, getattr(recipe.layout, field)
@@ -104,7 +104,7 @@ def _width(field: str, name: str) -> FieldSettings:
 
 
 def _local(recipe: Recipe) -> Written:
-    """Samples of a replica in a step of its optimizer, or in a microbatch without a pipeline."""
+    """Yield the samples per replica and optimizer step, or per microbatch if there is no pipeline."""
     count = recipe.layout.microbatches(recipe.global_batch) if recipe.layout.pp > 1 else 1
     yield LOCAL, recipe.layout.microbatch * count
 
@@ -117,7 +117,7 @@ def _replicas(recipe: Recipe) -> Written:
 
 
 def _stages(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
-    """Microbatches, schedule and blocks of a pipeline."""
+    """Yield the pipeline settings: microbatch size, schedule, and modules per stage."""
     layout, named = recipe.layout, recipe.schedule in SCHEDULES
     if layout.pp > 1 or layout.ep > 1:
         # `Trainer` has no CUDA graphs in a pipeline, nor if the host counts the tokens of experts.
@@ -130,7 +130,7 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
 
 
 def _compute(said: Said) -> Compute:
-    """Operand format of the GEMMs with blocks' weights; PhazeError for an unknown converter."""
+    """Operand format of the GEMMs with block weights; PhazeError for an unknown converter."""
     unknown = next((name for name in said if name.endswith("Converter") and name not in CONVERTERS), None)
     if unknown is not None:
         raise PhazeError(f"{unknown}: is not modelled; known are {', '.join(sorted(CONVERTERS))}")
@@ -161,18 +161,18 @@ FIELDS = (
     ),
     FieldSettings("compute", {}, lambda _: (), _compute),
 )  # fmt: skip
-"""Settings of batch and layout, in the order in which they are written.
+"""Settings of the batch and the layout, in the order in which they are written.
 
 Recompute and the compute format are objects in torchtitan, which `torchtitan_config` writes.
 """
 
 
 def written(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
-    """Settings of a recipe."""
+    """Yield the batch and layout settings of a recipe."""
     for one in FIELDS:
         yield from one.write(recipe)
 
 
 def read_fields(said: Said) -> dict[str, object]:
-    """Layout fields of settings, without those that depend on others: vp, dp, etp, microbatch and zero."""
+    """Read the layout fields, except those that depend on others: vp, dp, etp, microbatch and zero."""
     return {one.field: one.read(said) for one in FIELDS if one.read is not None}

@@ -1,4 +1,4 @@
-"""Recipe of a torchtitan run, from configuration changes or from flags.
+"""Read the recipe of a torchtitan run from configuration changes or from flags.
 
 Missing settings have torchtitan's defaults (`config/configs.py`, version 0.3.0), except for the model, which
 the caller gives. Without a list of modules, a pipeline has the split that torchtitan generates.
@@ -55,21 +55,21 @@ from phaze.spec.system import Stack
 DEFAULTS: Said = {
     **{name: usual for one in FIELDS for name, usual in one.usual.items()}, COMPILE: False, ASYNC_TP: False,
 }  # fmt: skip
-"""torchtitan's defaults of the settings that are read."""
+"""torchtitan's defaults for the settings that are read."""
 UNPRICED: Said = {
     "training.enable_cpu_offload": False,
     "training.dtype": "float32",
     "training.mixed_precision_param": "bfloat16",
 }
-"""Settings that change the price and that no recipe can express, with the only priced value."""
+"""Settings that change the price and that no recipe can express, with the only value that is priced."""
 SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
-"""Configuration classes that are read, with their sections."""
+"""Configuration classes that are read, with the section that each of them sets."""
 COMPONENTS = "compile.components"
 READ = {*DEFAULTS, *UNPRICED, *CONVERTERS, GRAPHS, SCHEDULE_FILE, COMPONENTS, "model_spec.model"}
 
 
 def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tuple[str, ...]]:
-    """Recipe of a file of changes or flags for a model on `devices` devices, and the unpriced settings.
+    """Read changes or flags as the recipe of a model on `devices` devices; also return unpriced settings.
 
     Raises PhazeError for a value that is invalid or not priced, and for a layout that torchtitan cannot run.
     """
@@ -102,7 +102,7 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
 
 
 def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
-    """Differences between the file's settings and the priced software stack and compute format."""
+    """Differences of the file's settings from the priced software stack and compute format."""
     said = {**DEFAULTS, **_found(text)}
     priced = dict([*software(recipe, stack), *flat(converters(recipe))])
     unlike = {name: value for name, value in priced.items() if str(said.get(name)) != str(value)}
@@ -113,7 +113,7 @@ def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...
 
 
 def _found(text: str) -> dict[str, object]:
-    """Settings by name, from a Python configuration or from flags."""
+    """Settings by name, parsed from a Python configuration or from flags."""
     found = _written(text) if "config." in text or "Config(" in text else _flagged(text)
     if "model" not in str(found.get(COMPONENTS, "model")):
         found[COMPILE] = False
@@ -121,7 +121,7 @@ def _found(text: str) -> dict[str, object]:
 
 
 def _written(text: str) -> dict[str, object]:
-    """Settings of one Python function.
+    """Settings made in a Python file with one function.
 
     They are the arguments of configurations and of model converters, overridden by the assignments
     `config.section.name = value`.
@@ -170,7 +170,7 @@ def _value(node: ast.expr) -> object:
 
 
 def _flagged(text: str) -> dict[str, object]:
-    """Values of flags `--section.name value`; `--section.no-name` is false."""
+    """Parse flags `--section.name value`; `--section.no-name` means false."""
     found: dict[str, object] = {}
     for flag, values in parse_flags(text).items():
         section, _, name = flag[2:].replace("-", "_").partition(".")
@@ -182,7 +182,7 @@ def _flagged(text: str) -> dict[str, object]:
 
 
 def _copies(said: Said, devices: int, own: Layout) -> tuple[int, int]:
-    """Replicas and FSDP shards, the latter without the factor cp; one of them is 1."""
+    """Number of replicas and of FSDP shards (without the factor cp); one of them is 1."""
     copies, slices = whole(said, REPLICAS), own.devices
     if devices % (slices * copies):
         raise PhazeError(
@@ -205,7 +205,7 @@ def _zero(said: Said, shards: int, pp: int) -> Zero:
 
 
 def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
-    """Blocks per virtual stage of a pipeline, from the list of modules if there is one."""
+    """Blocks per virtual stage of a pipeline; from the list of modules if the file has one."""
     parts = said[MODULES]
     if parts is None:
         ends = whole(said, LESS_FIRST), whole(said, LESS_LAST)
@@ -226,7 +226,7 @@ def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
 
 
 def made_stages(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> tuple[int, ...]:
-    """Blocks per stage of torchtitan's default split: even, with the ends counted as `ends` blocks.
+    """Blocks per stage of torchtitan's default split: even, where the ends count as `ends` blocks.
 
     Raises PhazeError if a stage would have fewer blocks than its end counts
     (`_generate_llm_fqn_per_model_part`).

@@ -1,4 +1,4 @@
-"""torchtitan's settings of compiler and model converters."""
+"""torchtitan's settings for the compiler and the model converters."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from phaze.spec.system import Stack
 
 COMPILE, ASYNC_TP = "compile.enable", "compile.enable_async_tensor_parallel"
 Converters = dict[str, dict[str, Plain]]
-"""Model converters by name, each with its arguments."""
+"""Model converters by name, with their arguments."""
 LINEAR: dict[Compute, Converters] = {
     "fp8-cs": {"Float8LinearConverter": {"filter_fqns": ["lm_head", "router.gate"]}},
     "mxfp8": {"MXFP8LinearConverter": {"fqns": ["attention", "feed_forward", "shared_experts"]}},
 }
-"""Converters that make GEMMs of blocks low-precision, except for head and router."""
+"""Converters that make the GEMMs of blocks low-precision, excluding the head and the router."""
 GROUPED: dict[Compute, Converters] = {
     "fp8-cs": {"Float8GroupedExpertsConverter": {}},
     "mxfp8": {"MXFP8GroupedExpertsConverter": {"pad_multiple": 128}},
 }
-"""Converters for experts' GEMMs; row counts are padded for Blackwell's kernels (`config_registry.py`)."""
+"""Converters for expert GEMMs; row counts are padded for Blackwell's kernels (`config_registry.py`)."""
 LORA = "LoRAConverter"
 CONVERTERS = {*(name for words in (LINEAR, GROUPED) for said in words.values() for name in said), LORA}
 """Names of all converters that a recipe can express."""
 TRAINED: list[Plain] = [
     "wq", "wkv", "wqkv", "wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3",
 ]  # fmt: skip
-"""Weight matrices of blocks, by the last part of their names; those of the head are not included."""
+"""Weight matrices of blocks that LoRA adapts, by the last part of their names; the head is excluded."""
 
 
 def converters(recipe: Recipe) -> Converters:
-    """Converters that give a registered model the compute format and LoRA of a recipe."""
+    """Converters that give a model from torchtitan's registry the recipe's compute format and LoRA."""
     compute, model = recipe.layout.compute, recipe.model
     experts = GROUPED.get(compute, {}) if model.experts else {}
     trained: Converters = {LORA: {"rank": model.lora, "target_modules": TRAINED}} if model.lora else {}
@@ -40,14 +40,14 @@ def converters(recipe: Recipe) -> Converters:
 
 
 def software(recipe: Recipe, stack: Stack) -> Iterator[tuple[str, bool]]:
-    """Settings of a software stack."""
+    """Yield the settings of a software stack."""
     if stack.compiled is not None:
         yield COMPILE, stack.compiled
         yield ASYNC_TP, stack.compiled and "tp" in stack.overlap and recipe.layout.cuts_sequence
 
 
 def flat(said: Converters) -> Iterator[tuple[str, Plain]]:
-    """Arguments of converters as settings; each converter also has a setting that is true."""
+    """Yield the arguments of converters as settings, and one true setting per converter."""
     for name, told in said.items():
         yield name, True
         yield from ((f"{name}.{key}", value) for key, value in told.items())

@@ -1,4 +1,4 @@
-"""Megatron-LM flags of model fields that have no effect on step time.
+"""Megatron-LM flags of model fields that do not affect step time.
 
 Without these flags Megatron-LM would train another model: its default rotary base is 10,000, and its router
 scores by softmax. Published fields that no flag sets, or only to another value, are listed for the user to
@@ -15,7 +15,7 @@ from phaze.spec.plain import Plain, short
 Flag = tuple[str, ...]
 Fields = Mapping[str, Plain]
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
-"""Published names of the epsilon that norms add to the variance; the first one present counts."""
+"""Published names of the epsilon that norms add to the variance; the first present name is used."""
 NUMBERS = {
     **dict.fromkeys(reversed(EPSILONS), "--norm-epsilon"),
     "partial_rotary_factor": "--rotary-percent", "initializer_range": "--init-method-std",
@@ -23,13 +23,13 @@ NUMBERS = {
     "aux_loss_alpha": "--moe-aux-loss-coeff", "router_jitter_noise": "--moe-input-jitter-eps",
     "swiglu_limit": "--activation-func-clamp-value",
 }  # fmt: skip
-"""Flags that take the value of a field unchanged."""
+"""Flags that take the value of a published field unchanged."""
 BASE = ("--rotary-base", "--norm-epsilon")
-"""Flag of every model with rotary positions, and flag of every model."""
+"""Flag that every model with rotary positions needs, and flag that every model needs."""
 YARN: Fields = {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}
-"""Fixed YaRN parameters of `MLATransformerConfig`, which have no flags."""
+"""YaRN parameters that `MLATransformerConfig` fixes, for which there are no flags."""
 LLAMA3: Fields = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
-"""Fixed parameters of `--use-rope-scaling`, in addition to its factor."""
+"""Parameters that `--use-rope-scaling` fixes, in addition to its factor."""
 ROTARY_PARTS = ("rope_theta", "partial_rotary_factor")
 """Fields that newer configurations store in `rope_parameters`."""
 UNTIMED_FLAGS = frozenset(
@@ -41,11 +41,11 @@ UNTIMED_FLAGS = frozenset(
         "--moe-router-load-balancing-type",
     )
 )  # fmt: skip
-"""Flags written for untimed fields; none changes the price."""
+"""Flags that may be written for fields that do not affect time; none changes the price."""
 
 
 def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
-    """Flags of a model's untimed fields, and the fields without flag, such as `swiglu_alpha 1.7`."""
+    """Flags of model fields that do not affect time, and fields with no flag, such as `swiglu_alpha 1.7`."""
     fields = _whole(model.untimed)
     flags: dict[str, Flag] = {}
     left: list[str] = []
@@ -59,14 +59,14 @@ def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
 
 
 def unsaid(model: Model) -> tuple[str, ...]:
-    """Untimed fields of a model for a runtime that takes none of them, and those that its spec lacks."""
+    """Fields without effect on time that a runtime cannot take, and those that the model spec lacks."""
     flags, _ = untimed_flags(model)
     said = [f"{name} {short(value)}" for name, value in model.untimed.items()]
     return (*said, *_unsaid(model, {flag[0]: flag for flag in flags}))
 
 
 def _unsaid(model: Model, flags: Mapping[str, Flag]) -> tuple[str, ...]:
-    """Untimed properties of every model that this spec does not give."""
+    """Properties without effect on time that every model needs and this spec lacks."""
     rotary = model.positions == "rotary" and not any("rope" in name for name in model.untimed)
     return (*["rotary base"] * rotary, *["norm epsilon"] * ("--norm-epsilon" not in flags))
 
@@ -83,7 +83,7 @@ def _whole(untimed: Fields) -> dict[str, Plain]:
 
 
 def _flags(name: str, value: Plain, fields: Fields, model: Model) -> list[Flag] | None:
-    """Flags of a field; empty if it is Megatron-LM's behaviour, None if the user must set it elsewhere."""
+    """Flags of a field; empty if it is Megatron-LM's default behaviour, None if no flag can set it."""
     if name in NUMBERS and _is_number(value):
         return [(NUMBERS[name], str(value))]
     if name in _READ:
@@ -96,13 +96,13 @@ def _is_number(value: Plain) -> bool:
 
 
 def _base(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    """Flag of the rotary base; it takes integers only."""
+    """Flag of the rotary base, or None: Megatron-LM takes only an integer."""
     whole = isinstance(value, int | float) and float(value).is_integer()
     return [("--rotary-base", f"{value:.0f}")] if whole else None
 
 
 def _scaling(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
-    """Flags that extend rotary positions beyond the length of the first training."""
+    """Flags that scale rotary positions beyond the original training length; None if there are none."""
     if not isinstance(value, dict):
         return None
     kind = str(value.get("rope_type", value.get("type", "default")))
@@ -124,7 +124,7 @@ _SCALES = {"mscale": "--mscale", "mscale_all_dim": "--mscale-all-dim"}
 
 
 def _interleaved(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
-    """Latent attention always interleaves (`_apply_rotary_pos_emb_bshd`)."""
+    """Flag of interleaved rotary positions; latent attention always interleaves."""
     if model.latent:
         return [] if value else None
     return [("--rotary-interleaved",)] if value else []
@@ -135,7 +135,7 @@ def _score(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
 
 
 def _scaled(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
-    """Flag of the scale factor.
+    """Flag of the scale factor of router scores.
 
     Megatron-LM applies it only to scores that softmax has not normalised after top-k.
     """
@@ -146,14 +146,14 @@ def _scaled(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
 
 
 def _normalised(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
-    """Flag of unnormalised scores; Megatron-LM normalises the top-k scores unless softmax comes first."""
+    """Flag of unnormalised router scores; Megatron-LM normalises top-k scores unless softmax comes first."""
     if value is True:
         return []
     return None if fields.get("scoring_func") == "sigmoid" else [("--moe-router-pre-softmax",)]
 
 
 def _method(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    """Flags of the top-k method; expert groups are sizes of the model."""
+    """Flags of the router's top-k method; expert groups are model sizes with flags of their own."""
     bias: list[Flag] = [("--moe-router-enable-expert-bias",)]
     return {"noaux_tc": bias, "greedy": [], "group_limited_greedy": []}.get(str(value))
 

@@ -13,7 +13,7 @@ MULTIPLE = "--make-vocab-size-divisible-by"
 VOCABULARY_FLAGS = (SIZE, FILE, MERGES, KIND, MODEL, EXTRA, MULTIPLE)
 GPT2, CASED, UNCASED = 50257, 28996, 30522
 KINDS = {"gpt2bpetokenizer": GPT2, "bertwordpiececase": CASED, "bertwordpiecelowercase": UNCASED}
-"""Vocabulary sizes of tokenizer types with a single vocabulary."""
+"""Vocabulary sizes of the tokenizer types that imply one."""
 NAMED = (
     ("nemotron_2_256k", 256000), ("multimixv8.gpt4o_nc_sd.500000.128k", 131072), ("nemotron-3", 131072),
     ("nemotron-h", 131072), ("llama-3", 128256), ("llama3", 128256), ("llama-4", 202048),
@@ -22,20 +22,20 @@ NAMED = (
     ("deepseek-r1", 129280), ("kimi-k2", 163840), ("gpt-oss", 201088), ("glm-4.5", 151552),
     ("minimax-m2", 200064), ("gpt2", GPT2),
 )  # fmt: skip
-"""Vocabulary sizes by a part of the tokenizer's path or name; the first match counts.
+"""Vocabulary sizes by a substring of the tokenizer's path or name; the first match is used.
 
 They are `vocab_size` of the models' published configurations, or of the tokenizer's file.
 """
 
 
 def is_word_piece(flags: Flags) -> bool:
-    """True if the vocabulary is one of BERT, by tokenizer type or by a file with one token per line."""
+    """True if the vocabulary is BERT's, judged by tokenizer type or by a file with one token per line."""
     kind, file = (" ".join(flags.get(flag, ())).lower() for flag in (KIND, FILE))
     return kind.startswith("bertwordpiece") or (not kind and file.endswith("vocab.txt"))
 
 
 def vocabulary(flags: Flags, given: int | None = None) -> int:
-    """Vocabulary size, padded as set by a flag; `given` is used if no flag has the size.
+    """Vocabulary size, padded as a flag requires; `given` is used if no flag has the size.
 
     Raises PhazeError if flags have neither the size nor a known tokenizer name.
     """

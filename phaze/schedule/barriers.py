@@ -1,4 +1,4 @@
-"""Barriers of a component: moments at which the accelerator is idle, and the blocks between them.
+"""Barriers of a component: points in time at which the accelerator is idle, and the blocks between them.
 
 While an operator runs on all cores, nothing else runs (Section 4). The accelerator therefore passes through
 idle moments at which the finished operators form a downset. Between two such moments runs either one operator
@@ -38,7 +38,7 @@ class Blocks(NamedTuple):
     size: Ints
     """Number of operators in each block, shape (b,)."""
     usable: Ints
-    """1 if the block has no idle moment inside; other blocks only lead to longer ones, shape (b,)."""
+    """1 if the block contains no barrier; other blocks only serve to build longer ones, shape (b,)."""
     widths: Ints
     """Maximum number of concurrent operators of any, tensor, vector and fused type, shape (b, 4)."""
     offsets: Ints
@@ -78,7 +78,7 @@ def make_blocks(component: Component, limit: int) -> Blocks | None:
 
 
 def as_masks(matrix: Bools) -> Ints:
-    """Each row of a matrix as bits, shape (rows,)."""
+    """Encode each row of a boolean matrix as the bits of an integer, shape (rows,)."""
     return np.array([sum(1 << int(j) for j in np.flatnonzero(row)) for row in matrix], dtype=np.int64)
 
 
@@ -92,7 +92,7 @@ def _type_masks(component: Component) -> Ints:
 
 
 def _antichains(states: Ints, component: Component) -> Ints:
-    """Maximal operators of each downset: each antichain appears once, shape (d,)."""
+    """Maximal operators of each downset, as bits, shape (d,); every antichain appears once."""
     after = as_masks(component.order)
     bits = np.arange(len(after))
     inside = (states[:, None] >> bits & 1).astype(np.bool_)
@@ -102,7 +102,7 @@ def _antichains(states: Ints, component: Component) -> Ints:
 
 @njit
 def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
-    """Offsets, smaller set and difference of all nested pairs of downsets."""
+    """All nested pairs of downsets: offsets by larger set, index of the smaller set, difference as bits."""
     offsets = np.zeros(len(states) + 1, dtype=np.int64)
     sources, masks = [0], [np.int64(0)]
     for d in range(len(states)):
@@ -118,7 +118,7 @@ def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
 
 @njit
 def _connected(masks: Ints, apart: Ints) -> Ints:
-    """1 for each set of operators that are connected through incomparable pairs, shape (b,)."""
+    """1 for each set whose operators are connected through incomparable pairs, shape (b,)."""
     result = np.zeros(len(masks), dtype=np.int64)
     for b in range(len(masks)):
         reached = masks[b] & -masks[b]
@@ -134,13 +134,13 @@ def _connected(masks: Ints, apart: Ints) -> Ints:
 
 
 def _widths(masks: Ints, antichains: Ints, types: Ints) -> Ints:
-    """Size of the largest antichain of each set, of any type and of each type, shape (b, types)."""
+    """Size of the largest antichain in each set, over all types and of each type, shape (b, types)."""
     return np.stack([_largest(masks, _maximal(np.unique(antichains & kind))) for kind in types], axis=1)
 
 
 @njit
 def _maximal(sets: Ints) -> Ints:
-    """Sets that no other set contains; all sets are distinct."""
+    """Maximal sets: those that no other set contains; the given sets are distinct."""
     kept = np.ones(len(sets), dtype=np.bool_)
     for k in range(len(sets)):
         for other in range(len(sets)):
@@ -152,7 +152,7 @@ def _maximal(sets: Ints) -> Ints:
 
 @njit
 def _largest(masks: Ints, antichains: Ints) -> Ints:
-    """Largest intersection of each set with an antichain, shape (b,)."""
+    """Size of the largest intersection of each set with an antichain, shape (b,)."""
     widths = np.zeros(len(masks), dtype=np.int64)
     for b in range(len(masks)):
         for antichain in antichains:

@@ -46,17 +46,17 @@ class BoundEffort(NamedTuple):
     """Search effort for better bounds, as counts, so that results do not depend on the machine."""
 
     rounds: int
-    """Shortest-path computations over the barriers."""
+    """Number of shortest-path computations over the barriers."""
     nodes: int
-    """Branch-and-bound nodes of all blocks of a component."""
+    """Number of branch-and-bound nodes, over all blocks of a component."""
     moves: int
-    """Moves of the search in a wide component."""
+    """Number of moves of the search in a wide component."""
 
 
 SCREENING = BoundEffort(100, 5_000, 400)
-"""Effort for tens of thousands of architectures."""
+"""Effort for screening tens of thousands of architectures."""
 SCHEDULING = BoundEffort(10_000, 5_000_000, 30_000)
-"""Effort for the kept architectures."""
+"""Effort for scheduling the kept architectures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +65,9 @@ class ComponentTask:
 
     component: Component
     one_s: Floats
-    """ℓ, infinite for operators that must run on all cores, shape (n,)."""
+    """Latency on one core ℓ, infinite for operators that must run on all cores, shape (n,)."""
     every_s: Floats
-    """ℓ̂, shape (n,)."""
+    """Latency on all cores ℓ̂, shape (n,)."""
     num_tc: int
     """Number of tensor cores, at most one per operator that could use one."""
     num_vc: int
@@ -83,7 +83,7 @@ class Bounded:
 
     @property
     def proven(self) -> bool:
-        """True if no schedule is shorter."""
+        """True if the schedule is proven to be the shortest."""
         return self.lower_s >= self.schedule.latency_s * (1 - EQUAL)
 
 
@@ -134,7 +134,7 @@ def tasks_of(layer: ScheduledLayer) -> tuple[ComponentTask, ...]:
 
 
 def layer_of(task: ComponentTask) -> ScheduledLayer:
-    """Component as a layer of its own."""
+    """Convert a component to a layer of its own."""
     return ScheduledLayer(
         core=tuple(CORES[kind] for kind in task.component.kinds),
         latency_s=np.where(np.isinf(task.one_s), task.every_s, task.one_s),
@@ -186,7 +186,7 @@ def bound_task(task: ComponentTask, effort: BoundEffort = SCHEDULING) -> Bounded
 def _search_barriers(
     blocks: Blocks, part: ComponentArrays, effort: BoundEffort
 ) -> tuple[float, Floats, Ints]:
-    """Lower bound, start times and cores; a gap that the screening effort closes is not searched further."""
+    """Lower bound, start times and cores; only a gap that the screening effort leaves is searched further."""
     lower, feasible, path, latencies = find_path(blocks, part, SCREENING.rounds, SCREENING.nodes)
     if effort != SCREENING and lower < feasible * (1 - EQUAL):
         longer = find_path(blocks, part, effort.rounds, effort.nodes)
@@ -197,7 +197,7 @@ def _search_barriers(
 
 
 def join_schedules(layer: ScheduledLayer, parts: Sequence[tuple[Component, LayerSchedule]]) -> LayerSchedule:
-    """Schedule of a layer from those of its components, one after the other; no-ops take no time."""
+    """Concatenate the schedules of a layer's components; no-ops take no time."""
     n = len(layer.core)
     start, end, core = np.zeros(n), np.zeros(n), np.full(n, ALL_CORES)
     now = 0.0

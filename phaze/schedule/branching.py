@@ -1,4 +1,4 @@
-"""Shortest run of a block of operators on single cores, by branch and bound.
+"""Shortest schedule of a block of operators on single cores, by branch and bound.
 
 Operators are started in the order of their start times, each as soon as its predecessors have ended and a
 core of its type is free. Only counts of cores are checked: tensor and fused operators share the tensor cores,
@@ -36,15 +36,15 @@ class BarrierBlock(NamedTuple):
     """before[i, j]: i precedes j, shape (n, n)."""
     latency: Floats
     tail: Floats
-    """Longest path from the start of each operator, shape (n,)."""
+    """Length of the longest path from the start of each operator, shape (n,)."""
     uses: Bools
-    """True if an operator occupies a tensor core, a vector core, a pair, shape (n, 3)."""
+    """True if an operator occupies a tensor core, a vector core or a core pair, shape (n, 3)."""
     cores: Ints
-    """Numbers of tensor cores, vector cores and pairs."""
+    """Number of tensor cores, of vector cores and of core pairs."""
 
 
 class SeenSchedules(NamedTuple):
-    """Partial schedules searched earlier, in lists by a hash of the operators started."""
+    """Hash table of partial schedules searched earlier, by the operators that they have started."""
 
     first: Ints
     """First entry of each list, -1 if it is empty, shape (lists,)."""
@@ -55,7 +55,7 @@ class SeenSchedules(NamedTuple):
     begin: Floats
     """Start of the operator started last, shape (entries,)."""
     end: Floats
-    """Ends of the operators, shape (entries, n)."""
+    """End of each operator, shape (entries, n)."""
     size: Ints
     """Number of entries in use, shape (1,)."""
 
@@ -65,13 +65,13 @@ class Search(NamedTuple):
 
     start: Floats
     end: Floats
-    """NOT_STARTED for operators that have not started."""
+    """End of each operator; NOT_STARTED for operators that have not started."""
     chosen: Ints
     """Operators in the order of their start."""
     heads: Floats
-    """Earliest starts, shape (n + 1, n)."""
+    """Earliest start of each operator, shape (n + 1, n)."""
     open: Bools
-    """Operators to try next, shape (n + 1, n)."""
+    """True for operators to try next, shape (n + 1, n)."""
     best_start: Floats
     best: Floats
     """Shortest latency found, shape (1,)."""
@@ -82,7 +82,7 @@ class Search(NamedTuple):
 
 @njit
 def make_block(members: Ints, part: ComponentArrays) -> BarrierBlock:
-    """Block of some operators of a component; `members` are positions in topological order."""
+    """Build the block of some operators of a component; `members` are positions in topological order."""
     n = len(members)
     kinds, latency, tail = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
     before, uses = np.zeros((n, n), dtype=np.bool_), np.zeros((n, 3), dtype=np.bool_)
@@ -148,7 +148,7 @@ def run_block(
 
 @njit_inlined
 def _enter(block: BarrierBlock, search: Search, depth: int) -> float:
-    """Bound of a partial schedule. A complete schedule is stored; otherwise candidates are listed."""
+    """Bound a partial schedule; store it if complete, otherwise mark the operators that may start next."""
     previous = search.chosen[depth - 1] if depth else -1
     begin = search.start[previous] if depth else 0.0
     bound = _bound(block, search.end, begin, search.heads[depth])
@@ -172,7 +172,7 @@ def _largest(numbers: Floats) -> float:
 
 @njit
 def finds_pairs(block: BarrierBlock, start: Floats) -> bool:
-    """True if all operators find cores with these start times."""
+    """True if cores can be assigned to all operators at these start times."""
     end, cores = start + block.latency, block.cores
     return bool(assign_cores(block.kinds, start, end, cores[0], cores[1])[0])
 
@@ -194,7 +194,7 @@ def _nothing_seen(n: int, entries: int) -> SeenSchedules:
 
 @njit_inlined
 def _is_dominated(search: Search, begin: float, depth: int) -> bool:
-    """True if a schedule searched earlier has started the same operators, none of which ends later.
+    """True if a partial schedule searched earlier has started the same operators and ends none of them later.
 
     Any completion of this schedule also completes the other one. If False, this schedule is stored.
     """
@@ -222,7 +222,7 @@ def _is_dominated(search: Search, begin: float, depth: int) -> bool:
 
 @njit_inlined
 def _bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats) -> float:
-    """Lower bound on the latency of all completions; fills the earliest starts of operators not started."""
+    """Lower bound on the latency of all completions; fills `heads` for operators that have not started."""
     bound = 0.0
     for i in range(len(end)):
         if end[i] == NOT_STARTED:
@@ -266,7 +266,7 @@ def _core_free(block: BarrierBlock, end: Floats, now: float, resource: int) -> f
 
 @njit
 def _work_bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats, resource: int) -> float:
-    """Maximum over operators of earliest start + work over cores + shortest rest, for one resource.
+    """Lower bound from one resource: maximum of earliest start + work / cores + shortest remaining path.
 
     Of the operators not over by `begin`, the sets are considered that start after some moment and have at
     least some rest after them.
@@ -296,7 +296,7 @@ def _work_bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats, r
 
 @njit_inlined
 def _fill_candidates(block: BarrierBlock, end: Floats, heads: Floats, ready: Bools) -> None:
-    """Mark the operators that may start next: ready, and before a ready operator could end."""
+    """Mark the operators that may start next: ready, and able to start before any ready one could end."""
     n = len(end)
     horizon = np.inf
     for i in range(n):
@@ -312,7 +312,7 @@ def _fill_candidates(block: BarrierBlock, end: Floats, heads: Floats, ready: Boo
 
 @njit_inlined
 def _next(open_: Bools, heads: Floats, tail: Floats) -> int:
-    """Open operator that starts first, with the longest path behind it on ties; -1 for none."""
+    """Open operator with the earliest start, on ties with the longest remaining path; -1 for none."""
     best = -1
     for i in range(len(open_)):
         if open_[i] and (

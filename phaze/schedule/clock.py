@@ -23,12 +23,12 @@ from phaze.schedule.graphs import NETWORK, ComponentArrays
 from phaze.schedule.pairing import occupies
 
 ROUNDS = 200
-"""Rounds of the game; the value converges like 1 / rounds."""
+"""Number of rounds of the game; its value converges like 1 / rounds."""
 
 
 @njit
 def bound_by_weights(part: ComponentArrays) -> float:
-    """Lower bound on the latency of a component.
+    """Lower bound on the latency of a component, from weights on its operators.
 
     Network operators that may overlap with others are bounded separately: by the longest path, and by their
     total on the link.
@@ -78,7 +78,7 @@ def _add_weights(part: ComponentArrays, load: Floats, weights: Floats, share: fl
 
 @njit
 def _longest_path(part: ComponentArrays, load: Floats) -> tuple[Floats, Ints]:
-    """Longest path from each operator, and the next operator on it, -1 at its end."""
+    """Length of the longest path from each operator, and the next operator on the path, -1 at its end."""
     n = len(load)
     tail, following = np.zeros(n), np.full(n, -1)
     for i in range(n - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Schedule of a layer from those of its series components.
+"""Schedule of a layer, combined from the schedules of its series components.
 
 Every operator of one component precedes every operator of the next, so the shortest schedule of a layer is
 that of its components one after the other. A component whose bounds meet needs no program. The formulation
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 Status = Literal["optimal", "feasible", "timed_out"]
 STATUSES = ("optimal", "feasible", "timed_out")
-"""From the best to the worst."""
+"""All statuses, from the best to the worst."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -91,12 +91,12 @@ class LayerSolution:
 
     @property
     def programs(self) -> list[Solution]:
-        """Parts solved by a program, the largest first."""
+        """Parts solved by an integer program, the largest first."""
         return sorted((part for part in self.parts if part.method == "program"), key=lambda p: -p.variables)
 
 
 def solve_layer(layer: ScheduledLayer, settings: ScheduleSettings, store: Store) -> LayerSolution:
-    """Best schedule found for a layer, verified."""
+    """Find the best schedule of a layer and verify it."""
     if settings.formulation == "paper":
         tasks, parts = _solve_whole(layer, settings, store)
     else:
@@ -130,7 +130,7 @@ def _solve_whole(
 
 
 def solve_task(task: ComponentTask, settings: ScheduleSettings, store: Store) -> Solution:
-    """Best schedule of a component: from the store, by bounds that meet, or by a program."""
+    """Best schedule of a component: from the store, by bounds that meet, or by an integer program."""
     if len(task.component.operators) == 1:
         return _proven(task, bound_task(task))
     return _solved(task, settings, store, lambda: _decide(task, bound_task(task), settings))
@@ -139,7 +139,7 @@ def solve_task(task: ComponentTask, settings: ScheduleSettings, store: Store) ->
 def _solved(
     task: ComponentTask, settings: ScheduleSettings, store: Store, solve: Callable[[], Solution]
 ) -> Solution:
-    """Solution of a component from the store, or else solved now."""
+    """Look up the solution of a component in the store, or solve the component now."""
     content = store.of(
         task_content(task, settings),
         lambda: _content_of(solve()),
@@ -182,12 +182,12 @@ def _solution_of(content: dict[str, Plain]) -> Solution:
 
 
 def _lasts(solution: Solution) -> bool:
-    """True if a solution should be stored: it took a program and is reproducible."""
+    """True if a solution should be stored: it needed an integer program and is reproducible."""
     return solution.method == "program" and solution.status != "timed_out" and solution.repeatable
 
 
 def _is_sound(task: ComponentTask, solution: Solution) -> bool:
-    """True if a stored solution is valid."""
+    """True if a stored solution is valid: an executable schedule, and a bound not above its latency."""
     faults = list(find_faults(layer_of(task), solution.schedule))
     if not solution.bound_s <= solution.schedule.latency_s:
         faults.append(f"its bound {solution.bound_s} s is above its latency {solution.schedule.latency_s} s")
@@ -197,7 +197,7 @@ def _is_sound(task: ComponentTask, solution: Solution) -> bool:
 
 
 def _decide(task: ComponentTask, bounded: Bounded, settings: ScheduleSettings) -> Solution:
-    """Solution by bounds, or by a program if the bounds leave a gap or must be checked."""
+    """Solution by bounds, or by an integer program if the bounds leave a gap or must be checked."""
     if settings.programs == "open":
         return _proven(task, bounded) if bounded.proven else _verified(task, bounded, settings)
     solution = _verified(task, Bounded(0.0, bounded.schedule), settings)
@@ -218,7 +218,7 @@ def _proven(task: ComponentTask, bounded: Bounded) -> Solution:
 
 
 def _cores_bind(task: ComponentTask, bounded: Bounded) -> bool:
-    """True if a core for every operator would allow a shorter schedule (Appendix A)."""
+    """True if one core for every operator would allow a shorter schedule (Appendix A)."""
     kinds = task.component.kinds
     if len(kinds) == 1:
         return False
@@ -229,7 +229,7 @@ def _cores_bind(task: ComponentTask, bounded: Bounded) -> bool:
 
 
 def _verified(task: ComponentTask, bounded: Bounded, settings: ScheduleSettings) -> Solution:
-    """Solution by a program; an invalid schedule is replaced by the known one."""
+    """Solution by an integer program; an invalid schedule is replaced by the known one."""
     from phaze.schedule.program import solve_program  # Pyomo loads slowly, and most jobs do not need it
 
     solution = solve_program(task, bounded, settings)

@@ -65,12 +65,12 @@ class ScheduledLayer:
 
     @cached_property
     def graph(self) -> OperatorOrder:
-        """Order and components of the operators."""
+        """Partial order and series components of the operators."""
         return make_graph(self.core, self.edges)
 
     @cached_property
     def single_s(self) -> Floats:
-        """ℓ, infinite for network operators that run alone: they occupy the accelerator, shape (n,)."""
+        """Latency on one core ℓ, infinite for network operators that must run alone, shape (n,)."""
         return single_latencies(self.kinds, self.latency_s, self.overlap_communication)
 
 
@@ -79,9 +79,9 @@ class LayerSchedule:
     """Start, end and core of each operator of a layer or component."""
 
     start_s: Floats
-    """Shape (n,)."""
+    """Start of each operator, shape (n,)."""
     end_s: Floats
-    """Shape (n,)."""
+    """End of each operator, shape (n,)."""
     core: Ints
     """Core or pair, from 0; ALL_CORES for operators on all cores or without a core, shape (n,)."""
 
@@ -96,7 +96,7 @@ class Component:
     """Series component of a layer: operators connected by incomparable pairs, in topological order."""
 
     operators: tuple[int, ...]
-    """Indices in the layer."""
+    """Indices of the operators in the layer."""
     kinds: Ints = field(repr=False)
     """Codes of the core types, shape (n,)."""
     order: Bools = field(repr=False)
@@ -135,9 +135,9 @@ class ComponentArrays(NamedTuple):
     """Direct successors of operator i are followers[offsets[i]:offsets[i + 1]]."""
     followers: Ints
     one: Floats
-    """ℓ, infinite for operators that must run on all cores, shape (n,)."""
+    """Latency on one core ℓ, infinite for operators that must run on all cores, shape (n,)."""
     every: Floats
-    """ℓ̂, shape (n,)."""
+    """Latency on all cores ℓ̂, shape (n,)."""
     num_tc: int
     num_vc: int
 
@@ -146,9 +146,9 @@ class ComponentDesigns(NamedTuple):
     """Latencies and usable cores of a component on A architectures."""
 
     one: Floats
-    """ℓ, shape (A, n)."""
+    """Latency on one core ℓ, shape (A, n)."""
     every: Floats
-    """ℓ̂, shape (A, n)."""
+    """Latency on all cores ℓ̂, shape (A, n)."""
     num_tc: Ints
     """Usable tensor cores, shape (A,)."""
     num_vc: Ints
@@ -157,18 +157,18 @@ class ComponentDesigns(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OperatorOrder:
-    """Order of the operators of a layer and its series components."""
+    """Partial order of the operators of a layer, and its series components."""
 
     order: Bools
     """order[i, j]: there is a path from i to j, shape (n, n)."""
     topological: tuple[int, ...]
-    """All operators, no-ops included."""
+    """All operators in topological order, no-ops included."""
     components: tuple[Component, ...]
-    """Series components, no-ops left out, first to last."""
+    """Series components, first to last, without no-ops."""
 
 
 def single_latencies(kinds: Ints, latency_s: Floats, overlap_communication: bool) -> Floats:
-    """ℓ of operators that may share the accelerator, inf for the others, shape (..., n)."""
+    """Latencies on one core ℓ; inf for network operators that must run alone, shape (..., n)."""
     alone = (kinds == NETWORK) & (not overlap_communication)
     return np.where(alone, np.inf, latency_s)
 

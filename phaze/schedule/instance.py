@@ -12,23 +12,23 @@ from phaze.schedule.bounds import Bounded, ComponentTask, overlaps
 from phaze.schedule.graphs import FUSED, NETWORK, TENSOR, VECTOR, Component
 
 SCALE = 100.0
-"""Feasible latency in the units of the program, because solver tolerances are absolute."""
+"""Value to which the feasible latency is scaled, because solver tolerances are absolute."""
 ROUNDING = 1e-9
-"""Relative tolerance at proven bounds for rounding of sums."""
+"""Relative tolerance for rounding errors of sums at proven bounds."""
 SMALLEST = 1e-6
-"""Share of the latency below which the remaining time counts as rounding."""
+"""Share of the latency below which the remaining time counts as a rounding error."""
 TYPES = ("tensor", "vector")
-"""Core types that may need an assignment."""
+"""Core types for which operators may have to be assigned to cores."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProgramData(Component):
-    """A component in units in which its feasible latency is SCALE."""
+    """A component, scaled so that its feasible latency is SCALE."""
 
     one: Floats
-    """ℓ; for operators that must run on all cores ℓ̂, so that it is finite."""
+    """Latency on one core ℓ; ℓ̂, which is finite, for operators that must run on all cores."""
     every: Floats
-    """ℓ̂."""
+    """Latency on all cores ℓ̂."""
     must: Bools
     """True for operators that must run on all cores, because they occupy the link."""
     num_tc: int
@@ -40,7 +40,7 @@ class ProgramData(Component):
     overlapping: bool
     """True if network operators may overlap with others."""
     unit_s: float
-    """Seconds per unit."""
+    """Duration of one time unit, in seconds."""
     assigned: frozenset[str] = frozenset()
     """Core types with assignment variables."""
 
@@ -100,7 +100,7 @@ class ProgramData(Component):
 
 
 def make_instance(task: ComponentTask, bounded: Bounded) -> ProgramData:
-    """Instance of a component between its bounds."""
+    """Build the input of an integer program from a component and its bounds."""
     feasible_s = bounded.schedule.latency_s
     unit_s = feasible_s / SCALE if feasible_s > 0 else 1.0
     must = np.isinf(task.one_s)
@@ -121,7 +121,7 @@ def make_instance(task: ComponentTask, bounded: Bounded) -> ProgramData:
 
 
 def paths_around(order: Bools, latency: Floats) -> tuple[Floats, Floats]:
-    """Longest paths before and after each operator, without the operator itself, shape (n,)."""
+    """Length of the longest path before and after each operator, without the operator itself, shape (n,)."""
     head, tail = np.zeros(len(latency)), np.zeros(len(latency))
     for j in range(len(latency)):
         before = order[:, j]

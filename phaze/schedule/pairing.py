@@ -15,12 +15,12 @@ from phaze.schedule.graphs import FUSED, TENSOR, VECTOR
 
 UNASSIGNED = -2
 PATIENCE = 20000
-"""Cores tried before the search gives up; real layers need no second try."""
+"""Number of cores tried before the search gives up; real layers need no second try."""
 
 
 @njit
 def occupies(kind: int, resource: int) -> bool:
-    """True if an operator occupies a tensor core (0), a vector core (1), a pair (2)."""
+    """True if an operator occupies a tensor core (0), a vector core (1) or a core pair (2)."""
     if resource == 0:
         return kind in (TENSOR, FUSED)
     if resource == 1:
@@ -30,7 +30,7 @@ def occupies(kind: int, resource: int) -> bool:
 
 @njit
 def sort_stably(keys: Floats) -> Ints:
-    """Positions of a few keys in ascending order; stable."""
+    """Positions of a few keys in ascending order of the keys; stable."""
     positions = np.arange(len(keys))
     for i in range(1, len(keys)):
         k = i
@@ -43,7 +43,7 @@ def sort_stably(keys: Floats) -> Ints:
 
 @njit
 def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: int) -> tuple[bool, Ints]:
-    """Assign cores to operators on single cores: True if all found one, and the cores from 0, shape (n,).
+    """Assign cores to operators on single cores; True if all found one, and core numbers from 0, shape (n,).
 
     Operators take cores in the order of their start, those without duration first. If one finds no core, the
     previous one tries another.

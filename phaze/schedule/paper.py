@@ -1,4 +1,4 @@
-"""Integer program of Section 4 as printed in Figure 3, with all its constraints: the formulation `paper`.
+"""Integer program of Section 4 as published in Figure 3, with all its constraints: formulation `paper`.
 
 Variables: start t_i, latency p_i, makespan T; wide y_i, one if operator i runs on all cores; before x_ij, one
 if i ends before j begins; on_tensor_core z^tc_ic and on_vector_core z^vc_ic. The z variables and their
@@ -35,7 +35,7 @@ from phaze.schedule.instance import ProgramData
 
 
 def formulate_paper(data: ProgramData) -> pyo.ConcreteModel:
-    """Program of Figure 3 for an instance, with z variables for the assigned core types."""
+    """Build the integer program of Figure 3, with z variables for the assigned core types."""
     m = pyo.ConcreteModel()
     m.data = data
     m.operators = pyo.Set(initialize=data.positions)
@@ -159,19 +159,19 @@ def rivals_in_order_do_not_overlap(m: pyo.ConcreteModel, i: int, j: int) -> pyo.
 
 
 def nothing_runs_beside_all_cores(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
-    """(9) An operator on all cores and an incomparable one run one after the other."""
+    """(9) An operator that uses all cores never overlaps with an incomparable operator."""
     if not m.data.excludes(i, j):
         return pyo.Constraint.Skip
     return m.before[i, j] + m.before[j, i] >= m.wide[i]
 
 
 def network_holds_accelerator(m: pyo.ConcreteModel, i: int) -> pyo.Expression:
-    """(Section 7) A network operator overlaps nothing, like an operator on all cores."""
+    """(Section 7) A network operator never overlaps with others, like an operator on all cores."""
     return m.wide[i] == 1 if m.data.must[i] else pyo.Constraint.Skip
 
 
 def link_carries_one_at_a_time(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
-    """Two network operators run one after the other, even if they may overlap with computation."""
+    """Two network operators never overlap, even if they may overlap with computation."""
     return m.before[i, j] + m.before[j, i] >= 1
 
 
@@ -201,10 +201,10 @@ def fused_operators_use_one_pair(m: pyo.ConcreteModel, i: int, c: int) -> pyo.Ex
 
 
 def tensor_core_runs_one_at_a_time(m: pyo.ConcreteModel, i: int, j: int, c: int) -> pyo.Expression:
-    """(15) Two incomparable operators on one tensor core run one after the other."""
+    """(15) Two incomparable operators on one tensor core never overlap."""
     return m.before[i, j] + m.before[j, i] >= m.on_tensor_core[i, c] + m.on_tensor_core[j, c] - 1
 
 
 def vector_core_runs_one_at_a_time(m: pyo.ConcreteModel, i: int, j: int, c: int) -> pyo.Expression:
-    """(16) Two incomparable operators on one vector core run one after the other."""
+    """(16) Two incomparable operators on one vector core never overlap."""
     return m.before[i, j] + m.before[j, i] >= m.on_vector_core[i, c] + m.on_vector_core[j, c] - 1

@@ -25,7 +25,7 @@ from phaze.schedule.pairing import assign_cores, occupies, sort_stably
 from phaze.schedule.sequences import follow_sequence
 
 FIRST_NODES, GROWTH = 250, 8
-"""Branch-and-bound nodes of a block's first run, and the growth factor of repeated runs."""
+"""Node limit of a block's first branch-and-bound search, and its growth factor for later searches."""
 
 
 class BarrierSteps(NamedTuple):
@@ -40,9 +40,9 @@ class BarrierSteps(NamedTuple):
     length: Floats
     """Length of the shortest path from the empty set to each downset, shape (d,)."""
     last: Ints
-    """Last step on that path, shape (d,)."""
+    """Last step on the shortest path to each downset, shape (d,)."""
     spent: Floats
-    """Length of that step when the path was found, shape (d,)."""
+    """Length of that last step when the path was found, shape (d,)."""
 
 
 class Values(NamedTuple):
@@ -50,16 +50,16 @@ class Values(NamedTuple):
 
     lower: Floats
     upper: Floats
-    """Infinite until a run is found."""
+    """Upper bound, infinite until a feasible schedule is found."""
     nodes: Ints
-    """Node limit of the block's run, 0 if it was not run, -1 if more nodes do not help."""
+    """Node limit of the search of the block, 0 before any search, -1 if more nodes do not help."""
 
 
 @njit
 def bound_all(
     blocks: Blocks, arrays: OrderArrays, designs: ComponentDesigns, rounds: int, nodes: int
 ) -> tuple[Floats, Floats]:
-    """Lower bounds and feasible latencies of all architectures, shape (A,)."""
+    """Lower bounds and feasible latencies of a component on all architectures, shape (A,)."""
     kinds, order, offsets, followers = arrays
     one, every, num_tc, num_vc = designs
     lower, feasible = np.zeros(len(one)), np.zeros(len(one))
@@ -119,7 +119,7 @@ def _first_values(blocks: Blocks, part: ComponentArrays) -> Values:
 
 @njit
 def _useful_steps(blocks: Blocks, lower: Floats) -> BarrierSteps:
-    """Steps whose blocks may be worth running, from the first to the last downset."""
+    """Steps whose blocks can be on a shortest path, from the first to the last downset."""
     sets, useful, size = len(blocks.offsets) - 1, lower < np.inf, 0
     for b in blocks.steps:
         size += useful[b]
@@ -136,7 +136,7 @@ def _useful_steps(blocks: Blocks, lower: Floats) -> BarrierSteps:
 
 @njit_inlined
 def _one_by_one(part: ComponentArrays) -> tuple[float, Ints, Floats]:
-    """Path on which operators run one after the other."""
+    """Path on which the operators run one at a time: its latency, blocks as bits, and their latencies."""
     n = len(part.kinds)
     best, latencies = np.zeros(n, dtype=np.int64), np.zeros(n)
     for i in range(n):
@@ -155,7 +155,7 @@ def _run_path(
     left: Ints,
     slack: float,
 ) -> tuple[bool, float]:
-    """Run the blocks of a path not yet run with `limit` nodes; True if nothing changed, and the latency.
+    """Search a path's blocks not yet searched with `limit` nodes; True if nothing changed, and the latency.
 
     Only runs that lengthen the path by less than `slack` matter. The value of a block becomes its lower
     bound, or without a limit its feasible latency.
@@ -175,7 +175,7 @@ def _run_path(
 def _run_block(
     blocks: Blocks, b: int, part: ComponentArrays, values: Values, limit: int, left: Ints, slack: float
 ) -> None:
-    """Run a block with `limit` nodes, or a few without a limit."""
+    """Search a block with `limit` nodes, or with a few if there is no limit."""
     nodes = min(limit, left[0]) if limit else FIRST_NODES
     members = members_of(blocks.masks[b])
     lower, upper, _, used = run_members(members, part, values.lower[b] + slack, nodes)
@@ -240,7 +240,7 @@ def _pair_block(block: BarrierBlock, start: Floats) -> float:
 
 @njit
 def bound_blocks(blocks: Blocks, part: ComponentArrays) -> Floats:
-    """Lower bounds of all blocks from paths and work; infinite if all cores are at least as fast."""
+    """Lower bounds on all blocks from paths and work; inf if operators one at a time are as fast."""
     n = len(part.kinds)
     value = np.full(len(blocks.masks), np.inf)
     head, path, serial = np.zeros(n), np.zeros(n + 1), np.zeros(n + 1)

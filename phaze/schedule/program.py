@@ -62,12 +62,12 @@ from phaze.spec.settings import ScheduleSettings
 log = logging.getLogger(__name__)
 
 DRIFT = 1e-6
-"""Largest relative excess of the schedule derived from a solution over the latency that the solution claims.
+"""Largest relative excess of a derived schedule's latency over the latency that the solution claims.
 """
 
 
 def solve_program(task: ComponentTask, bounded: Bounded, settings: ScheduleSettings) -> Solution:
-    """Best schedule of a component from a program, or else the known one, with the bound."""
+    """Best schedule of a component from an integer program, or else the known one, with the bound."""
     data = make_instance(task, bounded)
     if settings.formulation == "sparse":
         data = data.on_clock()
@@ -88,7 +88,7 @@ def solve_program(task: ComponentTask, bounded: Bounded, settings: ScheduleSetti
 
 
 def _learn(best: Solution, result: Solve, schedule: LayerSchedule | None, data: ProgramData) -> Solution:
-    """Best solution after a solve, with the schedule of its solution if all operators found cores."""
+    """Update the best solution after a solve, with its schedule if all operators found cores."""
     found = best.schedule
     if schedule is not None and schedule.latency_s < found.latency_s * (1 - EQUAL):
         found = schedule
@@ -144,7 +144,7 @@ def schedule_point(data: ProgramData, model: pyo.ConcreteModel, task: ComponentT
 
 
 def _relation(data: ProgramData, model: pyo.ConcreteModel, wide: Bools, begin: list[float]) -> Bools:
-    """Order of the operators: the order of the graph, plus the choices between rivals.
+    """Order of the operators: the order of the graph, plus the solver's choices for incomparable pairs.
 
     Operators on all cores may be in any order: they take no time on the clock.
     """
@@ -200,7 +200,7 @@ def overloaded_types(data: ProgramData, schedule: LayerSchedule) -> frozenset[st
 
 
 def formulate_sparse(data: ProgramData) -> pyo.ConcreteModel:
-    """Reduced program of an instance, with z variables for the assigned core types."""
+    """Build the reduced integer program, with z variables for the assigned core types."""
     m = pyo.ConcreteModel()
     m.data = data
     m.operators = pyo.Set(initialize=data.positions)
@@ -265,7 +265,7 @@ def _fix_choices(m: pyo.ConcreteModel) -> None:
 
 
 def allowed_places(data: ProgramData) -> set[tuple[str, int, int]]:
-    """Allowed (type, operator, core) without symmetric equivalents.
+    """Allowed triples (core type, operator, core), without symmetric equivalents.
 
     Core pairs are interchangeable, and so are cores without a partner. With cores numbered in the order of
     their first operator, the r-th operator finds its core among the first r. Without fused operators no core
@@ -285,7 +285,7 @@ def allowed_places(data: ProgramData) -> set[tuple[str, int, int]]:
 
 
 def longest_clock(data: ProgramData) -> float:
-    """H, an upper bound on U of all schedules of interest."""
+    """H, an upper bound on the clock time U of all schedules of interest."""
     return data.feasible * (1 + ROUNDING) - data.stopped
 
 
@@ -328,7 +328,7 @@ def operator_has_core(m: pyo.ConcreteModel, core: str, i: int) -> pyo.Expression
 
 
 def core_runs_one_at_a_time(m: pyo.ConcreteModel, core: str, i: int, j: int, c: int) -> pyo.Expression:
-    """(15), (16) Two incomparable operators on one core run one after the other."""
+    """(15), (16) Two incomparable operators on one core never overlap."""
     return m.before[i, j] + m.before[j, i] >= m.on_core[core, i, c] + m.on_core[core, j, c] - 1
 
 

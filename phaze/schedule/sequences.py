@@ -35,19 +35,19 @@ from phaze.schedule.pairing import sort_stably
 
 
 class SequenceState(NamedTuple):
-    """Ends of the current work of cores, operators and links while a sequence is followed."""
+    """State while a sequence is followed: when cores, kinds of operators and predecessors finish."""
 
     cores: Floats
-    """Ends on tensor cores (row 0) and vector cores (row 1)."""
+    """End of the current work on each tensor core (row 0) and vector core (row 1)."""
     ends: Floats
-    """Latest ends of compute operators, those on all cores, network operators, exclusive ones, (4,)."""
+    """Latest end of compute operators, those on all cores, network operators and exclusive ones, (4,)."""
     ready: Floats
-    """Ends of the predecessors of each operator, shape (n,)."""
+    """Latest end of the predecessors of each operator, shape (n,)."""
 
 
 @njit
 def follow_sequence(part: ComponentArrays, sequence: Ints, wide: Bools, start: Floats, core: Ints) -> float:
-    """Latency of a sequence that respects the order; fills `start` and `core`, shape (n,)."""
+    """Latency of the schedule that follows a sequence; fills `start` and `core`, shape (n,)."""
     n = len(sequence)
     state = SequenceState(np.zeros((2, max(part.num_tc, part.num_vc))), np.zeros(4), np.zeros(n))
     now = 0.0
@@ -96,7 +96,7 @@ def _choose_core(part: ComponentArrays, cores: Floats, kind: int, now: float) ->
 
 @njit
 def _occupy(part: ComponentArrays, state: SequenceState, i: int, core: int, end: float) -> None:
-    """Update the ends of the resources of an operator, and the ready times of its successors."""
+    """Update when the resources of an operator become free, and when its successors are ready."""
     network = part.kinds[i] == NETWORK
     k = 2 if network else 0
     state.ends[k] = max(state.ends[k], end)
@@ -112,7 +112,7 @@ def _occupy(part: ComponentArrays, state: SequenceState, i: int, core: int, end:
 
 @njit
 def sequence_by_tail(part: ComponentArrays, duration: Floats) -> Ints:
-    """Operators by descending length of the longest path from their start, then topologically."""
+    """Operators sorted by descending length of the longest path from their start, then topologically."""
     n = len(duration)
     tail = np.zeros(n)
     for i in range(n - 1, -1, -1):
@@ -128,12 +128,12 @@ Randoms = npt.NDArray[np.uint64]
 HOT, COLD = 0.1, 0.001
 """First and last temperature, relative to the latency."""
 STARTS = 5
-"""Number of initial thresholds of the gain from all cores."""
+"""Number of initial states, each with its own threshold for running operators on all cores."""
 
 
 @njit
 def bound_wide_all(arrays: OrderArrays, designs: ComponentDesigns, moves: int) -> tuple[Floats, Floats]:
-    """Lower bounds and feasible latencies of all architectures, shape (A,)."""
+    """Lower bounds and feasible latencies of a wide component on all architectures, shape (A,)."""
     kinds, order, offsets, followers = arrays
     one, every, num_tc, num_vc = designs
     lower, feasible = np.zeros(len(one)), np.zeros(len(one))
@@ -168,7 +168,7 @@ def search_sequences(part: ComponentArrays, moves: int) -> tuple[float, Floats, 
 
 @njit
 def _first_state(part: ComponentArrays, start: Floats, core: Ints) -> tuple[Ints, Bools]:
-    """Best of several initial states, with operators on all cores if they gain more than a threshold."""
+    """Best of several initial states; operators run on all cores if that gains more than a threshold."""
     n = len(part.kinds)
     gain, duration, wide = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.bool_)
     for i in range(n):
@@ -189,7 +189,7 @@ def _first_state(part: ComponentArrays, start: Floats, core: Ints) -> tuple[Ints
 
 @njit
 def _propose(part: ComponentArrays, sequence: Ints, wide: Bools, random: Randoms) -> tuple[int, int, int]:
-    """Change the cores of operator i, or move the operator at place p to q; -1 marks unused values."""
+    """Propose a move: new cores for operator i, or the operator at place p goes to q; -1: unused."""
     n = len(sequence)
     p = int(_draw(random) * n)
     i = sequence[p]

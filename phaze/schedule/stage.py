@@ -1,4 +1,4 @@
-"""Scheduling stage: tables solves and schedules from operators, estimates and kept architectures."""
+"""Scheduling stage: tables `solves` and `schedules` from operators, estimates and kept architectures."""
 
 import logging
 from collections import Counter
@@ -20,9 +20,9 @@ from phaze.spec.settings import ScheduleSettings
 from phaze.tables.columns import ENERGIES, POINT
 
 PASS = ["layer", "direction"]
-"""Columns that identify a graph of operators."""
+"""Columns that identify the operator graph of one pass of a layer."""
 KEY = [*POINT, "architecture", *PASS]
-"""Columns that identify a layer on an architecture."""
+"""Columns that identify one pass of a layer on an architecture."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def read_cases(
 
 
 def _edges(links: pd.DataFrame | None, numbers: Ints) -> Edges:
-    """Edges between positions of operators."""
+    """Edges as pairs of positions; `numbers` are the operators' numbers by position."""
     if links is None:
         return ()
     place = {number: position for position, number in enumerate(numbers)}
@@ -79,7 +79,7 @@ def schedule_layers(
     settings: ScheduleSettings,
     store: Store,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables solves and schedules of each pass of each layer on the kept architectures.
+    """Tables `solves` and `schedules` for each pass of each layer on the kept architectures.
 
     Only the columns architecture and kept of `screens` are read. Equal components are solved once.
     """
@@ -141,7 +141,7 @@ def _solve_row(case: Case, solution: LayerSolution, formulation: str) -> dict[st
 
 
 def _schedule_frame(cases: list[Case], solutions: list[LayerSolution]) -> pd.DataFrame:
-    """Table `schedules`."""
+    """Build table `schedules`."""
     keys = pd.DataFrame([case.key for case in cases], columns=KEY)
     frame = keys.loc[np.repeat(np.arange(len(cases)), [len(case.operators) for case in cases])]
     return frame.reset_index(drop=True).assign(
@@ -160,7 +160,7 @@ _ON_ALL = {
     "hbm_bytes": "hbm_all_bytes",
     "reduced_bytes": "reduced_bytes",
 }
-"""Columns summed over a schedule: column of an operator on one core, and on all cores."""
+"""Columns summed over a schedule: the estimate on one core, mapped to the estimate on all cores."""
 
 
 def schedule_takes(
@@ -181,7 +181,7 @@ def schedule_takes(
 
 
 def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
-    """Work of each scheduled operator, -1 for a no-op."""
+    """Index of each scheduled operator's work in the estimates, -1 for a no-op."""
     keys = [*PASS, "operator"]
     both = pd.concat([operators[keys], schedules[keys]], ignore_index=True)
     number = both.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
@@ -200,7 +200,7 @@ def _rows_of(estimates: pd.DataFrame) -> Ints:
 
 
 def _designs(scheduled: pd.DataFrame, architectures: pd.DataFrame) -> Ints:
-    """Core design that each scheduled operator runs on."""
+    """Number of the core design that each scheduled operator runs on."""
     row = pd.Index(architectures["architecture"]).get_indexer(pd.Index(scheduled["architecture"]))
     return np.select(
         [(scheduled["resource"] == core).to_numpy() for core in _DESIGN],

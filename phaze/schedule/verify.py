@@ -53,7 +53,7 @@ def find_faults(layer: ScheduledLayer, schedule: LayerSchedule) -> tuple[str, ..
 
 
 def _core_faults(layer: ScheduledLayer, runs: list[TimedOperator]) -> Iterator[str]:
-    """Yield operators on cores that do not exist."""
+    """Yield a message for each operator on a core that does not exist."""
     cores = {
         "tensor": layer.num_tc,
         "vector": layer.num_vc,
@@ -67,7 +67,7 @@ def _core_faults(layer: ScheduledLayer, runs: list[TimedOperator]) -> Iterator[s
 
 
 def _time_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) -> Iterator[str]:
-    """Yield operators that begin before time 0 or whose time differs from the estimate."""
+    """Yield a message for each operator that begins before time 0 or whose time differs from the estimate."""
     estimates = zip(layer.latency_s.tolist(), layer.latency_all_s.tolist(), strict=True)
     for i, (run, (one, every)) in enumerate(zip(runs, estimates, strict=True)):
         latency = 0.0 if run.kind == "none" else every if run.core == ALL_CORES else one
@@ -78,14 +78,14 @@ def _time_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) 
 
 
 def _order_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) -> Iterator[str]:
-    """Yield edges whose reader begins before the writer ends."""
+    """Yield a message for each edge whose reader begins before its writer ends."""
     for i, j in layer.edges:
         if not runs[i].end <= runs[j].start + room:
             yield f"operator {j} begins at {runs[j].start} s, before operator {i} ends"
 
 
 def _overlap_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) -> Iterator[str]:
-    """Yield pairs of operators that run concurrently but may not."""
+    """Yield a message for each pair of operators that run concurrently but may not."""
     working = [(i, run) for i, run in enumerate(runs) if run.kind != "none"]
     for (i, a), (j, b) in combinations(working, 2):
         if a.end <= b.start + room or b.end <= a.start + room:

@@ -1,1 +1,1 @@
-"""Search for the best accelerator: bounds on every architecture, the exact front, search strategies."""
+"""Search for the best accelerator: bounds on every architecture, exact Pareto front, search strategies."""

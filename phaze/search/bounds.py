@@ -149,7 +149,7 @@ def least_of(
     layers: Mapping[tuple[str, str], Bounds],
     energies: Mapping[tuple[str, str], Floats],
 ) -> Least:
-    """Lower bounds of layers in the order of their names; a layer without energy takes none."""
+    """Lower bounds on time and energy of layers, in the order of `names`; missing energies are 0."""
     none = np.zeros_like(next(iter(layers.values())).lower_s)
     return Least(
         *(np.stack([layers[n, d].lower_s for n in names], axis=1) for d in DIRECTIONS),
@@ -166,7 +166,7 @@ def bound_energies(
     batch: Batch,
     rates: Rates,
 ) -> Floats:
-    """Lower bound (settings, A) on the joules per sample of the best placement; inf where none fits."""
+    """Lower bound (settings, A) on energy in joules per sample of the best placement; inf if none fits."""
     watts = rates.leakage_w_per_um2 * area_um2
     known: dict[tuple[bytes, ...], Floats] = {}
     found = []

@@ -46,7 +46,7 @@ def common_candidates(
     tolerance: float,
     area_limit_um2: float = np.inf,
 ) -> pd.DataFrame:
-    """(Architecture, hbm_gib) of every possible best common architecture, with bounds on its mean.
+    """Candidates (architecture, hbm_gib) for the best common architecture, with bounds on their mean.
 
     `screens` are tables of any models, TMP widths, microbatches and shards, read one at a time; `weights`
     names the models. Columns lower and upper bound the mean of samples/s. Named architectures beyond the area
@@ -66,7 +66,7 @@ def common_candidates(
 
 
 def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
-    """True for rows of one HBM size that no searched architecture excludes."""
+    """Mask of the rows of one HBM size that no searched architecture excludes."""
     named, names = bounds["named"].to_numpy(np.bool_), name_ranks(bounds["architecture"])
     area = bounds["area_um2"].to_numpy(np.float64)
     fast, slow = _cost(bounds["upper"]), _cost(bounds["lower"])
@@ -82,7 +82,7 @@ def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
 
 
 def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Minimum lower and feasible times: rows (architecture, hbm_gib), one column per model."""
+    """Minimum lower and feasible times per batch: rows (architecture, hbm_gib), one column per model."""
     seen: list[_Seen] = []
     for screen in screens:
         known = next((one for one in reversed(seen) if one.is_about(screen)), None)
@@ -112,7 +112,7 @@ class _Seen:
 
     @classmethod
     def of(cls, screen: pd.DataFrame) -> _Seen:
-        """Start with infinite times for screens with the rows of this one."""
+        """Start with infinite times for all screening tables that have the rows of this one."""
         keys = screen[["model", *AT]]
         codes = np.stack([pd.factorize(keys[name])[0] for name in keys])
         starts = np.flatnonzero(np.diff(codes, axis=1, prepend=-1).any(axis=0))
@@ -120,7 +120,7 @@ class _Seen:
         return cls(keys, starts, nothing, nothing)
 
     def is_about(self, screen: pd.DataFrame) -> bool:
-        """True if a screen has the same rows."""
+        """True if a screening table has the same rows."""
         return all(self.keys[name].equals(screen[name]) for name in self.keys)
 
     def add(self, screen: pd.DataFrame) -> None:
@@ -191,7 +191,7 @@ def choose_common(
 
 
 def _marked(ranked: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """Rows from best to worst with the marks of `choose_common`."""
+    """Sort rows from best to worst and add the mark columns of `choose_common`."""
     area, name = ranked["area_um2"].to_numpy(), name_ranks(ranked["architecture"])
     ranked = ranked.iloc[order(_cost(ranked["mean"]), area, name)].reset_index(drop=True)
     ranked = ranked.assign(best_of_hbm=~ranked.duplicated("hbm_gib"), smallest_of_hbm=False, chosen=False)

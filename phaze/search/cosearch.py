@@ -47,7 +47,7 @@ ABOUT = [name for name in tables.Architectures.columns if not name.endswith("_de
 
 @dataclass(frozen=True)
 class Subject:
-    """Model as trained: its operators in every layout to consider."""
+    """Model to train, with its operators in every layout to consider."""
 
     points: tuple[Workload, ...]
     """Workloads of the model, one per layout."""
@@ -71,11 +71,11 @@ class Subject:
 
     @property
     def layers(self) -> pd.DataFrame:
-        """Table `layers` of all points."""
+        """Table `layers` of all layouts."""
         return pd.concat([point.tables["layers"] for point in self.points], ignore_index=True)
 
     def content_at(self, point: Workload) -> str:
-        """Digest of the model at one of its points."""
+        """Digest of the model's content in one layout."""
         return self._contents[id(point)]
 
 
@@ -87,11 +87,11 @@ class EvaluationSettings(Noun):
     training: Training
     """Training settings."""
     technology: Technology
-    """Areas, energies and cycles."""
+    """Technology: areas, energies and cycles."""
     estimate: EstimateSettings = EstimateSettings()
-    """Settings of estimate."""
+    """Settings of the estimation stage."""
     schedule: ScheduleSettings = ScheduleSettings()
-    """Settings of schedule."""
+    """Settings of the scheduling stage."""
 
 
 class Terms(EvaluationSettings):
@@ -101,7 +101,7 @@ class Terms(EvaluationSettings):
 
     bytes_per_element: int = 2
     solutions: Path | None = None
-    """Folder of shared verified solutions, or None."""
+    """Folder in which jobs share verified solutions, or None."""
     evaluations: Store = Field(default_factory=Store)
     """Cache of evaluations."""
 
@@ -127,7 +127,7 @@ class Terms(EvaluationSettings):
 
 
 class Problem(EvaluationSettings):
-    """Inputs by value of a job that evaluates architectures itself."""
+    """Inputs of a job that evaluates architectures itself, as values instead of files."""
 
     sequence: int
     """Tokens per sample."""
@@ -136,15 +136,15 @@ class Problem(EvaluationSettings):
     expert: Triple | None
     """Reference placement evaluated on named architectures in addition to the best one."""
     extract: ExtractSettings
-    """Settings of extract."""
+    """Settings of the extraction stage."""
 
     @classmethod
     def of(cls, params: Mapping[str, object]) -> Problem:
-        """Problem given by the params of a job, one for each field."""
+        """Build the problem from the params of a job, one for each field."""
         return cls.parse({name: params[name] for name in cls.model_fields}, "study")
 
     def terms(self, solutions: str, evaluations: Store | None = None) -> Terms:
-        """Inputs of evaluations other than the model and architectures, with a cache of known ones."""
+        """Inputs of evaluations other than model and architectures, with a cache of earlier evaluations."""
         return Terms(
             **{name: getattr(self, name) for name in EvaluationSettings.model_fields},
             bytes_per_element=self.extract.bytes_per_element,
@@ -181,7 +181,7 @@ def _read_point(paths: Sequence[str], graph: pd.DataFrame) -> Workload:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Tables of all stages for all points of a model."""
+    """Tables of all stages of the workflow, for all layouts of a model."""
 
     architectures: pd.DataFrame
     estimates: pd.DataFrame
@@ -209,7 +209,7 @@ def extract_subject(
 
 
 def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> Evaluation:
-    """Schedules and best placements of a model on the given architectures, for all points.
+    """Schedules and best placements of a model on the given architectures, for all layouts.
 
     `architectures` are rows of table `architectures`, of any shards; their designs are numbered anew.
     """
@@ -222,7 +222,7 @@ def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms:
 
 
 def evaluate_point(subject: Subject, point: Workload, chips: pd.DataFrame, terms: Terms) -> Evaluation:
-    """Schedules and best placements at one point, on architectures with their own design ids."""
+    """Schedules and best placements in one layout, on architectures with their own design ids."""
     estimates = estimate_point(point, chips, terms)
     kept = chips[["architecture"]].assign(kept=True)
     solves, schedules = schedule_point(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
@@ -235,7 +235,7 @@ def evaluate_point(subject: Subject, point: Workload, chips: pd.DataFrame, terms
 def look_up_architectures(
     subject: Subject, architectures: pd.DataFrame, terms: Terms, names: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
-    """Tables of `Evaluation` by name, for all points. Cached evaluations are reused."""
+    """Tables of `Evaluation` by name, for all layouts. Cached evaluations are reused."""
     chips = architectures.drop_duplicates("architecture")
     found = [look_up_point(subject, point, chips, terms, names) for point in subject.points]
     return {name: pd.concat([one[name] for one in found], ignore_index=True) for name in names}
@@ -279,7 +279,7 @@ def _table(name: str, rows: list[Plain]) -> pd.DataFrame:
 
 
 def _content_of(subject: Subject, point: Workload, terms: Terms) -> list[Plain]:
-    """Inputs of an evaluation at a point other than architectures and code, as a cache key."""
+    """Cache key of an evaluation: all inputs other than architectures and code."""
     return [
         *(getattr(terms, name).model_dump(mode="json") for name in EvaluationSettings.model_fields),
         subject.content_at(point),
@@ -291,7 +291,7 @@ def _content_of(subject: Subject, point: Workload, terms: Terms) -> list[Plain]:
 
 
 def estimate_point(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    """Table `estimates` of the operators at one point."""
+    """Table `estimates` of the operators in one layout."""
     parts = point.tables["parts"]
     return estimate_operators(parts, chips, terms.hardware, terms.technology, terms.estimate)
 
@@ -299,7 +299,7 @@ def estimate_point(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.Dat
 def schedule_point(
     point: Workload, estimates: pd.DataFrame, chips: pd.DataFrame, terms: Terms, which: Bools
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables solves and schedules of the selected architectures."""
+    """Tables `solves` and `schedules` of the selected architectures."""
     kept = chips[["architecture"]].assign(kept=which)
     return schedule_layers(
         point.tables["operators"],
@@ -313,7 +313,7 @@ def schedule_point(
 
 
 def best_placement(placements: pd.DataFrame) -> pd.Series:
-    """Row of the best placement: least time, then smallest HBM, recompute, layout and architecture.
+    """Row of the best placement: least time, then smallest HBM, then by recompute, layout and architecture.
 
     If nothing is placed, the result is the row that needs least memory, whose status gives the reason.
     """
@@ -329,7 +329,7 @@ def vary_cluster(
     terms: Terms,
     variations: Mapping[str, Mapping[str, float]],
 ) -> pd.DataFrame:
-    """Table `sensitivities`: the architectures placed again with other values of the scenario's keys.
+    """Table `sensitivities`: placements of the architectures with changed values of the scenario's keys.
 
     `variations` maps a name to the changed keys, as {"hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12}}.
     """

@@ -37,7 +37,7 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class Least:
-    """Lower bounds of every kind of layer, arrays (A, kinds); energies are per tensor-parallel rank."""
+    """Lower bounds on every kind of layer, arrays (A, kinds); energies are per tensor-parallel rank."""
 
     forward_s: Floats
     backward_s: Floats
@@ -46,25 +46,25 @@ class Least:
 
 
 class _Frame(NamedTuple):
-    """Inputs that do not depend on the architecture."""
+    """Inputs of the bound that do not depend on the architecture."""
 
     counts: Ints
-    """Layers of every run."""
+    """Number of layers of every run."""
     movable: Ints
-    """Layers of every run in the longest possible last stage."""
+    """Number of layers of every run that are in the longest possible last stage."""
     devices: Ints
-    """Devices of a pipeline by number of stages (s,); 0 if infeasible."""
+    """Number of devices of a pipeline, by number of stages (s,); 0 if infeasible."""
     microbatches: Ints
-    """ceil(B / d), falling."""
+    """Microbatches per pipeline, ceil(B / d), descending."""
     rising: Ints
-    """The same negated, rising for a binary search."""
+    """`microbatches` negated: ascending, for a binary search."""
     pipelines: Ints
-    """d, rising."""
+    """Numbers of pipelines d, ascending."""
     ends: Ints
     """Index of the first d with too many devices, by number of stages (s,)."""
     recompute: bool
     weights_s: Floats
-    """Weights of a layer of every run over the bandwidth."""
+    """Gradient exchange time of one layer of every run, in the limit of many replicas."""
     transfer_j: float
     """Minimum transfer energy of one more stage, per sample."""
     ring_j: float
@@ -85,7 +85,7 @@ def least_sample_j(
     batch: Batch,
     rates: Rates,
 ) -> Floats:
-    """Lower bound (A,) on the joules per sample of the best placement; inf where none fits.
+    """Lower bound (A,) on the energy per sample of the best placement, in joules; inf where none fits.
 
     Its time per batch lies between the two of `time_s`, (A,) each; `leakage_w` (A,) is the power of an idle
     chip. Gradients take at least as many bytes as the weights.
@@ -127,7 +127,7 @@ def least_sample_j(
 
 
 class _Chip(NamedTuple):
-    """One architecture."""
+    """Times and energies of one architecture."""
 
     time_s: float
     work_s: float
@@ -203,7 +203,7 @@ def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, in
 
 @njit
 def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
-    """Minimum energy of s stages with any number of pipelines, at most `best`."""
+    """Minimum energy of s stages over all numbers of pipelines, or `best` if it is not lower."""
     end = frame.ends[s]
     if end == 0 or _relaxed_j(s, frame, chip) * (1.0 - SLACK) >= best:
         return best
@@ -259,7 +259,7 @@ def _share(w: int, frame: _Frame) -> float:
 
 @njit
 def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
-    """Index of pipelines below which s stages with evenly shared work are too slow."""
+    """Smallest index of a number of pipelines with which s stages of equal work are fast enough."""
     load, share, low = chip.work_s / s, 0.0, 0
     for r in range(len(frame.counts)):
         load = max(load, -(-frame.counts[r] // s) * (chip.forward_s[r] + chip.backward_s[r]))
@@ -275,7 +275,7 @@ def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
 
 @njit
 def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> int:
-    """Index of pipelines, at least `low`, below which s stages are too slow.
+    """Smallest index >= `low` of a number of pipelines with which s stages are fast enough.
 
     With the share of the weights that the fewest pipelines synchronise, more pipelines are never slower. The
     first possible number is therefore found by bisection.
@@ -308,7 +308,7 @@ def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -
 
 @njit
 def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
-    """Weights over bandwidth of the smallest first stage with at least this load."""
+    """Gradient exchange time of the smallest first stage with at least this load."""
     again = 2.0 if frame.recompute and s > 1 else 1.0
     weights_s: float = frame.weights_s[0]
     for r in range(len(frame.counts)):

@@ -38,9 +38,9 @@ from phaze.search.cosearch import Subject, Terms, look_up_point
 from phaze.search.pareto import covered_by, uncovered, uncovered_among
 
 NOISE = 1e-12
-"""Relative error of sums of the same numbers in another order."""
+"""Relative rounding error between sums of the same numbers in different orders."""
 AT_ONCE = 128
-"""Minimum points per round, because every round has a fixed cost."""
+"""Minimum number of points per round, because every round has a fixed cost."""
 KEY = ["hbm_gib", "recompute", "layout", "architecture"]
 Spaces = Mapping[float, Bools]
 """Mask (architectures,) of the architectures allowed, by area limit in square micrometres."""
@@ -49,18 +49,18 @@ _Slice = tuple[float, bool, str]
 _Bounds = tuple[Ints, Floats, Floats]
 """Row indices of architectures with lower bounds on time and energy, arrays (n,)."""
 Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
-"""From rows with layout and architecture to table placements of all their HBM sizes."""
+"""Function from rows (layout, architecture) to table `placements` for all their HBM sizes."""
 
 
 @dataclass(frozen=True)
 class Front:
-    """Members of the front of every area limit, and all evaluated placements."""
+    """Members of the Pareto front for every area limit, and all evaluated placements."""
 
     fronts: pd.DataFrame
     placements: pd.DataFrame
     """Table `placements` of every evaluated architecture."""
     stages: pd.DataFrame
-    """Table `stages` of the members."""
+    """Table `stages` of the members of the fronts."""
 
 
 def find_front(
@@ -70,7 +70,7 @@ def find_front(
     terms: Terms,
     spaces: Spaces,
 ) -> Front:
-    """Fronts of a model; `spaces` gives the architectures that each area limit allows.
+    """Pareto fronts of a model; `spaces` gives the architectures that each area limit allows.
 
     `screens` are tables of all points and shards of the model, read one at a time. Rows of other
     architectures are ignored.
@@ -119,7 +119,7 @@ def _joined(found: list[dict[str, pd.DataFrame]], name: str, table: type[tables.
 
 
 def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.DataFrame:
-    """Feasible points of all screens in order, with bounds as their time and energy."""
+    """Read the feasible points of all screens in order, with bounds as their time and energy."""
     names = pd.Index(chips["architecture"])
     by_name, area = names.argsort().argsort(), chips["area_um2"].to_numpy(np.float64)
     pieces: dict[_Slice, list[_Bounds]] = {}
@@ -139,7 +139,7 @@ def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.
 
 
 def _pieces_of(screen: pd.DataFrame, chip: Ints) -> Iterator[tuple[_Slice, _Bounds]]:
-    """Feasible points of a screen by HBM size, recomputation and layout."""
+    """Yield the feasible points of a screen by HBM size, recomputation and layout."""
     time, joules = (screen[name].to_numpy() * (1.0 - NOISE) for name in ("lower_s", "lower_j"))
     inside, columns = (chip >= 0) & np.isfinite(time), [screen[name].to_numpy() for name in KEY[:-1]]
     for key in product(*(pd.unique(values) for values in columns)):
@@ -156,7 +156,7 @@ def _in_order(pieces: list[_Bounds], by_name: Ints) -> _Bounds:
 
 
 def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.DataFrame:
-    """Exact points of all fronts, from candidates in order (module docstring)."""
+    """Exact points of all fronts: candidates are evaluated, best bounds first, until no other can enter."""
     while True:
         wanted = _most_promising(rows, spaces)
         if not wanted.any():
@@ -180,7 +180,7 @@ def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
 
 
 def _most_promising(rows: pd.DataFrame, spaces: Spaces) -> Bools:
-    """Rows to evaluate next: successive fronts of the bounds, until there are enough."""
+    """Mask of the rows to evaluate next: successive fronts of the bounds, until there are enough."""
     values, inside = _values(rows), _inside(rows, spaces)
     known, chosen = rows["known"].to_numpy(), np.zeros(len(rows), dtype=np.bool_)
     while chosen.sum() < AT_ONCE:
@@ -228,7 +228,7 @@ def describe_front(rows: pd.DataFrame, spaces: Spaces, placements: pd.DataFrame)
 
 
 def _described(front: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
-    """Members of one front with their objectives, and marks of the ones they win."""
+    """Members of one front with their objectives, and marks where they are best in an objective."""
     columns = ["model", "time_per_batch_s", "samples_per_s", "joules_per_sample"]
     exact = placements.loc[placements["planner"] == "phaze", [*KEY, *columns]]
     found = front[[*KEY, "area", "time", "joules"]].astype({"architecture": str}).merge(exact, on=KEY)

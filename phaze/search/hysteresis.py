@@ -1,4 +1,4 @@
-"""Walk from the largest area down (paper, Algorithm 1 and Appendix C.1, `check_converge`).
+"""Architecture search by descending area with hysteresis (paper, Algorithm 1, C.1 `check_converge`).
 
 Architectures are visited by decreasing area. Areas within a band of `area_band_um2` count as one area, with
 the best throughput of its architectures. After band j (from 0) let r_j be the length of the longest run
@@ -28,7 +28,7 @@ from phaze.base.ranking import Ranks, tied
 from phaze.tables import Visits
 
 Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
-"""From rows of table `architectures` to samples_per_s and hbm_gib by architecture; 0 without a placement."""
+"""Function from rows of table `architectures` to samples_per_s and hbm_gib; 0 without a placement."""
 
 
 def walk_areas(
@@ -40,7 +40,7 @@ def walk_areas(
     area_band_um2: float,
     chunk: int = 256,
 ) -> pd.DataFrame:
-    """Visits of the walk with this hysteresis, in order.
+    """Table of the architectures visited by the search by descending area, in order.
 
     Architectures are evaluated in chunks of whole bands: at least `chunk` at a time, and more as the walk
     gets longer, because a large chunk costs little more than a single architecture. Architectures beyond the
@@ -64,7 +64,7 @@ def _by_decreasing_area(architectures: pd.DataFrame, width: float) -> pd.DataFra
 
 
 def _chunks(by_area: pd.DataFrame, least: int) -> Iterator[pd.DataFrame]:
-    """Yield runs of whole bands: at least `least` architectures, and no fewer than already yielded."""
+    """Yield chunks of whole bands: at least `least` architectures, and no fewer than already yielded."""
     ends = np.flatnonzero(np.diff(by_area["band"], append=-1)) + 1
     start = 0
     while start < len(by_area):
@@ -75,14 +75,14 @@ def _chunks(by_area: pd.DataFrame, least: int) -> Iterator[pd.DataFrame]:
 
 
 def _with_levels(walk: pd.DataFrame) -> pd.DataFrame:
-    """Add the smallest hysteresis whose walk reaches each band to the visits."""
+    """Add to each visit the smallest hysteresis whose search reaches its band."""
     band = (walk["band"] != walk["band"].shift()).cumsum().to_numpy() - 1
     levels = levels_of(walk["samples_per_s"].groupby(band).max().to_numpy())
     return walk.assign(level=levels[band])
 
 
 def levels_of(band_throughput: Floats) -> Ranks:
-    """Smallest hysteresis whose walk visits each band (module docstring)."""
+    """Smallest hysteresis whose search visits each band (see the module docstring)."""
     bands = np.arange(len(band_throughput))
     falls = np.diff(tied(band_throughput), prepend=tied(band_throughput[:1])) < 0
     run = bands - np.maximum.accumulate(np.where(falls, -1, bands)) + 1
@@ -91,7 +91,7 @@ def levels_of(band_throughput: Floats) -> Ranks:
 
 
 def _visits(walk: pd.DataFrame, model: str) -> pd.DataFrame:
-    """Visits as a table, with the best throughput so far."""
+    """Table `visits`, with the best throughput so far."""
     return Visits.check(
         walk.assign(
             model=model,

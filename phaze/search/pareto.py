@@ -16,7 +16,7 @@ from phaze.base.ranking import Ranks
 MANY = 4096
 """Number of points from which a first pass over a sample pays off."""
 SHARE = 64
-"""The sample is one point in this many."""
+"""Sampling interval: the sample is one point in this many."""
 
 
 def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None = None) -> Bools:
@@ -68,7 +68,7 @@ def covered_by(few: Ints, time: Floats, area: Floats, energy: Floats) -> Bools:
 
 @njit
 def _compare(few: Ints, time: Floats, area: Floats, energy: Floats) -> Bools:
-    """Compare every point with the few by rising time, until they take longer than the point."""
+    """Mask of points covered by one of `few`, which are compared by ascending time."""
     result = np.zeros(len(time), dtype=np.bool_)
     for i in range(len(time)):
         for k in few:

@@ -1,4 +1,4 @@
-"""Best plans of a model under the readings of a study: its own settings, and some of them changed."""
+"""Best plans of a model under each interpretation (reading) of a study, which changes some settings."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ from phaze.tables import Readings
 log = logging.getLogger(__name__)
 
 PLAN = ["model", "architecture", "hbm_gib", "planner"]
-"""Columns that identify a plan of a reading."""
+"""Columns that identify a plan under an interpretation."""
 Changes = Mapping[str, Mapping[str, object]]
 """Changed settings of a problem, by section and key."""
 
 
 def change_problem(problem: Problem, changes: Changes) -> Problem:
-    """Problem with some settings of some sections changed."""
+    """Copy of a problem with some settings changed."""
     given = problem.model_dump(mode="json")
     return Problem.parse(given | {part: given[part] | dict(own) for part, own in changes.items()}, "readings")
 
@@ -32,7 +32,7 @@ def read_model(
     solutions: str,
     evaluations: Store,
 ) -> pd.DataFrame:
-    """Table `readings` of a model over some TMP widths. Readings with equal settings are evaluated once.
+    """Table `readings` of a model over some TMP widths; equal interpretations are evaluated once.
 
     `architectures` are rows of that table. Cached evaluations are reused for each layout, so another
     microbatch, reading or architecture evaluates nothing else again.
@@ -51,7 +51,7 @@ def read_model(
 
 
 def read_plans(reading: str, subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    """Table `readings` of a model: the best plan for every architecture, HBM size and planner.
+    """Table `readings` of one interpretation: the best plan for every architecture, HBM size and planner.
 
     `architectures` are rows of table `architectures`. A plan is the best over TMP widths, microbatches and
     recomputation, by the order of `best_placement`.

@@ -101,7 +101,7 @@ def screen_architectures(
 
 
 def _seen(shard: pd.DataFrame, settings: ScreenSettings, visits: pd.DataFrame | None) -> Bools:
-    """True for architectures that the strategy visits."""
+    """Mask of the architectures that the strategy visits."""
     if settings.strategy == "certified":
         return np.ones(len(shard), dtype=np.bool_)
     if visits is None:
@@ -117,7 +117,7 @@ def choose_kept(
     grid: list[tuple[float, bool]],
     settings: ScreenSettings,
 ) -> Bools:
-    """True for architectures to keep: the named ones, and visited ones that may be an answer.
+    """Mask of the architectures to keep: the named ones, and visited ones that the report may need.
 
     `times` are bounds (settings, A) on the time per batch.
     """
@@ -142,7 +142,7 @@ def choose_kept(
 def _rows(
     times: Bounds, joules: Floats, shard: pd.DataFrame, grid: list[tuple[float, bool]], kept: Bools
 ) -> pd.DataFrame:
-    """One row for every architecture, HBM size and recompute."""
+    """Rows of table `screens`, one for every architecture, HBM size and recompute option."""
     hbm_gib, recompute = zip(*grid, strict=True)
     return pd.DataFrame(
         {
@@ -158,13 +158,13 @@ def _rows(
 
 
 NOISE = 1e-12
-"""Relative error of sums of the same latencies in another order."""
+"""Relative rounding error between sums of the same latencies in different orders."""
 
 
 def could_matter(
     lower_s: Floats, feasible_s: Floats, area_um2: Floats, name: Ranks, *, best: int, tolerance: float
 ) -> Bools:
-    """True for architectures (A,) that may be among the `best` best or the smallest within the tolerance.
+    """Mask (A,) of architectures that may be among the `best` best or the smallest within the tolerance.
 
     `name` are their `ranking.name_ranks`. Architectures with an infinite lower bound (nothing fits) are never
     kept.
@@ -177,7 +177,7 @@ def could_matter(
 
 
 def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, best: int) -> Bools:
-    """True for architectures that surely have `best` others before them, by (time, area, name)."""
+    """Mask of architectures that certainly have `best` others before them, by (time, area, name)."""
     if best > len(lower):
         return np.zeros(len(lower), dtype=np.bool_)
     last = np.lexsort((name, area, feasible))[best - 1]
@@ -185,7 +185,7 @@ def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, b
 
 
 def _after(keys: tuple[Floats, Floats, Ranks], key: tuple[float, float, int]) -> Bools:
-    """True for keys that come lexicographically after the given one."""
+    """Mask of the keys that come lexicographically after the given one."""
     (time, area, name), (at_time, at_area, at_name) = keys, key
     later_name = (area == at_area) & (name > at_name)
     later_area = (area > at_area) | later_name
@@ -194,7 +194,7 @@ def _after(keys: tuple[Floats, Floats, Ranks], key: tuple[float, float, int]) ->
 
 
 def _surely_larger(lower: Floats, feasible: Floats, area: Floats) -> Bools:
-    """True if a smaller architecture is surely as fast, or one of the same area surely faster."""
+    """Mask of architectures certainly beaten: a smaller one is as fast, or one of equal area is faster."""
     areas, group = np.unique(area, return_inverse=True)
     fastest = np.full(len(areas), np.inf)
     np.minimum.at(fastest, group, feasible)

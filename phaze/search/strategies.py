@@ -24,7 +24,7 @@ from phaze.spec.settings import StrategySettings
 from phaze.tables import Trials
 
 Suggest = Callable[[pd.DataFrame, Evaluate, int, int, int], list[int]]
-"""From architectures, evaluation, seed, and limits of evaluations and suggestions to rows in order."""
+"""Signature of a search strategy; returns rows of architectures in the order of their evaluation."""
 LEVELS = range(1, 9)
 """Hysteresis levels of Figures 8 and 9."""
 
@@ -71,7 +71,7 @@ def certified(architectures: pd.DataFrame, bounds: pd.DataFrame) -> list[int]:
 def _walks(
     architectures: pd.DataFrame, evaluate: Evaluate, model: str, area_band_um2: float
 ) -> Iterator[pd.DataFrame]:
-    """Yield the walk of every level, each a prefix of the longest."""
+    """Yield the trials of the search by descending area for every level, each a prefix of the longest."""
     longest = walk_areas(
         architectures, evaluate, model=model, hysteresis=max(LEVELS), area_band_um2=area_band_um2
     )
@@ -82,7 +82,7 @@ def _walks(
 def _runs(
     chips: pd.DataFrame, evaluate: Evaluate, chance: StrategySettings, suggest: Suggest
 ) -> Iterator[pd.DataFrame]:
-    """Trials of random and of Bayesian search, for every seed."""
+    """Yield the trials of random and of Bayesian search, for every seed."""
     for seed in range(chance.seeds):
         drawn = np.random.default_rng(seed).permutation(len(chips))[: chance.evaluations]
         yield _trials("random", seed, _evaluated(chips.iloc[drawn], evaluate))

@@ -29,7 +29,7 @@ SIZES = ("num_tc", "num_vc", "pe_x", "pe_y", "glb_bytes")
 def suggested(
     architectures: pd.DataFrame, evaluate: Evaluate, seed: int, evaluations: int, suggestions: int
 ) -> list[int]:
-    """Rows of the architectures in the order of their first suggestion."""
+    """Rows of the architectures in the order in which they are first suggested."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = TPESampler(seed=seed, multivariate=True)
     study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -73,11 +73,11 @@ def suggested_again(
 
 
 def _axes(architectures: pd.DataFrame) -> dict[str, BaseDistribution]:
-    """Range of positions of every size."""
+    """Range of grid positions of every size."""
     return {size: IntDistribution(0, architectures[size].nunique() - 1) for size in SIZES}
 
 
 def _rows(architectures: pd.DataFrame) -> dict[tuple[int, ...], int]:
-    """Row of every architecture by the positions of its sizes."""
+    """Row number of every architecture, by the grid positions of its sizes."""
     places = [np.unique(architectures[size], return_inverse=True)[1].tolist() for size in SIZES]
     return {place: row for row, place in enumerate(zip(*places, strict=True))}

@@ -1,4 +1,4 @@
-"""Best throughput of architectures without the tables behind it, for searches over many architectures.
+"""Best throughput of architectures, without building tables, for searches over many architectures.
 
 The walk down the areas needs it for every architecture it visits. Where the bounds of a screen meet, they
 give it; elsewhere the layers are scheduled.
@@ -33,7 +33,7 @@ def walk_models(
     *,
     name: str,
 ) -> pd.DataFrame:
-    """Table `visits` of the walk down the areas for one model, or for the mean over several models.
+    """Table `visits` of the search by descending area, for one model or the mean over several models.
 
     The throughput of an architecture is the best over HBM sizes, points and recompute. The mean is the one of
     `settings.common`. A normalised mean divides by the throughput of the first architecture, because the best
@@ -66,7 +66,7 @@ def _best_hbm(samples_per_s: pd.Series) -> pd.DataFrame:
 
 
 def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.Series:
-    """Best time per batch by (architecture, hbm_gib), over all points and recompute.
+    """Best time per batch by (architecture, hbm_gib), over all layouts and recompute options.
 
     Equal to the times of `evaluate_architectures` without its tables, for many architectures at once. Where
     the bounds of a layer meet, they are its latency; elsewhere the layer is scheduled.
@@ -104,7 +104,7 @@ class ScreenedTimes:
         self.exact = met.groupby(level="architecture").all()
 
     def __call__(self, architectures: pd.DataFrame) -> pd.DataFrame:
-        """Exact best throughput of architectures, and its HBM size."""
+        """Exact best throughput of architectures, and the HBM size that reaches it."""
         names = architectures["architecture"]
         open_ = architectures[~self.exact.loc[names].to_numpy()]
         if len(open_):
@@ -118,7 +118,7 @@ class ScreenedTimes:
 def restrict_search(
     subject: Subject, terms: Terms, screens: pd.DataFrame, training: Training
 ) -> ScreenedTimes:
-    """Throughputs of a search over the points, HBM sizes and recompute settings of a narrower `training`."""
+    """Throughputs of a search limited to the microbatches, HBM sizes and recompute options of `training`."""
     mine = np.logical_and.reduce([screens[key].isin(getattr(training, key)) for key in _SEARCHED])
     mine &= np.isin(widths_of(screens, "microbatch"), training.microbatches)
     points = [p for p in subject.points if p.layout.microbatch in training.microbatches]
@@ -132,7 +132,7 @@ _SEARCHED = ("hbm_gib", "recompute")
 
 
 def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
-    """Exact times per batch (settings, A) of one point."""
+    """Exact times per batch (settings, A) in one layout."""
     each = parameter_bytes(terms.training.optimizer, terms.training.precision)
     runs, names = read_runs(point.tables["layers"], point.graph, each)
     layers = _exact_layers(point, chips, terms)
@@ -141,7 +141,7 @@ def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
 
 
 def _exact_layers(point: Workload, chips: pd.DataFrame, terms: Terms) -> dict[tuple[str, str], Bounds]:
-    """Scheduled latency of every layer, as bounds that meet."""
+    """Exact latency of every layer from its schedule, as bounds that meet."""
     estimates = estimate_point(point, chips, terms)
     overlap = terms.schedule.overlap_communication
     layers = bound_layers(

@@ -30,9 +30,9 @@ class Outcome:
     architectures: pd.DataFrame
     """Table `architectures` of all shards."""
     placements: pd.DataFrame
-    """Table `placements` of all models, points and shards."""
+    """Table `placements` of all models, layouts and shards."""
     common_placements: pd.DataFrame = field(default_factory=Placements.empty)
-    """Table `placements` of the candidates for the common architecture, for all models and points."""
+    """Table `placements` of the candidates for the common architecture, for all models and layouts."""
     common: tuple[str, float] | None = None
     """Common architecture and its HBM in GiB; None for a study without one."""
 
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def with_areas(cluster: Outcome, placements: pd.DataFrame) -> pd.DataFrame:
-    """Placements with a column of their architecture's area."""
+    """Placements with the area of their architecture as a column."""
     return placements.assign(area_um2=placements["architecture"].map(cluster.chips["area_um2"]))
 
 
@@ -111,13 +111,13 @@ def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
 
 
 def choose_winner(cluster: Outcome, tolerance: float) -> pd.Series | None:
-    """Best placement of a cluster with one model; None if none is placed."""
+    """Best placement of one model on a cluster; None if the model cannot be placed."""
     found = choose(candidates(cluster), tolerance)
     return found if found is not None and found["status"] == "placed" else None
 
 
 def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
-    """Best rows of a model with its chosen HBM, with a column `rank`; empty if none is placed.
+    """Best rows of a model at its chosen HBM size, with a column `rank`; empty if none is placed.
 
     The row with the smallest area within the tolerance is always included.
     """
@@ -136,7 +136,7 @@ def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
 
 
 def own_hbm(rows: pd.DataFrame, hbm_gib: Mapping[str, float]) -> pd.DataFrame:
-    """Rows with the architecture's own HBM; all rows if none of them has it."""
+    """Rows with the architecture's own HBM size; all rows if none has it."""
     own = rows[rows["hbm_gib"] == rows["architecture"].map(dict(hbm_gib))]
     return own if len(own) else rows
 
@@ -150,20 +150,20 @@ class Chips:
     """Architectures to plan on."""
 
     compared: tuple[Chip, ...]
-    """For all planners: the best for the model, the common one and the baseline."""
+    """Architectures for all planners: the best for the model, the common one and the baseline."""
     others: tuple[Chip, ...]
-    """For the study's planner: the best by Phaze's planner, and the named ones."""
+    """Architectures only for the study's planner: those that Phaze's planner ranks best, and named ones."""
 
 
 class ChipChoice(Noun):
     """Settings of a study that select the architectures to plan on."""
 
     baseline: str | None
-    """Name of the baseline."""
+    """Name of the baseline architecture."""
     named: tuple[str, ...]
     """All named architectures."""
     hbm_gib: dict[str, float]
-    """HBM of the named architectures that have one of their own."""
+    """HBM size of the named architectures that have their own."""
     best: int
     """Number of best architectures to rank."""
     tolerance: float
@@ -186,7 +186,7 @@ def choose_chips(cluster: Outcome, choice: ChipChoice) -> Chips:
 
 
 def _named(cluster: Outcome, choice: ChipChoice, names: Iterable[str]) -> Iterator[Chip]:
-    """Named architectures with their own or their chosen HBM."""
+    """Yield named architectures, each with its own or its chosen HBM size."""
     placed = cluster.placements[cluster.placements["planner"] == "phaze"]
     for name in names:
         rows = own_hbm(placed[placed["architecture"] == name], choice.hbm_gib)

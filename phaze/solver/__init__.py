@@ -17,7 +17,7 @@ from phaze.base.provenance import library_version
 
 @dataclass(frozen=True)
 class SolverRun:
-    """Solver that answered a program, and the size of the program."""
+    """Solver that solved an integer program, and the size of the program."""
 
     solver: str = "none"
     """Name of the solver, `none` if none answered."""
@@ -52,7 +52,7 @@ def highs_version() -> str | None:
 
 
 def glpsol_version() -> str | None:
-    """Version of the program glpsol, or None if no working one is installed."""
+    """Version of the program glpsol; None if no working glpsol is installed."""
     return _printed_version(shutil.which("glpsol"))
 
 

@@ -18,10 +18,10 @@ OPTIONS = {
     "mip_heuristic_run_rins": False, "mip_heuristic_run_rens": False,
     "mip_heuristic_run_root_reduced_cost": False, "mip_heuristic_run_feasibility_jump": False,
 }  # fmt: skip
-"""Deterministic options: solves end by counts, on one thread. Better points do not raise a bound."""
+"""Deterministic options: one thread and a node limit; no heuristics, as they cannot raise a bound."""
 
 INSIDE: dict[str, str | float] = {"solver": "ipm", "run_crossover": "off", "ipm_optimality_tolerance": 1e-5}
-"""Options of the interior-point method, which ends at an interior point."""
+"""Options of the interior-point method, without crossover, so that it ends at an interior point."""
 
 
 class QuietHighs(highspy.Highs):
@@ -35,7 +35,7 @@ class QuietHighs(highspy.Highs):
 
 @dataclass(frozen=True)
 class LinearAnswer:
-    """Answer of a linear program."""
+    """Result of a linear program: a lower bound, and the best point found."""
 
     bound: float
     """Lower bound on the objective; infinite if the program is infeasible."""
@@ -51,7 +51,7 @@ class LinearProgram:
     lower: Floats
     upper: Floats
     whole: Bools
-    """Variables that are integers in an exact solve."""
+    """Variables that must be integers in an exact solve."""
 
     @cached_property
     def _highs(self) -> QuietHighs:
@@ -80,7 +80,7 @@ class LinearProgram:
         self._highs.changeColBounds(variable, value, float(self.upper[variable]))
 
     def solve(self, *, exact: bool = False, gap: float = 0.0) -> LinearAnswer:
-        """Minimise; `exact` enforces the integer variables, to a relative gap."""
+        """Minimise the objective; `exact` makes the variables in `whole` integers, to a relative gap."""
         solver, count = self._highs, len(self.cost)
         kind = highspy.HighsVarType
         kinds = np.array([(kind.kInteger if exact and one else kind.kContinuous).value for one in self.whole])

@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 Status = Literal["optimal", "feasible", "bounded", "timed_out", "infeasible", "failed"]
 POINT = ("optimal", "feasible")
-"""Statuses with which the variables of the model contain a point."""
+"""Statuses for which the model's variables contain a point, a feasible solution."""
 VIOLATION = 1e-6
-"""Largest violation of a constraint, relative to its largest term, of a feasible point."""
+"""Largest constraint violation of a feasible point, relative to the constraint's value."""
 FRACTION = 1e-5
 """Largest distance from an integer that solvers accept (the default of glpsol)."""
 SEED = 0
@@ -42,7 +42,7 @@ KILLED = (signal.SIGKILL, signal.SIGTERM)
 
 @dataclass(frozen=True)
 class SolverAnswer:
-    """Answer of one solver; with a status in POINT, the point is in the model's variables."""
+    """Answer of one solver; for a status in POINT, the model's variables contain the point."""
 
     status: Status
     bound: float = -math.inf
@@ -52,7 +52,7 @@ class SolverAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Solve(SolverRun):
-    """Result of a solve; with a status in POINT, the point is in the model's variables."""
+    """Result of a solve; for a status in POINT, the model's variables contain the point."""
 
     status: Status
     """`feasible` and `bounded` mean that a limit was reached first, with or without a point."""
@@ -161,7 +161,7 @@ class GlpkBackend:
         return SolverAnswer("infeasible" if condition == "infeasible" else "failed", message=condition)
 
     def _try(self, solver: OptSolver, model: pyo.ConcreteModel, limits: Limits) -> SolverResults:
-        """Run glpsol, and once more if it was killed from outside, which says nothing about the program."""
+        """Run glpsol; run it again if another process killed it, which says nothing about the program."""
         for last in (False, True):
             try:
                 return solver.solve(model, load_solutions=False, timelimit=math.ceil(limits.wall_s))
@@ -223,7 +223,7 @@ def solve(
 def _ask(
     model: pyo.ConcreteModel, backend: Backend, limits: Limits, fault: Callable[[pyo.ConcreteModel], str]
 ) -> SolverAnswer:
-    """Answer of a solver, or the reason that it cannot be used."""
+    """Run a solver and check its answer; status `failed`, with the reason, if the answer is unusable."""
     for variable in _variables(model):
         variable.set_value(None)
     try:
@@ -240,7 +240,7 @@ def _ask(
 
 
 def _complete_point(model: pyo.ConcreteModel) -> str:
-    """Set variables that a solver left out because nothing depends on them; report if all are missing."""
+    """Set variables left out by a solver because nothing depends on them; report if all are missing."""
     missing = [variable for variable in _variables(model) if variable.value is None]
     if missing and len(missing) == len(_variables(model)):
         return "it left no point"
@@ -251,7 +251,7 @@ def _complete_point(model: pyo.ConcreteModel) -> str:
 
 
 def point_fault(model: pyo.ConcreteModel) -> str:
-    """First constraint, bound or integrality that the model's point breaks, empty if none."""
+    """Description of the first constraint, bound or integrality that the point violates; empty if none."""
     for variable in _variables(model):
         value = variable.value
         if value is None:

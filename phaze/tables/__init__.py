@@ -1,4 +1,4 @@
-"""Tables that the stages exchange; they are the whole interface between stages.
+"""Tables exchanged by the stages of a study; they are the only interface between stages.
 
 `stages` has the tables passed between stages, `searches` the search of the space, `certificates` the proof of
 the best point. `plans` has the plans of several

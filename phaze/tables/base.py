@@ -39,12 +39,12 @@ BLANK = b"0" * 64
 
 Rule = Callable[[pd.DataFrame], pd.Series]
 Where = Mapping[str, Sequence[str] | Sequence[int]]
-"""Allowed values by column."""
+"""Row filter: allowed values by column."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its type, and the allowed range or values."""
+    """Column of a table: its type, its description, and the allowed range or values."""
 
     dtype: str
     """'str', 'int64', 'float64' or 'bool'."""
@@ -57,7 +57,7 @@ class Column:
     """Sort key of a text column, if that is not the text itself."""
 
     def ranks(self, values: pd.Series) -> Ints:
-        """Rank of every value among the distinct ones, in the order of the column."""
+        """Rank of every value among the distinct values, in the sort order of the column."""
         if self.order is None:
             return pd.factorize(values, sort=True)[0]
         codes, distinct = pd.factorize(values)
@@ -98,7 +98,7 @@ def flag(about: str) -> Column:
 
 
 def columns_of(noun: type, *names: str) -> dict[str, Column]:
-    """Columns of fields of a noun or dataclass, by default of all, with types, least values and texts.
+    """Columns for fields (by default all) of a Noun or dataclass, with types, minima and descriptions.
 
     A column has no missing values, whether or not the field may be None.
     """
@@ -120,20 +120,20 @@ def columns_of(noun: type, *names: str) -> dict[str, Column]:
 
 
 def _without_none(kind: object) -> object:
-    """Type of a field that may be None, without None."""
+    """Type without None, for a field that may be None."""
     kinds = [one for one in get_args(kind) if one is not NoneType]
     return kinds[0] if len(kinds) == 1 and NoneType in get_args(kind) else kind
 
 
 class Table:
-    """Contract of a table; subclasses declare columns and rules, and describe the contents in docstrings."""
+    """Base class of tables; subclasses declare columns and rules, and describe the contents in docstrings."""
 
     name: ClassVar[str]
     """Plural noun derived from the class name; also the folder under results/."""
     keys: ClassVar[dict[str, Column]]
     columns: ClassVar[dict[str, Column]]
     rules: ClassVar[dict[str, Rule]] = {}
-    """Rules between columns: sentence -> function of the frame that is true for every valid row."""
+    """Rules between columns: a sentence, and a function of the frame that is true for every valid row."""
 
     def __init_subclass__(cls) -> None:
         if Table in cls.__bases__:
@@ -152,7 +152,7 @@ class Table:
 
     @classmethod
     def check(cls, frame: pd.DataFrame) -> pd.DataFrame:
-        """Frame with typed columns in order, sorted by key; raises ValueError if it breaks the contract."""
+        """Check a frame, and return it typed, ordered and sorted by key; ValueError if it breaks a rule."""
         missing = [name for name in cls.fields() if name not in frame.columns]
         extra = [name for name in frame.columns if name not in cls.fields()]
         if missing or extra:
@@ -174,7 +174,7 @@ class Table:
 
     @classmethod
     def save(cls, frame: pd.DataFrame, path: str | Path, *, checked: bool = False) -> None:
-        """Check the frame, unless `check` has just returned it, and write it atomically."""
+        """Check the frame, unless it has been `checked`, and write it atomically."""
         _write(frame if checked else cls.check(frame), Path(path), cls.name)
 
     @classmethod
@@ -221,7 +221,7 @@ TABLES: dict[str, type[Table]] = {}
 
 
 def _normalise(frame: pd.DataFrame, fields: dict[str, Column]) -> pd.DataFrame:
-    """Cast to the declared types, and turn -0.0 into 0.0, so that equal tables are equal bytes."""
+    """Cast to the declared types, and turn -0.0 into 0.0, so that equal tables have equal bytes."""
     others = {name: column.dtype for name, column in fields.items() if frame[name].dtype != column.dtype}
     typed = frame.astype(others) if others else frame.copy(deep=False)
     for name, column in fields.items():
@@ -247,7 +247,7 @@ def _write(frame: pd.DataFrame, path: Path, name: str) -> None:
 
 
 def _digest(content: bytes, at: int) -> bytes:
-    """SHA-256 of a file with the digest at `at` replaced by the placeholder."""
+    """SHA-256 of a file whose digest at `at` is replaced by the placeholder."""
     whole = memoryview(content)
     digest = hashlib.sha256(whole[:at])
     digest.update(BLANK)
@@ -256,7 +256,7 @@ def _digest(content: bytes, at: int) -> bytes:
 
 
 def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, where: Where) -> pyarrow.Table:
-    """Read a file in a single thread, because a job has one core and the files of a study are small."""
+    """Read a table file; in a single thread, because a job has one core and a study's files are small."""
     try:
         refuse_endless(path)
         content = path.read_bytes()
@@ -276,7 +276,7 @@ def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, w
 
 
 def _chosen(content: bytes, schema: pyarrow.Schema, columns: list[str] | None, where: Where) -> pyarrow.Table:
-    """Rows selected by `where`; text is decoded for these rows only, because decoding is slowest."""
+    """Rows selected by `where`; text is decoded for these rows only, because decoding is slow."""
     texts = [field.name for field in schema if pyarrow.types.is_string(field.type)]
     file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), read_dictionary=texts)
     table = file.read(columns=columns, use_threads=False)
@@ -293,7 +293,7 @@ def _refuse_damaged(content: bytes) -> None:
 
 
 def _refuse_others(schema: pyarrow.Schema, name: str, fields: list[str]) -> None:
-    """Raise ValueError unless a file is this table in this version, with its digest."""
+    """Raise ValueError unless a file contains this table, in this version, with a digest."""
     about = _about(schema)
     told = [str(about[key]) for key in ("table", "version") if key in about]
     if told != [name, VERSION]:
@@ -317,13 +317,13 @@ def content_digest(*frames: pd.DataFrame) -> str:
 
 
 def are_among(names: pd.Series, known: pd.Index) -> Bools:
-    """Mask of the names among the known ones; faster than pandas, which makes an object of each (2 us)."""
+    """Mask of the names that are known; faster than pandas, which creates an object per name (2 us)."""
     result: Bools = places_among(names, known) >= 0
     return result
 
 
 def places_among(names: pd.Series, known: pd.Index) -> Ints:
-    """Index of each name among the distinct known names, -1 if unknown."""
+    """Index of each name in the distinct known names, -1 if unknown."""
     text = pyarrow.large_string()
     chosen = pyarrow.array(known.array, type=text)
     found = pyarrow.compute.index_in(pyarrow.array(names.array, type=text), value_set=chosen)

@@ -6,7 +6,7 @@ from phaze.tables.base import Table, columns_of, count, flag, real, text
 
 WAYS = ("p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map")
 OWN_WAYS = WAYS[:4]
-"""Search methods; the others are heuristics."""
+"""Our search methods; the other methods are heuristics."""
 
 POINT = {
     "graph": text("name of the graph"),
@@ -53,7 +53,7 @@ class Mappings(Table):
 
 
 class MappedDevices(Table):
-    """Devices of stages and replicas, for the first seed of a topology.
+    """Device of every stage and replica, for the first seed of a topology.
 
     Contains our mapping with the shortest step, and the mappings of the heuristics.
     """
@@ -68,7 +68,7 @@ class MappedDevices(Table):
 
 
 class SearchGaps(Table):
-    """Longest stage time by local search alone, compared with the best known one and the bound."""
+    """Longest stage time by local search alone, compared with the best known time and the bound."""
 
     keys = {
         **_KEYS,
@@ -109,7 +109,7 @@ class SpeedUps(Table):
 
 
 class FiguresRead(Table):
-    """Speed-ups under every reading of a publication's open points, compared with the printed ones."""
+    """Speed-ups under each interpretation of what a paper leaves open, next to the published values."""
 
     keys = {
         "case": text("case of the study"),
@@ -195,7 +195,7 @@ class TiledLinks(Table):
 
 
 class TiledBesides(Table):
-    """Rows of PALM's Tables I, IV and V, compared with ours."""
+    """Rows of PALM's Tables I, IV and V, compared with our values."""
 
     keys = {
         "table": text("table of the paper"),
@@ -229,7 +229,7 @@ class TiledNetworks(Table):
 
 
 class TiledReadings(Table):
-    """Readings of PALM's open points, each compared with the paper's figures that it yields."""
+    """Interpretations of what PALM leaves open, each compared with the paper's figures."""
 
     keys = {"number": count("order on the page")}
     columns = {

@@ -30,7 +30,7 @@ MFU = real("required FLOPs (causal half of attention, no recomputation) over the
 MFU_PAPER = real("FLOPs as counted in papers, 6 N + 12 L H Q T per token (PaLM, Appendix B), over the peak")
 
 SIZED = {"architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
-"""Columns that identify a device."""
+"""Columns that identify a device: its architecture and HBM capacity."""
 SETTING = {**POINT, **SIZED, "recompute": flag("whether activations are recomputed")}
 """Columns that identify a setting in which a model is placed."""
 CHOSEN_BY = text("planner of the placement", "phaze", "expert", "expert-even")
@@ -44,7 +44,7 @@ SPAN = {
     "first_layer": count("position of the first layer"),
     "last_layer": count("position of the last layer"),
 }
-"""Columns that say which layers a stage has."""
+"""Columns with the first and last layer of a stage."""
 STAGE_WIDTHS = {
     "data": count("data-parallel width d", 1),
     "tensor": count("devices of a replica: the TMP width t, or 1 without a split layer", 1),
@@ -62,11 +62,11 @@ SAMPLE_ENERGIES = {
     "joules_per_sample": real("training energy per sample; infinite if infeasible", finite=False),
     **{f"{part}_j": real(f"{part} energy of it", finite=False) for part in (*ENERGIES, "leakage")},
 }
-"""Energy of a placement and its parts, which sum to it."""
+"""Columns with the energy per sample of a placement, and its parts, which sum to it."""
 
 
 def layout_of(rows: pd.DataFrame | pd.Series) -> Layout:
-    """Layout of a row, or of rows with a common layout."""
+    """Layout of a row, or the common layout of several rows."""
     key = rows["layout"]
     return Layout.of_key(str(key.iloc[0] if isinstance(key, pd.Series) else key))
 

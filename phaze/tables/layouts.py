@@ -20,7 +20,7 @@ _SIZE = {
 
 
 class RankedLayouts(Table):
-    """Plans of a model on a system of one size, fastest first."""
+    """Plans of a model on a system with a given number of devices, fastest first."""
 
     keys = {**_SIZE, "rank": count("rank by time, from 1", 1)}
     columns = {
@@ -45,7 +45,7 @@ class RankedLayouts(Table):
 
 
 class LayoutProofs(Table):
-    """Outcome of all layouts of a model on a system of one size."""
+    """Number of layouts excluded, bounded and simulated in the proof of a plan, with its lower bound."""
 
     keys = dict(_SIZE)
     columns = {
@@ -68,7 +68,7 @@ class LayoutProofs(Table):
 
 
 def read_any(path: str | Path) -> pd.DataFrame:
-    """Load a file of any table, which the file names."""
+    """Load a file of any table; the file itself names its table."""
     name = table_name(path)
     if name not in TABLES:
         raise PhazeError(f"{path}: holds no phaze table")

@@ -15,7 +15,7 @@ def _maybe(about: str) -> Column:
 
 
 class MeasuredRuns(Table):
-    """Runs of the sources: measured and predicted time and memory."""
+    """Published training runs, with their measured and predicted time and memory."""
 
     keys = _RUN
     columns = {
@@ -78,7 +78,7 @@ class SourceScores(Table):
 
 
 class GroupRegrets(Table):
-    """Ranking of the measured layouts of one model, device count and batch, and the cost of the choice."""
+    """Rank correlation over the measured layouts of a model, size and batch; cost of the predicted choice."""
 
     keys = {"source": text("file of config/measured"), "group": text("model, devices and batch")}
     columns = {

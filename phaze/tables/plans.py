@@ -1,4 +1,4 @@
-"""Plans on equal architectures, under a study's readings and for profiled inputs, and their simulation."""
+"""Plans on equal architectures, under interpretations of a paper, and for profiled inputs; simulations."""
 
 from phaze.spec.names import MODEL_PLANNERS
 from phaze.spec.names import PLANNERS as CASE_PLANNERS
@@ -89,13 +89,13 @@ class PlanStages(Table):
 MAP_WAYS = ("cs-map", "p2p-map", "blocks-of-2", "blocks-of-4", "local-search")
 """Methods of mapping a plan to devices."""
 BY_HAND = MAP_WAYS[:2]
-"""Default orders: replicas of a stage next to each other (all-reduce first), or stages of a lane."""
+"""Default orders: replicas of a stage adjacent (all-reduce first), or stages of a pipeline adjacent."""
 
 _MAPPED = {**PLAN, "system": text("name of the system")}
 
 
 class PlanMaps(Table):
-    """Plans mapped to the devices of networks: a simulated batch under every mapping that was tried."""
+    """Plans mapped to the devices of networks: simulated batch time under every mapping that was tried."""
 
     keys = {**_MAPPED, "way": text("mapping method", *MAP_WAYS)}
     columns = {
@@ -112,7 +112,7 @@ class PlanMaps(Table):
 
 
 class PlanDevices(Table):
-    """Devices of every tensor-parallel rank of every replica of a plan under the chosen mapping."""
+    """Device of every tensor-parallel rank in every replica of a plan, under the chosen mapping."""
 
     keys = {
         **_MAPPED,
@@ -215,7 +215,7 @@ class Pipelines(Table):
 
 
 class Curves(Table):
-    """Best time by number of devices, with a row wherever it improves, from a single run."""
+    """Best time by number of devices, from a single run, with a row wherever the time improves."""
 
     keys = {**_CASE, "devices": count("fewest devices that reach the time, among the numbers considered", 1)}
     columns = {
@@ -229,7 +229,7 @@ READING = text("name of the reading, `study` for the study's own settings")
 
 
 class Readings(Table):
-    """Best plan of every named architecture and HBM size under a reading, and the experts' plan."""
+    """Best plan for every named architecture and HBM size under an interpretation, and the expert plan."""
 
     keys = {
         "reading": READING,
@@ -251,7 +251,7 @@ class Readings(Table):
 
 
 class ReadingFigures(Table):
-    """Printed figures of the publication, compared with every reading: placements, utilisations, means."""
+    """Published figures, compared with every interpretation: placements, utilisations, means."""
 
     keys = {
         "reading": READING,
@@ -271,7 +271,7 @@ class ReadingFigures(Table):
 
 
 class ReadingScores(Table):
-    """Agreement of every reading with the publication: placements, deviation of utilisations, means."""
+    """Agreement of every interpretation with the paper: placements, deviation of utilisations, means."""
 
     keys = {"reading": READING}
     columns = {

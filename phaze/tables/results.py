@@ -61,7 +61,7 @@ class Fronts(Table):
 
 
 class Sensitivities(Table):
-    """Best placement of the winners and the baseline under every variation of the cluster."""
+    """Best placement of the best architectures and the baseline under every variation of the cluster."""
 
     keys = {"variation": text("name of the variation, as in report.sensitivity"), **PLACED}
     columns = Placements.columns
@@ -80,7 +80,7 @@ _OUTCOME = {
 
 
 class Results(Table):
-    """Best placement per model on the baseline, the named, the per-model and the common architecture."""
+    """Best placement of every model on the baseline, named, per-model and common architectures."""
 
     keys = _DESIGN
     columns = {
@@ -101,7 +101,7 @@ class Results(Table):
 
 
 class Recommendations(Table):
-    """Plan with the least simulated time among those with certified, equal and experts' stages.
+    """Plan with the least simulated time among plans with certified, equal and hand-designed stages.
 
     Includes the loss of the certified plan relative to it.
     """
@@ -139,7 +139,7 @@ class Recommendations(Table):
 
 
 class Gains(Table):
-    """Geometric mean gain over the baseline under every reading, with one planner for both."""
+    """Geometric mean gain over the baseline under every interpretation, with one planner for both."""
 
     keys = {"reading": text("name of the reading, `study` for the study's own settings"), **_ACCELERATOR}
     columns = {
@@ -197,7 +197,7 @@ class Breakdowns(Table):
 
 
 class Bindings(Table):
-    """Limit of every operator on the best architecture, as scheduled."""
+    """Limiting resource of every operator on the best architecture, as scheduled."""
 
     keys = {"model": MODEL, **OPERATOR}
     columns = {
@@ -218,7 +218,7 @@ class Energies(Table):
 
 
 class Areas(Table):
-    """Area of the accelerators of the results by part."""
+    """Area of every accelerator in the results, by part."""
 
     keys = {**_DESIGN, "part": text("part", "tensor", "vector", "l2", "glb")}
     columns = {"area_um2": real("area"), "share": real("of the chip")}
@@ -259,7 +259,7 @@ class Variations(Table):
 
 
 class Times(Table):
-    """Wall and processor time of every stage, summed over jobs."""
+    """Wall time and CPU time of every stage, summed over jobs."""
 
     keys = {"model": MODEL, "stage": text("verb of the stage")}
     columns = {
@@ -271,7 +271,7 @@ class Times(Table):
 
 
 class Proofs(Table):
-    """Schedules by status, with the number that needed core assignment and that beat running all cores."""
+    """Schedules by proof status; how many needed core assignment, and how many beat running on all cores."""
 
     keys = {"model": MODEL}
     columns = {
@@ -297,7 +297,7 @@ class Claims(Table):
 
 
 class Checks(Table):
-    """Checks that the results are complete, feasible, consistent, and not worse than the experts'."""
+    """Checks that results are complete, feasible, consistent, and no worse than hand-designed placements."""
 
     keys = {"check": text("condition")}
     columns = {

@@ -1,10 +1,10 @@
-"""Search of the space: walks, the results of every search strategy, and the proof of the best."""
+"""Search of the design space: by descending area, by every other strategy, and the proof of the best."""
 
 from phaze.tables.base import Table, count, real, text
 from phaze.tables.columns import ARCHITECTURE, BOUNDS, MODEL, SETTING, SIZED
 
 SCOPES = ("whole", "least-microbatch", "recomputing")
-"""Search scopes.
+"""Scopes of a search.
 
 The whole space of the study; the smallest microbatch only, as in the paper's Figure 9; and also the largest
 HBM and recomputation only, as in its Figure 8.
@@ -20,7 +20,7 @@ _SEARCHED = {
 
 
 class Visits(Table):
-    """Architectures visited by the walk through decreasing areas, in order, with their throughput."""
+    """Architectures visited by the search by descending area, in order, with their throughput."""
 
     keys = {"model": MODEL, "step": count("position in the walk")}
     columns = {
@@ -55,7 +55,7 @@ class Trials(Table):
 
 
 class Walks(Table):
-    """Architecture chosen by the walk at every hysteresis level (Figures 8 and 9)."""
+    """Architecture chosen by the search by descending area at each hysteresis level (Figures 8 and 9)."""
 
     keys = {
         **_SEARCHED,
@@ -94,7 +94,7 @@ COMMON = "(common)"
 """Model name that denotes all models together."""
 
 CAUSES = ("memory", "solved", "work", "path", "combined", "tied", "open")
-"""Reasons that decide a point, the simplest first; only `open` points could still beat the best."""
+"""Reasons that settle a design point, the simplest first; only `open` points could still beat the best."""
 
 
 class Certificates(Table):

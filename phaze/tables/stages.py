@@ -1,4 +1,4 @@
-"""Tables passed between stages."""
+"""Tables passed between the stages of a study."""
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,7 @@ class Operators(Table):
 
 
 class Parts(Table):
-    """Primitives inside each distinct work: matrix multiplications, vector operations, collectives.
+    """Primitives of every distinct operator: matrix multiplications, vector operations, collectives.
 
     Contains exactly the inputs of estimate for a distinct (fused) operator.
     """
@@ -140,7 +140,7 @@ class Architectures(Table):
 
     @classmethod
     def searched(cls, rows: pd.DataFrame) -> pd.DataFrame:
-        """Architectures that were searched, not requested by name."""
+        """Architectures that the search generated, without those requested by name."""
         return rows[~rows["named"]].reset_index(drop=True)
 
     @classmethod
@@ -151,7 +151,7 @@ class Architectures(Table):
 
 
 class Estimates(Table):
-    """Latency and dynamic energy of every work on one core and on all cores of every design."""
+    """Latency and dynamic energy of every distinct operator on one core and on all cores of every design."""
 
     keys = {**POINT, "work": count("id of the work"), "design": count("id of the core design")}
     columns = {
@@ -243,7 +243,7 @@ class Placements(Table):
 
     @classmethod
     def leanest_first(cls, rows: pd.DataFrame) -> pd.DataFrame:
-        """Infeasible placements, those closest to feasible first, judged by their settings.
+        """Infeasible placements, sorted by their settings so that the closest to feasible come first.
 
         Placements short of memory come before those short of devices. Among them the order is by largest HBM,
         then recomputation, then widest t, then smallest microbatch.

@@ -1,1 +1,1 @@
-"""Time of operators on groups of tiles of a tiled accelerator, at three fidelities (PALM)."""
+"""Execution time of operators on tile groups of a tiled accelerator, at three fidelities (PALM)."""

@@ -33,7 +33,7 @@ class Chip:
     memory: PortMemory | None = None
     """DRAM that all tiles reach through the network; None if the chip has no DRAM."""
     fetched_once: bool = False
-    """True if a product fetches operands that exceed SRAM once, not once per part that fits."""
+    """True if a GEMM fetches operands that exceed SRAM only once, not again for every part that fits."""
 
     @cached_property
     def topology(self) -> Topology:
@@ -41,7 +41,7 @@ class Chip:
         return mesh(self.grid, self.wires, self.memory)
 
     def port(self, tile: int) -> int:
-        """Node of the memory port nearest to a tile; the first of several.
+        """Node of the memory port nearest to a tile; ties go to the first port.
 
         Raises `PhazeError` if the chip has no memory.
         """
@@ -55,7 +55,7 @@ class Chip:
         return [nearest_memory(self.grid, self.memory, tile) for tile in range(self.grid.tiles)]
 
     def users(self, tiles: Iterable[int]) -> dict[int, list[int]]:
-        """Tiles by the port that they use."""
+        """The given tiles, grouped by the memory port that they use."""
         found: dict[int, list[int]] = {}
         for tile in tiles:
             found.setdefault(self.port(tile), []).append(tile)
@@ -72,7 +72,7 @@ class Chip:
 
     @property
     def part_bytes(self) -> float:
-        """Bytes of an operand that can stay in SRAM while the other streams; inf if fetched once."""
+        """Bytes of an operand that can stay in SRAM while the other one streams; inf if fetched once."""
         return inf if self.fetched_once else self.tile.sram_bytes
 
     @property
@@ -82,7 +82,7 @@ class Chip:
 
 
 MOST_TILES = 50_000
-"""Largest network that is simulated link by link; a larger one takes gigabytes."""
+"""Largest number of tiles that is simulated link by link; larger networks would need gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class TiledMachine:
 
     @cached_property
     def chip(self) -> Chip:
-        """All chips as one chip; raises `PhazeError` if the network is too large to simulate.
+        """All chips joined into one; raises `PhazeError` if the network is too large to simulate.
 
         Some positions may be routers without a tile: assign work only to `tiles`.
         """

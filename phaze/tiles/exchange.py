@@ -18,15 +18,15 @@ from phaze.cost.network.mesh import TileGrid
 from phaze.cost.network.messages import Message, Plan, together
 
 Strategy = Literal["all-reduce-first", "reduce-first"]
-"""PALM's strategies 1 (Equation 7) and 2 (Equation 8)."""
+"""Strategies for an exchange between two groups: PALM's 1 (Equation 7) and 2 (Equation 8)."""
 Sends = Literal["neighbours", "direct"]
-"""Route of a reduce or broadcast in a run: from neighbour to neighbour, or directly to or from its head."""
+"""Route of a reduce or broadcast in a run of tiles: between neighbours, or directly to or from the head."""
 Ties = Literal["ring", "rows"]
-"""Head among equally near tiles: the first around the ring, or the first in row-major order, at a corner."""
+"""Head chosen among equally near tiles: the first in ring order, or in row-major order (a corner)."""
 
 
 class Neighbours(NamedTuple):
-    """Neighbouring tiles of a group that share an adapter or a sender."""
+    """Run of neighbouring tiles in a group, with the head that communicates with the other group."""
 
     tiles: tuple[int, ...]
     head: int
@@ -35,7 +35,7 @@ class Neighbours(NamedTuple):
     def passed(
         self, kind: Literal["broadcast", "reduce"], size_bytes: float, pieces: int, sends: Sends
     ) -> list[Plan]:
-        """Concurrent plans of a broadcast from the head, or of a reduce to it.
+        """Concurrent message plans for a broadcast from the head, or for a reduce to it.
 
         Along neighbours the tensor is sent in `pieces` pieces; directly, as a whole.
         """
@@ -53,9 +53,9 @@ class TwoGroups(NamedTuple):
 
     source: tuple[int, ...]
     senders: tuple[Neighbours, ...]
-    """Runs of the source, one per adapter."""
+    """Runs of the source group, one per adapter."""
     receivers: tuple[Neighbours, ...]
-    """Runs of the destination with their adapters, in ring order."""
+    """Runs of the destination group in ring order; the head of each run is its adapter."""
 
 
 def exchange(
@@ -112,7 +112,7 @@ def _cut(tiles: Sequence[int], parts: int) -> list[tuple[int, ...]]:
 
 
 def _nearest(grid: TileGrid, run: Sequence[int], others: Sequence[int], ties: Ties) -> int:
-    """Tile of a run with the fewest hops to any other tile given; ties by `ties`."""
+    """Tile of a run that is nearest, in hops, to any of the other tiles; `ties` breaks ties."""
     return min(run if ties == "ring" else sorted(run), key=lambda tile: _gap(grid, [tile], others))
 
 

@@ -57,7 +57,7 @@ def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
 
 
 def _least_worst(load: Floats, stages: int) -> float:
-    """Load of the slowest stage of the best pipeline split."""
+    """Minimum load of the slowest stage over all pipeline splits."""
     n = len(load)
     anything: Ints = np.full(load.shape, stages, np.int64)
     table = least_worst(
@@ -74,7 +74,7 @@ Fetched = Literal["own", "shared"]
 """Weight fetch: every replica fetches all of its weights, or fetches a share and gathers the rest."""
 
 Samples = Callable[[int], tuple[TileOperator, ...]]
-"""Operators as a function of the microbatch size in samples."""
+"""Function from the microbatch size, in samples, to the operators."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Throughput:
     """Mapping of a model to groups of tiles, with its steady-state throughput."""
 
     programs: tuple[StageProgram, ...]
-    """Program of each stage."""
+    """Step program of each stage."""
     microbatch: int
     samples_per_s: float
     stage_s: tuple[float, ...]
@@ -109,7 +109,7 @@ class TileMappings:
 
 
 def fastest(machine: TiledMachine, operators: Samples, numbers: Numbers, choices: TileMappings) -> Throughput:
-    """Throughput of the fastest mapping with contention.
+    """Fastest candidate mapping under contention, with its throughput.
 
     Only the `TRIED` mappings that are fastest without contention are simulated with it. Raises `PhazeError`
     if no candidate is possible.
@@ -132,7 +132,7 @@ def fastest(machine: TiledMachine, operators: Samples, numbers: Numbers, choices
 
 
 def in_numbers(machine: TiledMachine, numbers: Numbers) -> Chip:
-    """Chip with its arrays enlarged by the tile's rate for a number format."""
+    """Chip whose arrays are enlarged by the speed-up of a number format, int8 or half."""
     tile = machine.device.tile
     rate = tile.int8_rate if numbers == "int8" else 1
     side = isqrt(rate)
@@ -142,7 +142,7 @@ def in_numbers(machine: TiledMachine, numbers: Numbers) -> Chip:
 
 
 def column_by_column(machine: TiledMachine) -> Tiles:
-    """Tiles column by column, every other column reversed, so that consecutive tiles are close."""
+    """Tiles in column order, with every other column reversed, so that consecutive tiles are close."""
     columns: dict[int, list[int]] = {}
     for tile in machine.tiles:
         columns.setdefault(machine.grid.place(tile)[1], []).append(tile)
@@ -156,7 +156,7 @@ def column_by_column(machine: TiledMachine) -> Tiles:
 def mappings(
     chip: Chip, order: Tiles, operators: tuple[TileOperator, ...], stages: int, execution: TileExecution
 ) -> Iterator[tuple[StageProgram, ...]]:
-    """Yield the mappings with a number of stages.
+    """Yield the candidate mappings with the given number of stages.
 
     None if there are fewer operators than stages, or if the stages do not divide the tiles.
     """
@@ -205,7 +205,7 @@ def _sends(chip: Chip, programs: tuple[StageProgram, ...]) -> tuple[float, ...]:
 def _best(
     chip: Chip, tiles: int, operator: TileOperator, element_bytes: int
 ) -> tuple[Degrees | None, Degrees | None]:
-    """Fastest degrees of an operator, and the fastest ones with the fewest weights per tile.
+    """Fastest degrees of an operator, and the fastest degrees that store the fewest weights per tile.
 
     None if the operator cannot be cut into one part per tile. All-reduces are rings of neighbours.
     """
@@ -233,7 +233,7 @@ def _best(
 
 @lru_cache(maxsize=64)
 def _of_product(size: int, axes: int) -> tuple[Degrees, ...]:
-    """Degrees whose product is `size`, with ones after the first `axes` axes."""
+    """All degrees whose product is `size`, with ones after the first `axes` axes."""
     divisors = [d for d in range(1, size + 1) if size % d == 0]
     found = [some for some in product(divisors, repeat=axes) if prod(some) == size]
     return tuple((*some, *(1,) * (4 - axes)) for some in found)  # type: ignore[misc]

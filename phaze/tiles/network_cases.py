@@ -44,14 +44,14 @@ class Contended(NamedTuple):
 
     simulated_s: float
     formulas_s: tuple[float, ...]
-    """Time of each task alone."""
+    """Contention-free time of each task."""
 
     def formula_s(self, against: Against = "longest") -> float:
-        """Contention-free time of all tasks in s: concurrent (longest) or one after the other (sum)."""
+        """Contention-free time of all tasks in s: concurrent (longest) or sequential (sum)."""
         return max(self.formulas_s) if against == "longest" else sum(self.formulas_s)
 
     def short(self, against: Against = "longest") -> float:
-        """Underestimate of the formula, as a share of the simulated time."""
+        """Underestimate by the formula, as a share of the simulated time."""
         return 1 - self.formula_s(against) / self.simulated_s
 
 
@@ -65,7 +65,7 @@ def ring_all_reduce(tiles: int, size_bytes: float) -> Contended:
 
 
 def overlapping(tasks: Sequence[TileTask], size_bytes: float) -> Contended:
-    """Compare tasks of 4 × 4 tiles that start together with each task without contention (Figure 7).
+    """Compare tasks started simultaneously on 4 × 4 tiles with the same tasks run alone (Figure 7).
 
     For an all-reduce or all-to-all, size_bytes is the tensor of one tile. For a read or write, it is the
     total of all tiles.
@@ -85,7 +85,7 @@ def _tasks(size_bytes: float) -> Mapping[TileTask, Plan]:
 
 
 def in_turns(tasks: int, size_bytes: float) -> Contended:
-    """Compare `tasks` tasks of 4 × 4 tiles, with kinds in turn, as in the authors' program (Figure 7).
+    """Like `overlapping`, for `tasks` tasks whose kinds alternate as in the authors' program (Figure 7).
 
     In that program an all-to-all is sent around the ring, in p − 1 rounds of (p − 1)/p of a tensor each.
     Every tile reads or writes a tensor of its own.
@@ -104,7 +104,7 @@ def in_turns(tasks: int, size_bytes: float) -> Contended:
 
 
 def _access(tiles: Sequence[int], size_bytes: float, *, write: bool = False) -> Plan:
-    """Concurrent reads or writes of equal shares, each tile at its nearest memory."""
+    """Concurrent reads or writes of equal shares, each tile at its nearest memory port."""
     pairs = [(tile, nearest_memory(GRID, MEMORY, tile)) for tile in tiles]
     return tuple(Message(*(pair if write else pair[::-1]), size_bytes / len(tiles)) for pair in pairs)
 
@@ -116,7 +116,7 @@ def _contended(plans: Sequence[Plan]) -> Contended:
 
 
 class Congestion(NamedTuple):
-    """Underestimate of a formula over all combinations of a number of tasks (Figure 7)."""
+    """Underestimates by a formula over all mixes of the given number of tasks (Figure 7)."""
 
     tasks: int
     against: Against
@@ -142,13 +142,13 @@ def congestion(size_bytes: float, most_tasks: int = 5) -> list[Congestion]:
 
 
 class Way(NamedTuple):
-    """One combination of the options of a reading of the exchange between two groups (Figure 12)."""
+    """One combination of simulation options for the exchange between two groups (Figure 12)."""
 
     reading: ExchangeReading = ExchangeReading()
     switching: Switching = "pipelined"
     half_duplex: bool = False
     pieces: int = 1
-    """Pieces of a tensor in a reduce or a broadcast along neighbours."""
+    """Number of pieces into which a reduce or broadcast along neighbours splits its tensor."""
 
 
 def inter_group(extra_column: int | None, adapters: int, way: Way) -> dict[Strategy, dict[str, float]]:
@@ -185,7 +185,7 @@ class StrategyTimes(NamedTuple):
     """True if an extra tile breaks the rings: PALM then chooses strategy 2, otherwise strategy 1."""
 
     def compared(self, compare: Compare) -> tuple[float, float]:
-        """Times of strategies 1 and 2 in s at the adapter counts of a comparison."""
+        """Times of strategies 1 and 2 in s, at the adapter counts that `compare` selects."""
         if compare == "best":
             return min(self.first_s), min(self.second_s)
         if compare == "equal-adapters":
@@ -220,18 +220,18 @@ RING_TILES = (4, 16)
 RING_BYTES = (1e6, 16e6, 64e6, 256e6)
 TASK_BYTES = (0.5e6, 8e6, 32e6)
 BROKEN_AT = (None, 0, 1, 2, 3)
-"""Columns below which an extra tile breaks the rings of two groups; None: the groups form rings."""
+"""Columns below which an extra tile breaks the rings of both groups; None: no extra tile."""
 
 
 def simulate_networks(figures: tuple[Figure, ...], exchanges: Exchanges) -> pd.DataFrame:
-    """Simulate the requested figures; returns table tiled_networks."""
+    """Simulate the requested figures; returns table `tiled_networks`."""
     rows = [row for figure in figures for row in _FIGURES[figure](exchanges)]
     columns = list(TiledNetworks.fields())
     return TiledNetworks.check(pd.DataFrame(rows, columns=columns)) if rows else TiledNetworks.empty()
 
 
 def _rings(_: Exchanges) -> Iterator[Row]:
-    """Yield ring all-reduces, each with its formula (Figure 6)."""
+    """Yield rows that compare ring all-reduces with their formula (Figure 6)."""
     for tiles, size in product(RING_TILES, RING_BYTES):
         found, group = ring_all_reduce(tiles, size), f"{tiles} tiles"
         setting = f"{group}, {size / 1e6:g} MB"
@@ -239,7 +239,7 @@ def _rings(_: Exchanges) -> Iterator[Row]:
 
 
 def _overlaps(_: Exchanges) -> Iterator[Row]:
-    """Yield the underestimates of formulas for concurrent tasks (Figure 7): kinds in turn, and all mixes."""
+    """Yield rows with the formulas' underestimates for concurrent tasks (Figure 7), in turn and mixed."""
     for size in TASK_BYTES:
         each = f"of {size / 1e6:g} MB"
         for tasks, against in product(range(1, 6), get_args(Against)):
@@ -253,7 +253,7 @@ def _overlaps(_: Exchanges) -> Iterator[Row]:
 
 
 def _strategies(exchanges: Exchanges) -> Iterator[Row]:
-    """Yield the comparison of both strategies under each interpretation (Figure 12)."""
+    """Yield rows that compare both strategies under each interpretation (Figure 12)."""
     for name, asked in (exchanges or {"best": ExchangeReading()}).items():
         for extra, switching, half, pieces in product(
             BROKEN_AT, asked.switching, asked.half_duplex, asked.pieces

@@ -45,7 +45,7 @@ KINDS: dict[JobKind, StagePart] = {
 }
 Row = dict[str, object]
 PRESENT = 1e-12
-"""Placeholder duration in s of a job that is timed by its turns; 0 would omit the job from the pipeline."""
+"""Placeholder duration, in s, of a job whose steps are timed individually; 0 would omit the job."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class TiledRun:
 
 @dataclass(frozen=True, eq=False)
 class TiledOutcome:
-    """Result of a simulated run."""
+    """Result of a simulated run: times, SRAM strategies, and traffic on links and ports."""
 
     run: TiledRun
     chip: Chip
@@ -120,7 +120,7 @@ class TiledOutcome:
 
     @cached_property
     def row(self) -> Row:
-        """Columns of table `tiled_runs` without its key: throughput, busy shares and the bottleneck.
+        """Row of table `tiled_runs` without key columns: throughput, busy shares and the bottleneck.
 
         compute_share includes recomputation. model_share excludes it, and is relative to the peak of all
         tiles. A link is busy for PALM's occupancy of the NoC. bound_by is the resource with the largest busy
@@ -188,7 +188,7 @@ def simulate_on_tiles(chip: Chip, run: TiledRun) -> TiledOutcome:
 
 
 def script_of(run: TiledRun, programs: Sequence[StageProgram]) -> Script:
-    """Script of a run: its jobs and messages on the network."""
+    """Build the script of a run: the jobs and messages that the network simulation executes."""
     pipeline = Pipeline(
         tuple(_cost(program) for program in programs), run.microbatches,
         tensor=tuple(len(tiles) for tiles in run.groups),
@@ -225,7 +225,7 @@ def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
 
 
 def _cost(program: StageProgram) -> StageCost:
-    """Jobs of a stage, and bytes stored by each of its tiles; durations are set by the turns of the jobs."""
+    """Jobs of a stage and bytes stored per tile, with placeholder durations: steps are timed one by one."""
     there = {part: PRESENT if program.steps(part) else 0.0 for part in KINDS.values()}
     fixed = zip(*((each.weights, each.gradients, each.optimizer) for each in program.sizes), strict=True)
     return StageCost(
@@ -240,7 +240,7 @@ def _cost(program: StageProgram) -> StageCost:
 
 
 def turns_of(program: StageProgram, part: StagePart) -> list[Turn]:
-    """Iterations of a part of a stage: one per step, with its work, memory accesses and collectives."""
+    """Steps in one part of a stage, as simulated: each with work, collectives and memory accesses."""
     chip, tiles = program.chip, program.stage.tiles
     return [
         Turn(step.work_s, _exchanged(chip, step.after), _accessed(chip, tiles, step))
@@ -249,7 +249,7 @@ def turns_of(program: StageProgram, part: StagePart) -> list[Turn]:
 
 
 def _accessed(chip: Chip, tiles: Tiles, step: TileStep) -> Plan:
-    """Reads and writes of a group: one message of each per port."""
+    """Messages for the memory reads and writes of a group: one per port and direction."""
     plan = []
     read, write = step.access
     for port, (far, users) in _ports(chip, tiles).items() if read or write else ():
@@ -260,7 +260,7 @@ def _accessed(chip: Chip, tiles: Tiles, step: TileStep) -> Plan:
 
 @lru_cache(maxsize=1024)
 def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
-    """Ports of a group, each with its farthest tile and its number of tiles."""
+    """Memory ports that a group uses, each with its farthest tile and its number of tiles."""
     hops = chip.topology.hops
     return {
         port: (max(mine, key=lambda tile: hops(port, tile)), len(mine))
@@ -269,7 +269,7 @@ def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
 
 
 def _exchanged(chip: Chip, collectives: Sequence[GroupCollective]) -> Plan:
-    """Consecutive collectives, with all rounds of a ring as one message per member."""
+    """Messages of consecutive collectives; all rounds of a ring are merged into one message per member."""
     return then(
         *(
             together(*(ring(chip.topology, some.kind, group, some.size_bytes, 1) for group in some.groups))
@@ -279,7 +279,7 @@ def _exchanged(chip: Chip, collectives: Sequence[GroupCollective]) -> Plan:
 
 
 def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> dict[str, pd.DataFrame]:
-    """Simulate a point; returns its tables, with jobs and links only if the case shows its pipeline.
+    """Simulate a study point; returns its tables, with jobs and links only if its pipeline is shown.
 
     Raises `PhazeError` if the tile level does not support an operator of the model.
     """
@@ -298,7 +298,7 @@ def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> di
 
 
 def _runs(case: str, point: TiledPoint, model: Model, chip: Chip) -> Iterator[tuple[Row, TiledRun]]:
-    """Yield every combination of options of a point, with its key columns.
+    """Yield a run for every combination of a point's options, with its key columns.
 
     Raises `PhazeError` if the tensor-parallel size does not divide the tiles of a stage.
     """
@@ -321,7 +321,7 @@ def _runs(case: str, point: TiledPoint, model: Model, chip: Chip) -> Iterator[tu
 
 
 def mapping(chip: Chip, point: TiledPoint, lie: Lie) -> tuple[Tiles, ...]:
-    """Tiles of each stage: rows, blocks along an S, or a user-specified mapping."""
+    """Tiles of each stage: in rows, in blocks along an S-shaped path, or as specified by the user."""
     if lie == "own":
         return own(chip.grid, point.own or ())
     if lie == "line":

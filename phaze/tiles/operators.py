@@ -37,7 +37,7 @@ from phaze.workload.families.convolution import ConvolutionShape, SlidingWindow
 
 Phase = Literal["forward", "backward", "update"]
 TileAxis = Literal["b", "m", "n", "k", "c", "i", "d", "t"]
-"""Dimension that is cut; d and t are the data and tensor parallelism of a transformer layer."""
+"""Dimension split among tiles; d and t are data and tensor parallelism of a transformer layer."""
 Axes = tuple[TileAxis, TileAxis, TileAxis, TileAxis]
 
 Degrees = tuple[int, int, int, int]
@@ -51,20 +51,20 @@ class Reduction:
     phase: Phase
     axis: TileAxis
     width: int
-    """Members of a group."""
+    """Number of members per group."""
     elements: float
 
 
 @dataclass(frozen=True)
 class TileShare:
-    """Share of one tile in an operator: its FLOPs, tensors (in elements) and all-reduces."""
+    """One tile's share of an operator: FLOPs, tensor sizes (in elements) and all-reduces."""
 
     flops: float
     """FLOPs of the forward pass (Table III)."""
     product: Gemm | None
-    """Matrix product of the forward pass on the tile with the largest part; None if arrays cannot run it."""
+    """GEMM of the forward pass on the tile with the largest part; None if arrays cannot run it."""
     weights: float
-    """Elements of the weights."""
+    """Number of weight elements."""
     inputs: float
     outputs: float
     reductions: tuple[Reduction, ...] = ()
@@ -75,13 +75,13 @@ class TileShare:
         return prod(some.width for some in self.along("update"))
 
     def along(self, phase: Phase) -> tuple[Reduction, ...]:
-        """Reductions of a phase, in order of execution."""
+        """All-reduces of a phase, in order of execution."""
         return tuple(some for some in self.reductions if some.phase == phase)
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Y = X Wᵀ, or a product of two activations; degrees (b, m, n, k)."""
+    """Linear operator Y = X Wᵀ, or a product of two activations; degrees (b, m, n, k)."""
 
     batch: int
     m: int
@@ -91,7 +91,7 @@ class Linear:
     """False if the second operand is also an activation, one per sample, as in attention."""
 
     def shares(self, degrees: Degrees, axes: Axes = ("b", "m", "n", "k")) -> tuple[TileShare]:
-        """Share of one tile.
+        """One tile's share of the operator.
 
         In a product of two activations cut along m, the gradient of the second operand is summed over m in
         the backward pass.
@@ -120,7 +120,7 @@ class Linear:
 
 
 def _convolution_shares(conv: ConvolutionShape, degrees: Degrees) -> tuple[TileShare]:
-    """Share of one tile in a convolution; degrees (b, c, i, k), where i cuts rows.
+    """One tile's share of a convolution; degrees (b, c, i, k), where i splits rows.
 
     Table III gives 2 B H W R S C K FLOPs with H and W of the output, and B H W K/(b i c) for the gradient of
     the input: its K must be C, which c divides. It ignores the halo rows that neighbours along i exchange.
@@ -159,7 +159,7 @@ class Pool(SlidingWindow):
     """
 
     def shares(self, degrees: Degrees) -> tuple[TileShare]:
-        """Share of one tile; it has no communication."""
+        """One tile's share of the operator, which needs no communication."""
         out = self.out_size
         _check((("b", self.samples), ("c", self.channels), ("i", out), ("k", 1)), degrees)
         outputs = self.samples * out * out * self.channels / prod(degrees)
@@ -169,7 +169,7 @@ class Pool(SlidingWindow):
 
 @dataclass(frozen=True)
 class TransformerLayer:
-    """Megatron's transformer layer: six products on inputs of B × S × H; degrees (N_d, N_m, 1, 1).
+    """Megatron's transformer layer: six GEMMs on inputs of B × S × H; degrees (N_d, N_m, 1, 1).
 
     Consecutive products are cut along n, then along k. Thus only every second one is reduced in each
     direction. A test asserts that the sums over the products are the row of Table III.
@@ -185,7 +185,7 @@ class TransformerLayer:
             raise PhazeError(f"transformer layer: heads must divide hidden {self.hidden}, got {self.heads}")
 
     def shares(self, degrees: Degrees) -> tuple[TileShare, ...]:
-        """Share of one tile, product by product."""
+        """One tile's share of each of the six GEMMs."""
         d, t = degrees[:2]
         _check((("N_d", self.batch), ("N_m", self.heads), ("1", 1), ("1", 1)), degrees)
         hidden, head = self.hidden, self.hidden // self.heads
@@ -205,7 +205,7 @@ class TransformerLayer:
         return Linear(self.batch, self.sequence, n, k).shares((d, 1, 1, t), ("d", "m", "n", "t"))
 
     def _attention(self, n: int, k: int, d: int, t: int) -> TileShare:
-        """Share of one tile in an attention product: whole heads of whole samples."""
+        """One tile's share of an attention GEMM: whole heads of whole samples."""
         (share,) = Linear(self.batch * self.heads, self.sequence, n, k, False).shares((d * t, 1, 1, 1))
         return replace(share, product=Gemm(_most(self.batch, d) * _most(self.heads, t), self.sequence, k, n))
 
@@ -222,7 +222,7 @@ AXES: dict[type[TileOperator], tuple[TileAxis, ...]] = {
 
 
 def shares(operator: TileOperator, degrees: Degrees) -> tuple[TileShare, ...]:
-    """Shares of one tile in an operator; raises `PhazeError` if the degrees exceed its dimensions."""
+    """One tile's share of every GEMM of an operator; raises `PhazeError` if degrees exceed dimensions."""
     if isinstance(operator, ConvolutionShape):
         return _convolution_shares(operator, degrees)
     return operator.shares(degrees)
@@ -244,7 +244,7 @@ def _check(sizes: tuple[tuple[str, int], ...], degrees: Degrees) -> None:
 
 
 def communication_size(batch: int, sequence: int, hidden: int, layout: Layout) -> float:
-    """Bytes in 16 bits all-reduced by a layer, 8 B S H N_m/N + 24 H²/N_m (PALM, Equation 6)."""
+    """Bytes all-reduced by a layer in 16 bits, 8 B S H N_m/N + 24 H²/N_m (PALM, Equation 6)."""
     tiles = layout.tp * layout.dp
     return 8.0 * batch * sequence * hidden * layout.tp / tiles + 24.0 * hidden**2 / layout.tp
 

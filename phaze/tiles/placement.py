@@ -19,7 +19,7 @@ from phaze.cost.network.mesh import TileGrid
 from phaze.tiles.operators import TileAxis
 
 Placed = Literal["near", "far"]
-"""Groups with the closest tiles: tensor-parallel (near, PALM's comm1) or data-parallel (far, comm2)."""
+"""Groups placed on the closest tiles: tensor-parallel (near, PALM's comm1) or data-parallel (far, comm2)."""
 
 Tiles = tuple[int, ...]
 
@@ -107,11 +107,11 @@ STEPS = 200_000
 
 @dataclass(frozen=True)
 class Ring:
-    """Tiles of a group in the order in which they pass messages on."""
+    """Order in which the tiles of a group pass messages on."""
 
     order: tuple[int, ...]
     closed: bool
-    """True if every tile is a neighbour of the next, including the last of the first."""
+    """True if consecutive tiles are neighbours, including the last and the first."""
 
 
 def ring(grid: TileGrid, tiles: Sequence[int]) -> Ring:
@@ -163,7 +163,7 @@ def _comb(even: int, other: int) -> list[tuple[int, int]]:
 
 
 def _grown(grid: TileGrid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Ring grown from two neighbours by detours over two more tiles; None if some tiles remain."""
+    """Ring grown from two neighbours by detours over pairs of free tiles; None if some tiles remain."""
     left = set(tiles[1:])
     second = next((other for other in grid.neighbours(tiles[0]) if other in left), None)
     if second is None or len(tiles) % 2:
@@ -180,7 +180,7 @@ def _grown(grid: TileGrid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _detour(grid: TileGrid, a: int, b: int, free: set[int]) -> list[int]:
-    """Two free tiles on a detour from a to its neighbour b; empty if absent."""
+    """Two free tiles on a detour from a to its neighbour b; empty if there are none."""
     for first in grid.neighbours(a):
         for second in grid.neighbours(b):
             if first != second and {first, second} <= free and second in grid.neighbours(first):
@@ -273,7 +273,7 @@ def _groups(
 
 
 def _table(grid: TileGrid, tiles: Tiles, widths: Sequence[int]) -> TileTable:
-    """Tile at each position along the axes; the shape is `widths`."""
+    """Tile at each position along the axes, as an array of shape `widths`."""
     rectangle = _rectangle(grid, tiles)
     if rectangle is None:
         return np.array(snake(grid, tiles)).reshape(widths)

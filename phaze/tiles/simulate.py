@@ -29,7 +29,7 @@ Fidelity = Literal["tile-by-tile", "analytical"]
 
 
 class Activity(NamedTuple):
-    """Steps of one group of tiles; all tiles do the same."""
+    """Group of tiles that all execute the same steps."""
 
     tiles: Tiles
     steps: tuple[TileStep, ...]
@@ -41,7 +41,7 @@ def simulate(chip: Chip, activities: Sequence[Activity], fidelity: Fidelity) -> 
 
 
 def _each(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
-    """Finish times in s, tile by tile with contention."""
+    """Finish times in s, simulated tile by tile with contention."""
     plans = [_written(chip, activity) for activity in activities]
     turn = sorted((k, p) for p, plan in enumerate(plans) for k in range(len(plan)))
     arrived_s = deliver(chip.topology, together(*plans)).arrived_s
@@ -51,11 +51,11 @@ def _each(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
 
 
 Waits = dict[int, tuple[int, ...]]
-"""Numbers of the messages for which each tile waits before it continues."""
+"""Indices of the messages that each tile waits for before it continues."""
 
 
 def _written(chip: Chip, activity: Activity) -> list[Message]:
-    """Plan of the messages of an activity."""
+    """Messages of an activity, in order."""
     plan: list[Message] = []
     waits: Waits = dict.fromkeys(activity.tiles, ())
     for step in activity.steps:
@@ -70,7 +70,7 @@ def _written(chip: Chip, activity: Activity) -> list[Message]:
 def _worked(
     plan: list[Message], chip: Chip, tile: int, step: TileStep, after: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Append a tile's work, read and write to the plan; returns their message numbers."""
+    """Append a tile's work, read and write to the plan; returns their message indices."""
     begin, access = len(plan), step.access
     plan.append(Message(tile, tile, 0.0, after, step.work_s))
     if access.read_bytes:
@@ -81,7 +81,7 @@ def _worked(
 
 
 def _exchanged(plan: list[Message], some: GroupCollective, waits: Waits) -> Waits:
-    """Append a collective to the plan, with the messages of its groups interleaved; returns the new waits."""
+    """Append a collective to the plan, interleaving the messages of its groups; returns the new waits."""
     found = dict(waits)
     pattern = _pattern(some.kind, len(some.groups[0]))
     begin, count = len(plan), len(some.groups)
@@ -98,13 +98,13 @@ def _exchanged(plan: list[Message], some: GroupCollective, waits: Waits) -> Wait
 
 
 class _Pattern(NamedTuple):
-    """Collective of one byte among members 0, 1, …."""
+    """Message pattern of a one-byte collective among members 0, 1, …."""
 
     plan: Plan
     first: frozenset[int]
-    """First message of each source."""
+    """Index of the first message of each source."""
     ends: tuple[tuple[int, ...], ...]
-    """Last messages from or to each member: no other message from or to it waits for them."""
+    """Indices of each member's last messages: no other message from or to the member waits for them."""
 
 
 @lru_cache(maxsize=256)
@@ -121,7 +121,7 @@ def _pattern(kind: Collective, width: int) -> _Pattern:
 
 
 def _least(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
-    """Finish times in s by formulas.
+    """Lower bounds on the finish times in s, by formulas.
 
     The total load of a shared resource bounds the finish of the last activity only.
     """
@@ -146,7 +146,7 @@ class _Linear(NamedTuple):
 
 
 def _longest_s(chip: Chip, activity: Activity) -> float:
-    """Longest time of a tile's steps in s, with the network to itself."""
+    """Time of the slowest tile's steps in s, without contention."""
     total = np.zeros(len(activity.tiles))
     for step in activity.steps:
         for some in (*step.before, *step.after):
@@ -181,14 +181,14 @@ def _accesses(chip: Chip, tiles: Tiles, step: TileStep) -> list[tuple[_Linear, f
 
 @lru_cache(maxsize=1024)
 def _access(chip: Chip, tiles: Tiles, write: bool) -> _Linear:
-    """Times of a read or write of one size by every tile."""
+    """Times of a read or write by every tile, as a linear function of its size."""
     pairs = [(tile, chip.port(tile)) for tile in tiles]
     return _linear(chip, tiles, [pair if write else pair[::-1] for pair in pairs], tiles)
 
 
 @lru_cache(maxsize=1024)
 def _ring(chip: Chip, tiles: Tiles, kind: Collective, groups: tuple[Tiles, ...]) -> _Linear:
-    """Times of a collective around rings; its rounds are alike, and a member waits for its own messages."""
+    """Times of a collective on rings, with equal rounds; a member waits for its own messages only."""
     width = len(groups[0])
     pairs = [pair for group in groups for pair in zip(group, (*group[1:], group[0]), strict=True)]
     found = _linear(chip, tiles, pairs, [source for source, _ in pairs])
@@ -197,7 +197,7 @@ def _ring(chip: Chip, tiles: Tiles, kind: Collective, groups: tuple[Tiles, ...])
 
 
 def _linear(chip: Chip, tiles: Tiles, pairs: Sequence[tuple[int, int]], waiting: Sequence[int]) -> _Linear:
-    """Times of messages between pairs of nodes; one tile waits for each message."""
+    """Times of messages between pairs of nodes; `waiting` is the tile that waits for each message."""
     place = {tile: k for k, tile in enumerate(tiles)}
     alone, held = np.zeros((2, len(tiles))), np.zeros((2, chip.topology.resources))
     for (source, target), tile in zip(pairs, waiting, strict=True):

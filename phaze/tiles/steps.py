@@ -29,7 +29,7 @@ StagePart = Literal["forward", "recompute", "backward", "sync", "update"]
 
 
 class GroupCollective(NamedTuple):
-    """Concurrent collective in several groups, of a tensor with `size_bytes` bytes per member."""
+    """Collective run concurrently by several groups, on a tensor of `size_bytes` bytes per member."""
 
     kind: Collective
     groups: tuple[Tiles, ...]
@@ -49,7 +49,7 @@ class TileStep(NamedTuple):
 
 @dataclass(frozen=True)
 class TileStage:
-    """Operators on a group of tiles, each with its degrees."""
+    """Operators on a group of tiles, each with the degrees by which it is split."""
 
     tiles: Tiles
     operators: tuple[tuple[TileOperator, Degrees], ...]
@@ -75,7 +75,7 @@ class StageProgram:
 
     @cached_property
     def parts(self) -> tuple[tuple[TileShare, Mapping[TileAxis, tuple[Tiles, ...]]], ...]:
-        """Shares of one tile, product by product, each with the groups along its operator's axes."""
+        """One tile's share of every GEMM, each with the groups along its operator's axes."""
         found = []
         for operator, degrees in self.stage.operators:
             axes = dict(zip(AXES[type(operator)], degrees, strict=False))
@@ -85,7 +85,7 @@ class StageProgram:
 
     @cached_property
     def sizes(self) -> tuple[TileBytes, ...]:
-        """Bytes of a tile for each of `parts`."""
+        """Tensor bytes of one tile for each of `parts`."""
         return tuple(tile.tile_bytes(share, self.execution) for share, _ in self.parts)
 
     @cached_property
@@ -99,7 +99,7 @@ class StageProgram:
         return sum(share.flops for share, _ in self.parts)
 
     def steps(self, part: StagePart) -> tuple[TileStep, ...]:
-        """Non-empty steps of a part.
+        """Non-empty steps of one part of the batch.
 
         Raises `PhazeError` if a step accesses memory on a chip without memory.
         """

@@ -50,7 +50,7 @@ class TileExecution(NamedTuple):
 
 
 class TileBytes(NamedTuple):
-    """Bytes of one operator on a tile."""
+    """Bytes of one operator's tensors on a tile."""
 
     weights: float
     gradients: float
@@ -89,7 +89,7 @@ def tile_bytes(share: TileShare, execution: TileExecution) -> TileBytes:
 
 
 def held_bytes(operators: Sequence[TileBytes], execution: TileExecution) -> tuple[float, float]:
-    """Bytes of WSG and of activations on a tile.
+    """Bytes of WSG (weights, optimizer states, gradients) and of activations on a tile.
 
     The output of an operator is the input of the next. Thus the activations of the current microbatch are all
     inputs and the last output. The other microbatches in flight store only their first input. Inference
@@ -112,7 +112,7 @@ def allocate(wsg_bytes: float, activation_bytes: float, sram_bytes: float) -> Sr
 
 
 def passed_bytes(inputs: float, weights: float, part_bytes: float) -> float:
-    """Bytes of both operands under S_PTY: the larger once, the smaller once per part of the larger."""
+    """Bytes of both operands read under S_PTY: the larger once, the smaller once per part of the larger."""
     stays, passes = (inputs, weights) if inputs >= weights else (weights, inputs)
     return stays + _parts(stays, part_bytes) * passes
 
@@ -162,7 +162,7 @@ def update_access(strategy: SramStrategy, share: TileShare) -> Access:
 
 
 def training_s(tile: Tile, share: TileShare, products: int) -> float:
-    """Compute time in s of a pass with `products` products, each with the FLOPs of the share."""
+    """Compute time in s of a pass with `products` GEMMs, each with the FLOPs of the share."""
     return products * share.flops / tile.flops
 
 
@@ -178,7 +178,7 @@ def inference_s(tile: Tile, share: TileShare, element_bytes: int) -> float:
 
 @lru_cache(maxsize=4096)
 def product_s(tile: Tile, product: Gemm, element_bytes: int) -> float:
-    """Time in s of a batched product with its fastest dataflow, bound by its array or its SRAM."""
+    """Time in s of a batched GEMM with its fastest dataflow, bound by the array or by its SRAM."""
     m, k, n = product.m, product.k, product.n
     streams = (arrays.WEIGHT, m, k, n), (arrays.INPUT, n, k, m)
     return min(_mapped_s(tile, product, element_bytes, *some) for some in streams)
@@ -187,7 +187,7 @@ def product_s(tile: Tile, product: Gemm, element_bytes: int) -> float:
 def _mapped_s(
     tile: Tile, product: Gemm, element_bytes: int, dataflow: int, stream: int, down: int, across: int
 ) -> float:
-    """Time in s of a batched product in one dataflow.
+    """Time in s of a batched GEMM in one dataflow.
 
     `stream`, `down` and `across` are the dimensions that stream through the array and that lie along it.
     """

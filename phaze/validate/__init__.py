@@ -1,1 +1,1 @@
-"""Compare predicted training runs with measured ones."""
+"""Compare predicted training runs and kernels with measured ones."""

@@ -25,24 +25,24 @@ from phaze.validate.rows import RunRow
 from phaze.validate.table import log_errors, predict_rows, settled
 
 NOISE = 0.05
-"""Error of a run that no constant explains: repeats of one run on different days differ by this (BLOOM)."""
+"""Relative error of a run that no constant explains: repeats on different days differ by this (BLOOM)."""
 LEAST_EFFECT = 0.005
-"""Fraction by which a constant must move some run over its range to count as identifiable."""
+"""Minimum relative effect of a constant on some run, over its range, to count as identifiable."""
 ALIKE = 0.95
-"""Correlation of two constants' effects from which runs determine only their combined effect."""
+"""Correlation of two constants' effects above which runs determine only the combined effect."""
 MOST_ROWS = 60
-"""Most runs used in a fit, spread evenly over all; more take longer and add little for a few constants."""
+"""Maximum number of runs in a fit, evenly spread; more take longer and add little for a few constants."""
 FOLDS = 20
-"""Maximum number of leave-out fits: one per run, or one per group of runs."""
+"""Maximum number of leave-out fits: each leaves out one run or one group of runs."""
 STEP = 0.01
-"""Change of a logarithm for finite differences.
+"""Step in a constant's logarithm for finite differences.
 
 It is large enough to smooth over tile edges and changes of the bound. A fit that stays inside its bounds ends
 about this close to one.
 """
 Curve = Callable[[Floats], Floats]
 SAME = 1e-3
-"""Change of a logarithm below which a constant counts as unchanged.
+"""Change in a constant's logarithm below which the constant counts as unchanged.
 
 A constant of 0 counts as unchanged up to a factor of e above the lower end of its range.
 """
@@ -50,15 +50,15 @@ A constant of 0 counts as unchanged up to a factor of e above the lower end of i
 
 @dataclass(frozen=True)
 class FittedConstant:
-    """A constant before and after a fit, and how well the runs determine it."""
+    """Constant before and after a fit, and how well the runs determine it."""
 
     constant: Constant
     before: float
     after: float
     effect: float
-    """Largest fraction by which it moves a run over its range."""
+    """Largest relative change of a run's time if the constant moves over its range."""
     uncertainty: float
-    """One standard deviation after the fit, as a fraction of the value; nan if it is not identifiable."""
+    """Standard deviation after the fit, as a fraction of the value; nan if it is not identifiable."""
 
     @property
     def identifiable(self) -> bool:
@@ -67,20 +67,20 @@ class FittedConstant:
 
     @property
     def at_end(self) -> bool:
-        """True if the fit ends within 1 % of an end of the range, which indicates another problem."""
+        """True if the fit ends within 1 % of an end of the range, a sign of another problem."""
         return any(abs(self.after / end - 1) <= STEP for end in (self.constant.low, self.constant.high))
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Site fitted to runs, with mean absolute errors of their times as fractions."""
+    """Site with constants fitted to runs, and mean absolute errors of the runs' times, as fractions."""
 
     site: Site
     constants: tuple[FittedConstant, ...]
     alike: tuple[tuple[str, str, float], ...]
-    """Pairs of constants for which only the combined effect is determined, with their correlation."""
+    """Pairs of constants of which only the combined effect is determined, with their correlation."""
     rows: int
-    """Number of runs that the constants are fitted to."""
+    """Number of runs to which the constants are fitted."""
     error_before: float
     error: float
     error_left_out: float
@@ -116,7 +116,7 @@ def _mean_error(log_errors: Floats) -> float:
 
 
 def _effect(site: Site, rows: Sequence[RunRow], constant: Constant) -> float:
-    """Largest fraction by which a constant moves a run over its range, with the others unchanged."""
+    """Largest relative change of a run's time if one constant moves over its range."""
     ends = [site.with_values({constant: value}).machine for value in (constant.low, constant.high)]
     low, high = (log_errors(rows, machine) for machine in ends)
     return float(np.expm1(np.abs(high - low).max()))
@@ -138,17 +138,17 @@ class Fit:
 
     @cached_property
     def start(self) -> Floats:
-        """Logarithms of the constants before the fit, clipped to their ranges."""
+        """Logarithms of the constants before the fit, clipped to their ranges, (C,)."""
         return np.log([min(max(self.site.value(one), one.low), one.high) for one in self.constants])
 
     @cached_property
     def widths(self) -> Floats:
-        """Prior standard deviations of the logarithms."""
+        """Standard deviations of the prior on the logarithms, (C,)."""
         low, high = self.bounds
         return (high - low) / 4
 
     def at(self, x: Floats) -> Site:
-        """Site with these constants to four digits; constants that hardly changed keep their value."""
+        """Site with the constants rounded to four digits; constants that hardly changed keep their value."""
         moved = np.abs(x - self.start) > np.where(
             [self.site.value(one) > 0 for one in self.constants], SAME, 1
         )
@@ -156,11 +156,11 @@ class Fit:
         return self.site.with_values({one: float(f"{value:.4g}") for one, value, new in values if new})
 
     def errors(self, x: Floats, kept: Bools) -> Floats:
-        """Logarithms of predicted over measured times of the kept rows."""
+        """Logarithms of predicted over measured times, for the rows that are kept."""
         return log_errors([row for row, keep in zip(self.rows, kept, strict=True) if keep], self._exact(x))
 
     def jacobian(self, x: Floats) -> Floats:
-        """Derivatives of the logarithm of every run's time by that of every constant, (R, C)."""
+        """Derivative of the logarithm of every run's time by that of every constant, (R, C)."""
         every = np.ones(len(self.rows), bool)
         here, (_, high) = self.errors(x, every), self.bounds
         found = np.zeros((len(self.rows), len(x)))
@@ -176,7 +176,7 @@ class Fit:
         return self._least(self.start, lambda x: self.errors(x, every), self.jacobian)
 
     def left_out(self, found: Floats, jacobian: Floats) -> Floats:
-        """Logarithms of predicted over measured times of rows, each with constants fitted without it.
+        """Logarithms of predicted over measured times of rows, each with constants fitted without the row.
 
         Leaving out a few rows changes constants little, so the fit linearises the times of the others with
         the Jacobian (R, C) at the constants found. The left-out rows are then predicted in full.
@@ -191,7 +191,7 @@ class Fit:
         return errors
 
     def _least(self, x: Floats, errors: Curve, slopes: Curve) -> Floats:
-        """Logarithms of constants that minimise residuals, starting from `x`.
+        """Logarithms of the constants that minimise the residuals, starting from `x`.
 
         `errors` and `slopes` give the logarithms of predicted over measured times and their derivatives.
         """
@@ -210,7 +210,7 @@ class Fit:
         return np.asarray(found.x, np.float64)
 
     def _folds(self) -> Ints:
-        """Group of every row; equal runs share a group."""
+        """Index of the fold that leaves out each row; equal runs share a fold."""
         distinct = list(dict.fromkeys(row.runs for row in self.rows))
         return np.array([distinct.index(row.runs) % FOLDS for row in self.rows])
 
@@ -219,7 +219,7 @@ class Fit:
 
 
 def _along(errors: Floats, slopes: Floats, found: Floats, x: Floats) -> Floats:
-    """Errors near the constants found, to first order."""
+    """First-order approximation of the errors near the fitted constants."""
     return errors + slopes @ (x - found)
 
 
@@ -228,14 +228,14 @@ def _constant(slopes: Floats, _: Floats) -> Floats:
 
 
 def _spreads(jacobian: Floats, widths: Floats, errors: Floats) -> Floats:
-    """Standard deviations of the logarithms of constants after a fit (C,), from its Jacobian."""
+    """Standard deviations of the constants' logarithms after a fit, (C,), from its Jacobian."""
     noise = max(NOISE, float(np.sqrt(np.square(errors).mean())))
     curvature = jacobian.T @ jacobian / noise**2 + np.diag(widths**-2)
     return np.sqrt(np.diag(np.linalg.inv(curvature)))
 
 
 def _alike(constants: Sequence[Constant], jacobian: Floats) -> Iterator[tuple[str, str, float]]:
-    """Pairs of constants whose effects on runs are nearly proportional, with the cosine of the effects."""
+    """Yield pairs of constants with nearly proportional effects on runs, and the cosine of the effects."""
     lengths = np.linalg.norm(jacobian, axis=0)
     for a, b in combinations(range(len(constants)), 2):
         cosine = float(jacobian[:, a] @ jacobian[:, b] / max(lengths[a] * lengths[b], np.finfo(float).tiny))

@@ -1,4 +1,4 @@
-"""Constants of a system that runs can determine, each with its range from physics and published systems.
+"""Constants of a system that runs can determine, with ranges from physics and published systems.
 
 There are few, so that a handful of runs determines them: sustained clock and HBM bandwidth of devices on long
 jobs, kernel launch overhead, and for every network level the fraction of the bandwidth that collectives reach
@@ -21,17 +21,17 @@ from phaze.spec.systems import load_cluster, load_stack_of, with_numbers
 
 @dataclass(frozen=True)
 class Constant:
-    """Constant of a device, a stack or a level, with its range."""
+    """Constant of a device, software stack or network level, with its range."""
 
     part: str
-    """`device`, `stack`, or `levels.0` for the innermost level."""
+    """Part of the system: `device`, `stack`, or for example `levels.0` for the innermost level."""
     key: str
     low: float
     high: float
 
     @property
     def name(self) -> str:
-        """Part and key, such as stack.launch_s."""
+        """Part and key joined by a dot, such as stack.launch_s."""
         return f"{self.part}.{self.key}"
 
 
@@ -48,13 +48,13 @@ OF_LEVEL = (
 
 @dataclass(frozen=True)
 class Site:
-    """Cluster with its device and training software, on which runs were measured."""
+    """System on which runs were measured: cluster, device and software stack."""
 
     cluster: Cluster
     device: Device
     stack: Stack
     folder: Path = FOLDER
-    """Folder of the configuration."""
+    """Configuration folder."""
 
     @classmethod
     def load(cls, system: str, stack: str | None = None, folder: Path = FOLDER) -> Site:
@@ -66,19 +66,19 @@ class Site:
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
-        """Constants that runs on the system may determine; network constants are per level."""
+        """Constants that runs on the system may determine; network constants exist for each level."""
         levels = range(len(self.cluster.levels))
         own = (replace(one, part=one.part.format(level)) for level in levels for one in OF_LEVEL)
         return (*OF_DEVICE, *OF_STACK, *own)
 
     def value(self, constant: Constant) -> float:
-        """Value of a constant on this site."""
+        """Value of a constant on this system."""
         parts: dict[str, Device | Stack | Level] = {"device": self.device, "stack": self.stack}
         parts |= {f"levels.{n}": level for n, level in enumerate(self.cluster.levels)}
         return float(getattr(parts[constant.part], constant.key))
 
     def with_values(self, values: Mapping[Constant, float]) -> Site:
-        """Copy of the system with other values of some constants."""
+        """Copy of the system with new values for some constants."""
 
         def of(part: str) -> dict[str, float]:
             return {one.key: value for one, value in values.items() if one.part == part}
@@ -96,5 +96,5 @@ class Site:
 
     @cached_property
     def machine(self) -> Machine:
-        """Machine on which runs are priced."""
+        """Machine on which the runs are priced."""
         return machine_of(self.cluster, self.device, self.stack, self.folder)

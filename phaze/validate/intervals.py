@@ -1,4 +1,4 @@
-"""Intervals of predicted times, from the errors of the most similar published runs.
+"""Prediction intervals for times, from the errors of the most similar published runs.
 
 The distance of two runs depends on stack, device, precision, kinds of parallelism, experts and model FLOPs
 utilisation. A published run has weight e^(-distance / REACH), divided by the square root of the number of
@@ -29,36 +29,36 @@ from phaze.spec.system import Calibration
 from phaze.spec.training_plan import NearRun
 
 ERRORS = "errors.csv"
-"""File of the configuration with the errors of published runs, written by `phaze validate --errors`."""
+"""Configuration file with the errors of published runs, written by `phaze validate --errors`."""
 KEYS = ("stack", "device", "parallelism", "experts", "precision")
-"""Properties that make runs similar, in addition to their utilisation."""
+"""Properties that determine how similar two runs are, in addition to their utilisation."""
 APART: dict[str, float] = {"stack": 1.0, "device": 1.5, "experts": 1.0, "precision": 0.5}
-"""Distance of runs that differ in a key; halved if both values belong to one family."""
+"""Distance between runs that differ in a property; half of it if both values belong to one family."""
 EACH_AXIS = 0.25
-"""Distance for each kind of parallelism that only one of two runs has."""
+"""Distance for each kind of parallelism that only one of two runs uses."""
 UTILISATION = 1.0
-"""Distance of runs whose utilisation differs by a factor of e."""
+"""Distance between runs whose utilisation differs by a factor of e."""
 FAMILIES = {
     "hopper": ("h100", "h200", "h800", "gh200"),
     "blackwell": ("b200", "b300", "gb200", "gb300"),
     "ampere": ("a100",),
 }
-"""Devices of one generation, by the prefixes of their names."""
+"""Devices of each generation, by prefixes of their names."""
 REACH = 0.5
-"""Distance over which the weight of a published run falls by a factor of e."""
+"""Distance at which the weight of a published run has fallen by a factor of e."""
 UNLIKE = 2.5
-"""Distance of the nearest published run beyond which no measured run is similar."""
+"""Distance to the nearest published run above which no run counts as similar."""
 COVERED = 0.8
-"""Fraction of runs that intervals should contain."""
+"""Fraction of runs that intervals are meant to contain."""
 LEAST_SPREAD = 0.01
-"""Minimum distance between median and end, as a fraction of the time: the spread of repeated runs."""
+"""Minimum distance from the median to an end, as a fraction of the time: the spread of repeated runs."""
 MEAN_ABSOLUTE = float(np.sqrt(np.pi / 2))
-"""Standard deviation of a normal distribution over its mean absolute deviation."""
+"""Ratio of a normal distribution's standard deviation to its mean absolute deviation."""
 SHOWN = 5
-"""Number of nearest runs in the evidence."""
+"""Number of nearest runs listed as evidence."""
 
 INTERVAL = ("time_low_s", "time_high_s")
-"""Columns of the interval in seconds that should contain COVERED of the runs."""
+"""Columns with the ends of the interval, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,18 @@ class RunKind:
     experts: str
     precision: str
     mfu: float = float("nan")
-    """Predicted model FLOPs utilisation, nan if unknown."""
+    """Predicted model FLOPs utilisation; nan if unknown."""
 
     @classmethod
     def of(cls, machine: Machine, layout: Layout, mfu: float = float("nan")) -> RunKind:
-        """Kind of a run of a layout on a machine."""
+        """Properties of a run, given its layout and machine."""
         experts = "yes" if layout.ep > 1 else "no"
         device = device_of(machine).name
         return cls(machine.stack.name, device, parallelism_of(layout), experts, layout.compute, mfu)
 
 
 def parallelism_of(layout: Layout) -> str:
-    """Kinds of parallelism of a layout, such as tp+dp; ZeRO 3 counts as fsdp."""
+    """Kinds of parallelism that a layout uses, such as tp+dp; ZeRO 3 counts as fsdp."""
     widths = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp, "dp": layout.dp}
     found = [name for name, width in widths.items() if width > 1]
     return "+".join([*found, *(["fsdp"] if layout.zero == 3 else [])]) or "one"
@@ -90,23 +90,23 @@ def parallelism_of(layout: Layout) -> str:
 
 @dataclass(frozen=True)
 class Likeness:
-    """Interval of measured over predicted times of the most similar runs."""
+    """Interval of the ratio of measured to predicted time, from the most similar runs."""
 
     low: float
     high: float
-    """Factors that contain COVERED of the runs."""
+    """Upper end; both ends are factors on the predicted time that contain COVERED of the runs."""
     nearest: tuple[NearRun, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class PublishedErrors:
-    """Measured over predicted times of published runs, one row per run: source, label, KEYS, mfu, ratio."""
+    """Ratios of measured to predicted time of published runs: source, label, KEYS, mfu and ratio."""
 
     table: pd.DataFrame
 
     @classmethod
     def load(cls, folder: Path = FOLDER) -> PublishedErrors:
-        """Read the errors file of the configuration; PhazeError if it is missing or malformed."""
+        """Read the configuration's errors file; PhazeError if it is missing or malformed."""
         path = folder / ERRORS
         try:
             types = dict.fromkeys(("source", "label", *KEYS), str) | {"ratio": float, "mfu": float}
@@ -119,7 +119,7 @@ class PublishedErrors:
             ) from error
 
     def likest(self, kind: RunKind, but: str = "") -> Likeness | None:
-        """Runs most similar to a kind, without those of one source; None without similar measured runs."""
+        """Interval from the runs most similar to a kind, without source `but`; None if none is similar."""
         if but not in self._widths:
             self._widths[but] = self._calibrated(but)
         return self._likeness(kind, self._sources != but, self._widths[but])
@@ -148,7 +148,7 @@ class PublishedErrors:
         return Likeness(float(np.exp(ends[0])), float(np.exp(ends[1])), tuple(nearest))
 
     def _percentiles(self, distances: Floats, asked: Bools) -> tuple[float, float, float]:
-        """Tenth, fiftieth and ninetieth weighted percentile of the logarithms of ratios."""
+        """Weighted 10th, 50th and 90th percentile of the logarithms of the ratios."""
         alike = np.exp(-(distances - distances[asked].min()) / REACH) * asked
         weights = alike / np.sqrt(self._counts)
         tail = (1 - COVERED) / 2
@@ -156,7 +156,7 @@ class PublishedErrors:
         return float(low), float(middle), float(high)
 
     def distances(self, kind: RunKind) -> Floats:
-        """Distances (R,) of all published runs from a kind."""
+        """Distance of every published run from a kind of run, (R,)."""
         found = sum(
             (_apart(key, getattr(kind, key), self._values[key])[self._codes[key]] for key in APART),
             np.zeros(len(self.table)),
@@ -168,7 +168,7 @@ class PublishedErrors:
         return np.asarray(found + UTILISATION * np.nan_to_num(ratio), float)
 
     def _calibrated(self, but: str) -> float:
-        """Widening of the ends per unit of distance, by leaving out each source but one in turn."""
+        """Widening of the interval per unit of distance, calibrated by leaving out each source in turn."""
         asked = self._sources != but
         needed, weights = [], []
         for source in np.unique(self._sources[asked]):
@@ -189,7 +189,7 @@ class PublishedErrors:
 
     @cached_property
     def _between(self) -> Floats:
-        """Distances between all published runs, (R, R)."""
+        """Distances between all pairs of published runs, (R, R)."""
         names = [*KEYS, "mfu"]
         kinds = [
             RunKind(**{str(key): one for key, one in row.items()})
@@ -200,22 +200,22 @@ class PublishedErrors:
 
     @cached_property
     def _widths(self) -> dict[str, float]:
-        """Cache of calibrations, by the source that is left out."""
+        """Cache of calibrated widenings, by the source that is left out."""
         return {}
 
     @cached_property
     def _values(self) -> dict[str, list[str]]:
-        """Distinct values of every key over the runs."""
+        """Distinct values of every property in KEYS."""
         return {key: list(self.table[key].unique()) for key in KEYS}
 
     @cached_property
     def _codes(self) -> dict[str, np.ndarray]:
-        """Keys of the runs (R,) as indices into their distinct values."""
+        """Properties of the runs as indices into their distinct values, (R,) each."""
         return {key: self.table[key].factorize()[0] for key in KEYS}
 
     @cached_property
     def _counts(self) -> Floats:
-        """Number of runs of every run's source (R,)."""
+        """Number of runs in every run's source, (R,)."""
         return self.table.groupby("source")["ratio"].transform("size").to_numpy(float)
 
     @cached_property
@@ -237,12 +237,12 @@ class PublishedErrors:
 
 
 def _family(device: str) -> str:
-    """Generation of a device."""
+    """Generation to which a device belongs, or its own name."""
     return next((name for name, own in FAMILIES.items() if device.startswith(own)), device)
 
 
 def _apart(key: str, mine: str, values: Sequence[str]) -> Floats:
-    """Distances (V,) of a key's values from one value; halved within a family."""
+    """Distances from one value of a property to others, (V,); halved within a family."""
     family = _family if key == "device" else lambda name: name.split("-")[0]
     kin = np.array([family(one) == family(mine) for one in values], bool)
     halves = np.where(kin & (key in ("device", "stack")), 0.5, 1.0)
@@ -251,7 +251,7 @@ def _apart(key: str, mine: str, values: Sequence[str]) -> Floats:
 
 
 def _percentiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
-    """Weighted quantiles (Q,) of values, interpolated between the midpoints of their weights."""
+    """Weighted quantiles of values, (Q,), interpolated between the midpoints of the weights."""
     order = np.argsort(values)
     below = np.cumsum(weights[order]) - weights[order] / 2
     return np.interp(shares, below / weights.sum(), values[order])
@@ -259,14 +259,14 @@ def _percentiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
 
 @cache
 def published(folder: Path = FOLDER) -> PublishedErrors:
-    """Errors of published runs of the configuration."""
+    """Load the errors of the published runs, once per configuration folder."""
     return PublishedErrors.load(folder)
 
 
 def interval(
     machine: Machine, layout: Layout, seconds: float, mfu: float, folder: Path = FOLDER
 ) -> tuple[float, float] | None:
-    """80 % interval of a layout's predicted time in seconds; None if no measured run is similar.
+    """80 % interval of a layout's predicted time, in seconds; None if no measured run is similar.
 
     A system calibrated to a user's own runs has the interval of their left-out error.
     """
@@ -277,7 +277,7 @@ def interval(
 
 
 def _own(fitted: Calibration, seconds: float) -> tuple[float, float]:
-    """80 % interval from the left-out errors of a user's own runs, in seconds.
+    """80 % interval from the leave-out error of a user's own runs, in seconds.
 
     This is Student's prediction interval for one more run. Its standard deviation is 1.25 mean absolute
     errors, as for normally distributed errors.
@@ -290,7 +290,7 @@ def _own(fitted: Calibration, seconds: float) -> tuple[float, float]:
 def with_intervals(
     runs: pd.DataFrame, seconds: str = "time_s", but: str = "", folder: Path = FOLDER
 ) -> pd.DataFrame:
-    """Add INTERVAL to runs, from the errors of all sources but one.
+    """Add prediction intervals (columns INTERVAL) to runs, from the errors of all sources except `but`.
 
     Runs need a column of predicted times, KEYS and mfu. Rows without a predicted time or without a similar
     measured run get no interval.
@@ -307,13 +307,13 @@ def with_intervals(
 
 
 def error_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Measured over predicted times of the scoreboard's runs that have both, in the format of ERRORS."""
+    """Ratios of measured to predicted time of the scoreboard's runs, in the format of ERRORS."""
     timed: pd.DataFrame = runs[np.isfinite(runs["measured_s"] / runs["predicted_s"])]
     ratio = (timed["measured_s"] / timed["predicted_s"]).round(4)
     return timed[["source", "label", *KEYS]].assign(mfu=timed["mfu"].astype(float).round(3), ratio=ratio)
 
 
 def evidence(machine: Machine, layout: Layout, mfu: float, folder: Path = FOLDER) -> tuple[NearRun, ...]:
-    """Nearest measured runs of a layout on a machine, the nearest first; empty if no run is similar."""
+    """Measured runs most similar to a layout on a machine, nearest first; empty if none is similar."""
     found = published(folder).likest(RunKind.of(machine, layout, mfu))
     return () if found is None else found.nearest

@@ -1,4 +1,4 @@
-"""Measure GEMMs, attention and collectives on the GPUs of this machine, in the format of kernel tables.
+"""Measure GEMMs, attention and collectives on this machine's GPUs, in the format of kernel tables.
 
 Only this module of `validate` imports PyTorch, and it is imported on demand: the default installation has no
 PyTorch. Kernels run in a loop after warm-up rounds; a time is the median of rounds, by device events.
@@ -25,31 +25,31 @@ from phaze.base.errors import PhazeError
 WARM, ROUNDS = 5, 20
 """Numbers of warm-up rounds and of timed rounds."""
 ROWS = (1024, 4096, 8192, 16384)
-"""m of GEMMs."""
+"""Values of m of the measured GEMMs."""
 WIDTHS = ((4096, 4096), (4096, 14336), (14336, 4096), (8192, 8192), (8192, 1024), (2048, 2048), (16384, 2048))
-"""n and k of GEMMs: layers of 1 to 70 billion parameters, whole and as tensor-parallel shards."""
+"""Values of n and k of the measured GEMMs: layers of models with 1 to 70 billion parameters, and shards."""
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 HEADS = ((16, 16), (32, 8), (8, 1))
-"""Query heads and key-value heads of attention."""
+"""Numbers of query heads and key-value heads of the measured attention."""
 HEAD = 128
 BATCHES = (1, 4)
 MOST_TOKENS = 32768
-"""Most tokens in a batch of attention."""
+"""Maximum number of tokens in a batch of attention."""
 MESSAGES = tuple(2**power for power in range(8, 29, 2))
-"""Elements of the whole tensor on one rank."""
+"""Message sizes to measure, in elements of the whole tensor on one rank."""
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 Row = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Timer:
-    """Timer of device work between two of its events."""
+    """Timer of device work, between two device events."""
 
     event: Callable[[], torch.cuda.Event]
     wait: Callable[[], None]
 
     def milliseconds(self, work: Callable[[], object]) -> float:
-        """Median milliseconds of a round."""
+        """Median time of a round, in milliseconds."""
         for _ in range(WARM):
             work()
         found: list[float] = []
@@ -64,7 +64,7 @@ class Timer:
 
 
 def measured() -> pd.DataFrame:
-    """Measured rows of GEMMs and attention on one GPU, and of collectives if there are several.
+    """Measure GEMMs and attention on one GPU, and collectives on several; a table with one row each.
 
     Raises PhazeError if PyTorch sees no GPU.
     """
@@ -81,7 +81,7 @@ def measured() -> pd.DataFrame:
 
 
 def products(timer: Timer, place: str) -> Iterator[Row]:
-    """Measure GEMMs in bf16."""
+    """Yield the measured time of each GEMM in bf16."""
     for m, (n, k) in product(ROWS, WIDTHS):
         left = torch.randn(m, k, device=place, dtype=torch.bfloat16)
         right = torch.randn(n, k, device=place, dtype=torch.bfloat16)
@@ -90,7 +90,7 @@ def products(timer: Timer, place: str) -> Iterator[Row]:
 
 
 def attention(timer: Timer, place: str) -> Iterator[Row]:
-    """Measure causal attention forward and backward with FlashAttention-2, PyTorch's own kernel."""
+    """Yield the measured time of causal attention, forward and backward, with PyTorch's FlashAttention-2."""
     for batch, length, (heads, shared) in product(BATCHES, LENGTHS, HEADS):
         if batch * length > MOST_TOKENS:
             continue
@@ -114,7 +114,7 @@ def attention(timer: Timer, place: str) -> Iterator[Row]:
 
 
 def passes(inputs: tuple[torch.Tensor, ...]) -> dict[str, Callable[[], object]]:
-    """Forward and backward pass of causal attention on queries, keys and values."""
+    """Functions that run the forward and the backward pass of causal attention."""
 
     def forward() -> torch.Tensor:
         return functional.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
@@ -129,7 +129,7 @@ def passes(inputs: tuple[torch.Tensor, ...]) -> dict[str, Callable[[], object]]:
 
 
 def collectives() -> list[Row]:
-    """Measure collectives of 2, 4, … GPUs of this machine; none on a machine with one GPU."""
+    """Measure collectives on 2, 4, … GPUs of this machine; none on a machine with one GPU."""
     count, found = torch.cuda.device_count(), []
     ranks = 2
     while ranks <= count:
@@ -141,7 +141,7 @@ def collectives() -> list[Row]:
 
 
 def _rank(rank: int, ranks: int, folder: str) -> None:
-    """Process of one rank; the first rank writes the measured times."""
+    """Run the process of one rank; the first rank writes the measured times."""
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
     timer = Timer(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
@@ -162,7 +162,7 @@ def _rank(rank: int, ranks: int, folder: str) -> None:
 
 
 def _work(kind: str, size: int, ranks: int) -> Callable[[], object]:
-    """Collective on a tensor of `size` elements in total."""
+    """Function that runs a collective on a tensor of `size` elements in total."""
     whole = torch.zeros(size, device="cuda", dtype=torch.float16)
     part = torch.zeros(max(size // ranks, 1), device="cuda", dtype=torch.float16)
     if kind == "all_reduce":

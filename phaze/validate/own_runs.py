@@ -1,4 +1,4 @@
-"""A user's own runs and kernels, and the files of a system or device with constants fitted to them."""
+"""Fit constants to a user's own runs or kernels, and write the system or device file."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from phaze.validate.rows import RunRow, read_rows
 from phaze.validate.table import predict_rows
 
 LEAST_RUNS = 3
-"""Fewer runs do not determine several constants."""
+"""Minimum number of runs; fewer do not determine several constants."""
 LARGER = "does not fit the memory as described"
 UNMEASURED = "measured_s is not given"
 LONGEST_NAME = 200
 ROOM = 1.1
-"""Largest ratio of predicted to device memory at which a completed run counts as described correctly.
+"""Maximum ratio of predicted to device memory at which a completed run counts as described correctly.
 
 The margin is the error of memory predictions (torchtitan's runs, 8 %).
 """
@@ -39,18 +39,18 @@ The margin is the error of memory predictions (torchtitan's runs, 8 %).
 
 @dataclass(frozen=True)
 class OwnRuns:
-    """Measured and predictable runs of one software stack on a system."""
+    """User's own runs on a system, all with one software stack, that are measured and can be predicted."""
 
     site: Site
     rows: tuple[RunRow, ...]
     unused: Mapping[str, int]
-    """Number of unused rows by reason."""
+    """Number of unused rows, by reason."""
     named: bool
-    """True if rows name their system, which then overrides the one of a command."""
+    """True if the rows name their system, which then overrides the command's."""
 
 
 def own_runs(path: Path, system: str) -> OwnRuns:
-    """Read the runs of a table on a system; PhazeError for fewer than three, or for several stacks.
+    """Read a table's runs on a system; PhazeError for fewer than three runs, or for several stacks.
 
     A row is unused if it names another system, has no `measured_s`, or cannot be predicted.
     """
@@ -74,7 +74,7 @@ def own_runs(path: Path, system: str) -> OwnRuns:
 
 
 def _mistaken(rows: Sequence[RunRow], site: Site) -> list[str]:
-    """Reason why each row cannot be right (invalid layout, or more than device memory); otherwise empty."""
+    """Reason why each row must be wrong (invalid layout, or more than device memory); otherwise empty."""
     found = predict_rows(rows, site.machine)
     larger = found["memory_gib"].to_numpy(float) > ROOM * site.device.hbm_gib
     return [
@@ -88,7 +88,7 @@ def _mistaken(rows: Sequence[RunRow], site: Site) -> list[str]:
 
 
 def _likeliest(rows: Sequence[RunRow], found: Sequence[str], site: Site) -> str:
-    """Hint at the column that is most likely wrong if rows do not fit as described."""
+    """Hint at the column that is most likely wrong if rows do not fit in memory as described."""
     wrong = [row for row, one in zip(rows, found, strict=True) if one.startswith(LARGER)]
     if not wrong:
         return ""
@@ -103,7 +103,7 @@ def _likeliest(rows: Sequence[RunRow], found: Sequence[str], site: Site) -> str:
 
 
 def in_words(unused: Mapping[str, int]) -> Iterator[str]:
-    """Yield one line per reason with the number of unused rows, the most frequent reason first."""
+    """Yield one line per reason with its number of unused rows, the most frequent reason first."""
     for reason, count in sorted(unused.items(), key=lambda pair: (-pair[1], pair[0])):
         yield f"not used: {count} × {reason}"
 
@@ -118,7 +118,7 @@ def _unfit(row: RunRow, system: str) -> str:
 
 
 def _stack_of(path: Path, rows: Sequence[RunRow], system: str) -> str | None:
-    """Common stack of all rows, None for the system's own."""
+    """Software stack that all rows have in common; None for the system's own."""
     own = Site.load(system).cluster.stack
     counts = Counter(row.stack or own or "" for row in rows)
     if len(counts) > 1:
@@ -128,7 +128,7 @@ def _stack_of(path: Path, rows: Sequence[RunRow], system: str) -> str | None:
 
 
 def calibrate(path: Path, system: str, out: Path) -> tuple[OwnRuns, Calibrated]:
-    """Fit the constants of a system to the runs of a table, and write the fitted system to a YAML file."""
+    """Fit a system's constants to the runs of a table, and write the fitted system to a YAML file."""
     refuse_as_file(out, "--system")
     runs = own_runs(path, system)
     _refuse_elsewhere(runs.site.cluster, system, out)
@@ -138,7 +138,7 @@ def calibrate(path: Path, system: str, out: Path) -> tuple[OwnRuns, Calibrated]:
 
 
 def system_text(found: Calibrated, path: Path, system: str) -> str:
-    """System file with the constants fitted to the runs of a table."""
+    """Text of a system file, with the constants fitted to the runs of a table."""
     old = found.site.cluster.calibrated
     fitted = Calibration(
         runs=path.name[-LONGEST_NAME:],
@@ -171,7 +171,7 @@ def refuse_as_file(out: Path, option: str) -> None:
 
 
 def _refuse_elsewhere(cluster: Cluster, system: str, out: Path) -> None:
-    """Raise PhazeError if the device is named by a path, which is valid only in the system's own folder."""
+    """Raise PhazeError if the system names its device by a path and `out` is in another folder."""
     if is_path(cluster.device) and out.resolve().parent != Path(system).resolve().parent:
         raise PhazeError(
             f"{out}: must be in the folder of {system}, which names its device by a relative path: "
@@ -180,14 +180,14 @@ def _refuse_elsewhere(cluster: Cluster, system: str, out: Path) -> None:
 
 
 LEAST_ROWS = 5
-"""Minimum rows of a part to fit it."""
+"""Minimum number of rows to fit a kind of kernel."""
 OF_SYSTEMS = ("collectives",)
-"""Parts whose constants belong to a system's levels, not to a device."""
+"""Kinds of kernels whose constants belong to a system's levels, not to a device."""
 
 
 @dataclass(frozen=True)
 class FittedPart:
-    """Scores of a part of a device before and after it is fitted."""
+    """Scores of one kind of kernel on a device, before and after the fit."""
 
     part: str
     before: PartScore
@@ -195,7 +195,7 @@ class FittedPart:
 
 
 def fit_device(path: Path, name: str, out: Path) -> tuple[FittedPart, ...]:
-    """Fit a device to the kernels of a table, and write its file.
+    """Fit a device to the kernels of a table, and write the device file.
 
     Raises PhazeError if the table has kernels of several devices, or none that belong to a device.
     """
@@ -218,14 +218,14 @@ def fit_device(path: Path, name: str, out: Path) -> tuple[FittedPart, ...]:
 
 
 def device_text(device: Device, path: Path, base: str) -> str:
-    """Device file with the kernels fitted to a table and all other fields of the base device."""
+    """Text of a device file: kernels fitted to a table, other fields from the base device."""
     plain = device.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"name"})
     about = f"# {Path(base).stem} with kernels fitted to {path.name} (phaze calibrate --kernels).\n"
     return about + yaml.safe_dump(plain, sort_keys=False)
 
 
 def _site(device: Device) -> Site:
-    """System with the device. Its network does not affect kernels."""
+    """System with the given device; its network does not affect kernels."""
     found = site_of(device.name) or site_of(device.assumed_from or "h100-80gb")
     if found is None:
         raise PhazeError(f"device {device.name}: no system in config/systems uses it")
@@ -233,7 +233,7 @@ def _site(device: Device) -> Site:
 
 
 def _fitted(part: KernelPart, rows: pd.DataFrame, site: Site) -> Site:
-    """Site with constants fitted to kernels in a loop; the sustained clock is unchanged."""
+    """Site with constants fitted to kernels timed in a loop; the sustained clock is unchanged."""
     device = part.fitted(rows, in_a_loop(site)).device
     kept = device.model_copy(update={"sustained_clock": site.device.sustained_clock})
     return replace(site, device=kept)

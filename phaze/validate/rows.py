@@ -1,4 +1,4 @@
-"""Rows of a user's table of runs in CSV."""
+"""Read the rows of a user's table of runs in CSV."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -45,55 +45,55 @@ OVERLAPS = ("tp", "dp", "pp", "ep")
 ABOUT = (
     "system", "stack", "release", "outcome", "overlap_dp", "measured_s", "measured_gib", "memory_kind"
 )  # fmt: skip
-"""Columns that do not describe the run itself, and an older name of `overlap`."""
+"""Columns that do not describe the run itself, including an older name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _FIELDS = {field.name: field for field in fields(Layout)}
 _NAMES = [name for name in _FIELDS if name != "vp"]
 _NAMES.insert(_NAMES.index("zero"), "vp")
 LAYOUT = {"chunks" if name == "vp" else name: name for name in _NAMES}
-"""Layout fields by column, in the order in which a row is written."""
+"""Layout field of each column, in the order in which a row is written."""
 READ = LAYOUT | {"capacity": "load"}
-"""The same with aliases that are only read."""
+"""Layout field of each column, including aliases that are only read."""
 DERIVED = ("layout", "spec", "division", "recomputed")
-"""Fields of a run that depend on several columns, or on a file named by one."""
+"""Fields of a run that depend on several columns, or on a file that a column names."""
 OWN = {field.name: field for field in fields(Run) if field.name not in DERIVED} | {
     column: _FIELDS[name] for column, name in READ.items()
 }
 MEANT = ("model", "vp", "pipeline_layout")
-"""Columns of a run that are not fields: a file, an alias of `chunks`, and the layers of every stage."""
+"""Columns that are not fields of a run: a file, an alias of `chunks`, and the layers of every stage."""
 SIZES = ("hidden", "heads", "layers", "vocab")
-"""Columns that a model also defines."""
+"""Columns with sizes that a named model also defines."""
 REQUIRED = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
-"""Required columns; any other may be missing, or empty in a row."""
+"""Required columns; all others may be missing, or empty in a row."""
 MICROBATCHES = ("1", "2", "4", "8")
-"""Values tried for an empty microbatch; the fastest prediction that fits is used."""
+"""Microbatch sizes tried if the column is empty; the fastest prediction that fits is used."""
 MOST = 2**31
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """Row with the runs it may mean, or with its error."""
+    """Row of a table: the runs that it may describe, or its error."""
 
     runs: tuple[Run, ...]
-    """One run; several if the microbatch or the number of chunks is left open."""
+    """One run, or several if the microbatch or the number of chunks is unspecified."""
     problem: str = ""
     system: str = ""
-    """Name or path of the system; empty for the one of the command."""
+    """Name or path of the system; empty for the command's system."""
     stack: str = ""
-    """Name or path of the software stack; empty for the system's own."""
+    """Name or path of the software stack; empty for the system's own stack."""
     release: str = ""
-    """Release of the stack, whose recipe adds settings; empty for the stack as its file has it."""
+    """Release of the stack, whose recipe adds settings; empty for the stack file as it is."""
     measured_s: float | None = None
     measured_gib: float | None = None
-    """Peak memory of the device that uses most."""
+    """Peak memory, on the device that uses the most."""
     memory_kind: str = ""
-    """Kind of memory in `measured_gib`: allocated, reserved, device; empty for the kind the stack reports."""
+    """Kind of memory in `measured_gib`: allocated, reserved, device; empty for the stack's default."""
     outcome: str = "ok"
-    """`ok`, or `oom` if the run was out of memory."""
+    """`ok`, or `oom` if the run ran out of memory."""
 
 
 def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
-    """Table of runs as text, and its rows; PhazeError for a file of another format."""
+    """Read a table of runs as text, and its rows; PhazeError if the file has another format."""
     try:
         refuse_endless(path)
         table = _named(
@@ -113,7 +113,7 @@ def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
 
 
 def _named(lines: pd.DataFrame) -> pd.DataFrame:
-    """Table whose first line names the columns, without unnamed columns.
+    """Take column names from the first line, and drop columns without a name.
 
     Raises ValueError for a repeated name, which pandas would silently rename.
     """
@@ -126,12 +126,12 @@ def _named(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def unknown_columns(table: pd.DataFrame) -> list[str]:
-    """Columns that do not describe a run: a user's own, or misspelt ones."""
+    """Columns that do not describe a run: a user's own, or misspelt names."""
     return [name for name in table.columns if name not in (*OWN, *MEANT, *ABOUT)]
 
 
 def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
-    """Row from the texts of its columns; an empty text counts as missing.
+    """Parse a row from the texts of its columns; an empty text counts as missing.
 
     Model paths are relative to `folder`.
     """
@@ -153,7 +153,7 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
 
 
 def meanings(given: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]:
-    """Runs that a row may mean, including ones that are not possible."""
+    """Runs that a row may describe, including invalid ones."""
     given = _with_compute(_with_chunks(_with_sizes(given, folder)))
     microbatches = MICROBATCHES if "microbatch" not in given else (given["microbatch"],)
     found = []
@@ -173,7 +173,7 @@ def _in_whole_rounds(run: Run) -> bool:
 
 
 def _chunks(run: Run) -> list[int]:
-    """Chunk counts that the schedule allows and that evenly divide the blocks of every stage."""
+    """Chunk counts that the schedule allows and that divide the blocks of every stage evenly."""
     pp, (least, most) = run.layout.pp, SCHEDULES[run.schedule].chunks
     if least == most:
         return [least]
@@ -195,7 +195,7 @@ def _positive(name: str, text: str) -> float:
 
 
 def _with_sizes(given: Mapping[str, str], folder: Path) -> Mapping[str, str]:
-    """Texts of a row with the sizes of its model; PhazeError if the row has other sizes."""
+    """Add the model's sizes to a row's texts; PhazeError if the row contradicts them."""
     if "model" not in given:
         return given
     spec = _spec(given["model"], folder)
@@ -209,13 +209,13 @@ def _with_sizes(given: Mapping[str, str], folder: Path) -> Mapping[str, str]:
 
 
 def _spec(name: str, folder: Path) -> Model:
-    """Transformer by its name in config/models, or from a file in the folder of the table."""
+    """Load a transformer by its name in config/models, or from a file in the table's folder."""
     by_path = is_path(name) or name.endswith(".json")
     return load_transformer(str(within(folder, folder / name)) if by_path else name, "model")
 
 
 def _with_compute(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Texts of a row, with a precision in the sense of `plan --precision` moved to `compute`."""
+    """Move a row's precision to `compute` if it is a compute format, as in `plan --precision`."""
     name = given.get("precision", "").lower().replace("_", "-")
     if name in WORDS["precision"] or name not in COMPUTE_NAMES:
         return given
@@ -226,7 +226,7 @@ def _with_compute(given: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _with_chunks(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Texts of a row with the number of chunks from `vp` or from the stages of its pipeline layout."""
+    """Set a row's number of chunks from `vp` or from the stages of its pipeline layout."""
     copies = SCHEDULES[given["schedule"]].streams if given.get("schedule") in SCHEDULES else 1
     stages = copies * len(stages_of(given["pipeline_layout"])) if "pipeline_layout" in given else 0
     pp = _whole("pp", given.get("pp", "1"))
@@ -271,7 +271,7 @@ def _run(given: Mapping[str, str], folder: Path) -> Run:
 
 
 def _spread(fields: Mapping[str, object], given: Mapping[str, str]) -> Layout:
-    """Layout of these fields; default for dp: the number of devices over the other widths."""
+    """Build the layout; dp defaults to the number of devices over the other widths."""
     spread = Layout(**fields)  # type: ignore[arg-type]
     if "dp" in given:
         return spread
@@ -279,7 +279,7 @@ def _spread(fields: Mapping[str, object], given: Mapping[str, str]) -> Layout:
 
 
 def _recomputed(again: str, blocks: str) -> int:
-    """Recomputed blocks per stage, from an option such as `full:4`."""
+    """Number of recomputed blocks per stage, from an option such as `full:4`."""
     if again.lower() != "full":
         raise PhazeError(
             f"recompute: only full accepts a number of blocks, got {short(again)}:{short(blocks)}"

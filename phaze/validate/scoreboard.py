@@ -1,4 +1,4 @@
-"""Scoreboard of measured runs by source: errors of time and memory, and their effect on the chosen layout."""
+"""Scoreboard of measured runs by source: errors in time and memory, and their effect on layout choice."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from phaze.validate.rows import RunRow, read_rows
 from phaze.validate.table import OK, measured_of, predict_rows, rank_correlation
 
 MEASURED = FOLDER / "measured"
-"""Published runs, one CSV per source."""
+"""Folder of published runs, one CSV file per source."""
 SAME = ("model", "hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
-"""Columns that define a group, if the table has them: layouts of one model, batch and number of devices."""
+"""Columns that define a group, if present: layouts of one model, batch and number of devices."""
 LEFT_OUT = "left_out_error"
-"""Column that needs fits without a source."""
+"""Column with errors of fits that leave out the source."""
 LEAST_IN_GROUP = 3
-"""Minimum layouts in a group for a ranking."""
+"""Minimum number of layouts in a group to rank them."""
 
 
 def scoreboard(runs: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFrame:
-    """Table SourceScores from runs with intervals, one row per source; nan where a figure is unknown.
+    """Table `SourceScores` from runs with intervals, one row per source; nan where a value is unknown.
 
     Several sources get a row of all runs, and a row without sources whose times look simulated if only some
     do.
@@ -42,7 +42,7 @@ def scoreboard(runs: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFr
 
 
 def rows_of(line: str, table: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFrame:
-    """Rows of a table with a column source that belong to a line of the scoreboard."""
+    """Rows of a table that belong to one line of the scoreboard, selected by column `source`."""
     if line == ALL_SOURCES:
         return table
     if line == ALL_MEASURED:
@@ -51,24 +51,24 @@ def rows_of(line: str, table: pd.DataFrame, simulated: Collection[str] = ()) -> 
 
 
 def predict_files(paths: Sequence[Path], machine: Machine | None = None) -> pd.DataFrame:
-    """Predictions and measurements of the runs of several files, see `predicted_runs`."""
+    """Predict the runs of several files, next to their measurements (see `predicted_runs`)."""
     return pd.concat([predicted_runs(path, machine) for path in paths], ignore_index=True)
 
 
 def runs_with_intervals(runs: pd.DataFrame, folder: Path = FOLDER) -> pd.DataFrame:
-    """Runs of several sources, each with its interval from the errors of the other sources."""
+    """Add to the runs of several sources an interval from the errors of the other sources."""
     each = runs.groupby("source", sort=False)
     found = [with_intervals(mine, "predicted_s", str(but), folder) for but, mine in each]
     return pd.concat(found, ignore_index=True)
 
 
 def measured_files() -> list[Path]:
-    """Files of published runs, sorted by name."""
+    """Paths of the files of published runs, sorted by name."""
     return sorted(MEASURED.glob("*.csv"))
 
 
 def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
-    """Predictions and measurements of the runs of a file, one row per run.
+    """Predict the runs of a file; table of predictions and measurements, one row per run.
 
     Columns are source, label, group, the properties that make runs similar (`intervals.KEYS`), mfu,
     predicted_s, prudent_s, measured_s, predicted_gib, measured_gib, the range of the memory, outcome and
@@ -83,7 +83,7 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
 
 
 def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a table of runs with the predictions of `predict_rows`, see `predicted_runs`."""
+    """Combine a table of runs with the predictions of `predict_rows` (columns: see `predicted_runs`)."""
     same = [name for name in SAME if name in table.columns]
     return pd.DataFrame(
         {
@@ -106,12 +106,12 @@ def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
 
 
 def _group(source: str, same: Iterable[str], texts: Iterable[str]) -> str:
-    """Name of a group: the source, and the columns that its layouts share."""
+    """Name of a group: its source, and the columns that its layouts have in common."""
     return f"{source}: " + ", ".join(f"{name} {text}" for name, text in zip(same, texts, strict=True))
 
 
 def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Table GroupRegrets: ranking of every group of layouts, and cost of its predicted fastest layout."""
+    """Table `GroupRegrets`: rank correlation in each group of layouts, and cost of choosing by prediction."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     found = [
         {
@@ -131,12 +131,12 @@ def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _chosen_s(runs: pd.DataFrame, by: str) -> float:
-    """Measured time of the run that has the smallest time in a column."""
+    """Measured time of the run with the smallest time in column `by`."""
     return float(runs["measured_s"].to_numpy()[np.argmin(runs[by].to_numpy())])
 
 
 def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
-    """Row of table SourceScores without the left-out error."""
+    """Row of table `SourceScores`, without the left-out error."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     low, high = INTERVAL
     errors = (timed["predicted_s"] / timed["measured_s"] - 1).to_numpy(float)

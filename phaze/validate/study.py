@@ -1,4 +1,4 @@
-"""Tables of the page of measured runs: published runs with predictions.
+"""Tables for the page of measured runs: published runs with predictions.
 
 Leave-one-source-out predictions are times of a source with constants fitted to the other sources. The
 logarithm of a time is nearly linear in the logarithms of the constants, so a fit without a source is one
@@ -27,28 +27,28 @@ from phaze.validate.scoreboard import beside, groups_of, runs_with_intervals, sc
 from phaze.validate.table import measured_of, predict_rows, settled
 
 MOST_ROWS = 40
-"""Most rows of a source used in a fit."""
+"""Maximum number of rows per source in a fit."""
 STEP = 0.01
-"""Change of a logarithm for finite differences."""
+"""Step in a constant's logarithm for finite differences."""
 WIDTH, NOISE = 0.3, 0.05
-"""Standard deviations of a constant's logarithm before any run, and of the mean error of a source."""
+"""Prior standard deviation of a constant's logarithm, and standard deviation of a source's mean error."""
 Changes = Mapping[KnownFrom, float]
-"""Changes of the logarithms of constants."""
+"""Changes in the logarithms of constants."""
 
 
 @dataclass(frozen=True)
 class Refit:
-    """Measured rows of sources, and constants that are fitted to some of them."""
+    """Measured rows by source, and constants to be fitted again without one source at a time."""
 
     rows: Mapping[str, Sequence[RunRow]]
-    """Rows with a system, a measured and a predicted time, by source."""
+    """Rows with a system, a measured time and a predicted time, by source."""
     fitted: Sequence[KnownFrom]
     folder: Path = FOLDER
     _known: dict[tuple[str, KnownFrom | None], Floats] = field(default_factory=dict)
-    """Cache: errors of a source's representative rows, and their derivatives by a constant."""
+    """Cache of the errors of a source's representative rows, and of their derivatives by a constant."""
 
     def times_s(self, source: str) -> Floats | None:
-        """Predicted times of a source with constants from other sources; None if no constant is shared."""
+        """Predicted times of a source with constants fitted to others; None if it shares no constant."""
         shared = [one for one in self.fitted if source in one.sources and self._others(one, source)]
         if not shared:
             return None
@@ -59,7 +59,7 @@ class Refit:
         return [name for name in constant.sources if name != source and name in self.rows]
 
     def _changes(self, constants: Sequence[KnownFrom], source: str) -> Floats:
-        """Least-squares changes (C,) of the logarithms of constants, without a source."""
+        """Least-squares changes in the logarithms of constants, (C,), fitted without a source."""
         left, right = [np.eye(len(constants)) / WIDTH], [np.zeros(len(constants))]
         for name in dict.fromkeys(name for one in constants for name in self._others(one, source)):
             errors = self._errors(name)
@@ -78,7 +78,7 @@ class Refit:
         return self._known[source, None]
 
     def _effect(self, source: str, constant: KnownFrom) -> Floats:
-        """Derivatives of these logarithms by the logarithm of a constant."""
+        """Derivatives of a source's log errors by the logarithm of a constant."""
         if (source, constant) not in self._known:
             rows = self._standing(source)
             ends = [self._logs(rows, {constant: step}) for step in (-STEP, 0.0)]
@@ -90,7 +90,7 @@ class Refit:
         return [rows[k] for k in np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).astype(int)]
 
     def _logs(self, rows: Sequence[RunRow], changes: Changes) -> Floats:
-        """Logarithms of the predicted times of rows with changed constants."""
+        """Logarithms of the predicted times of rows, with changed constants."""
         found = np.zeros(len(rows))
         at = [(row.system, row.stack) for row in rows]
         for system, stack in dict.fromkeys(at):
@@ -102,7 +102,7 @@ class Refit:
 
 
 def changed(site: Site, changes: Changes) -> Site:
-    """Site with changed constants of its own device and stack, each at most its upper limit."""
+    """Site with changes to the constants of its own device and stack, each capped at its upper limit."""
     names = {"device": site.device.name, "stack": site.stack.name}
     values = {}
     for one, change in changes.items():
@@ -113,11 +113,11 @@ def changed(site: Site, changes: Changes) -> Site:
 
 
 TOOLS = "other-tools.csv"
-"""Predictions of other tools: tool, source, label, predicted_s, predicted_gib."""
+"""File of other tools' predictions: tool, source, label, predicted_s, predicted_gib."""
 
 
 def measured_tables(sources: Sequence[str], folder: Path = FOLDER) -> dict[str, pd.DataFrame]:
-    """Tables of the page of measured runs by name, from files of the configuration.
+    """Tables for the page of measured runs, by name, from the configuration's files.
 
     Raises PhazeError for an unknown source.
     """
@@ -138,7 +138,7 @@ def measured_tables(sources: Sequence[str], folder: Path = FOLDER) -> dict[str, 
 
 
 def _stored(table: type[Table], frame: pd.DataFrame) -> pd.DataFrame:
-    """Frame as a table, with infinity in place of missing numbers."""
+    """Convert a frame to a table, with infinity in place of missing numbers."""
     if frame.empty:
         return table.empty()
     return table.check(
@@ -147,11 +147,11 @@ def _stored(table: type[Table], frame: pd.DataFrame) -> pd.DataFrame:
 
 
 ALL = "all"
-"""Name that denotes all sources."""
+"""Name that stands for all sources."""
 
 
 def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:
-    """Errors of a source, or of ALL, with constants fitted to the other sources; one row per source.
+    """Errors of a source (or ALL) with constants fitted to the other sources; one row per source.
 
     Columns are source, rows, median_error and mean_error with the constants as they are, and left_out_median
     and left_out_mean, NaN if no constant of the source depends on another one.
@@ -180,7 +180,7 @@ def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:
 def _predicted(
     sources: Iterable[str], published: PublishedRuns, folder: Path, refitted: Iterable[str] | None = None
 ) -> pd.DataFrame:
-    """Runs of sources with predictions.
+    """Predict the runs of sources.
 
     Sources in `refitted`, by default all, also have predictions with constants fitted without their source.
     """
@@ -201,14 +201,14 @@ def _predicted(
 
 
 def _left_out(runs: pd.DataFrame) -> list[float]:
-    """Mean absolute errors with constants fitted without the source, NaN if none is refitted."""
+    """Mean absolute error per source, with constants fitted without it; NaN if none is refitted."""
     errors = (runs["left_out_s"] / runs["measured_s"] - 1).abs()
     found = errors.groupby(runs["source"], sort=False).mean().tolist()
     return found if len(found) == 1 else [*found, float(errors.mean())]
 
 
 def _fitted(sources: Sequence[str], published: PublishedRuns, folder: Path) -> list[dict[str, object]]:
-    """Rows of the constants that are fitted to at least one of the sources."""
+    """Rows of table `FittedConstants`, for constants fitted to at least one of the sources."""
     return [
         {"of": one.of, "key": one.key, "value": _value(one, folder), "sources": ", ".join(one.sources)}
         for one in published.fitted
@@ -217,7 +217,7 @@ def _fitted(sources: Sequence[str], published: PublishedRuns, folder: Path) -> l
 
 
 def _value(constant: KnownFrom, folder: Path) -> float:
-    """Value of a constant in its file; dots in its key lead to nested values."""
+    """Value of a constant in its file; dots in the key lead to nested values."""
     noun = (load_device if constant.part == "device" else load_stack)(constant.of, folder)
     value: object = noun.model_dump()
     for key in constant.key.split("."):
@@ -228,7 +228,7 @@ def _value(constant: KnownFrom, folder: Path) -> float:
 
 
 def _tools(runs: pd.DataFrame, published: PublishedRuns, folder: Path) -> list[dict[str, object]]:
-    """Errors of the other tools and of phaze on the runs that a tool predicts."""
+    """Rows of table `ToolErrors`: errors of other tools and of phaze on the runs that a tool predicts."""
     printed = pd.read_csv(folder / TOOLS)
     both = printed.merge(runs, on=["source", "label"], suffixes=("_tool", ""))
     return [
@@ -239,7 +239,7 @@ def _tools(runs: pd.DataFrame, published: PublishedRuns, folder: Path) -> list[d
 
 
 def _errors(both: pd.DataFrame) -> dict[str, object]:
-    """Errors of a tool and of phaze on the same runs."""
+    """Errors of a tool and of phaze over the same runs."""
     tool, ours = ((both[f"predicted_s{of}"] / both["measured_s"] - 1).abs() for of in ("_tool", ""))
     sizes, own = ((both[f"predicted_gib{of}"] / both["measured_gib"] - 1).abs() for of in ("_tool", ""))
     return {

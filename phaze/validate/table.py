@@ -1,4 +1,4 @@
-"""Predict the runs of a table and compare them with measured times.
+"""Predict the runs of a table, and compare them with measured times.
 
 One constant can be fitted to measured times: the sustained fraction of the HBM bandwidth.
 """
@@ -36,14 +36,14 @@ from phaze.validate.rows import RunRow, read_rows
 
 @dataclass(frozen=True, eq=False)
 class Accuracy:
-    """Predicted times (R,) of at least one run, compared with the measured ones."""
+    """Predicted and measured times (R,) of at least one run, with their errors."""
 
     predicted_s: Floats
     measured_s: Floats
 
     @cached_property
     def errors(self) -> Floats:
-        """Signed errors (R,) as fractions of the measured times; positive if predicted too long."""
+        """Signed errors (R,) as fractions of the measured times; positive if predicted too slow."""
         return self.predicted_s / self.measured_s - 1.0
 
     @property
@@ -62,77 +62,77 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction of a run; memory is that of the device with peak memory."""
+    """Predicted time, memory and utilisation of a run; memory is that of the device with peak memory."""
 
     time_s: float
     """Seconds per batch."""
     memory_gib: float
-    """Memory as a measurement of the row's kind would show it."""
+    """Predicted memory, of the kind that the row measures."""
     memory_low_gib: float
-    """Lower end of its range."""
+    """Lower end of the range of `memory_gib`."""
     memory_high_gib: float
-    """Upper end of its range."""
+    """Upper end of the range of `memory_gib`."""
     device_gib: float
-    """All memory in use on the device."""
+    """Total memory in use on the device."""
     device_low_gib: float
-    """Lower end of its range, a proven minimum."""
+    """Lower end of the range of `device_gib`, a proven minimum."""
     device_high_gib: float
-    """Upper end of its range, with the upper constant of each uncertain part."""
+    """Upper end of the range of `device_gib`, with the upper constant of each uncertain part."""
     weights_gib: float
     """Weights and their gradients."""
     optimizer_gib: float
     activation_gib: float
     """Activations in flight, temporary memory of the current microbatch, and framework overhead."""
     recompute_gib: float
-    """Part of activation_gib for the microbatch being processed.
+    """Part of `activation_gib` that belongs to the microbatch being processed.
 
     It consists of recomputed activations, keys and values of the whole sequence, gradients of activations,
     and gathered weights.
     """
     fragments_gib: float
-    """Expected allocator fragmentation. This part and those below are expected values."""
+    """Expected allocator fragmentation. This field and those below are expected values."""
     workspaces_gib: float
     """Workspaces of the GEMM library."""
     graphs_gib: float
     """Private pool of CUDA graphs."""
     collectives_gib: float
-    """Buffers of NCCL."""
+    """NCCL's buffers."""
     context_gib: float
     """CUDA context."""
     model_flops_per_gpu: float
     """Model FLOP/s per device, without recomputation."""
     bubble_share: float
-    """Fraction of device time spent waiting for other stages."""
+    """Fraction of device time spent waiting for other pipeline stages."""
     exposed_communication_share: float
-    """Fraction of device time with exposed communication."""
+    """Fraction of device time spent in exposed communication."""
     bound_by: str
-    """Largest share of the device time, with its percentage."""
+    """Bottleneck with the largest share of the device time, and its percentage."""
 
 
 CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
-"""Choices made for open fields of a row, and the time of the worst choice."""
+"""Columns of the choices for a row's unspecified fields, and of the time with the worst choice."""
 DIVIDED = "pipeline_layout_used"
-"""Layers of every stage if they do not divide evenly and no layout is given; dropped if no row has it."""
+"""Column of the layers per stage if blocks do not divide evenly and no layout is given; else dropped."""
 STACK = "stack_used"
-"""Software stack of a row, by default its system's."""
+"""Column of a row's software stack, by default its system's."""
 KIND = "memory_kind_used"
-"""Kind of memory in a row: given in the row, or the kind that its stack reports."""
+"""Column of a row's kind of memory: given in the row, or the kind that its stack reports."""
 PRUDENT = "prudent_s"
-"""Time without overlap beyond the proven overlap, if requested."""
+"""Column of the time with no more than the proven overlap, if requested."""
 ADDED = (
     "time_s", PRUDENT, *(field.name for field in fields(Prediction)[1:]), *INTERVAL, *CHOSEN, DIVIDED, STACK,
     KIND, "status",
 )  # fmt: skip
-"""Columns that predictions add."""
+"""Columns that predictions add to a table."""
 OK = "ok"
 """Prefix of the status of a run that fits."""
 SHARES = (0.3, 1.0)
-"""Minimum and maximum fraction of HBM bandwidth that a fit tries."""
+"""Minimum and maximum fraction of the HBM bandwidth that a fit tries."""
 STEP = 0.01
 
 
 def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Prediction:
-    """Time, memory and bottleneck of a run; PhazeError for an invalid run.
+    """Predict the time, memory and bottleneck of a run; PhazeError if the run is invalid.
 
     Memory is of the given kind, by default the kind that the stack reports.
     """
@@ -155,7 +155,7 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
 
 
 def _ranges(found: InUse, kind: MemoryKind) -> dict[str, float]:
-    """Memory fields of a prediction, in GiB."""
+    """Memory fields of a prediction with their ranges, in GiB."""
     fields: dict[str, float] = {}
     for name, asked in (("memory", kind), ("device", "device")):
         low, expected, high = found.of(asked).gib
@@ -164,14 +164,14 @@ def _ranges(found: InUse, kind: MemoryKind) -> dict[str, float]:
 
 
 def rank_correlation(one: Floats, other: Floats) -> float:
-    """Spearman's rank correlation; equal values have their mean rank."""
+    """Spearman's rank correlation; tied values get their mean rank."""
     a, b = rankdata(one) - (len(one) + 1) / 2, rankdata(other) - (len(other) + 1) / 2
     spread = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / spread if spread else float("nan")
 
 
 def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Accuracy | None]:
-    """Table of runs with predictions, and their accuracy if `measured_s` is given.
+    """Add predictions to a table of runs; also return the accuracy if `measured_s` is given.
 
     The status of an invalid row gives the reason, and the other rows are still predicted. Raises PhazeError
     if the file is not a table of runs.
@@ -194,7 +194,7 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
 def predict_rows(
     rows: Sequence[RunRow], machine: Machine | None, folder: Path = FOLDER, *, prudent: bool = False
 ) -> pd.DataFrame:
-    """Predicted columns of rows, and the columns that make runs similar; without intervals.
+    """Predict rows, and add the columns that determine similar runs; without intervals.
 
     `machine` is used for rows that name no system. Prudent times need a second pricing and are NaN unless
     requested.
@@ -209,7 +209,7 @@ def predict_rows(
 
 
 def settled(rows: Iterable[RunRow], predicted: pd.DataFrame) -> Iterator[RunRow]:
-    """Rows with open microbatches and chunk counts replaced by the chosen ones."""
+    """Yield the rows with unspecified microbatch sizes and chunk counts replaced by the chosen values."""
     used = predicted[list(CHOSEN[:2])].to_numpy()
     for row, chosen in zip(rows, used, strict=True):
         own = tuple(run for run in row.runs if (run.layout.microbatch, run.layout.vp) == tuple(chosen))
@@ -227,7 +227,7 @@ def _invalid(problem: str) -> dict[str, object]:
 
 
 def _machine_of(default: Machine | None, folder: Path, system: str, stack: str) -> Machine:
-    """System named by a row with its software stack, or the default."""
+    """Machine for the system and software stack that a row names, or the default."""
     if system:
         return load_machine(system, folder, stack or None)
     if default is None:
@@ -237,7 +237,7 @@ def _machine_of(default: Machine | None, folder: Path, system: str, stack: str) 
 
 
 def _of_release(machine: Machine, row: RunRow) -> Machine:
-    """Machine whose stack has the recipe settings of the row's release, if it names one."""
+    """Machine whose stack has the recipe settings of the release that the row names, if any."""
     if not row.release:
         return machine
     run = row.runs[0]
@@ -255,7 +255,7 @@ def _of_release(machine: Machine, row: RunRow) -> Machine:
 
 
 def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent: bool) -> dict[str, object]:
-    """Added columns of a row, for the fastest choice of its open fields that fits."""
+    """Predicted columns of a row, for the fastest choice of its unspecified fields that fits."""
     try:
         machine = _of_release(machine_of(row.system, row.stack), row)
     except PhazeError as error:
@@ -283,7 +283,7 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
 
 
 def _prudent_s(run: Run, machine: Machine, time_s: float) -> float:
-    """Seconds of a run without overlap beyond the proven overlap; `time_s` is its expected time."""
+    """Time of a run with no more than the proven overlap, in seconds; `time_s` is its expected time."""
     return time_s if machine.stack.is_proven else predict(run, proven(machine)).time_s
 
 
@@ -304,7 +304,7 @@ def _problem(run: Run, machine: Machine) -> str:
 
 
 def _status(found: Prediction, machine: Machine) -> str:
-    """Status of a run: fits at the upper end of its memory range, may fit, or does not at the lower end."""
+    """Status of a run: `ok`, may fit, or does not fit, from the range of its memory."""
     hbm_gib, usable_gib = device_of(machine).hbm_gib, capacity_bytes(machine) / GIB
     if found.device_low_gib > usable_gib:
         return f"does not fit: needs {found.device_low_gib:.1f} GiB or more of {hbm_gib:g} GiB"
@@ -317,19 +317,19 @@ def _status(found: Prediction, machine: Machine) -> str:
 
 
 def _assumed(run: Run, machine: Machine) -> str:
-    """Note that flash attention was assumed; otherwise empty."""
+    """Note that flash attention is assumed, or an empty text."""
     taken = run.flash_attention is None and run.flash_on(machine)
     why = "a model is named" if run.spec else f"the stack {machine.stack.name} has it"
     return f"; flash_attention true because {why}" if taken else ""
 
 
 def measured_of(rows: Iterable[RunRow], name: str) -> Floats:
-    """Measured column of rows (R,), NaN where a row lacks it."""
+    """Values of a measured column, (R,); NaN for rows without a value."""
     return np.array([np.nan if getattr(row, name) is None else getattr(row, name) for row in rows], float)
 
 
 def _accuracy(rows: tuple[RunRow, ...], out: pd.DataFrame) -> Accuracy | None:
-    """Accuracy over rows with prediction and measurement; None without any."""
+    """Accuracy over the rows with a prediction and a measurement; None if there are none."""
     measured = measured_of(rows, "measured_s")
     predicted = out["time_s"].to_numpy(float)
     both = np.isfinite(measured) & np.isfinite(predicted)
@@ -337,18 +337,18 @@ def _accuracy(rows: tuple[RunRow, ...], out: pd.DataFrame) -> Accuracy | None:
 
 
 def with_sustained_hbm(machine: Machine, share: float) -> Machine:
-    """Machine whose kernels reach this fraction of the HBM bandwidth."""
+    """Machine whose kernels reach the given fraction of the HBM bandwidth."""
     return machine.with_device(device_of(machine).model_copy(update={"sustained_hbm": share}))
 
 
 def log_errors(rows: Sequence[RunRow], machine: Machine) -> Floats:
-    """Logarithms of predicted over measured times of rows (R,), all of which have `measured_s`."""
+    """Logarithms of predicted over measured times of rows, (R,), all of which have `measured_s`."""
     predicted = predict_rows(rows, machine)["time_s"].to_numpy(float)
     return np.log(predicted / np.array([row.measured_s for row in rows], np.float64))
 
 
 def fitted_sustained_hbm(rows: Sequence[RunRow], machine: Machine) -> float:
-    """Fraction of HBM bandwidth that minimises the squared `log_errors`, to a hundredth."""
+    """Fraction of the HBM bandwidth that minimises the squared `log_errors`, to a hundredth."""
     found = minimize_scalar(
         lambda share: float(np.square(log_errors(rows, with_sustained_hbm(machine, share))).sum()),
         bounds=SHARES,

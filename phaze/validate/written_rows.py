@@ -1,4 +1,4 @@
-"""Write runs as rows of a table, which `simulate --runs` and `compare` read."""
+"""Write runs as rows of a table that `simulate --runs` and `compare` can read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phaze.validate.rows import LAYOUT
 
 
 def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: Path) -> None:
-    """Write a table of one run, the spec of its model next to it, and its software stack if needed.
+    """Write a table of one run, its model spec next to it, and its software stack if needed.
 
     The stack is written if it differs from the named one in a property that has no column. Raises PhazeError
     if stages recompute different numbers of blocks: a row has one number.
@@ -40,16 +40,16 @@ def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: 
 
 
 _OF_COLUMNS = {"overlap": None, "gradient_bytes": None}
-"""Properties of a stack that columns of a row replace."""
+"""Properties of a stack that columns of a row override."""
 
 
 def stack_file(out: Path) -> Path:
-    """Path of the software stack written with a table."""
+    """Path of the software stack that is written with a table."""
     return out.with_name(f"{out.stem}-stack.yaml")
 
 
 def model_file(out: Path) -> Path:
-    """Path of the model written with a table."""
+    """Path of the model spec that is written with a table."""
     return out.with_suffix(".yaml")
 
 
@@ -77,7 +77,7 @@ def _row(recipe: Recipe, software: Software) -> dict[str, str]:
 
 
 def _recompute(recipe: Recipe) -> str:
-    """Recompute option, with the number of blocks per stage if not all are recomputed."""
+    """Recompute option, with a number of blocks per stage if not all blocks are recomputed."""
     again, blocks = recipe.recomputed, recipe.blocks
     if recipe.layout.recompute != "full" or again == blocks:
         return recipe.layout.recompute

@@ -1,1 +1,1 @@
-"""Graph of a model: layers of operators in order, for one tensor-parallel shard."""
+"""Workload of a model: layers of operators in order, for one tensor-parallel shard."""

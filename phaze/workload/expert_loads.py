@@ -1,4 +1,4 @@
-"""Dispatched tokens of the experts on the busiest rank, for balanced routing or a model of imbalance."""
+"""Tokens dispatched to the experts of the busiest rank, for balanced routing or a model of imbalance."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from phaze.layout import BALANCED, Load, law_of_load
 
 POWER_LAW, MAX_VIO = "power_law_", "max_vio_"
 DRAWS = 6
-"""Draws from a power law, over which times are averaged; measurements use five."""
+"""Number of random draws from a power law over which times are averaged; measurements use five."""
 MOST = 0.8
 """Largest draw relative to the tokens, before draws are scaled to all rows (`power_law_logits_v3`)."""
 
 
 def exponent_of(distribution: str) -> float | None:
-    """Exponent of a power-law distribution, None for balanced; PhazeError for any other value."""
+    """Exponent of a power-law load distribution; None if balanced, PhazeError for any other value."""
     law, number = law_of_load(distribution)
     if law != POWER_LAW and distribution != BALANCED:
         raise PhazeError(
@@ -31,7 +31,7 @@ def exponent_of(distribution: str) -> float | None:
 
 @cache
 def rank_loads(tokens: int, experts: int, per_token: int, ranks: int, distribution: str = BALANCED) -> Floats:
-    """Dispatched tokens by expert on the busiest rank, (draws, experts per rank).
+    """Tokens dispatched to each expert of the busiest rank, (draws, experts per rank).
 
     Expert popularities are drawn from a power law between 1 and 0.8 · tokens and scaled to the total. An
     expert receives every token at most once. The excess is spread evenly over the ranks, to the experts with
@@ -55,7 +55,7 @@ def rank_loads(tokens: int, experts: int, per_token: int, ranks: int, distributi
 
 @cache
 def load_factor(load: Load, tokens: int, experts: int, per_token: int, ranks: int) -> float:
-    """Load of the busiest rank relative to balanced routing, for `tokens` tokens of all ranks together."""
+    """Load of the busiest rank relative to balanced routing, for `tokens` tokens summed over all ranks."""
     law, number = law_of_load(load)
     if law == POWER_LAW:
         rows = rank_loads(tokens, experts, per_token, ranks, load).sum(axis=1).mean()
@@ -64,7 +64,7 @@ def load_factor(load: Load, tokens: int, experts: int, per_token: int, ranks: in
 
 
 def _busiest(violation: float, experts: int, ranks: int) -> float:
-    """Expected load of the busiest rank over the mean, if the busiest expert has 1 + violation.
+    """Expected load of the busiest rank relative to the mean, if that of the busiest expert is 1 + violation.
 
     Expert loads are assumed independent and normal. Their deviation follows from the largest load of all
     experts. The deviation of a rank is smaller by the square root of its number of experts. With one expert
@@ -80,7 +80,7 @@ def _largest_of(number: int) -> float:
 
 
 def _filled(rows: Floats, more: float) -> Floats:
-    """Dispatched tokens per expert (E,) after adding `more`, always to the least loaded experts."""
+    """Dispatched tokens per expert (E,) after giving `more` tokens to the least loaded experts."""
     order = np.sort(rows)
     levels = (np.cumsum(order) + more) / np.arange(1, len(order) + 1)
     level = levels[np.argmax(np.append(order[1:], np.inf) >= levels)]

@@ -1,4 +1,4 @@
-"""Graphs of layers, operators or stages, with the tensors that they exchange per microbatch."""
+"""Graphs of layers, operators or stages, with the tensors that they pass on per microbatch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from phaze.base.errors import PhazeError
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
-    """A directed acyclic graph of n nodes, numbered from 0, with e edges."""
+    """Directed acyclic graph of n nodes, numbered from 0, with e edges."""
 
     edges: Ints
-    """Edges (i, j), shape (e, 2): node j reads the output of node i; no duplicates; skips are edges."""
+    """Edges (i, j), shape (e, 2): node j reads the output of node i; unique, with skip connections."""
     edge_bytes: Floats
-    """Bytes passed forward along each edge per microbatch, shape (e,); gradients of equal size return."""
+    """Bytes sent forward along each edge per microbatch, shape (e,); gradients of equal size return."""
 
     @cached_property
     def sources(self) -> Ints:
-        """Node that writes each tensor, (e,)."""
+        """Node at the start of each edge, (e,)."""
         return np.ascontiguousarray(self.edges[:, 0])
 
     @cached_property
     def targets(self) -> Ints:
-        """Node that reads each tensor, (e,)."""
+        """Node at the end of each edge, (e,)."""
         return np.ascontiguousarray(self.edges[:, 1])
 
     @cached_property
@@ -50,7 +50,7 @@ class Graph:
 
 
 class EdgeArrays(TypedDict):
-    """Edges of a graph, as keyword arguments of its constructor."""
+    """Edges of a graph, as keyword arguments for its constructor."""
 
     edges: Ints
     edge_bytes: Floats
@@ -67,7 +67,7 @@ def edge_arrays(tensors: Iterable[tuple[int, int, float]]) -> EdgeArrays:
 
 @dataclass(frozen=True, eq=False)
 class TimedGraph(Graph):
-    """Graph in topological order whose nodes have times for one microbatch."""
+    """Graph in topological order whose nodes have forward and backward times for one microbatch."""
 
     kind: ClassVar[str]
     node: ClassVar[str]
@@ -98,6 +98,6 @@ class TimedGraph(Graph):
 
 
 def check_values(key: str, values: Floats, count: int) -> None:
-    """Raise PhazeError unless `values` are `count` finite numbers, none negative."""
+    """Raise PhazeError unless `values` are `count` finite, non-negative numbers."""
     if values.shape != (count,) or not (np.isfinite(values) & (values >= 0)).all():
         raise PhazeError(f"{key}: needs {count} finite numbers that are not negative")

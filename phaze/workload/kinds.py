@@ -1,4 +1,4 @@
-"""Properties of each kind of primitive: vector cost, tensors stored for the backward pass, fusion role.
+"""Properties of each kind of primitive: vector cost, tensors stored for backward, role in fusion.
 
 The cycle tables of the vector cores have a fixed set of keys. Other kinds count as a composition of these
 keys:
@@ -32,28 +32,28 @@ Keeps = Literal["nothing", "inputs", "output", "mask"]
 
 @dataclass(frozen=True)
 class Kind:
-    """Properties shared by all primitives of a kind."""
+    """Properties shared by all primitives of a kind: role in fusion, cost, and stored tensors."""
 
     role: Role
     """Fusion role: matmul; injective (each output element from one element of each input); reduction; view
     (no work); or network.
     """
     forward: tuple[str, ...] = ()
-    """Cycle-table keys of the forward pass, each applied to every output element."""
+    """Keys in the cycle table for the forward pass, each applied to every output element."""
     backward: tuple[str, ...] = ()
-    """Cycle-table keys of the gradients, each applied to every output element."""
+    """Keys in the cycle table for the gradients, each applied to every output element."""
     keeps: Keeps = "nothing"
     """Data stored for the backward pass; a mask is one byte per element."""
     passes_gradient: bool = False
     """True if the gradient of every input equals the gradient of the output."""
     per_input: bool = False
-    """True if the keys apply to every input element instead."""
+    """True if the keys apply to every input element instead of every output element."""
     idle: tuple[str, ...] = ()
     """Passes that only move data."""
     statistics: int = 0
-    """Single-precision values per row that a fused kernel stores for the backward pass."""
+    """Number of single-precision values per row that a fused kernel stores for the backward pass."""
     rereads: int = 0
-    """Number of times a pass reads its input again, because its elements depend on sums over all of it."""
+    """Number of times a pass rereads its input, because each element depends on sums over all of it."""
 
 
 def _injective(*keys: str, keeps: Keeps = "nothing") -> Kind:
@@ -124,7 +124,7 @@ image of the other (Korthikanti et al. 2023, Section 4.2.2).
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send")
 """Kinds of parts that use the network."""
 GATHERS = ("all_gather", "ring")
-"""Kinds that collect a sharded tensor, at once or around a ring."""
+"""Kinds that collect a sharded tensor on every rank, by all-gather or around a ring."""
 BACKWARD = {"copy": "all_reduce", "all_gather": "reduce_scatter", "reduce_scatter": "all_gather",
             "all_to_all": "all_to_all", "ring": "ring"}  # fmt: skip
-"""Collective of the backward pass, by the kind of the primitive."""
+"""Collective that runs in the backward pass, by the kind of the primitive."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: ExtractSettings) -> Workload:
-    """One shard of a model, fused as the settings of extract specify.
+    """Build the workload of one shard of a model, fused as the extract settings specify.
 
     Raises PhazeError if tp does not divide the heads, or the model has no positions for the sequence.
     """
@@ -37,7 +37,7 @@ def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: E
 
 
 def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload:
-    """One shard of a model with library products and fused elementwise kernels.
+    """Build the workload of one shard of a model with library GEMMs and fused elementwise kernels.
 
     This is the set of kernels of Megatron-LM on GPUs (Narayanan et al., SC 2021, Section 4.2): library
     products, and custom kernels for bias and activation, for scale, mask and softmax, and for bias, dropout
@@ -49,7 +49,7 @@ def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload
 
 
 def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
-    """Layer graph of a model, a chain of runs; the only table that depends on the number of blocks.
+    """Table `graphs` of a model, a chain of runs; the only table that depends on the number of blocks.
 
     Without `head` it is the graph of the base model. Raises PhazeError for a model that is no chain of
     layers.
@@ -59,12 +59,12 @@ def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
 
 
 def _trained(model: AnyModel, *, head: bool) -> AnyModel:
-    """Model as it is trained; a transformer with or without its head."""
+    """Model to be trained; a transformer with or without its head."""
     return model.without_head() if isinstance(model, Model) and not head else model
 
 
 def build_graph(model: AnyModel, sequence: int, layout: Layout, bytes_per_element: int) -> ModelGraph:
-    """Primitives of one shard of a model for one microbatch.
+    """Build the primitives of one shard of a model for one microbatch.
 
     Raises PhazeError if the model cannot be sharded as requested or does not support the sequence.
     """
@@ -87,7 +87,7 @@ def build_graph(model: AnyModel, sequence: int, layout: Layout, bytes_per_elemen
 def lower(
     graph: ModelGraph, name: str, layout: Layout, settings: ExtractSettings, *, products: bool = True
 ) -> Workload:
-    """Workload of a model's primitives; without `products` nothing is fused into a product."""
+    """Lower a model's primitives to a workload; without `products`, nothing is fused into a GEMM."""
     layers = tuple(_lower(layer, settings, products=products) for layer in graph.layers)
     return Workload(name, layout, layers, graph.runs)
 

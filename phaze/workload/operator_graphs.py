@@ -1,4 +1,4 @@
-"""Graphs of operators and stages, with the inputs of a partitioner: time, parameters, memory, messages.
+"""Operator and stage graphs, the inputs of a partitioner: times, parameters, memory and messages.
 
 The graphs are directed and acyclic, with nodes in topological order. An edge (i, j) means that node j reads
 the output of node i (Parmesan, Section IV).
@@ -21,19 +21,19 @@ OF_OPERATORS = tuple(StoredOperator.model_fields)
 
 @dataclass(frozen=True, eq=False)
 class OperatorGraph(TimedGraph):
-    """Operators of a model for one microbatch on one device (Parmesan, Section IV and Appendix C)."""
+    """Operator graph of a model for one microbatch on one device (Parmesan, Section IV and Appendix C)."""
 
     kind = "operator graph"
     node = "an operator"
 
     names: tuple[str, ...]
-    """Unique names in topological order, n of them."""
+    """Unique operator names in topological order, n of them."""
     forward_bytes: Floats
     """m_fwd, peak memory of the forward pass of a microbatch, shape (n,)."""
     backward_bytes: Floats
     """m_bwd, peak memory of the backward pass of a microbatch, shape (n,)."""
     layers: tuple[str, ...] = ()
-    """Layer of each operator, n of them, for partitions by layer; empty if unknown."""
+    """Name of each operator's layer, for partitions by layer; empty if unknown."""
 
     def __post_init__(self) -> None:
         n = len(self.names)
@@ -48,7 +48,7 @@ class OperatorGraph(TimedGraph):
 
 @dataclass(frozen=True, eq=False)
 class StageGraph(TimedGraph):
-    """G_S: stages of a partition, which are mapped to devices, each R times (Section V)."""
+    """Stage graph G_S: the stages of a partition, each mapped to R devices (Section V)."""
 
     kind = "stage graph"
     node = "a stage"
@@ -56,7 +56,7 @@ class StageGraph(TimedGraph):
     replicas: int
     """R, number of devices per stage."""
     microbatches: int
-    """MB, microbatches of a training step on each replica."""
+    """MB, number of microbatches per training step on each replica."""
 
     def __post_init__(self) -> None:
         if len(self.forward_s) == 0 or self.replicas < 1 or self.microbatches < 1:
@@ -65,7 +65,7 @@ class StageGraph(TimedGraph):
 
 
 def operator_graph(stored: StoredOperators) -> OperatorGraph:
-    """Operator graph of a file, with operators in topological order."""
+    """Build an operator graph from a file's content, with operators in topological order."""
     operators = [stored.operators[k] for k in stored.order()]
     position = {operator.name: k for k, operator in enumerate(operators)}
     tensors = [(position[edge.source], position[edge.target], edge.bytes) for edge in stored.edges]
@@ -78,7 +78,7 @@ def operator_graph(stored: StoredOperators) -> OperatorGraph:
 
 
 def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> StoredOperators:
-    """File content of an operator graph; PhazeError if numbers exceed the limits of the format."""
+    """Convert an operator graph to file content; PhazeError if numbers exceed the format's limits."""
     rows = np.stack([getattr(graph, key) for key in OF_OPERATORS[1:-1]], axis=1).tolist()
     layers = graph.layers or (None,) * len(graph.names)
     content = {
@@ -99,7 +99,7 @@ def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> Stored
 
 
 def stage_graph(stored: StoredStages) -> StageGraph:
-    """Stage graph of a file."""
+    """Build a stage graph from a file's content."""
     return StageGraph(
         forward_s=np.array([stage.forward_s for stage in stored.stages]),
         backward_s=np.array([stage.backward_s for stage in stored.stages]),

@@ -26,7 +26,7 @@ class Part(PartSizes):
 
 
 def product(gemm: Gemm, role: PartRole) -> Part:
-    """Part for a matrix multiplication."""
+    """Build the part for a matrix multiplication."""
     return Part("matmul", role, gemm.batch, gemm.m, gemm.k, gemm.n, unrolled=gemm.unrolled)
 
 
@@ -51,27 +51,27 @@ def collectives(primitive: Primitive, role: PartRole, bytes_per_element: int, ki
 
 @dataclass(frozen=True, kw_only=True)
 class Operator(OperatorBytes):
-    """A node of the operator graph."""
+    """Operator as it is scheduled: its parts, and the data that it reads and writes."""
 
     parts: tuple[Part, ...]
     regions: frozenset[Region] = field(default=frozenset(), compare=False)
     """Regions that contain the whole operator; not stored in tables."""
     scores: Scores | None = field(default=None, compare=False)
-    """Shape of the attention core whose scores it computes; not stored in tables."""
+    """Shape of the attention core whose scores the operator computes; not stored in tables."""
 
     @property
     def tensor_flops(self) -> int:
-        """FLOPs of its matrix multiplications."""
+        """FLOPs of the operator's matrix multiplications."""
         return sum(part.tensor_flops for part in self.parts)
 
     @property
     def vector_flops(self) -> int:
-        """FLOPs of its vector operations."""
+        """FLOPs of the operator's vector operations."""
         return sum(part.vector_flops for part in self.parts)
 
     @cached_property
     def core(self) -> str:
-        """Core type on which it runs."""
+        """Type of core on which the operator runs."""
         kinds = {part.kind for part in self.parts}
         if not kinds:
             return "none"
@@ -93,7 +93,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class LayerPass:
-    """One pass of a layer: operators in topological order and the edges between them."""
+    """Forward or backward pass of a layer: operators in topological order, and the edges between them."""
 
     operators: tuple[Operator, ...]
     edges: tuple[Edge, ...]

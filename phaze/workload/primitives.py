@@ -22,7 +22,7 @@ ParameterGroup = Literal["dense", "expert", "embedding", "tied"]
 """Parameter groups: embeddings, the head's copy of a tied embedding, experts, and all others (dense)."""
 
 Region = Module | OffloadedModule | Literal["scan", "gate", "router", "logits"]
-"""Group of primitives with a common property.
+"""Group of primitives that may be recomputed, offloaded, or kept in high precision together.
 
 A region may be recomputed together: a module, a scan, whose kernels store only their inputs, or the
 activation of a gate, if one kernel recomputes it. Or its inputs may be offloaded to host memory. Or it is a
@@ -33,14 +33,14 @@ Whole = TypeVar("Whole")
 Real = TypeVar("Real")
 
 INDEX_BYTES = 8
-"""Bytes of a token id, a label, or an index into a table."""
+"""Bytes per token id, label, or index into a table."""
 INPUT = -1
-"""Source of the tensor passed on by the previous layer."""
+"""Value of `Tensor.source` for the tensor passed on by the previous layer."""
 
 
 @dataclass(frozen=True)
 class ScoreSizes(Generic[Whole, Real]):
-    """Numbers of queries, keys and heads of attention cores or fused attention kernels."""
+    """Sizes of attention cores or fused attention kernels: queries, keys, heads and head dimensions."""
 
     samples: Whole
     queries: Whole
@@ -48,9 +48,9 @@ class ScoreSizes(Generic[Whole, Real]):
     keys: Whole
     """Keys per sample."""
     longest: Real
-    """Largest number of keys per query: all, a window, or a chunk."""
+    """Maximum number of keys per query: all, a window, or a chunk."""
     mean: Real
-    """Mean number of keys per query: half of the longest with a causal mask."""
+    """Mean number of keys per query: half the maximum with a causal mask."""
     heads: Whole
     kv_heads: Whole
     size: Whole
@@ -60,7 +60,7 @@ class ScoreSizes(Generic[Whole, Real]):
 
 @dataclass(frozen=True)
 class Scores(ScoreSizes[int, float]):
-    """Shape of an attention core or fused attention kernel."""
+    """Sizes of one attention core or fused attention kernel."""
 
     @property
     def windowed(self) -> bool:
@@ -73,45 +73,45 @@ class Tensor:
     """Input tensor of a primitive: the whole output of another primitive, or a piece of it."""
 
     source: int
-    """Index of the primitive that makes it, or INPUT."""
+    """Index of the primitive that produces the tensor, or INPUT."""
     elements: int
     piece: int = 0
-    """Index of the piece, if several readers read disjoint pieces."""
+    """Index of the piece, if several readers read disjoint pieces of the output."""
     gradient: bool = True
-    """True if a gradient flows back along it."""
+    """True if a gradient flows back through the tensor."""
 
 
 @dataclass(frozen=True)
 class Primitive:
-    """One operator before fusion."""
+    """Operator of a model before fusion."""
 
     name: str
     kind: str
     inputs: tuple[Tensor, ...]
     elements: int
-    """Elements of the output."""
+    """Number of output elements."""
     gemm: Gemm | None = None
     parameters: int = 0
     constant_bytes: int = 0
     """Bytes of indices, masks or tables read in addition to the inputs, in both passes; never stashed."""
     group: ParameterGroup = "dense"
-    """Group that the parameters belong to."""
+    """Parameter group to which the parameters belong."""
     axis: Axis | Literal[""] = ""
-    """Axis whose group runs a collective, see `Layout.group`; empty for other kinds."""
+    """Parallel axis over which a collective runs, see `Layout.group`; empty for other kinds."""
     regions: frozenset[Region] = frozenset()
-    """Regions that it belongs to."""
+    """Regions to which the primitive belongs."""
     kept_bytes: int = 0
     """Bytes stored in addition to tensors: expert choices, and memory that is stored along with a piece."""
     times: int = 1
-    """Number of times its keys apply to every element."""
+    """Number of times that the cycle-table keys of the kind apply to every element."""
     frozen: bool = False
-    """True if its parameters have no gradient and are never updated."""
+    """True if the parameters have no gradient and are never updated."""
     scores: Scores | None = None
-    """Shape of the attention core whose scores it computes."""
+    """Shape of the attention core whose scores the primitive computes."""
 
     @property
     def attention(self) -> bool:
-        """True for the attention core, between queries, keys, values and the attention result.
+        """True for the attention core: from queries, keys and values to the attention result.
 
         Selective recomputation recomputes it (Korthikanti et al. 2023, Section 5), and FlashAttention fuses
         it.
@@ -120,12 +120,12 @@ class Primitive:
 
     @property
     def traits(self) -> Kind:
-        """Properties of all primitives of the kind."""
+        """Properties shared by all primitives of this kind."""
         return KINDS[self.kind]
 
     @property
     def parameters_read(self) -> int:
-        """Parameters that it reads; for an embedding table only the rows it looks up."""
+        """Number of parameters read; of an embedding table only the rows that are looked up."""
         return min(self.elements, self.parameters) if self.kind == "lookup" else self.parameters
 
 
@@ -136,9 +136,9 @@ class LayerGraph:
     name: str
     primitives: tuple[Primitive, ...]
     input_elements: int
-    """Elements received from the previous layer, 0 in the first layer."""
+    """Number of elements received from the previous layer, 0 in the first layer."""
     output_elements: int
-    """Elements passed to the next layer, 0 in the last layer."""
+    """Number of elements passed to the next layer, 0 in the last layer."""
 
     def readers(self) -> list[list[tuple[int, Tensor]]]:
         """Readers of every primitive's output, with the tensor that each reads."""
@@ -197,7 +197,7 @@ class LayerBuilder:
     def dense(
         self, name: str, x: Tensor, tokens: int, wide: int, *, bias: bool, group: ParameterGroup = "dense"
     ) -> Tensor:
-        """Append a matrix multiplication with a weight, (tokens x k)(k x wide), and optionally its bias."""
+        """Append a matrix multiplication with weights, (tokens x k)(k x wide), and optionally a bias."""
         gemm = Gemm(1, tokens, x.elements // tokens, wide)
         parameters = gemm.k * wide
         y = self.add("matmul", name, x, gemm=gemm, parameters=parameters, group=group)
@@ -213,7 +213,7 @@ class LayerBuilder:
         return len(self._primitives)
 
     def mark(self, region: Region, first: int, end: int | None = None) -> None:
-        """Mark the primitives from `first` to before `end`, or to the last one, as part of a region."""
+        """Mark the primitives from `first` to `end` - 1, or to the last one, as part of a region."""
         for index in range(first, self.count if end is None else end):
             own = self._primitives[index]
             self._primitives[index] = replace(own, regions=own.regions | {region})
@@ -223,32 +223,32 @@ class LayerBuilder:
         self.mark("core_attn", first.source, last.source + 1)
 
     def dropout(self, name: str, x: Tensor, share: float) -> Tensor:
-        """Append a dropout, unless its rate is 0."""
+        """Append a dropout unless its rate is 0."""
         return self.add("dropout", f"{name}_dropout", x) if share else x
 
     def by_heads(self, name: str, x: Tensor) -> Tensor:
-        """Append the reshape and transpose that group each head's elements."""
+        """Append the reshape and transpose that group the elements by head."""
         return self.add("transpose", f"{name}_transpose", self.add("reshape", f"{name}_reshape", x))
 
     def classify(
         self, logits: Tensor, count: int, softmax: str = "log_softmax", loss: str = "nll_loss"
     ) -> Tensor:
-        """Append the cross entropy of `count` samples, each with a label."""
+        """Append the cross entropy of `count` labelled samples."""
         y = self.add("log_softmax", softmax, logits)
         label_bytes = count * INDEX_BYTES
         return self.add("nll_loss", loss, replace(y, elements=count), constant_bytes=label_bytes)
 
     def finish(self, name: str, output_elements: int) -> LayerGraph:
-        """Layer with a fork after every tensor with several readers."""
+        """Build the layer, with a fork after every tensor that has several readers."""
         return with_forks(LayerGraph(name, tuple(self._primitives), self._input_elements, output_elements))
 
 
 def with_forks(layer: LayerGraph) -> LayerGraph:
-    """Layer with a fork behind every tensor that receives more than one gradient."""
+    """Insert a fork after every tensor that receives more than one gradient."""
     forked = _forked(layer)
     made: list[Primitive] = []
     place: dict[int, int] = {}
-    """Old index -> new index to read from: the primitive or its fork."""
+    """Maps old indices to the new index to read from: the primitive or its fork."""
     if INPUT in forked:
         made.append(
             Primitive("input_fork", "fork", (Tensor(INPUT, layer.input_elements),), layer.input_elements)
@@ -266,7 +266,7 @@ def with_forks(layer: LayerGraph) -> LayerGraph:
 
 
 def _forked(layer: LayerGraph) -> set[int]:
-    """Primitives whose whole output is read several times, so that several gradients arrive."""
+    """Primitives whose whole output is read several times, so that several gradients arrive there."""
     count: dict[int, int] = {}
     for primitive in layer.primitives:
         for tensor in primitive.inputs:
@@ -281,25 +281,25 @@ MOST_OPERATORS = 500_000
 
 @dataclass(frozen=True)
 class LayerRun:
-    """Run of equal consecutive layers."""
+    """Run of identical consecutive layers."""
 
     layer: str
     """Name of the distinct layer."""
     count: int = 1
     reads: tuple[int, ...] = ()
-    """Indices of the runs whose last layers are the pieces of its input; if empty, the previous run."""
+    """Runs whose last layers feed the pieces of this run's input, by index; empty: the previous run."""
 
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """Primitives of a model for one microbatch, by distinct layers, and the order of the layers."""
+    """Primitives of a model for one microbatch: its distinct layers, and their order."""
 
     layers: tuple[LayerGraph, ...]
     """Distinct layers; a layer that reads several runs starts with a `split` of its input."""
     runs: tuple[LayerRun, ...]
 
     def unroll(self) -> LayerGraph:
-        """All operators of the model as one layer, with names prefixed by their layers.
+        """Unroll the model into one layer with all operators, whose names are prefixed by their layers.
 
         Raises PhazeError if there are more than `MOST_OPERATORS`.
         """
@@ -332,7 +332,7 @@ class ModelGraph:
 
 
 def _moved(layer: LayerGraph, name: str, start: int, sources: list[int]) -> list[Primitive]:
-    """Primitives of a layer placed behind `start` others; its input comes from `sources`."""
+    """Primitives of a layer, renumbered to follow `start` earlier ones, with `sources` as its inputs."""
     split = len(sources) > 1
 
     def place(tensor: Tensor) -> Tensor:
@@ -349,7 +349,7 @@ def _moved(layer: LayerGraph, name: str, start: int, sources: list[int]) -> list
 
 
 def _read_forks(primitives: list[Primitive]) -> tuple[Primitive, ...]:
-    """Primitives that read an existing fork of their input instead of the input."""
+    """Redirect readers of a forked tensor to the fork."""
     forks = {p.inputs[0].source: index for index, p in enumerate(primitives) if p.kind == "fork"}
 
     def behind(tensor: Tensor) -> Tensor:

@@ -27,15 +27,15 @@ DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 TABLES = ("operators", "parts", "edges", "layers")
 """Names of the tables that store the layers of a workload."""
 APART: tuple[ParameterGroup, ...] = ("expert", "embedding", "tied")
-"""Parameter groups with their own column in table layers; dense is the rest."""
+"""Parameter groups with a column of their own in table `layers`; the others are dense."""
 
 Row = dict[str, str | int | float | bool]
 Work = tuple[str, tuple[Part, ...]]
-"""Key of equal works: the core type and the parts."""
+"""Key that identifies equal works: the core type and the parts."""
 
 
 class Collective(NamedTuple):
-    """A tensor combined by the ranks of a group."""
+    """Collective operation: its kind, the axis whose ranks take part, and the size of the tensor."""
 
     kind: str
     axis: Axis
@@ -46,13 +46,13 @@ class Collective(NamedTuple):
 
 @dataclass(frozen=True)
 class Layer:
-    """A distinct layer on one rank: its operators, parameters, stored activations, and inputs and outputs."""
+    """Distinct layer on one rank: its operators, parameters, stored activations, inputs and outputs."""
 
     name: str
     forward: LayerPass
     backward: LayerPass
     groups: Mapping[ParameterGroup, int]
-    """Parameters by group; empty groups are left out."""
+    """Number of parameters by group; empty groups are left out."""
     parameter_bytes: float
     input_bytes: float
     """Bytes of activations received from the previous layer."""
@@ -60,68 +60,68 @@ class Layer:
     activation_bytes: float
     """Bytes stored per microbatch for the backward pass."""
     attention_bytes: float
-    """Part of `activation_bytes` inside the attention core."""
+    """Portion of `activation_bytes` inside the attention core."""
     primitives: int
-    """Operators of the forward pass before fusion."""
+    """Number of primitives in the forward pass, before fusion."""
     kept: tuple[Kept, ...] = field(default=(), compare=False)
-    """Tensors that make up the activations; not stored in tables."""
+    """Tensors that make up the stored activations; not written to tables."""
     statistics_bytes: int = field(default=0, compare=False)
-    """Additional bytes of row statistics, if norms and attention are fused kernels; not stored in tables."""
+    """Additional bytes of row statistics if norms and attention are fused kernels; not stored in tables."""
     frozen: int = field(default=0, compare=False)
-    """Parameters without gradient, none of them of experts; not stored in tables."""
+    """Number of parameters without gradient, none of them in experts; not stored in tables."""
 
     @property
     def parameters(self) -> int:
-        """Parameters of the shard, of all groups."""
+        """Number of parameters of the shard, over all groups."""
         return sum(self.groups.values())
 
     @property
     def trained(self) -> int:
-        """Parameters of the shard that have gradients and optimizer states."""
+        """Number of parameters of the shard that have gradients and optimizer states."""
         return self.parameters - self.frozen
 
     @property
     def tensor_parallel(self) -> bool:
-        """True if the ranks of the layer communicate."""
+        """True if the layer's tensor-parallel ranks communicate."""
         return any(
             operator.core == "network" for operator in self.forward.operators + self.backward.operators
         )
 
     def pass_of(self, direction: Direction) -> LayerPass:
-        """Operators of a pass."""
+        """Forward or backward pass, by direction."""
         return self.forward if direction == "forward" else self.backward
 
     def forward_in(self, regions: frozenset[Region]) -> tuple[Operator, ...]:
-        """Operators of the forward pass that belong to any of the regions."""
+        """Forward operators that belong to any of the given regions."""
         return tuple(operator for operator in self.forward.operators if operator.regions & regions)
 
     def freed_bytes(self, regions: frozenset[Region]) -> int:
-        """Bytes that need not be stored if the regions are recomputed."""
+        """Activation bytes that need not be stored if the regions are recomputed."""
         return sum(one.nbytes for one in self.kept if one.regions & regions)
 
     def waiting_bytes(self, modules: frozenset[OffloadedModule], again: frozenset[Region]) -> int:
-        """Bytes offloaded to host memory if inputs of `modules` are offloaded and `again` is recomputed."""
+        """Bytes offloaded to host memory if inputs of `modules` are, and regions `again` are recomputed."""
         return sum(one.nbytes for one in self.kept if one.waits(modules) and not one.regions & again)
 
     def without(self, regions: frozenset[Region]) -> Self:
-        """Layer whose kernels recompute the tensors that the regions would store."""
+        """Layer that does not store the tensors of the given regions, because its kernels recompute them."""
         kept = tuple(one for one in self.kept if not one.regions & regions)
         core = sum(one.nbytes for one in kept if "core_attn" in one.regions)
         total = self.activation_bytes - self.freed_bytes(regions)
         return replace(self, kept=kept, activation_bytes=total, attention_bytes=core)
 
     def attention(self, direction: Direction) -> tuple[Operator, ...]:
-        """Operators of the attention core in a pass."""
+        """Operators of the attention core in one pass."""
         return tuple(operator for operator in self.pass_of(direction).operators if operator.attention)
 
     def collectives(self, direction: Direction) -> tuple[Collective, ...]:
-        """Collectives of a pass, in order."""
+        """Collectives of one pass, in order."""
         parts = (part for operator in self.pass_of(direction).operators for part in operator.parts)
         return tuple(Collective(p.kind, p.axis, p.network_bytes) for p in parts if p.axis)
 
     @cached_property
     def gathered_bytes(self) -> float:
-        """Bytes of the keys and values that context-parallel ranks receive from others in both passes.
+        """Bytes of keys and values that a context-parallel rank receives from others in both passes.
 
         A gather receives the whole sequence; a ring stores the current and the next part.
         """
@@ -134,15 +134,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Workload:
-    """One shard of a model for one microbatch."""
+    """Layers of one shard of a model for one microbatch, with their operators and order."""
 
     model: str
     """Name of the model."""
     layout: Layout
     layers: tuple[Layer, ...]
-    """Distinct layers."""
+    """Distinct layers of the model."""
     runs: tuple[LayerRun, ...]
-    """Order of the layers, for chains and other models."""
+    """Order of the layers, as runs of identical layers."""
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -151,7 +151,7 @@ class Workload:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Name of every layer, in order."""
+        """Name of every layer, in model order."""
         return tuple(run.layer for run in self.runs for _ in range(run.count))
 
     def layer(self, name: str) -> Layer:
@@ -159,11 +159,11 @@ class Workload:
         return next(layer for layer in self.layers if layer.name == name)
 
     def tensor_flops(self, direction: Direction) -> int:
-        """FLOPs of all matrix multiplications of a pass."""
+        """FLOPs of all matrix multiplications in one pass."""
         return sum(self.counts[layer.name] * layer.pass_of(direction).tensor_flops for layer in self.layers)
 
     def parameters(self, *groups: ParameterGroup) -> int:
-        """Parameters of the shard in the given groups, all by default.
+        """Number of parameters of the shard in the given groups; in all groups by default.
 
         An embedding shared by input and output is stored at both ends of a pipeline: once under `embedding`
         and once under `tied`.
@@ -177,7 +177,7 @@ class Workload:
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Tables operators, parts, edges and layers, by name."""
+        """Tables `operators`, `parts`, `edges` and `layers`, by name."""
         works = self._works()
         rows: dict[str, Iterator[Row]] = {
             "operators": self._operator_rows(works),
@@ -190,12 +190,12 @@ class Workload:
 
     @cached_property
     def graph(self) -> pd.DataFrame:
-        """Table `graphs`: the runs of a model that is a chain."""
+        """Table `graphs`: the layer runs of a model that is a chain."""
         return graph_table(self.model, self.runs)
 
     @classmethod
     def of_tables(cls, frames: Mapping[str, pd.DataFrame], graph: pd.DataFrame) -> Self:
-        """Workload from tables operators, parts, edges and layers of one layout, and graphs."""
+        """Rebuild a workload from the tables of one layout, and table `graphs`."""
         from phaze.tables.columns import layout_of
 
         rows = {str(row["layer"]): row for _, row in frames["layers"].iterrows()}
@@ -215,7 +215,7 @@ class Workload:
                 yield {"layer": layer.name, "direction": direction}, layer.pass_of(direction)
 
     def _works(self) -> dict[Work, int]:
-        """Id of every distinct work, in an order that depends on the works only."""
+        """Number every distinct work, in an order that depends only on the works."""
         found = {_work(o) for _, run in self._passes() for o in run.operators if o.core != "none"}
         return {work: number for number, work in enumerate(sorted(found))}
 
@@ -241,13 +241,13 @@ class Workload:
 
 
 OWN = tuple(one.name for one in fields(OperatorBytes))
-"""Fields of an operator stored unchanged in table operators."""
+"""Fields of an operator that are stored unchanged in table `operators`."""
 KEPT = ("parameter_bytes", "input_bytes", "output_bytes", "activation_bytes", "attention_bytes")
-"""Fields of a layer stored unchanged in table layers."""
+"""Fields of a layer that are stored unchanged in table `layers`."""
 
 
 def graph_table(model: str, runs: Sequence[LayerRun]) -> pd.DataFrame:
-    """Table `graphs` with the runs of a model that is a chain."""
+    """Table `graphs` with the layer runs of a model that is a chain."""
     rows: list[Row] = [{"position": i, "layer": run.layer, "count": run.count} for i, run in enumerate(runs)]
     return _frame("graphs", {"model": model}, rows)
 

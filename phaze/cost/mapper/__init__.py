@@ -1,1 +1,1 @@
-"""The fastest mapping of matrix multiplications onto systolic arrays and their buffers."""
+"""Search for the fastest mapping of matrix multiplications onto systolic arrays and buffers."""

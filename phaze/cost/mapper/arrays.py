@@ -1,4 +1,4 @@
-"""Cost of a product (m × k) · (k × n) on a systolic array behind a buffer: definitions, not the search.
+"""Cost model of a matrix product (m × k) · (k × n) on a systolic array fed by a buffer.
 
 Cycles on an array of R rows and C columns, by dataflow. The cycle-accurate simulator SCALE-Sim 3.0 counts
 
@@ -42,16 +42,16 @@ from phaze.base.arrays import Floats
 from phaze.base.compiled import njit, njit_nested
 
 WEIGHT, OUTPUT, INPUT = 0, 1, 2
-"""Dataflows, by stationary operand."""
+"""Dataflows, identified by their stationary operand."""
 INNER_M, INNER_K, INNER_N = 0, 1, 2
-"""Loop orders, by the innermost loop."""
+"""Loop orders, identified by their innermost loop."""
 ROUNDED = 1.0 - 1e-12
 """Factor that keeps lower bounds valid despite rounding of square roots."""
 
 
 @njit_nested
 def ceil_div(a: int, b: int) -> int:
-    """⌈a/b⌉."""
+    """Integer division that rounds up, ⌈a/b⌉."""
     return -(-a // b)
 
 
@@ -63,7 +63,7 @@ def start_cycles(dataflow: int, rows: float, columns: float) -> float:
 
 @njit
 def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float) -> float:
-    """Cycles to stream `stream` elements through all folds, with `starts` starts of the stream per fold.
+    """Cycles to stream `stream` elements through all folds if the stream starts `starts` times per fold.
 
     Cycles are counted from zero, but are at least the number of elements: an array of one unit has no start.
     """
@@ -72,7 +72,7 @@ def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float)
 
 @njit_nested
 def preloaded_cycles(start: float, load: float, starts: float, stream: float, folds_in_all: float) -> float:
-    """Cycles as in `pass_cycles` if the next fold loads, in `load` cycles, while the current one streams.
+    """Cycles as in `pass_cycles`, but each next fold loads (in `load` cycles) while the current one streams.
 
     A stream with several starts per fold is divided evenly, which is optimal; the shortest part is last.
     """
@@ -85,7 +85,7 @@ def preloaded_cycles(start: float, load: float, starts: float, stream: float, fo
 def buffer_words(
     inner: int, left: float, right: float, result: float, am: float, ak: float, an: float
 ) -> float:
-    """Words transferred into a buffer and back.
+    """Words transferred into and out of a buffer, for a given innermost loop.
 
     `left`, `right` and `result` are the words of the operands and the result. `am`, `ak` and `an` are the
     numbers of tiles along m, k and n.
@@ -99,7 +99,7 @@ def buffer_words(
 
 @njit_nested
 def fewest_words(left: float, right: float, result: float, am: float, ak: float, an: float) -> float:
-    """Fewest words transferred into a buffer and back, over all loop orders."""
+    """Minimum number of words transferred into and out of a buffer, over all loop orders."""
     return min(
         buffer_words(INNER_M, left, right, result, am, ak, an),
         buffer_words(INNER_K, left, right, result, am, ak, an),
@@ -108,7 +108,7 @@ def fewest_words(left: float, right: float, result: float, am: float, ak: float,
 
 
 def largest_products(l2_words: Floats) -> tuple[Floats, Floats]:
-    """Largest products of two tile dimensions that fit a buffer, if the third is one word wide.
+    """Largest products of two tile dimensions that fit a buffer if the third dimension is 1.
 
     Returns the product m · n with k one word wide, and the product of the other two with m or n one word
     wide. For x y = p, a tile takes at least p + 4 √p, and 2 p + 2 √(2 p).
@@ -125,7 +125,7 @@ def least_moved(
     n: Floats,
     products: tuple[Floats, Floats],
 ) -> Floats:
-    """Lower bound on `fewest_words` for m × k × n, over all tiles of `largest_products`.
+    """Lower bound on `fewest_words` for a product m × k × n, over all tiles within `largest_products`.
 
     Two operands that share the buffer are fetched x and y times, and a x + b y ≥ 2 √(a b x y). All operands
     and the result move at least once.
@@ -141,7 +141,7 @@ def least_moved(
 
 @njit_nested
 def exposed_words(down: float, across: float, rows: float, columns: float) -> float:
-    """Words of one array fill by the stationary operand (down, across), which nothing overlaps."""
+    """Words to fill the array once with the stationary operand (down × across); this fill is exposed."""
     return min(down, rows) * min(across, columns)
 
 
@@ -149,7 +149,7 @@ def exposed_words(down: float, across: float, rows: float, columns: float) -> fl
 def array_words(
     dataflow: int, left: float, right: float, result: float, starts: float, down: float, across: float
 ) -> float:
-    """Words transferred between a buffer and the array, partial sums included.
+    """Words transferred between a buffer and the array, including partial sums.
 
     `starts` is the number of starts of the stream per fold. `down` and `across` are the folds of the other
     two dimensions.

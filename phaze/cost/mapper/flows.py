@@ -20,7 +20,7 @@ from phaze.cost.mapper.arrays import (
 
 
 class Core(NamedTuple):
-    """A tensor core, its L2 buffer, and the bandwidth of the global buffer."""
+    """Tensor core with its L2 buffer, and the bandwidth of the global buffer."""
 
     rows: float
     columns: float
@@ -31,43 +31,43 @@ class Core(NamedTuple):
 
 
 class Dataflow(NamedTuple):
-    """A dataflow on parts of one size: two dimensions (down, across) are stationary, one streams.
+    """Dataflow for matrix products of one size: dimensions (down, across) are stationary, one streams.
 
     Input stationary equals weight stationary of the transposed product, so only output stationary needs its
     own case. Words count all products; each core fetches its own copy.
     """
 
     output: bool
-    """True if the result is stationary, otherwise the right operand."""
+    """True if the result is stationary; False if the right operand is."""
     start: float
-    """Overhead cycles of one start of the stream, without the stream itself."""
+    """Overhead cycles each time the stream starts, excluding the stream itself."""
     load: float
-    """Minimum cycles between starts if the array preloads, and `start` counts once; 0 if it does not."""
+    """Minimum cycles between starts if the array preloads (`start` then counts once); otherwise 0."""
     down: float
     across: float
     stream: float
     repeats: float
-    """Products of this size on the busiest core."""
+    """Number of products of this size on the busiest core."""
     left: float
     right: float
     result: float
     extra: float
-    """Other words that cross the edge of the global buffer."""
+    """Additional words transferred to or from the global buffer."""
     least: float
-    """Lower bound on the words of any tiling, without `extra`."""
+    """Lower bound on the words that any tiling transfers, excluding `extra`."""
     exposed: float
-    """Cycles that nothing overlaps: one fill of the array."""
+    """Exposed cycles: one fill of the array, which nothing overlaps."""
 
 
 @njit_nested
 def time_of(core: Core, flow: Dataflow, cycles: float, words: float) -> float:
-    """Time in cycles of a mapping with the given array cycles and words."""
+    """Time of a mapping in cycles, from its array cycles and transferred words."""
     return overlapped_cycles(cycles, words + flow.extra, core.words_per_cycle) + flow.exposed
 
 
 @njit_nested
 def cycles_of(flow: Dataflow, starts: float, down_folds: float, across_folds: float) -> float:
-    """Cycles of the array, with `starts` starts of the stream per fold."""
+    """Cycles of the array if the stream is started `starts` times per fold."""
     if flow.load > 0.0:
         folds = flow.repeats * down_folds * across_folds
         return preloaded_cycles(flow.start, flow.load, starts, flow.stream, folds)
@@ -76,7 +76,7 @@ def cycles_of(flow: Dataflow, starts: float, down_folds: float, across_folds: fl
 
 @njit_nested
 def least_time(core: Core, flow: Dataflow, down_folds: float, across_folds: float) -> float:
-    """Lower bound on the time of all tilings with at least the given folds."""
+    """Lower bound on the time of all tilings with at least the given numbers of folds."""
     words = continuing_words(flow, down_folds, across_folds)
     continuing = time_of(core, flow, cycles_of(flow, 1.0, down_folds, across_folds), words)
     cycles = least_cycles(core, flow, down_folds, across_folds)
@@ -100,7 +100,7 @@ def least_cycles(core: Core, flow: Dataflow, down_folds: float, across_folds: fl
 
 @njit_nested
 def largest_stream(flow: Dataflow, down: float, across: float, l2_words: float) -> float:
-    """Largest streaming tile that fits the L2 buffer together with a tile (down, across).
+    """Largest streaming tile that fits the L2 buffer together with a stationary tile (down, across).
 
     Both operands of a tile are double-buffered, the result is stored once.
     """
@@ -111,7 +111,7 @@ def largest_stream(flow: Dataflow, down: float, across: float, l2_words: float) 
 
 @njit_nested
 def largest_across(flow: Dataflow, down: float, stream: float, l2_words: float) -> float:
-    """Largest tile across the array that fits together with `down` and `stream`."""
+    """Largest tile size across the array that fits the buffer with tile sizes `down` and `stream`."""
     room = l2_words - 2.0 * stream * down
     if flow.output:
         return np.floor(room / (down + 2.0 * stream))  # type: ignore[no-any-return]
@@ -120,7 +120,7 @@ def largest_across(flow: Dataflow, down: float, stream: float, l2_words: float) 
 
 @njit_nested
 def largest_down(flow: Dataflow, across: float, stream: float, l2_words: float) -> float:
-    """Largest tile down the array that fits together with `across` and `stream`."""
+    """Largest tile size down the array that fits the buffer with tile sizes `across` and `stream`."""
     if flow.output:
         return np.floor((l2_words - 2.0 * stream * across) / (2.0 * stream + across))  # type: ignore[no-any-return]
     return np.floor((l2_words - stream * across) / (2.0 * (stream + across)))  # type: ignore[no-any-return]
@@ -128,7 +128,7 @@ def largest_down(flow: Dataflow, across: float, stream: float, l2_words: float) 
 
 @njit_nested
 def most_passes(flow: Dataflow, time: float) -> float:
-    """Upper bound on the cycles of one product, for mappings within a time limit."""
+    """Upper bound on the array cycles of one product, for mappings within a time limit."""
     once = flow.start - flow.load if flow.load > 0.0 else 0.0
     return (time - flow.exposed - once + 1.0) / (ROUNDED * flow.repeats)
 
@@ -137,7 +137,7 @@ def most_passes(flow: Dataflow, time: float) -> float:
 def may_hold(
     flow: Dataflow, down: float, across: float, folds: float, passes: float, l2_words: float
 ) -> bool:
-    """True if the buffer may fit a tile (down, across), for mappings within `most_passes`.
+    """True if the buffer may fit a tile (down, across), for mappings of at most `passes` cycles.
 
     `folds` is a lower bound on their folds. The streaming tile is that of `smallest_stream` before rounding;
     both sides of the inequality are multiplied by its denominator.
@@ -157,7 +157,7 @@ def may_hold(
 
 @njit_nested
 def smallest_tile(flow: Dataflow, size: float, folds: float, passes: float) -> float:
-    """Lower bound on the tile size along an array dimension, for mappings within `most_passes`.
+    """Lower bound on the tile size along an array dimension, for mappings of at most `passes` cycles.
 
     `folds` is a lower bound on the folds along the other dimension. Along this one there are at least as many
     folds as tiles.
@@ -168,7 +168,7 @@ def smallest_tile(flow: Dataflow, size: float, folds: float, passes: float) -> f
 
 @njit_nested
 def smallest_stream(flow: Dataflow, folds: float, passes: float) -> float:
-    """Lower bound on the streaming tile, for mappings within `most_passes`; infinite if none exists.
+    """Lower bound on the streaming tile for mappings of at most `passes` cycles; inf if none exists.
 
     `folds` is a lower bound on all their folds.
     """
@@ -181,7 +181,7 @@ def smallest_stream(flow: Dataflow, folds: float, passes: float) -> float:
 
 @njit_nested
 def buffered_words(flow: Dataflow, down: float, across: float, streams: float) -> float:
-    """Words of the best loop order for the given numbers of tiles."""
+    """Words transferred in the best loop order, for the given numbers of tiles."""
     if flow.output:
         return fewest_words(flow.left, flow.right, flow.result, down, streams, across)
     return fewest_words(flow.left, flow.right, flow.result, streams, down, across)
@@ -189,7 +189,7 @@ def buffered_words(flow: Dataflow, down: float, across: float, streams: float) -
 
 @njit_nested
 def continuing_words(flow: Dataflow, down: float, across: float) -> float:
-    """Words with the streaming loop innermost; independent of the streaming tile."""
+    """Words transferred with the streaming loop innermost; independent of the streaming tile."""
     if flow.output:
         return buffer_words(INNER_K, flow.left, flow.right, flow.result, down, 1.0, across)
     return buffer_words(INNER_M, flow.left, flow.right, flow.result, 1.0, down, across)
@@ -203,7 +203,7 @@ def most_words(core: Core, flow: Dataflow, time: float) -> float:
 
 @njit_nested
 def largest_shared(flow: Dataflow, words: float, l2_words: float) -> float:
-    """Largest `down` tile with which the two other dimensions can share the buffer within a limit of words.
+    """Largest `down` tile for which the other two dimensions can share the buffer within a word limit.
 
     In one loop order both share it. The words moved per tile are then a x + b y ≥ 2 √(a b x y), with the
     largest product that fits.
@@ -218,7 +218,7 @@ def largest_shared(flow: Dataflow, words: float, l2_words: float) -> float:
 
 @njit_nested
 def smallest_repeated(flow: Dataflow, words: float) -> float:
-    """Smallest `down` tile with which another loop order stays within a limit of words.
+    """Smallest `down` tile for which another loop order stays within a word limit.
 
     An operand or the result is then transferred once for every tile along that dimension.
     """

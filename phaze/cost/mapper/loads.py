@@ -1,4 +1,4 @@
-"""Loads that works put on core designs: cycles, traffic and operations, on one core or on all."""
+"""Load of each work (unit of computation) on core designs: cycles, traffic and operations."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Load:
-    """Loads of works on designs; arrays (W, D), or (W, 1) if equal for all designs."""
+    """Cycles, traffic and operations of works on designs; (W, D), or (W, 1) if equal for all designs."""
 
     core_cycles: Floats
     """Tensor-core cycles, including waits for the global buffer."""
     array_cycles: Floats
-    """Tensor-core cycles without waits for words."""
+    """Tensor-core cycles, excluding waits for data."""
     lane_cycles: Floats
     """Vector-core cycles."""
     network_s: Floats
@@ -52,7 +52,7 @@ class Load:
     reduced_bytes: Floats
     """Bytes all-reduced across tensor-parallel ranks, per rank."""
     operations: Floats
-    """Multiply-accumulates plus cycles of vector lanes."""
+    """Multiply-accumulates plus vector-lane cycles."""
 
 
 def loads_of(
@@ -64,7 +64,7 @@ def loads_of(
     *,
     preload: bool,
 ) -> tuple[Load, Load]:
-    """Loads on one core and on all cores; the reduction of a collective always runs on all.
+    """Loads of works on one core and on all cores; collectives always reduce on all cores.
 
     If `preload`, arrays load the next stationary operand ahead.
     """
@@ -102,7 +102,7 @@ def loads_of(
 def _map(
     works: Works, designs: Designs, hardware: Hardware, *, preload: bool
 ) -> tuple[MappedShapes, MappedShapes]:
-    """Totals over the matrix multiplications of each work, on one core and on all cores, arrays (W, D).
+    """Map the matrix multiplications of each work to one core and to all cores; totals are (W, D).
 
     Matrix multiplications run sequentially. The traffic that vector parts stream through the global buffer is
     divided equally among them.
@@ -122,7 +122,7 @@ def _map(
 
 
 def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Ints]:
-    """Distinct tensor cores, and the index (2, D) of each design with one core and with all."""
+    """Distinct tensor-core configurations, and each design's index on one core and on all cores, (2, D)."""
     l2_words = designs.l2_tc_bytes // bytes_per_element
     cores = [designs.rows, designs.columns, l2_words, designs.words_per_cycle]
     one = np.column_stack([*cores, np.ones_like(designs.tensor_cores)])
@@ -133,7 +133,7 @@ def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Int
 
 
 def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
-    """Bytes to and from HBM, (W, D): matrix multiplications plus streamed tensors.
+    """HBM traffic in bytes, (W, D): matrix multiplications plus streamed tensors.
 
     The elements that a convolution unrolls on chip are subtracted once: a tiling that reads its input several
     times reads it unrolled except for the first time.
@@ -148,7 +148,7 @@ def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
 
 
 def reduced_bytes(works: Works) -> Floats:
-    """Size in bytes of an equivalent all-reduce for the collectives of every work (W,).
+    """Size of the all-reduce equivalent to each work's collectives, in bytes, (W,).
 
     Any other collective counts as the all-reduce in which a device sends the same number of bytes.
     """
@@ -160,13 +160,13 @@ def reduced_bytes(works: Works) -> Floats:
 
 
 def additions(works: Works, layout: Layout) -> Floats:
-    """Additions of every part on one rank (P,): one for each element it sends in a reduce-scatter."""
+    """Additions that one rank performs for each part, (P,): one per element sent in a reduce-scatter."""
     adds = np.isin(works.kinds, REDUCING)
     return np.where(adds, sent_bytes("reduce_scatter", works.elements, layout.tp), 0.0)
 
 
 def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
-    """Fewest words to and from HBM, (S, G), for shapes (S, 4) and global buffers of (G,) words.
+    """Minimum HBM traffic in words, (S, G), for shapes (S, 4) and global buffers of (G,) words.
 
     The minimum is over all tilings and loop orders. The global buffer has its own tiles, which need not
     contain the cores' tiles (a non-inclusive hierarchy). Every product of a batch is separate. In each loop
@@ -181,7 +181,7 @@ def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
 
 @njit
 def _fill_words(shape: Ints, glb_words: Ints, found: Floats) -> None:
-    """Fill `found` (G,) with the fewest words of a shape."""
+    """Fill `found` (G,) with the minimum HBM traffic of a shape, in words."""
     batch, m, k, n = shape[0], shape[1], shape[2], shape[3]
     for g in range(len(glb_words)):
         for inner in (INNER_M, INNER_K, INNER_N):
@@ -191,7 +191,7 @@ def _fill_words(shape: Ints, glb_words: Ints, found: Floats) -> None:
 
 @njit_nested
 def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) -> float:
-    """Fewest words with a given innermost loop, or `fewest` if that is less.
+    """Minimum HBM traffic in words with a given innermost loop, or `fewest` if that is less.
 
     Tile counts are enumerated until their lower bound alone reaches `fewest`.
     """
@@ -214,7 +214,7 @@ def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) ->
 
 @njit_nested
 def _largest(inner: int, tile: int, capacity: int) -> int:
-    """Largest tile that fits in the other dimension; 0 if none fits."""
+    """Largest tile size in the other dimension that fits the buffer; 0 if none fits."""
     if inner == INNER_K:
         return max(0, (capacity - 2 * tile) // (2 + tile))
     return max(0, (capacity - tile) // (2 * (tile + 1)))

@@ -1,4 +1,4 @@
-"""Splits of a product among cores.
+"""Splits of a matrix product among cores.
 
 Up to `FREE` parts may be split in any way, more parts by powers of two, with some splits in between.
 """
@@ -11,27 +11,27 @@ import numpy as np
 from phaze.base.arrays import Ints
 
 FREE = 16
-"""Up to this many parts every split is tried; larger core counts may use these splits too."""
+"""Number of parts up to which every split is tried; larger core counts may use these splits too."""
 ROUNDS = 3
-"""Limit for core counts that are not powers of two: at most 2^ROUNDS times as many parts as the power of two
+"""Limit on the parts for a core count that is not a power of two: 2^ROUNDS times the power of two
 below.
 """
 BETWEEN = (3, 5, 7)
-"""Factors, times a power of two, by which core counts that are not powers of two may also split one
+"""Odd factors by which a core count that is not a power of two may multiply the number of parts in one
 dimension.
 """
 
 Division = tuple[int, int, int, int]
-"""Parts along batch, m and n, and the number of parts per core."""
+"""Numbers of parts along batch, m and n, and the number of parts per core."""
 
 
 class DivisionRanges(NamedTuple):
-    """Rows of a table of splits that core counts may use (C,)."""
+    """Rows of the table of splits that each core count may use, (C,)."""
 
     every: Ints
-    """Number of leading rows open to a core count (C,) and to all larger ones."""
+    """Number of leading rows that a core count and all larger ones may use, (C,)."""
     own: Ints
-    """Range (from, to), (C, 2), of the rows that only this core count uses."""
+    """Range (from, to) of the rows that only this core count may use, (C, 2)."""
     above: Ints
     """Range (C, 2) of the next power of two's rows, which bound a count that is not a power of two; else
     empty.
@@ -39,7 +39,7 @@ class DivisionRanges(NamedTuple):
 
 
 def list_divisions(counts: Ints) -> tuple[Ints, DivisionRanges]:
-    """Splits (X, 4), see `Division`, for ascending core counts, and each count's ranges among them."""
+    """Table of splits (X, 4), see `Division`, for ascending core counts, and each count's row ranges."""
     ladder = [row for parts in _numbers(int(counts[-1])) for row in _into(parts)]
     sizes = [b * m * n for b, m, n, _ in ladder]
     rows, ranges = list(ladder), []
@@ -75,7 +75,7 @@ def _powers(parts: int, rounds: int) -> list[Division]:
 
 
 def _between(count: int) -> list[Division]:
-    """Splits for a core count that is not a power of two, without those of smaller counts."""
+    """Additional splits for a core count that is not a power of two."""
     level = count.bit_length() - 1
     found: list[Division] = []
     for factor, i, j, k in product(BETWEEN, *[range(level + 1)] * 3):

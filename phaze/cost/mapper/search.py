@@ -1,4 +1,4 @@
-"""Search of `cost.mapper.tensor`: every shape on every group of equal cores.
+"""Best-first search for `cost.mapper.tensor`: every shape on every group of identical cores.
 
 Every split and dataflow has a lower bound on its time. The one with the smallest bound is searched first. Of
 the others only those whose bound does not exceed the best time found are searched.
@@ -24,12 +24,12 @@ DOWN, ACROSS, STREAM = (K, M, K), (N, N, M), (M, K, N)
 
 
 class CoreGroups(NamedTuple):
-    """Groups of equal cores (G,), and the splits that their core counts allow."""
+    """Groups of identical cores (G,), and the splits that their core counts allow."""
 
     groups: Floats
-    """Rows, columns, L2 buffer in words, and words per cycle, (G, 4)."""
+    """Array rows and columns, L2 buffer in words, and words per cycle, (G, 4)."""
     places: Ints
-    """Indices of rows, columns and buffer among the distinct values, (G, 3)."""
+    """Indices of the array rows, columns and buffer among the distinct values, (G, 3)."""
     bounds: Ints
     """First position of every group in `order`, and the end, (G + 1,)."""
     order: Ints
@@ -38,7 +38,7 @@ class CoreGroups(NamedTuple):
     """Index of the core count in `ranges`, for each core in `order`."""
     ranges: DivisionRanges
     preloads: bool
-    """As in `cost.mapper.flows.Core`."""
+    """True if arrays preload the next stationary fold, as in `cost.mapper.flows.Core`."""
 
 
 class Tables(NamedTuple):
@@ -49,7 +49,7 @@ class Tables(NamedTuple):
     within: Ints
     """Indices in `lower` of candidates that may be as fast as the best mapping."""
     tiles: Floats
-    """Tiles by array dimension, and by dimension and parts (U, T, MOST, 4), see `cost.mapper.tiles`.
+    """Candidate tiles (U, T, MOST, 4) by array size and by (dimension, parts); see `cost.mapper.tiles`.
 
     A table is filled on first use and reused while its dimension keeps the same size.
     """
@@ -58,14 +58,14 @@ class Tables(NamedTuple):
 
 
 class CoreJob(NamedTuple):
-    """A shape on a group of equal cores."""
+    """Search job: one shape on one group of identical cores."""
 
     result: float
-    """Words of the result."""
+    """Size of the result in words."""
     extra_words: float
     core: Core
     place: Ints
-    """Indices of rows, columns and buffer in the tables."""
+    """Indices of the array rows, columns and buffer in the tables."""
     splits: Splits
     tables: Tables
 
@@ -74,7 +74,7 @@ class CoreJob(NamedTuple):
 def search_shape(
     result: float, extra_words: float, splits: Splits, groups: CoreGroups, tables: Tables, found: Floats
 ) -> None:
-    """Fill `found` (4, C) with the best mappings of a shape."""
+    """Fill `found` (4, C) with the best mapping of a shape on every core configuration."""
     for g in range(len(groups.groups)):
         x = groups.groups[g]
         core = Core(x[0], x[1], x[2], x[3], groups.preloads)
@@ -84,7 +84,7 @@ def search_shape(
 
 @njit_nested
 def _search_group(job: CoreJob, groups: CoreGroups, start: int, stop: int, found: Floats) -> None:
-    """Fill `found` (4, C) for ascending counts of equal cores.
+    """Fill `found` (4, C) for one group of identical cores, by ascending core count.
 
     Each count starts from the best mapping of the smaller ones. A count with its own splits is never credited
     with a better result than the next power of two.
@@ -129,7 +129,7 @@ def _store(best: Best, found: Floats, place: int) -> None:
 
 @njit_nested
 def _bound_splits(job: CoreJob, start: int, stop: int) -> None:
-    """Fill the lower bounds of a range of splits, for all dataflows."""
+    """Compute lower bounds for a range of splits and all dataflows."""
     splits, place, size = job.splits, job.place, len(job.tables.lower) // 3
     for dataflow in (WEIGHT, OUTPUT, INPUT):
         _bound_flow(
@@ -157,7 +157,7 @@ def _bound_flow(
     acrosses: Floats,
     start: int,
 ) -> None:
-    """Fill the lower bounds of the splits from `start` on with a dataflow; `first` is the flow on split 0.
+    """Compute lower bounds for the splits from `start` on with a dataflow; `first` is the flow on split 0.
 
     All arrays read here are contiguous in the split index, so that the compiler can vectorise.
     """
@@ -188,7 +188,7 @@ def _bound_flow(
 
 @njit_nested
 def _folds(job: CoreJob, dataflow: int, x: int) -> tuple[float, float]:
-    """Lower bound on the folds along the two stationary dimensions of a split."""
+    """Lower bounds on the folds of a split along its two stationary dimensions."""
     folds, place = job.splits.folds, job.place
     return folds[DOWN[dataflow], place[0], x], folds[ACROSS[dataflow], place[1], x]
 

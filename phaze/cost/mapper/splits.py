@@ -15,7 +15,7 @@ from phaze.cost.mapper.arrays import largest_products, least_moved
 
 BATCH, M, K, N = range(4)
 REPEATS, LEFT, RIGHT, PLACE = 0, 4, 5, 6
-"""Fields of a split.
+"""Indices of a split's fields in `Splits.fields`.
 
 REPEATS is the number of products on the busiest core. LEFT and RIGHT are the words of the operands, fetched
 once by every core that needs them. M, K and N are the sizes of a part. PLACE + M, K, N is the index of its
@@ -24,27 +24,27 @@ tiles in the tables.
 
 
 class Splits(NamedTuple):
-    """Distinct splits of a shape (X,), with tables by array dimension or buffer."""
+    """Distinct splits of a shape (X,), with lower bounds by array size and by buffer."""
 
     fields: Floats
-    """Fields by split, (10, X)."""
+    """Fields of every split, (10, X)."""
     before: Ints
-    """Number of distinct splits among the first rows of the divisions."""
+    """Number of distinct splits among the first rows of the table of splits, for every number of rows."""
     words: Floats
-    """Lower bound on the words of each split, by L2 buffer (B, X)."""
+    """Lower bound on the words that each split transfers, by L2 buffer, (B, X)."""
     folds: Floats
-    """Fewest folds along M, K, N, by array dimension (4, U, X)."""
+    """Minimum number of folds along M, K and N, by array size, (4, U, X)."""
 
 
 class SplitSpace(NamedTuple):
-    """All splits that core counts allow, and what they are bounded for."""
+    """All splits that core counts allow, and the array sizes and buffers for which they are bounded."""
 
     rows: Ints
     """Splits, (R, 4), see `cost.mapper.parts.Division`."""
     places: Ints
-    """Indices of a split's parts along m, k and n in the tables of tiles, (R, 3)."""
+    """Indices of a split's (dimension, parts) along m, k and n in the tile tables, (R, 3)."""
     units: Floats
-    """Distinct array dimensions, (U,)."""
+    """Distinct array sizes (rows or columns), (U,)."""
     buffers: Floats
     """Distinct L2 buffers in words, (B,)."""
 
@@ -61,7 +61,7 @@ class SplitSpace(NamedTuple):
 
 
 def _differ(shape: Ints, rows: Ints) -> Bools:
-    """Flags of splits that may be better than every split into the same number of parts or fewer."""
+    """Mask of the splits that are not dominated by a split into the same number of parts or fewer."""
     b, m, n, _ = rows.T
     parts = b * m * n
     # Half as many parts have the same size.

@@ -38,7 +38,7 @@ from phaze.cost.mapper.tiles import MOST
 
 
 class Cores(NamedTuple):
-    """Tensor cores and the global buffer behind them; arrays (C,)."""
+    """Tensor-core configurations with the global buffer that the cores share; arrays (C,)."""
 
     rows: Ints
     columns: Ints
@@ -49,20 +49,20 @@ class Cores(NamedTuple):
 
 
 class MappedShapes(NamedTuple):
-    """Fastest mappings of shapes on cores, arrays (S, C)."""
+    """Cost of the fastest mapping of every shape on every core configuration, arrays (S, C)."""
 
     cycles: Floats
-    """Cycles from the first word out of the global buffer to the last word in."""
+    """Cycles from the first word read from the global buffer to the last word written."""
     array_cycles: Floats
     """Cycles of the busiest array."""
     glb_words: Floats
-    """Words between the global buffer and the cores, without `extra_words`."""
+    """Words between the global buffer and the cores, excluding `extra_words`."""
     l2_words: Floats
     """Words between L2 buffers and arrays."""
 
 
 def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool) -> MappedShapes:
-    """Fastest mappings of shapes (S, 4: batch, m, k, n) on cores.
+    """Find the fastest mapping of every shape (S, 4: batch, m, k, n) on every core configuration.
 
     `extra_words` (S,) cross the edge of the global buffer in addition to the operands and share its
     bandwidth. If `preload`, arrays load the next stationary fold while the current one streams.
@@ -77,7 +77,7 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool
 
 
 def _groups(cores: Cores, *, preload: bool) -> tuple[CoreGroups, SplitSpace]:
-    """Groups of equal cores, and the splits that their core counts allow."""
+    """Group identical cores, and list the splits that their core counts allow."""
     keys = np.column_stack(cores[:4]).astype(float)
     groups, group_of = distinct_rows(keys)
     order = np.lexsort((cores.number, group_of))

@@ -1,4 +1,4 @@
-"""Candidate tiles of a dimension: multiples of the array dimension, and equal parts of a core's share.
+"""Candidate tile sizes of a dimension: multiples of the array size, and equal parts of a core's share.
 
 Candidates do not depend on the buffer size, so every tile that fits a small buffer is also tried with a large
 one.
@@ -12,10 +12,10 @@ from phaze.base.arrays import Floats
 from phaze.base.compiled import njit_nested
 
 STEPS = np.array([*range(1, 17), *(factor << i for i in range(2, 16) for factor in (5, 6, 7, 8))], float)
-"""All numbers up to 16, then numbers with three significant binary digits: 20, 24, 28, 32, 40, ..."""
+"""Multiples and divisors tried: 1 to 16, then numbers with three significant bits: 20, 24, 28, 32, ..."""
 MOST = 2 * len(STEPS) + 2
 SIZE, NUMBER, FOLDS, FEWER = range(4)
-"""Fields of a tile.
+"""Columns of a table of tiles.
 
 Its size, the number of tiles in the part, the number of folds, and the index of the largest smaller tile with
 fewer folds; -1 if there is none.
@@ -24,7 +24,7 @@ fewer folds; -1 if there is none.
 
 @njit_nested
 def list_tiles(size: float, unit: float, table: Floats) -> int:
-    """Fill `table` (MOST, 4) with the tiles of a dimension, ascending, and return their number."""
+    """Fill `table` (MOST, 4) with the candidate tiles of a dimension, ascending; return their number."""
     count = _append(table, 0, size, 1.0, unit)
     part, multiple, array = len(STEPS) - 1, 0, _unequal(size, unit, unit)
     while part > 0 and STEPS[part] >= size:
@@ -43,7 +43,7 @@ def list_tiles(size: float, unit: float, table: Floats) -> int:
 
 @njit_nested
 def _unequal(size: float, tile: float, unit: float) -> float:
-    """Smallest tile that needs no more tiles and folds than `tile`, a multiple of the array dimension.
+    """Smallest tile size that needs no more tiles and folds than `tile`, a multiple of the array size.
 
     The last array need not be full: the unfilled rest is divided equally among all tiles but the last.
     """

@@ -1,4 +1,4 @@
-"""Best tiling of one dataflow on parts of one size: the fastest, then the one with the fewest words.
+"""Best tiling of one dataflow for parts of one size: the fastest; ties are broken by the fewest words.
 
 The streaming tile is as large as fits. The cost of a stationary tile (down, across) then decreases with the
 number of tiles along each dimension, the folds, and the starts of the stream. Among tiles with the same
@@ -50,7 +50,7 @@ class Best(NamedTuple):
 
 @njit_nested
 def may_continue(best: Best, core: Core, flow: Dataflow, downs: float, acrosses: float) -> bool:
-    """True if one-fold tiles, through which the stream continues, may beat `best`.
+    """True if one-fold tiles, for which the stream never restarts, may beat `best`.
 
     `downs` and `acrosses` are lower bounds on their folds.
     """
@@ -69,7 +69,7 @@ def may_start(best: Best, core: Core, flow: Dataflow, downs: float, acrosses: fl
 def try_flow(
     best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats, continues: bool
 ) -> Best:
-    """Best mapping with a dataflow, or `best` if that is better.
+    """Best mapping with the given dataflow, or `best` if that is better.
 
     Tilings are pruned by lower bounds. `continues` is the result of `may_continue`.
     """
@@ -88,7 +88,7 @@ def try_flow(
 def _try_rows(
     best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats, largest: float
 ) -> Best:
-    """Best mapping with `down` tiles up to a size.
+    """Best mapping with `down` tiles of at most `largest`, or `best` if that is better.
 
     The smallest tile is bounded by the time limit. Its words must also cross within that limit, see
     `largest_shared` and `smallest_repeated`.
@@ -117,7 +117,7 @@ def _try_rows(
 
 @njit_inlined
 def _try_continuing(best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats) -> Best:
-    """Best mapping with one-fold tiles, through which the stream continues.
+    """Best mapping with one-fold tiles, for which the stream never restarts, or `best` if that is better.
 
     The largest tiles are best. Smaller ones matter only if the buffer is too small for the largest.
     """
@@ -136,7 +136,7 @@ def _try_continuing(best: Best, core: Core, flow: Dataflow, downs: Floats, acros
 def _try_row(
     best: Best, core: Core, flow: Dataflow, row: Floats, acrosses: Floats, least: float, passes: float
 ) -> Best:
-    """Best mapping with a stationary tile (down, at least `least`), or `best`."""
+    """Best mapping with a stationary tile (down, at least `least`), or `best` if that is better."""
     few = acrosses[-1, FOLDS]
     stream = smallest_stream(flow, row[FOLDS] * few, passes)
     most = largest_across(flow, row[SIZE], stream, core.l2_words)
@@ -149,7 +149,7 @@ def _try_row(
 def _may_fit(
     best: Best, core: Core, flow: Dataflow, row: Floats, few: float, least: float, most: float
 ) -> bool:
-    """True if tiles (down, `least` to `most`) may beat `best`, given bounds on starts and words."""
+    """True if tiles (down, `least` to `most`) may beat `best`, by lower bounds on starts and words."""
     down, number, folds = row[SIZE], row[NUMBER], row[FOLDS]
     starts = max(1.0, np.ceil(flow.stream / largest_stream(flow, down, least, core.l2_words)))
     tiles = max(1.0, np.ceil(flow.across / most))
@@ -169,7 +169,7 @@ def _try_acrosses(
     most: float,
     passes: float,
 ) -> Best:
-    """Best mapping with a stationary tile (down, `least` to `most`), or `best`.
+    """Best mapping with a stationary tile (down, `least` to `most`), or `best` if that is better.
 
     Among tiles with a single start of the stream, a smaller one matters only if it has fewer folds.
     """

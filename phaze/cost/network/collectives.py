@@ -1,4 +1,4 @@
-"""Collectives as plans of messages around a ring, with all rounds or with a few merged rounds.
+"""Collectives as message plans around a ring, with all rounds or merged into a few rounds.
 
 Sizes are those of a whole tensor on one member, as in `network`. A ring over d members has 2 (d − 1) rounds,
 so a pipeline of many devices would send millions of messages. Merged rounds take exactly as long on idle
@@ -17,7 +17,7 @@ ROUNDS = 4
 
 
 def collective(kind: Collective, members: Sequence[int], size_bytes: float, pieces: int = 1) -> Plan:
-    """Plan of a collective with all of its rounds.
+    """Message plan of a collective, with all of its rounds.
 
     The all-gather of an all-reduce does not wait for the slowest member. In round r of an all-to-all every
     member sends one p-th directly to the member r positions further. A broadcast passes from the first member
@@ -40,7 +40,7 @@ def collective(kind: Collective, members: Sequence[int], size_bytes: float, piec
 def all_reduce(
     topology: Topology, rows: Sequence[Sequence[int]], size_bytes: float, most: int = ROUNDS
 ) -> Plan:
-    """All-reduce of a tensor on each member, first inside rows, then between them.
+    """Message plan of a hierarchical all-reduce: first inside rows (nodes), then between them.
 
     Rows of equal length are the members of one node each. Every member keeps a shard of the tensor, which is
     all-reduced between the nodes. Otherwise a single ring passes through all members. Each ring has at most
@@ -59,7 +59,7 @@ def all_reduce(
 def ring(
     topology: Topology, kind: Collective, members: Sequence[int], size_bytes: float, most: int = ROUNDS
 ) -> Plan:
-    """Ring collective in which every member passes on one p-th of a tensor, in at most `most` rounds."""
+    """Message plan of a ring collective in at most `most` rounds; p members pass on 1/p of a tensor each."""
     width, all_rounds = len(members), int(rounds(kind, len(members)))
     taken = min(all_rounds, most)
     if not taken:
@@ -70,7 +70,7 @@ def ring(
 
 
 def by_node(members: Sequence[int], node: int) -> list[list[int]]:
-    """Group members by node of `node` devices."""
+    """Group members by node, for nodes of `node` devices."""
     rows: dict[int, list[int]] = {}
     for member in members:
         rows.setdefault(member // node, []).append(member)

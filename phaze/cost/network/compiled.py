@@ -1,4 +1,4 @@
-"""Compiled discrete-event simulation of contended links, free of deadlock (PALM, IV.C.2).
+"""Compiled, deadlock-free discrete-event simulation of contended links (PALM, IV.C.2).
 
 Links serve transfers first come, first served.
 
@@ -35,19 +35,19 @@ MOST_LISTED = 2**22
 
 
 class RoutedMessages(NamedTuple):
-    """A plan and its routes, each distinct route once."""
+    """Message plan with its routes, as arrays; each distinct route is stored once."""
 
     size_bytes: Floats
     delay_s: Floats
     first_follower: Ints
-    """Index in `follower` of the first message that waits for each message, and the end."""
+    """Offsets into `follower` of every message's dependents, and the end offset."""
     follower: Ints
     route: Ints
     """Index of the route of every message."""
     first_leg: Ints
-    """First leg of every route, and the end."""
+    """Index of the first leg of every route, and the end index."""
     first_resource: Ints
-    """Index in `resource` of the first resource of every leg, and the end."""
+    """Offsets into `resource` of every leg's resources, and the end offset."""
     resource: Ints
     latency_s: Floats
     """Latency of every leg."""
@@ -80,7 +80,7 @@ class EventState(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A plan as arrays."""
+    """Message plan as arrays."""
 
     source: Ints
     target: Ints
@@ -89,11 +89,11 @@ class Columns(NamedTuple):
     waits: Ints
     """Number of messages for which each message waits."""
     before: Ints
-    """Messages waited for, concatenated by waiting message."""
+    """Dependencies of all messages, concatenated in message order."""
 
 
 def columns(plan: Sequence[Message]) -> Columns:
-    """Convert a plan to arrays."""
+    """Convert a message plan to arrays."""
     return Columns(
         np.array([message.source for message in plan], np.int64),
         np.array([message.target for message in plan], np.int64),
@@ -107,7 +107,7 @@ def columns(plan: Sequence[Message]) -> Columns:
 def events(
     topology: Topology, plan: Sequence[Message], switching: Switching
 ) -> tuple[Floats, Floats, Floats]:
-    """Simulate a plan with contention.
+    """Simulate a message plan with contention for links.
 
     Returns the times at which messages were requested, started and arrived, (3, messages), the busy seconds
     of every resource, and the bytes over every link.
@@ -198,7 +198,7 @@ def _firsts(numbers: Iterable[int]) -> Ints:
 
 @njit
 def sort_followers(waits: Ints, before: Ints, place: Ints, follower: Ints) -> None:
-    """Write the followers of every message in order, advancing `place` past them."""
+    """Fill `follower` with the dependents of every message, advancing `place` past them."""
     k = 0
     for m in range(len(waits)):
         for _ in range(waits[m]):

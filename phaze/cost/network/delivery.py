@@ -18,16 +18,16 @@ Contention = Literal["arrival", "order", "none"]
 
 @dataclass(frozen=True)
 class Delivery:
-    """Result of simulating a plan."""
+    """Result of simulating a message plan: message times, busy seconds and bytes on the links."""
 
     topology: Topology
     plan: Plan
     times_s: Floats
-    """Times at which every message was ready, got its first links, and arrived, (3, messages)."""
+    """Times at which every message was ready, started and arrived, (3, messages)."""
     busy_s: Floats
     """Busy seconds of every resource, (resources,)."""
     link_bytes: Floats
-    """Bytes over every link, (links,)."""
+    """Bytes transferred over every link, (links,)."""
 
     @property
     def arrived_s(self) -> Floats:
@@ -36,7 +36,7 @@ class Delivery:
 
     @property
     def received_bytes(self) -> Floats:
-        """Bytes of the messages that arrived at every node, (nodes,)."""
+        """Bytes received by every node, (nodes,)."""
         target = np.array([message.target for message in self.plan], np.int64)
         size = np.array([message.size_bytes for message in self.plan], np.float64)
         return np.bincount(target, size * (self.arrived_s >= 0), self.topology.nodes).astype(np.float64)
@@ -53,7 +53,7 @@ def deliver(
     contention: Contention = "arrival",
     switching: Switching = "pipelined",
 ) -> Delivery:
-    """Simulate a plan on an otherwise idle network.
+    """Simulate a message plan on an otherwise idle network.
 
     Raises `PhazeError` for an invalid plan or option.
     """

@@ -22,9 +22,9 @@ class DeviceNetwork(Wired):
     """Bandwidth and latency between D devices; rows send, columns receive, the diagonal is never used."""
 
     bandwidth_bytes_per_s: Floats
-    """B, shape (D, D), > 0 off the diagonal."""
+    """Bandwidth matrix B, shape (D, D), > 0 off the diagonal."""
     latency_s: Floats
-    """Shape (D, D), >= 0; the paper assumes zeros."""
+    """Latency matrix, shape (D, D), >= 0; the paper assumes zeros."""
 
     def __post_init__(self) -> None:
         shape, devices = self.bandwidth_bytes_per_s.shape, self.devices
@@ -69,13 +69,13 @@ class DeviceNetwork(Wired):
 
 
 def flat_network(devices: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> DeviceNetwork:
-    """Equal links between all devices, as the partitioner assumes (Parmesan, Section VI)."""
+    """Network with equal links between all devices, as the partitioner assumes (Parmesan, Section VI)."""
     shape = (devices, devices)
     return DeviceNetwork(np.full(shape, float(bandwidth_bytes_per_s)), np.full(shape, float(latency_s)))
 
 
 def complete_network(bandwidth: Floats, latency: Floats, absent: str, source: str | Path) -> DeviceNetwork:
-    """Network in which pairs without a link (bandwidth 0) use the widest path, or are refused.
+    """Network in which pairs without a link (bandwidth 0) use the widest path, or raise an error.
 
     Such a pair has the bandwidth and latency of its widest path. Of several widest paths, the one with the
     fewest hops is used. Raises PhazeError if there is no path, or if `absent` is refuse.
@@ -138,7 +138,7 @@ def widest(edges: Edges, source: int) -> list[float]:
 
 
 def fewest_hops(edges: Edges, source: int, target: int, width: float) -> list[int]:
-    """Nodes of the shortest path over edges of at least a bandwidth; one must exist."""
+    """Nodes on the shortest path over edges with a bandwidth of at least `width`; a path must exist."""
     came = {source: source}
     queue = deque([source])
     while target not in came:

@@ -16,16 +16,16 @@ from phaze.layout import Group
 
 @dataclass(frozen=True)
 class Routing:
-    """Routing of a token to its experts."""
+    """Parameters of expert routing: number of experts, experts per token, and limits on groups."""
 
     experts: int
     """Number of experts E."""
     per_token: int
-    """Experts per token k."""
+    """Experts per token, k."""
     groups: int = 1
-    """Groups G of equally many experts."""
+    """Number of equal groups of experts, G."""
     top_groups: int = 1
-    """Groups K in which a token may have experts."""
+    """Number of groups from which a token's experts are chosen, K."""
 
     def __post_init__(self) -> None:
         if self.experts % self.groups or not 1 <= self.top_groups <= self.groups:
@@ -38,11 +38,11 @@ class Routing:
 
     @property
     def eligible(self) -> int:
-        """Number of experts in the groups of a token."""
+        """Number of experts in the groups that a token is assigned."""
         return self.experts // self.groups * self.top_groups
 
     def distinct(self, parts: int) -> float:
-        """Mean number of parts in which a token has an expert, for `parts` equal parts of all experts.
+        """Expected number of shards to which a token is sent, with the experts in `parts` equal shards.
 
         Without groups parts · (1 − C(E − E/parts, k) / C(E, k)).
         """
@@ -77,7 +77,7 @@ def dispatch_s(network: Network, size_bytes: float, group: Group, routing: Routi
 def dispatch_by_level(
     network: Network, size_bytes: float, group: Group, routing: Routing
 ) -> tuple[float, ...]:
-    """Seconds of token dispatch on the links of each level, innermost first.
+    """Time of token dispatch on the links of each level, in seconds, innermost level first.
 
     `size_bytes` are the tokens of one rank, each counted k times. A token is sent once to every node that
     needs it, to the rank with the same index there, which forwards it. On networks without levels every rank
@@ -96,7 +96,7 @@ def dispatch_by_level(
 def dispatched_bytes(
     network: Network, size_bytes: float, group: Group, routing: Routing
 ) -> tuple[float, ...]:
-    """Bytes of token dispatch that a rank sends over the links of each level, innermost first."""
+    """Bytes that a rank sends over the links of each level in token dispatch, innermost level first."""
     met = network.meeting(group) if isinstance(network, Levels) else (group.ranks,)
     found, parts = [], 1
     for ranks in reversed(met):

@@ -23,11 +23,11 @@ from phaze.spec.systems import sized
 
 @dataclass(frozen=True)
 class Fabric(Wired):
-    """A topology, and the number of consecutive devices per node."""
+    """Topology of a system, with the number of consecutive devices per node."""
 
     topology: Topology
     node: int = 1
-    """Devices per node, inside which collectives run first; 1 means no nodes."""
+    """Devices per node; collectives run inside nodes first. 1 means no nodes."""
 
     def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
         """Latency and seconds per byte from every source to its target."""
@@ -74,7 +74,7 @@ def _tier(level: Level) -> Tier:
 
 
 def _measured_tier(level: Level, speeds: NcclSpeeds) -> Tier:
-    """Level inside an NVLink domain; token dispatch uses the bandwidth and latency of direct messages."""
+    """Tier of an NVLink domain; token dispatch uses the bandwidth and latency of direct messages."""
     bandwidth = level.bandwidth_bytes_per_s * level.sustained
     return Tier(
         level.devices,
@@ -89,7 +89,7 @@ def _measured_tier(level: Level, speeds: NcclSpeeds) -> Tier:
 
 
 def fabric(system: Cluster | Matrix, devices: int) -> Fabric:
-    """Part of a system's network that the first `devices` devices need.
+    """Part of a system's network that connects its first `devices` devices.
 
     Raises `PhazeError` if there are fewer devices.
     """
@@ -108,7 +108,7 @@ def fabric(system: Cluster | Matrix, devices: int) -> Fabric:
 
 
 def _levels(system: Cluster, devices: int) -> list[Switches]:
-    """Levels of a tree; every device has its own link out of each group."""
+    """Switch levels of a cluster; every device has its own link out of each group."""
     found, inside = [], 1
     for number, level in enumerate(system.levels):
         last = number == len(system.levels) - 1
@@ -199,7 +199,7 @@ def _uplink(below: int, above: int, level: Switches, free: int) -> tuple[list[Li
 def from_matrix(
     bandwidth_bytes_per_s: Floats, latency_s: float | Floats = 0.0, absent: Absent = "widest"
 ) -> Topology:
-    """Network with an edge for each positive entry of a square bandwidth matrix (from, to).
+    """Topology with a link for each positive entry of a square bandwidth matrix (from, to).
 
     A direct edge is always used. Without one, the route is the path with the widest bottleneck; ties are
     broken by fewest hops, then by lowest numbers. Raises `PhazeError` if the matrix is not square or has

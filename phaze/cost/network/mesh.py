@@ -105,7 +105,7 @@ class Wires:
 
 @dataclass(frozen=True)
 class PortMemory:
-    """DRAM behind tiles with one port each, shared by all tiles (PALM, Equations 4 and 5)."""
+    """Shared DRAM, attached through a port at each of several tiles (PALM, Equations 4 and 5)."""
 
     ports: tuple[int, ...]
     """Tiles with a port."""
@@ -115,7 +115,7 @@ class PortMemory:
 
 
 def mesh(grid: TileGrid, wires: Wires, memory: PortMemory | None = None) -> Topology:
-    """Mesh or torus; the memories are nodes after the tiles, one for each port.
+    """Mesh or torus of tiles; the memories, one for each port, are nodes numbered after the tiles.
 
     A memory access occupies the port exclusively for Response_Time + Access_Size / BW_DRAM. The network
     transfer follows it for a read and precedes it for a write.
@@ -135,7 +135,7 @@ def mesh(grid: TileGrid, wires: Wires, memory: PortMemory | None = None) -> Topo
 
 
 def nearest_memory(grid: TileGrid, memory: PortMemory, tile: int) -> int:
-    """Node of the memory nearest to a tile by hops; the first of several."""
+    """Node of the memory nearest to a tile by number of hops; ties go to the first."""
     return grid.tiles + min(range(len(memory.ports)), key=lambda k: (grid.distance(memory.ports[k], tile), k))
 
 
@@ -150,7 +150,7 @@ def _route(grid: TileGrid, ports: tuple[int, ...], source: int, target: int) -> 
 
 
 def walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
-    """Positions from one to another along an axis, without the first; the shorter direction on a torus."""
+    """Positions from `at` (excluded) to `to` along an axis, in the shorter direction on a torus."""
     ahead = (to - at) % length
     if not wrap:
         step, count = (1, to - at) if to >= at else (-1, at - to)

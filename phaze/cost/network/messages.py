@@ -1,4 +1,4 @@
-"""Plans: messages between nodes and the dependencies among them."""
+"""Message plans: messages between nodes and the dependencies among them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phaze.base.errors import PhazeError
 
 
 class Message(NamedTuple):
-    """Bytes from one node to another, sent a delay after its dependencies have arrived."""
+    """Message from one node to another, sent a delay after its dependencies have arrived."""
 
     source: int
     target: int
@@ -24,7 +24,7 @@ class Message(NamedTuple):
 
 
 Plan = tuple[Message, ...]
-"""Messages in an order where dependencies come first."""
+"""Messages in topological order: every message comes after its dependencies."""
 
 
 def together(*plans: Sequence[Message]) -> Plan:
@@ -52,7 +52,7 @@ def then(*plans: Sequence[Message]) -> Plan:
 
 
 def _moved(message: Message, by: int, barrier: int) -> Message:
-    """Message of a later plan; `by` is 0 in the first plan, otherwise the barrier's index plus one."""
+    """Shift a message's dependencies by `by`; a message of a later plan without any waits for the barrier."""
     before = tuple(other + by for other in message.after)
     return message.waiting_for(before if before or not by else (barrier,))
 

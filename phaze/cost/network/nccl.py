@@ -23,21 +23,21 @@ from phaze.spec.speeds.collectives import NcclSpeeds
 
 Size = TypeVar("Size", float, Floats)
 PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 2, "reduce": 2}
-"""Passes of n − 1 ring steps that a collective takes."""
+"""Number of passes of n − 1 ring steps in each kind of collective."""
 
 
 class LinearWay(NamedTuple):
-    """An algorithm whose time is linear in the bytes of the whole tensor."""
+    """Collective algorithm whose time is linear in the bytes of the whole tensor."""
 
     fixed_s: float
-    """Time independent of size, without the start common to all algorithms."""
+    """Time independent of size, excluding the start-up time common to all algorithms."""
     byte_s: float
     """Time per byte."""
 
 
 @dataclass(frozen=True)
 class Nccl:
-    """Collectives inside an NVLink domain."""
+    """Cost model of NCCL collectives inside an NVLink domain."""
 
     speeds: NcclSpeeds
     bandwidth_bytes_per_s: float
@@ -47,7 +47,7 @@ class Nccl:
     )
 
     def seconds(self, kind: str, size_bytes: Size, ranks: int) -> Size:
-        """Time of collectives of whole tensors, or of messages, without their start; 0 for one rank."""
+        """Time of collectives on whole tensors, or of messages, excluding their start; 0 for one rank."""
         ways = self._ways.get((kind, ranks))
         if ways is None:
             ways = self._ways[kind, ranks] = self.ways(kind, ranks)
@@ -59,7 +59,7 @@ class Nccl:
         return found
 
     def ways(self, kind: str, ranks: int) -> tuple[LinearWay, ...]:
-        """Algorithms for a collective among `ranks` ranks, without those that are never fastest."""
+        """Algorithms for a collective among `ranks` ranks, excluding those that are never fastest."""
         if ranks == 1:
             return (LinearWay(0.0, 0.0),)
         found = self._direct(kind, ranks) if kind in ("all_to_all", "send") else self._rings(kind, ranks)

@@ -26,27 +26,27 @@ Kind = Collective | Literal["send"]
 Members = Group | Sequence[int] | Ints
 """Participants: ranks at a stride, or device numbers in ring order."""
 Size = TypeVar("Size", float, Floats)
-"""Bytes of one collective, or an array for many in no particular order."""
+"""Size of one collective in bytes, or an array of sizes in any order."""
 
 EXCHANGES: dict[Collective, float] = {
     "all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0, "broadcast": 2.0,
     "reduce": 2.0,
 }  # fmt: skip
-"""Passes of n − 1 ring rounds that a collective takes, by its kind."""
+"""Number of passes of n − 1 ring rounds, by kind of collective."""
 BOTH_DIRECTIONS = 4.0
-"""`all_reduce_factor` of the papers: one bandwidth for sent plus received bytes of a device (Phaze, C.2;
+"""`all_reduce_factor` in the papers: a device's sent and received bytes share one bandwidth (Phaze, C.2;
 Piper, Section 4).
 """
 
 
 class Network(Protocol):
-    """Protocol of all models of a network between devices."""
+    """Interface of the network models: time of collectives and messages between devices."""
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
         """Time of a collective, or of a message from one rank to the next; 0 for one rank."""
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        """Seconds of a collective on the links of each level, innermost first."""
+        """Time of a collective on the links of each level, in seconds, innermost level first."""
 
 
 TREE_SHARE = 0.9
@@ -59,7 +59,7 @@ def rounds(kind: Collective, ranks: int) -> float:
 
 
 def sent_bytes(kind: Collective, size_bytes: Size, ranks: int) -> Size:
-    """Bytes that a rank sends: 2 (n − 1)/n of the tensor in an all-reduce, half of that in its halves.
+    """Bytes that a rank sends: 2 (n − 1)/n of the tensor in an all-reduce, (n − 1)/n in most others.
 
     In a broadcast or reduce it is the mean: one end sends nothing, the others the tensor.
     """
@@ -69,16 +69,16 @@ def sent_bytes(kind: Collective, size_bytes: Size, ranks: int) -> Size:
 
 @dataclass(frozen=True)
 class Flat:
-    """Equal links between all devices."""
+    """Network model with equal links between all devices."""
 
     bandwidth_bytes_per_s: float
     all_reduce_factor: float = 2.0
-    """An all-reduce takes this times (n − 1)/n of its tensor over the bandwidth; others in proportion.
+    """Time of an all-reduce relative to (n − 1)/n of its tensor over the bandwidth; others in proportion.
 
     The factor is 2 if a link carries both directions at once, and `BOTH_DIRECTIONS` in the papers.
     """
     latency_s: float = 0.0
-    """Latency of a step."""
+    """Latency of a ring step."""
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
         """Time of a collective or message."""
@@ -89,7 +89,7 @@ class Flat:
         return charged / self.bandwidth_bytes_per_s + rounds(kind, ranks) * self.latency_s
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        """Time of a collective as a single level."""
+        """Time of a collective; the network has a single level."""
         return (self.seconds(kind, size_bytes, group),)
 
     def charged_bytes(self, kind: Collective, size_bytes: Size, ranks: int) -> Size:
@@ -102,14 +102,14 @@ class Flat:
 
 
 class Tier(NamedTuple):
-    """A level of a network: groups of devices with equal links among them."""
+    """Level of a network: groups of devices with equal links among them."""
 
     devices: int
     """Devices in a group of this level."""
     bandwidth_bytes_per_s: float
     """Bandwidth at which a device sends to others of its group, and concurrently receives."""
     latency_s: float = 0.0
-    """Latency of a step."""
+    """Latency of a ring step."""
     start_s: float = 0.0
     """Fixed start time of a collective."""
     message_bytes_per_s: float = 0.0
@@ -135,12 +135,12 @@ class Tier(NamedTuple):
 
 @dataclass(frozen=True)
 class Levels:
-    """Groups of devices within groups, innermost first."""
+    """Hierarchical network model: groups of devices within groups, innermost first."""
 
     tiers: tuple[Tier, ...]
 
     def meeting(self, group: Members) -> tuple[int, ...]:
-        """Number of ranks, or groups of ranks, that communicate on every level.
+        """Number of ranks, or groups of ranks, that communicate across each level.
 
         A level that is filled unevenly counts as its largest group.
         """
@@ -162,7 +162,7 @@ class Levels:
         return tuple(found)
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
-        """Time of a collective, level by level, or of a message on the level that connects both ends.
+        """Time of a collective, summed over levels, or of a message on the level that connects both ends.
 
         A reduce-scatter leaves each rank of a level its shard, so n ranks exchange (n − 1)/n of the tensor
         that the inner level left: all of it inside a node of g, 1/g of it between nodes. An all-gather
@@ -178,7 +178,7 @@ class Levels:
         return sum(each, 0.0 * size_bytes) + start_s
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        """Seconds of a collective or message on the links of each level, innermost first."""
+        """Time of a collective or message on the links of each level, in seconds, innermost level first."""
         if kind == "send":
             return self._message_s(size_bytes, group)
         meeting = self.meeting(group)
@@ -198,7 +198,7 @@ class Levels:
         return tuple(found)
 
     def _ports_for_one(self, level: int, group: Members) -> float:
-        """Node ports per port in use by the rings of a group with several ranks per node.
+        """Ratio of a node's ports to the ports in use, for rings with several ranks per node.
 
         NCCL searches for rings that leave a node by the port by which they enter. It prefers a port far from
         a device to a second port for the way out (`ncclTopoCompute`, src/graph/search.cc). If no two ranks of
@@ -223,14 +223,14 @@ class Levels:
 
 
 class Wired(ABC):
-    """Network with different pairs of devices: a ring step takes as long as its slowest message."""
+    """Network with individual links per pair of devices: the slowest message determines a ring step."""
 
     @abstractmethod
     def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
-        """Latency and seconds per byte from every source to its target, arrays."""
+        """Latency and seconds per byte from every source to its target, as arrays."""
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        """Time of a collective as a single level; only simulated messages distinguish links."""
+        """Time of a collective, as a single level; only simulated messages distinguish links."""
         return (self.seconds(kind, size_bytes, group),)
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
@@ -256,7 +256,7 @@ class Wired(ABC):
 
 
 def _ring_s(kind: Collective, part_bytes: Size, tier: Tier, ranks: int, inside: int, ports: float) -> Size:
-    """Time of a ring on the links of a level, with `ranks` groups of `inside` ranks each."""
+    """Time of a ring collective on the links of a level, among `ranks` groups of `inside` ranks each."""
     others = (ranks - 1) * (inside if kind == "all_to_all" else 1)
     bandwidth = tier.all_to_all_bytes_per_s if kind == "all_to_all" else tier.bandwidth_bytes_per_s / ports
     hops = 0 if kind == "all_to_all" else inside - 1

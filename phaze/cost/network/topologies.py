@@ -8,7 +8,7 @@ from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.spec.topology import Hops, LevelLinks, LevelTopology, MeshOrTorus, Nodes, RandomBlocks, UniformDist
 
 MB_PER_US = 1e6 * 2.0**20
-"""Bytes per second; 1 GB/s = 1024 / 10^6 MB/us."""
+"""One MB/us in bytes per second; 1 GB/s = 1024 / 10^6 MB/us."""
 INTRA = {"random-blk-1": (1e-4, 1e-2), "random-blk-2": (1e-5, 1e-2)}
 """Range in MB/us of the random bandwidths inside a node."""
 INTER = 1e-4
@@ -21,7 +21,7 @@ Made = LevelTopology | Nodes | MeshOrTorus | RandomBlocks | UniformDist
 
 
 def make_network(topology: Made) -> DeviceNetwork:
-    """Bandwidths and latencies between all devices of a topology."""
+    """Build the bandwidth and latency matrices between all devices of a topology."""
     if isinstance(topology, LevelTopology):
         return _of_levels(topology.levels)
     if isinstance(topology, Nodes):
@@ -72,7 +72,7 @@ def _of_grid(grid: MeshOrTorus) -> DeviceNetwork:
 
 
 def hops_of_grid(sides: tuple[int, ...], *, torus: bool) -> Ints:
-    """Hops between all pairs of devices of a grid, shape (D, D)."""
+    """Number of hops between all pairs of devices in a grid, shape (D, D)."""
     hops = np.zeros((1, 1), np.int64)
     for side in sides:  # add the hops along this axis for all pairs of positions on the previous axes
         places = np.arange(side)
@@ -115,7 +115,7 @@ def _random_blocks(topology: RandomBlocks) -> Floats:
 
 
 def _between_nodes(inside: Floats, node: Ints, topology: RandomBlocks) -> Floats:
-    """Bandwidth between nodes of random_blk_2: a tenth of the mean inside, shape (D, D)."""
+    """Inter-node bandwidth of random_blk_2, a tenth of the mean intra-node bandwidth, shape (D, D)."""
     apart = np.abs(node[:, None] - node[None, :])
     pairs = (apart == 0) & ~np.eye(len(node), dtype=bool)
     mean = inside[pairs].mean() if pairs.any() else sum(INTRA[topology.kind]) / 2
@@ -123,6 +123,6 @@ def _between_nodes(inside: Floats, node: Ints, topology: RandomBlocks) -> Floats
 
 
 def node_sizes(devices: int, nodes: int, rng: np.random.Generator) -> Ints:
-    """Random sizes of `nodes` nodes, each at least one device; all compositions are equally likely."""
+    """Draw random sizes of `nodes` nodes, at least one device each; all compositions are equally likely."""
     cuts = np.sort(rng.permutation(devices - 1)[: nodes - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [devices]]))

@@ -1,4 +1,4 @@
-"""Networks of nodes, directed links with one transfer at a time, and routes (PALM, Equations 2 to 5)."""
+"""Topologies of nodes, directed links with one transfer at a time, and routes (PALM, Equations 2 to 5)."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -25,16 +25,16 @@ class Link:
     latency_s: float = 0.0
     """Latency of one hop (Link_Time)."""
     resource: int = -1
-    """Links with the same resource exclude each other; -1 means a resource of its own."""
+    """Resource of the link; links with the same resource exclude each other. -1 means one of its own."""
     buffered: bool = False
-    """True if a transfer passes completely before the next link starts: the memory behind a port (Equation
+    """True if a transfer must pass completely before the next link starts, as at a memory port (Equation
     5).
     """
 
 
 @dataclass(frozen=True)
 class Leg:
-    """Links that one transfer occupies at the same time."""
+    """Consecutive links that one transfer occupies at the same time."""
 
     links: tuple[int, ...]
     resources: tuple[int, ...]
@@ -42,7 +42,7 @@ class Leg:
     bandwidth_bytes_per_s: float
 
     def seconds(self, size_bytes: float) -> float:
-        """Link_Time · Hops + Comm_Size / BW of the narrowest link (PALM, Equation 2)."""
+        """Transfer time: Link_Time · Hops + Comm_Size / BW of the narrowest link (PALM, Equation 2)."""
         return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
 
 
@@ -80,7 +80,7 @@ class Topology:
 
     @cached_property
     def resources(self) -> int:
-        """Number of resources, the most transfers that can be in flight at once."""
+        """Number of resources, an upper bound on the transfers in flight at once."""
         return max(self.resource_of, default=-1) + 1
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
@@ -156,5 +156,5 @@ def _check_link(name: str, link: Link, nodes: int) -> None:
 
 
 def both_ways(a: int, b: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> tuple[Link, Link]:
-    """Link in each direction, each with the whole bandwidth."""
+    """Pair of links, one in each direction, each with the full bandwidth."""
     return Link(a, b, bandwidth_bytes_per_s, latency_s), Link(b, a, bandwidth_bytes_per_s, latency_s)

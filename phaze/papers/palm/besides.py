@@ -36,18 +36,18 @@ Row = dict[str, object]
 TERA = 1e12
 GRAYSKULL = "grayskull"
 MOST = 40
-"""Maximum of the stages, and of the samples in a microbatch."""
+"""Maximum number of stages, and of samples in a microbatch."""
 UNITS = {"sram-to-compute": "MiB per TFLOP/s", "hops-to-memory": "hops", "links-to-memory": "ratio"}
-"""Units by kind of ratio: SRAM per 16-bit peak; most hops to DRAM; link over DRAM bandwidth."""
+"""Units by kind of ratio: SRAM per 16-bit peak; largest number of hops to DRAM; link over DRAM bandwidth."""
 GPUS = "a100-selene"
 """System of the measured runs of Table IV."""
 SEEN = "constants of the device's file, fitted on ten runs among others, these six among them"
 UNSEEN = "share of HBM's bandwidth fitted on the other four of the ten runs; the clock has seen all ten"
-"""Readings of Table IV, by the overlap of its runs with those that the machine's constants are fitted on."""
+"""Interpretations of Table IV: constants fitted with its runs (SEEN), or mostly without them (UNSEEN)."""
 
 
 def load_printed(folder: Path = FOLDER) -> PublishedTiled:
-    """PALM's published results, with our interpretation of open points."""
+    """Load PALM's published results, with our interpretation of what the paper leaves open."""
     return PublishedTiled.from_file(folder / "published/palm-2024.yaml")
 
 
@@ -58,7 +58,7 @@ def _row(table: PrintedTable, case: str, reading: str, unit: str, published: flo
 
 
 def ratios_beside(folder: Path = FOLDER) -> Iterator[Row]:
-    """Yield the rows of Table I, each with our ratio from the system files."""
+    """Yield rows that compare Table I with our ratios, computed from the system files."""
     published = load_printed(folder)
     for one in published.ratios:
         ratio = published.ratio_readings[one.of]
@@ -68,7 +68,7 @@ def ratios_beside(folder: Path = FOLDER) -> Iterator[Row]:
 
 
 def inference_beside(folder: Path = FOLDER) -> Iterator[Row]:
-    """Yield the rows of Table V, each with the throughput of the fastest mapping; takes half a minute."""
+    """Yield rows that compare Table V with our throughput of the fastest mapping; takes half a minute."""
     for case in load_printed(folder).inference:
         yield inference_row(case, run(case, folder))
 
@@ -86,14 +86,14 @@ def inference_row(case: PrintedInference, ours: Throughput) -> Row:
 
 
 def reading_of(case: PrintedInference) -> str:
-    """Description of the assumed precision, sequence length, and weight fetching."""
+    """Describe the assumed precision, sequence length and weight fetching."""
     tokens = f", {case.sequence} tokens" if case.sequence > 1 else ""
     fetched = "" if len(case.fetched) > 1 else f", weights {case.fetched[0]}"
     return f"{'8-bit integers' if case.numbers == 'int8' else '16 bits'}{tokens}{fetched}"
 
 
 def run(case: PrintedInference, folder: Path = FOLDER) -> Throughput:
-    """Throughput of the fastest mapping of a case of Table V."""
+    """Throughput of the fastest mapping for a case of Table V."""
     machine = load_tiled_machine(GRAYSKULL, folder)
     parts = tuple(k for k in range(1, MOST + 1) if len(machine.tiles) % k == 0)
     operators = partial(operators_of, load_model_named(case.model, folder), sequence=case.sequence)
@@ -101,7 +101,7 @@ def run(case: PrintedInference, folder: Path = FOLDER) -> Throughput:
 
 
 def figures_of(system: str, folder: Path = FOLDER) -> dict[str, float]:
-    """Figures of a system that ratios of Table I are made of, by name; links count one direction."""
+    """Hardware figures of a system, by name, for the ratios of Table I; links count one direction."""
     if "dram" not in read_mapping(system_path(system, folder)):
         cluster, device = load_cluster(system, folder)
         names = ("num_tc", "pe_x", "pe_y", "clock_hz", "glb_mib")
@@ -127,7 +127,7 @@ def figures_of(system: str, folder: Path = FOLDER) -> dict[str, float]:
 def besides(
     asked: Iterable[PrintedTable], published: PublishedTiled | None, folder: Path = FOLDER
 ) -> pd.DataFrame:
-    """Table `tiled_besides` for the requested tables; Table IV needs the published rows."""
+    """Build table `tiled_besides` for the requested tables of the paper; Table IV needs `published`."""
     made: dict[PrintedTable, Callable[[Path], Iterator[Row]]] = {
         "I": ratios_beside, "IV": partial(_gpus, published), "V": inference_beside
     }  # fmt: skip
@@ -136,7 +136,7 @@ def besides(
 
 
 def _gpus(published: PublishedTiled | None, folder: Path) -> Iterator[Row]:
-    """Yield the runs of Table IV, predicted as by `simulate --runs`, with seen and unseen fits."""
+    """Yield rows for the runs of Table IV, predicted with constants fitted with and without these runs."""
     if published is None:
         return
     machine = load_machine(GPUS, folder)

@@ -31,14 +31,14 @@ SIMULATED = ("tiled_runs", "tiled_jobs", "tiled_links", "tiled_networks", "tiled
 
 
 def table(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
-    """Section of throughputs, ours and printed (Table VII)."""
+    """Report section of throughputs, ours next to the published ones (Table VII)."""
     rows = _beside(inputs, inputs.rows(name))
     best = rows["samples_per_s"] == rows.groupby(["model", "system"])["samples_per_s"].transform("max")
     return WORDS.section("table", [WORDS.sheet("table", rows, best)], title=case.title)
 
 
 def _beside(inputs: TiledInputs, rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs with printed and measured throughputs of their models (NaN if not printed) and derived columns."""
+    """Runs with published and measured throughputs of their models (NaN if unknown) and derived columns."""
     printed = {key: rows["model"].map(values).astype(float) for key, values in inputs.wafer.items()}
     rows = rows.assign(**printed)
     return rows.assign(
@@ -54,7 +54,7 @@ def _beside(inputs: TiledInputs, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
-    """Section of Figures 9 and 10, with their table and Equation (6)."""
+    """Report section for Figures 9 and 10, with their table and Equation (6)."""
     rows = _beside(inputs, inputs.rows(name))
     published = inputs.published
     charts: list[Block] = []
@@ -71,13 +71,13 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 
 def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
-    """Section of a simulated pipeline: timeline, memory of its tiles, and link load."""
+    """Report section for a simulated pipeline: timeline, memory of the tiles, and link load."""
     jobs, links = (frame[frame["case"] == name] for frame in (inputs.tiled_jobs, inputs.tiled_links))
     return WORDS.section("pipeline", tile_charts.over_time_of(WORDS, name, jobs, links), title=case.title)
 
 
 def networks(inputs: TiledInputs) -> Iterator[Section]:
-    """Yield the section of Figure 7; nothing without results."""
+    """Yield the report section for Figure 7; nothing without results."""
     rows = inputs.tiled_networks[inputs.tiled_networks["figure"] == 7]
     if len(rows):
         draw = partial(tile_charts.congestion, rows)
@@ -85,7 +85,7 @@ def networks(inputs: TiledInputs) -> Iterator[Section]:
 
 
 def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
-    """Yield the section of printed tables and our figures; 0 marks figures not simulated or not measured."""
+    """Yield the section of the paper's tables next to our values; 0 marks values that do not exist."""
     sheets = []
     for name, rows in inputs.tiled_besides.groupby("table"):
         known = rows.assign(**{key: rows[key].where(rows[key] > 0) for key in ("palm", "measured")})
@@ -98,7 +98,7 @@ def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
 
 
 def sections_of(inputs: TiledInputs) -> Iterator[Section]:
-    """Yield the sections of all cases, then network-only results, then printed tables."""
+    """Yield the sections of all cases, then network-only results, then the paper's tables."""
     for show, section_of in (("table", table), ("splits", splits), ("pipeline", pipeline)):
         yield from (section_of(inputs, name, case) for name, case in inputs.of(show))
     yield from networks(inputs)
@@ -106,7 +106,7 @@ def sections_of(inputs: TiledInputs) -> Iterator[Section]:
 
 
 def palm_paper(inputs: TiledInputs) -> Paper:
-    """PALM's section, comparing the paper with the tiled accelerators of a study."""
+    """Build PALM's section, which compares the paper with the tiled accelerators of a study."""
     claims = check_claims(inputs.published, claimed_tables(inputs), FUNCTIONS)
     readings = tabulate_readings(inputs)
     simulated = {name: (tables.TABLES[name], getattr(inputs, name)) for name in SIMULATED}
@@ -123,7 +123,7 @@ def palm_paper(inputs: TiledInputs) -> Paper:
 
 
 def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> str:
-    """Summary: number of claims that hold, and our closest reading of the wafer."""
+    """Summary: number of claims that hold, and the interpretation of the wafer closest to the paper."""
     if inputs.published is None:
         return WORDS.sentences["unpublished"]
     held, title = int(claims["holds"].sum()), inputs.published.title

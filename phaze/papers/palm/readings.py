@@ -1,4 +1,4 @@
-"""Inputs of PALM's section, tables that claims are checked on, and errors of each reading of the paper."""
+"""Inputs of PALM's section, tables to check its claims on, and the errors of each interpretation."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from phaze.report.words import join, percent, times
 from phaze.tables import TiledReadings
 
 CLOSE = 0.2
-"""Relative error up to which a printed figure counts as reproduced."""
+"""Relative error up to which a published figure counts as reproduced."""
 EQUAL = 1e-6
-"""Relative difference below which throughputs are equal."""
+"""Relative difference below which throughputs count as equal."""
 Row = dict[str, object]
 Figures = Sequence[tuple[float, Sequence[float]]]
-"""Pairs of a printed figure and our figures, one for each setting that a reading leaves open."""
+"""Pairs of a published figure and our values, one for each setting that an interpretation leaves open."""
 WORDS = words_of("palm")
 FEW = 6
 """Maximum number of figures that a row lists individually."""
@@ -39,21 +39,21 @@ MANY = "see the table below"
 
 @dataclass(frozen=True)
 class TiledInputs(TiledCases):
-    """Simulations on tiles, with PALM's publication to compare with."""
+    """Results of a study's simulations on tiles, with PALM's publication to compare with."""
 
     tiled_besides: pd.DataFrame
     flops: float
-    """16-bit peak of the tiled system that printed figures are scaled to; 0 without published results."""
+    """16-bit peak FLOP/s of the system to which published figures are scaled; 0 without a publication."""
     published: PublishedTiled | None = None
 
     def compares_best(self, exchange: str) -> bool:
-        """True if a reading of Figure 12 compares each strategy at its best number of adapters."""
+        """True if an interpretation of Figure 12 compares strategies at their best adapter counts."""
         given = self.study.exchanges.get(exchange)
         return given is None or given.compare == "best"
 
     @property
     def wafer(self) -> dict[str, dict[str, float]]:
-        """Samples per second of Table VII by model: simulated by PALM's authors, printed, and measured.
+        """Samples per second for Table VII, by model: PALM's simulation, its reference, and measured runs.
 
         Measured runs are scaled from the peak of their GPUs to the tiles' peak.
         """
@@ -69,7 +69,7 @@ class TiledInputs(TiledCases):
 
 
 def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables against which claims are checked, keyed by their name in the paper."""
+    """Tables on which claims are checked, by their name in the publication."""
     found = {}
     for name, show in (("wafer", "table"), ("splits", "splits")):
         parts = [inputs.tiled_runs.iloc[:0]]
@@ -90,7 +90,7 @@ def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
 
 
 def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
-    """Tensor-parallel ranks of the fastest split, and the slowdown at the printed number."""
+    """Tensor-parallel ranks of the fastest split, and the slowdown at the published number."""
     best = rows.groupby("tensor")["samples_per_s"].max()
     ours, short = int(str(best.idxmax())), 1 - float(best.get(printed, np.nan)) / float(best.max())
     same = ours == printed or np.isnan(short)
@@ -98,7 +98,7 @@ def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
 
 
 def _faster(column: str, one: str, other: str, rows: pd.DataFrame, _: object) -> dict[str, object]:
-    """Number of otherwise equal runs in which one choice is faster than another, and the mean ratio."""
+    """Number of otherwise equal pairs of runs in which `one` is faster than `other`, and the mean ratio."""
     others = [key for key in ("model", "layout", "placed", "tensor") if key != column]
     wide = rows.pivot_table(index=others, columns=column, values="samples_per_s")
     both = wide.reindex(columns=[one, other]).dropna()
@@ -124,7 +124,7 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def tabulate_readings(inputs: TiledInputs) -> pd.DataFrame:
-    """Table `tiled_readings`; empty without a publication."""
+    """Table `tiled_readings`: errors of every interpretation; empty without a publication."""
     published = inputs.published
     if published is None:
         return TiledReadings.empty()
@@ -142,7 +142,7 @@ def tabulate_readings(inputs: TiledInputs) -> pd.DataFrame:
 def _reading(
     place: str, reading: str, figures: Figures, held: Sequence[bool] = (), *, theirs: bool = False
 ) -> Row:
-    """Row of table `tiled_readings`.
+    """Row of table `tiled_readings` for one interpretation.
 
     `held` is the result of each qualitative statement; `theirs` is True for the authors' own figures.
     """
@@ -168,7 +168,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _wafer(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
-    """Yield a row per system and microbatches: throughput of its best layout, and claims about its splits."""
+    """Yield a row per system and microbatch count: best layout's throughput, and claims about splits."""
     splits = pd.concat([inputs.tiled_runs.iloc[:0], *(inputs.rows(name) for name, _ in inputs.of("splits"))])
     claims = [group for group in published.claims if group.table == "splits"]
     for name, case in inputs.of("table"):
@@ -196,7 +196,7 @@ def _program(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
 
 
 def _congestion(networks: pd.DataFrame, published: PublishedTiled) -> Iterator[Row]:
-    """Yield rows for Figure 7: task mixes and sequences, compared with each formula.
+    """Yield rows for Figure 7: mixes and sequences of tasks, compared with each formula.
 
     The formulas are the longest task and the sum of tasks. The printed maximum is compared with one figure of
     ours per task size.
@@ -214,7 +214,7 @@ def _congestion(networks: pd.DataFrame, published: PublishedTiled) -> Iterator[R
 
 
 def _exchanges(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
-    """Yield rows for Figure 12: gains of one strategy over the other, over all settings.
+    """Yield rows for Figure 12: gains of one strategy over the other, in all settings.
 
     The faster strategy is a claim only if each strategy has its best number of adapters.
     """
@@ -229,7 +229,7 @@ def _exchanges(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
 
 
 def _printed_tables(besides: pd.DataFrame) -> Iterator[Row]:
-    """Yield rows for Tables I, IV and V against hardware figures; PALM's own figures are also a reading."""
+    """Yield rows that compare our and PALM's figures for Tables I, IV and V with the hardware's figures."""
     by = {"I": [], "IV": ["reading"], "V": ["case", "reading"]}
     for table, keys in by.items():
         rows = besides[besides["table"] == table]
@@ -251,7 +251,7 @@ def _pairs(rows: pd.DataFrame, column: str) -> Figures:
 
 
 def readings_sheet(readings: pd.DataFrame) -> Sheet:
-    """Table of readings and errors; the closest reading of each printed table or figure is highlighted."""
+    """Report table of interpretations; the closest for each published table or figure is highlighted."""
     nearest = readings.groupby("printed_in")["mean_error"].transform("min") == readings["mean_error"]
     holding = readings["held"].astype(str) + " of " + readings["statements"].astype(str)
     shown = readings.assign(holding=holding.where(readings["statements"] > 0, "–"))
@@ -259,7 +259,7 @@ def readings_sheet(readings: pd.DataFrame) -> Sheet:
 
 
 def fewest_microbatches(run: pd.Series, samples_per_s: float) -> str:
-    """Fewest microbatches m that allow a throughput with compute and bubbles alone.
+    """Fewest microbatches m that reach a throughput if only compute and bubbles take time.
 
     "never" if none do, and a dash for NaN.
 

@@ -1,1 +1,1 @@
-"""Studies of models compared with the Phaze paper: accelerators, claims, readings, and differences."""
+"""Studies of models compared with the Phaze paper: accelerators, claims, interpretations, and differences."""

@@ -1,4 +1,4 @@
-"""Comparison with Phaze's paper: accelerators, utilisation, model sizes, and walks down the areas."""
+"""Comparison with Phaze's paper: accelerators, utilisation, model sizes, and searches by descending area."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEARCHED = "{} accelerator over {} with searched placements"
 
 @dataclass(frozen=True)
 class Beside:
-    """Publication, and the result tables of a study that are compared with it."""
+    """The publication, and the result tables of a study to compare with it."""
 
     inputs: Inputs
     published: Published
@@ -43,19 +43,19 @@ class Beside:
 
     @property
     def shares_baseline(self) -> bool:
-        """True if speed-ups of study and publication have the same baseline."""
+        """True if the speed-ups of study and publication refer to the same baseline."""
         return self.published.baseline in (None, self.inputs.study.architectures.baseline)
 
     @cached_property
     def workloads(self) -> list[tuple[str, PublishedWorkload, pd.Series]]:
-        """Name, printed figures and our best row of each workload; only workloads with both."""
+        """Name, published figures and our best row of each workload for which both exist."""
         rows = {m: row_of(self.results, m, PER_MODEL) for m in self.inputs.study.models}
         printed = self.published.workloads
         return [(m, printed[m], row) for m, row in rows.items() if m in printed and row is not None]
 
     @property
     def common_name(self) -> str:
-        """Named architecture equal to the printed common accelerator; empty if there is none."""
+        """Named architecture equal to the published common accelerator; empty if there is none."""
         members = {name for family in self.published.families.values() for name in family.values()}
         chips = self.inputs.cluster.architectures
         named = chips[chips["named"] & ~chips["architecture"].isin(members)]
@@ -64,47 +64,47 @@ class Beside:
 
     @property
     def common(self) -> str:
-        """Design equal to the printed common accelerator; our own common design if there is none."""
+        """Design equal to the published common accelerator; our own common design if there is none."""
         return self.common_name or COMMON
 
     @property
     def family(self) -> str | None:
-        """Family of the publication's own accelerators; None if the study has none of them."""
+        """Family of the publication's accelerators that the study contains; None if it contains none."""
         named = set(self.inputs.study.architectures.named)
         return next((f for f, chips in self.published.families.items() if set(chips.values()) & named), None)
 
     @cached_property
     def placed(self) -> Mapping[tuple[str, str, str, str], pd.DataFrame]:
-        """Placements under readings, by reading, model, architecture and planner."""
+        """Placements, by interpretation, model, architecture and planner."""
         placed = self.inputs.readings[self.inputs.readings["status"] == "placed"]
         return dict(iter(placed.groupby(["reading", "model", "architecture", "planner"])))  # type: ignore[arg-type]
 
     @property
     def designs(self) -> dict[Design, str]:
-        """Our design by kind of printed utilisation."""
+        """Our design for each kind of published utilisation."""
         baseline = self.inputs.study.architectures.baseline
         expert = baseline_design(self.inputs.study)
         names = zip(get_args(Design), (expert, baseline, self.common), strict=True)
         return {kind: name for kind, name in names if name is not None}
 
     def mfu(self, model: str, kind: Design) -> float | None:
-        """Printed utilisation of a workload on a kind of design; None if not printed."""
+        """Published utilisation of a workload on a kind of design; None if not published."""
         workload = self.published.workloads.get(model)
         return None if workload is None else workload.mfu.get(kind)
 
     def part(self, row: pd.Series, part: str) -> float:
-        """Share of the time per batch of a result that a part of its breakdown takes; NaN if unknown."""
+        """Share of a result's batch time that one part of its breakdown takes; NaN if unknown."""
         table = self.breakdowns
         mine = table[(table["model"] == row["model"]) & (table["design"] == row["design"])]
         return float(mine[f"{part}_s"].iloc[0] / row["time_per_batch_s"]) if len(mine) else nan
 
     def source(self, kind: str) -> str:
-        """Place in the publication of a kind of figure."""
+        """Place in the publication where a kind of figure appears."""
         return self.published.sources.get(kind, "the publication")
 
 
 def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.DataFrame:
-    """Rows of table `architectures` with the cores and global buffer of a printed accelerator."""
+    """Rows of table `architectures` with the cores and global buffer of a published accelerator."""
     same = architectures["glb_bytes"] == chip.glb_mib * MIB
     for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc"):
         same &= architectures[key] == getattr(chip, key)
@@ -112,12 +112,12 @@ def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.Data
 
 
 def as_row(chip: PublishedArchitecture) -> pd.Series:
-    """Printed accelerator as a row of table `architectures`, with only the printed columns."""
+    """Published accelerator as a row of table `architectures`, with only the published columns."""
     return pd.Series(dict(chip), dtype=object)
 
 
 def accelerators_sheet(beside: Beside) -> Sheet:
-    """Table of best accelerators and placements, ours above the printed one."""
+    """Report table of the best accelerators and placements, ours above the published ones."""
     rows: list[dict[str, object]] = []
     for model, theirs, row in beside.workloads:
         chip, a, p = chip_of(beside.inputs.cluster, row), theirs.architecture, theirs.placement
@@ -136,7 +136,7 @@ def _ours_and_printed(name: str, rows: list[dict[str, object]], source: str) -> 
 
 
 def utilisations(beside: Beside) -> pd.DataFrame:
-    """Best rows of workloads on printed designs: MFU, time and speed-up, printed and implied, and limits."""
+    """Best row of each workload on each published design, with MFU, speed-up, and binding limits."""
     rows = []
     for model, (kind, design) in product(beside.inputs.study.models, beside.designs.items()):
         row = row_of(beside.results, model, design)
@@ -152,7 +152,7 @@ def utilisations(beside: Beside) -> pd.DataFrame:
 
 
 def shares(limits: pd.Series) -> str:
-    """Limits that bind at least 5 % of the time in operators, largest first, for example "HBM 22 %"."""
+    """Text of the limits that bind at least 5 % of operator time, largest first, for example "HBM 22 %"."""
     largest = limits[limits >= 0.05].sort_values(ascending=False)
     return ", ".join(f"{LIMITS[str(name)]} {percent(share, 0)}" for name, share in largest.items())
 
@@ -164,7 +164,7 @@ def peak_flops(inputs: Inputs, chip: pd.Series) -> float:
 
 
 def implied_s(beside: Beside, row: pd.Series, kind: Design, mfu: float | None) -> float | None:
-    """Time per batch implied by a printed MFU, our FLOPs per batch, and the chip's peak; None if unknown."""
+    """Time per batch implied by a published MFU, our FLOPs per batch and the chip's peak; None if unknown."""
     common = beside.published.common
     if mfu is None or (kind == "common" and common is None):
         return None
@@ -174,7 +174,7 @@ def implied_s(beside: Beside, row: pd.Series, kind: Design, mfu: float | None) -
 
 
 def utilisation_blocks(beside: Beside) -> Iterator[Block]:
-    """Yield the chart of utilisations, for workloads with a result on every printed design, and the table."""
+    """Yield a chart of utilisations, for workloads placed on every published design, and the table."""
     rows = utilisations(beside)
     if rows.empty:
         return
@@ -190,7 +190,7 @@ def utilisation_blocks(beside: Beside) -> Iterator[Block]:
 
 
 def sizes_sheet(beside: Beside) -> Iterator[Sheet]:
-    """Yield the table of model sizes (Table 4), ours above the printed one."""
+    """Yield the report table of model sizes (Table 4), ours above the published ones."""
     rows: list[dict[str, object]] = []
     for _, row in beside.complexities.iterrows():
         workload = beside.published.workloads.get(row["model"])
@@ -203,7 +203,7 @@ def sizes_sheet(beside: Beside) -> Iterator[Sheet]:
 
 
 def walk_sheets(beside: Beside) -> Iterator[Block]:
-    """Yield the table of designs chosen by hysteresis level of the walk, if any are printed."""
+    """Yield the designs that the search by descending area chooses per hysteresis level, if published."""
     chosen = beside.walks[beside.walks["scope"] == "least-microbatch"]
     chosen = chosen[chosen["model"].isin([*beside.published.walks])]
     if len(chosen):
@@ -213,7 +213,7 @@ def walk_sheets(beside: Beside) -> Iterator[Block]:
 
 
 def claims_of(beside: Beside) -> pd.DataFrame:
-    """Table `claims`: printed claims checked on the best accelerators."""
+    """Table `claims`: the paper's claims, checked on the best accelerators."""
     best = placed_rows(beside.results, PER_MODEL)
     if best.empty:
         return Claims.empty()
@@ -227,7 +227,7 @@ def claims_of(beside: Beside) -> pd.DataFrame:
 
 
 def _means(beside: Beside) -> pd.DataFrame:
-    """Our geometric means for the printed ones whose two designs the study has."""
+    """Our geometric mean for every published geometric mean whose two designs the study contains."""
     rows: list[dict[str, object]] = []
     if beside.published.headline and beside.shares_baseline:
         means = geometric_means(beside.results).set_index("design")["speedup"]
@@ -267,7 +267,7 @@ def _winners(inputs: Inputs, best: pd.DataFrame) -> pd.DataFrame:
 
 
 def _largest_memory(chosen: pd.DataFrame, printed: object) -> dict[str, object]:
-    """Workloads that need the largest HBM, ours and printed, and True under `same` if they agree."""
+    """Workloads that need the largest HBM, ours and published, and whether they agree (`same`)."""
     ours = set(chosen.loc[chosen["hbm_gib"] == chosen["largest"], "model"])
     theirs = set(printed) & set(chosen["model"])  # type: ignore[call-overload]
     return {

@@ -1,4 +1,4 @@
-"""Section of the Phaze paper: accelerators, claims, readings, and differences, all computed from tables."""
+"""Section of the Phaze paper: accelerators, claims, interpretations, and differences, from tables."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ from phaze.tables import Layers, ReadingFigures, ReadingScores, Screens
 from phaze.tables.columns import layout_of
 
 NEAR_MEAN, NEAR_MFU = 1.1, 1.25
-"""Factors within which a mean, and a utilisation, agree with the printed one."""
+"""Factors within which a mean, and a utilisation, count as agreeing with the published one."""
 DECIDES = 3.0
-"""Change of a speed-up by a reading above which it depends on one assumption; a factor."""
+"""Factor above which a change by an interpretation means that a speed-up depends on one assumption."""
 MEANS: dict[Mean, tuple[str, str, str]] = {
     "per_model": ("per-model", "expert", "per-model over baseline with experts"),
     "common": ("common", "expert", "common over baseline with experts"),
     "common_over_baseline": ("common", "baseline", "common over baseline"),
     "common_over_family": ("common", "family", "common over the other family"),
 }
-"""Printed geometric means: the two roles whose throughputs are divided, and a label."""
+"""Published geometric means: the two roles whose throughputs are divided, and a label."""
 MFUS: dict[str, tuple[Design, str]] = {
     "expert": ("baseline_expert", "baseline, experts"),
     "baseline": ("baseline", "baseline"),
     "common": ("common", "common"),
 }
-"""Printed utilisations by role: key in the publication, and label."""
+"""Published utilisations by role: key in the publication, and label."""
 CALLED = {("mfu", role): label for role, (_, label) in MFUS.items()} | {
     ("mean", str(mean)): label for mean, (*_, label) in MEANS.items()
 }
-"""Label of a figure by kind and role or mean."""
+"""Display label of a figure, by kind and role or mean."""
 Row = dict[str, object]
 KEY = ["kind", "model", "of"]
-"""Key columns of a printed figure in table `reading_figures`."""
+"""Key columns of a published figure in table `reading_figures`."""
 NONE = "none: unexplained"
 
 
 def differences(beside: Beside) -> Iterator[Block]:
-    """Yield the reasons for differences from the publication, by workload."""
+    """Yield the reasons for differences from the publication, workload by workload."""
     for model, theirs, row in beside.workloads:
         if found := reasons(beside, theirs, row):
             yield Heading(f"Why {model} differs ({theirs.label} in the paper)")
@@ -73,7 +73,7 @@ def differences(beside: Beside) -> Iterator[Block]:
 
 
 def reasons(beside: Beside, theirs: PublishedWorkload, row: pd.Series) -> tuple[str, ...]:
-    """Sentences on the differences of a workload's best accelerator and placement from the printed ones."""
+    """Sentences on how a workload's best accelerator and placement differ from the published ones."""
     return (*_about_accelerator(beside, theirs, row), *_about_placement(beside, theirs, row))
 
 
@@ -103,7 +103,7 @@ def _about_accelerator(beside: Beside, theirs: PublishedWorkload, row: pd.Series
 
 
 def _excluded(beside: Beside, architecture: str, ours: pd.Series) -> str:
-    """Reason that an architecture was not placed, as the rest of a sentence."""
+    """Reason why an architecture was not placed, as the end of a sentence."""
     if beside.inputs.study.screen.strategy == "hysteresis":
         return WORDS.sentences["not-visited"]
     bound_s = least_bound_s(beside.inputs, str(ours["model"]), architecture)
@@ -134,7 +134,7 @@ def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) 
 
 
 def _about_synchronisation(beside: Beside, model: str, sent_bytes: float) -> Iterator[str]:
-    """Yield a sentence if the printed utilisation needs a faster network for synchronisation alone."""
+    """Yield a sentence if the published utilisation needs a faster network for synchronisation alone."""
     row = row_of(beside.results, model, beside.common)
     implied = implied_s(beside, row, "common", beside.mfu(model, "common")) if row is not None else None
     bandwidth = beside.inputs.cluster.scenario.network_bandwidth_bytes_per_s
@@ -164,7 +164,7 @@ def least_bound_s(inputs: Inputs, model: str, architecture: str) -> float:
 
 
 def phaze_paper(beside: Beside) -> Paper:
-    """Phaze's section, comparing the paper with a study; speed-ups and utilisations only for its baseline."""
+    """Build Phaze's section; speed-ups and utilisations are compared only if the baseline is the paper's."""
     figures, claims = reading_figures(beside), claims_of(beside)
     scores = reading_scores(beside, figures)
     blocks: list[Block] = [*sizes_sheet(beside)]
@@ -185,7 +185,7 @@ def phaze_paper(beside: Beside) -> Paper:
 
 
 def best(beside: Beside, reading: str, model: str, role: str, value: str = "samples_per_s") -> float:
-    """Best throughput, or other `value`, of a role's accelerator and planner; 0 without a placement."""
+    """Best throughput, or other `value`, with a role's accelerator and planner; 0 without a placement."""
     published = beside.published
     baseline = str(beside.inputs.study.architectures.baseline)
     other = published.families.get(published.compared_family, {})
@@ -202,25 +202,25 @@ def best(beside: Beside, reading: str, model: str, role: str, value: str = "samp
 
 
 def _own_chip(beside: Beside, model: str) -> str:
-    """Printed accelerator of a workload; empty if there is none."""
+    """Name of a workload's published accelerator; empty if there is none."""
     return beside.published.families.get(beside.family or "", {}).get(model, "")
 
 
 def ratio(beside: Beside, reading: str, model: str, mean: Mean) -> float:
-    """Throughput ratio of one workload that enters a printed mean; 0 if either role is not placed."""
+    """Throughput ratio of a workload between the two roles of a published mean; 0 if either is not placed."""
     above, below = (best(beside, reading, model, role) for role in MEANS[mean][:2])
     return above / below if below else 0.0
 
 
 def is_decided(beside: Beside, model: str) -> bool:
-    """True if a reading changes the common accelerator's speed-up by more than `DECIDES`."""
+    """True if an interpretation changes the common accelerator's speed-up by more than `DECIDES`."""
     found = [ratio(beside, reading, model, "common") for reading in beside.inputs.study.shown_readings]
     changes = [ratio / found[0] for ratio in found if ratio and found[0]]
     return any(change > DECIDES or change < 1 / DECIDES for change in changes)
 
 
 def figures_of(beside: Beside, reading: str) -> Iterator[Row]:
-    """Yield the rows of table `reading_figures` for a reading."""
+    """Yield the rows of table `reading_figures` for an interpretation."""
     printed = beside.published
     models = tuple(m for m in beside.inputs.study.models if m in printed.workloads)
     for model in models:
@@ -239,7 +239,7 @@ def figures_of(beside: Beside, reading: str) -> Iterator[Row]:
 
 
 def _placement(beside: Beside, reading: str, model: str) -> Iterator[Row]:
-    """Yield the row on the placement on a workload's printed accelerator, at the chosen HBM size."""
+    """Yield a row that compares our placement on the published accelerator with the published placement."""
     printed = beside.published.workloads[model]
     plan, chip = printed.placement, printed.architecture
     if plan is None or chip is None:
@@ -305,7 +305,7 @@ def reading_scores(beside: Beside, figures: pd.DataFrame) -> pd.DataFrame:
 
 
 def readings(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Iterator[Block]:
-    """Yield scores of the readings, and each printed figure beside ours under every one, if there are any."""
+    """Yield the scores of interpretations, and each published figure next to ours; nothing without scores."""
     if scores.empty:
         return
     study = beside.inputs.study
@@ -328,7 +328,7 @@ def readings(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Ite
 
 
 def in_words(scores: pd.DataFrame) -> str:
-    """Sentence on the agreement of the best reading with the publication; empty without readings."""
+    """Sentence on how well the best interpretation agrees with the publication; empty without several."""
     if len(scores) < 2:
         return ""
     own, best = scores[scores["reading"] == OWN_READING].iloc[0], scores.sort_values("mfu_factor").iloc[0]
@@ -339,7 +339,7 @@ _KINDS = {"placement": "placements", "mfu": "utilisations", "mean": "means"}
 
 
 def _explained(figures: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence per kind: how many figures a reading reproduces, and the others."""
+    """Yield a sentence per kind: how many figures some interpretation reproduces, and which remain."""
     for kind, mine in figures.groupby("kind", sort=False):
         none = mine[mine["given"] == NONE]
         of = "" if kind == "mean" else " of " + none["model"]

@@ -25,7 +25,7 @@ MANY = 2**31
 
 
 class Passes(NamedTuple):
-    """Passes of one worker in order: forward, and backward or the two gradient passes."""
+    """Passes of one worker in order: forward passes, and backward passes or separate gradient passes."""
 
     kind: Ints
     stage: Ints
@@ -33,7 +33,7 @@ class Passes(NamedTuple):
 
 
 class Schedule(ABC):
-    """Order of passes for each worker of a pipeline."""
+    """Pipeline schedule: the order of passes for each worker."""
 
     name: ClassVar[str]
     trains: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Passes of a worker with the microbatches `own`."""
+        """Passes, in order, of a worker that processes the microbatches `own`."""
 
     def lower_bound_s(self, loads_s: Floats, data: Sequence[int], microbatches: int) -> float:
         """Lower bound on the batch time; `loads_s` (p,) are the times of a microbatch on each group."""
@@ -115,7 +115,7 @@ class Written(Schedule):
         """Passes of each rank."""
 
     def order(self, pipeline: Pipeline, group: int, _: Ints) -> Passes:
-        """Passes of the rank."""
+        """Passes of the worker's rank."""
         return self.ranks(pipeline)[group]
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
@@ -152,7 +152,7 @@ class Line:
         self._take(JobKind.PAIRED_BACKWARD, backward)
 
     def weights(self, chunk: int | None = None) -> None:
-        """Append the oldest postponed weight gradient, of a chunk or of any."""
+        """Append the oldest postponed weight gradient of a chunk, or of any chunk."""
         found = next(one for one in self.waiting if chunk in (None, one[0]))
         self.waiting.remove(found)
         self.passes.append((JobKind.WEIGHT_GRADIENT, *found))
@@ -195,7 +195,7 @@ def most_held(kind: Ints) -> int:
 
 
 def turns(window: int, count: int) -> tuple[Ints, Ints]:
-    """Kinds of alternating backward and forward passes, and the number of each in its direction.
+    """Kinds of alternating backward and forward passes, and the index of each pass in its direction.
 
     The first `window` passes are forward.
     """
@@ -208,7 +208,7 @@ def turns(window: int, count: int) -> tuple[Ints, Ints]:
 
 
 def split_turns(window: int, count: int, put_off: int) -> tuple[Ints, Ints]:
-    """Alternating passes with postponed weight gradients.
+    """Kinds of alternating passes with postponed weight gradients, and the index of each pass.
 
     Each weight gradient follows the input gradient of the microbatch `put_off` later, or is at the end.
     """

@@ -29,7 +29,7 @@ class DualPipeV(Written):
     splits = True
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error if there are fewer microbatches than stages."""
+        """Error message if there are fewer microbatches than stages."""
         least, count = 2 * pipeline.depth, pipeline.lane_microbatches
         found = super().problem(pipeline)
         if not found and count < least:
@@ -42,7 +42,7 @@ class DualPipeV(Written):
 
 
 class DualPipe(DualPipeV):
-    """Microbatches enter at both ends: every rank has a stage of each of two copies of the model.
+    """DualPipe: microbatches enter at both ends; every rank has a stage of each of two model copies.
 
     The first half of them passes stages 0 to p - 1. The other half passes the copies, stages p to 2 p - 1, in
     the opposite direction. Weights, gradients and optimizer states are stored twice.
@@ -52,7 +52,7 @@ class DualPipe(DualPipeV):
     streams = 2
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error if ranks or microbatches are odd in number, or if data is fetched."""
+        """Error message if the number of ranks or microbatches is odd, or if data is fetched."""
         found, count = super().problem(pipeline), pipeline.lane_microbatches
         if not found and (pipeline.depth % 2 or count % 2):
             found = (
@@ -75,7 +75,7 @@ def _folded(depth: int, count: int) -> tuple[Passes, ...]:
 
 @lru_cache(maxsize=16)
 def _both_ways(depth: int, count: int) -> tuple[Passes, ...]:
-    """Passes of ranks with both directions; ranks i and p - 1 - i are mirror images.
+    """Passes of all ranks in both directions; ranks i and p - 1 - i are mirror images.
 
     Rank i has the passes of rank i in a V of p / 2 ranks.
     """

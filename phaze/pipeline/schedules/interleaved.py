@@ -34,7 +34,7 @@ class Interleaved(Schedule):
     in_runs = True
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error unless all groups have p microbatches or more, or there is a single group."""
+        """Error message unless all groups have p microbatches or more, or there is a single group."""
         found, size = super().problem(pipeline), group_of(pipeline)
         if not found and not is_group(pipeline.lane_microbatches, pipeline.depth, size):
             found = (
@@ -44,11 +44,11 @@ class Interleaved(Schedule):
         return found
 
     def warm_up(self, pipeline: Pipeline, rank: int) -> int:
-        """Number of forward passes before the first pair."""
+        """Number of forward passes before the first pair of a forward and a backward pass."""
         return 2 * (pipeline.depth - rank - 1) + (pipeline.chunks - 1) * group_of(pipeline)
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """In-flight microbatches: the passes before the first pair, and one more."""
+        """In-flight microbatches: the forward passes before the first pair, and one more."""
         return [self.warm_up(pipeline, rank) + 1 for rank in range(pipeline.depth)]
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
@@ -70,7 +70,7 @@ class InterleavedZeroBubble(Interleaved):
     splits = True
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error unless the groups are m // p rounds of equal size, or a single one."""
+        """Error message unless the groups are m // p rounds of equal size, or a single one."""
         count, found = pipeline.lane_microbatches, super().problem(pipeline)
         rounds = max(1, count // pipeline.depth)
         if not found and count % rounds:
@@ -86,7 +86,7 @@ class InterleavedZeroBubble(Interleaved):
         return found
 
     def warm_up(self, pipeline: Pipeline, rank: int) -> int:
-        """Number of forward passes before the first pair."""
+        """Number of forward passes before the first pair of a forward and a backward pass."""
         return pipeline.depth - rank - 1 + (pipeline.chunks - 1) * group_of(pipeline)
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
@@ -114,7 +114,7 @@ def is_group(count: int, depth: int, size: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def least_group(count: int, depth: int) -> int:
-    """Smallest group of microbatches that Megatron-LM accepts; p if it divides their number."""
+    """Smallest group size that Megatron-LM accepts; p if p divides the number of microbatches."""
     return next(size for size in range(min(depth, count), count + 1) if is_group(count, depth, size))
 
 
@@ -124,7 +124,7 @@ def group_of(pipeline: Pipeline) -> int:
 
 
 def _in_rounds(pipeline: Pipeline, rank: int, kind: Ints, number: Ints) -> Passes:
-    """Passes from their numbers in each direction; backward starts with the last chunk."""
+    """Convert pass indices in each direction to passes; backward passes start with the last chunk."""
     p, v, g = pipeline.depth, pipeline.chunks, group_of(pipeline)
     group, place = np.divmod(number, g * v)
     size = np.minimum(g, pipeline.lane_microbatches - group * g)

@@ -40,16 +40,16 @@ SAME = 1e-9
 """Relative difference below which intervals are equal."""
 
 TRIALS = 64
-"""Intervals tried before bisection for the smallest feasible one."""
+"""Number of intervals tried before bisection for the smallest feasible one."""
 
 
 def stashes(pipeline: Pipeline) -> tuple[int, ...]:
-    """Stashes of each device group, ceil(s/d)."""
+    """Number of stashes of each device group, ceil(s/d)."""
     return tuple(-(-s // d) for s, d in zip(pipeline.suffixes, pipeline.replicas, strict=True))
 
 
 def steady_windows(pipeline: Pipeline) -> tuple[int, ...]:
-    """Windows of each group at the smallest interval at which none exceeds its ceil(s/d)."""
+    """In-flight microbatches (window) of each group at the smallest interval where none exceeds ceil(s/d)."""
     places = stashes(pipeline)
     if all(s % d == 0 for s, d in zip(pipeline.suffixes, pipeline.replicas, strict=True)):
         return places
@@ -78,7 +78,7 @@ def slowest_s(pipeline: Pipeline) -> float:
 
 
 def windows_at(pipeline: Pipeline, interval_s: float) -> tuple[int, ...]:
-    """Windows of the periodic schedule with an interval between microbatches."""
+    """In-flight microbatches (window) of each group in a periodic schedule with the given interval."""
     load, spans = _occupied(pipeline).tolist(), _travel(pipeline).tolist()
     span, windows = 0.0, []
     for q in reversed(range(pipeline.depth)):
@@ -135,7 +135,7 @@ class OneForwardOneBackward(GPipe):
     name = "1f1b"
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """In-flight microbatches: the number of workers from here to the end, per replica."""
+        """In-flight microbatches: number of workers from this group to the last, per replica, ceil(s/d)."""
         return stashes(pipeline)
 
 
@@ -151,7 +151,7 @@ class TwoBuffered(GPipe):
     in_runs = False
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error if a batch has too few microbatches for two weight versions."""
+        """Error message if a batch has too few microbatches for two weight versions."""
         least = pipeline.suffixes[0] if pipeline.batches > 1 else max(pipeline.replicas)
         found = super().problem(pipeline)
         if not found and (pipeline.microbatches % pipeline.lanes or pipeline.lane_microbatches < least):
@@ -171,19 +171,19 @@ class TwoBuffered(GPipe):
 
 
 class LayerWise(OneForwardOneBackward):
-    """Single stage that processes one microbatch after the other (PALM, IV.A)."""
+    """Layer-wise schedule: a single stage processes one microbatch after the other (PALM, IV.A)."""
 
     name = "layer-wise"
     in_runs = False
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error if there is more than one stage."""
+        """Error message if there is more than one stage."""
         found = super().problem(pipeline)
         return found or ("" if pipeline.depth == 1 else f"layer-wise has one stage, got {pipeline.depth}")
 
 
 class Inference(GPipe):
-    """Forward passes, one microbatch after the other."""
+    """Inference: forward passes only, one microbatch after the other."""
 
     name = "inference"
     trains = False

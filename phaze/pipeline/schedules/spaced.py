@@ -43,7 +43,7 @@ class _Spaced(Written):
     folded = True
     splits = True
     rise: ClassVar[int]
-    """Slots between adjacent ranks in the forward passes of the first chunk."""
+    """Number of slots between the first chunk's forward passes on adjacent ranks."""
     pause: ClassVar[int]
     """Extra slots before the second chunk's backward pass if its passes would collide with others."""
 
@@ -53,7 +53,7 @@ class _Spaced(Written):
 
 
 class VHalf(_Spaced):
-    """About half the activations of 1f1b, without gaps in the middle of a step if F = B = W."""
+    """V-half: about half the activations of 1f1b, with no gaps in the middle of a step if F = B = W."""
 
     name = "v-half"
     rise = 2
@@ -61,7 +61,7 @@ class VHalf(_Spaced):
 
 
 class VMin(_Spaced):
-    """About a third of the activations of 1f1b."""
+    """V-min: about a third of the activations of 1f1b."""
 
     name = "v-min"
     rise = 1
@@ -69,7 +69,7 @@ class VMin(_Spaced):
 
 
 def building_block(depth: int, rise: int, pause: int) -> Ints:
-    """Slots of the four passes of the first microbatch on each rank, (p, 4)."""
+    """Time slots of the four passes of the first microbatch on each rank, (p, 4)."""
     i, turn = np.arange(depth), (rise + 1) * depth
     back = turn + (pause if depth % (4 - rise) == 0 else 0)
     return np.stack([rise * i, turn - rise - i, back + 1 - rise + rise * i, back + turn - rise - i], axis=1)
@@ -118,7 +118,7 @@ def _fill(ways: Ints, numbers: Ints, apart: bool) -> None:
 
 @njit_nested
 def _most_held(ways: Ints, with_weights: bool) -> int:
-    """Peak number of half stages that a rank stores, with weight gradients in their slots or in free ones."""
+    """Peak number of half-stage activations on a rank, with weight gradients in their or in free slots."""
     held, most, waiting = 0, 0, 0
     for way in ways:
         if way in (0, 1):
@@ -134,7 +134,7 @@ def _most_held(ways: Ints, with_weights: bool) -> int:
 
 @njit_nested
 def _place_table(ways: Ints, numbers: Ints, count: int) -> Ints:
-    """Slot of each pass, (p, 5, 2 m)."""
+    """Slot of each pass, by rank, kind of pass and number, (p, 5, 2 m)."""
     places = np.zeros((ways.shape[0], WEIGHTS + 1, 2 * count), np.int64)
     for rank in range(ways.shape[0]):
         for slot in range(ways.shape[1]):

@@ -33,7 +33,7 @@ from phaze.pipeline.durations import JobKind, durations, in_flight_s
 
 
 class ZeroBubbleV(Written):
-    """Handcrafted order for F = B = W, as in PyTorch's `ScheduleZBVZeroBubble`.
+    """ZB-V: handcrafted order for F = B = W, as in PyTorch's `ScheduleZBVZeroBubble`.
 
     Every rank stores 2 p half stages, as much as the first one under 1f1b.
     """
@@ -136,7 +136,7 @@ F, B, W = range(3)
 
 
 class ZeroBubbleByTimes(Written):
-    """1f1b with separate B and W, and W placed in gaps by the times; every rank holds p microbatches."""
+    """ZB-1P: 1f1b with B and W split, and W placed in gaps by the passes' times; p microbatches in flight."""
 
     name = "zbb"
     splits = True
@@ -152,7 +152,7 @@ class ZeroBubbleByTimes(Written):
 
 @dataclass(frozen=True)
 class _Task:
-    """Seconds of F, B and W by rank, transfer time of a tensor, and number of microbatches."""
+    """Times of F, B and W by rank in seconds, transfer time of a tensor, and number of microbatches."""
 
     seconds: tuple[tuple[float, ...], ...]
     sent_s: float
@@ -178,7 +178,7 @@ def _ranks_by_times(task: _Task) -> tuple[Passes, ...]:
 
 @dataclass
 class _Greedy:
-    """Builder of one of the orders."""
+    """Greedy builder of the order for one combination of the three open choices."""
 
     task: _Task
     prompt: bool
@@ -197,7 +197,7 @@ class _Greedy:
 
     @cached_property
     def done(self) -> list[list[int]]:
-        """Number of F, B and W done, by rank."""
+        """Number of finished F, B and W passes, by rank."""
         return [[0, 0, 0] for _ in range(self.task.depth)]
 
     @cached_property
@@ -211,7 +211,7 @@ class _Greedy:
         return [0.0] * self.task.depth
 
     def run(self) -> float:
-        """Build all passes and return their end, or inf if a skipped forward pass was never made up for."""
+        """Build all passes and return the time when they end; inf if a skipped forward pass is missing."""
         ranks, count = range(self.task.depth), self.task.count
         self._warm_up()
         for number in range(1, count):
@@ -236,7 +236,7 @@ class _Greedy:
         return all(counts) and all(ends[F, q, n] <= ends[B, q, n] for way, q, n in ends if way == B)
 
     def _waiting(self, rank: int) -> int:
-        """Number of postponed weight gradients."""
+        """Number of postponed weight gradients of a rank."""
         return self.done[rank][B] - self.done[rank][W]
 
     def _held(self, rank: int) -> int:
@@ -253,7 +253,7 @@ class _Greedy:
         self.passes[rank].append((KINDS[way], number))
 
     def _warm_up(self) -> None:
-        """Forward passes until the first gradient returns, within the memory, and this gradient."""
+        """Add forward passes within memory until the first gradient returns; then one backward pass each."""
         task, ranks = self.task, range(self.task.depth)
         for rank in ranks:
             self._put(F, rank)
@@ -276,7 +276,7 @@ class _Greedy:
             self._put(B, rank)
 
     def _forward_passes(self) -> list[bool]:
-        """Ranks that add a forward pass; a rank adds one only if all later ranks do."""
+        """Mask of the ranks that add a forward pass; a rank adds one only if all later ranks do."""
         wanted = [
             self.done[rank][F] < self.task.count and not self._skips(rank) for rank in range(self.task.depth)
         ]
@@ -285,7 +285,7 @@ class _Greedy:
         return wanted
 
     def _skips(self, rank: int) -> bool:
-        """True if a rank two ahead of the next skips a forward pass, which must not cost the longest gap."""
+        """True if a rank two passes ahead of the next skips a forward pass without idling the longest."""
         task = self.task
         if not self.skips or rank + 1 == task.depth or self.done[rank][F] < self.done[rank + 1][F] + 2:
             return False
@@ -305,7 +305,7 @@ class _Greedy:
         self._put(F, rank)
 
     def _fill(self, rank: int, way: int, sender: int, number: int) -> None:
-        """Insert weight gradients before a tensor arrives from another rank."""
+        """Insert weight gradients into the gap before a tensor arrives from another rank."""
         if (way, sender, number) not in self.ends:
             return
         there, weight_s = self.ends[way, sender, number] + self.task.sent_s, self.task.seconds[W][rank]

@@ -1,4 +1,4 @@
-"""Passes of a stage with branches over one or more groups of devices (Phaze, Appendix B.1).
+"""Forward and backward passes of a stage with branches on groups of devices (Phaze, Appendix B.1).
 
 Appendix B.1 gives the load of a stage only for chains of layers, and says that others may use more devices
 where there is branching. Its rules are followed: layers are scheduled one by one, each starts when its
@@ -31,11 +31,11 @@ from phaze.base.compiled import njit, njit_inlined
 from phaze.pipeline.flushing import Chain
 
 ANY_GROUP = -1
-"""Group of a branch that goes to the group where it can start first."""
+"""Group number of a branch that may run on any group: it goes to the one where it can start first."""
 
 
 class PassSteps(NamedTuple):
-    """One pass over a graph of n layers in topological order, with its edges by target."""
+    """One pass over n layers in topological order: their times, and the incoming edges of every layer."""
 
     seconds: Floats
     """(n,) time of every layer."""
@@ -48,7 +48,7 @@ class PassSteps(NamedTuple):
 
 
 class Branches(NamedTuple):
-    """Branches of a stage of m layers, c of them: branch b holds order[first[b]:first[b + 1]]."""
+    """The c branches of a stage of m layers: branch b consists of order[first[b]:first[b + 1]]."""
 
     order: Ints
     """(m,) layers, ascending within a branch."""
@@ -60,11 +60,11 @@ class Desk(NamedTuple):
     """Scratch buffers of passes over n layers; their contents are not kept between passes."""
 
     following: Ints
-    """(n,) index of the next layer of every branch."""
+    """(n,) index into `Branches.order` of the next layer to run of every branch."""
     done_s: Floats
     """(n,) end time of every layer."""
     place: Ints
-    """(n,) group of every layer that has run."""
+    """(n,) group on which each layer ran, -1 if it has not run yet."""
 
 
 @njit
@@ -74,12 +74,12 @@ def desk_for(nodes: int) -> Desk:
 
 
 def forward_pass(graph: Chain, bandwidth_bytes_per_s: float) -> PassSteps:
-    """Forward pass of a graph whose layers are in a topological order."""
+    """Forward pass over a graph whose layers are in a topological order."""
     return _pass(graph.forward_s, graph.sources, graph.targets, graph.edge_bytes / bandwidth_bytes_per_s)
 
 
 def backward_pass(graph: Chain, bandwidth_bytes_per_s: float) -> PassSteps:
-    """Backward pass as a forward pass of the mirrored graph."""
+    """Backward pass, expressed as a forward pass over the mirrored graph."""
     last, transfers = len(graph) - 1, graph.edge_bytes / bandwidth_bytes_per_s
     return _pass(graph.backward_s[::-1], last - graph.targets, last - graph.sources, transfers)
 
@@ -91,7 +91,7 @@ def _pass(seconds: Floats, sources: Ints, targets: Ints, transfers: Floats) -> P
 
 
 def covers(graph: Chain) -> tuple[Ints, Ints]:
-    """Direct predecessors of each layer, as (n + 1,) indices of the first ones and the layers.
+    """Direct predecessors of each layer, in CSR form: (n + 1,) offsets, and the predecessors.
 
     An edge parallel to a longer path is not one of these. Nor is it one inside any stage that contains both
     its ends, because the stage also contains the layers between.
@@ -110,7 +110,7 @@ def covers(graph: Chain) -> tuple[Ints, Ints]:
 
 @njit
 def find_branches(inside: Bools, first: Ints, source: Ints) -> Branches:
-    """Branches of a stage, in the order of their first layers; `first`, `source` are `covers`."""
+    """Branches of a stage, in the order of their first layers; `first` and `source` come from `covers`."""
     branch, count = _branch_of(inside, first, source)
     begins = np.zeros(count + 1, np.int64)
     for v in range(len(inside)):
@@ -162,7 +162,7 @@ def mirrored(branches: Branches, nodes: int) -> Branches:
 def ready_s(
     layer: int, group: int, steps: PassSteps, inside: Bools, done: Floats, place: Ints, arrivals: bool
 ) -> float:
-    """Time at which all inputs of a layer are on a group; inf while a predecessor is not done.
+    """Time at which all inputs of a layer have arrived at a group; inf while a predecessor is not done.
 
     Without `arrivals` the tensors from other stages are already there.
     """
@@ -183,7 +183,7 @@ def ready_s(
 def run_pass(
     steps: PassSteps, branches: Branches, inside: Bools, group: Ints, ends: Floats, arrivals: bool, desk: Desk
 ) -> None:
-    """Run a pass; `ends` (groups,) has the start time of each group, and afterwards its end time.
+    """Simulate a pass; `ends` (groups,) holds each group's start time, and is overwritten with its end time.
 
     `group` (c,) assigns every branch to a group. A branch with ANY_GROUP goes to the first group where it can
     start earliest, which is written to `group`.

@@ -46,23 +46,23 @@ Rank = tuple[float, ...]
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """Tables of pipelines with at least some number of microbatches, and the best pipeline."""
+    """Tables of the recurrence for a range of data widths, and the best pipeline they yield."""
 
     tables: list[Floats]
-    """dp[0] to dp[s - 1]."""
+    """Tables dp[0], dp[1], ... of the recurrence, by number of stages."""
     costs: list[Floats]
-    """Load of every option as the last stage, the last but one, ..., inf where it does not fit."""
+    """Load of every option, one array per position from the end; inf where it does not fit in memory."""
     first: FirstStage
 
 
 @dataclass(frozen=True)
 class RangeBest(Generic[Answer]):
-    """Best answer for a range of choices under the loosest constraint of the range."""
+    """Best answer for a range of choices, under the loosest constraint of any choice in the range."""
 
     rank: Rank
     answer: Answer
     holds: bool
-    """True if the answer is valid for one of these choices, and therefore the best of them."""
+    """True if the answer is valid for a choice of the range, and therefore the best in the range."""
 
 
 def place_graphs(graphs: dict[Layout, Chain], setting: Setting) -> Placement | Infeasible:
@@ -76,7 +76,7 @@ def place_graphs(graphs: dict[Layout, Chain], setting: Setting) -> Placement | I
 
 
 def place_cutting(cut: Cutting, setting: Setting) -> Placement | None:
-    """Best placement of a graph, or None.
+    """Best placement of a graph, or None if nothing fits.
 
     Ties go to the fewest devices, then to the smallest d, s and first stage. ValueError if the gradients of
     all stages count: the instances of this planner charge those of the first stage (18).
@@ -99,7 +99,7 @@ def place_cutting(cut: Cutting, setting: Setting) -> Placement | None:
 
 
 def _fits(setting: Setting, room: Ints, layout: Layout, options: list[int]) -> bool:
-    """True if memory suffices for all microbatches in flight of d pipelines, first stage first."""
+    """True if every stage has memory for its microbatches in flight; `options` start with the first stage."""
     microbatches = setting.in_pipeline(layout)
     depths = range(len(options), 0, -1)
     return all(room[o] >= needed(setting, s, microbatches) for s, o in zip(depths, options, strict=True))
@@ -108,7 +108,7 @@ def _fits(setting: Setting, room: Ints, layout: Layout, options: list[int]) -> b
 def _best_pipeline(
     cut: Cutting, setting: Setting, room: Ints, widths: DeviceCounts, counts: Ints, data: Ints
 ) -> _Pipeline | None:
-    """Best pipeline over all depths, or None.
+    """Best pipeline over all depths, or None if nothing fits.
 
     Under GPipe all data widths are assumed to have the fewest microbatches, so this is a bound for the
     others.
@@ -131,7 +131,7 @@ def _best_pipeline(
 
 
 def _weight_bytes_before(cut: Cutting) -> Floats:
-    """Weights of the layers that are not in each downset, in bytes."""
+    """Total weights of the layers outside each downset, in bytes."""
     return np.asarray(~cut.downsets.membership @ np.asarray(cut.graph.parameter_bytes, float))
 
 
@@ -148,7 +148,7 @@ def _placement(cut: Cutting, layout: Layout, setting: Setting, options: list[int
 
 
 def _trace_back(cut: Cutting, widths: DeviceCounts, found: _Pipeline) -> list[int]:
-    """Option of each stage, first stage first; ties go to the smallest stage."""
+    """Option chosen for each stage, first stage first; ties go to the smallest stage."""
     options, k = [found.first.option], found.first.k
     for s in range(found.first.rank[3] - 1, 0, -1):
         k = int(np.searchsorted(widths.devices, widths.devices[k] - cut.options.devices[options[-1]]))
@@ -157,7 +157,7 @@ def _trace_back(cut: Cutting, widths: DeviceCounts, found: _Pipeline) -> list[in
 
 
 def _explaining(cut: Cutting, widths: DeviceCounts, found: _Pipeline, s: int, outer: int, k: int) -> int:
-    """Option of a stage from which dp[s][outer][k] results."""
+    """Option (a stage with a number of devices) that attains the value of dp[s][outer][k]."""
     target = found.tables[s][outer, k]
     for stage in range(cut.stages.first[outer], cut.stages.first[outer + 1]):
         inner = cut.stages.inner[stage]
@@ -170,7 +170,7 @@ def _explaining(cut: Cutting, widths: DeviceCounts, found: _Pipeline, s: int, ou
 
 
 def best_choice(choices: int, bound: Callable[[int, int], RangeBest[Answer] | None]) -> Answer | None:
-    """Best answer, or None; `bound` of choices lo to hi - 1 is None if none has an answer.
+    """Best answer over all choices by branch and bound, or None; `bound(lo, hi)` relaxes lo to hi - 1.
 
     The range with the best bound is halved until an answer holds; the answer of a single choice always holds.
     """
@@ -189,7 +189,7 @@ def best_choice(choices: int, bound: Callable[[int, int], RangeBest[Answer] | No
 
 
 def why_infeasible(cuttings: list[Cutting], setting: Setting) -> str:
-    """Limit that no placement of these graphs respects, and by how much."""
+    """Limit that every placement of these graphs violates, and by how much."""
     formed = [cut for cut in cuttings if min_devices(cut.graph, cut.layout) <= setting.devices]
     if not formed:
         return too_few_devices({cut.layout: cut.graph for cut in cuttings}, setting)
@@ -198,7 +198,7 @@ def why_infeasible(cuttings: list[Cutting], setting: Setting) -> str:
 
 
 def leanest(cut: Cutting, setting: Setting) -> Leanest:
-    """Placement with the least peak memory."""
+    """Placement with the lowest peak memory."""
     choices = pipelines(setting, setting.devices // min_devices(cut.graph, cut.layout))
 
     def bound(lo: int, hi: int) -> RangeBest[Leanest] | None:
@@ -214,7 +214,7 @@ def leanest(cut: Cutting, setting: Setting) -> Leanest:
 
 
 def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
-    """Yield the peak memory of every stage in bytes, as the last stage, the last but one, ..."""
+    """Yield the peak memory of every option in bytes, as the last stage, the second last, and so on."""
     for s in range(1, len(cut.graph) + 1):
         yield cut.options.peak_bytes(needed(setting, s, microbatches))
 
@@ -236,7 +236,7 @@ def _enough_devices(cut: Cutting, setting: Setting) -> float:
 
 
 def _hurdles(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
-    """Yield 0 for every stage that fits and inf for the others, as the last stage, the last but one, ..."""
+    """Yield 0 for options that fit and inf for the others, as the last stage, the second last, and so on."""
     room = cut.room(setting)
     for s in range(1, len(cut.graph) + 1):
         yield np.where(room >= needed(setting, s, microbatches), 0.0, np.inf)

@@ -1,4 +1,4 @@
-"""Best time per batch of many architectures at once, for sequences of layers of any kinds.
+"""Best time per batch for many architectures at once; the model is a sequence of layers of any kinds.
 
 The optimum is the same as of the dynamic program of `plan.phaze.flush`, for every architecture with its own
 layer latencies. Memory and the devices of a cut do not depend on the architecture, so both are computed once,
@@ -27,21 +27,21 @@ from phaze.spec.system import Scenario
 
 @dataclass(frozen=True)
 class Runs:
-    """Model as runs of equal layers, in any order; arrays have one value per kind of layer.
+    """Model as consecutive runs of identical layers; arrays have one value per kind of layer.
 
     Bytes are per tensor-parallel rank.
     """
 
     counts: tuple[int, ...]
-    """Layers of every run."""
+    """Number of layers of every run."""
     weight_bytes: Floats
     static_bytes: Floats
     activation_bytes: Floats
     output_bytes: Floats
-    """Tensor that a layer passes to the next."""
+    """Size of the tensor that a layer passes to the next one."""
     tensor_parallel: Bools
     kinds: tuple[int, ...] = ()
-    """Kind of every run; by default every run is of its own kind."""
+    """Layer kind of every run; by default every run has a kind of its own."""
 
     @cached_property
     def layers(self) -> Ints:
@@ -49,7 +49,7 @@ class Runs:
         return np.repeat(np.array(self.kinds or range(len(self.counts)), np.int64), self.counts)
 
     def chain(self, forward_s: Floats, backward_s: Floats) -> Chain:
-        """Chain with the given latencies, one value per kind."""
+        """Layer chain with the given latencies, one value per kind."""
         starts = np.arange(len(self.layers) - 1)
         return Chain(
             forward_s=forward_s[self.layers],
@@ -68,12 +68,12 @@ class Runs:
         return np.bincount(self.layers, minlength=len(self.weight_bytes))
 
     def untimed(self) -> Chain:
-        """Chain without latencies."""
+        """Layer chain with all latencies set to zero."""
         return self.chain(np.zeros_like(self.weight_bytes), np.zeros_like(self.weight_bytes))
 
 
 def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, each: ParameterBytes) -> tuple[Runs, list[str]]:
-    """Read a model as runs, with the name of every kind of layer; `each` gives the bytes per parameter."""
+    """Read a model as runs of layers, and the name of every kind; `each` gives the bytes per parameter."""
     graph = graph.sort_values("position")
     kinds, names = pd.factorize(graph["layer"])
     rows = layers.set_index("layer").loc[names]
@@ -91,7 +91,7 @@ def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, each: ParameterBytes) -
 
 
 def read_settings(scenario: Scenario, training: Training, layout: Layout) -> list[Setting]:
-    """Cluster, batch and memory of placements, in the order of `Training.memory_grid`."""
+    """Placement settings (cluster, batch, memory), in the order of `Training.memory_grid`."""
     return [
         Setting.of(scenario, training, layout, hbm_gib, recompute=recompute)
         for hbm_gib, recompute in training.memory_grid
@@ -132,7 +132,7 @@ def best_times(
 
 
 def _on_grid(values: Floats, total: Floats) -> Floats:
-    """Values rounded so that all their sums up to the total are exact.
+    """Round values so that every sum of them up to the total is exact in floating point.
 
     A stage then has the same time wherever it starts, and an architecture the same best time in any
     selection. The grid has 2^52 steps up to the total or beyond.
@@ -143,7 +143,7 @@ def _on_grid(values: Floats, total: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Depths:
-    """Depths and stages that fit in memory, independent of latencies."""
+    """Pipeline depths and last stages that fit in memory, independent of latencies."""
 
     devices: Ints
     """(s,): fewest devices of a pipeline with s stages, 0 where none fits."""
@@ -151,12 +151,12 @@ class Depths:
     """First layer of the longest last stage that fits."""
 
     def key(self) -> bytes:
-        """Bytes that identify these depths."""
+        """Hashable key that identifies these depths."""
         return self.devices.tobytes() + bytes(str(self.last_start), "ascii")
 
 
 def possible_depths(runs: Runs, layout: Layout, setting: Setting) -> Depths:
-    """Depths with a cut that fits, under GPipe with the fewest microbatches in flight."""
+    """Pipeline depths with a cut that fits in memory; under GPipe, with the fewest microbatches in flight."""
     chain = runs.untimed()
     footprints, shape = chain.footprints, shape_of(chain, layout, setting.devices)
     fitting = room(footprints, setting, int(useful_widths(setting.microbatches, setting.devices)[0].min()))
@@ -175,13 +175,13 @@ class _EqualRoom:
     widths: Ints
 
     def key(self) -> tuple[bytes, ...]:
-        """Bytes that identify the group."""
+        """Hashable key that identifies the group."""
         arrays = (self.room.most_stages, self.room.last_fits, self.counts, self.widths)
         return tuple(array.tobytes() for array in arrays)
 
 
 def _groups(footprints: Footprints, setting: Setting) -> list[_EqualRoom]:
-    """Useful data widths, grouped where the same stages fit: a single group under 1F1B."""
+    """Useful data widths, grouped by the stages that fit in memory; a single group under 1F1B."""
     counts, widths = useful_widths(setting.microbatches, setting.devices)
     if setting.schedule == "1f1b":
         return [_EqualRoom(room(footprints, setting, setting.microbatches), counts, widths)]
@@ -202,7 +202,7 @@ def _improve(
     group: _EqualRoom,
     times: Floats,
 ) -> None:
-    """Improve the times of all architectures with the best cuts at data widths of the group."""
+    """Lower the times of all architectures to those of the best cuts at the group's data widths."""
     shape = shape_of(chain, layout, setting.devices)
     fits, used = possible_cuts(chain.footprints, group.room, shape)
     widest = np.searchsorted(group.widths, setting.devices // np.maximum(used, 1), side="right") - 1
@@ -213,7 +213,7 @@ def _improve(
 
 
 def _data_widths(chain: Chain, setting: Setting, group: _EqualRoom, widest: Ints) -> DataWidths:
-    """Data widths of a group, with the widest (s, u) of every depth and number of single-device stages."""
+    """Data widths of a group; `widest` (s, u) is by depth and number of single-device stages."""
     most, depths = widest.max(axis=1), np.arange(len(widest))
     exchange = setting.exchange_s(chain.parameter_bytes)
     wait = np.full(len(most), exchange[0])
@@ -253,7 +253,7 @@ def _sequence(runs: Runs, chain: Chain, shape: Shape, setting: Setting, fitting:
 
 @njit
 def _reach(most_stages: Ints, stages: int) -> Ints:
-    """End (s, n) of the longest stage from i on that fits as the s-th from the end."""
+    """End (s, n) of the longest stage that starts at layer i and fits as the s-th from the end."""
     n = len(most_stages)
     reach = np.zeros((stages + 1, n), np.int64)
     for i in range(n):

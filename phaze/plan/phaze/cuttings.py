@@ -1,4 +1,4 @@
-"""Possible cuts of a graph with branches, and the recurrence of its placement (Phaze, Section 5).
+"""Possible cuts of a graph with branches, and the recurrence that finds the best one (Phaze, Section 5).
 
     dp[s][D][k] = min over downsets D' of D and devices a of max(dp[s - 1][D'][k - a], load(D minus D', a, s))
 
@@ -29,24 +29,24 @@ from phaze.plan.phaze.stages import MOST_BRANCHES, TimedLayers, work_of
 
 MOST_DOWNSETS = 10_000
 MOST_STAGES = 1_500_000
-"""Limit of considered stages: each takes about 10 us, and 100 bytes per option."""
+"""Limit on the number of stages considered; each takes about 10 us, and 100 bytes per option."""
 NOWHERE = -1
 
 
 class DeviceCounts(NamedTuple):
-    """Possible numbers of devices of a pipeline, and the step to the next for each stage."""
+    """Possible device counts of a pipeline, and how adding a stage changes them."""
 
     devices: Ints
-    """(k,) ascending, from 0."""
+    """(k,) possible device counts, ascending from 0."""
     step: Ints
-    """(options,) index of each option's number of devices among those of all stages."""
+    """(options,) index of each option's device count among the distinct counts of all options."""
     after: Ints
-    """(steps, k) index of the devices after adding such a stage, NOWHERE if there are too many."""
+    """(steps, k) index of the device count after adding such a stage, NOWHERE if it is too large."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cutting:
-    """Graph for one TMP width, with its downsets and stages."""
+    """Layer graph for one TMP width, with its downsets, possible stages and their options."""
 
     graph: Chain
     layout: Layout
@@ -61,7 +61,7 @@ class Cutting:
         return self.options.in_flight(setting.memory_bytes, limit)
 
     def widths(self, devices: int) -> DeviceCounts:
-        """Possible numbers of devices of a pipeline."""
+        """Device counts that a pipeline can have, up to a limit."""
         split = int(np.count_nonzero(self.graph.tensor_parallel))
         groups = np.arange(split + 1)[:, None] * self.layout.tp + np.arange(len(self.graph) - split + 1)
         possible = np.unique(groups[groups <= devices])
@@ -72,7 +72,7 @@ class Cutting:
         return DeviceCounts(possible, step.astype(np.int64), np.where(found, after, NOWHERE))
 
     def behind(self, option: int) -> int:
-        """Downset that remains after the stage of an option."""
+        """Downset that remains once the option's stage is removed."""
         return int(self.stages.inner[np.searchsorted(self.options.first, option, side="right") - 1])
 
     def tables(self, widths: DeviceCounts, costs: Iterator[Floats]) -> Iterator[Floats]:
@@ -99,7 +99,7 @@ def cutting_of(graph: Chain, layout: Layout, setting: Setting) -> Cutting:
 def few_downsets(
     graph: Chain, most_downsets: int = MOST_DOWNSETS, most_stages: int = MOST_STAGES
 ) -> Downsets:
-    """Downsets of a graph; PhazeError if they or their stages are too many."""
+    """Downsets of a graph; PhazeError if there are too many downsets or possible stages."""
     try:
         downsets = enumerate_downsets(len(graph), graph.pairs, most_downsets)
     except PhazeError as error:
@@ -111,7 +111,7 @@ def few_downsets(
 
 
 def needed(setting: Setting, s: int, microbatches: int) -> int:
-    """Microbatches in flight that the s-th stage from the end needs memory for."""
+    """Number of microbatches in flight for which the s-th stage from the end needs memory."""
     return microbatches_in_flight(setting.schedule, s, microbatches)
 
 
@@ -126,7 +126,7 @@ def _too_many(found: str, allowed: str) -> str:
 def _one_more_stage(
     dp: Floats, stages: NestedStages, option: Ints, widths: DeviceCounts, cost: Floats
 ) -> Floats:
-    """dp[s] from dp[s - 1]; `cost` (options,) is inf for options that do not fit."""
+    """Compute dp[s] from dp[s - 1]; `cost` (options,) is inf for options that do not fit."""
     grown = np.full(dp.shape, np.inf)
     lowest, highest = _finite(dp)
     for outer in range(len(dp)):
@@ -146,7 +146,7 @@ def _one_more_stage(
 
 @njit
 def _finite(dp: Floats) -> tuple[Ints, Ints]:
-    """Index of the first and the last finite entry of each row, -1 if there is none."""
+    """Indices of the first and the last finite entry of each row, -1 if there is none."""
     lowest, highest = np.full(len(dp), -1, np.int64), np.full(len(dp), -1, np.int64)
     for row in range(len(dp)):
         for k in range(dp.shape[1]):
@@ -165,24 +165,24 @@ class FirstStage:
     """(time per batch, devices of all pipelines, d, s, layers of the first stage)."""
     option: int
     k: int
-    """Index of the devices of a pipeline."""
+    """Index of the pipeline's device count."""
 
 
 class FirstStageCosts(NamedTuple):
-    """Costs of a pipeline's first stage."""
+    """Costs of every possible first stage of a pipeline."""
 
     load_s: Floats
     """Load of each option, infinite if it does not fit, (options,)."""
     sync_s: Floats
-    """Exchange of infinitely many replicas, by the downset behind the stage."""
+    """Gradient exchange time in the limit of many replicas, by the downset that remains after the stage."""
     size: Ints
-    """Layers of the stage, by the downset behind it."""
+    """Number of layers in the stage, by the downset that remains after it."""
 
 
 def best_first_stage(
     dp: Floats, s: int, cut: Cutting, widths: DeviceCounts, costs: FirstStageCosts, pipelines: PipelineCounts
 ) -> FirstStage:
-    """Best pipeline of s stages: its first stage is added to dp[s - 1] (Phaze, Section 5).
+    """First stage of the best pipeline with s stages; the rest comes from dp[s - 1] (Phaze, Section 5).
 
         min over d, D', a, k of (ceil(B/d) + s - 1) max(dp[s - 1][D'][k - a], load) + (d - 1)/d
         first_sync[D']
@@ -203,7 +203,7 @@ def _best_first_stage(
     costs: FirstStageCosts,
     pipelines: PipelineCounts,
 ) -> tuple[tuple[float, int, int, int, int], tuple[int, int]]:
-    """Rank of the best pipeline, its first stage's option and the index of its devices."""
+    """Rank of the best pipeline, the option of its first stage and the index of its device count."""
     best, answer = (np.inf, 0, 0, 0, 0), (-1, -1)
     for stage in range(stages.first[-2], stages.first[-1]):
         rest = stages.inner[stage]

@@ -20,7 +20,7 @@ from phaze.plan.phaze.chains import Runs
 from phaze.spec.architecture import EnergyFigures
 
 DYNAMIC = ("mac", "register", "l2", "glb", "hbm", "link")
-"""Parts with dynamic energy."""
+"""Parts of the chip with dynamic energy."""
 PARTS = (*DYNAMIC, "leakage")
 HBM, LINK = DYNAMIC.index("hbm"), DYNAMIC.index("link")
 
@@ -38,7 +38,7 @@ class Rates:
 
     @classmethod
     def of(cls, figures: EnergyFigures) -> Rates:
-        """Rates of a technology."""
+        """Energy rates of a technology."""
         return cls(
             hbm_j_per_byte=figures.hbm_j_per_byte,
             link_j_per_byte=figures.link_j_per_byte,
@@ -48,7 +48,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Batch:
-    """Layout with its microbatch, and samples per batch."""
+    """Layout with its microbatch size, and the number of samples per batch."""
 
     layout: Layout
     global_batch: int
@@ -63,12 +63,12 @@ class LayerEnergy:
 
 
 def slices(runs: Runs, layout: Layout) -> Ints:
-    """Number of devices that compute a layer of every kind."""
+    """Number of devices that share the work of one layer, for every kind of layer."""
     return np.where(runs.tensor_parallel, layout.tp, 1)
 
 
 def dynamic_j(runs: Runs, work: LayerEnergy, layout: Layout, last_start: int, recompute: bool) -> Floats:
-    """Energy of all layers for one microbatch, by part (parts,).
+    """Dynamic energy of all layers for one microbatch, by part of the chip (parts,), in joules.
 
     `last_start` is the first layer of the last stage, which does not recompute.
     """
@@ -81,19 +81,19 @@ def dynamic_j(runs: Runs, work: LayerEnergy, layout: Layout, last_start: int, re
 
 
 def sent_bytes(boundary_bytes: Floats, devices: Ints) -> float:
-    """Bytes between stages for one microbatch, from the outputs of every stage but the last."""
+    """Bytes sent between stages per microbatch, given the output sizes of all stages but the last."""
     return 2.0 * float(boundary_bytes @ devices[:-1])
 
 
 def ring_bytes(gradient_bytes: Floats, devices: Ints, layout: Layout) -> float:
-    """Bytes of the gradient synchronisation of a batch over d pipelines."""
+    """Bytes sent per batch to synchronise the gradients of the d pipelines."""
     return 2.0 * (layout.dp - 1) * float(gradient_bytes @ devices)
 
 
 def sample_j(
     dynamic: Floats, sent: float, ring: float, leaking_um2_s: float, batch: Batch, rates: Rates
 ) -> Floats:
-    """Joules per sample by part (parts + leakage,).
+    """Energy per sample by part (parts + leakage,), in joules.
 
     `dynamic` and `sent` are per microbatch; `ring`, and the area in use times the time, are per batch.
     """

@@ -43,7 +43,7 @@ class Placement:
     layers: tuple[Sequence[int], ...]
     """Layer positions of every stage, ascending; those of a chain are consecutive."""
     devices: tuple[int, ...]
-    """Devices of every stage in one pipeline."""
+    """Number of devices of every stage in one pipeline."""
     time_s: float
     """Time per batch."""
     max_load_s: float
@@ -66,7 +66,7 @@ class Placement:
 
     @property
     def devices_used(self) -> int:
-        """Devices of all pipelines."""
+        """Number of devices used by all pipelines."""
         return self.data * sum(self.devices)
 
     def rank(self) -> tuple[float, int, int, int, int]:
@@ -127,7 +127,7 @@ def place_chain(
 def place_within(
     chain: Chain, layout: Layout, setting: Setting, widths: Widths, limit_s: float = np.inf
 ) -> Placement | None:
-    """Best placement with the given depths and data widths below the limit, or None."""
+    """Best placement within the given depths and data widths that beats the limit, or None."""
     shape = shape_of(chain, layout, setting.devices)
     most = min(widths.most, shape.stages)
     if widths.fewest > most:
@@ -154,7 +154,7 @@ def place_within(
 
 
 def _groups(widths: Widths, setting: Setting) -> Iterator[tuple[Ints, Ints]]:
-    """Yield the data widths for which the same stages fit: all at once, under GPipe one by one."""
+    """Yield groups of data widths for which the same stages fit: all at once, or one by one under GPipe."""
     if setting.schedule == "1f1b":
         yield widths.counts, widths.data
         return
@@ -163,7 +163,7 @@ def _groups(widths: Widths, setting: Setting) -> Iterator[tuple[Ints, Ints]]:
 
 
 def stage_weights(chain: Chain, starts: Sequence[int]) -> Floats:
-    """Weights of every stage (s,) in bytes per tensor-parallel rank."""
+    """Weight bytes of every stage (s,), per tensor-parallel rank."""
     return np.array(
         [chain.footprints.weight_bytes[i, j] for i, j in pairwise((*starts, len(chain)))], np.float64
     )
@@ -176,7 +176,7 @@ def evaluate_cut(
     starts: Sequence[int],
     loads: Loads | None = None,
 ) -> Placement:
-    """Placement with the given stages and widths and its time; memory is not checked."""
+    """Placement with the given stages and widths, and its time per batch; memory is not checked."""
     footprints, layout = chain.footprints, replace(layout, pp=len(starts))
     loads = loads or stage_loads(chain, setting.bandwidth_bytes_per_s)
     ends = (*starts[1:], len(chain))

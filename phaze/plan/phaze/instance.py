@@ -48,7 +48,7 @@ class Node(CamelCase):
 
 
 class Instance(ClusterInstance):
-    """Placement problem."""
+    """Placement problem: layers and edges for every TMP width, cluster, batch and optimizer."""
 
     nodes: dict[str, list[Node]] = Field(min_length=1)
     edges: dict[str, list[LayerEdge]] = Field(min_length=1)
@@ -93,7 +93,7 @@ class Instance(ClusterInstance):
         return all(pair in ends for pair in pairwise(self.order()))
 
     def setting(self) -> Setting:
-        """Cluster and batch."""
+        """Cluster, batch and memory limit of the instance."""
         return Setting(
             devices=self.max_devices,
             microbatches=self.mbs_in_batch,
@@ -103,7 +103,7 @@ class Instance(ClusterInstance):
         )
 
     def chain(self, width: str) -> Chain:
-        """Layers in the order of `order` for one TMP width."""
+        """Layer chain for one TMP width, in the order of `order`."""
         position = {layer: place for place, layer in enumerate(self.order())}
         nodes = sorted(self.nodes[width], key=lambda node: position[node.id])
         weights = np.array([node.parameter_size for node in nodes])
@@ -125,7 +125,7 @@ class ResultStage(CamelCase):
     """Stage of a placement."""
 
     nodes: list[int]
-    """Ids of its layers, in order."""
+    """Ids of the stage's layers, in order."""
     devices_for_stage: int
 
 
@@ -146,7 +146,7 @@ def read_instance(path: str | Path) -> Instance:
 
 
 def place_instance(instance: Instance) -> Result:
-    """Best placement of an instance, or a result without stages and with the reason.
+    """Best placement of an instance; if infeasible, a result with the reason and without stages.
 
     PhazeError if the layer graph has too many branches.
     """
@@ -178,7 +178,7 @@ def place_instance(instance: Instance) -> Result:
 
 
 def result_text(result: Result) -> str:
-    """Result as JSON."""
+    """Format a result as JSON."""
     content = result.model_dump(by_alias=True, exclude={"reason"} if result.reason is None else None)
     return json.dumps(content, indent=2, allow_nan=False)
 
@@ -204,7 +204,7 @@ def _ends(edges: list[LayerEdge]) -> set[tuple[int, int]]:
 
 
 def _order(ids: list[int], edges: set[tuple[int, int]]) -> list[int]:
-    """Topological order that otherwise keeps the given order; ValueError for a cycle."""
+    """Topological order, with ties in the given order; ValueError if there is a cycle."""
     given = {layer: place for place, layer in enumerate(ids)}
     sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(ids, ()))
     for source, target in edges:

@@ -32,7 +32,7 @@ def place_model(
     conditions: Conditions,
     expert: Layout | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables of placements and stages of one model in one layout on a shard.
+    """Tables of placements and stages, for one model and layout on a shard of the architectures.
 
     Every architecture that the screen kept at some HBM size is placed at all of them. Named architectures
     also get the expert's placement, if its TMP width is that of the layout.
@@ -59,7 +59,7 @@ def _find(
 
 
 def find_placements(point: Point, devices: list[TimedChip], conditions: Conditions) -> Iterator[Found]:
-    """Yield the best placement for every device, HBM size and recompute."""
+    """Yield the best placement for every device, HBM size and recompute option."""
     if not devices:
         return
     settings = conditions.settings(point.layout)
@@ -95,7 +95,7 @@ def _place_all(
     reasons: dict[Setting, Infeasible],
     limits_s: Floats,
 ) -> list[Placement | Infeasible]:
-    """Best placement for every setting; of settings that differ in memory, the largest come first.
+    """Best placement for every setting; settings that differ only in memory must come largest first.
 
     Memory does not depend on latencies: `reasons` collects the infeasible settings for all devices. The best
     times are below the limits (settings,).
@@ -115,7 +115,7 @@ def _place_all(
 
 
 def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Setting) -> Placement | None:
-    """Best placement for a larger memory if it fits this one; it is then the best here, too."""
+    """The best placement for a larger memory, which is optimal here too if it fits; None if it does not."""
     if not isinstance(larger, Placement):
         return None
     fullest = setting.in_pipeline(larger.layout)
@@ -125,7 +125,7 @@ def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Se
 def find_expert_placements(
     point: Point, devices: list[TimedChip], conditions: Conditions, expert: Layout
 ) -> Iterator[Found]:
-    """Yield the expert's placement with the best and with even boundaries for every device and setting."""
+    """Yield hand-designed (expert) placements per device and setting, with best and even boundaries."""
     for device in devices:
         chain, bound_chain = point.runs.chain(*device.latencies), point.runs.chain(*device.bounds)
         for setting in conditions.settings(point.layout):

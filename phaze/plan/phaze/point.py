@@ -1,4 +1,4 @@
-"""Placement inputs: the chain of a model in one layout, and the devices."""
+"""Placement inputs: a model's layer chain in one layout, and the devices with their layer latencies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Latencies = tuple[Floats, Floats]
 
 @dataclass(frozen=True)
 class Conditions:
-    """Training conditions of a model."""
+    """Training conditions of a model: scenario, training options, energy figures and FLOPs."""
 
     scenario: Scenario
     training: Training
@@ -38,7 +38,7 @@ class Conditions:
     """Training FLOPs per token."""
 
     def settings(self, layout: Layout) -> list[Setting]:
-        """Cluster, batch and memory of placements: for every recompute all HBM sizes, the largest first."""
+        """Placement settings: for every recompute option all HBM sizes, the largest first."""
         return [
             Setting.of(self.scenario, self.training, layout, hbm_gib, recompute=recompute)
             for recompute in self.training.recompute
@@ -48,7 +48,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Point:
-    """Model in one layout: its chain, without latencies."""
+    """Model sharded for one layout, as a layer chain without latencies."""
 
     model: str
     layout: Layout
@@ -56,16 +56,16 @@ class Point:
     """Name of every kind of layer."""
     runs: Runs
     parameters: Floats
-    """Parameters of one layer of each kind."""
+    """Number of parameters of one layer of each kind."""
     bytes_per_parameter: ParameterBytes
 
     @property
     def layers(self) -> list[str]:
-        """Name of every layer's kind, in order."""
+        """Kind of every layer by name, in order."""
         return [self.kinds[kind] for kind in self.runs.layers]
 
     def repeated(self) -> tuple[int, int]:
-        """Position of the first block and number of blocks: the longest periodic stretch of kinds.
+        """Position of the first block and number of blocks: the longest periodic stretch of layer kinds.
 
         It has at least two periods, so alternating dense and expert blocks all count.
         """
@@ -86,17 +86,17 @@ class TimedChip:
     name: str
     named: bool
     peak_flops_per_s: float
-    """Peak of its tensor cores."""
+    """Peak rate of the tensor cores."""
     area_um2: float
     latencies: Latencies
     bounds: Latencies
     work: LayerEnergy
     traffic: Traffic
-    """Traffic of one layer of each kind."""
+    """Bytes that one layer of each kind moves."""
 
 
 def read_point(layers: pd.DataFrame, graph: pd.DataFrame, conditions: Conditions) -> Point:
-    """Chain of a model in one layout."""
+    """Read a model's layer chain for one layout."""
     each = parameter_bytes(conditions.training.optimizer, conditions.training.precision)
     runs, kinds = read_runs(layers, graph, each)
     return Point(
@@ -116,7 +116,7 @@ def read_devices(
     screens: pd.DataFrame,
     conditions: Conditions,
 ) -> list[TimedChip]:
-    """Architectures that the screen kept, by name, with their latencies."""
+    """Architectures that the screening kept, sorted by name, with their layer latencies."""
     kept = sorted(screens.loc[screens["kept"], "architecture"].unique())
     if not kept:
         return []
@@ -145,24 +145,24 @@ def read_devices(
 
 
 def _works(solves: pd.DataFrame, rows: Ints) -> list[LayerEnergy]:
-    """Energy of every kind of layer by part, for each architecture of the rows."""
+    """Energy of every kind of layer by part of the chip, for each architecture in `rows`."""
     parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in DYNAMIC], axis=-1)
     return [LayerEnergy(forward, backward) for forward, backward in parts]
 
 
 def _traffic(solves: pd.DataFrame, rows: Ints) -> list[Traffic]:
-    """Bytes that every kind of layer moves, for each architecture of the rows."""
+    """Bytes that every kind of layer moves, for each architecture in `rows`."""
     hbm, reduced = (_latencies(solves, rows, value) for value in ("hbm_bytes", "reduced_bytes"))
     return [Traffic(*moved, *summed) for moved, summed in zip(hbm, reduced, strict=True)]
 
 
 def _latencies(solves: pd.DataFrame, rows: Ints, value: str) -> list[Latencies]:
-    """One column of table `solves` for every kind of layer, for each architecture of the rows."""
+    """One column of table `solves` for every kind of layer, for each architecture in `rows`."""
     return [(forward, backward) for forward, backward in solves[value].to_numpy(float)[rows]]
 
 
 def _rows_of(point: Point, solves: pd.DataFrame, names: list[str]) -> Ints:
-    """Row of table `solves` for each architecture, direction and kind, (A, 2, kinds)."""
+    """Row number in table `solves` for each architecture, direction and kind of layer, (A, 2, kinds)."""
     found = np.full((len(names), 2, len(point.kinds)), -1, dtype=np.int64)
     chips = pd.Index(names).get_indexer(pd.Index(solves["architecture"]))
     layer, direction = (solves[key].to_numpy(object) for key in ("layer", "direction"))

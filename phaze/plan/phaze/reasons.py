@@ -22,7 +22,7 @@ from phaze.pipeline.flushing import Chain, Footprints, Setting, room, useful_wid
 
 @dataclass(frozen=True)
 class Leanest:
-    """Placement with the least peak memory."""
+    """Placement with the lowest peak memory."""
 
     memory_bytes: float
     layout: Layout
@@ -30,7 +30,7 @@ class Leanest:
 
 
 def why_infeasible(chains: dict[Layout, Chain], setting: Setting) -> str:
-    """Limit that no placement of these chains (by TMP width) respects, and by how much."""
+    """Limit that every placement of these chains (by TMP width) violates, and by how much."""
     formed = {t: chain for t, chain in chains.items() if min_devices(chain, t) <= setting.devices}
     if not formed:
         return too_few_devices(chains, setting)
@@ -42,14 +42,14 @@ def why_infeasible(chains: dict[Layout, Chain], setting: Setting) -> str:
 
 
 def too_few_devices(chains: dict[Layout, Chain], setting: Setting) -> str:
-    """Extra devices needed to form one stage."""
+    """Reason text: how many more devices are needed to form one stage."""
     least = min(min_devices(chain, t) for t, chain in chains.items())
     missing = least - setting.devices
     return f"devices: a pipeline needs at least {least}, {setting.devices} given: {missing} too few"
 
 
 def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
-    """Missing memory, and the devices that would suffice with this memory, if any."""
+    """Reason text: the memory shortfall, and how many devices would suffice with this memory, if any."""
     more = f"; with {enough:.0f} devices instead of {setting.devices} it would fit" if enough < np.inf else ""
     return (
         f"memory: the leanest placement (t = {lean.layout.tp}, {lean.stages} stages) needs "
@@ -61,7 +61,7 @@ def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
 def why_not_stages(
     footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
 ) -> str:
-    """Stage of a given placement with the largest memory excess, and the excess; empty if all fit."""
+    """Reason text: the stage of a placement with the largest memory excess; empty if all stages fit."""
     needed = stage_memories(footprints, starts, setting, microbatches)
     worst = int(np.argmax(needed))
     if needed[worst] <= setting.memory_bytes:
@@ -75,7 +75,7 @@ def why_not_stages(
 def stage_memories(
     footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
 ) -> Floats:
-    """Memory of every stage of a placement, from the first."""
+    """Memory of every stage of a placement in bytes, from the first stage."""
     n = len(footprints.constant_bytes)
     constant = footprints.constant_bytes[list(starts), [*starts[1:], n]]
     return constant + stage_stashes(footprints, starts, setting, microbatches)
@@ -84,7 +84,7 @@ def stage_memories(
 def stage_stashes(
     footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
 ) -> Floats:
-    """Bytes that every stage of a placement stores for microbatches in flight, from the first."""
+    """Bytes that every stage of a placement stashes for its microbatches in flight, from the first stage."""
     n, depth = len(footprints.constant_bytes), len(starts)
     stashes = np.empty(depth)
     for number, (i, j) in enumerate(zip(starts, (*starts[1:], n), strict=True)):
@@ -95,12 +95,12 @@ def stage_stashes(
 
 
 def min_devices(chain: Chain, layout: Layout) -> int:
-    """Devices of the smallest pipeline, which has one stage."""
+    """Number of devices of the smallest pipeline, which has one stage."""
     return layout.tp if np.any(chain.tensor_parallel) else 1
 
 
 def leanest(chain: Chain, layout: Layout, setting: Setting) -> Leanest:
-    """Placement of a chain with the least peak memory."""
+    """Placement of a chain with the lowest peak memory."""
     choices = pipelines(setting, setting.devices // min_devices(chain, layout))
     layouts = [replace(layout, dp=d) for _, d in choices]
     found = [lean for one in layouts for lean in lean_placements(chain, one, setting)]
@@ -119,7 +119,7 @@ def lean_placements(chain: Chain, layout: Layout, setting: Setting) -> list[Lean
 
 
 def pipelines(setting: Setting, most: int) -> list[tuple[int, int]]:
-    """(Microbatches in a pipeline, d) to consider: one pipeline, unless the memory depends on d."""
+    """Pairs (microbatches per pipeline, d) to consider; only d = 1 unless memory depends on d."""
     if setting.schedule == "1f1b":
         return [(setting.microbatches, 1)]
     counts, widths = useful_widths(setting.microbatches, most)
@@ -127,7 +127,7 @@ def pipelines(setting: Setting, most: int) -> list[tuple[int, int]]:
 
 
 def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches: int) -> Floats:
-    """Least peak memory for every number of stages and of single-device stages."""
+    """Lowest peak memory in bytes, by number of stages and of single-device stages."""
     n = len(footprints.constant_bytes)
     constant, growth = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
     last = constant[:, n].copy()

@@ -1,4 +1,4 @@
-"""Rows of the tables of placements and stages: time and memory of a placement, and its bottleneck."""
+"""Rows of the tables of placements and stages: time, memory and bottleneck of a placement."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PlacedStage(StageLoad):
 
     @property
     def transfer_s(self) -> float:
-        """Time in which the stage waits for tensors of other stages."""
+        """Time that the stage waits for tensors from other stages."""
         return max(self.load_s - self.forward_s - self.recomputed_s - self.backward_s, 0.0)
 
     @property
@@ -56,20 +56,20 @@ class Found:
     planner: str
     result: Placement | Infeasible
     bound_s: float
-    """Time per batch with the lower bounds of unproven layers."""
+    """Lower bound on the time per batch, from the lower bounds on layer latencies."""
     unlimited_s: float
     """Time per batch with unlimited memory and without recomputation."""
 
     @cached_property
     def costs(self) -> list[PlacedStage]:
-        """Cost of every stage; empty without a placement."""
+        """Time and memory of every stage; empty if there is no placement."""
         return (
             [] if isinstance(self.result, Infeasible) else stage_costs(self.chain, self.result, self.setting)
         )
 
 
 def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
-    """Row of the table of placements."""
+    """Row of table `placements`."""
     if isinstance(found.result, Infeasible):
         return {**_keys(point, found), **_infeasible(found.result)}
     placement = found.result
@@ -103,7 +103,7 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
 def _energies(
     point: Point, device: TimedChip, placement: Placement, setting: Setting, conditions: Conditions
 ) -> dict[str, float]:
-    """Joules per sample, in total and by part."""
+    """Energy per sample in joules, in total and by part."""
     runs, starts, devices = point.runs, list(placement.starts), np.array(placement.devices)
     ends = runs.output_bytes[runs.layers][np.array(starts[1:], dtype=np.int64) - 1]
     gradients = point.bytes_per_parameter.gradients * point.parameters[runs.layers]
@@ -133,7 +133,7 @@ def _infeasible(result: Infeasible) -> Row:
 
 
 def stage_rows(point: Point, found: Found) -> list[Row]:
-    """Rows of the table of stages; empty without a placement."""
+    """Rows of table `stages`; empty if there is no placement."""
     if isinstance(found.result, Infeasible):
         return []
     parameters = np.add.reduceat(point.parameters[point.runs.layers], found.result.starts).tolist()
@@ -175,7 +175,7 @@ def _keys(point: Point, found: Found) -> Row:
 
 
 def stage_costs(chain: Chain, placement: Placement, setting: Setting) -> list[PlacedStage]:
-    """Cost of every stage of a placement, from the first."""
+    """Time and memory of every stage of a placement, from the first stage."""
     load_s = stage_loads(chain, setting.bandwidth_bytes_per_s)
     in_pipeline = setting.in_pipeline(placement.layout)
     stashes = stage_stashes(chain.footprints, placement.starts, setting, in_pipeline)
@@ -204,7 +204,7 @@ def stage_costs(chain: Chain, placement: Placement, setting: Setting) -> list[Pl
 
 
 def time_parts(costs: list[PlacedStage], placement: Placement, setting: Setting) -> dict[str, float]:
-    """Parts of the time per batch in seconds, which sum to it.
+    """Breakdown of the time per batch, in seconds; the parts add up to it.
 
     The slowest stage works on every microbatch of its pipeline (compute, recompute, transfers). Then it waits
     while the pipeline fills and drains (pipeline bubbles) and while the gradients are synchronised (network
@@ -222,7 +222,7 @@ def time_parts(costs: list[PlacedStage], placement: Placement, setting: Setting)
 
 
 def binding(parts: dict[str, float], time_s: float, unlimited_s: float) -> str:
-    """Limit of the throughput: memory if more of it would help, otherwise the largest part of the time.
+    """Bottleneck of a placement: memory if more of it would help, otherwise the largest part of the time.
 
     `unlimited_s` is the time per batch of the same planner with unlimited memory and without recomputation.
     """

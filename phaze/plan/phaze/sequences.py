@@ -1,4 +1,4 @@
-"""Best cut of a sequence of layers of any kinds into stages, for many architectures in sequence.
+"""Best split of a layer sequence into pipeline stages, for many architectures one after another.
 
 Stages are numbered from the end: the last is 1, the first is s. For one architecture and every depth s, the
 time of a cut, at its best data width d, is
@@ -29,31 +29,31 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
 
 SLACK = 1e-12
-"""Relative error of a load: cuts excluded by less are searched."""
+"""Relative rounding tolerance of a load: cuts excluded by a smaller margin are still searched."""
 
 
 class LayerSequence(NamedTuple):
-    """Properties of a chain of n layers, its memory and the network that no architecture changes."""
+    """Architecture-independent inputs of the search: a chain of n layers, its memory and the network."""
 
     kinds: Ints
     """(n,): kind of every layer."""
     fullest: Floats
-    """(s, kinds): least number of layers of a kind in the stage that has most of it, of s stages."""
+    """(s, kinds): with s stages, some stage has at least this many layers of the kind, ceil(total / s)."""
     transfer_s: Floats
-    """(n + 1,): transfer between layers i - 1 and i, 0 at both ends."""
+    """(n + 1,): transfer time between layers i - 1 and i, 0 at both ends."""
     shortest_s: float
-    """Shortest transfer."""
+    """Shortest transfer time."""
     exchange_s: Floats
-    """(n + 1,): exchange of the gradients of all layers before i, in the limit of many replicas."""
+    """(n + 1,): time to exchange the gradients of all layers before i, in the limit of many replicas."""
     every_stage: bool
-    """True if the batch waits for the longest exchange of any stage, not for that of the first."""
+    """True if the batch waits for the longest gradient exchange of any stage, not just the first stage's."""
     recompute: bool
     alone: Ints
-    """(n,): end of the longest stage from i on that needs only one device, i if there is none."""
+    """(n,): end of the longest stage that starts at i and needs only one device, i if there is none."""
     singles: Ints
-    """(n,): most single-device stages from i on."""
+    """(n,): largest number of single-device stages that layers from i on can form."""
     reach: Ints
-    """(s, n): end of the longest stage from i on that fits as the s-th from the end."""
+    """(s, n): end of the longest stage that starts at i and fits as the s-th from the end."""
     farthest: Ints
     """(s, n): maximum of `reach` over stages that start at i or before."""
     last_start: int
@@ -61,7 +61,7 @@ class LayerSequence(NamedTuple):
 
 
 class DataWidths(NamedTuple):
-    """Data widths to choose from, ascending, with ceil(B/d)."""
+    """Data widths to choose from, ascending, each with its number of microbatches ceil(B/d)."""
 
     counts: Ints
     widths: Ints
@@ -72,33 +72,33 @@ class DataWidths(NamedTuple):
     most: Ints
     """(s,): index of the widest d with any number of single-device stages."""
     wait_s: Floats
-    """(s,): lower bound on the exchange of a batch, in the limit of many replicas."""
+    """(s,): lower bound on the gradient exchange time of a batch, in the limit of many replicas."""
 
 
 class _Space(NamedTuple):
     """Scratch buffers reused across architectures."""
 
     before_s: Floats
-    """(n + 1,): both passes of all layers before i."""
+    """(n + 1,): time of both passes of all layers before i."""
     forward_s: Floats
     earliest: Ints
-    """(s,): window of the first layer of every stage, from `earliest` to `latest`."""
+    """(s,): range of possible first layers of every stage, from `earliest` to `latest`."""
     latest: Ints
     worst: Floats
-    """(s, u, n): least worst load of the last s stages from a layer on, u of them on a single device."""
+    """(s, u, n): least bottleneck load of the last s stages from layer n on, u of them on one device."""
     end: Ints
-    """(s, u, n): end of the first of these stages."""
+    """(s, u, n): end of the first of the last s stages in the cut with that load."""
     tried: Ints
     """(s,): start of every stage of the cut under test."""
     cut: Ints
-    """(s,): start of every stage of the best cut found last; entry 0 is its depth."""
+    """(s,): start of every stage of the most recent best cut; entry 0 is its depth."""
 
 
 @njit
 def search(
     forward: Floats, backward: Floats, sequence: LayerSequence, choices: DataWidths, times: Floats
 ) -> None:
-    """Improve the times (A,) of all architectures with latencies (A, kinds)."""
+    """Lower the times (A,) of all architectures to the best found, given their layer latencies (A, kinds)."""
     n, (depths, singles) = len(sequence.kinds), choices.widest.shape
     space = _Space(
         np.zeros(n + 1), np.zeros(n + 1), np.zeros(depths, np.int64), np.zeros(depths, np.int64),
@@ -127,7 +127,7 @@ def _search_one(
     space: _Space,
     best: float,
 ) -> float:
-    """Best time of an architecture, at most `best`.
+    """Best time of an architecture, or `best` if no cut is faster.
 
     The slowest of s stages takes at least the mean, and at least the time of its layers of the most frequent
     kind. `share` bounds the forward part of the last stage's load, which is not recomputed, unlike that of
@@ -153,7 +153,7 @@ def _search_one(
 
 @njit
 def _price(s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float) -> float:
-    """Time of the last cut with its best data width, at most `best`."""
+    """Time of the stored cut at its best data width, or `best` if it is not faster."""
     end, load, wait, singles = len(sequence.kinds), 0.0, 0.0, 0
     for p in range(1, s + 1):
         i = space.cut[p]
@@ -188,7 +188,7 @@ def _single(i: int, j: int, sequence: LayerSequence) -> int:
 
 @njit
 def _offer(load: float, wait: float, s: int, widest: int, choices: DataWidths, best: float) -> float:
-    """Time of s stages with their best data width, at most `best`."""
+    """Time of s stages at their best data width, or `best` if it is not faster."""
     if widest < 0 or load >= _longest_s(wait, s, widest, choices, best):
         return best
     for w in range(widest, -1, -1):
@@ -201,7 +201,7 @@ def _offer(load: float, wait: float, s: int, widest: int, choices: DataWidths, b
 
 @njit
 def _longest_s(wait: float, s: int, widest: int, choices: DataWidths, best: float) -> float:
-    """Load from which on s stages are no better than `best`: B/d is at most ceil(B/d)."""
+    """Largest load with which s stages can still beat `best`; uses that B/d is at most ceil(B/d)."""
     d, steps = choices.widths[widest], s - 1.0
     alone = best / (choices.counts[0] + steps)
     longest: float = max(alone, (best - (d - 1) / d * wait) / (choices.counts[0] / d + steps))
@@ -211,7 +211,7 @@ def _longest_s(wait: float, s: int, widest: int, choices: DataWidths, best: floa
 
 @njit
 def _search_depth(s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float) -> float:
-    """Best time of s stages, at most `best`."""
+    """Best time with s stages, or `best` if no such cut is faster."""
     n = len(sequence.kinds)
     if s == 1:
         widest = choices.widest[1, min(_single(0, n, sequence), choices.widest.shape[1] - 1)]
@@ -233,7 +233,7 @@ def _search_depth(s: int, sequence: LayerSequence, choices: DataWidths, space: _
 
 @njit
 def _find_windows(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> bool:
-    """Set the window of every stage from loads and exchanges; False if no cut is possible."""
+    """Set every stage's range of first layers from the load and exchange limits; False if none exists."""
     last = _earliest_last(limit, cap, s, sequence, space)
     if not _find_latest(limit, cap, last, s, sequence, space) or space.latest[1] < last:
         return False
@@ -251,7 +251,7 @@ def _find_windows(limit: float, cap: float, s: int, sequence: LayerSequence, spa
 
 @njit
 def _earliest_last(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> int:
-    """First layer at which the last stage can start, n for none."""
+    """First layer at which the last stage can start; n if there is none."""
     n = last = len(sequence.kinds)
     while last > max(sequence.last_start, s - 1):
         load = sequence.shortest_s + space.before_s[n] - space.before_s[last - 1]
@@ -263,7 +263,7 @@ def _earliest_last(limit: float, cap: float, s: int, sequence: LayerSequence, sp
 
 @njit
 def _find_latest(limit: float, cap: float, last: int, s: int, sequence: LayerSequence, space: _Space) -> bool:
-    """Set the last layer at which every stage can start; False if they do not reach the last stage."""
+    """Set the latest layer at which each stage can start; False if the last stage cannot be reached."""
     start, n = 0, len(sequence.kinds)
     if last == n:
         return False
@@ -280,7 +280,7 @@ def _find_latest(limit: float, cap: float, last: int, s: int, sequence: LayerSeq
 
 @njit
 def _fits(i: int, j: int, limit: float, cap: float, sequence: LayerSequence, space: _Space) -> bool:
-    """True if [i, j), not the last stage, may be within load and cap; then all shorter ones may."""
+    """True if stage [i, j), not the last, may meet load limit and exchange cap; so may shorter ones."""
     out = sequence.shortest_s
     if sequence.recompute:
         out = max(out, space.forward_s[j] - space.forward_s[i])
@@ -292,7 +292,7 @@ def _fits(i: int, j: int, limit: float, cap: float, sequence: LayerSequence, spa
 
 @njit
 def _fill_windows(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> None:
-    """Set `worst` and `end` of the last 1 to s stages for starts in their windows."""
+    """Fill `worst` and `end` of the last 1 to s stages, for every first layer in their ranges."""
     n, singles = len(sequence.kinds), space.worst.shape[1]
     for i in range(space.earliest[1], space.latest[1] + 1):
         for u in range(singles):
@@ -307,7 +307,7 @@ def _fill_windows(limit: float, cap: float, s: int, sequence: LayerSequence, spa
 
 @njit
 def _fill_one(p: int, i: int, limit: float, cap: float, sequence: LayerSequence, space: _Space) -> None:
-    """Set `worst` and `end` of p stages that start at layer i."""
+    """Fill `worst` and `end` of the last p stages if they start at layer i."""
     singles, worst, last = min(p, sequence.singles[i]), np.inf, space.latest[p - 1]
     for j in range(max(space.earliest[p - 1], i + 1), min(last, sequence.reach[p, i]) + 1):
         if not _fits(i, j, min(limit, worst), cap, sequence, space):
@@ -326,7 +326,7 @@ def _fill_one(p: int, i: int, limit: float, cap: float, sequence: LayerSequence,
 def _best_first_stage(
     limit: float, s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float
 ) -> float:
-    """Best time if the exchange of the first stage counts, at most `best`."""
+    """Best time if only the first stage's gradient exchange counts, or `best` if no cut is faster."""
     singles, found, first = space.worst.shape[1] - 1, -1, 0
     for j in range(max(space.earliest[s - 1], 1), min(space.latest[s - 1], sequence.reach[s, 0]) + 1):
         load, step = _load_s(0, j, sequence, space), min(_single(0, j, sequence), singles)
@@ -344,7 +344,7 @@ def _best_first_stage(
 
 @njit
 def _trace(s: int, u: int, first: int, sequence: LayerSequence, space: _Space) -> float:
-    """Trace the cut with a first stage that ends at `first`; return the longest exchange of its stages."""
+    """Trace back the cut whose first stage ends at `first`; return its longest gradient exchange."""
     singles, i, j = space.worst.shape[1] - 1, 0, first
     wait = _exchange_s(0, j, sequence)
     for p in range(s, 0, -1):
@@ -369,7 +369,7 @@ def _note(s: int, space: _Space) -> None:
 def _best_of_cap(
     limit: float, s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float
 ) -> tuple[float, float]:
-    """Best time of cuts whose exchanges are below a cap, and the cap of the remaining ones.
+    """Best time of cuts whose gradient exchanges stay below the cap, and the next cap to try.
 
     The load of a cut found is the least for every cap above its own exchange, and shorter exchanges have no
     smaller loads. If these cannot be better, the cap is 0.

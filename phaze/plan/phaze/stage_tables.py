@@ -1,4 +1,4 @@
-"""Possible stages of a graph with branches, with their options.
+"""Possible stages of a graph with branches, with one option per useful number of devices.
 
 Stages are the differences of nested downsets. Each has options, one for every useful number of devices. Each
 option has schedules that are equally fast but differ in memory. Each schedule has groups of devices. Every
@@ -29,30 +29,30 @@ class NestedStages(NamedTuple):
     first: Ints
     """(downsets + 1,) index of the first stage that begins with each downset."""
     inner: Ints
-    """(stages,) downset that remains after the stage, larger ones first: smaller stages first."""
+    """(stages,) downset that remains after the stage, largest first, so the smallest stage comes first."""
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """Options of the stages; fewest devices first."""
+    """Options of every stage: number of devices, load and memory; fewest devices first."""
 
     first: Ints
     """(stages + 1,) index of the first option of each stage."""
     devices: Ints
     """(options,) number of devices."""
     load_s: Floats
-    """(options,) load."""
+    """(options,) load in seconds per microbatch."""
     schedule: Ints
     """(options + 1,) index of the first schedule of each option."""
     group: Ints
     """(schedules + 1,) index of the first group of each schedule."""
     constant_bytes: Floats
-    """(groups,) bytes stored once."""
+    """(groups,) bytes stored whatever the number of microbatches in flight."""
     stashed_bytes: Floats
     """(groups,) bytes per microbatch in flight."""
 
     def in_flight(self, memory_bytes: float, limit: int) -> Ints:
-        """Number of microbatches in flight that each option has memory for, -1 if not even none fits.
+        """Most microbatches in flight that each option has memory for; -1 if it does not fit even with none.
 
         B.1 returns the largest s; under 1F1B it is one more.
         """
@@ -61,14 +61,14 @@ class Options:
         return np.asarray(np.maximum.reduceat(fitting, self.schedule[:-1]), np.int64)
 
     def peak_bytes(self, in_flight: int) -> Floats:
-        """Peak memory of each option."""
+        """Peak memory of each option, in bytes."""
         needed = self.constant_bytes + in_flight * self.stashed_bytes
         needed = np.maximum.reduceat(needed, self.group[:-1])
         return np.asarray(np.minimum.reduceat(needed, self.schedule[:-1]), float)
 
 
 def count_stages(downsets: Downsets) -> int:
-    """Number of stages."""
+    """Number of possible stages of a graph."""
     return int(_inside(downsets.words).sum())
 
 
@@ -80,7 +80,7 @@ def stages_of(downsets: Downsets) -> NestedStages:
 
 @njit
 def _inside(words: Words) -> Ints:
-    """Number of smaller downsets that each contains."""
+    """Number of smaller downsets contained in each downset."""
     count = np.zeros(len(words), np.int64)
     for outer in range(len(words)):
         for inner in range(outer):
@@ -90,7 +90,7 @@ def _inside(words: Words) -> Ints:
 
 @njit
 def _inner(words: Words, first: Ints) -> Ints:
-    """Smaller downsets that each contains, larger ones first."""
+    """Smaller downsets contained in each downset, the larger ones first."""
     inner = np.empty(first[-1], np.int64)
     for outer in range(len(words)):
         filled = first[outer]
@@ -113,7 +113,7 @@ def options_of(
 def _options(
     work: TimedLayers, member: Bools, first: Ints, inner: Ints, recompute: bool, ways: Ints, begins: Ints
 ) -> tuple[Ints, Ints, Floats, Ints, Ints, Floats, Floats]:
-    """Arrays of `Options`."""
+    """Compute the arrays of `Options`."""
     option_of, schedule_of, group_of = np.zeros(len(inner) + 1, np.int64), _whole(), _whole()
     devices, load, constant, stashed = _whole(), _real(), _real(), _real()
     inside, desk = np.zeros(member.shape[1], np.bool_), desk_for(member.shape[1])
@@ -157,7 +157,7 @@ def _real() -> Floats:
 
 @njit
 def _grown(values: Values, position: int) -> Values:
-    """Array that is long enough for a position."""
+    """The array, enlarged if it is too short for a position."""
     if position < len(values):
         return values
     longer = np.zeros(2 * len(values), values.dtype)

@@ -1,4 +1,4 @@
-"""Options of a stage of a graph with branches: its load and memory on a devices (Phaze, Appendix B.1).
+"""Options of a stage of a graph with branches: load and memory by number of devices (Phaze, Appendix B.1).
 
 For every number of devices a the lowest load of a stage is found first, and then its memory: "in general we
 do not solve this more complex problem. Instead, we attempt to identify the overall lowest-latency schedule,
@@ -41,11 +41,11 @@ from phaze.plan.phaze.branch_passes import (
 )
 
 MOST_BRANCHES = 6
-"""Largest number of branches for which all assignments are tried: 203 for six."""
+"""Largest number of branches for which all assignments are tried; six branches have 203 assignments."""
 
 
 class TimedLayers(NamedTuple):
-    """Graph of n layers in topological order for one TMP width, as input of compiled code."""
+    """Arrays of a graph of n layers in topological order for one TMP width, as input of compiled code."""
 
     forward: PassSteps
     backward: PassSteps
@@ -53,18 +53,18 @@ class TimedLayers(NamedTuple):
     cover: Ints
     """Direct predecessors of each layer."""
     edge_bytes: Floats
-    """(edges,) in the order of the forward pass."""
+    """(edges,) bytes of every edge, in the order of the forward pass."""
     constant_bytes: Floats
     """(n,) weights, gradients, optimizer state and activations of one microbatch."""
     activation_bytes: Floats
     split: Bools
     """(n,) true if the layer is tensor parallel."""
     wide: int
-    """Devices of a group with such a layer."""
+    """Number of devices of a group with a tensor-parallel layer."""
 
 
 class GroupSchedules(NamedTuple):
-    """Schedules of a stage of c branches, v of them, on at most g groups, and the useful ones."""
+    """The v schedules of a stage of c branches on at most g device groups, and which of them are useful."""
 
     group: Ints
     """(v, c) group of every branch."""
@@ -73,9 +73,9 @@ class GroupSchedules(NamedTuple):
     devices: Ints
     """(v,) number of devices."""
     load_s: Floats
-    """(v,) load."""
+    """(v,) load in seconds per microbatch."""
     constant_bytes: Floats
-    """(v, g) bytes stored once."""
+    """(v, g) bytes stored whatever the number of microbatches in flight."""
     stashed_bytes: Floats
     """(v, g) bytes per microbatch in flight."""
     kept: Ints
@@ -102,7 +102,7 @@ def work_of(graph: Chain, layout: Layout, bandwidth_bytes_per_s: float) -> Timed
 
 
 def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
-    """All assignments of up to `most_branches` branches to groups, and the first index for each number.
+    """All assignments of up to `most_branches` branches to groups, and the first row for each branch count.
 
     Groups are numbered by their first branches. The result is (ways, most_branches), of which c columns count
     for c branches, and (most_branches + 1,) with the start of the assignments of c branches as entry c - 1.
@@ -156,7 +156,7 @@ def stage_schedules(
 
 @njit
 def list_assignments(work: TimedLayers, branches: Branches, inside: Bools, desk: Desk) -> Ints:
-    """One assignment per number of groups, (ways, branches): each branch goes where it starts first."""
+    """One assignment per number of groups, (ways, branches): each branch goes where it can start first."""
     count = len(branches.first) - 1
     ways = np.zeros((count, count), np.int64)
     for g in range(1, count):
@@ -169,7 +169,7 @@ def list_assignments(work: TimedLayers, branches: Branches, inside: Bools, desk:
 def _branch_bytes(
     work: TimedLayers, branches: Branches, inside: Bools, recompute: bool
 ) -> tuple[Floats, Floats, Bools]:
-    """Bytes of each branch, once and per microbatch in flight, and flags of tensor-parallel branches."""
+    """Bytes of each branch, fixed and per microbatch in flight, and whether it is tensor parallel."""
     count, forward = len(branches.first) - 1, work.forward
     constant, stashed, split = np.zeros(count), np.zeros(count), np.zeros(count, np.bool_)
     for b in range(count):
@@ -188,7 +188,7 @@ def _branch_bytes(
 
 @njit
 def _devices(group: Ints, groups: int, split: Bools, wide: int) -> int:
-    """Devices of an assignment: t for each group with a tensor-parallel branch, one for each other group."""
+    """Number of devices of an assignment: t per group with a tensor-parallel branch, one per other group."""
     devices = 0
     for g in range(groups):
         any_split = False
@@ -209,7 +209,7 @@ def _load_s(
     recompute: bool,
     desk: Desk,
 ) -> float:
-    """Load of a stage under one assignment; branches and layers in the order of both passes."""
+    """Load of a stage under one assignment; the pairs hold values for the forward and the mirrored pass."""
     first, second, turned = np.zeros(groups), np.zeros(groups), group[::-1].copy()
     run_pass(work.forward, branches[0], inside[0], group, first, True, desk)
     if recompute and groups > 1:
@@ -224,7 +224,7 @@ def _load_s(
 
 @njit
 def _links(work: TimedLayers, branches: Branches, inside: Bools, branch: Ints) -> Bools:
-    """Flags (c, c) of branches that pass tensors to each other; `branch` (n,) is a scratch buffer."""
+    """Mask (c, c) of branches that send tensors to another one; `branch` (n,) is a scratch buffer."""
     count, forward = len(branches.first) - 1, work.forward
     linked = np.zeros((count, count), np.bool_)
     for b in range(count):
@@ -239,7 +239,7 @@ def _links(work: TimedLayers, branches: Branches, inside: Bools, branch: Ints) -
 
 @njit
 def _crew(linked: Bools, group: Ints, groups: int) -> Ints:
-    """Component number of every group; groups that exchange tensors share one."""
+    """Connected-component index of every group; groups that exchange tensors share a component."""
     crew = np.arange(groups)
     for source in range(len(group)):
         for target in range(len(group)):
@@ -253,7 +253,7 @@ def _crew(linked: Bools, group: Ints, groups: int) -> Ints:
 
 @njit
 def _together_s(first: Floats, second: Floats, crew: Ints) -> float:
-    """Longest latency over pairs of groups with the same number."""
+    """Longest forward plus backward time over pairs of groups in the same component."""
     longest = 0.0
     for g in range(len(crew)):
         for h in range(len(crew)):
@@ -264,7 +264,7 @@ def _together_s(first: Floats, second: Floats, crew: Ints) -> float:
 
 @njit
 def _total_s(work: TimedLayers, inside: Bools) -> float:
-    """Time of both passes of layers without waiting."""
+    """Time of both passes over the stage's layers, without waiting."""
     forward = backward = 0.0
     n = len(inside)
     for v in range(n):
@@ -277,7 +277,7 @@ def _total_s(work: TimedLayers, inside: Bools) -> float:
 
 @njit
 def _keep(found: GroupSchedules) -> int:
-    """Store the useful schedules and return their number.
+    """Store the indices of the useful schedules in `kept`, and return their number.
 
     These are the fastest for each number of devices, except ones that another schedule dominates.
     """
@@ -309,7 +309,7 @@ def _needless(found: GroupSchedules, v: int, count: int) -> bool:
 
 @njit
 def _leaner(found: GroupSchedules, v: int, w: int) -> bool:
-    """True if each group of v needs at most as much as some group of w, once and per microbatch in flight."""
+    """True if each group of v needs no more memory than a group of w, fixed and per microbatch in flight."""
     for g in range(found.groups[v]):
         covered = False
         for h in range(found.groups[w]):

@@ -1,4 +1,4 @@
-"""Piper and its baselines (Piper, Section 5): its planner with fewer choices, and equal stages.
+"""Piper and its baselines (Piper, Section 5): Piper's planner with restricted choices, and equal stages.
 
     no-dp        no data parallelism: d = 1
     no-tp        no tensor parallelism: t = 1
@@ -31,7 +31,7 @@ def without_tensor_parallelism(layers: ProfiledLayers) -> ProfiledLayers:
 
 
 def without_recomputation(layers: ProfiledLayers) -> ProfiledLayers:
-    """Layers with only the configurations that store activations, and the widths that have any."""
+    """Layers with only the configurations that store activations; widths without any are dropped."""
     kept = {
         t: options.take(np.array(["recomp" not in name.lower() for name in options.names], dtype=np.bool_))
         for t, options in layers.options.items()
@@ -41,19 +41,19 @@ def without_recomputation(layers: ProfiledLayers) -> ProfiledLayers:
 
 @dataclass(frozen=True)
 class Contender:
-    """Baseline planner, for one cluster or for all numbers of devices."""
+    """Planner under comparison: Piper's planner with restricted choices, or equal stages."""
 
     restrict: Callable[[ProfiledLayers], ProfiledLayers] = lambda layers: layers
-    """Layers restricted to the configurations that the planner may choose."""
+    """Function that restricts layers to the configurations that the planner may choose."""
     most_data: int | None = None
     """Largest degree of data parallelism."""
     limited: bool = True
     """True if stages have to fit in memory."""
     equal: bool = False
-    """True for equal stages, cut from one order of the layers with any options."""
+    """True for stages with equal numbers of layers, instead of Piper's search."""
 
     def plan(self, layers: ProfiledLayers, cluster: FlatCluster, options: SearchOptions) -> PiperPlan | None:
-        """Best plan of restricted layers, None if nothing fits."""
+        """Best plan for layers that `restrict` has restricted; None if nothing fits."""
         if self.equal:
             return plan_equally(layers, cluster)
         return plan(layers, self._seen(cluster), replace(options, most_data=self.most_data))

@@ -1,4 +1,4 @@
-"""Model on one architecture as Piper's layers, with configurations from Phaze's estimates and schedules.
+"""Convert a model on one architecture to Piper's layers, with costs from Phaze's estimates and schedules.
 
 Every TMP width of the study gives each layer up to two configurations, as the study allows: stashing its
 activations, which takes p = forward + backward, or recomputing them, p = 2 forward + backward. Latencies are
@@ -39,13 +39,13 @@ from phaze.plan.piper.stages import costs_of, planned_stage
 STASH, RECOMPUTE = "stash", "recompute"
 """Names of the configurations."""
 CONFIGURATIONS: dict[Recompute, str] = {"none": STASH, "full": RECOMPUTE, "selective": "selective"}
-"""Configuration by the recompute option of a layout; no layer has a selective one."""
+"""Configuration name by recompute option of a layout; no layer has the selective one."""
 
 
 def read_layers(
     chains: Mapping[Layout, Chain], names: Sequence[str], recompute: Sequence[bool]
 ) -> ProfiledLayers:
-    """Read a model on an architecture from its chains by layout, all with one microbatch.
+    """Build Piper's layers from a model's chains by layout, which share one microbatch size.
 
     `names` are those of the layers; `recompute` selects the configurations: stash for False, recompute for
     True.
@@ -92,7 +92,7 @@ def _by_layer(kinds: Sequence[Floats]) -> Floats:
 
 
 def why_outside(cluster: FlatCluster, layouts: Sequence[Layout]) -> str:
-    """Data width outside Piper's space because it does not divide N; empty if all divide it.
+    """Reason text if a data width is outside Piper's space as it does not divide N; empty if all divide N.
 
     Such a plan can be priced, with fewer microbatches on some replicas, but it is outside Piper's space.
     """

@@ -1,4 +1,4 @@
-"""Baseline `equi`: stages of equal numbers of repeated layers, all with the same d and t.
+"""Baseline `equi`: stages with equal numbers of repeated layers, all with the same d and t.
 
 The repeated layers are those with the most frequent name, or all layers if all names differ, as in GNMT and
 ResNet-50. Layers before (embedding, masks) and after them (pooling) are stages of their own, or join the
@@ -25,12 +25,12 @@ from phaze.layout import Layout
 from phaze.plan.piper.layers import Configurations, FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
 
 Cut = tuple[int, ...]
-"""Positions at which stages begin in the order of the layers."""
+"""Positions in the order of the layers at which stages begin."""
 
 
 @dataclass(frozen=True, eq=False)
 class _EqualStages:
-    """L stages at one width, for any degree of data parallelism."""
+    """Costs of L equal stages at one tensor-parallel width, for any degree of data parallelism."""
 
     layout: Layout
     """Layout of one replica."""
@@ -40,9 +40,9 @@ class _EqualStages:
     time_s: Floats
     """(L,) time per sample, with d = 1."""
     weight_s: Floats
-    """(L,) 4 w / B."""
+    """(L,) gradient exchange time 4 w / B."""
     memory_bytes: Floats
-    """(L,) memory."""
+    """(L,) memory of each device."""
 
     def times(self, cluster: FlatCluster, widths: Ints) -> Floats:
         """Time per sample of every stage for several data widths, (widths, L)."""
@@ -50,7 +50,7 @@ class _EqualStages:
         return self.time_s / widths[:, None] + shares[:, None] * self.weight_s
 
     def plan(self, cluster: FlatCluster, layout: Layout) -> PiperPlan:
-        """Plan of these stages in a layout."""
+        """Build the plan for these stages under a layout."""
         times = self.times(cluster, np.array([layout.dp]))[0]
         return PiperPlan(
             tuple(
@@ -67,7 +67,7 @@ class _EqualStages:
         )
 
     def best_layout(self, cluster: FlatCluster) -> tuple[float, Layout] | None:
-        """Time of the slowest stage at the best data width, None if the stages do not fit."""
+        """Slowest stage's time at the best data width, with the layout; None if the stages do not fit."""
         count = len(self.members)
         most = min(cluster.devices // (count * self.layout.tp), cluster.microbatches // count)
         if most == 0 or np.any(self.memory_bytes > cluster.memory_bytes):
@@ -82,7 +82,7 @@ class _EqualStages:
 
 
 def plan_equally(layers: ProfiledLayers, cluster: FlatCluster) -> PiperPlan | None:
-    """Plan of equal stages with the least time per sample, None if none fits."""
+    """Plan with equal stages and the least time per sample; None if none fits."""
     best: tuple[float, Layout, _EqualStages] | None = None
     order = depth_first_order(layers)
     cuts = list(equal_cuts([layers.names[v] for v in order]))
@@ -98,7 +98,7 @@ def plan_equally(layers: ProfiledLayers, cluster: FlatCluster) -> PiperPlan | No
 
 
 def depth_first_order(layers: ProfiledLayers) -> Ints:
-    """Layer positions in topological order, (n,)."""
+    """Layer positions in the topological order of a depth-first search, (n,)."""
     import networkx as nx  # slow import that planners of chains do not need
 
     graph: nx.DiGraph[int] = nx.DiGraph()
@@ -108,7 +108,7 @@ def depth_first_order(layers: ProfiledLayers) -> Ints:
 
 
 def equal_cuts(names: Sequence[str]) -> Iterator[Cut]:
-    """Yield the cuts of layers with these names, in their order, for every number of groups."""
+    """Yield the equal cuts of a sequence of named layers, for every number of groups."""
     name, times = Counter(names).most_common(1)[0]
     repeated = [i for i, one in enumerate(names) if times == 1 or one == name]
     for groups in range(1, len(repeated) + 1):
@@ -116,7 +116,7 @@ def equal_cuts(names: Sequence[str]) -> Iterator[Cut]:
 
 
 def group_cuts(layers: int, repeated: Sequence[int], groups: int) -> Iterator[Cut]:
-    """Yield cuts of repeated layers, as positions, into groups, with the other layers joined or separate."""
+    """Yield cuts of the repeated layers into groups, with the other layers joined to them or separate."""
     size, longer = divmod(len(repeated), groups)
     inner = tuple(repeated[j * size + max(0, j - (groups - longer))] for j in range(groups))
     before, after = (0,) * (repeated[0] > 0), (repeated[-1] + 1,) * (repeated[-1] + 1 < layers)
@@ -126,7 +126,7 @@ def group_cuts(layers: int, repeated: Sequence[int], groups: int) -> Iterator[Cu
 
 
 def uniform_choices(options: Configurations, layers: int) -> Iterator[Ints]:
-    """Yield, for each name, configurations (n,) of that name; layers without one get their fastest."""
+    """Yield, for each configuration name, a choice (n,) of that name; layers without it get their fastest."""
     first = options.first(layers)
     if np.any(first[1:] == first[:-1]):
         return
@@ -141,7 +141,7 @@ def uniform_choices(options: Configurations, layers: int) -> Iterator[Ints]:
 def _stages(
     layers: ProfiledLayers, cluster: FlatCluster, layout: Layout, chosen: Ints, members: list[Ints]
 ) -> _EqualStages:
-    """Costs of stages (Section 4)."""
+    """Compute the costs of given stages (Piper, Section 4)."""
     options, count = layers.options[layout.tp], len(members)
     stage = np.empty(len(layers), dtype=np.int64)
     for j, inside in enumerate(members):

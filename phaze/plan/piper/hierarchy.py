@@ -1,4 +1,4 @@
-"""Best plan on a network with levels (Piper, Appendix E): the least time that some plan keeps.
+"""Best plan on a hierarchical network (Piper, Appendix E), found by bisection on the time per sample.
 
 A plan cuts the layers into superstages of the highest level. A superstage with data-parallel degree d runs on
 d devices of that level, each of which takes every d-th microbatch and cuts the same layers again for the
@@ -29,13 +29,13 @@ from phaze.plan.piper.layers import Hierarchy, PiperPlan, PlannedStage, Profiled
 from phaze.plan.piper.stages import planned_stage
 
 MAX_DOWNSETS = 2_000
-"""Default limit of downsets; all pairs of nested ones are compared."""
+"""Default limit on the number of downsets; all nested pairs of them are compared."""
 TOLERANCE = 1e-12
-"""Fraction of the time per sample by which the optimum may be below the plan's."""
+"""Relative gap to the optimum at which the search stops."""
 CLOSE = 1e-4
-"""Relative gap from which on the search asks for anything better than the plan just found."""
+"""Relative gap below which the search tests a time just below the best plan's instead of bisecting."""
 Link = tuple[int, int, int]
-"""A set, the index of its way to run, and s.
+"""A set of layers, the index of the way it runs (see `Ways`), and s.
 
 s is the sum of its degrees and all later ones, as its enclosing device sees them.
 """
@@ -77,13 +77,13 @@ def plan_hierarchy(
 
 
 def _between(low: float, high: float) -> float:
-    """Time between two: the geometric mean while they are far apart."""
+    """Next time to test between two bounds: their geometric mean while they are far apart."""
     middle = sqrt(low * high) if high > 2 * low > 0 else low + (high - low) / 2
     return float(np.clip(middle, low, high))
 
 
 def _plan_at(within: WithinTime) -> PiperPlan | None:
-    """Plan with all devices within the time; None if infeasible."""
+    """Plan in which every device stays within the time; None if infeasible."""
     hierarchy, fewest = within.costs.hierarchy, within.fewest()
     sums = fewest[-1].copy()
     if hierarchy.inner.exactly:
@@ -112,7 +112,7 @@ def _highest(within: WithinTime, fewest: Greatest, degree: int) -> Iterator[Link
 
 
 def _inside(within: WithinTime, level: int, around: int, pair: int, x: int, s: int) -> Iterator[Link]:
-    """Yield the superstages of a level in one device of the next that runs a set with x and s."""
+    """Yield the superstages inside one device of the next level that runs a set with degrees x and sum s."""
     sets, devices = within.costs.sets, within.costs.hierarchy.levels[level - 1].devices
     ways, bottom = within.ways(level, around), int(sets.inner[pair])
     inside = sets.number[sets.outer[pair]] >= 0
@@ -134,12 +134,12 @@ def _inside(within: WithinTime, level: int, around: int, pair: int, x: int, s: i
 
 
 def _joins(ways: Ways, pair: int, o: int, s: int) -> bool:
-    """True if a set of layers can run in this way with degree sum s."""
+    """True if a set of layers can run in the o-th way with degree sum s."""
     return pair >= 0 and bool(ways.degree[o] <= s <= ways.limit[pair, o])
 
 
 def _stage(within: WithinTime, level: int, around: int, link: Link) -> PlannedStage:
-    """Stage with its best configurations, or superstage with all its parts."""
+    """Build a stage with its best configurations, or a superstage with all its parts."""
     pair, o, s = link
     ways, costs = within.ways(level, around), within.costs
     data, inner, member = int(ways.data[o]), int(ways.inner[o]), costs.sets.member[pair]

@@ -1,4 +1,4 @@
-"""Decide if some plan keeps a time on every device of every level (Piper, Appendix E, inverted).
+"""Decide whether a plan stays within a time on every device of every level (Piper, Appendix E, inverted).
 
 A stage of level 1 with degrees d and t, of which the levels above run q replicas, takes for a sample of the
 whole
@@ -49,19 +49,19 @@ from phaze.plan.piper.layers import FlatCluster, Hierarchy, ProfiledLayers
 from phaze.plan.piper.stages import ConfigurationCosts, costs_of, price_stage
 
 PAIRS = 400_000
-"""Limit of contiguous sets."""
+"""Limit on the number of contiguous sets of layers."""
 NONE = np.int32(1 << 30)
 Greatest = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
 class Sets:
-    """All P non-empty contiguous sets, as pairs of downsets: `outer` without `inner`."""
+    """All P non-empty contiguous sets of layers, as differences of downsets: `outer` without `inner`."""
 
     outer: Ints
-    """(P,) downset, ascending."""
+    """(P,) index of the outer downset, ascending."""
     inner: Ints
-    """(P,) downset inside it, ascending for one outer."""
+    """(P,) index of the inner downset, ascending for each outer one."""
     number: Ints
     """(downsets, downsets) index of the set of an outer and an inner downset, or -1."""
     member: Bools
@@ -74,24 +74,24 @@ class Staircase(NamedTuple):
     start: Ints
     """(P + 1,) index of the first step of each set."""
     time_s: Floats
-    """(steps,) ascending within a set."""
+    """(steps,) time of each step, ascending within a set."""
     until: Ints
     """(steps,) most microbatches in flight at that time, ascending within a set."""
 
 
 class Ways(NamedTuple):
-    """O ways to run a set of layers as one superstage or stage of a level."""
+    """The O choices of degrees with which a set of layers can run as one stage or superstage of a level."""
 
     data: Ints
-    """(O,) d."""
+    """(O,) data-parallel degree d."""
     inner: Ints
-    """(O,) t at level 1, x°/d above."""
+    """(O,) t at level 1; above it x°/d, the sum of the degrees inside each device."""
     cost: Ints
-    """(O,) devices of the level."""
+    """(O,) number of devices of the level."""
     degree: Ints
-    """(O,) x°."""
+    """(O,) x°, the sum of the data-parallel degrees."""
     limit: Greatest
-    """(P, O) greatest s that keeps the time; less than x° if none does."""
+    """(P, O) greatest s with which the set stays within the time; less than x° if there is none."""
 
 
 def sets_of(downsets: Downsets) -> Sets:
@@ -116,7 +116,7 @@ def sets_of(downsets: Downsets) -> Sets:
 
 @njit
 def staircase_of(costs: ConfigurationCosts, member: Bools, t: int, exchanged: float, most: int) -> Staircase:
-    """Least times of stages with d = q = 1, for a given number of gradient exchanges.
+    """Least time of every set as a stage with d = q = 1, for a given number of gradient exchanges.
 
     The least time rises with the microbatches in flight. The best choice for m microbatches stays the best
     until it no longer fits, hence one knapsack per step of the staircase. member: (P, n); t: index of the
@@ -149,7 +149,7 @@ def staircase_of(costs: ConfigurationCosts, member: Bools, t: int, exchanged: fl
 
 @njit
 def _lasts(stash: float, fixed: float, limit: float, most: int) -> int:
-    """Most microbatches in flight that fit, at most `most`."""
+    """Most microbatches in flight that fit in memory, at most `most`."""
     if stash * most + fixed <= limit:
         return most
     m = int((limit - fixed) / stash)
@@ -162,7 +162,7 @@ def _lasts(stash: float, fixed: float, limit: float, most: int) -> int:
 
 @njit
 def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
-    """Most microbatches in flight of each set whose least cost is allowed, (P,); 0 if there is none."""
+    """Most microbatches in flight with which each set stays within its allowed time, (P,); 0 if none."""
     most = np.zeros(len(allowed), dtype=np.int64)
     for p in range(len(allowed)):
         low, high = stairs.start[p], stairs.start[p + 1]
@@ -179,7 +179,7 @@ def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
 
 @njit
 def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
-    """r[D][k][x], -1 where nothing keeps the time, shape (len(around), devices + 1, degrees + 1).
+    """Compute r[D][k][x], -1 where no cut is within the time, (len(around), devices + 1, degrees + 1).
 
     `around` lists D' and then the downsets D that contain it, smaller ones first.
     """
@@ -208,7 +208,7 @@ def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -
 
 @njit
 def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
-    """G, the greatest s with which a set fits on one device of the next level, (P, degrees + 1)."""
+    """Compute G, the greatest s with which a set fits on one device of the next level, (P, degrees + 1)."""
     greatest = np.full((len(ways.limit), degrees + 1), np.int32(-1))
     for bottom in range(len(number) - 1):
         around = np.concatenate((np.array([bottom]), np.flatnonzero(number[:, bottom] >= 0)))
@@ -223,7 +223,7 @@ def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Great
 
 @njit
 def fewest_devices(number: Ints, ways: Ways, devices: int, degrees: int, remaining: Ints) -> Greatest:
-    """f[D][s], the fewest devices of the highest level, NONE where more are needed, (downsets, N + 1).
+    """Compute f[D][s], the fewest devices of the highest level, NONE if too many, (downsets, N + 1).
 
     A state is dropped if it exceeds the devices with `remaining` added, the lower bound of devices for the
     layers outside D: no plan extends it.
@@ -258,7 +258,7 @@ def fewest_devices(number: Ints, ways: Ways, devices: int, degrees: int, remaini
 
 
 class LevelCosts:
-    """Costs of stages and superstages on all contiguous sets, independent of the time asked for."""
+    """Costs of all contiguous sets as stages and superstages, independent of the time limit."""
 
     def __init__(self, layers: ProfiledLayers, hierarchy: Hierarchy, downsets: Downsets) -> None:
         """Compute the sums that do not depend on degrees."""
@@ -267,18 +267,18 @@ class LevelCosts:
         member = self.sets.member
         crossing = member[:, layers.sources] != member[:, layers.targets]
         self.border_bytes: Floats = crossing @ layers.edge_bytes
-        """(P,) c over the edges that cross the border."""
+        """(P,) total bytes c of the edges that cross the border of the set."""
         self.weight_bytes: Floats = member @ _whole_weight_bytes(layers)
-        """(P,) W."""
+        """(P,) W, the weights of the set on all its devices together."""
         work_s = layers.least(lambda width, options: width * options.time_s, hierarchy.inner.devices)
         self.work_s: Floats = downsets.membership.astype(float) @ np.where(np.isinf(work_s), 0.0, work_s)
-        """(downsets,) lower bound on the device seconds of the layers."""
+        """(downsets,) lower bound on the device-seconds of the layers."""
         self.constant_s = [_constant_weight_s(self.costs, member, t) for t in range(len(self.costs.widths))]
         """Sum w / B_1 of every set (P,) for each width, None where it depends on the configurations."""
         self._stairs: dict[tuple[int, float], Staircase] = {}
 
     def most_in_flight(self, t: int, layout: Layout, around: int, time_s: float) -> Ints:
-        """Most microbatches in flight with which a stage at the t-th width keeps the time, (P,)."""
+        """Most microbatches in flight with which a stage at the t-th width stays within the time, (P,)."""
         exchanged = self.hierarchy.cluster(1, around).exchanged(layout)
         constant_s = self.constant_s[t]
         key = (t, exchanged if constant_s is None else 0.0)
@@ -291,14 +291,14 @@ class LevelCosts:
         return longest_in_flight(self._stairs[key], allowed)
 
     def superstage_s(self, level: int, layout: Layout, around: int) -> Floats:
-        """Communication time of a device of a level, per sample of the whole, (P,)."""
+        """Communication time of each set as a superstage of a level, per sample of the whole, (P,)."""
         cluster = self.hierarchy.cluster(level, around)
         gradients = BOTH_DIRECTIONS * cluster.exchanged(layout) * self.weight_bytes
         return (gradients + 2 * self.border_bytes) / cluster.bandwidth_bytes_per_s / (layout.dp * around)
 
 
 def _whole_weight_bytes(layers: ProfiledLayers) -> Floats:
-    """Weights of each layer on all its devices together, (n,)."""
+    """Weight bytes of each layer, summed over all its devices, (n,)."""
     weights = np.zeros(len(layers))
     for width in sorted(layers.options, reverse=True):
         options = layers.options[width]
@@ -318,14 +318,14 @@ def _constant_weight_s(costs: ConfigurationCosts, member: Bools, t: int) -> Floa
 
 @dataclass(frozen=True, eq=False)
 class WithinTime:
-    """Plans that take `time_s` or less on every device of every level."""
+    """Search for plans that take `time_s` or less on every device of every level."""
 
     costs: LevelCosts
     time_s: float
     _ways: dict[tuple[int, int], Ways] = field(default_factory=dict)
 
     def ways(self, level: int, around: int) -> Ways:
-        """Ways to run sets as superstages of a level, with replicas whose d multiply to `around`."""
+        """Ways to run sets at a level, if the data widths of all enclosing levels multiply to `around`."""
         key = (level, around)
         if key not in self._ways:
             rows = list(self._stages(around) if level == 1 else self._superstages(level, around))
@@ -338,7 +338,7 @@ class WithinTime:
         return self._ways[key]
 
     def _degrees(self, level: int, cluster: FlatCluster) -> int:
-        """Largest sum of degrees in a device of the level above."""
+        """Largest sum of data-parallel degrees inside one device of the level above."""
         return min(self.costs.hierarchy.devices(level), cluster.microbatches)
 
     def fewest(self) -> Greatest:
@@ -354,7 +354,7 @@ class WithinTime:
         )
 
     def _stages(self, around: int) -> Iterator[tuple[int, int, int, int, Ints]]:
-        """Yield d, t, the devices, the degree and the greatest s of each set, for stages of level 1."""
+        """Yield the ways to run a stage of level 1: d, t, devices, degree, and the greatest s of each set."""
         cluster = self.costs.hierarchy.cluster(1, around)
         for t, width in enumerate(self.costs.costs.widths.tolist()):
             degrees = cluster.data_widths()

@@ -43,9 +43,9 @@ from phaze.spec.values import Size, Whole
 from phaze.workload.graphs import edge_arrays
 
 EXCHANGE_BYTES = 64
-"""Bytes per configuration and edge: forward and backward, as read, in seconds, least of each layer."""
+"""Memory needed per configuration and edge, in bytes: all arrays, for both directions."""
 SHOWN = 10
-"""Number of mistakes of one kind that are listed."""
+"""Largest number of mistakes of one kind that are listed."""
 
 
 class StoredConfiguration(CamelCase):
@@ -69,7 +69,7 @@ class StoredLayer(CamelCase):
 
 
 class PiperInstance(ClusterInstance):
-    """Layers, cluster and batch."""
+    """Piper instance: layers with their configurations, edges, cluster and batch."""
 
     nodes: list[StoredLayer] = Field(min_length=1)
     edges: list[LayerEdge]
@@ -115,7 +115,7 @@ def read_instance(path: str | Path) -> PiperInstance:
 
 
 def _options(nodes: list[StoredLayer], edges: list[LayerEdge], width: str) -> Configurations:
-    """Configurations of all layers at a width."""
+    """Configurations of all layers at one tensor-parallel width."""
     owned = [(place, c) for place, node in enumerate(nodes) for c in node.configurations.get(width, [])]
     rows: dict[int, list[int]] = {node.id: [] for node in nodes}
     for row, (place, _) in enumerate(owned):
@@ -140,7 +140,7 @@ def _options(nodes: list[StoredLayer], edges: list[LayerEdge], width: str) -> Co
 
 
 def _bad_layers(nodes: list[StoredLayer]) -> Iterator[str]:
-    """Mistakes within single layers."""
+    """Yield error messages for mistakes within single layers."""
     yield from (f"nodes: {message}" for message in repeated_ids(node.id for node in nodes))
     for node in nodes:
         where = f"nodes: id {node.id}: TMPCs:"
@@ -158,7 +158,7 @@ def _bad_layers(nodes: list[StoredLayer]) -> Iterator[str]:
 
 
 def _bad_graph(instance: PiperInstance) -> Iterator[str]:
-    """Mistakes of the edges; cycles are checked only if the edges are valid."""
+    """Yield error messages for the edges; cycles are checked only if the edges are valid."""
     found = [f"edges: {message}" for message in bad_edges({n.id for n in instance.nodes}, instance.edges)]
     yield from found or _cycle(instance.edges)
 
@@ -175,7 +175,7 @@ def _cycle(edges: list[LayerEdge]) -> Iterator[str]:
 
 
 def _bad_syncs(instance: PiperInstance) -> Iterator[str]:
-    """Yield mistakes of configurations whose synchronised tensors differ from their layer's edges."""
+    """Yield error messages for configurations whose synchronised tensors do not match their layer's edges."""
     sources: dict[int, set[str]] = {node.id: set() for node in instance.nodes}
     targets: dict[int, set[str]] = {node.id: set() for node in instance.nodes}
     for edge in instance.edges:
@@ -200,7 +200,7 @@ def _bad_keys(where: str, given: dict[str, float], wanted: set[str], what: str) 
 
 
 def write_instance(path: str | Path, layers: ProfiledLayers, cluster: FlatCluster) -> None:
-    """Write layers and cluster as an instance with a checksum, with all digits of numbers."""
+    """Write layers and cluster as an instance file with a checksum; numbers keep all their digits."""
     content = {
         "maxDevices": cluster.devices,
         "maxMemoryPerDevice": cluster.memory_bytes,
@@ -219,7 +219,7 @@ def write_instance(path: str | Path, layers: ProfiledLayers, cluster: FlatCluste
 
 
 def _stored_configurations(layers: ProfiledLayers, layer: int) -> dict[str, list[dict[str, object]]]:
-    """Configurations of a layer by width."""
+    """Configurations of a layer by width, in the format of an instance file."""
     into = [(e, str(layers.ids[u])) for e, (u, v) in enumerate(layers.pairs) if v == layer]
     out = [(e, str(layers.ids[v])) for e, (u, v) in enumerate(layers.pairs) if u == layer]
     return {

@@ -1,4 +1,4 @@
-"""Knapsack of a stage: a configuration for each layer, by the paper's rule or exactly.
+"""Choose a configuration for each layer of a stage, by the paper's rule or exactly (knapsack problem).
 
 The rule saves the most memory for the least time (Piper, Section 4). Every layer starts with its fastest
 configuration. While the stage needs too much memory, the configuration with the highest ratio of memory saved
@@ -38,14 +38,14 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 
 SLACK = 1e-9
-"""Fraction of a bound within which it excludes nothing."""
+"""Relative tolerance of bounds: pairs within it are not excluded."""
 
 
 @njit
 def choose_by_ratio(
     first: Ints, member: Bools, time_s: Floats, memory_bytes: Floats, limit_bytes: float, chosen: Ints
 ) -> bool:
-    """Choose a configuration for every layer of a stage by the rule; return true if they fit in memory.
+    """Choose configurations for a stage's layers by the paper's rule; return true if they fit in memory.
 
     first: (n + 1,) index of a layer's first configuration; member: (n,); time_s, memory_bytes: contributions
     of each to the stage; chosen: (n,) is written for the layers of the stage.
@@ -87,7 +87,7 @@ def fastest(begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
 
 @njit
 def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
-    """Configuration with the highest ratio to the current one; ties go to the nearest. -1: none."""
+    """Configuration that saves most memory per added time; `nearer` breaks ties; -1 if there is none."""
     best, highest = -1, -1.0
     for x in range(begin, end):
         if memory_bytes[x] >= memory_bytes[current]:
@@ -100,9 +100,8 @@ def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: 
 
 @njit
 def nearer(x: int, best: int, this: float, time_s: Floats, memory_bytes: Floats) -> bool:
-    """True if x is preferred over y at equal ratio: at no cost the one that saves most, otherwise the smaller
-    step. ¶ Two with the same time have the same ratio only because the saved memory is rounded: take the
-    smaller.
+    """True if x is preferred over `best` at equal ratio: the larger saving at no cost, otherwise the smaller
+    step.
 
     Two with the same time have the same ratio only because the saved memory is rounded: take the smaller.
     """
@@ -167,13 +166,13 @@ def choose_exactly(
 
 @njit
 def _rounding(layers: int, largest: float) -> float:
-    """Rounding error of sums over layers up to a value."""
+    """Bound on the rounding error of sums over layers with values up to `largest`."""
     return 1e-15 * (layers + 1) * largest
 
 
 @njit
 def _no_slower(first: Ints, layers: Ints, time_s: Floats, more_s: float) -> Floats:
-    """Times, capped at their layer's fastest plus `more_s`."""
+    """Times of configurations, capped at the fastest of their layer plus `more_s`."""
     lowered_s = time_s.copy()
     for v in layers:
         least_s = time_s[first[v] : first[v + 1]].min()
@@ -186,7 +185,7 @@ def _no_slower(first: Ints, layers: Ints, time_s: Floats, more_s: float) -> Floa
 def _extend(
     begin: int, end: int, memory: Floats, time: Floats, time_s: Floats, memory_bytes: Floats
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Undominated pairs with one more layer, by ascending memory, with their origins."""
+    """Undominated (memory, time) pairs with one more layer, by ascending memory, with their origins."""
     count = end - begin
     memories, times = np.empty(len(memory) * count), np.empty(len(memory) * count)
     for i in range(len(memory)):
@@ -219,7 +218,7 @@ def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, known: float)
 
 @njit
 def least_of_rest(first: Ints, layers: Ints, value: Floats, memory_bytes: Floats, price: float) -> Floats:
-    """Sums (layers + 1,), over all layers from each one on, of its minimum of value + price · memory."""
+    """Suffix sums (layers + 1,) of each layer's minimum of value + price · memory."""
     rest = np.zeros(len(layers) + 1)
     for i in range(len(layers) - 1, -1, -1):
         least = np.inf
@@ -256,7 +255,7 @@ def memory_price(
 
 @njit
 def cheapest(first: Ints, layers: Ints, value: Floats, priced: Floats, price: float) -> tuple[float, float]:
-    """Sums of value and of `priced` over each layer's cheapest configuration; ties go to the smallest."""
+    """Sums of `value` and `priced` over the cheapest configurations; ties go to the smaller `priced`."""
     total, amount = 0.0, 0.0
     for v in layers:
         best = first[v]

@@ -1,4 +1,4 @@
-"""Classes of Piper: layers with configurations, clusters, plans (Piper, Section 3.6, Appendix E).
+"""Data classes of the Piper planner: layers, clusters and plans (Piper, Section 3.6, Appendix E).
 
 A tensor model parallelism configuration (TMPC) describes a layer on t devices: its time, its weights, its
 memory as an affine function of the microbatches in flight, and the exchange of the t devices if the layer's
@@ -20,12 +20,12 @@ from phaze.layout import Layout
 from phaze.workload.graphs import Graph
 
 Synchronisation = Literal["batch", "round"]
-"""Gradients of a stage are synchronised once per N microbatches, or once per d (Section 3.4)."""
+"""When a stage synchronises its gradients: once per N microbatches, or once per d (Section 3.4)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Configurations:
-    """Configurations of all layers at one width t, by layer and then in the given order; C of them."""
+    """The C configurations of all layers at one width t, sorted by layer, then in the given order."""
 
     names: tuple[str, ...]
     layer: Ints
@@ -33,11 +33,11 @@ class Configurations:
     time_s: Floats
     """(C,) X.p: time per sample including communication between the t devices."""
     weight_bytes: Floats
-    """(C,) X.w: parameters on each device."""
+    """(C,) X.w: weight bytes on each device."""
     stash_bytes: Floats
     """(C,) X.a: memory per microbatch in flight."""
     fixed_bytes: Floats
-    """(C,) X.b: memory in addition."""
+    """(C,) X.b: memory independent of the microbatches in flight."""
     forward_sync_bytes: Floats
     """(C, E) X.c_fw of the layer's incoming edges; zero for other edges."""
     backward_sync_bytes: Floats
@@ -55,7 +55,7 @@ class Configurations:
 
 @dataclass(frozen=True, eq=False)
 class ProfiledLayers(Graph):
-    """Directed acyclic graph of n layers with E edges c(u, v); layers are positions in it, in any order."""
+    """Directed acyclic graph of n layers with E edges c(u, v); layers are identified by position."""
 
     ids: tuple[int, ...]
     """(n,) ids in the user's input."""
@@ -81,11 +81,11 @@ class FlatCluster:
     """Devices on a flat network, and the batch."""
 
     devices: int
-    """K."""
+    """Number of devices, K."""
     memory_bytes: float
-    """M, per device."""
+    """Memory of each device, M."""
     bandwidth_bytes_per_s: float
-    """B, total of input and output of a device."""
+    """Bandwidth B of each device, for input and output together."""
     microbatches: int
     """N: upper limit of the sum of the data-parallel degrees of all stages."""
     exactly: bool = False
@@ -109,13 +109,13 @@ class FlatCluster:
         return widths[divides] if self.synchronisation == "batch" else widths
 
     def exchanged(self, layout: Layout) -> float:
-        """Gradient exchanges per microbatch on all replicas, (d-1)/n, in units of 4 w/B."""
+        """Gradient exchange time per microbatch, multiplied by d: (d-1)/n, in units of 4 w/B."""
         together = self.microbatches if self.synchronisation == "batch" else layout.dp
         return (layout.dp - 1) / together
 
 
 class NetworkLevel(NamedTuple):
-    """Number of devices of a level in one device of the next, and the bandwidth of each."""
+    """Network level: its number of devices inside one device of the next level, and their bandwidth."""
 
     devices: int
     bandwidth_bytes_per_s: float
@@ -123,7 +123,7 @@ class NetworkLevel(NamedTuple):
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Network with levels, and the batch (Piper, Appendix E).
+    """Hierarchical network, and the batch (Piper, Appendix E).
 
     K_L devices of the highest level share the batch. Each consists of K_{L-1} devices of the level below, and
     so on down to level 1, whose devices compute. Devices of level l within one device of level l + 1 exchange
@@ -133,13 +133,13 @@ class Hierarchy:
     """
 
     inner: FlatCluster
-    """K_1 and B_1; M, per device of level 1; N of the whole, where replicas of several levels multiply."""
+    """Level 1 with K_1 and B_1, the memory M of each of its devices, and the batch N of the whole network."""
     above: tuple[NetworkLevel, ...] = ()
-    """K_2 and B_2 to K_L and B_L."""
+    """Levels above the first: K_2 and B_2 to K_L and B_L."""
 
     @property
     def levels(self) -> tuple[NetworkLevel, ...]:
-        """K_1 and B_1 to K_L and B_L."""
+        """All levels from the innermost, device counts and bandwidths: K_1 and B_1 to K_L and B_L."""
         return (NetworkLevel(self.inner.devices, self.inner.bandwidth_bytes_per_s), *self.above)
 
     def devices(self, levels: int) -> int:
@@ -147,7 +147,7 @@ class Hierarchy:
         return prod(level.devices for level in self.levels[:levels])
 
     def cluster(self, level: int, around: int) -> FlatCluster:
-        """Devices of a level in one device of the next, with their share of the batch.
+        """Cluster of one level's devices inside one device of the next level, with its share of the batch.
 
         around: product of the data widths at the levels above.
         """
@@ -158,14 +158,14 @@ class Hierarchy:
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """Stage of a plan; above level 1 each of its d devices runs all of `parts`."""
+    """Stage of a plan; above level 1 a superstage, whose `parts` all run on each of its d devices."""
 
     layers: tuple[int, ...]
     """Layer positions, ascending."""
     layout: Layout
     """Data- and tensor-parallel degrees d and t."""
     time_s: float
-    """Time per sample of the whole, TPS(S, t, d, s); above level 1 the communication of one device."""
+    """Time per sample of the whole, TPS(S, t, d, s); above level 1 the communication time of one device."""
     configurations: tuple[int, ...] = ()
     """Index of each layer's configuration in `ProfiledLayers.options[layout.tp]`."""
     in_flight: int = 0
@@ -174,11 +174,11 @@ class PlannedStage:
     """Memory of each device."""
     level: int = 1
     parts: tuple[PlannedStage, ...] = ()
-    """Parts in the order of the data flow."""
+    """Parts of a superstage, in the order of the data flow."""
 
     @property
     def degree(self) -> int:
-        """Sum of the data-parallel degrees of the stages inside, times d."""
+        """Product of d and the sum of the parts' data-parallel degrees; d for a stage without parts."""
         return self.layout.dp * (sum(part.degree for part in self.parts) or 1)
 
     def walk(self, around: int = 1) -> Iterator[tuple[int, PlannedStage]]:
@@ -190,7 +190,7 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class PiperPlan:
-    """Stages in the order of the data flow; with several levels, the superstages of the highest level."""
+    """Plan: stages in the order of the data flow; with several levels, superstages of the highest level."""
 
     stages: tuple[PlannedStage, ...]
 
@@ -201,12 +201,12 @@ class PiperPlan:
 
     @property
     def devices(self) -> int:
-        """Devices used, in units of the highest level."""
+        """Number of devices used, in units of the highest level."""
         return sum(stage.layout.devices for stage in self.stages)
 
     @property
     def degree(self) -> int:
-        """s, the sum of the data-parallel degrees."""
+        """Sum s of the data-parallel degrees of all stages."""
         return sum(stage.degree for stage in self.stages)
 
     @property
@@ -218,7 +218,7 @@ class PiperPlan:
 
 
 def in_flight(degree: int, layout: Layout) -> int:
-    """Microbatches in flight on each device, ceil(s/d), with s the degrees of a stage and all later ones.
+    """Microbatches in flight on each device, ceil(s/d), where s sums the degrees of this and later stages.
 
     In steady state, a stage and the later ones work on s microbatches. All of them wait for their backward
     pass in the stage, in equal shares on its d devices.

@@ -27,9 +27,9 @@ from phaze.plan.piper.stages import best_stage, costs_of
 from phaze.plan.piper.sums import downset_bytes, list_steps, most_in_flight, sum_up
 
 BELOW = 1 - 1e-11
-"""A plan is better if its time is less than this fraction of another's."""
+"""A plan counts as better if its time is below this fraction of the other plan's."""
 CLOSE = 1.001
-"""Ratio of bounds from which on the search tries just below the upper one instead of halving."""
+"""Ratio of the bounds below which the search tries just below the upper bound instead of bisecting."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SearchOptions:
     most_data: int | None = None
     """Largest degree of data parallelism."""
     max_downsets: int = 100_000
-    """Limit of downsets; more are an error."""
+    """Limit on the number of downsets; more are an error."""
 
 
 def plan(
@@ -82,7 +82,7 @@ def plan_over_devices(
 
 @dataclass
 class ThresholdSearch:
-    """Search for one input, for any number of devices up to the cluster's."""
+    """Threshold search for the best plan of one input, on any number of devices up to the cluster's."""
 
     layers: ProfiledLayers
     cluster: FlatCluster
@@ -96,14 +96,14 @@ class ThresholdSearch:
 
     @cached_property
     def possible(self) -> bool:
-        """True if every layer has a configuration, and there is a device per required degree."""
+        """True if every layer has a configuration and the devices suffice for the required degrees."""
         if self.cluster.exactly and self.cluster.microbatches > self.cluster.devices:
             return False
         return bool(np.isfinite(self.layers.least(lambda _, options: options.time_s)).all())
 
     @cached_property
     def downsets(self) -> Downsets:
-        """Sets of layers that can remain as the rest of a pipeline."""
+        """Downsets of the layer graph: the sets of layers that can form the rest of a pipeline."""
         if self.options.linear:
             return enumerate_prefixes(len(self.layers), self.layers.pairs)
         each = downset_bytes(len(self.layers), len(self.layers.pairs), len(self.layers.options))
@@ -111,7 +111,7 @@ class ThresholdSearch:
 
     @cached_property
     def problem(self) -> SearchTables:
-        """Input tables of compiled code, with downsets sorted by work, then by size."""
+        """Input tables of the compiled search, with downsets sorted by work, then by size."""
         costs = costs_of(self.layers, self.cluster)
         sums = sum_up(costs, self.downsets)
         order = np.lexsort((self.downsets.sizes, sums.work_s))
@@ -138,7 +138,7 @@ class ThresholdSearch:
 
     @cached_property
     def table(self) -> Table:
-        """Buffer for f(D, s)."""
+        """Buffer for f(D, s), the fewest devices by downset and sum of degrees."""
         count, degrees = len(self.downsets), self.most_degree + 1
         refuse_beyond_memory(
             4.0 * count * degrees,
@@ -155,7 +155,7 @@ class ThresholdSearch:
         return 1e-9 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
 
     def first_plan(self) -> PiperPlan | None:
-        """Best plan along one linear order, as a quick upper bound; None if it is no better than the known
+        """Quick bound: best plan along one linear order; None if the full search is as quick as this
         one.
         """
         if self.options.linear or not self.possible or len(self.downsets) < 4 * len(self.layers):
@@ -164,7 +164,7 @@ class ThresholdSearch:
         return straight.best(self.cluster.devices, None)
 
     def best(self, devices: int, known: PiperPlan | None, faster_s: float = 0.0) -> PiperPlan | None:
-        """Best plan on at most `devices`; `known` is one, and every plan takes longer than `faster_s`."""
+        """Best plan on at most `devices`; `known` is a plan or None, `faster_s` a lower bound on the time."""
         if not self.possible:
             return None
         lower = max(self.problem.sums.work_s[-1] / devices, faster_s)
@@ -181,7 +181,7 @@ class ThresholdSearch:
         return found
 
     def _any(self, lower: float, devices: int, margin: float) -> PiperPlan | None:
-        """Plan within a growing margin above a lower bound; None if infeasible."""
+        """First plan found within growing margins above a lower bound; None if infeasible."""
         lower = max(lower, self.slowest_s * 1e-9)
         while lower * (1 + margin) < self.slowest_s:
             found = self.within(lower * (1 + margin), devices)
@@ -205,7 +205,7 @@ class ThresholdSearch:
         return found
 
     def _trace(self, known: Known, threshold_s: float, degree: int) -> PiperPlan:
-        """Stages from the sources on, traced from the table."""
+        """Trace the plan back from the table, starting with the first stage."""
         stages: list[PlannedStage] = []
         outer = len(self.downsets) - 1
         while outer:
@@ -215,7 +215,7 @@ class ThresholdSearch:
         return PiperPlan(tuple(stages))
 
     def _stage(self, outer: int, inner: int, t: int, index: int, degree: int) -> PlannedStage:
-        """Cost one stage on its own, outside the search; its options are chosen anew."""
+        """Price one stage anew, independently of the search, with newly chosen configurations."""
         members = Downsets(len(self.layers), self.problem.sums.words).difference(outer, inner)
         layout = Layout(tp=int(self.problem.widths[t]), dp=int(self.problem.degrees[index]))
         stage = best_stage(self.layers, self.cluster, members, layout, degree, self.options.exact_knapsack)
@@ -225,7 +225,7 @@ class ThresholdSearch:
 
 
 def why_no_plan(layers: ProfiledLayers, cluster: FlatCluster) -> str:
-    """Reason why the planner found no plan for layers."""
+    """Reason why the planner found no plan."""
     single = layers.least(lambda _, one: one.stash_bytes + one.fixed_bytes, cluster.devices)
     total = layers.least(lambda width, one: width * (one.stash_bytes + one.fixed_bytes), cluster.devices)
     if np.isinf(single).any():

@@ -1,4 +1,4 @@
-"""Decide if the stage between two downsets keeps within a time, for the search.
+"""Decide whether the stage between two downsets stays within a time limit, for the search.
 
 If the configurations of a layer differ only in X.p, X.a and X.b, a stage takes the time of its fastest
 configurations plus the extra time of saving memory. The extra time follows the rule's steps of its own
@@ -37,9 +37,9 @@ from phaze.plan.piper.sums import (
 )
 
 SLACK = 1 + 1e-9
-"""Factor beyond rounding errors that bounds must exceed."""
+"""Factor by which a bound must be exceeded to rule out rounding errors."""
 MOST_DIFFERENCE = 1e5
-"""Ratio of a sum to the threshold at which rounding errors are about `planner.BELOW` of the threshold."""
+"""Ratio of a sum to the threshold above which a stage is summed layer by layer, to limit rounding errors."""
 
 
 class SearchTables(NamedTuple):
@@ -48,15 +48,15 @@ class SearchTables(NamedTuple):
     sums: Sums
     steps: SavingSteps
     widths: Ints
-    """(T,) widths t."""
+    """(T,) tensor-parallel widths t."""
     memory_bytes: Floats
-    """(C, 2) X.a and X.b."""
+    """(C, 2) X.a and X.b: memory per microbatch in flight, and fixed memory."""
     limit_bytes: float
-    """M."""
+    """Memory of each device, M."""
     degrees: Ints
     """Allowed data-parallel degrees d, ascending."""
     exchanged: Floats
-    """Gradient exchanges per microbatch on all replicas for each degree, in units of 4 w/B."""
+    """Gradient exchange time per microbatch, multiplied by d, for each degree d, in units of 4 w/B."""
     products: Ints
     """Possible numbers d·t of devices of a stage, ascending."""
     exact: bool
@@ -64,20 +64,20 @@ class SearchTables(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Cache of the extra time of saving memory, added to d times the time of a stage."""
+    """Cache of the extra time that stages take to save memory, as an addition to d times their time."""
 
     stage: Ints
     """(c + 1,) stage examined last, by microbatches in flight."""
     added_s: Floats
-    """(c + 1,) its extra time by the rule."""
+    """(c + 1,) extra time of that stage by the paper's rule."""
     bound_s: Floats
-    """(c + 1,) lower bound on its extra time for any choice of configurations."""
+    """(c + 1,) lower bound on that stage's extra time for any choice of configurations."""
     keys: Ints
     """(2^x,) hash table of stages priced as a whole; -1 for empty slots."""
     prices_s: Floats
-    """(2^x,) their extra time."""
+    """(2^x,) extra time of the stages in `keys`."""
     wanted: Ints
-    """(R, 5) t, i, j, d and microbatches in flight of stages waiting for a price; row 0 has their number."""
+    """(R, 5) t, i, j, d and microbatches in flight of stages waiting for a price; row 0 holds their count."""
 
 
 def nothing_known(problem: SearchTables) -> Known:
@@ -95,7 +95,7 @@ def nothing_known(problem: SearchTables) -> Known:
 
 @njit
 def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[float, float]:
-    """Time on one device of the stage between downsets i and j, with all layers fastest, and 4 w/B.
+    """Single-device time of the stage between downsets i and j with its fastest configurations, and 4 w/B.
 
     threshold_s: the time with which it will be compared.
     """
@@ -113,7 +113,7 @@ def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[
 
 @njit
 def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
-    """The same values without differences, layer by layer."""
+    """Same as `stage_base`, but summed layer by layer, which avoids cancellation."""
     time_s, weight_s = 0.0, 0.0
     for v in range(sums.layer_s.shape[1]):
         if _between(sums.words, i, j, v):
@@ -168,20 +168,20 @@ def _price(problem: SearchTables, known: Known, t: int, i: int, j: int, index: i
 
 @njit
 def _stage(downsets: int, widths: int, t: int, i: int, j: int) -> int:
-    """Unique number of a stage and its width."""
+    """Unique number that identifies a stage and its width."""
     return (i * downsets + j) * widths + t
 
 
 @njit
 def _key(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> int:
-    """Unique number of a stage with its width and degree, by position, and its microbatches in flight."""
+    """Unique number that identifies a stage, its width, degree (by index) and microbatches in flight."""
     stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
     return (stage * len(problem.degrees) + index) * len(known.stage) + in_flight
 
 
 @njit
 def _place(keys: Ints, key: int) -> int:
-    """Slot of a key, or the free slot in which to insert it."""
+    """Slot of a key in the hash table, or the free slot in which to insert it."""
     at = (key * 0x9E3779B97F4A7C1 >> 20) & (len(keys) - 1)
     while keys[at] != key and keys[at] != -1:
         at = (at + 1) & (len(keys) - 1)
@@ -217,7 +217,7 @@ def _copy_prices(known: Known, larger: Known) -> None:
 def _price_some(
     problem: SearchTables, costs: ConfigurationCosts, known: Known, begin: int, end: int, exact: bool | None
 ) -> None:
-    """Price some rows of the wanted stages. Numba omits the branch after a test of `exact` for None."""
+    """Price some rows of `wanted`. Numba omits the branch after a test of `exact` for None."""
     for row in range(begin, end):
         t, i, j = known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2]
         index, in_flight = known.wanted[row, 3], known.wanted[row, 4]
@@ -254,7 +254,7 @@ def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tup
 
 @njit
 def _fits_after(problem: SearchTables, t: int, i: int, j: int, in_flight: int, taken: int) -> bool:
-    """True if a stage fits after `taken` steps of all layers, with its memory summed layer by layer."""
+    """True if a stage fits after `taken` steps of the rule, with its memory summed layer by layer."""
     whose, total = problem.steps.whose, 0.0
     for v in range(problem.sums.fast.shape[1]):
         if _between(problem.sums.words, i, j, v):

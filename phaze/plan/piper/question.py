@@ -19,10 +19,10 @@ LEAST_GIB, MOST_GIB = 1e-12, 1e18
 
 @dataclass(frozen=True, kw_only=True)
 class PiperQuestion(PiperChoices):
-    """Choices of a user, with the number of devices."""
+    """User's planning options, with the number of devices."""
 
     devices: int | None = None
-    """None: the instance's."""
+    """Number of devices; None uses the instance's."""
 
     def __post_init__(self) -> None:
         """Raise PhazeError for values outside the allowed range."""
@@ -36,7 +36,7 @@ class PiperQuestion(PiperChoices):
                 raise PhazeError(f"place: --{name}: must be from 1 to {MOST}, got {count}")
 
     def hierarchy(self, instance: PiperInstance) -> Hierarchy | None:
-        """Network with levels and the batch, None if no levels are given."""
+        """Hierarchical network and the batch; None if no levels are given."""
         if self.levels is None:
             return None
         for name in ("devices", "bandwidth-gib", "baselines"):
@@ -51,7 +51,7 @@ class PiperQuestion(PiperChoices):
         return Hierarchy(self._cluster(instance, first), tuple(above))
 
     def cluster(self, instance: PiperInstance) -> FlatCluster:
-        """Cluster on a flat network, and the batch."""
+        """Cluster with a flat network, and the batch."""
         devices = instance.max_devices if self.devices is None else self.devices
         bandwidth = instance.bandwidth if self.bandwidth_gib is None else self.bandwidth_gib * GIB
         return self._cluster(instance, NetworkLevel(devices, bandwidth))
@@ -73,7 +73,7 @@ class PiperQuestion(PiperChoices):
 
 
 def _level(text: str) -> NetworkLevel:
-    """Devices of a level and their bandwidth in bytes per second."""
+    """Parse a level such as 8@300: number of devices, and bandwidth converted to bytes per second."""
     found = re.fullmatch(r"\s*(\d+)@(\d+(?:\.\d+)?)\s*", text)
     if found is None or int(found[1]) < 1 or not LEAST_GIB <= float(found[2]) <= MOST_GIB:
         raise PhazeError(

@@ -1,4 +1,4 @@
-"""Plans as JSON: stages of Piper, with or without levels, and of its baselines, or a reason.
+"""Plans as JSON: Piper's, with or without network levels, and its baselines'; or why there is none.
 
 time_per_sample   of the slowest stage, null if there is no plan; in the unit of the input's times
 devices, degree   sums of d t and of d over the stages
@@ -37,7 +37,7 @@ Content = dict[str, object]
 
 
 def answer(instance: PiperInstance, question: PiperQuestion) -> Content:
-    """Piper's plan and, if asked for, those of the baselines by name; or the reason why there is none."""
+    """Piper's plan and, if requested, the baselines' plans by name; or the reason why there is none."""
     layers, hierarchy = instance.layers(), question.hierarchy(instance)
     if hierarchy is not None:
         return _answer_levels(layers, question, hierarchy)
@@ -68,7 +68,7 @@ def _result(layers: ProfiledLayers, cluster: FlatCluster, found: PiperPlan | Non
 
 
 def _stage(layers: ProfiledLayers, stage: PlannedStage) -> Content:
-    """Stage with the user's ids of layers and configurations."""
+    """Stage as plain values, with the user's ids of layers and configurations."""
     ids = [layers.ids[v] for v in stage.layers]
     if stage.parts:
         return {
@@ -91,7 +91,7 @@ def _stage(layers: ProfiledLayers, stage: PlannedStage) -> Content:
 
 
 def _answer_levels(layers: ProfiledLayers, question: PiperQuestion, hierarchy: Hierarchy) -> Content:
-    """Best plan on a network with levels, or the reason why there is none."""
+    """Best plan on a hierarchical network, or the reason why there is none."""
     most = question.max_downsets or MAX_DOWNSETS
     found = plan_hierarchy(layers, hierarchy, linear=question.paper_table1, max_downsets=most)
     if found is None:

@@ -1,4 +1,4 @@
-r"""Fewest devices that keep every stage within a time: Piper's dynamic program for a threshold.
+r"""Fewest devices with which every stage stays within a time: Piper's dynamic program for a threshold.
 
 For a time τ let f(D, s) be the fewest devices that run the downset D in stages of at most τ each whose
 data-parallel degrees sum to exactly s. With Piper's recursion (Section 4),
@@ -41,7 +41,7 @@ from phaze.plan.piper.sums import MISSING
 Table = NDArray[np.int32]
 
 NONE = 2**30
-"""Devices of a state that no plan reaches."""
+"""Value of f(D, s) for a state that no plan reaches."""
 
 
 FIRST_PAIRS = 100_000
@@ -49,7 +49,7 @@ FIRST_PAIRS = 100_000
 
 
 class States(NamedTuple):
-    """States reached by the search."""
+    """States (D, s) of the search: fewest devices of each, and the range of s reached."""
 
     fewest: Table
     """(m, S + 1) f(D, s), NONE if no plan is known."""
@@ -98,7 +98,7 @@ def _search(
     begin_with: int,
     end_before: int,
 ) -> int:
-    """Extend the states of some downsets in order; return the first whose extensions need prices.
+    """Extend the states of some downsets in order; return the first downset with stages yet to be priced.
 
     rest: (m,) lower bound on the devices for the layers outside each downset.
     """
@@ -216,7 +216,7 @@ def last_stage(
     j: int,
     s: int,
 ) -> tuple[int, int, int]:
-    """(D', t, d) from which f(D, s) results, with t and d as indices."""
+    """Last stage (D', t, d) that attains f(D, s), with t and d as indices."""
     sums = problem.sums
     for i in range(j):
         if not holds(sums.words, j, i):

@@ -26,34 +26,34 @@ from phaze.plan.piper.knapsack import choose_by_ratio, choose_exactly
 from phaze.plan.piper.layers import FlatCluster, PlannedStage, ProfiledLayers, in_flight
 
 Choose = Callable[[Ints, Bools, Floats, Floats, float, Ints], bool]
-"""Rule that writes the configuration of every layer; returns true if a choice fits."""
+"""Function that chooses the configuration of every layer; returns true if a choice fits in memory."""
 
 
 class ConfigurationCosts(NamedTuple):
-    """Layers on a cluster as input of compiled code, with the configurations of all T widths concatenated."""
+    """Costs of all configurations on a cluster, all T widths concatenated, as input of compiled code."""
 
     widths: Ints
-    """(T,) widths t."""
+    """(T,) tensor-parallel widths t."""
     first: Ints
     """(T, n + 1) index of a layer's first configuration."""
     time_s: Floats
-    """(C,) X.p."""
+    """(C,) time per sample X.p."""
     weight_s: Floats
-    """(C,) 4 X.w / B."""
+    """(C,) gradient exchange time 4 X.w / B."""
     stash_bytes: Floats
-    """(C,) X.a."""
+    """(C,) memory per microbatch in flight X.a."""
     fixed_bytes: Floats
-    """(C,) X.b."""
+    """(C,) fixed memory X.b."""
     forward_s: Floats
-    """(C, E) 2 (c + X.c_fw) / B of incoming edges."""
+    """(C, E) transfer time 2 (c + X.c_fw) / B of incoming edges."""
     backward_s: Floats
-    """(C, E) 2 (c + X.c_bw) / B of outgoing edges."""
+    """(C, E) transfer time 2 (c + X.c_bw) / B of outgoing edges."""
     sources: Ints
     """(E,) source layer."""
     targets: Ints
     """(E,) target layer."""
     limit_bytes: float
-    """M."""
+    """Memory of each device, M."""
 
 
 @lru_cache(maxsize=16)
@@ -92,7 +92,7 @@ def best_stage(
     degree: int,
     exact: bool = False,
 ) -> PlannedStage | None:
-    """TPS(S, t, d, s) with its configurations; None if infeasible (Section 4).
+    """Stage S with its time TPS(S, t, d, s) and configurations; None if infeasible (Section 4).
 
     members: positions of the layers of S; layout: d and t; degree: s, the sum of the data-parallel degrees of
     this stage and all later ones, at least d. Configurations are chosen by the rule of `knapsack` or exactly.
@@ -141,7 +141,7 @@ def planned_stage(
 def price_stage(
     costs: ConfigurationCosts, member: Bools, t: int, exchanged: float, in_flight: int
 ) -> tuple[Floats, Floats, float]:
-    """Contributions of each configuration to d times the time (C,) and to the memory (C,), and a common time.
+    """Contribution of each configuration to d times the time (C,) and to memory (C,), and a common time.
 
     The minimum over a layer's configurations of all terms except X.p is common; each configuration adds its
     difference. If they are equal, ratios of memory to time have no rounding error: equal ones stay equal.

@@ -1,4 +1,4 @@
-"""Piper in a study: planner of its models, price of other planners' plans, and rows of its cases.
+"""Piper in a study: plan its models, price other planners' plans, and write the rows of its cases.
 
 A case plans a profile with every planner on every cluster of a point (Piper, Section 5). A profile also gives
 deeper or shallower models, with another number of repeated layers. The layers of the most frequent name must
@@ -35,7 +35,7 @@ from phaze.tables import TABLES
 
 
 def plan_piper(task: PlanningTask) -> Planned | Infeasible:
-    """Best plan over microbatches.
+    """Best Piper plan over all microbatch sizes, or the reason why nothing fits.
 
     Accumulating gradients of g microbatches is never better (Appendix A): it changes only N, and the degrees
     sum to at most N.
@@ -61,7 +61,7 @@ def plan_piper(task: PlanningTask) -> Planned | Infeasible:
 def _stage(
     task: PlanningTask, model: ProfiledLayers, microbatch: int, given: PlannedStage
 ) -> tuple[Stage, StageMemory]:
-    """Stage whose layers have individual configurations."""
+    """Stage of a study's plan whose layers have individual configurations, and its memory."""
     chosen, options = list(given.configurations), model.options[given.layout.tp]
     again = np.array([options.names[c] == RECOMPUTE for c in chosen])
     stage = task.prospect(Layout(tp=given.layout.tp, microbatch=microbatch)).stage(
@@ -91,7 +91,7 @@ def price_planned(task: PlanningTask, planned: Planned) -> tuple[float, str]:
 
 @lru_cache(maxsize=1)
 def models_of(task: PlanningTask) -> dict[int, ProfiledLayers]:
-    """Model as Piper's layers, by microbatch."""
+    """Model as Piper's layers, by microbatch size."""
     chains: dict[int, dict[Layout, Chain]] = {}
     for one in task.prospects:
         chains.setdefault(one.point.layout.microbatch, {})[one.point.layout] = one.chain
@@ -100,7 +100,7 @@ def models_of(task: PlanningTask) -> dict[int, ProfiledLayers]:
 
 
 def cluster_of(task: PlanningTask, microbatch: int) -> FlatCluster:
-    """Devices and batch for Piper's planner, without further accumulation."""
+    """Cluster and batch for Piper's planner, without gradient accumulation."""
     scenario = task.conditions.scenario
     return FlatCluster(
         devices=scenario.devices,
@@ -111,7 +111,7 @@ def cluster_of(task: PlanningTask, microbatch: int) -> FlatCluster:
 
 
 def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:
-    """Layers with `times` layers of the most frequent name; PhazeError if they form no chain."""
+    """Resize a model to `times` layers of the most frequent name; PhazeError if these form no chain."""
     chain = _chain(layers)
     if times == len(chain):
         return layers
@@ -173,14 +173,14 @@ def _edges(
 
 
 def _ids(layers: ProfiledLayers, originals: list[int]) -> tuple[int, ...]:
-    """Old id of every first copy, and new ids above all old ones for the others."""
+    """Layer ids: first copies keep their ids, the others get new ones above all old ids."""
     first = {v: p for p, v in reversed(list(enumerate(originals)))}
     fresh = count(max(layers.ids) + 1)
     return tuple(layers.ids[v] if first[v] == p else next(fresh) for p, v in enumerate(originals))
 
 
 def _repeated(options: Configurations, originals: Ints, layers: int, edges: Ints) -> Configurations:
-    """Configurations of the new layers at one width."""
+    """Configurations of the repeated layers at one width."""
     first = options.first(layers)
     rows = np.concatenate([np.arange(first[v], first[v + 1]) for v in originals]).astype(np.int64)
     layer = np.repeat(np.arange(len(originals)), first[originals + 1] - first[originals])
@@ -200,7 +200,7 @@ Row = dict[str, object]
 def plan_point(
     case: str, source: str, layers: ProfiledLayers, point: PlanPoint, contenders: Mapping[str, Contender]
 ) -> dict[str, pd.DataFrame]:
-    """Tables cases, pipelines and curves of one point of a case.
+    """Tables `cases`, `pipelines` and `curves` for one point of a case.
 
     `source` is the name of the input. Raises PhazeError if its layers cannot be repeated.
     """

@@ -34,16 +34,16 @@ configuration, and the edges into the downset from outside, at their heads and a
 
 
 STEP_BYTES = 88
-"""Bytes per step of the rule while steps are sorted."""
+"""Memory per step of the rule while the steps are sorted, in bytes."""
 
 
 class Sums(NamedTuple):
-    """Sums over m downsets for T widths."""
+    """Sums of layer costs over m downsets, for T widths."""
 
     words: Words
     """(m, words) bits of the downsets."""
     totals: Floats
-    """(T, m, 9) by column."""
+    """(T, m, 9) sums of every downset, by column."""
     fast: Ints
     """(T, n) fastest configuration of each layer; arbitrary if it has none."""
     alike: Bools
@@ -55,16 +55,16 @@ class Sums(NamedTuple):
     ends: Ints
     """(E, 2) source and target of an edge."""
     cut_first: Ints
-    """(m + 1,) index of the first edge into a downset."""
+    """(m + 1,) index in `cut_edges` of the first edge into each downset from outside."""
     cut_edges: Ints
     work_s: Floats
-    """(m,) lower bound on the device seconds of the layers of D on any devices."""
+    """(m,) lower bound on the device-seconds of the layers of D on any devices."""
     rest_s: Floats
-    """(m,) lower bound on device seconds of the other layers, with transfers over the edges into D."""
+    """(m,) lower bound on the device-seconds of the other layers, with transfers over the edges into D."""
 
 
 class SavingSteps(NamedTuple):
-    """Steps of the rule by width and microbatches in flight, in the order in which they are taken."""
+    """Memory-saving steps of the paper's rule, by width and microbatches in flight, in the order taken."""
 
     whose: Ints
     """(T, c + 1, P, 2) layer, -1 after the last step, and its new configuration."""
@@ -73,7 +73,7 @@ class SavingSteps(NamedTuple):
 
 
 def sum_up(costs: ConfigurationCosts, downsets: Downsets) -> Sums:
-    """Sums over downsets (Piper, Appendix D: contributions are additive)."""
+    """Compute the sums over all downsets (Piper, Appendix D: contributions are additive)."""
     member = downsets.membership
     inside = member.astype(np.float64).T
     first, last = costs.first[:, :-1], costs.first[:, 1:]
@@ -115,12 +115,12 @@ def sum_up(costs: ConfigurationCosts, downsets: Downsets) -> Sums:
 
 
 def downset_bytes(layers: int, edges: int, widths: int) -> int:
-    """Memory that `sum_up` needs per downset: its layers twice, its cut, sums."""
+    """Memory that `sum_up` needs per downset, in bytes."""
     return 18 * layers + 9 * edges + 2 * 8 * widths * (BACKWARD_S + 1)
 
 
 def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
-    """Steps of the rule for up to `most_in_flight` microbatches; valid if a width is alike."""
+    """Steps that save memory by the rule, for up to `most_in_flight` microbatches; only for alike widths."""
     widest = int(np.ptp(costs.first, axis=1).max())
     shape = (len(costs.widths), most_in_flight + 1, widest)
     refuse_beyond_memory(
@@ -139,7 +139,7 @@ def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
 
 
 def fastest_of(costs: ConfigurationCosts) -> Ints:
-    """Fastest configuration of each layer, (T, n); ties go to the smallest. Undefined without any."""
+    """Fastest configuration of each layer, (T, n); ties go to the smallest; undefined if a layer has none."""
     first = costs.first
     group = np.repeat(np.arange(first[:, :-1].size), np.diff(first, axis=1).ravel())
     order = np.lexsort((costs.fixed_bytes, costs.stash_bytes, costs.time_s, group))
@@ -147,7 +147,7 @@ def fastest_of(costs: ConfigurationCosts) -> Ints:
 
 
 def most_in_flight(costs: ConfigurationCosts, degree: int) -> int:
-    """Most microbatches in flight that fit a device with a single layer."""
+    """Most microbatches in flight with which any single layer fits on a device."""
     room = costs.limit_bytes - costs.fixed_bytes
     with np.errstate(divide="ignore", invalid="ignore"):
         count = np.where(room < 0, 0, np.nan_to_num(room / costs.stash_bytes, nan=np.inf))
@@ -188,7 +188,7 @@ def _least(values: Floats, first: Ints) -> Floats:
 
 
 def _at(values: Floats, ends: Ints) -> Floats:
-    """Costs of edges at their ends, (T, E), from (T, n, E); 0 if the layer has none."""
+    """Cost of every edge for the layer at one end, (T, E), from (T, n, E); 0 if the layer has none."""
     chosen = values[:, ends, np.arange(len(ends))]
     return np.where(np.isfinite(chosen), chosen, 0.0)
 
@@ -196,7 +196,7 @@ def _at(values: Floats, ends: Ints) -> Floats:
 def _least_work(
     costs: ConfigurationCosts, has: Bools, least_time_s: Floats, least_sent_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Device seconds of layers (n,) and of transfers over edges (E,), at the width that needs the fewest."""
+    """Fewest device-seconds of layers (n,) and of transfers over edges (E,), over all widths."""
     widths = costs.widths[:, None]
     work_s = np.where(has, widths * least_time_s, np.inf).min(axis=0)
     sent_s = np.where(has[:, costs.sources], widths * least_sent_s, np.inf).min(axis=0)
@@ -204,7 +204,7 @@ def _least_work(
 
 
 def _coarse(values: Floats) -> Floats:
-    """Values rounded down so that their sums are exact: a larger set never has a smaller sum."""
+    """Round values down so that their sums are exact: a larger set never has a smaller sum."""
     quantum = 2.0 ** (np.frexp(values.sum())[1] - 48)
     return np.asarray(np.floor(values / quantum) * quantum)
 

@@ -1,1 +1,1 @@
-"""Compare parts of the price with measured kernels: products, experts, attention, collectives."""
+"""Compare predicted kernels with measured ones: GEMMs, experts, attention, collectives."""

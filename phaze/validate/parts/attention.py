@@ -1,4 +1,4 @@
-"""Compare the price of fused attention with measured kernels, by pass and kernel of a device."""
+"""Compare predicted times of fused attention with measured kernels, by pass and kernel of a device."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WAYS: tuple[Way, Way] = ("forward", "backward")
 SIZES = ("batch", "sequence", "heads", "kv_heads", "head_size", "value_size")
 MASKS = ("causal", "none")
 LONG = 2048
-"""Tokens from which a sequence counts as long."""
+"""Number of tokens from which a sequence counts as long."""
 SPREAD = 0.05
-"""Errors of logarithms above which a row has less than quadratic weight."""
+"""Error of a logarithm above which a row has less than quadratic weight."""
 DIGITS = 3
 
 
 class AttentionPart(KernelPart):
-    """Attention kernels, one row per pass.
+    """Attention kernels, with one table row per pass.
 
     A table may omit `direction` (forward), `mask` (causal), `value_size` (head_size), `precision` (bf16) and
     `kernel`, which then is the third part of a path in `source`, as in h100_sxm/attention/trtllm/1.3.
@@ -49,7 +49,7 @@ class AttentionPart(KernelPart):
     }
 
     def completed(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Table with defaults for the optional columns."""
+        """Add the default values of missing optional columns to a table."""
         usual = {"precision": "bf16", "direction": "forward", "mask": "causal"}
         more = {name: [text] * len(table) for name, text in usual.items()}
         if "head_size" in table:
@@ -59,12 +59,12 @@ class AttentionPart(KernelPart):
         return table.assign(**{name: texts for name, texts in more.items() if name not in table})
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """Error in direction, mask or heads of each row; otherwise empty."""
+        """Error message for each row's direction, mask or heads; empty for a valid row."""
         columns = (rows[name] for name in ("direction", "mask", "heads", "kv_heads"))
         return [_problem(*row) for row in zip(*columns, strict=True)]
 
     def kinds(self, rows: pd.DataFrame) -> list[str]:
-        """Kernel, pass and length class of each row."""
+        """Kernel, pass and length class of every row."""
         length = np.where(rows["sequence"] >= LONG, "long", "short")
         return [
             f"{kernel} {way} {word}"
@@ -72,7 +72,7 @@ class AttentionPart(KernelPart):
         ]
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds of rows; NaN for kernels that the device lacks and for precisions below bf16."""
+        """Predicted time of rows in seconds; NaN for kernels the device lacks and precisions below bf16."""
         found = np.full(len(rows), np.nan)
         for name, kernel in site.device.attention.items():
             for way in WAYS:
@@ -82,7 +82,7 @@ class AttentionPart(KernelPart):
         return found
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds of the unmasked products at peak FLOP/s."""
+        """Time of the unmasked GEMMs at peak FLOP/s, in seconds."""
         found = np.zeros(len(rows))
         for way in WAYS:
             own = (rows["direction"] == way).to_numpy()
@@ -92,7 +92,7 @@ class AttentionPart(KernelPart):
         return found
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
-        """Fit the kernels in the rows, one pass at a time; known block sizes are kept."""
+        """Fit every kernel in the rows, one pass at a time; known block sizes are kept."""
         kernels = dict(site.device.attention)
         for name in dict.fromkeys(rows["kernel"]):
             passes = {way: rows[_rows_of(rows, name, way)] for way in WAYS}
@@ -110,7 +110,7 @@ class AttentionPart(KernelPart):
 
 
 def shapes_of(rows: pd.DataFrame) -> Shapes:
-    """Shapes of the rows' kernels in the form that the price takes."""
+    """Shapes of the rows' attention kernels, as input of the cost model."""
     one = {name: rows[name].to_numpy(float) for name in SIZES}
     keys = one["sequence"]
     mean = np.where(rows["mask"] == "causal", keys / 2, keys)
@@ -145,7 +145,7 @@ def _problem(direction: object, mask: object, heads: int, kv_heads: int) -> str:
 
 @dataclass(frozen=True)
 class PassConstant:
-    """Constant of a pass with its prior value, which weighs as one row with an error of `spread`."""
+    """Constant of a pass with its prior value, which weighs as much as one row with an error of `spread`."""
 
     name: str
     usual: float
@@ -153,14 +153,14 @@ class PassConstant:
     low: float
     high: float
     log: bool = True
-    """True if its logarithm is fitted."""
+    """True if the logarithm of the constant is fitted."""
 
     def coded(self, value: float) -> float:
-        """Fitted representation of a value."""
+        """Convert a value to the representation that is fitted."""
         return float(np.log(value)) if self.log else value
 
     def value(self, coded: float, *, rounded: bool = False) -> float:
-        """Value of a fitted representation."""
+        """Convert a fitted representation back to a value."""
         value = float(np.exp(coded)) if self.log else float(coded)
         if not rounded:
             return value
@@ -178,7 +178,7 @@ UNMASKED = PassConstant("unmasked", 1.0, 0.1, 0.5, 2.0)
 
 
 def _fitted_pass(rows: pd.DataFrame, known: AttentionPass | None, device: Device, way: Way) -> AttentionPass:
-    """Fit a pass to the logarithms of measured seconds.
+    """Fit the constants of a pass to the logarithms of measured times.
 
     Constants that no row determines keep their usual value.
     """

@@ -1,4 +1,4 @@
-"""Compare a part of the price with measured kernels, and fit constants to them.
+"""Base of the comparisons of predicted kernels with measured ones, and of the fits of constants to them.
 
 A part is a kind of kernel. Its table has one row per measurement. This module reads the common columns, and
 each part names the sizes it needs. Kernels are timed in a loop: the power limits of hours of training do not
@@ -28,57 +28,57 @@ from phaze.validate.constants import Site
 
 MS = 1e-3
 MOST = 2**40
-"""Largest size allowed in a row."""
+"""Maximum size allowed in a row."""
 BAD_SHOWN = 3
-"""Number of bad rows shown in a message."""
+"""Number of invalid rows shown in an error message."""
 UNPRICED = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "half")
 """Precisions in inference tables that phaze does not price; `half` is the precision of collectives."""
 PART = "part"
-"""Column of tables with rows of several parts; it has the part's name."""
+"""Column with the part's name, in tables that have rows of several parts."""
 OWN = ("line", "device", "precision", "measured_s", "source")
-"""Columns of every table after reading."""
+"""Columns that every table has after reading."""
 
 
 class KernelPart(ABC):
-    """Kind of kernel: reading its table, predicting its rows and fitting its constants."""
+    """Interface of one kind of kernel: read its table, predict its rows, and fit its constants."""
 
     name: ClassVar[str]
-    """Name in `validate --part`."""
+    """Name of the part in `validate --part`."""
     sizes: ClassVar[tuple[str, ...]]
-    """Required columns of whole numbers ≥ 1."""
+    """Required columns with whole numbers ≥ 1."""
     words: ClassVar[tuple[str, ...]] = ()
-    """Further required columns, kept as text."""
+    """Other required columns, kept as text."""
     fitted_to: ClassVar[str]
-    """Sources that the constants of config/devices and config/networks are fitted to."""
+    """Sources to which the constants in config/devices and config/networks are fitted."""
     renamed: ClassVar[dict[str, str]] = {}
-    """Alternative column names, mapped to the name in this part: `dev` to `device`, …."""
+    """Alternative column names, mapped to this part's names: `dev` to `device`, …."""
 
     @abstractmethod
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds (R,) of rows of one device, NaN for unpriced rows; the site has its full clock."""
+        """Predicted seconds (R,) of rows of one device, NaN if not priced; `site` has its full clock."""
 
     @abstractmethod
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
-        """Site with the constants of this part fitted to rows of its device."""
+        """Site with this part's constants fitted to rows of its device."""
 
     @abstractmethod
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Lower bound on the seconds (R,) on any device of the site: work over peak, bytes over links."""
+        """Lower bound on the seconds (R,) on the site's device: work over peak, bytes over links."""
 
     @abstractmethod
     def kinds(self, rows: pd.DataFrame) -> list[str]:
-        """Kind of every row (R,), by size or kernel, for a breakdown of the errors."""
+        """Class of every row (R,), by size or kernel, for a breakdown of the errors."""
 
     def completed(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Table with defaults for optional columns, as text."""
+        """Add the default values of missing optional columns to a table, as text."""
         return table
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """Further error of each row (R,); otherwise empty."""
+        """Further error message for each row (R,); empty for a valid row."""
         return [""] * len(rows)
 
     def read(self, path: Path, system: str | None = None) -> pd.DataFrame:
-        """Rows of a table: OWN, sizes and words; PhazeError names the lines of bad rows."""
+        """Read the rows of a table: OWN, sizes and words; PhazeError lists the lines of invalid rows."""
         table = self.completed(_texts(path, self.renamed))
         if PART in table:
             table = table[table[PART] == self.name].reset_index(drop=True)
@@ -102,7 +102,7 @@ class KernelPart(ABC):
         return rows
 
     def reads(self, path: Path) -> bool:
-        """True if a table has rows of this part, by its columns or by its column PART."""
+        """True if a table has rows of this part, judged by its columns or by its column PART."""
         table = self.completed(_texts(path, self.renamed))
         if PART in table:
             return bool((table[PART] == self.name).any())
@@ -124,7 +124,7 @@ class KernelPart(ABC):
             _refuse(path, own["line"], wrong)
 
     def predicted(self, rows: pd.DataFrame, system: str | None = None) -> Floats:
-        """Seconds of rows (R,) of any devices, NaN for unpriced rows."""
+        """Predicted seconds (R,) of rows of any devices, NaN for rows that are not priced."""
         found = np.full(len(rows), np.nan)
         for device, places in rows.reset_index(drop=True).groupby("device", sort=False).indices.items():
             site = site_of(str(device), system)
@@ -134,12 +134,12 @@ class KernelPart(ABC):
 
 
 def in_a_loop(site: Site) -> Site:
-    """Site whose device keeps its full clock, as in short kernel timings."""
+    """Copy of a site whose device keeps its full clock, as in short kernel timings."""
     return replace(site, device=site.device.model_copy(update={"sustained_clock": 1.0}))
 
 
 def site_of(device: str, system: str | None = None, folder: Path = FOLDER) -> Site | None:
-    """Given system, or one of config/systems with a device of this name; None if neither exists."""
+    """The given system, or one in config/systems that uses the device; None if neither exists."""
     if system is not None:
         return Site.load(system, folder=folder)
     name = system_of_device(device, folder)
@@ -152,7 +152,7 @@ def _site(system: str, folder: Path) -> Site:
 
 
 def _texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:
-    """Columns of a file as text, with the line number of each row."""
+    """Read the columns of a CSV file as text, with the line number of each row."""
     try:
         refuse_endless(path)
         table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
@@ -169,7 +169,7 @@ def _plain(text: str) -> str:
 
 
 def _wrong(row: Mapping[Hashable, str], sizes: Sequence[str], named: Mapping[Hashable, str]) -> str:
-    """Error in the texts of a row; otherwise empty. `named` maps columns to their names in the file."""
+    """Error message for a row of texts; empty if valid. `named` maps columns to their names in the file."""
     for name in sizes:
         if not _is_number(row[name], whole=True):
             return f"{named.get(name, name)} must be a whole number from 1 to {MOST}, got {short(row[name])}"
@@ -191,7 +191,7 @@ def _is_number(text: str, *, whole: bool) -> bool:
 
 
 def _refuse(path: Path, lines: Sequence[int] | pd.Series, wrong: Sequence[str]) -> None:
-    """Raise PhazeError with the lines of bad rows."""
+    """Raise PhazeError with the line numbers of invalid rows, if there are any."""
     bad = [f"{path}: line {line}: {why}" for line, why in zip(lines, wrong, strict=True) if why]
     if bad:
         more = f"; {len(bad) - BAD_SHOWN} more lines are wrong" if len(bad) > BAD_SHOWN else ""

@@ -1,4 +1,4 @@
-"""Compare NCCL collectives inside an NVLink domain with measured ones, and fit NCCL's constants."""
+"""Compare predicted NCCL collectives inside an NVLink domain with measured ones, and fit NCCL's constants."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ KINDS: dict[str, Collective] = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all", "all_to_all": "all_to_all",
 }  # fmt: skip
-"""Collectives by their names in tables."""
+"""Kinds of collectives, by their names in tables."""
 ELEMENT_BYTES = 2.0
-"""Bytes of an element: sizes count half-precision elements."""
+"""Bytes per element: sizes count half-precision elements."""
 SMALL_BYTES, LARGE_BYTES = 256 * 1024, 8e6
-"""Size up to which latency dominates, and size from which bandwidth does."""
+"""Size up to which latency dominates, and size from which bandwidth dominates."""
 TYPICAL = NcclSpeeds(
     start_s=8e-6, step_s=0.9e-6, ll=0.25, ll128_start_s=8e-6, ll128=0.5, simple_start_s=12e-6,
     simple_step_s=4e-6, simple=0.8, own_bytes_per_s=1e12, nvls_start_s=60e-6, nvls=0.6, peer_s=0.6e-6,
     peer=0.02, direct_start_s=7e-6, direct=0.7, direct_own_bytes_per_s=1e12,
 )  # fmt: skip
-"""Initial constants of a fit, kept if no row depends on them.
+"""Initial constants of a fit; they are kept if no row depends on them.
 
 They are NCCL's own latencies and efficiencies (src/graph/tuning.cc), rounded.
 """
 NOISE, PULL = 0.1, 0.01
-"""Error of a logarithm above which rows weigh less, and residual per e-fold change of a constant."""
+"""Log error above which rows weigh less, and residual per e-fold change of a constant."""
 STARTS: tuple[tuple[frozenset[str], tuple[float, ...]], ...] = (
     (frozenset({"ll", "ll128", "simple", "nvls", "direct"}), (1.0, 1.25, 0.8)),
     (frozenset({"own_bytes_per_s", "direct_own_bytes_per_s"}), (1.0, 0.5)),
     (frozenset({"simple_start_s", "simple_step_s"}), (1.0, 0.5, 2.0)),
     (frozenset({"ll128_start_s"}), (1.0, 2.0)),
 )
-"""Groups of constants with the factors of TYPICAL from which fits start.
+"""Groups of constants, with the factors on TYPICAL from which fits start.
 
 The fastest algorithm changes with size, which makes several local optima; the best fit is used.
 """
 SIGNIFICANT = 3
-"""Significant digits of fitted constants."""
+"""Number of significant digits of fitted constants."""
 OF_NVLS = ("nvls_start_s", "nvls")
 DIRECT = ("peer_s", "peer", "direct_start_s", "direct", "direct_own_bytes_per_s")
-"""Constants that only all-to-alls determine; the others belong to rings and switches."""
+"""Constants that only all-to-alls determine; the others belong to rings and NVLink switches."""
 
 
 class Collectives(KernelPart):
-    """NCCL inside one NVLink domain; sizes are those of the whole tensor of a rank."""
+    """NCCL collectives inside one NVLink domain; sizes are those of the whole tensor on a rank."""
 
     name: ClassVar[str] = "collectives"
     fitted_to: ClassVar[str] = "nccl-tests with NCCL 2.27.3 (A100) and 2.29.2 (aiconfigurator), vTrain"
@@ -71,7 +71,7 @@ class Collectives(KernelPart):
     }  # fmt: skip
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds (R,) of collectives among neighbouring devices; NaN for more ranks than devices."""
+        """Predicted seconds (R,) of collectives among adjacent devices; NaN for more ranks than devices."""
         network, found = network_of(site.cluster), np.full(len(rows), np.nan)
         for kind, ranks, places, size_bytes in _alike(rows):
             if ranks <= site.cluster.devices:
@@ -79,7 +79,7 @@ class Collectives(KernelPart):
         return found
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
-        """Site whose innermost level has constants fitted to rows, at its full bandwidth."""
+        """Site whose innermost level has constants fitted to the rows, at its full bandwidth."""
         inner, *outer = site.cluster.levels
         bandwidth = inner.bandwidth_bytes_per_s
         speeds = fitted_speeds(rows, bandwidth, inner.nccl, switches_add="fp8" in site.device.products)
@@ -94,14 +94,14 @@ class Collectives(KernelPart):
         return found
 
     def kinds(self, rows: pd.DataFrame) -> list[str]:
-        """Collective, ranks and size class of rows (R,)."""
+        """Kind of collective, number of ranks and size class of every row (R,)."""
         return [
             f"{KINDS[kind]} of {ranks}, {_class(ELEMENT_BYTES * elements)}"
             for kind, ranks, elements in zip(rows["kind"], rows["ranks"], rows["elements"], strict=True)
         ]
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """Error in each row (R,), unknown collective or single rank; otherwise empty."""
+        """Error message for each row (R,): unknown collective or single rank; empty for a valid row."""
         known = ", ".join(dict.fromkeys(KINDS.values()))
         return [
             f"kind must be one of {known}, got {kind}"
@@ -120,7 +120,7 @@ def fitted_speeds(
     *,
     switches_add: bool,
 ) -> NcclSpeeds:
-    """Fit NCCL's constants to rows with links of a bandwidth: least squares of logarithms (soft L1).
+    """Fit NCCL's constants to rows, for links of a given bandwidth: log least squares (soft L1).
 
     Constants on which no row depends keep their previous value: those of all-to-alls if there is none, and
     those of rings if there are only all-to-alls. `switches_add` is true if the switches support NVLS.
@@ -161,14 +161,14 @@ def fitted_speeds(
 
 
 def _shifts(names: Sequence[str]) -> Iterator[Floats]:
-    """Yield shifts (C,) of the logarithms of constants, one per starting point of a fit."""
+    """Yield shifts of the constants' logarithms, (C,), one per starting point of a fit."""
     members = [np.array([name in group for name in names]) for group, _ in STARTS]
     for factors in product(*(factors for _, factors in STARTS)):
         yield np.sum([np.log(factor) * own for factor, own in zip(factors, members, strict=True)], axis=0)
 
 
 def _alike(rows: pd.DataFrame) -> Iterator[tuple[Collective, int, Ints, Floats]]:
-    """Yield collectives of one kind and number of ranks, with their row indices and tensor bytes."""
+    """Yield groups of rows with one collective and number of ranks: row indices and tensor bytes."""
     kinds, ranks = rows["kind"].to_numpy(), rows["ranks"].to_numpy()
     size_bytes = ELEMENT_BYTES * rows["elements"].to_numpy(float)
     for kind, count in dict.fromkeys(zip(kinds.tolist(), ranks.tolist(), strict=True)):

@@ -1,4 +1,4 @@
-"""Compare the price of GEMMs with measured ones: one layer's GEMM and input cast, forward.
+"""Compare predicted GEMMs with measured ones: the forward GEMM of one layer with its input cast.
 
 Tables come from inference. A GEMM of lower precision is timed with the cast of its input along rows. With
 per-tensor 8-bit scaling, the search for the largest value is included (aiconfigurator, `collect_gemm`).
@@ -36,15 +36,15 @@ from phaze.validate.parts.base import UNPRICED, KernelPart
 from phaze.workload.expert_loads import exponent_of, rank_loads
 
 LARGE = 5e9
-"""FLOPs of a GEMM from which its start-up time is a small part."""
+"""FLOPs of a GEMM from which its start-up time is a small fraction."""
 HALF_BYTES = 2
 TIMES: dict[Compute, float] = {"nvfp4": 4.0}
-"""Rate over half precision of precisions missing from a device file; 2 for the others."""
+"""Rate relative to half precision, for precisions missing from a device file; 2 for those not listed."""
 ALIKE: dict[Compute, tuple[Compute, ...]] = {"fp8": ("fp8-cs",), "fp8-block": ("mxfp8",)}
-"""Precisions with the same GEMM, by the one that tables have."""
+"""Precisions that share a GEMM, by the precision that tables list."""
 HALF_CONSTANTS = ("reached", "fill", "split", "start_s")
 LOW_CONSTANTS = ("reached", "fill", "split", "cast", "cast_start_s")
-"""Fitted constants; a GEMM of lower precision keeps the start-up time of half precision."""
+"""Constants fitted below half precision; the start-up time is that of half precision."""
 RANGES: dict[str, tuple[float, float, float]] = {
     "reached": (0.2, 1.3, 0.1),
     "fill": (0.0, 8000.0, 100.0),
@@ -53,17 +53,17 @@ RANGES: dict[str, tuple[float, float, float]] = {
     "cast": (0.1, 1.0, 0.3),
     "cast_start_s": (0.0, 5e-5, 5e-6),
 }
-"""Lower end, upper end and scale of each constant."""
+"""Lower end, upper end and scale of each fitted constant."""
 FIRST = {"reached": 0.7, "fill": 150.0, "start_s": 2.3e-6, "cast": 0.6, "cast_start_s": 8e-6}
 SPLITS = (100.0, 2000.0)
-"""Initial values of `split`. Two fits are needed: split sums and whole waves are alike for many shapes."""
+"""Initial values of `split`; a fit from each, since split sums and whole waves look alike for many shapes."""
 NOISE = 0.03
-"""Relative spread of repeated measurements; larger errors have less than quadratic weight."""
+"""Relative spread of repeated measurements; larger errors get less than quadratic weight."""
 DIGITS = 3
 
 
 class ProductsPart(KernelPart):
-    """GEMMs, by their sizes m × k × n."""
+    """GEMMs, identified by their sizes m × k × n."""
 
     name: ClassVar[str] = "products"
     fitted_to: ClassVar[str] = "TensorRT-LLM 1.0.0 (A100) and 1.3.0rc20 (aiconfigurator); gradients: SimuMax"
@@ -71,7 +71,7 @@ class ProductsPart(KernelPart):
     renamed: ClassVar[dict[str, str]] = {"gemm_dtype": "precision"}
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds (R,) of rows of one device, NaN for precisions it lacks."""
+        """Predicted seconds (R,) of rows of one device, NaN for precisions that it lacks."""
         found = np.full(len(rows), np.nan)
         for compute in set(rows["precision"]) & {"bf16", *site.device.products}:
             own = (rows["precision"] == compute).to_numpy()
@@ -89,7 +89,7 @@ class ProductsPart(KernelPart):
         return replace(site, device=device)
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds (R,) at peak FLOP/s; 0 in precisions that the device lacks."""
+        """Time at peak FLOP/s in seconds, (R,); 0 for precisions that the device lacks."""
         peak = site.device.peak_flops_per_s
         times = {name: speed.times for name, speed in site.device.products.items()} or {"bf16": 1.0}
         rates = np.array([times.get(cast(Compute, name), np.inf) for name in rows["precision"]])
@@ -102,7 +102,7 @@ class ProductsPart(KernelPart):
 
 
 def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:
-    """Seconds (R,) of GEMMs in one precision with the cast of their input."""
+    """Time of GEMMs in one precision with the cast of their input, in seconds, (R,)."""
     m, k, n = rows[["m", "k", "n"]].to_numpy(np.int64).T
     shapes = np.stack([np.ones_like(m), m, k, n], axis=1)
     if device.products:
@@ -114,14 +114,14 @@ def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:
 
 
 def _works(shapes: Ints) -> Works:
-    """GEMMs as works of the mapper, for devices without GEMM speeds."""
+    """Convert GEMMs to works for the mapper, for devices without GEMM speeds."""
     nothing, every = np.zeros(len(shapes)), np.arange(len(shapes))
     kinds = np.full(len(shapes), "matmul")
     return Works(every, every, shapes, nothing, nothing, nothing, nothing, nothing, kinds)
 
 
 def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Device:
-    """Fit the speed of one precision to its measurements, and copy it to precisions with the same GEMM."""
+    """Fit one precision's speed to its measurements, and copy it to precisions with the same GEMM."""
     start = _start(device, compute)
     names = HALF_CONSTANTS if compute == "bf16" else LOW_CONSTANTS
     least, most, scale = np.array([RANGES[name] for name in names]).T
@@ -149,7 +149,7 @@ def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Devic
 
 
 def _start(device: Device, compute: Compute) -> ProductSpeed:
-    """Initial speed of a fit: the device's own, or half precision at another rate."""
+    """Speed from which a fit starts: the device's own, or half precision at another rate."""
     if compute in device.products:
         found = device.products[compute]
     elif compute == "bf16":
@@ -162,7 +162,7 @@ def _start(device: Device, compute: Compute) -> ProductSpeed:
 
 
 def _alike(speed: ProductSpeed, device: Device, compute: Compute) -> dict[Compute, ProductSpeed]:
-    """Speed of a precision, and of the device's precisions with the same GEMM."""
+    """Speeds to store: that of the fitted precision, also for precisions with the same GEMM."""
     found = {compute: speed}
     found |= {other: speed for other in ALIKE.get(compute, ()) if other in (*device.products, "fp8-cs")}
     return found
@@ -183,35 +183,35 @@ KERNELS: dict[str, ExpertKernel] = {
     "grouped": "grouped", "masked": "masked", "deepgemm": "masked", "moe_torch_flow": "grouped",
     "moe_torch_flow_cutlass": "grouped", "moe_torch_flow_nongated": "grouped",
 }  # fmt: skip
-"""Kernels by their names in tables: phaze's own, and TensorRT-LLM's in aiconfigurator."""
+"""Expert kernels by their names in tables: phaze's own names, and TensorRT-LLM's in aiconfigurator."""
 ALL = tuple(dict.fromkeys(KERNELS.values()))
 FITTED = ("reached", "hbm", "passes", "start_s", "row_s")
 """Constants that rows can determine; `row_s` only for masked kernels."""
 START = (0.7, 0.7, 0.4, 3e-5, 2e-8)
 LOW = (0.1, 0.1, 0.05, 1e-6, 1e-10)
 HIGH = (1.0, 0.95, 1.0, 1e-3, 1e-6)
-"""Initial values of a fit, and the physical range: HBM reaches 95 % of its bandwidth at most."""
+"""Upper ends of the constants' ranges (START: initial values); HBM reaches 95 % of its bandwidth at most."""
 SCALE = 0.1
-"""Error above which a row has less weight (soft L1)."""
+"""Error above which a row weighs less (soft L1)."""
 LEAST = 8
-"""Minimum rows per kernel and precision to fit its constants."""
+"""Minimum number of rows per kernel and precision to fit the constants."""
 EXPERT_DIGITS = 4
 MOST_TIMES = 6.0
-"""Assumed rate over half precision for precisions that a device does not list."""
+"""Rate relative to half precision that is assumed for precisions a device does not list."""
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Sampled expert loads of the rows of a table."""
+    """Randomly drawn expert loads for the rows of a table."""
 
     loads: ExpertRows
     own: ExpertNetwork
     row: Ints
-    """Row index of every draw."""
+    """Row index to which each draw belongs."""
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> Draws:
-        """Draw the loads of rows (R,)."""
+        """Draw expert loads for rows (R,)."""
         found, sizes, places = [], [], []
         for place, one in enumerate(rows.itertuples(index=False)):
             hidden, own = network_named(str(one.model))
@@ -225,14 +225,14 @@ class Draws:
         return cls(loads, ExpertNetwork(*np.array(sizes, float).T), np.array(places))
 
     def seconds(self, device: Device, speed: ExpertSpeed, compute: Compute) -> Floats:
-        """Mean seconds of each row over its random routings, (R,)."""
+        """Mean time of each row over its draws, in seconds, (R,)."""
         each = feed_forward_s(self.loads, self.own, device, speed, compute)
         found: Floats = np.bincount(self.row, each) / np.bincount(self.row)
         return found
 
 
 class ExpertsPart(KernelPart):
-    """Feed-forward networks of experts."""
+    """Expert feed-forward networks."""
 
     name = "experts"
     fitted_to: ClassVar[str] = "TensorRT-LLM 1.0.0 (A100) and 1.3.0rc20 (aiconfigurator), SimuMax"
@@ -243,14 +243,14 @@ class ExpertsPart(KernelPart):
     }  # fmt: skip
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """Error in model, experts per rank or load distribution of each row; otherwise empty."""
+        """Error message for each row's model, experts per rank or load distribution; empty if valid."""
         return [
             _problem(str(one.model), cast(int, one.ep), str(one.distribution))
             for one in rows.itertuples(index=False)
         ]
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds (R,) of rows of one device, NaN for kernels and precisions without constants."""
+        """Predicted seconds (R,) of rows of one device, NaN for kernels and precisions without constants."""
         found = np.full(len(rows), np.nan)
         for (kernel, compute), which in _groups(rows).items():
             speed = expert_speed(site.device, kernel, compute)
@@ -259,7 +259,7 @@ class ExpertsPart(KernelPart):
         return found
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
-        """Site with fitted constants for every kernel and precision with at least LEAST rows."""
+        """Site with constants fitted for every kernel and precision that has at least LEAST rows."""
         speeds = {kernel: dict(own) for kernel, own in site.device.experts.items()}
         for (kernel, compute), which in _groups(rows).items():
             if which.sum() >= LEAST and compute in site.device.products:
@@ -272,7 +272,7 @@ class ExpertsPart(KernelPart):
         return replace(site, device=device)
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Seconds of the products of balanced experts at peak FLOP/s, (R,)."""
+        """Time of the GEMMs of balanced experts at peak FLOP/s, in seconds, (R,)."""
         found = np.zeros(len(rows))
         for place, one in enumerate(rows.itertuples(index=False)):
             hidden, own = network_named(str(one.model))
@@ -283,14 +283,14 @@ class ExpertsPart(KernelPart):
         return found
 
     def kinds(self, rows: pd.DataFrame) -> list[str]:
-        """Kernel and distribution of rows (R,)."""
+        """Kernel and load distribution of every row (R,)."""
         return [f"{one.kernel} {one.distribution}" for one in rows.itertuples(index=False)]
 
 
 def fitted_speed(
     draws: Draws, measured_s: Floats, device: Device, kernel: ExpertKernel, compute: Compute
 ) -> ExpertSpeed:
-    """Fit constants to measured seconds (R,) of draws by least squares of logarithms (soft L1)."""
+    """Fit constants to the measured seconds (R,) of draws by log least squares (soft L1)."""
     names = FITTED if kernel == "masked" else FITTED[:-1]
     device = device.model_copy(update={"sustained_clock": 1.0})
 
@@ -311,7 +311,7 @@ def fitted_speed(
 
 @cache
 def network_named(name: str) -> tuple[int, Experts]:
-    """Hidden size and experts of a model, by its name, an unambiguous prefix of a name, or its path."""
+    """Hidden size and experts of a model, given its name, an unambiguous prefix of it, or a path."""
     known = sorted(path.stem for path in (FOLDER / "models").glob("*.yaml"))
     begun = [one for one in known if one.startswith(name.lower())]
     model = load_transformer(begun[0] if len(begun) == 1 else name, "model")
@@ -330,7 +330,7 @@ def _problem(model: str, ranks: int, distribution: str) -> str:
 
 
 def _groups(rows: pd.DataFrame) -> dict[tuple[ExpertKernel, Compute], Bools]:
-    """Row masks (R,) by kernel and precision, for those that phaze prices."""
+    """Row masks (R,) by kernel and precision, for the pairs that phaze prices."""
     kernels = rows["kernel"].map(KERNELS).to_numpy(object)
     words = rows["precision"].to_numpy(object)
     known = [pair for pair in zip(kernels, words, strict=True) if pair[0] in ALL and pair[1] not in UNPRICED]

@@ -1,4 +1,4 @@
-"""Parts of the price that are compared with measured kernels, by name."""
+"""Kinds of kernels that are compared with measured ones, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phaze.validate.parts.collectives import Collectives
 from phaze.validate.parts.products import ExpertsPart, ProductsPart
 
 KERNELS = FOLDER / "measured" / "kernels"
-"""Measured kernels of the configuration, one table per part."""
+"""Folder of the configuration's measured kernels, one table per part."""
 
 PARTS: dict[str, KernelPart] = {
     part.name: part for part in (ProductsPart(), ExpertsPart(), AttentionPart(), Collectives())
@@ -20,12 +20,12 @@ PARTS: dict[str, KernelPart] = {
 
 
 def part_named(name: str) -> KernelPart:
-    """Part by name; PhazeError for an unknown one."""
+    """Part with the given name; PhazeError if it is unknown."""
     if name not in PARTS:
         raise PhazeError(f"--part must be one of {', '.join(PARTS)}, got {name}")
     return PARTS[name]
 
 
 def kernel_files(part: KernelPart) -> list[Path]:
-    """Tables of the configuration for a part."""
+    """Tables in the configuration with a part's measured kernels."""
     return [KERNELS / f"{part.name}.csv"]

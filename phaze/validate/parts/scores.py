@@ -1,4 +1,4 @@
-"""Errors of a part of the price over its rows: overall, by device and precision, and by kind."""
+"""Prediction errors of one kind of kernel: overall, by device and precision, and by class of row."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from phaze.validate.parts.base import KernelPart
 
 @dataclass(frozen=True)
 class PartScore:
-    """Errors as fractions of the measured seconds, nan if no row is priced."""
+    """Prediction errors as fractions of the measured seconds; nan if no row is priced."""
 
     rows: int
     answered: int
-    """Rows of devices, precisions and kernels that phaze prices."""
+    """Number of rows with a device, precision and kernel that phaze prices."""
     median: float
     """Median of the absolute errors."""
     p90: float
     """Ninetieth percentile of the absolute errors."""
     bias: float
-    """Median of the signed errors; positive if predicted too slow."""
+    """Median of the signed errors; positive if predictions are too slow."""
 
 
 @dataclass(frozen=True, eq=False)
 class ComparedKernels:
-    """Rows of a part with their predicted seconds."""
+    """Measured rows of a part, with their predicted times."""
 
     part: KernelPart
     rows: pd.DataFrame
@@ -39,16 +39,16 @@ class ComparedKernels:
 
     @property
     def score(self) -> PartScore:
-        """Errors of all rows."""
+        """Errors over all rows."""
         return self._of(np.ones(len(self.rows), bool))
 
     @property
     def table(self) -> pd.DataFrame:
-        """Rows with `predicted_s` next to `measured_s`."""
+        """Table of the rows, with `predicted_s` next to `measured_s`."""
         return self.rows.assign(predicted_s=self.predicted_s)
 
     def by(self, *names: str) -> list[dict[str, object]]:
-        """Errors of rows grouped by columns; `kind` is the part's kind of row."""
+        """Errors of the rows grouped by columns; `kind` is the part's class of a row."""
         rows = self.rows.reset_index(drop=True).assign(kind=self.part.kinds(self.rows))
         groups = rows.groupby(list(names), sort=False).indices
         scores = [self._of(_mask(np.asarray(places), len(rows))) for places in groups.values()]
@@ -58,7 +58,7 @@ class ComparedKernels:
         ]
 
     def plain(self) -> dict[str, object]:
-        """All scores as plain values for JSON."""
+        """All scores as plain values, for JSON."""
         return {
             "part": self.part.name,
             **asdict(self.score),
@@ -83,7 +83,7 @@ class ComparedKernels:
 
 
 def compare(part: KernelPart, paths: Sequence[Path], system: str | None = None) -> ComparedKernels:
-    """Predict the rows of tables; PhazeError if none can be priced."""
+    """Compare the rows of tables with predictions; PhazeError if none can be priced."""
     rows = pd.concat([part.read(path, system) for path in paths], ignore_index=True)
     found = ComparedKernels(part, rows, part.predicted(rows, system))
     if not found.score.answered:

@@ -1,4 +1,4 @@
-"""Multi-head, grouped, windowed, chunked and latent attention."""
+"""Multi-head, grouped-query, sliding-window, chunked and latent attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phaze.workload.primitives import LayerBuilder, Scores, Tensor
 
 @dataclass(frozen=True)
 class Heads:
-    """Attention heads of one shard and their dimensions."""
+    """Number and dimensions of the attention heads of one shard."""
 
     heads: int
     kv_heads: int
@@ -21,13 +21,13 @@ class Heads:
     """Head dimension of queries and keys."""
     value_size: int
     keys: int
-    """Keys per query in blocks of queries, before a causal mask removes half: all of a sequence of s, about
+    """Keys computed per query, before a causal mask removes half: the whole sequence, about
     2w in windows of w tokens, or a chunk.
     """
 
 
 def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) -> Tensor:
-    """Append attention including the output matrix; its bias follows the sum over tensor-parallel ranks."""
+    """Append attention with its output projection; its bias follows the sum over tensor-parallel ranks."""
     tp, keys = part.layout.tp, round(2 * own.attended(part.sequence, causal=True))
     kv_heads = max(own.kv_heads // tp, 1)
     heads = Heads(own.heads // tp, kv_heads, own.query_size, own.value_size, keys)
@@ -51,7 +51,7 @@ def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) 
 def attend(
     layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """Append attention from queries, keys and values by heads to the results of all heads by token."""
+    """Append attention: from queries, keys and values by head to the results of all heads by token."""
     if part.layout.cp > 1 and part.layout.heads_ranks > 1:
         return _attend_whole(layer, part, own, heads, qkv)
     q, k, v = qkv
@@ -62,7 +62,7 @@ def attend(
 def _attend_whole(
     layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """Append attention over whole sequences with a share of the heads, and the all-to-alls around it.
+    """Append attention over whole sequences for a subset of the heads, between two all-to-alls.
 
     This is DeepSpeed Ulysses (Jacobs et al. 2023). Heads of keys and values are copied if there are too few.
     If only groups of ranks exchange heads, their sequences are still partial and a ring runs among the
@@ -88,7 +88,7 @@ def _attend_whole(
 
 
 def _copied(layer: LayerBuilder, name: str, x: Tensor, times: int) -> tuple[str, Tensor]:
-    """Append `times` copies of the heads of keys or values, and return the name with the result."""
+    """Append `times` copies of the key or value heads, and return the name with the result."""
     copied = layer.add("rearrange", f"{name}_copies", x, elements=x.elements * times) if times > 1 else x
     return name, copied
 
@@ -105,7 +105,7 @@ def _core(
     qkv: tuple[Tensor, Tensor, Tensor],
     queries: int,
 ) -> Tensor:
-    """Append scores, probabilities and context; heads that share a key head are rows of one product."""
+    """Append scores, softmax and context; query heads that share a key head form the rows of one GEMM."""
     (q, k, v), model = qkv, part.model
     batch, rows = part.microbatch * heads.kv_heads, heads.heads // heads.kv_heads * queries
     first = layer.count
@@ -122,7 +122,7 @@ def _core(
 
 
 def _shape(part: ModelSlice, own: Attention, heads: Heads, queries: int) -> Scores:
-    """Attention shape of a shard, as seen by a fused kernel."""
+    """Shape of a shard's attention, as seen by a fused kernel."""
     causal, sequence = part.model.causal, part.sequence
     longest, mean = own.attended(sequence, causal=False), own.attended(sequence, causal=causal)
     return Scores(
@@ -134,7 +134,7 @@ def _shape(part: ModelSlice, own: Attention, heads: Heads, queries: int) -> Scor
 def _projections(
     layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, x: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Append queries, keys and values by heads, from one fused matrix or separate ones."""
+    """Append the projections to queries, keys and values by head, from a fused matrix or separate ones."""
     numbers = {"query": heads.heads, "key": heads.kv_heads, "value": heads.kv_heads}
     widths = {name: number * heads.size for name, number in numbers.items()}
     if own.shared_kv:
@@ -163,7 +163,7 @@ def _projections(
 def _gathered(
     layer: LayerBuilder, name: str, part: ModelSlice, own: Attention, x: Tensor, wide: int
 ) -> Tensor:
-    """Append a rank's projection, gather it over all tensor-parallel ranks, and select the rank's own heads.
+    """Append a rank's projection, all-gather it over tensor-parallel ranks, and select the rank's own heads.
 
     Megatron-Core does this if ranks share heads of keys and values (`SelfAttention`, version 0.16.1). The
     matrices are sharded evenly, and no shard has a whole head.
@@ -178,7 +178,7 @@ def _gathered(
 
 
 def rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: int) -> Tensor:
-    """Append the rotary embedding for head dimension `width`; it reads tables of sines and cosines."""
+    """Append a rotary embedding of `width` dimensions per head; it reads tables of sines and cosines."""
     table = 2 * part.own_sequence * width * part.bytes_per_element
     scaled = "scaled_" if part.model.scaled_rotary else ""
     return layer.add("rotary", f"{name}_{scaled}rotary", x, constant_bytes=table)
@@ -187,7 +187,7 @@ def rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: i
 def _latent_projections(
     layer: LayerBuilder, part: ModelSlice, own: Attention, latent: Latent, x: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Append queries, keys and values of a shard's heads, from latent vectors that every rank has.
+    """Append a shard's queries, keys and values, projected from latent vectors that every rank computes.
 
     The down-projections are replicated on every rank, which applies them to its own tokens (Megatron-Core,
     `MLASelfAttention`). Kernels of the rotary embedding write whole queries and keys.
@@ -230,7 +230,7 @@ def _latent_projections(
 def _index(
     layer: LayerBuilder, part: ModelSlice, latent: Latent, own: Indexer, low: Tensor, x: Tensor
 ) -> Tensor:
-    """Append the indexer: scores of all earlier tokens, and the choice of the best ones.
+    """Append the indexer of sparse attention: score all earlier tokens, and choose the best ones.
 
     The indexer is replicated on every rank, for its own tokens (DeepSeek-AI 2025, V3.2, Section 2.1).
     """

@@ -1,4 +1,4 @@
-"""Parts of a transformer's block other than attention: feed-forward networks with experts, and scans.
+"""Parts of a transformer block other than attention: feed-forward networks, experts, and scans.
 
 Feed-forward networks are dense or mixtures of experts. A mixture is sharded as in Megatron-Core
 (`MoELayer`). Every rank routes its own tokens and dispatches each to its k experts: an all-to-all over ep,
@@ -27,7 +27,7 @@ from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import LayerBuilder, Tensor
 
 SCORE_BYTES = 4
-"""Bytes of a router score, in single precision."""
+"""Bytes per router score, in single precision."""
 CHOICE_BYTES = 26
 """Bytes stored per expert of a token: expert index and row position (8 each), score and normalised score in
 single precision, and the weight in half precision.
@@ -35,7 +35,7 @@ single precision, and the weight in half precision.
 
 
 def dense_network(layer: LayerBuilder, part: ModelSlice, own: FeedForward, x: Tensor) -> Tensor:
-    """Append a feed-forward network including its second matrix; its bias follows the sum over ranks."""
+    """Append a feed-forward network with its second matrix; its bias follows the sum over ranks."""
     first = layer.count
     x = part.enter(layer, "feed_forward", x)
     y = _network(layer, part, x, "feed_forward", own.width // part.layout.tp, gated=own.gated, bias=own.bias)
@@ -47,7 +47,7 @@ def dense_network(layer: LayerBuilder, part: ModelSlice, own: FeedForward, x: Te
 def _network(
     layer: LayerBuilder, part: ModelSlice, x: Tensor, name: str, width: int, *, gated: bool, bias: bool
 ) -> Tensor:
-    """Append a shard of a network applied to all tokens of the shard."""
+    """Append a shard of a feed-forward network, applied to all tokens of the shard."""
     model, tokens = part.model, part.tokens
     prefix = "" if name == "feed_forward" else f"{name}_"
     y = layer.dense(f"{name}_in", x, tokens, width, bias=bias)
@@ -59,7 +59,7 @@ def _network(
 
 
 def mixture(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
-    """Append router, experts and shared experts, from and to a rank's own tokens.
+    """Append the router, the experts and the shared experts, applied to a rank's own tokens.
 
     Raises PhazeError if ep or etp does not divide the experts.
     """
@@ -97,7 +97,7 @@ def _check(part: ModelSlice, own: Experts) -> None:
 
 
 def _routed(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
-    """Append the scores of all experts and the choice of k; return the weights of a token's experts."""
+    """Append the scores of all experts and the top-k choice; return the weights of each token's experts."""
     tokens, width = part.own_tokens, part.bytes_per_element
     if own.scales:
         x = layer.add("rms_norm", "router_norm", x, parameters=part.model.hidden)
@@ -112,7 +112,7 @@ def _routed(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> T
 
 
 def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
-    """Append token dispatch, the experts, and the weighted sum of a token's results."""
+    """Append token dispatch, the experts, and the weighted sum of each token's results."""
     layout, wide = part.layout, own.sent_width(part.model.hidden)
     load = load_factor(layout.load, part.own_tokens * layout.ep, own.count, own.per_token, layout.ep)
     rows = ceil(part.own_tokens * own.per_token * load)
@@ -136,7 +136,7 @@ def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, we
 
 
 def _experts(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
-    """Append a rank's experts as batched products; activations are weighted before the second product."""
+    """Append a rank's experts as batched GEMMs; activations are weighted before the second GEMM."""
     model, wide = part.model, own.sent_width(part.model.hidden)
     inner = own.width // part.layout.expert_slices
     first = layer.count
@@ -158,7 +158,7 @@ def _experts(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, wei
 def _grouped(
     layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, name: str, k: int, n: int
 ) -> Tensor:
-    """Append a batched product, one per expert of the rank, with optional biases."""
+    """Append a batched GEMM with one matrix per expert of the rank, and optional biases."""
     count = own.count // part.layout.ep
     rows = x.elements // k
     gemm, weights = Gemm(count, -(-rows // count), k, n), count * k * n
@@ -169,7 +169,7 @@ def _grouped(
 
 
 def _shared(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
-    """Append the shared experts, sharded as a dense network, and their gate."""
+    """Append the shared experts, sharded like a dense network, and their gate."""
     first = layer.count
     y = part.enter(layer, "shared", x)
     y = _network(layer, part, y, "shared", own.shared_width // part.layout.tp, gated=own.gated, bias=False)
@@ -182,13 +182,13 @@ def _shared(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> T
 
 
 SOLVED = 16
-"""Tokens per block of a chunk whose triangular system is solved; products join the blocks (FLA,
+"""Tokens per block in which a chunk's triangular system is solved; GEMMs combine the blocks (FLA,
 `solve_tril`).
 """
 
 
 def mamba(layer: LayerBuilder, part: ModelSlice, own: Mamba, x: Tensor) -> Tensor:
-    """Append a Mamba-2 mixer with its output matrix: projection, convolution, scan, gated norm."""
+    """Append a Mamba-2 mixer with its output projection: projection, convolution, scan, gated norm."""
     tp, cp, tokens = part.layout.tp, part.layout.cp, part.tokens
     x = part.enter(layer, "scan", x)
     y = layer.dense("scan_in", x, tokens, own.projected // tp, bias=own.bias)
@@ -222,7 +222,7 @@ def _scan_out(layer: LayerBuilder, part: ModelSlice, y: Tensor) -> Tensor:
 
 
 def _convolved(layer: LayerBuilder, x: Tensor, channels: int, taps: int, *, bias: bool) -> Tensor:
-    """Append the depthwise convolution along the sequence and its activation."""
+    """Append a depthwise convolution along the sequence, and its activation."""
     y = layer.add("convolve", "convolution", x, parameters=channels * (taps + bias), times=taps)
     return layer.add("silu", "convolution_silu", y)
 
@@ -230,7 +230,7 @@ def _convolved(layer: LayerBuilder, x: Tensor, channels: int, taps: int, *, bias
 def _state_space(
     layer: LayerBuilder, part: ModelSlice, own: Mamba, cut: tuple[int, int], mixed: Tensor, steps: Tensor
 ) -> Tensor:
-    """Append the Mamba-2 scan for (heads, groups); heads of a group share B and C (Mamba-2, Listing 1)."""
+    """Append the Mamba-2 scan for `cut` (heads, groups); a group's heads share B and C (Listing 1)."""
     heads, groups = cut
     q, count = _chunks(part, own.chunk)
     p, n = own.head_size, own.state
@@ -250,7 +250,7 @@ def _state_space(
 
 
 def delta_net(layer: LayerBuilder, part: ModelSlice, own: DeltaNet, x: Tensor) -> Tensor:
-    """Append a gated delta net with its output matrix: projections, convolution, scan, gated norm."""
+    """Append a gated delta net with its output projection: projections, convolution, scan, gated norm."""
     tp, cp, tokens = part.layout.tp, part.layout.cp, part.tokens
     x = part.enter(layer, "scan", x)
     y = layer.dense("scan_in", x, tokens, own.projected // tp, bias=False)
@@ -306,6 +306,6 @@ def _delta_rule(
 
 
 def _chunks(part: ModelSlice, chunk: int) -> tuple[int, int]:
-    """Tokens per chunk, and chunks of a microbatch; the last chunk of a sequence is padded."""
+    """Tokens per chunk, and number of chunks in a microbatch; the last chunk of a sequence is padded."""
     size = min(chunk, part.sequence)
     return size, part.microbatch * -(-part.sequence // size)

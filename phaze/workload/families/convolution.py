@@ -1,4 +1,4 @@
-"""Feature maps of images and the operations of convolutional networks on them.
+"""Feature maps of images, and the operations that convolutional networks apply to them.
 
 A convolution is a matrix multiplication of its unrolled input, one row per output pixel (im2col), so it is
 mapped and priced like any other. Libraries and accelerators unroll on chip: HBM stores the original input.
@@ -16,27 +16,27 @@ from phaze.workload.primitives import LayerBuilder, Tensor
 
 @dataclass(frozen=True)
 class FeatureMaps:
-    """Square feature maps of a microbatch."""
+    """Square feature maps of the samples of a microbatch."""
 
     tensor: Tensor
     samples: int
     channels: int
     size: int
-    """Height and width."""
+    """Height and width, in pixels."""
 
     @property
     def pixels(self) -> int:
-        """Pixels of all samples, per channel."""
+        """Number of pixels per channel, over all samples."""
         return self.samples * self.size**2
 
     def with_tensor(self, tensor: Tensor) -> FeatureMaps:
-        """Feature maps of the same shape with another tensor."""
+        """Feature maps of the same shape, stored in another tensor."""
         return replace(self, tensor=tensor)
 
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """Square windows that slide over square maps."""
+    """Square windows that slide over square feature maps."""
 
     samples: int
     channels: int
@@ -54,19 +54,19 @@ class SlidingWindow:
 
 @dataclass(frozen=True)
 class ConvolutionShape(SlidingWindow):
-    """A convolution of square maps by square windows, without dilation."""
+    """Convolution of square feature maps with square windows, without dilation."""
 
     kernels: int
-    """Channels of the output."""
+    """Number of output channels."""
 
     @property
     def parameters(self) -> int:
-        """Weights, without bias."""
+        """Number of weights, excluding biases."""
         return self.kernels * self.channels * self.window**2
 
     @property
     def gemm(self) -> Gemm:
-        """Product of the unrolled input, one row per output pixel, and the weights."""
+        """GEMM of the unrolled input, with one row per output pixel, and the weights."""
         rows, columns = self.samples * self.out_size**2, self.channels * self.window**2
         unrolled = rows * columns - self.samples * self.channels * self.size**2
         return Gemm(1, rows, columns, self.kernels, unrolled=max(0, unrolled))
@@ -82,7 +82,7 @@ def convolve(
     *,
     bias: bool = False,
 ) -> FeatureMaps:
-    """Append a convolution, with a bias if `bias`."""
+    """Append a convolution, with a bias if `bias` is set."""
     conv = ConvolutionShape(x.samples, x.channels, x.size, kernels, window=window, stride=stride)
     y = layer.add("matmul", name, x.tensor, gemm=conv.gemm, parameters=conv.parameters)
     y = layer.bias(name, y, kernels) if bias else y
@@ -109,13 +109,13 @@ def convolve_and_normalise(
     *,
     relu: bool = True,
 ) -> FeatureMaps:
-    """Append a convolution and a batch norm, and a ReLU if `relu`."""
+    """Append a convolution and a batch norm, and a ReLU if `relu` is set."""
     y = normalise(layer, name, convolve(layer, name, x, kernels, window, stride))
     return rectify(layer, name, y) if relu else y
 
 
 def pool(layer: LayerBuilder, name: str, x: FeatureMaps) -> FeatureMaps:
-    """Append max pooling by 3 × 3 windows with stride 2."""
+    """Append max pooling with 3 × 3 windows and stride 2."""
     size = -(-x.size // 2)
     y = layer.add("max_pool", name, x.tensor, elements=x.samples * x.channels * size**2)
     return FeatureMaps(y, x.samples, x.channels, size)

@@ -1,4 +1,4 @@
-"""Distinct layers of a transformer as primitive operators: embedding, kinds of blocks, head.
+"""Distinct layers of a transformer as primitive operators: embedding, kinds of blocks, and head.
 
 Frozen matrices may have low-rank adapters, y = W x + B A x; A and B are trained (Hu et al., ICLR 2022). Ranks
 have A whole and compute A x if W is cut by columns, and B whole if by rows. Partial B A x is added to partial
@@ -32,7 +32,7 @@ from phaze.workload.primitives import (
 
 
 def transformer_graph(part: ModelSlice) -> ModelGraph:
-    """Layers of a transformer: embedding, blocks, multi-token prediction layers, and head.
+    """Build the layers of a transformer: embedding, blocks, multi-token prediction layers, and head.
 
     A model without a head may end with its blocks.
     """
@@ -48,7 +48,7 @@ def transformer_graph(part: ModelSlice) -> ModelGraph:
 
 
 def embedding_layer(part: ModelSlice) -> LayerGraph:
-    """Layer from token ids to the first residual stream."""
+    """Layer that turns token ids into the first residual stream."""
     model, layer = part.model, LayerBuilder()
     x = _lookup(layer, "word", part.tokens, model.word_width, part.vocabulary)
     x = part.leave(layer, "word", x)
@@ -82,7 +82,7 @@ def _lookup(
     rows: int,
     group: ParameterGroup = "embedding",
 ) -> Tensor:
-    """Append an embedding lookup for every token; each shard of a word embedding makes the whole tensor."""
+    """Append an embedding lookup for every token; each shard of a word embedding writes the full tensor."""
     return layer.add(
         "lookup",
         f"{name}_lookup",
@@ -94,7 +94,7 @@ def _lookup(
 
 
 def block_layer(part: ModelSlice, kind: str, block: Block) -> LayerGraph:
-    """Block of a token mixer and a feed-forward network, each with norm and residual sum."""
+    """Block of a token mixer and a feed-forward network, each with a norm and a residual sum."""
     layer = LayerBuilder(part.hidden_elements)
     _block(layer, part, block, layer.input)
     return layer.finish(kind, part.hidden_elements)
@@ -141,7 +141,7 @@ def _residual(
     bias: bool = False,
     apart: bool = False,
 ) -> Tensor:
-    """Append x + f(norm(x)) or norm(x + f(x)); bias and dropout of a row-cut matrix follow the sum.
+    """Append x + f(norm(x)) or norm(x + f(x)); a row-parallel matrix's bias and dropout follow the sum.
 
     If `apart`, the norm is a kernel of its own and can be recomputed alone. Otherwise it is fused with the
     single product that reads it (Transformer Engine).
@@ -164,7 +164,7 @@ def _residual(
 
 
 def _offloaded_with(name: str, *, apart: bool) -> OffloadedModule:
-    """Module with which a norm's input is offloaded: the norm, or the product that it is fused with."""
+    """Module with which a norm's input is offloaded: the norm, or the GEMM into which it is fused."""
     if name == "attention":
         return "attn_norm" if apart else "qkv_linear"
     return "mlp_norm"
@@ -201,7 +201,7 @@ def further_layer(part: ModelSlice) -> LayerGraph:
 
 
 def head_layer(part: ModelSlice) -> LayerGraph:
-    """Layer after the last block: final norm, pooler, logits and loss, if the model has them.
+    """Layer after the last block: final norm, pooler, logits and loss, as far as the model has them.
 
     It has its own copy of a tied embedding matrix, because it may be on another pipeline stage than the
     embedding; Megatron-LM stores it in the same way. (Megatron's sum of the two gradients over those stages
@@ -225,7 +225,7 @@ def head_layer(part: ModelSlice) -> LayerGraph:
 
 
 def _token_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
-    """Append the logits over the shard's vocabulary and their cross entropy."""
+    """Append the logits over the shard's vocabulary, and their cross entropy."""
     model = part.model
     if model.head == "masked-lm" and model.head_transform:
         x = layer.dense("transform", x, part.tokens, model.word_width, bias=True)
@@ -237,7 +237,7 @@ def _token_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
 
 
 def _logits(layer: LayerBuilder, part: ModelSlice, x: Tensor, *, shared: bool = False) -> Tensor:
-    """Append the logits over the shard's vocabulary, with an own matrix unless it is shared."""
+    """Append the logits over the shard's vocabulary, with its own matrix unless that is shared."""
     model, first = part.model, layer.count
     if shared:
         gemm = Gemm(1, part.tokens, x.elements // part.tokens, part.vocabulary)
@@ -251,7 +251,7 @@ def _logits(layer: LayerBuilder, part: ModelSlice, x: Tensor, *, shared: bool = 
 
 
 def _cross_entropy(layer: LayerBuilder, part: ModelSlice, logits: Tensor) -> Tensor:
-    """Append the loss of every token from vocabulary-parallel logits.
+    """Append the cross entropy of every token from vocabulary-parallel logits.
 
     Ranks combine the largest logit, the sum of exponentials, and the label's logit. The loss reads one value
     per token, and its gradient is one value per token.
@@ -283,11 +283,11 @@ def _sentence_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
 
 
 NEVER = ("embedding", "head")
-"""Layers without adapters."""
+"""Layers that get no adapters."""
 
 
 def with_adapters(graph: ModelGraph, rank: int) -> ModelGraph:
-    """Model with frozen parameters and an adapter of a given rank for every matrix of its blocks."""
+    """Freeze a model's parameters, and add a low-rank adapter to every matrix of its blocks."""
     frozen = (_frozen(layer) for layer in graph.layers)
     layers = (layer if layer.name in NEVER else _adapted(layer, rank) for layer in frozen)
     return replace(graph, layers=tuple(layers))
@@ -300,10 +300,10 @@ def _frozen(layer: LayerGraph) -> LayerGraph:
 
 
 def _adapted(layer: LayerGraph, rank: int) -> LayerGraph:
-    """Layer with adapters behind each run of matrices, so that matrices with one input stay adjacent."""
+    """Insert adapters after each run of matrices, so that matrices that share an input stay adjacent."""
     made: list[Primitive] = []
     place: dict[int, int] = {}
-    """Old index -> new index to read from: the primitive, or its sum with the adapter."""
+    """Maps old indices to the new index to read from: the primitive, or its sum with the adapter."""
     waiting: list[tuple[int, Primitive]] = []
 
     def add_adapters() -> None:
@@ -326,7 +326,7 @@ def _adapted(layer: LayerGraph, rank: int) -> LayerGraph:
 
 
 def _adapter(base: Primitive, product: Tensor, start: int, rank: int) -> list[Primitive]:
-    """The two products of an adapter, and the sum with the product of the frozen matrix."""
+    """The two GEMMs of an adapter, and their sum with the output of the frozen matrix."""
     assert base.gemm is not None
     down = Gemm(base.gemm.batch, base.gemm.m, base.gemm.k, rank)
     up = Gemm(base.gemm.batch, base.gemm.m, rank, base.gemm.n)

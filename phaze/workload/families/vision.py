@@ -1,4 +1,4 @@
-"""Distinct layers of models of images: Swin transformers and residual networks.
+"""Distinct layers of vision models: Swin transformers and residual networks.
 
 A Swin transformer has patch embedding, pairs of blocks, patch merging and a head. A stage's layer is a pair
 of blocks; the second has shifted windows if there is more than one window. Partitioning, merging and
@@ -37,42 +37,42 @@ from phaze.workload.primitives import (
 
 @dataclass(frozen=True)
 class SwinStage:
-    """Dimensions of a stage for one microbatch."""
+    """Dimensions of a Swin stage for one microbatch."""
 
     samples: int
     width: int
     heads: int
     size: int
-    """Height in patches."""
+    """Height and width in patches."""
     window: int
-    """Height of a window in patches."""
+    """Height and width of a window in patches."""
     shifts: bool
     expansion: int
     bytes_per_element: int
 
     @property
     def tokens(self) -> int:
-        """Patches of all samples."""
+        """Number of patches over all samples."""
         return self.samples * self.size**2
 
     @property
     def area(self) -> int:
-        """Patches per window."""
+        """Number of patches per window."""
         return self.window**2
 
     @property
     def windows(self) -> int:
-        """Windows per sample."""
+        """Number of windows per sample."""
         return self.size**2 // self.area
 
     @property
     def elements(self) -> int:
-        """Elements of the residual stream."""
+        """Number of elements of the residual stream."""
         return self.tokens * self.width
 
 
 def swin_graph(model: Swin, samples: int, bytes_per_element: int) -> ModelGraph:
-    """Layers of a Swin transformer for `samples` images."""
+    """Build the layers of a Swin transformer for `samples` images."""
     stages = [_stage(model, s, samples, bytes_per_element) for s in range(len(model.depths))]
     layers, runs = [_embedding(model, stages[0])], [LayerRun("embedding")]
     for number, (stage, depth) in enumerate(zip(stages, model.depths, strict=True), start=1):
@@ -104,7 +104,7 @@ def _norm(layer: LayerBuilder, name: str, x: Tensor, width: int) -> Tensor:
 
 
 def _embedding(model: Swin, stage: SwinStage) -> LayerGraph:
-    """Patch embedding; the image needs no gradient."""
+    """Patch embedding layer; the image needs no gradient."""
     layer = LayerBuilder()
     pixels = Tensor(INPUT, stage.samples * model.channels * model.image**2, gradient=False)
     image = FeatureMaps(pixels, stage.samples, model.channels, model.image)
@@ -133,7 +133,7 @@ def _block(layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor, *, shi
 
 
 def _attention(layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor, *, shifted: bool) -> Tensor:
-    """Append window attention: partition, attend, merge."""
+    """Append window attention: partition into windows, attend, and merge the windows."""
     x = layer.add("rearrange", f"{prefix}shift", x) if shifted else x
     x = layer.add("rearrange", f"{prefix}windows", x)
     q, k, v = _projections(layer, prefix, stage, x)
@@ -152,7 +152,7 @@ def _attention(layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor, *,
 def _projections(
     layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Append queries, keys and values by heads, from one matrix."""
+    """Append queries, keys and values by head, from one fused matrix."""
     y = layer.dense(f"{prefix}qkv", x, stage.tokens, 3 * stage.width, bias=True)
     y = layer.by_heads(f"{prefix}qkv", y)
     y = layer.add("split", f"{prefix}qkv_split", y)
@@ -204,14 +204,14 @@ def _head(model: Swin, stage: SwinStage) -> LayerGraph:
 
 
 def resnet_graph(model: ResNet, samples: int) -> ModelGraph:
-    """Layers of a residual network for `samples` images."""
+    """Build the layers of a residual network for `samples` images."""
     layers, runs = _backbone(model.backbone, model.image, model.channels, samples)
     head = _resnet_head(model, samples)
     return ModelGraph((*layers, head), (*runs, LayerRun(head.name)))
 
 
 def semantic_fpn_graph(model: SemanticFpn, samples: int) -> ModelGraph:
-    """Layers of a residual network with a feature pyramid, whose decoder reads all stages."""
+    """Build a residual network with a feature pyramid, whose decoder reads the output of every stage."""
     layers, runs = _backbone(model.backbone, model.image, model.channels, samples)
     ends = [
         q
@@ -229,7 +229,7 @@ def _residual_stage(run: LayerRun) -> str:
 def _backbone(
     backbone: Backbone, image: int, channels: int, samples: int
 ) -> tuple[tuple[LayerGraph, ...], tuple[LayerRun, ...]]:
-    """Stem and blocks; the first block of a stage differs from the others."""
+    """Stem and residual blocks; the first block of a stage differs from the others."""
     stem, x = _stem(backbone, image, channels, samples)
     layers, runs = [stem], [LayerRun(stem.name)]
     for stage, (blocks, width) in enumerate(zip(backbone.blocks, backbone.widths, strict=True)):
@@ -247,7 +247,7 @@ def _handed_on(x: FeatureMaps) -> FeatureMaps:
 
 
 def _stem(backbone: Backbone, image: int, channels: int, samples: int) -> tuple[LayerGraph, FeatureMaps]:
-    """First convolution and pooling; the image needs no gradient."""
+    """Stem layer: first convolution and pooling; the image needs no gradient."""
     layer = LayerBuilder()
     pixels = Tensor(INPUT, samples * channels * image**2, gradient=False)
     x = FeatureMaps(pixels, samples, channels, image)
@@ -280,7 +280,7 @@ def _resnet_head(model: ResNet, samples: int) -> LayerGraph:
 
 
 def _decoder(model: SemanticFpn, samples: int) -> LayerGraph:
-    """Neck and head, which read the output of every stage of the backbone."""
+    """Decoder layer: neck and head, which read the output of every stage of the backbone."""
     shapes = list(zip(model.backbone.outputs, model.backbone.sizes(model.image), strict=True))
     elements = [samples * channels * size**2 for channels, size in shapes]
     layer = LayerBuilder(sum(elements))
@@ -299,7 +299,7 @@ def _decoder(model: SemanticFpn, samples: int) -> LayerGraph:
 
 
 def _neck(layer: LayerBuilder, model: SemanticFpn, levels: list[FeatureMaps]) -> list[FeatureMaps]:
-    """Append the pyramid: every level plus the upsampled level above, coarsest first (Lin et al. 2017)."""
+    """Append the feature pyramid: each level plus the upsampled coarser one (Lin et al. 2017)."""
     count = len(levels)
     lateral = [convolve(layer, f"lateral_{i + 1}", x, model.neck, bias=True) for i, x in enumerate(levels)]
     for i in reversed(range(count - 1)):
@@ -309,7 +309,7 @@ def _neck(layer: LayerBuilder, model: SemanticFpn, levels: list[FeatureMaps]) ->
 
 
 def _segment(layer: LayerBuilder, model: SemanticFpn, levels: list[FeatureMaps]) -> FeatureMaps:
-    """Append convolutions and upsampling of every level to the finest resolution, and their sum."""
+    """Append convolutions that bring every level to the finest resolution, and the sum of the levels."""
     total = _scale(layer, model, levels[0], 0)
     for level in range(1, len(levels)):
         x = _scale(layer, model, levels[level], level)

@@ -24,23 +24,23 @@ from phaze.workload.operators import Edge, LayerPass, Operator, Part, collective
 from phaze.workload.primitives import INPUT, LayerGraph, Primitive
 
 Form = Literal["paired", "split", "data"]
-"""Backward form: one operator per forward operator, data and weight gradients apart, or data gradients only.
+"""Backward form: one operator per forward operator, data and weight gradients split, or data gradients only.
 """
 Gradients = Literal["both", "data", "weight"]
 """Gradients that an operator computes: of inputs and parameters, of inputs only, or of parameters only."""
 
 OUTSIDE = -1
-"""Maker of a gradient that arrives from another operator."""
+"""Value of `Gradient.maker` for a gradient that arrives from another operator."""
 
 _SUFFIX: dict[Gradients, str] = {"both": "backward", "data": "data_gradient", "weight": "weight_gradient"}
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """A gradient inside an operator."""
+    """Gradient inside a fused operator, with the primitive that computes it."""
 
     maker: int
-    """Primitive whose backward pass computes it, or OUTSIDE."""
+    """Primitive whose backward pass computes the gradient, or OUTSIDE."""
     slot: int
     """Index of the maker's input to which the gradient belongs."""
     elements: int
@@ -49,7 +49,7 @@ class Gradient:
 def backward_pass(
     layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int, form: Form
 ) -> LayerPass:
-    """Backward pass of a layer."""
+    """Build the backward pass of a layer from its fused forward operators."""
     makers = [_Maker(layer, group, bytes_per_element, form) for group in reversed(groups)]
     last = len(groups) - 1
     forward = group_edges(layer, groups, bytes_per_element)
@@ -95,7 +95,7 @@ class _Maker:
         self._written = self._in_memory()
 
     def operators(self) -> tuple[Gradients, ...]:
-        """Kinds of operators in split form."""
+        """Gradients for which the split form has an operator: of data, of weights, or both."""
         weight = any(self._primitive(i).parameters for i in self._group)
         data = any(self._keys(i, "data") or self._products(i, "data") for i in self._group)
         sends = any(tensor.gradient for tensor in entering(self._layer, self._group))
@@ -103,7 +103,7 @@ class _Maker:
         return (*found, "weight") if weight else tuple(found)
 
     def operator(self, gradients: Gradients) -> Operator:
-        """Operator that computes the given gradients."""
+        """Build the operator that computes the given gradients."""
         order = self._group[::-1]
         read: set[Stash] = set()
         parts = [part for index in order for part in self._parts(index, gradients, read)]
@@ -120,7 +120,7 @@ class _Maker:
         )
 
     def inner_weight_bytes(self) -> int:
-        """Bytes of gradients made by the data operator that the leaf needs; 0 if it needs none."""
+        """Bytes of gradients that the weight operator reads from the data operator; 0 if none."""
         needed = {self._arriving[i] for i in self._group if self._primitive(i).parameters}
         return self._width * sum(g.elements for g in needed if g.maker != OUTSIDE)
 
@@ -181,7 +181,7 @@ class _Maker:
         return {"both": (left, right), "data": (left,), "weight": (right,)}[gradients]
 
     def _stashes(self, index: int, gradients: Gradients) -> tuple[Stash, ...]:
-        """Stashes that one primitive reads; a weighted product needs them only for the weight gradient."""
+        """Stashes that one primitive reads; a GEMM with weights needs them only for the weight gradient."""
         primitive = self._primitive(index)
         gradients = _trained(primitive, gradients)
         needs = {"both": True, "data": True, "weight": primitive.parameters > 0}[gradients]
@@ -203,7 +203,7 @@ class _Maker:
         return self._width * (scale + written)
 
     def _first(self, gradients: Gradients) -> int:
-        """First primitive of the backward pass that computes anything."""
+        """First primitive in backward order that performs any vector operation."""
         return next(i for i in self._group[::-1] if self._keys(i, _trained(self._primitive(i), gradients)))
 
     def _arriving_bytes(self) -> int:
@@ -219,7 +219,7 @@ class _Maker:
         return max(0, self._arriving_bytes() - operand * self._width)
 
     def _weight_bytes(self, *, with_operand: bool) -> int:
-        """Bytes of gradients that the leaf reads, with or without a product's operand."""
+        """Bytes of gradients that the weight operator reads, with or without the operands of its GEMMs."""
         weighted = [i for i in self._group if self._primitive(i).parameters]
         operands = {self._arriving[i] for i in weighted if self._primitive(i).gemm is not None}
         needed = {self._arriving[i] for i in weighted} - (set() if with_operand else operands)
@@ -231,7 +231,7 @@ class _Maker:
         return self._width * {"both": sent + weights, "data": sent, "weight": weights}[gradients]
 
     def _in_memory(self) -> set[Gradient]:
-        """Gradients made inside that another operator or a second matrix multiplication reads."""
+        """Gradients that pass through HBM: another operator or a second matrix multiplication reads them."""
         needed = {
             gradient
             for (index, slot), gradient in self._sent.items()
@@ -245,12 +245,12 @@ class _Maker:
 
 
 def _trained(primitive: Primitive, gradients: Gradients) -> Gradients:
-    """Gradients that a primitive computes; frozen parameters have none."""
+    """Gradients that a primitive computes; frozen parameters get none."""
     return "data" if primitive.frozen and gradients == "both" else gradients
 
 
 def _trace(layer: LayerGraph, group: Group) -> tuple[dict[int, Gradient], dict[tuple[int, int], Gradient]]:
-    """Gradient that arrives at every primitive, and the gradient sent to each of its inputs."""
+    """Gradients that arrive at every primitive of an operator, and that each sends to its inputs."""
     arriving: dict[int, Gradient] = {}
     sent: dict[tuple[int, int], Gradient] = {}
     passed_to: dict[int, Gradient] = {}

@@ -19,14 +19,14 @@ from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Region, Tens
 
 
 def forward_pass(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> LayerPass:
-    """Forward pass of a layer."""
+    """Build the forward pass of a layer: fused operators and the edges between them."""
     kept = first_stashes(layer, bytes_per_element)
     operators = tuple(_operator(layer, group, kept, bytes_per_element) for group in groups)
     return LayerPass(operators, group_edges(layer, groups, bytes_per_element))
 
 
 def group_edges(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> tuple[Edge, ...]:
-    """Edges between operators, with the bytes that the target reads."""
+    """Edges between fused operators, with the bytes that the target reads."""
     place = {index: number for number, group in enumerate(groups) for index in group}
     found: dict[tuple[int, int], int] = {}
     for number, group in enumerate(groups):
@@ -38,20 +38,20 @@ def group_edges(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element:
 
 
 def entering(layer: LayerGraph, group: Group) -> tuple[Tensor, ...]:
-    """Distinct tensors that the operator reads from outside."""
+    """Distinct tensors that a fused operator reads from outside."""
     inputs = (tensor for index in group for tensor in layer.primitives[index].inputs)
     return tuple(dict.fromkeys(tensor for tensor in inputs if tensor.source not in group))
 
 
 def group_name(layer: LayerGraph, group: Group) -> str:
-    """Name of an operator, from its primitives; views are named only if there is nothing else."""
+    """Name of a fused operator, joined from its primitives; views are named only if there is nothing else."""
     primitives = [layer.primitives[index] for index in group]
     work = [primitive.name for primitive in primitives if primitive.traits.role != "view"]
     return "+".join(work or [primitive.name for primitive in primitives])
 
 
 def shared_regions(members: Sequence[Primitive]) -> frozenset[Region]:
-    """Regions common to all primitives of an operator, ignoring views and biases, which products add."""
+    """Regions common to all primitives of an operator, except views and biases, which GEMMs add."""
     work = [one for one in members if one.traits.role != "view"]
     held = [one.regions for one in work if one.kind != "bias"] or [one.regions for one in work]
     return frozenset.intersection(*held) if held else frozenset()
@@ -78,7 +78,7 @@ def _operator(
 def _parts(
     layer: LayerGraph, group: Group, index: int, kept: tuple[Stash, ...], bytes_per_element: int
 ) -> tuple[Part, ...]:
-    """Parts of one primitive of an operator; the first part has its traffic."""
+    """Parts of one primitive of an operator; the first part carries the primitive's traffic."""
     primitive = layer.primitives[index]
     if primitive.gemm is not None:
         return (product(primitive.gemm, "forward"),)
@@ -94,7 +94,7 @@ def _parts(
 def vector_parts(
     primitive: Primitive, keys: tuple[str, ...], role: PartRole, streamed_bytes: int
 ) -> tuple[Part, ...]:
-    """One part for each key of the cycle table; passes that only move data have traffic but no arithmetic."""
+    """One part per key of the cycle table; passes that only move data have traffic but no arithmetic."""
     traits = primitive.traits
     each = primitive.inputs[0].elements if traits.per_input else primitive.elements
     elements = 0 if role in traits.idle else each * primitive.times
@@ -107,7 +107,7 @@ def vector_parts(
 def _streamed_bytes(
     layer: LayerGraph, group: Group, index: int, kept: tuple[Stash, ...], bytes_per_element: int
 ) -> int:
-    """HBM bytes of a vector primitive inside an operator."""
+    """HBM traffic of a vector primitive inside a fused operator, in bytes."""
     primitive = layer.primitives[index]
     behind = dict.fromkeys(stored(layer, tensor) for tensor in primitive.inputs)
     read = sum(tensor.elements for tensor in behind if tensor.source not in group)
@@ -120,6 +120,6 @@ def _streamed_bytes(
 
 
 def _leaving(layer: LayerGraph, group: Group) -> int:
-    """Primitive that makes the operator's output, behind any views."""
+    """Index of the primitive that produces the operator's output, looking through views."""
     last = group[-1]
     return stored(layer, Tensor(last, layer.primitives[last].elements)).source

@@ -21,19 +21,19 @@ from __future__ import annotations
 from phaze.workload.primitives import INPUT, LayerGraph
 
 Group = tuple[int, ...]
-"""Primitives of one operator, in topological order; the last one makes its output."""
+"""Primitives fused into one operator, in topological order; the last one produces its output."""
 
 
 def fuse(
     layer: LayerGraph, *, enabled: bool = True, products: bool = True, after_reductions: bool = False
 ) -> tuple[Group, ...]:
-    """Operators of a layer in topological order; without fusion, one per primitive.
+    """Fuse a layer's primitives into operators, in topological order; one per primitive if not enabled.
 
     If `products` is false, nothing joins a matrix multiplication. That is the case of library products next
     to the fused elementwise kernels of Megatron-LM (Narayanan et al., SC 2021, Section 4.2).
     """
     groups: dict[int, set[int]] = {}
-    """Last primitive -> its group."""
+    """Maps the last primitive of a group to all primitives of the group."""
     readers = layer.readers()
     for index, primitive in enumerate(layer.primitives):
         group = {index}
@@ -58,7 +58,7 @@ def fuse(
 def _may_join(
     layer: LayerGraph, index: int, joined: set[int], source: int, *, products: bool, after_reductions: bool
 ) -> bool:
-    """True if a primitive, with its joined group, may join the group that ends with its source."""
+    """True if a primitive may be fused into the group that ends with the primitive `source`."""
     role, last = (layer.primitives[i].traits.role for i in (index, source))
     if role in ("matmul", "network") or last == "network":
         return False

@@ -18,15 +18,15 @@ from phaze.workload.kinds import GATHERS
 from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Region, Tensor
 
 MASK = -2
-"""Piece number of a stash that is a dropout mask, not a tensor."""
+"""Piece number that marks a stash as a dropout mask instead of a tensor."""
 
 
 @dataclass(frozen=True)
 class Stash:
-    """A tensor or mask stored from the forward to the backward pass."""
+    """Tensor or mask that the forward pass stores for the backward pass."""
 
     source: int
-    """Primitive that makes it, or INPUT."""
+    """Index of the primitive that produces the tensor, or INPUT."""
     piece: int
     elements: int
     nbytes: int
@@ -34,22 +34,22 @@ class Stash:
 
 @dataclass(frozen=True)
 class Kept:
-    """Bytes of a stored tensor, and the regions whose recomputation frees it."""
+    """Stored tensor: its bytes, and the regions whose recomputation frees it."""
 
     nbytes: int
     regions: frozenset[Region]
     keepers: tuple[frozenset[Region], ...] = ()
-    """Regions of every primitive that stores it; it can be offloaded if all of them allow it."""
+    """Regions of every primitive that stores the tensor; it can be offloaded if all of them allow it."""
     operand: bool = False
-    """True if only products with weights store it, in the precision in which they compute."""
+    """True if only GEMMs with weights store the tensor, in the precision in which they compute."""
 
     def waits(self, modules: frozenset[OffloadedModule]) -> bool:
-        """True if it is offloaded to host memory when the inputs of `modules` are."""
+        """True if the tensor is offloaded to host memory when the inputs of `modules` are."""
         return bool(self.keepers) and all(own & modules for own in self.keepers)
 
 
 WIDE: frozenset[Region] = frozenset({"scan", "router", "logits"})
-"""Products that no recipe runs in a lower precision.
+"""Regions whose GEMMs no recipe runs in a lower precision.
 
 Routers and heads are no layers of Transformer Engine (Megatron-Core, `TopKRouter`,
 `MultiTokenPredictionLayer`), and scans are kernels of their own.
@@ -57,13 +57,13 @@ Routers and heads are no layers of Transformer Engine (Megatron-Core, `TopKRoute
 OUTPUTS: frozenset[Region] = frozenset({"layernorm", "moe_act", "mla_up_proj"})
 """Modules that also recompute their output (Megatron-Core, `CheckpointWithoutOutput`)."""
 GATED = ("silu", "gelu")
-"""Activations that multiply the result of another product."""
+"""Activation functions that may multiply the result of another GEMM, as gates."""
 SINGLE = 4
-"""Bytes of a statistic."""
+"""Bytes per row statistic, in single precision."""
 
 
 def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:
-    """Tensor behind any views, which is the one in memory."""
+    """Tensor that is in memory, found by looking through views."""
     while tensor.source != INPUT:
         view = layer.primitives[tensor.source]
         # Only a rank's own shard of a gathered tensor is stored; the backward pass gathers it again.
@@ -94,7 +94,7 @@ def _kept(primitive: Primitive, index: int) -> tuple[Tensor, ...]:
 
 
 def first_stashes(layer: LayerGraph, bytes_per_element: int) -> tuple[tuple[Stash, ...], ...]:
-    """New stashes of every primitive, without those of earlier primitives."""
+    """Stashes of every primitive, excluding those that an earlier primitive already stores."""
     seen: set[Stash] = set()
     found = []
     for index in range(len(layer.primitives)):
@@ -105,7 +105,7 @@ def first_stashes(layer: LayerGraph, bytes_per_element: int) -> tuple[tuple[Stas
 
 
 def kept_tensors(layer: LayerGraph, bytes_per_element: int) -> tuple[Kept, ...]:
-    """Tensors that a layer stores, each once."""
+    """Tensors that a layer stores for the backward pass, each listed once."""
     keepers: dict[Stash, list[Primitive]] = {}
     for index, primitive in enumerate(layer.primitives):
         for stash in stashes(layer, index, bytes_per_element):
@@ -131,7 +131,7 @@ def statistics_bytes(layer: LayerGraph) -> int:
 
 
 def _freeing(layer: LayerGraph, stash: Stash) -> frozenset[Region]:
-    """Regions that recompute a tensor: those it is made in, unless it leaves them."""
+    """Regions whose recomputation frees a tensor: those that contain its producer and all its readers."""
     if stash.source == INPUT:
         return frozenset()
     source = layer.primitives[stash.source]
@@ -142,7 +142,7 @@ def _freeing(layer: LayerGraph, stash: Stash) -> frozenset[Region]:
 
 
 def _readers(layer: LayerGraph, source: int) -> Iterator[Primitive]:
-    """Readers of a tensor, behind any views."""
+    """Yield the primitives that read a tensor, directly or through views."""
     for index, _ in layer.readers()[source]:
         primitive = layer.primitives[index]
         if primitive.traits.role == "view":

@@ -34,7 +34,7 @@ class ModelSlice:
     model: Model
     layout: Layout
     sequence: int
-    """Tokens of a sample."""
+    """Tokens per sample."""
     bytes_per_element: int
 
     @property
@@ -49,7 +49,7 @@ class ModelSlice:
 
     @property
     def own_sequence(self) -> int:
-        """Tokens of a sample on this rank."""
+        """Tokens per sample on this rank, after context parallelism."""
         return self.sequence // self.layout.cp
 
     @property
@@ -59,21 +59,21 @@ class ModelSlice:
 
     @property
     def own_tokens(self) -> int:
-        """Tokens of this rank in the parts of the model that are not tensor-parallel."""
+        """Tokens that this rank processes in the parts of the model that are not tensor-parallel."""
         return self.tokens // self.layout.tp if self.layout.cuts_sequence else self.tokens
 
     @property
     def repeats_tokens(self) -> bool:
-        """True if all tensor-parallel ranks have the same tokens between layers."""
+        """True if the tokens between layers are replicated on all tensor-parallel ranks."""
         return self.layout.tp > 1 and not self.layout.cuts_sequence
 
     @property
     def vocabulary(self) -> int:
-        """Vocabulary of one shard, rounded up if t does not divide it."""
+        """Vocabulary size of one shard, rounded up if tp does not divide the vocabulary."""
         return -(-self.model.vocabulary // self.layout.tp)
 
     def enter(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Pass a tensor to all ranks (f): no operation forward, an all-reduce of its gradient backward.
+        """Enter a tensor-parallel region (f): no-op forward, all-reduce of the gradient backward.
 
         With sequence parallelism, an all-gather forward.
         """
@@ -84,7 +84,7 @@ class ModelSlice:
         return layer.add("copy", f"{name}_copy", x, axis="tp") if self.layout.tp > 1 else x
 
     def leave(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Sum a tensor over the ranks; with sequence parallelism, also cut it along the sequence."""
+        """Leave a tensor-parallel region: sum over the ranks; sequence parallelism also shards the result."""
         if self.layout.cuts_sequence:
             return layer.add(
                 "reduce_scatter",
@@ -96,11 +96,11 @@ class ModelSlice:
         return self.sum_up(layer, name, x)
 
     def sum_up(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Sum a tensor over the ranks (g): an all-reduce forward, no operation backward."""
+        """Sum a tensor over the tensor-parallel ranks (g): all-reduce forward, no-op backward."""
         return layer.add("all_reduce", f"{name}_all_reduce", x, axis="tp") if self.layout.tp > 1 else x
 
     def gather_width(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Gather the columns of a tensor from all ranks, and select a rank's own tokens."""
+        """All-gather a tensor's columns over the tensor-parallel ranks, and select the rank's own tokens."""
         if self.layout.tp == 1:
             return x
         whole = x.elements * self.layout.tp
@@ -108,7 +108,7 @@ class ModelSlice:
         return layer.add("select", f"{name}_columns", y, elements=self.hidden_elements)
 
     def gather_context(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Collect the keys or values of the whole sequence, for the queries of every part of it."""
+        """Collect the keys or values of the whole sequence, by all-gather or around a ring."""
         if self.layout.cp == 1:
             return x
         if self.layout.cp_kind == "p2p":
@@ -117,17 +117,17 @@ class ModelSlice:
         return layer.add("all_gather", f"{name}_all_gather", x, elements=whole, axis="cp")
 
     def ring(self, layer: LayerBuilder, name: str, x: Tensor, axis: Axis) -> Tensor:
-        """Pass keys or values around a ring of ranks, so that queries meet the keys of all ranks."""
+        """Pass keys or values around a ring of ranks, so that the queries of each rank meet all keys."""
         ranks = self.layout.group(axis).ranks
         return layer.add("ring", f"{name}_ring", x, elements=x.elements * ranks, axis=axis)
 
     def exchange(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-        """Exchange partial sequences of all heads for whole sequences of a share of the heads, or back."""
+        """All-to-all from partial sequences of all heads to whole sequences of some heads, or back."""
         return layer.add("all_to_all", f"{name}_all_to_all", x, axis="cp") if self.layout.cp > 1 else x
 
 
 def _cut_sizes(block: Block, tp: int) -> dict[str, int]:
-    """Dimensions of a block that t must divide; the width of key-value heads if ranks share them."""
+    """Dimensions of a block that tp must divide, by name; shared key-value heads always pass."""
     sizes, own = {}, block.mixer
     if isinstance(own, Attention):
         shared = tp % own.kv_heads == 0 and own.kv_width % tp == 0
@@ -140,7 +140,7 @@ def _cut_sizes(block: Block, tp: int) -> dict[str, int]:
 
 
 def _check_block(model: Model, block: Block, layout: Layout) -> None:
-    """Raise PhazeError if t or c does not divide a sharded dimension of a block."""
+    """Raise PhazeError if tp or cp does not divide a sharded dimension of a block."""
     where, own, tp, cp = f"model {model.name}", block.mixer, layout.tp, layout.cp
     for key, size in _cut_sizes(block, tp).items():
         if tp < 1 or size % tp:
@@ -154,7 +154,7 @@ def _check_block(model: Model, block: Block, layout: Layout) -> None:
 
 
 def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: int) -> ModelSlice:
-    """One shard of a model.
+    """Compute the dimensions of one shard of a model in a layout.
 
     PhazeError if t does not divide the heads, or the sequence with sequence parallelism, or if positions are
     missing. t may be a multiple of the key-value heads.

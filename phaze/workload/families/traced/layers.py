@@ -1,4 +1,4 @@
-"""Distinct layers of a traced model: embedding, each kind of block, and head.
+"""Distinct layers of a traced model: the embedding, each kind of block, and the head.
 
 Blocks are the members of the module list with the most operators, such as `model.layers.3`. Each block reads
 one tensor of the previous layer. Anything else that modules pass to all blocks, such as positions, is
@@ -21,11 +21,11 @@ from phaze.workload.kinds import KINDS
 from phaze.workload.primitives import INPUT, LayerGraph, LayerRun, ModelGraph, Primitive, Tensor, with_forks
 
 _MEMBER = re.compile(r"(.+?)\.(\d+)\.")
-"""Member of a module list in the name of an operator."""
+"""Pattern of a module list's member in the name of an operator, such as `model.layers.3.`."""
 
 
 def layers_of(trace: Trace) -> ModelGraph:
-    """Distinct layers of a trace and their order.
+    """Split a trace into distinct layers and their order.
 
     Raises PhazeError for a model that is not a chain of embedding, blocks and head.
     """
@@ -47,7 +47,7 @@ def layers_of(trace: Trace) -> ModelGraph:
 
 
 def _places(primitives: Sequence[Primitive]) -> list[int]:
-    """Block number of every primitive, from 1; 0 before the blocks, and the last number plus 1 after them."""
+    """Block number of every primitive, from 1; 0 before the blocks, the largest number plus 1 after them."""
     members = [_MEMBER.match(one.name) for one in primitives]
     lists = Counter(found[1] for found in members if found)
     if not lists:
@@ -65,7 +65,7 @@ def _named(places: Sequence[int], first: int, known: int) -> str:
 
 
 def _layer(primitives: Sequence[Primitive], first: int, last: int) -> LayerGraph:
-    """Layer of the primitives from `first` to before `last`, with names as in the first block.
+    """Build the layer of primitives `first` to `last` - 1, and remove the block's path from their names.
 
     Raises PhazeError if it reads more than one tensor of earlier primitives.
     """
@@ -87,7 +87,7 @@ def _layer(primitives: Sequence[Primitive], first: int, last: int) -> LayerGraph
 
 
 def described(graph: ModelGraph, name: str, sequence: int, *, causal: bool = False) -> Traced:
-    """Spec of a model with these layers, for one sample of `sequence` tokens; attention may be causal."""
+    """Model spec with these layers, for one sample of `sequence` tokens; attention may be causal."""
     layers = (
         TracedLayer(
             name=layer.name,
@@ -116,7 +116,7 @@ def _operator(own: Primitive) -> TracedOperator:
 
 
 def traced_graph(model: Traced, samples: int) -> ModelGraph:
-    """Layers of a traced model for `samples` samples; raises PhazeError for an unknown operator."""
+    """Build the layers of a traced model for `samples` samples; PhazeError for an unknown operator."""
     layers = tuple(
         LayerGraph(
             layer.name,
@@ -130,7 +130,7 @@ def traced_graph(model: Traced, samples: int) -> ModelGraph:
 
 
 def _primitive(own: TracedOperator, samples: int) -> Primitive:
-    """Operator for `samples` samples, with more rows per weight or more products.
+    """Scale an operator to `samples` samples, with more rows per weight or more batched GEMMs.
 
     Masks and tables keep the size for one sample.
     """

@@ -1,4 +1,4 @@
-"""Record the operators of a PyTorch module on the meta device: shapes without data."""
+"""Record the operators of a PyTorch module on the meta device, which has shapes but no data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phaze.workload.families.traced.translate import Call, Origin, SeenTensor, T
 
 META = "meta"
 FAILURES = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
-"""Errors raised by code that is called with wrong arguments, or that needs data."""
+"""Exceptions raised by code that is called with wrong arguments, or that needs data."""
 
 
 def record(spec: TorchModule, microbatch: int) -> Trace:
@@ -54,7 +54,7 @@ def _record(spec: TorchModule, microbatch: int) -> Trace:
 
 
 def causal_language_model(config: str) -> object:
-    """`transformers` model of a JSON configuration, without weights.
+    """Build the `transformers` model of a JSON configuration, without weights.
 
     Attention is made of products, and experts of batched products over the dispatched rows.
     """
@@ -65,7 +65,7 @@ def causal_language_model(config: str) -> object:
 
 
 def call(path: str, arguments: Mapping[str, object]) -> object:
-    """Call a callable of an installed package, given as `package:callable`."""
+    """Import and call a callable of an installed package, given as `package:callable`."""
     package, _, names = path.partition(":")
     try:
         found: object = importlib.import_module(package)
@@ -89,7 +89,7 @@ def _example(given: TorchInput, microbatch: int) -> torch.Tensor:
 
 
 def _run(module: nn.Module, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Floating-point tensors that a module returns."""
+    """Run a module, and return its floating-point output tensors."""
     made = module(*inputs.values()) if len(inputs) == 1 else module(**inputs)
     return [tensor for tensor in _tensors(made) if tensor.is_floating_point()]
 
@@ -104,7 +104,7 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _flops(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[int, int]:
-    """FLOPs of forward and backward pass, as counted by PyTorch."""
+    """FLOPs of the forward and the backward pass, as counted by PyTorch."""
     with FlopCounterMode(display=False) as counter:
         results = _run(module, inputs)
         forward = counter.get_total_flops()
@@ -133,14 +133,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._origins[self.number(tensor)] = origin
 
     def number(self, tensor: torch.Tensor) -> int:
-        """Number of a tensor; the tensor is kept alive so that its id is not reused."""
+        """Identifying number of a tensor; the tensor is kept alive so that its id is not reused."""
         if id(tensor) not in self._numbers:
             self._numbers[id(tensor)] = len(self._kept)
             self._kept.append(tensor)
         return self._numbers[id(tensor)]
 
     def watch(self, run: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
-        """Result of a function, run with hooks that track the path of the active module."""
+        """Run a function with hooks that track the path of the active module, and return its result."""
         hooks = []
         for name, module in self._module.named_modules():
             hooks.append(module.register_forward_pre_hook(lambda *_, name=name: self._path.append(name)))

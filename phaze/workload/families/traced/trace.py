@@ -1,4 +1,4 @@
-"""Trace a PyTorch module, if the user allows its code to run, and compare counts with the model's spec."""
+"""Trace a PyTorch module, if the user allows its code to run, and compare its counts with a spec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNFUSED = ExtractSettings(fusion=False)
 
 
 def trace(spec: TorchModule, microbatch: int, *, run_code: bool) -> Trace:
-    """Trace of a module; PhazeError unless its code may run and PyTorch is installed.
+    """Trace a module; PhazeError unless its code may run and PyTorch is installed.
 
     Published configurations need no permission: they name no code, and no model code is loaded.
     """
@@ -42,7 +42,7 @@ def trace(spec: TorchModule, microbatch: int, *, run_code: bool) -> Trace:
 
 
 class Counts(NamedTuple):
-    """Counts of one sample; FLOPs are those of matrix multiplications and convolutions."""
+    """Parameters and FLOPs of one sample; only matrix multiplications and convolutions count as FLOPs."""
 
     parameters: int
     forward_flops: int
@@ -50,7 +50,7 @@ class Counts(NamedTuple):
 
 
 class CountComparison(NamedTuple):
-    """Counts of a model by PyTorch, by the traced operators, and by the spec."""
+    """Counts of a model according to PyTorch, the traced operators, and the spec."""
 
     model: str
     torch: Counts
@@ -64,7 +64,7 @@ class CountComparison(NamedTuple):
 
 
 def compare(trace: Trace, model: AnyModel, tokens: int) -> CountComparison:
-    """Compare a traced model of one sample with its spec."""
+    """Compare the counts of a traced model, for one sample, with its spec."""
     return CountComparison(
         model=model.name,
         torch=Counts(trace.parameters, trace.forward_flops, trace.backward_flops),
@@ -74,7 +74,7 @@ def compare(trace: Trace, model: AnyModel, tokens: int) -> CountComparison:
 
 
 def csv_text(comparisons: list[CountComparison]) -> str:
-    """CSV with one row per model and counter."""
+    """CSV text with one row per model and counting method."""
     lines = [",".join(["model", "counted_by", *Counts._fields])]
     for one in comparisons:
         counted = (("torch", one.torch), ("traced", one.traced), ("spec", one.spec))
@@ -89,5 +89,5 @@ def count(workload: Workload) -> Counts:
 
 
 def traced_workload(trace: Trace, name: str, settings: ExtractSettings) -> Workload:
-    """Traced module as a workload with a single layer; raises PhazeError."""
+    """Lower a traced module to a workload with a single layer; PhazeError if it cannot be translated."""
     return lower(ModelGraph((graph_of(trace),), (LayerRun("model"),)), name, Layout(), settings)

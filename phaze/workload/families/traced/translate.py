@@ -1,4 +1,4 @@
-"""Translate the recorded calls of a module into primitives.
+"""Translate the recorded operator calls of a PyTorch module into primitives.
 
 Results of constants alone, such as masks and random numbers, are constants. An unknown operator is
 elementwise if its result is as large as its input, a reduction if it is smaller, and an error if it is
@@ -19,15 +19,15 @@ from phaze.spec.rows import Gemm
 from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Tensor, with_forks
 
 Origin = Literal["made", "input", "parameter", "constant"]
-"""Origin of a tensor: a call, the user, the module's parameters, or something else."""
+"""Origin of a tensor: made by a call, user input, module parameter, or constant."""
 
 
 @dataclass(frozen=True)
 class SeenTensor:
-    """A tensor that a call reads or writes."""
+    """Tensor that a recorded call reads or writes."""
 
     number: int
-    """Identifier of the tensor; a call that changes a tensor in place writes it again."""
+    """Identifying number of the tensor; a call that changes a tensor in place writes the same number."""
     shape: tuple[int, ...]
     bytes_per_element: int
     origin: Origin
@@ -42,12 +42,12 @@ class SeenTensor:
 
 @dataclass(frozen=True)
 class Call:
-    """One operator call."""
+    """Recorded call of a PyTorch operator."""
 
     module: str
-    """Path of the calling module, empty for the outermost."""
+    """Path of the calling module; empty for the outermost module."""
     operator: str
-    """Name without namespace and overload, such as addmm."""
+    """Operator name without namespace and overload, such as addmm."""
     inputs: tuple[SeenTensor, ...]
     """Tensors among the arguments, in order."""
     outputs: tuple[SeenTensor, ...]
@@ -55,13 +55,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Trace:
-    """Recorded forward pass of a module."""
+    """Recorded forward pass of a module: its calls, results, parameters and FLOPs."""
 
     calls: tuple[Call, ...]
     results: tuple[int, ...]
-    """Numbers of the returned tensors."""
+    """Identifying numbers of the returned tensors."""
     parameters: int
-    """Parameters of the module; shared ones count once."""
+    """Number of parameters of the module; shared parameters count once."""
     forward_flops: int
     """FLOPs of matrix multiplications and convolutions, as counted by PyTorch."""
     backward_flops: int
@@ -74,7 +74,7 @@ VIEWS = frozenset((
     "unbind", "unsqueeze", "view", "view_as_complex", "view_as_real",
 ))
 # fmt: on
-"""Operators that return a view of existing memory."""
+"""PyTorch operators that return a view of existing memory."""
 
 PRODUCTS = frozenset(("addmm", "baddbmm", "bmm", "convolution", "mm"))
 
@@ -104,7 +104,7 @@ KINDS = {
     "upsample_bilinear2d": "upsample",
     "upsample_nearest2d": "nearest",
 }
-"""Operators whose kind does not depend on their inputs."""
+"""Primitive kind of PyTorch operators whose kind does not depend on their inputs."""
 
 # fmt: off
 FRESH = frozenset((
@@ -112,40 +112,40 @@ FRESH = frozenset((
     "ones_like", "rand_like", "zeros_like",
 ))
 # fmt: on
-"""Operators that create constants with the shape of their input."""
+"""PyTorch operators that create constants with the shape of their input."""
 
 SUMS = frozenset(("add", "rsub", "sub"))
 FACTORS = frozenset(("div", "mul"))
 ASIDE = frozenset(("detach",))
-"""Operators that pass on a tensor without its gradient, for computations outside the model."""
+"""PyTorch operators that detach a tensor from its gradient, for computations outside the model."""
 
 PICKING = ("index", "index_select")
 EXPERT_DIMS = 3
-"""Dimensions of the stacked expert matrices."""
+"""Number of dimensions of stacked expert matrices."""
 Names = frozenset[int]
-"""Parameters by number."""
+"""Set of parameters, by identifying number."""
 
 
 @dataclass
 class TraceState:
-    """State of the translation after some calls."""
+    """State of the translation after some of the calls."""
 
     primitives: list[Primitive] = field(default_factory=list)
     made: dict[int, Tensor] = field(default_factory=dict)
-    """Tensors made by primitives, by number."""
+    """Outputs of primitives, by tensor number."""
     weights: dict[int, Names] = field(default_factory=dict)
-    """Parameters that a tensor is a view of, by number."""
+    """Parameters of which a tensor is a view, by tensor number."""
     owned: set[int] = field(default_factory=set)
     """Parameters already assigned to a primitive."""
     sizes: dict[int, int] = field(default_factory=dict)
-    """Elements of each parameter."""
+    """Number of elements of each parameter."""
     experts: dict[int, int] = field(default_factory=dict)
-    """Number of experts whose matrices a tensor selects, one per row, by number."""
+    """Number of experts whose matrices a tensor selects, one matrix per row, by tensor number."""
     names: Counter[str] = field(default_factory=Counter)
 
 
 def graph_of(trace: Trace) -> LayerGraph:
-    """All operators that a module's results depend on, as one layer.
+    """Translate all operators on which a module's results depend into one layer.
 
     Raises PhazeError for unknown operators, and if the FLOPs of products differ from PyTorch's count, as with
     products inside fused operators.
@@ -162,7 +162,7 @@ def graph_of(trace: Trace) -> LayerGraph:
 
 
 def translate(trace: Trace) -> LayerGraph:
-    """All operators that a module's results depend on, as one layer; raises PhazeError.
+    """Translate all operators on which a module's results depend into one layer; raises PhazeError.
 
     In contrast to `graph_of`, FLOPs are not checked.
     """
@@ -170,7 +170,7 @@ def translate(trace: Trace) -> LayerGraph:
 
 
 def needed_of(trace: Trace) -> tuple[Primitive, ...]:
-    """All operators that a module's results depend on, in order; raises PhazeError."""
+    """All primitives on which a module's results depend, in order; raises PhazeError."""
     state = _state(trace)
     ends = [state.made[number].source for number in trace.results if number in state.made]
     return _needed(state.primitives, ends)
@@ -184,7 +184,7 @@ def _state(trace: Trace) -> TraceState:
 
 
 def _add(state: TraceState, call: Call) -> None:
-    """Add the primitive of a call, or record its results if it needs none."""
+    """Add the primitive of a call, or only record its results if it needs no primitive."""
     tensors = [tensor for seen in call.inputs if (tensor := _tensor(state, seen)) is not None]
     weights = [_weights(state, seen) for seen in call.inputs]
     shown = frozenset().union(*weights)
@@ -244,14 +244,14 @@ def _hand_on(state: TraceState, call: Call, tensors: list[Tensor], shown: Names)
 
 
 def _experts(state: TraceState, call: Call) -> int:
-    """Number of experts whose matrices a call reads, one per row; 0 if there are none."""
+    """Number of experts whose matrices a call reads, one matrix per row; 0 if there are none."""
     if call.operator in PICKING and len(call.inputs[0].shape) == EXPERT_DIMS:
         return call.inputs[0].shape[0]
     return next((state.experts[seen.number] for seen in call.inputs if seen.number in state.experts), 0)
 
 
 def _write(state: TraceState, call: Call, operator: str, *, gradient: bool) -> None:
-    """Record the results of the last primitive, as its pieces."""
+    """Record the results of a call as pieces of the last primitive's output."""
     source = len(state.primitives) - 1
     for piece, seen in enumerate(_results(call, operator)):
         state.made[seen.number] = Tensor(source, seen.elements, piece, gradient)
@@ -259,7 +259,7 @@ def _write(state: TraceState, call: Call, operator: str, *, gradient: bool) -> N
 
 
 def _results(call: Call, operator: str) -> tuple[SeenTensor, ...]:
-    """All pieces of a view, otherwise the first result; further results serve the backward pass."""
+    """All outputs of a view, otherwise the first output; further ones only serve the backward pass."""
     return call.outputs if operator in VIEWS else call.outputs[:1]
 
 
@@ -303,7 +303,7 @@ def _arithmetic(call: Call, operator: str, tensors: list[Tensor], shown: Names) 
 
 
 def _constant_bytes(state: TraceState, call: Call) -> int:
-    """Bytes of masks, indices and running statistics that a call reads."""
+    """Bytes of the masks, indices and running statistics that a call reads."""
     known = state.made.keys() | state.weights.keys()
     return sum(
         seen.elements * seen.bytes_per_element
@@ -313,7 +313,7 @@ def _constant_bytes(state: TraceState, call: Call) -> int:
 
 
 def _gemm(state: TraceState, call: Call, operator: str) -> Gemm:
-    """Matrix product of a call.
+    """GEMM of a call to a matrix product or convolution.
 
     A convolution is the product of its unrolled input. Rows with the matrices of their experts give one
     product per expert, if the rows divide evenly.
@@ -330,7 +330,7 @@ def _gemm(state: TraceState, call: Call, operator: str) -> Gemm:
 
 
 def _convolution(call: Call) -> Gemm:
-    """Product of a grouped convolution; weights are (kernels, channels of a group, window)."""
+    """GEMM of a grouped convolution; weights are (kernels, channels per group, window)."""
     x, weight, out = call.inputs[0], call.inputs[1], call.outputs[0]
     kernels, channels = weight.shape[:2]
     if out.shape[1] != kernels or x.shape[1] % channels:
@@ -341,7 +341,7 @@ def _convolution(call: Call) -> Gemm:
 
 
 def _needed(primitives: list[Primitive], ends: Iterable[int]) -> tuple[Primitive, ...]:
-    """Primitives that the primitives at `ends` depend on, themselves included."""
+    """Primitives on which the primitives at `ends` depend, including those at `ends`."""
     wanted = set(ends)
     for index in reversed(range(len(primitives))):
         if index in wanted:
