@@ -140,7 +140,7 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
 
     @property
     def expert_ranks(self) -> Number:
-        """Number of ranks per pipeline stage, over which its experts are distributed."""
+        """Number of ranks per pipeline stage, over which the stage's experts are sharded."""
         return self.tp * self.cp * self.dp
 
     @property

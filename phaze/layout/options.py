@@ -134,7 +134,7 @@ class Offloaded:
     modules: frozenset[OffloadedModule] = frozenset()
     """Parts of layers whose inputs are offloaded."""
     layers: int = 0
-    """Number of blocks per device all of whose activations are offloaded."""
+    """Number of blocks per device whose activations are offloaded completely."""
     optimizer: bool = False
     """True if optimizer states are offloaded between steps."""
 

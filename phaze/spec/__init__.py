@@ -1,1 +1,1 @@
-"""Typed nouns for everything that users write."""
+"""Validated types for every file that users write."""

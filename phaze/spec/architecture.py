@@ -12,14 +12,14 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import NUMBER, Chip, Count, Once, Positive, Share
 
 Capacity = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""Key of a table by capacity; JSON stores it as text."""
+"""Buffer capacity as the key of a mapping; JSON stores it as text."""
 BufferKib = Annotated[float, Field(strict=True, ge=1 / 32, le=2**24), NUMBER]
 BufferMib = Annotated[float, Field(strict=True, ge=1 / 1024, le=2**20), NUMBER]
-"""Buffer sizes; the lower limits hold a double-buffered tile of one element by one element."""
+"""Buffer size in KiB or MiB; the lower limits hold a double-buffered tile of one element by one element."""
 Powers = Annotated[tuple[Count, ...], Field(min_length=1), Once]
 
 SHARD_BOUNDARY_MIB = 128
-"""Largest global buffer of grid architectures in shard small-buffer; larger ones are in large-buffer.
+"""Largest global buffer in shard small-buffer of the grid; larger ones are in large-buffer.
 
 The paper's whole grid fits in one shard: a job takes longer to start than half the grid takes to estimate.
 """
@@ -47,7 +47,7 @@ def words_per_cycle(num_tc: int, pe_x: int, pe_y: int) -> float:
 
 
 class Architecture(Noun):
-    """An accelerator of any size, inside or outside the searched grid."""
+    """Accelerator of any size, inside or outside the searched grid."""
 
     name: Chip
     """Name of the architecture; default: the file name."""
@@ -76,7 +76,7 @@ class Architecture(Noun):
 
     @property
     def lanes(self) -> int:
-        """Lanes of a vector core."""
+        """Number of lanes of a vector core."""
         return self.pe_vc or self.pe_x
 
     @property
@@ -96,7 +96,7 @@ class Architecture(Noun):
 
 
 class Grid(Noun):
-    """The architectures to search: all combinations of these values that respect the area rules.
+    """Architectures to search: all combinations of these values that respect the area rules.
     Vector cores have `pe_x` lanes.
     """
 
@@ -115,13 +115,13 @@ class Grid(Noun):
     core are exempt; null: no minimum."""
 
     def restricted_to(self, shard: str) -> Grid:
-        """Part of the grid in a shard; the shard of an architecture does not depend on the grid."""
+        """Part of the grid in one shard; an architecture's shard does not depend on the grid."""
         inside = tuple(g for g in self.glb_mib if shard_of(g) == shard)
         return self.model_copy(update={"glb_mib": inside})
 
 
 def shard_of(glb_mib: float) -> str:
-    """Shard of a grid architecture."""
+    """Name of the shard to which a grid architecture belongs."""
     return "small-buffer" if glb_mib <= SHARD_BOUNDARY_MIB else "large-buffer"
 
 
@@ -157,7 +157,7 @@ class EnergyFigures(Noun):
 
 
 class CycleFigures(Noun):
-    """Cycles that a vector lane takes per output element, by operation."""
+    """Cycles that a vector lane needs per output element, by operation."""
 
     forward: dict[str, Positive]
     """Cycles per element in the forward pass."""
@@ -177,5 +177,5 @@ class Technology(Noun):
 
 
 def load_technology(name: str, folder: Path = FOLDER) -> Technology:
-    """Technology of config/technologies by name."""
+    """Load a technology by its name in config/technologies."""
     return Technology.from_file(named_file("technology", name, folder / "technologies"))

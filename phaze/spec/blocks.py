@@ -1,4 +1,4 @@
-"""Kinds of transformer blocks: mixers of tokens along the sequence, and networks applied to each token.
+"""Kinds of transformer blocks: token mixers along the sequence, and networks applied to each token.
 
 Nouns count their parameters by group, and their multiply-accumulates per token in a forward pass.
 """
@@ -17,7 +17,7 @@ from phaze.spec.values import Flag, PositiveInt, Seed
 
 
 class Indexer(Noun):
-    """Small heads that score all earlier tokens for sparse attention (DeepSeek-V3.2).
+    """Small attention heads that score all earlier tokens for sparse attention (DeepSeek-V3.2).
     Attention goes to the tokens with the highest scores.
     """
 
@@ -30,7 +30,7 @@ class Indexer(Noun):
 
 
 class Latent(Noun):
-    """Keys and values of all heads from one narrow vector per token (DeepSeek-AI 2024, V2, Section 2.1)."""
+    """Latent attention: keys and values of all heads from one narrow vector per token (DeepSeek-V2, 2.1)."""
 
     query_rank: PositiveInt | None = None
     """Width of the compressed queries; default: queries are projected from the residual stream."""
@@ -39,7 +39,7 @@ class Latent(Noun):
     nope_size: PositiveInt
     """Dimension per head of queries and keys without position."""
     rope_size: PositiveInt
-    """Dimension per head of queries with rotary position, and of the one such key that all heads share."""
+    """Dimension per head of queries with rotary position, and of the single rotary key of all heads."""
     value_size: PositiveInt
     """Dimension per head of values."""
     index: Indexer | None = None
@@ -47,7 +47,7 @@ class Latent(Noun):
 
 
 class Experts(Noun):
-    """Mixture of experts: a router sends each token to some of several networks."""
+    """Mixture of experts: a router sends each token to a few of several feed-forward networks."""
 
     count: PositiveInt
     """Experts per layer, E."""
@@ -73,7 +73,7 @@ class Experts(Noun):
     choice_bias: Flag = False
     """The router's parameters include a bias for the choice of experts (ERNIE 4.5)."""
     groups: PositiveInt = 1
-    """Number of groups of experts; a token first chooses `top_groups` of them, then experts inside these."""
+    """Number of groups of experts; a token first chooses `top_groups` groups, then experts inside them."""
     top_groups: PositiveInt = 1
     """Maximum number of groups that a token's experts come from."""
 
@@ -91,17 +91,17 @@ class Experts(Noun):
         return self
 
     def sent_width(self, hidden: int) -> int:
-        """Elements per token sent to an expert."""
+        """Number of elements per token that are sent to an expert."""
         return self.latent_width or hidden
 
     def expert_parameters(self, hidden: int) -> int:
-        """Parameters of one expert."""
+        """Number of parameters of one expert."""
         wide, matrices = self.sent_width(hidden), 3 if self.gated else 2
         biases = (matrices - 1) * self.width + wide
         return matrices * wide * self.width + self.bias * biases
 
     def parameters(self, hidden: int, *, active: bool = False) -> Counts:
-        """Parameters of a layer's experts and router; `active`: only those used by one token."""
+        """Number of parameters of a layer's experts and router; `active`: only those one token uses."""
         met = self.per_token if active else self.count
         shared = (3 if self.gated else 2) * hidden * self.shared_width + self.shared_gate * hidden
         projections = 2 * hidden * self.latent_width if self.latent_width else 0
@@ -149,12 +149,12 @@ class Attention(Noun):
 
     @property
     def index(self) -> Indexer | None:
-        """Indexer that runs in this block, if any."""
+        """Indexer that runs in this block; None if there is none."""
         return self.latent.index if self.latent and self.chooses else None
 
     @property
     def query_width(self) -> int:
-        """Width of all queries of a token."""
+        """Total width of a token's queries."""
         return self.heads * self.query_size
 
     @property
@@ -169,12 +169,12 @@ class Attention(Noun):
 
     @property
     def kv_heads(self) -> int:
-        """Key and value heads in the computation; latent attention makes keys and values for all heads."""
+        """Number of computed key and value heads; latent attention has one per query head."""
         return self.heads if self.latent else self.key_value_heads
 
     @property
     def kv_width(self) -> int:
-        """Width of all keys of a token."""
+        """Total width of a token's keys."""
         return self.kv_heads * self.query_size
 
     def matrices(self, hidden: int) -> int:
@@ -189,7 +189,7 @@ class Attention(Noun):
         return queries + down + latent.kv_rank * self.heads * (latent.nope_size + latent.value_size) + out
 
     def parameters(self, hidden: int) -> Counts:
-        """Parameters of a layer; norms of queries, keys and compressed vectors count as norms."""
+        """Number of parameters per layer; norms of queries, keys and compressed vectors count as norms."""
         latent = self.latent
         found = self.matrices(hidden) + self.output_bias * hidden + self.sinks * self.heads
         if latent is None:
@@ -208,7 +208,7 @@ class Attention(Noun):
         return Counts({"attention": found, "norm": norms})
 
     def attended(self, sequence: int, *, causal: bool) -> float:
-        """Mean number of tokens that a token attends to; all of them unless `causal`.
+        """Mean number of tokens to which a token attends; all tokens unless `causal`.
 
         Of s tokens a causal window of w tokens leaves w − w²/2s, chunks of w tokens leave w/2.
         """
@@ -220,7 +220,7 @@ class Attention(Noun):
         return reach / 2 if self.chunk else reach - reach**2 / (2 * sequence)
 
     def products(self, hidden: int, sequence: int, *, causal: bool) -> float:
-        """Multiply-accumulates per token in a forward pass."""
+        """Number of multiply-accumulates per token in a forward pass."""
         scores = self.attended(sequence, causal=causal) * self.heads * (self.query_size + self.value_size)
         index = self.index
         if self.latent and index:
@@ -242,7 +242,7 @@ class FeedForward(Noun):
     """The matrices have biases."""
 
     def parameters(self, hidden: int) -> Counts:
-        """Parameters of a layer."""
+        """Number of parameters per layer."""
         inner = 2 if self.gated else 1
         return Counts(
             {"feed_forward": (inner + 1) * hidden * self.width + self.bias * (inner * self.width + hidden)}
@@ -254,7 +254,7 @@ Mixer: TypeAlias = Attention | Mamba | DeltaNet
 
 @dataclass(frozen=True)
 class Block:
-    """A block of one kind: an optional mixer of tokens, and optional networks applied to each token."""
+    """One kind of block: an optional token mixer, and optional networks applied to each token."""
 
     mixer: Mixer | None
     feed_forward: FeedForward | None
@@ -264,11 +264,11 @@ class Block:
 
     @property
     def attention(self) -> Attention | None:
-        """Attention, if it is the mixer."""
+        """Attention, if the block's mixer is attention; otherwise None."""
         return self.mixer if isinstance(self.mixer, Attention) else None
 
     def parameters(self, hidden: int, norm: int, *, active: bool = False) -> Counts:
-        """Parameters by group, given those of a norm; `active`: only those used by one token."""
+        """Number of parameters by group, given that of a norm; `active`: only those one token uses."""
         found = Counts({"norm": self.norms * norm})
         for part in (self.mixer, self.feed_forward):
             if part is not None:
@@ -278,7 +278,7 @@ class Block:
         return found
 
     def products(self, hidden: int, sequence: int, *, causal: bool) -> float:
-        """Multiply-accumulates per token in a forward pass."""
+        """Number of multiply-accumulates per token in a forward pass."""
         found = 0.0
         if self.attention is not None:
             found += self.attention.products(hidden, sequence, causal=causal)
@@ -293,7 +293,7 @@ class Block:
 
 
 class HeadSizes(Noun):
-    """Head sizes of one kind of attention where they differ from the model's."""
+    """Head sizes of one kind of attention, where they differ from the model's."""
 
     heads: PositiveInt | None = None
     """Number of query heads; default: as in the model."""
@@ -306,7 +306,7 @@ class HeadSizes(Noun):
 
 
 class Window(HeadSizes):
-    """Sliding-window attention, optionally with head sizes of its own."""
+    """Sliding-window attention, optionally with its own head sizes."""
 
     size: PositiveInt
     """Maximum number of tokens that a token attends to."""

@@ -1,4 +1,4 @@
-"""Resolved study: every file that it names is read before any job is planned.
+"""Study with its files resolved: every file that it names is read before any job is planned.
 
 `python -m phaze.spec.config --write` writes the schema and the reference pages of the configuration.
 `--check` fails if they are out of date.
@@ -36,17 +36,17 @@ from phaze.spec.tiled_study import check_tiled
 GRID_SHARDS = ("small-buffer", "large-buffer")
 """Shards of the grid, by size of the global buffer, so that no core design is estimated twice."""
 NAMED_SHARD = "named"
-"""Shard of the named architectures, in a study without a grid."""
+"""Shard of the named architectures in a study without a grid."""
 SMALLER_SHARD = "smaller"
-"""Shard with architectures that only smaller area limits allow: the minimum area depends on the limit."""
+"""Shard of the architectures that only smaller area limits allow: the minimum area depends on the limit."""
 
 TEMPLATE = "__use_yte__"
-"""Key of a Snakemake template, whose expressions Snakemake evaluates."""
+"""Key that marks a Snakemake template, whose expressions Snakemake would evaluate."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Study with the contents of all files that it names."""
+    """Study, with the contents of all files that it names."""
 
     study: Study
     models: dict[str, AnyModel]
@@ -60,7 +60,7 @@ class Settings:
     tiled_systems: dict[str, dict[str, object]] = field(default_factory=dict)
     """Systems of tiles and their chips by name, as plain values."""
     tiled_flops: float = 0.0
-    """Peak FLOP/s to which printed results are scaled: the first system of tiles of the first case."""
+    """Peak FLOP/s to which published results are scaled: the first tiled system of the first case."""
     map_models: dict[str, list[dict[str, object]]] = field(default_factory=dict)
     """Model, system and device of each graph in `maps`, as plain values."""
     layout_models: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -70,32 +70,32 @@ class Settings:
     map_networks: dict[str, dict[str, object]] = field(default_factory=dict)
     """Networks on which the report maps plans, by name, as plain values."""
     reading_scenarios: dict[str, Scenario] = field(default_factory=dict)
-    """First scenario under every reading, including the study's own; empty without readings."""
+    """First scenario under each interpretation and the study's own settings; empty without any."""
 
     def workload(self, model: str) -> WorkloadChoice:
-        """Workload of that name."""
+        """Workload with the given name."""
         return self.study.workloads[model]
 
     def layouts(self, model: str, microbatches: Sequence[int] = ()) -> list[Layout]:
-        """Layouts with one stage and one replica that are considered for a model.
+        """Single-stage, single-replica layouts that are considered for a model.
 
         `microbatches` default to the study's.
         """
         return layouts_of(self.workload(model).tensor, microbatches or self.study.training.microbatches)
 
     def flops_per_token(self, model: str) -> dict[str, float]:
-        """FLOPs per token of training a model, as a `TokenFlops`."""
+        """FLOPs to train a model on one token, as the fields of `TokenFlops`."""
         flops = self.models[model].flops_per_token(self.workload(model).sequence)
         return flops.model_dump(mode="json")
 
     def expert(self, model: str) -> dict[str, int] | None:
-        """Expert placement of a model."""
+        """Hand-designed (expert) placement of a model; None if there is none."""
         expert = self.workload(model).expert
         return None if expert is None else expert.model_dump(mode="json")
 
     @cached_property
     def problem_parts(self) -> dict[str, Callable[[str, str], object]]:
-        """Parts of a `Problem`, a workload with all inputs of its evaluation, by scenario and model."""
+        """Functions that return the parts of a `Problem` (a workload with all inputs of its evaluation)."""
         return {
             "sequence": lambda _, model: self.workload(model).sequence,
             "flops_per_token": lambda _, model: self.flops_per_token(model),
@@ -110,7 +110,7 @@ class Settings:
 
     @cached_property
     def reading_changes(self) -> dict[str, dict[str, dict[str, object]]]:
-        """Settings of a `Problem` that each reading changes, by reading, section and key."""
+        """Settings of a `Problem` that each interpretation changes, by interpretation, section and key."""
         each = {reading: self._readable(reading) for reading in self.study.shown_readings}
         return {
             reading: {
@@ -122,12 +122,12 @@ class Settings:
         }
 
     def _readable(self, reading: str) -> dict[str, dict[str, object]]:
-        """Sections that a reading may change, as they are under it."""
+        """Sections that an interpretation may change, with its settings applied."""
         study = self.study.under(reading).model_dump(mode="json", include={"training", "extract", "estimate"})
         return {"scenario": self.reading_scenarios[reading].model_dump(mode="json"), **study}
 
     def read_architectures(self, model: str, families: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Architectures to which readings apply; excludes families designed for other models."""
+        """Architectures to which interpretations apply, without families designed for other models."""
         others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
         mine = {family[model] for family in families.values() if model in family}
         return [
@@ -138,18 +138,18 @@ class Settings:
 
     @property
     def grid_shards(self) -> tuple[str, ...]:
-        """Shards of the grid that are not empty."""
+        """Non-empty shards of the grid."""
         grid = self.study.architectures.grid
         return () if grid is None else tuple(s for s in GRID_SHARDS if grid.restricted_to(s).glb_mib)
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """Shards that are not empty."""
+        """Non-empty shards, including that of the named architectures."""
         return self.grid_shards or ((NAMED_SHARD,) if self.architectures else ())
 
     @property
     def named_shard(self) -> str:
-        """Shard of the named architectures: the first of the grid, or their own without a grid.
+        """Shard of the named architectures: the grid's first shard, or their own if there is no grid.
 
         A separate shard next to a grid would double the number of jobs, for a few architectures.
         """
@@ -157,13 +157,13 @@ class Settings:
 
     @property
     def front_shards(self) -> tuple[str, ...]:
-        """Shards of the Pareto fronts: the grid, for every area limit."""
+        """Shards for the Pareto fronts: those of the grid, for every area limit."""
         grid = self.study.architectures.grid
         bounded = grid is not None and grid.minimum_area_share and self.study.report.area_limits_mm2
         return (*self.grid_shards, SMALLER_SHARD) if bounded else self.grid_shards
 
     def front_space(self, scenario: str) -> dict[str, object]:
-        """Area limits of the fronts, and the minimum area as a share of the limit."""
+        """Area limits of the Pareto fronts, and the minimum area as a fraction of the limit."""
         grid = self.study.architectures.grid
         assert grid is not None
         return {
@@ -172,7 +172,7 @@ class Settings:
         }
 
     def members(self, shard: str) -> dict[str, object]:
-        """Members of a shard: its part of the grid; the first shard also has the named architectures."""
+        """Members of a shard: part of the grid, and in one of the shards also the named architectures."""
         grid = self.study.architectures.grid
         if shard == SMALLER_SHARD:
             assert grid is not None
@@ -182,17 +182,17 @@ class Settings:
         return part | {"named": [architecture.model_dump(mode="json") for architecture in asked]}
 
     def variations(self, scenario: str) -> dict[str, dict[str, float]]:
-        """Bandwidths of every variation of a scenario, by name."""
+        """Bandwidths under every variation of a scenario, by name of the variation."""
         own = self.scenarios[scenario].model_dump(include={f"{part}_bytes_per_s" for part in VARIED})
         return {name: variation.values(own) for name, variation in self.study.report.sensitivity.items()}
 
     def area_limit(self, scenario: str) -> float | dict[str, object]:
-        """Largest area in mm2, or the architecture whose area is the limit."""
+        """Maximum area in mm2, or the architecture whose area is the limit."""
         limit = self.scenarios[scenario].area_limit_mm2
         return self.architectures[limit].model_dump(mode="json") if isinstance(limit, str) else limit
 
     def hardware(self, scenario: str) -> dict[str, float]:
-        """Clock, bandwidths and sizes of a scenario that affect the estimates."""
+        """Properties of a scenario that affect estimates: clock, bandwidths and element size."""
         s = self.scenarios[scenario]
         return {
             "clock_hz": s.clock_hz,
@@ -203,7 +203,7 @@ class Settings:
         }
 
     def estimates_of(self, scenario: str) -> str:
-        """First scenario with the same estimates, thus with equal bandwidths, clock and area limit."""
+        """First scenario whose estimates a scenario shares: equal bandwidths, clock and area limit."""
         return next(name for name in self.scenarios if self._hardware(name) == self._hardware(scenario))
 
     def _hardware(self, scenario: str) -> tuple[float | str, ...]:
@@ -211,7 +211,7 @@ class Settings:
 
 
 def load_settings(config: object, folder: Path = FOLDER, source: str = "config") -> Settings:
-    """Settings of a study from Snakemake or a YAML file; PhazeError if invalid."""
+    """Load the settings of a study from Snakemake or a YAML file; PhazeError if invalid."""
     study = Study.parse(config, source)
     map_models = {graph.model: load_model_named(graph.model, folder) for graph in study.maps.graphs.values()}
     study = study.model_copy(update={"maps": _with_clusters(study.maps, map_models, source)})
@@ -264,7 +264,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
 
 
 def _with_clusters(maps: Maps, models: dict[str, AnyModel], source: str) -> Maps:
-    """Map cases, with K of the model for graphs without one; PhazeError if the model has none."""
+    """Fill in the model's K for graphs without one; PhazeError if the model has none."""
     graphs = {}
     for name, graph in maps.graphs.items():
         most = graph.hyper_operators or models[graph.model].hyper_operators
@@ -278,7 +278,7 @@ def _with_clusters(maps: Maps, models: dict[str, AnyModel], source: str) -> Maps
 
 
 def check_config_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Those files of Snakemake's configuration that the user wrote; PhazeError if one is invalid.
+    """Select the configuration files that the user wrote, not Snakemake; PhazeError if one is invalid.
 
     Snakemake silently keeps the last of two equal keys, and a template could run any code.
     """
@@ -292,7 +292,7 @@ def check_config_files(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def load_workload_model(workload: WorkloadChoice, name: str, folder: Path, source: str) -> AnyModel:
-    """Model of a workload, checked against its TMP widths and sequence length."""
+    """Load the model of a workload, and check it against the TMP widths and sequence length."""
     model = load_model_named(workload.model, folder)
     where = f"{source}: workloads.{name}"
     model.check_chain(where)
@@ -309,7 +309,7 @@ def _load_tiled(name: str, where: str, folder: Path) -> Model:
 
 
 def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
-    """Architecture by name in config/architectures, or from a YAML file.
+    """Load an architecture by its name in config/architectures, or from a YAML file.
 
     A device of config/devices is accepted as well if it is derived from an architecture.
     """
@@ -322,7 +322,7 @@ def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
 
 
 def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> None:
-    """Raise PhazeError if two architecture files have one name: tables identify architectures by name."""
+    """Raise PhazeError if two architecture files have the same name, which tables use as the key."""
     given: dict[str, str] = {}
     for file, architecture in architectures.items():
         other = given.setdefault(architecture.name, file)
@@ -334,7 +334,7 @@ def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> No
 
 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:
-    """System of a scenario with the scenario's overrides applied."""
+    """Load the system of a scenario, with the scenario's overrides applied."""
     changes = choice.model_dump(exclude={"system"}, exclude_none=True)
     system = load_system(choice.system, folder, choice.network_bandwidth_bytes_per_s)
     return Scenario.model_validate({**system.model_dump(), **changes})

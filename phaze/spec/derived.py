@@ -1,4 +1,4 @@
-"""Documents with the fields of dataclasses, such as those of a layout, from which they derive."""
+"""Base of document types that take their fields from dataclasses, such as that of a layout."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ KINDS: dict[object, object] = {
     "bool": Flag,
     "str": str,
 }
-"""Types in documents, by the type of a field."""
+"""Type in documents for each type of a dataclass field."""
 OPTIONS: dict[str, object] = {
     **{name: Annotated[str, read_by(read)] for name, read in READERS.items()},
     "load": ExpertLoad,
     "compute": Compute,
 }
-"""Types of the options of a layout in documents, by name."""
+"""Types in documents of a layout's options, by option."""
 
 
 class DerivedNoun(Noun):
-    """Base of documents that also derive from dataclasses, whose fields become theirs."""
+    """Base of document types that also derive from dataclasses and include their fields."""
 
     def __init_subclass__(cls, required: tuple[str, ...] = ()) -> None:
-        """Declare the fields of the dataclasses with the types of documents; `required` have no default."""
+        """Declare the dataclass fields with their types in documents; `required` ones have no default."""
         found = {
             field.name: OPTIONS[field.name] if field.name in OPTIONS else KINDS[field.type]
             for base in cls.__bases__

@@ -1,4 +1,4 @@
-"""Strict JSON files for people and other programs, with one line per error.
+"""Strict JSON files for people and other programs; errors are reported one per line.
 
 Files that one job of a study passes to the next end with a checksum, verified on reading: a flipped bit on
 disk would otherwise go unnoticed.
@@ -30,7 +30,7 @@ class CamelCase(BaseModel):
 
 
 class ClusterInstance(CamelCase):
-    """Cluster and batch of a planner's instance."""
+    """Cluster and batch in a planner's input instance."""
 
     max_memory_per_device: Positive
     max_devices: Count
@@ -39,7 +39,7 @@ class ClusterInstance(CamelCase):
 
 
 class LayerEdge(CamelCase):
-    """A tensor passed from one layer to another."""
+    """Tensor passed from one layer to another."""
 
     source_id: Whole
     dest_id: Whole
@@ -49,11 +49,11 @@ class LayerEdge(CamelCase):
 Kind = TypeVar("Kind", bound=BaseModel)
 
 CHECKSUM = "sha256"
-"""Last key of a checked file: SHA-256 of the text without this key."""
+"""Last key of a checksummed file: SHA-256 of the text without this key."""
 
 
 def read_as(kind: type[Kind], path: str | Path) -> Kind:
-    """Parsed content of a JSON file; PhazeError names file, key, value and what is allowed."""
+    """Read a JSON file as a given type; PhazeError names file, key, value and what is allowed."""
     loaded = _read_object(Path(path))
     try:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
@@ -62,18 +62,18 @@ def read_as(kind: type[Kind], path: str | Path) -> Kind:
 
 
 def text_of(stored: BaseModel) -> str:
-    """JSON text of a noun; fields that are None are left out."""
+    """JSON text of a document; fields that are None are omitted."""
     return stored.model_dump_json(indent=1, exclude_none=True) + "\n"
 
 
 def write_document(stored: BaseModel, path: Path) -> None:
-    """Write a noun atomically as JSON into an existing folder, or raise PhazeError."""
+    """Write a document atomically as JSON into an existing folder; PhazeError if that fails."""
     refuse_unwritable(path)
     write_text(path, text_of(stored))
 
 
 def write_checked(text: str, path: Path) -> None:
-    """Append a checksum to the text of a JSON object from `text_of` and write it, or raise PhazeError."""
+    """Append a checksum to the text of a JSON object and write it; PhazeError if that fails."""
     write_text(path, f'{text.removesuffix(_END)},\n "{CHECKSUM}": "{_digest(text)}"{_END}')
 
 
@@ -91,13 +91,13 @@ def check_width(width: str) -> None:
 
 
 def repeated_ids(ids: Iterable[int]) -> Iterator[str]:
-    """Yield a message for each id used by several layers."""
+    """Yield a message for each id that several layers share."""
     for layer, times in repeated(ids):
         yield f"id {layer} is given {times} times; ids must be unique"
 
 
 def bad_edges(ids: set[int], edges: list[LayerEdge]) -> Iterator[str]:
-    """Yield a message for each edge with an unknown end, from a layer to itself, or given twice."""
+    """Yield a message for each edge with an unknown end, from a layer to itself, or repeated."""
     for edge in edges:
         name = f"edge {edge.source_id} -> {edge.dest_id}"
         for key, end in (("sourceId", edge.source_id), ("destId", edge.dest_id)):

@@ -1,4 +1,4 @@
-"""Locations of configuration files, and their contents as keys and values."""
+"""Find configuration files, and read their keys and values."""
 
 import os
 import re
@@ -10,11 +10,11 @@ from phaze.spec.plain import read_yaml, short, shown
 
 PACKAGE = Path(__file__).resolve().parents[1]
 VARIABLE = "PHAZE_CONFIG"
-"""Environment variable that names another configuration folder."""
+"""Environment variable that sets the configuration folder."""
 
 
 def configuration() -> Path:
-    """Configuration folder: `PHAZE_CONFIG` if set, else `config` in the working directory.
+    """Configuration folder: `PHAZE_CONFIG` if set, otherwise `config` in the working directory.
 
     If that does not exist: the folder of the checkout that runs phaze, or the installed one.
     """
@@ -28,7 +28,7 @@ def configuration() -> Path:
 
 FOLDER = configuration()
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-"""Valid file names; paths are excluded."""
+"""Pattern of valid file names, which excludes paths."""
 
 
 def is_path(name: str) -> bool:
@@ -37,7 +37,7 @@ def is_path(name: str) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """True if the file exists; False also for paths too long for the file system."""
+    """True if the file exists; False also for paths that are too long for the file system."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -45,7 +45,7 @@ def is_there(path: Path) -> bool:
 
 
 def named_file(noun: str, name: str, *folders: Path) -> Path:
-    """YAML file with this name, ignoring case, in the first of several folders that has it.
+    """YAML file with this name, ignoring case, in the first of several folders that contains it.
 
     PhazeError names the three nearest files and the folders to look in.
     """
@@ -63,36 +63,36 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
 
 
 def _configured() -> str:
-    """Hint that names the environment variable if it set the configuration folder."""
+    """Hint that names the environment variable, if that sets the configuration folder."""
     return f"; {VARIABLE} is {short(os.environ[VARIABLE])}" if os.environ.get(VARIABLE) else ""
 
 
 def model_path(name: str, folder: Path = FOLDER) -> Path:
-    """File of a model: by name in config/models, or a spec or `config.json` by path."""
+    """Path of a model file: by name in config/models, or a spec or `config.json` by path."""
     if "/" in name or name.endswith((".yaml", ".yml", ".json")):
         return Path(name)
     return named_file("model", name, folder / "models")
 
 
 def system_path(name: str, folder: Path = FOLDER) -> Path:
-    """File of a system: by name in config/systems, or a YAML file by path."""
+    """Path of a system file: by name in config/systems, or a YAML file by path."""
     return Path(name) if is_path(name) else named_file("system", name, folder / "systems")
 
 
 def stack_path(name: str, folder: Path = FOLDER) -> Path:
-    """File of a software stack: by name in config/stacks, or a YAML file by path."""
+    """Path of a software stack's file: by name in config/stacks, or a YAML file by path."""
     return Path(name) if is_path(name) else named_file("stack", name, folder / "stacks")
 
 
 def within(folder: Path, path: Path) -> Path:
-    """The path itself; PhazeError if it leads out of the folder, also through links."""
+    """Return the path; PhazeError if it leads out of the folder, also through symbolic links."""
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise PhazeError(f"{path}: is outside {folder}; a file may only name files in its own folder")
     return path
 
 
 def read_mapping(path: Path) -> dict[str, object]:
-    """Keys and values of a YAML file; PhazeError for any other content."""
+    """Read the keys and values of a YAML file; PhazeError for any other content."""
     loaded = read_yaml(path)
     if not isinstance(loaded, dict):
         raise PhazeError(f"{path}: must hold keys and values, got {type(loaded).__name__}")

@@ -1,4 +1,4 @@
-"""FLOPs of training, as used for utilisation."""
+"""FLOPs of training, as used for model FLOPs utilisation."""
 
 from phaze.spec.noun import Noun
 

@@ -1,4 +1,4 @@
-"""Studies that plan the training of models over all layouts of a runtime, on systems of several sizes."""
+"""Studies that plan training over all layouts of a runtime, on systems of several sizes."""
 
 from typing import Annotated, Literal
 
@@ -7,7 +7,7 @@ from phaze.spec.values import Count, Location, Name, Once, Part, Positive, Posit
 
 
 class LayoutPoint(Noun):
-    """One job: a model on a number of devices of one system."""
+    """Planning job: a model on a number of devices of one system."""
 
     model: Name
     """Name of a file in config/models."""
@@ -45,7 +45,7 @@ class LayoutStudy(Noun):
 
     @property
     def points(self) -> dict[str, LayoutPoint]:
-        """Jobs by a name that is also a file name."""
+        """Planning jobs, by a name that can also be a file name."""
         return {
             f"{model}.{system}.{devices}": LayoutPoint(model=model, system=system, devices=devices)
             for model in self.models

@@ -1,4 +1,4 @@
-"""Partition and mapping cases of a study: graphs, partitioners and topologies (Parmesan, Section VIII)."""
+"""Partitioning and mapping cases of a study: graphs, partitioners, topologies (Parmesan, Section VIII)."""
 
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, NamedTuple, Self
@@ -14,16 +14,16 @@ Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S a
 
 
 Search = Literal["ours", "authors"]
-"""Mapper: all searches with the local search, or the better of the paper's two instantiations."""
+"""Mapper: all searches with the local search, or the better of the paper's two algorithms."""
 Judge = Literal["step", "shared-step", "held-step", "stage-time"]
-"""Objectives by which mappings are compared."""
+"""Objective by which mappings are compared."""
 
 
 class MapGraph(Noun):
-    """Graph of operators to partition, from a model."""
+    """Operator graph to partition, extracted from a model."""
 
     label: Label
-    """Name for readers."""
+    """Display name."""
     model: Location
     """File in config/models, or path of one."""
     microbatch: PositiveInt
@@ -39,14 +39,14 @@ class MapGraph(Noun):
 
 
 class MapTopology(Noun):
-    """A topology in several sizes."""
+    """One topology in several sizes."""
 
     label: Label
-    """Name for readers."""
+    """Display name."""
     sizes: tuple[Topology, ...] = Field(min_length=1)
     """One topology per number of devices."""
     seeds: tuple[int, ...] = ()
-    """Seeds of a random topology; default: its own."""
+    """Seeds of a random topology; default: the seed in the topology."""
 
     @model_validator(mode="after")
     def _each_size_once(self) -> Self:
@@ -56,7 +56,7 @@ class MapTopology(Noun):
         return self
 
     def drawn(self, devices: int) -> tuple[tuple[int, Topology], ...]:
-        """Topology with this number of devices for every seed; empty if there is none of that size."""
+        """Topology with this number of devices, for every seed; empty if there is none of that size."""
         found = next((size for size in self.sizes if getattr(size, "devices", None) == devices), None)
         if found is None:
             return ()
@@ -67,7 +67,7 @@ class MapTopology(Noun):
 
 
 class StagesPoint(Noun):
-    """Partitioning job."""
+    """Job that partitions a graph into stages."""
 
     graph: Name
     """One of `maps.graphs`."""
@@ -84,7 +84,7 @@ class StagesPoint(Noun):
 
     @property
     def name(self) -> str:
-        """Name that is also a file name."""
+        """Name of the job, which can also be a file name."""
         size = f"s{self.stages}-r{self.replicas}-m{self.microbatches}"
         return f"{self.graph}-{self.partitioner}-k{self.hyper_operators}-{size}"
 
@@ -95,7 +95,7 @@ class MapReading(Noun):
     label: str
     """Assumption, as a sentence for readers."""
     graph: Name | None = None
-    """One of `maps.graphs`, for speed-ups by topology; default: the case's."""
+    """One of `maps.graphs`, for speed-ups by topology; default: the graph of the case."""
     partitioner: Partitioner = "full"
     """Partitioner. For speed-ups by partitioner: the one used for PipeDream."""
     search: Search = "ours"
@@ -106,30 +106,30 @@ class MapReading(Noun):
     it.
     """
     topologies: dict[Name, Name] = Field(default_factory=dict)
-    """Topologies of the case that the reading covers, each with the one of `maps.topologies` that replaces
+    """Topologies of the case to which the interpretation applies, each with the one of `maps.topologies` for
     it; default: all, unchanged.
     """
     sensitivity: bool = False
-    """True if the reading contradicts the paper. It is shown as a sensitivity and never chosen as the
+    """True if the interpretation contradicts the paper. It is shown as a sensitivity and never chosen as the
     nearest.
     """
 
 
 class Unexplained(Noun):
-    """Printed figures that no reading reproduces."""
+    """Published values that no interpretation reproduces."""
 
     about: str
-    """The printed figure and why it is unexpected, as a sentence for readers."""
+    """The published value and why it is unexpected, as a sentence for readers."""
     topologies: tuple[Name, ...] = ()
-    """Topologies of these figures; default: all of the case."""
+    """Topologies of these values; default: all topologies of the case."""
     graphs: tuple[Name, ...] = ()
-    """Graphs of these figures; default: all of the case."""
+    """Graphs of these values; default: all graphs of the case."""
     shapes: tuple[Shape, ...] = ()
-    """Shapes of these figures; default: all of the case."""
+    """Shapes of these values; default: all shapes of the case."""
 
 
 class MapCase(Noun):
-    """Table or figure of a paper: graphs, partitioned and mapped to topologies."""
+    """Table or figure of a paper: graphs that are partitioned and mapped to topologies."""
 
     graphs: tuple[Name, ...] = Field(min_length=1)
     """Some of `maps.graphs`."""
@@ -149,11 +149,11 @@ class MapCase(Noun):
     hyper_operators: tuple[PositiveInt, ...] = ()
     """Numbers of clusters, K; default: the graph's."""
     readings: dict[Name, MapReading] = Field(default_factory=dict)
-    """Readings of the printed speed-ups, shown next to each other; only with `show: topologies` or
+    """Interpretations of the published speed-ups, shown next to each other; only with `show: topologies` or
     `partitioners`.
     """
     unexplained: tuple[Unexplained, ...] = ()
-    """Printed figures that no reading reproduces."""
+    """Published values that no interpretation reproduces."""
 
     @model_validator(mode="after")
     def _readings_of_what_is_printed(self) -> Self:
@@ -181,12 +181,12 @@ class MapCase(Noun):
 
     @property
     def plain_readings(self) -> tuple[Name, ...]:
-        """Readings that can be the nearest, which excludes sensitivities."""
+        """Interpretations that can be the closest one, without sensitivities."""
         return tuple(name for name, reading in self.readings.items() if not reading.sensitivity)
 
 
 class Job(NamedTuple):
-    """Mapping job: stages and a topology."""
+    """Mapping job: a set of stages and a topology."""
 
     point: StagesPoint
     topology: Name
@@ -226,7 +226,7 @@ class Maps(Noun):
         return self
 
     def stages_of(self, case: str, reading: MapReading | None = None) -> Iterator[StagesPoint]:
-        """Partitioning jobs of a case or a reading; K of every graph must be known (`spec.config`)."""
+        """Yield the partitioning jobs of a case or an interpretation; every graph must have its K."""
         of = self.cases[case]
         graphs = of.graphs if reading is None or reading.graph is None else (reading.graph,)
         one_cuts = reading is not None and of.show == "topologies"
@@ -246,7 +246,7 @@ class Maps(Noun):
                             )
 
     def showing(self, *shows: str) -> tuple[str, ...]:
-        """Cases with this `show` value."""
+        """Names of the cases with one of these `show` values."""
         return tuple(name for name, case in self.cases.items() if case.show in shows)
 
     @property
@@ -260,7 +260,7 @@ class Maps(Noun):
         }
 
     def mapped(self, case: str, reading: MapReading | None = None) -> Iterator[Job]:
-        """Mapping jobs of a case, or of one of its readings."""
+        """Yield the mapping jobs of a case, or of one of its interpretations."""
         topologies: Iterable[Name] = self.cases[case].topologies
         if reading is not None and reading.topologies:
             topologies = reading.topologies.values()
@@ -270,7 +270,7 @@ class Maps(Noun):
                     yield Job(point, topology)
 
     def searches(self, cases: Iterable[str]) -> dict[tuple[str, Name], Search]:
-        """Searches of the mapping jobs of some cases, by stages and topology; ours includes the authors'."""
+        """Mapper for each mapping job of some cases, by stages and topology; "ours" includes "authors"."""
         found: dict[tuple[str, Name], Search] = {}
         for case in cases:
             for reading in (None, *self.cases[case].readings.values()):

@@ -1,4 +1,4 @@
-"""Mapping files: devices of each replica of each pipeline stage, and step times."""
+"""Mapping files: the devices of each replica of every pipeline stage, and step times."""
 
 from typing import Literal
 
@@ -33,7 +33,7 @@ class StoredSearch(Noun):
 
 
 class StoredPlanTime(Noun):
-    """Batch time of a plan with the mapping of one algorithm."""
+    """Batch time of a plan with the mapping that one algorithm found."""
 
     name: str
     """Algorithm, one of `ways` or `heuristics`."""
@@ -42,7 +42,7 @@ class StoredPlanTime(Noun):
 
 
 class StoredPlanMap(Noun):
-    """A study's plan mapped to the devices of a topology.
+    """Mapping of a study's plan to the devices of a topology.
 
     The plan's parallel pipelines are the replicas of the mapping. A stage with more replicas than pipelines
     has several workers in each pipeline, and every worker is a stage of the mapping. The tensor-parallel
@@ -57,7 +57,7 @@ class StoredPlanMap(Noun):
     planner: str
     """Planner that made the plan."""
     unit: Count
-    """Devices per unit; unit u starts at device u times this."""
+    """Devices per unit; unit u starts at device u · `unit`."""
     workers: tuple[tuple[Index, Index], ...] = Field(min_length=1)
     """For every stage of the mapping: the plan's stage, and the number of the worker in it."""
     devices: tuple[tuple[tuple[Index, ...], ...], ...] = Field(min_length=1)
@@ -74,7 +74,7 @@ class StoredPlanMap(Noun):
 
 
 class StoredRankTime(Noun):
-    """Step time of a training plan with the mapping of one algorithm."""
+    """Step time of a training plan with the mapping that one algorithm found."""
 
     name: str
     """Algorithm, one of `ways` or `heuristics`."""
@@ -83,14 +83,14 @@ class StoredRankTime(Noun):
 
 
 class StoredRankMap(Noun):
-    """The ranks of a training plan mapped to the devices of a topology.
+    """Mapping of a training plan's ranks to the devices of a topology.
 
     The search treats pipeline ranks as stages, data-parallel ranks as replicas, and the tp · cp ranks of one
     replica and stage as a unit of consecutive devices.
     """
 
     unit: Count
-    """Devices per unit; unit u starts at device u times this."""
+    """Devices per unit; unit u starts at device u · `unit`."""
     devices: tuple[Index, ...] = Field(min_length=1)
     """Device of every rank, in the runtime's order of ranks."""
     time_s: Result
@@ -103,7 +103,7 @@ class StoredRankMap(Noun):
 
 
 class StoredMapping(Noun):
-    """A mapping of pipeline stages to the devices of a topology."""
+    """Mapping of pipeline stages to the devices of a topology."""
 
     format: Literal["phaze-mapping"]
     """Kind of file."""
@@ -125,11 +125,11 @@ class StoredMapping(Noun):
     step_time_s: Result
     """Simulated time of a training step in seconds: GPipe, all-reduce and update."""
     pipeline_s: Result
-    """Time in seconds at which the stage that finishes last has done its forward and backward passes."""
+    """Time in seconds at which the last stage to finish has done its forward and backward passes."""
     all_reduce_s: Result
-    """All-reduce time of that stage in seconds."""
+    """All-reduce time in seconds of the stage that finishes last."""
     update_s: Result
-    """Update time of that stage in seconds."""
+    """Update time in seconds of the stage that finishes last."""
     compute_s: Result
     """Step time in seconds on a network with zero transfer time."""
     objective_s: Result

@@ -1,4 +1,4 @@
-"""Published measurements of training runs, and constants fitted to them."""
+"""Published measurements of training runs, and the constants fitted to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MeasuredStudy(Noun):
 
 
 class KnownFrom(Noun):
-    """A constant of a device or software stack fitted to measured runs."""
+    """Constant of a device or software stack that is fitted to measured runs."""
 
     part: Literal["device", "stack"]
     """Owner of the constant: a device or a software stack."""
@@ -34,7 +34,7 @@ class KnownFrom(Noun):
     most: Positive
     """Largest allowed value."""
     sources: Annotated[tuple[Name, ...], Once] = Field(min_length=1)
-    """Sources that the constant is fitted to."""
+    """Sources to which the constant is fitted."""
 
 
 class PublishedRuns(Noun):
@@ -59,5 +59,5 @@ class PublishedRuns(Noun):
 
     @classmethod
     def load(cls, folder: Path = FOLDER) -> Self:
-        """Measured runs listed in the configuration."""
+        """Load the list of measured runs from the configuration."""
         return cls.from_file(folder / LIST)

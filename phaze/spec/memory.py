@@ -1,4 +1,4 @@
-"""Memory overheads of software, and definitions of measured memory."""
+"""Memory overheads of software, and definitions of memory measurements."""
 
 from typing import Literal, Self
 
@@ -8,12 +8,12 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Result
 
 MemoryKind = Literal["allocated", "reserved", "device"]
-"""Definition of a memory figure: tensors (`allocated`) or reserved blocks (`reserved`) of PyTorch's
+"""Definition of a memory measurement: tensors (`allocated`) or reserved blocks (`reserved`) of PyTorch's
 allocator, or all memory in use according to the driver (`device`)."""
 
 
 class Fragments(Noun):
-    """Allocator fragmentation, as shares of the reserved memory that hold no tensor."""
+    """Allocator fragmentation, as fractions of the reserved memory that contain no tensor."""
 
     expected: float = Field(default=0.0, ge=0, lt=1)
     """Expected share, while memory is plentiful and tensors of many sizes come and go, as with

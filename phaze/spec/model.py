@@ -1,4 +1,4 @@
-"""Models to train: transformers of any family; image models are in `spec.vision`."""
+"""Models to train: transformers of every family; image models are in `spec.vision`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from phaze.spec.scans import DeltaNet, Mamba
 from phaze.spec.values import Flag, Label, Name, PositiveInt, Seed, Share
 
 SEQUENCE = 8192
-"""Tokens per sample in most published pre-training; models use longer ones only in later phases."""
+"""Tokens per sample in most published pre-training; models use longer samples only in later phases."""
 
 
 class Model(Noun):
-    """A transformer to train: embedding, blocks of one or several kinds, head."""
+    """Transformer to train: an embedding, blocks of one or several kinds, and a head."""
 
     name: Name
     """Name of the model; default: the file name."""
@@ -104,7 +104,7 @@ class Model(Noun):
     feed_forward_bias: Flag = True
     """The dense feed-forward network has biases."""
     fused_qkv: Flag = False
-    """One matrix multiplication makes queries, keys and values (GPT-2, Megatron)."""
+    """One matrix multiplication computes queries, keys and values (GPT-2, Megatron)."""
     causal: Flag = True
     """Causal attention: a token attends only to earlier ones. Fused attention kernels and `mfu` count only
     the scores that this mask leaves."""
@@ -149,7 +149,7 @@ class Model(Noun):
         return "yarn" in (parts.get("rope_type"), parts.get("type")) and not alike
 
     def __hash__(self) -> int:
-        """Hash of name and main sizes; `untimed` is a dict and has no hash."""
+        """Hash of the name and main sizes; `untimed` is a dict and cannot be hashed."""
         return hash((self.name, self.layers, self.hidden, self.heads, self.feed_forward, self.vocabulary))
 
     @model_validator(mode="after")
@@ -191,7 +191,7 @@ class Model(Noun):
         return self
 
     def _check_kinds(self) -> None:
-        """Raise ValueError if the pattern uses a missing part, or no block uses a given part."""
+        """Raise ValueError if the pattern uses a part that is missing, or leaves a given part unused."""
         kinds = [kind for kind, _ in self.runs] + [self.mtp_kind] * (self.mtp > 0)
         words = {word for kind in kinds for word in self._words(kind)}
         needed = {
@@ -216,12 +216,12 @@ class Model(Noun):
 
     @property
     def token(self) -> str:
-        """Name of a token of a sample in messages."""
+        """Word that messages use for one element of a sample, such as token."""
         return "token"
 
     @property
     def counts_positions(self) -> bool:
-        """True if the number of positions is limited."""
+        """True if the model has a limited number of positions."""
         return self.positions in ("learned", "sinusoidal")
 
     @property
@@ -241,12 +241,12 @@ class Model(Noun):
 
     @property
     def query_width(self) -> int:
-        """Width of all queries of a token."""
+        """Total width of a token's queries."""
         return self.heads * self.head_width
 
     @property
     def kv_width(self) -> int:
-        """Width of all keys of a token, equal to that of all values."""
+        """Total width of a token's keys, equal to that of its values."""
         return self.kv_heads * self.head_width
 
     @property
@@ -261,31 +261,31 @@ class Model(Noun):
 
     @property
     def position_rows(self) -> int:
-        """Rows of the table of learned positions, 0 for other positions."""
+        """Number of rows in the table of learned positions; 0 for other positions."""
         return self.position_count + self.position_offset if self.positions == "learned" else 0
 
     @property
     def runs(self) -> tuple[tuple[str, int], ...]:
-        """Kinds of the blocks in order, each with the number of consecutive blocks."""
+        """Kinds of the blocks in order, each with its number of consecutive blocks."""
         return (("block", self.layers),) if self.pattern is None else runs_of(self.pattern)
 
     @property
     def blocks(self) -> Mapping[str, Block]:
-        """Each kind of block by name, in order of first use."""
+        """Block of every kind, by name, in order of first use."""
         return {kind: self._block(self._words(kind)) for kind, _ in self.runs}
 
     @property
     def mtp_kind(self) -> str:
-        """Kind of block of the multi-token prediction layers."""
+        """Kind of block in the multi-token prediction layers."""
         return self.mtp_pattern or self.runs[-1][0]
 
     @property
     def mtp_block(self) -> Block:
-        """Block of a multi-token prediction layer."""
+        """Block of the multi-token prediction layers."""
         return self._block(self._words(self.mtp_kind))
 
     def _words(self, kind: str) -> tuple[str, ...]:
-        """Mixer and networks of a kind of block."""
+        """Mixer and networks that a kind of block names."""
         return ("attention", "experts" if self.experts else "dense") if kind == "block" else words_of(kind)
 
     def _block(self, words: tuple[str, ...]) -> Block:
@@ -317,7 +317,7 @@ class Model(Noun):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters as published.
+        """Number of parameters, counted as published.
 
         Tied embeddings count once; a masked-lm head and multi-token prediction layers are left out.
         """
@@ -325,18 +325,18 @@ class Model(Noun):
 
     @property
     def active_parameters(self) -> int:
-        """Parameters used by one token: only the experts it is sent to."""
+        """Number of parameters that one token uses: of the experts only those to which it is sent."""
         return self.parameter_groups(active=True).total()
 
     @property
     def mtp_parameters(self) -> int:
-        """Parameters of the multi-token prediction layers, without the shared embedding and head."""
+        """Number of parameters of the multi-token prediction layers, without shared embedding and head."""
         block = self.mtp_block.parameters(self.hidden, self.norm_parameters(self.hidden)).total()
         joined = 2 * self.hidden**2 + 3 * self.norm_parameters(self.hidden)
         return self.mtp * (block + joined)
 
     def parameter_groups(self, *, active: bool = False) -> Counts:
-        """Parameters by group; `active`: only those used by one token."""
+        """Number of parameters by group; `active`: only those that one token uses."""
         norm, found = self.norm_parameters(self.hidden), Counts()
         for kind, count in self.runs:
             for group, number in self.blocks[kind].parameters(self.hidden, norm, active=active).items():
@@ -352,7 +352,7 @@ class Model(Noun):
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters before the first block."""
+        """Number of parameters before the first block."""
         project_in = self.word_width if self.projected else 0
         norm = self.norm_parameters(self.hidden) if self.embedding_norm else 0
         return (
@@ -362,7 +362,7 @@ class Model(Noun):
         )
 
     def norm_parameters(self, width: int) -> int:
-        """Parameters of a norm of this width."""
+        """Number of parameters of a norm with this width."""
         return (2 if self.norm == "layer_norm" else 1) * width
 
     def flops_per_token(self, sequence: int) -> TokenFlops:
@@ -381,7 +381,7 @@ class Model(Noun):
         return TokenFlops(needed=needed, paper=6.0 * self.active_parameters + 6.0 * scores)
 
     def products_per_token(self, sequence: int, *, causal: bool) -> float:
-        """Multiply-accumulates per token in a forward pass; `causal`: scores that a causal mask keeps."""
+        """Multiply-accumulates per token in a forward pass; `causal`: only scores that the mask keeps."""
         blocks = sum(
             count * self.blocks[kind].products(self.hidden, sequence, causal=causal)
             for kind, count in self.runs
@@ -392,7 +392,7 @@ class Model(Noun):
         return blocks + head + projections + self.mtp * (further + 2 * self.hidden**2 + head)
 
     def trained_products_per_token(self, sequence: int, *, causal: bool) -> float:
-        """Multiply-accumulates per token in training: the forward pass three times.
+        """Multiply-accumulates per token in training, three times those of the forward pass.
 
         Frozen weights have no gradients, so their products count twice; products of LoRA matrices are left
         out.
@@ -403,11 +403,11 @@ class Model(Noun):
         return 3.0 * self.products_per_token(sequence, causal=causal) - frozen
 
     def divides(self, width: int) -> bool:
-        """True if blocks can be split over that many tensor-parallel ranks."""
+        """True if the blocks can be sharded over this number of tensor-parallel ranks."""
         return width > 0 and all(size % width == 0 for size in self._sliced().values())
 
     def divides_scans(self, tp: int, cp: int) -> bool:
-        """True if scans of the sequence can be split over tp × cp ranks."""
+        """True if the scans along the sequence can be sharded over tp × cp ranks."""
         return all(scan.divides(tp, cp) for scan in (self.mamba, self.delta) if scan)
 
     def _sliced(self) -> dict[str, int]:
@@ -422,7 +422,7 @@ class Model(Noun):
         return sizes
 
     def check_tensor_width(self, width: int, where: str) -> None:
-        """Raise PhazeError unless blocks can be split over `width` ranks; `where` names the source."""
+        """Raise PhazeError unless blocks can be sharded over `width` ranks; `where` names the source."""
         for key, size in self._sliced().items():
             if width < 1 or size % width:
                 raise PhazeError(
@@ -442,11 +442,11 @@ class Model(Noun):
         """Do nothing: layers of a transformer always form a chain (other models raise PhazeError)."""
 
     def without_head(self) -> Model:
-        """Base model without logits and loss; it ends with the norm or pooler after its last block."""
+        """Base model without logits and loss, ending with the norm or pooler after the last block."""
         plain = {"head": "none", "head_transform": True, "sentence_head": False}
         return self.model_copy(update=plain)
 
     def distinct(self) -> Model:
-        """Smallest model that has one block of each kind, without K."""
+        """Smallest model with one block of each kind; K (`hyper_operators`) is dropped."""
         few = {"layers": len(self.blocks), "pattern": self.pattern and " ".join(self.blocks)}
         return self.model_copy(update={**few, "hyper_operators": None})

@@ -1,4 +1,4 @@
-"""Models of every kind, loaded from specs by name or path and from published configurations."""
+"""Load models of every kind: from specs by name or path, or from published configurations."""
 
 import os
 import re
@@ -53,7 +53,7 @@ def load_transformer(
 
 
 def parse_model(fields: dict[str, object], source: str) -> AnyModel:
-    """Model of any kind from the fields of a spec; raises PhazeError.
+    """Parse the fields of a spec into a model of any kind; raises PhazeError.
 
     Specs run no code: a spec that names a PyTorch callable is an error.
     """
@@ -96,6 +96,6 @@ def _published(config: Plain, source: str) -> Mapping[str, object]:
 
 
 def file_name(path: Path) -> str:
-    """Model name from a file name, or from the folder name for a file called config.json."""
+    """Model name from a file's name, or from its folder's name if the file is called config.json."""
     stem = Path(os.path.realpath(path)).parent.name if path.name == "config.json" else path.stem
     return re.sub(r"[^a-z0-9.-]+", "-", stem.lower()).strip("-.") or "model"

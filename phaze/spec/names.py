@@ -1,4 +1,4 @@
-"""Names shared by settings and tables.
+"""Names that settings and tables share.
 
 Kept apart from the validation of settings, so that commands without settings start faster.
 """
@@ -6,15 +6,15 @@ Kept apart from the validation of settings, so that commands without settings st
 from typing import Literal, get_args
 
 MOST = 2**20
-"""Maximum of devices, stages, replicas, microbatches and tensor-parallel widths in files and options."""
+"""Largest number of devices, stages, replicas, microbatches or tensor-parallel ranks in files and options."""
 Planner = Literal["piper", "no-dp", "no-tp", "no-ar", "equi", "equi-no-tp"]
-"""Piper and its baselines (Piper, Section 5)."""
+"""Names of Piper and its baselines (Piper, Section 5)."""
 PLANNERS: tuple[Planner, ...] = get_args(Planner)
 ModelPlanner = Literal["phaze", "piper", "equal", "expert"]
-"""Planners of a model: Phaze's, Piper's, equal stages, and the experts' layouts."""
+"""Planners for a model: Phaze's, Piper's, equal stages, and the hand-designed (expert) layouts."""
 MODEL_PLANNERS: tuple[ModelPlanner, ...] = get_args(ModelPlanner)
 Partitioner = Literal["full", "fastest", "paper", "clusters", "order", "pipedream", "pipedream-operators"]
-"""Partitioners: five of phaze, and two of PipeDream.
+"""Names of the partitioners: five of phaze, and two of PipeDream.
 
 `full` is phaze's own flow; `fastest` also accepts stage times up to twice the minimum if the simulated step
 is faster. `paper` is the paper's flow; `clusters` is the same without refinement; `order` cuts one order into

@@ -1,4 +1,4 @@
-"""Networks without levels: tori and meshes of devices, and arbitrary matrices of bandwidths."""
+"""Networks without levels: tori and meshes of devices, and arbitrary bandwidth matrices."""
 
 import csv
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Absent = Literal["widest", "refuse"]
 
 
 class Torus(Noun):
-    """A torus or mesh: devices in a box, linked to their neighbours in every dimension."""
+    """Torus or mesh: devices in a box, linked to their neighbours in every dimension."""
 
     shape: tuple[PositiveInt, ...] = Field(min_length=1)
     """Devices in every dimension; device numbers increase fastest along the last one."""
@@ -32,7 +32,7 @@ class Torus(Noun):
 
 
 class Matrix(Noun):
-    """A network given by the bandwidth between every two devices."""
+    """Network given by the bandwidth between every two devices."""
 
     bandwidths_bytes_per_s: tuple[tuple[Size, ...], ...] = Field(min_length=1)
     """Bandwidths in bytes per second: one row per sending device, one column per receiving device; 0 for no
@@ -65,7 +65,7 @@ def check_nested(devices: Sequence[int]) -> None:
 
 
 def check_square(bandwidths: Sequence[Sequence[object]]) -> None:
-    """Raise ValueError unless the matrix has as many columns as rows."""
+    """Raise ValueError unless the matrix is square."""
     for number, row in enumerate(bandwidths):
         if len(row) != len(bandwidths):
             raise ValueError(
@@ -75,7 +75,7 @@ def check_square(bandwidths: Sequence[Sequence[object]]) -> None:
 
 
 def read_bandwidths(path: Path) -> list[list[float]]:
-    """Rows of a square CSV table, 0 for no link; raises PhazeError."""
+    """Read a square CSV table of bandwidths, 0 for no link; raises PhazeError."""
     try:
         refuse_endless(path)
         with path.open(newline="", encoding="utf-8") as lines:
@@ -92,7 +92,7 @@ def read_bandwidths(path: Path) -> list[list[float]]:
 
 
 def _bandwidth(text: str, path: Path, source: int, target: int) -> float:
-    """Bandwidth of a cell; 0 if it is empty or on the diagonal."""
+    """Bandwidth in a table cell; 0 if the cell is empty or on the diagonal."""
     if source == target or not text.strip():
         return 0.0
     try:

@@ -1,4 +1,4 @@
-"""Base class of all nouns that users write: strict, frozen, documented."""
+"""Base class of all types that users write in files: strict, frozen, documented."""
 
 import ast
 import inspect
@@ -20,13 +20,13 @@ from phaze.spec.plain import LONGEST_KEY, short
 
 
 class Noun(BaseModel):
-    """A frozen value that refuses unknown keys; the docstring below a field documents it."""
+    """Frozen value that rejects unknown keys; the docstring below a field documents the field."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @classmethod
     def parse(cls, data: object, source: str) -> Self:
-        """Validated noun; PhazeError names source, key, value and what is allowed."""
+        """Validate data as this type; PhazeError names source, key, value and what is allowed."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -34,12 +34,12 @@ class Noun(BaseModel):
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """Noun read from a YAML file; PhazeError lists everything that is wrong."""
+        """Read and validate a YAML file; PhazeError lists everything that is wrong."""
         return cls.parse(read_mapping(path), str(path))
 
     @classmethod
     def documentation(cls) -> dict[str, str]:
-        """Docstrings of the fields that have one, by name.
+        """Docstrings of the documented fields, by field name.
 
         Parsing the source takes time and only generated documentation needs it; pydantic's
         `use_attribute_docstrings` would do it for every class in every process.
@@ -58,7 +58,7 @@ class Noun(BaseModel):
 
 
 def documentation_of(kind: type) -> dict[str, str]:
-    """Docstrings of the fields of a noun or dataclass that have one, by name."""
+    """Docstrings of the documented fields of a `Noun` or dataclass, by field name."""
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         if is_dataclass(one) or issubclass(one, Noun):
@@ -68,7 +68,7 @@ def documentation_of(kind: type) -> dict[str, str]:
 
 @cache
 def _documented(module: str) -> dict[str, dict[str, str]]:
-    """Docstrings of the fields of every class in a module, by class and field."""
+    """Docstrings of the fields of every class in a module, by class and field name."""
     return {
         noun.name: {
             ast.unparse(field.target): inspect.cleandoc(text.value.value)
@@ -84,14 +84,14 @@ def _documented(module: str) -> dict[str, dict[str, str]]:
 
 
 def describe(error: ValidationError, source: str) -> str:
-    """One line per validation error, with key and value."""
+    """Format validation errors with key and value, one per line."""
     return str(mistakes(error, source))
 
 
 def mistakes(
     error: ValidationError, source: str, kind: type[BaseModel] | None = None, where: str = "config/README.md"
 ) -> PhazeError:
-    """Error with one line per validation error, with key and value; a validator may report several.
+    """Convert validation errors to an error with one line each; a validator may report several lines.
 
     For unknown keys of `kind` the help names the most similar known keys, and `where` lists all of them. The
     error of a list that is too short is dropped if its items have errors.
@@ -121,7 +121,7 @@ def _key(problem: ErrorDetails) -> str:
 
 
 def _nearest(problem: ErrorDetails, kind: type[BaseModel] | None, where: str) -> str:
-    """Known keys nearest to an unknown one; empty for other mistakes."""
+    """Known keys most similar to an unknown key; empty for other errors."""
     if kind is None or problem["type"] != "extra_forbidden":
         return ""
     kinds = {kind}
@@ -133,7 +133,7 @@ def _nearest(problem: ErrorDetails, kind: type[BaseModel] | None, where: str) ->
 
 
 def _inside(kind: type[BaseModel], key: str | int) -> set[type[BaseModel]]:
-    """Nouns that the value of a key can contain, alone or in lists and mappings."""
+    """Types that the value of a key can contain, directly or in lists and mappings."""
     for name, field in kind.model_fields.items():
         if key in (name, field.alias):
             return _kinds(field.annotation)
@@ -147,14 +147,14 @@ def _kinds(annotation: object) -> set[type[BaseModel]]:
 
 
 def _value(problem: ErrorDetails) -> str:
-    """Suffix with the value; empty if it is the whole input of a validator, whose message suffices."""
+    """Suffix that shows the value; empty if it is a validator's whole input, whose message suffices."""
     if problem["type"] == "value_error" and isinstance(problem["input"], dict):
         return ""
     return f", got {short(problem['input'])}"
 
 
 def _plain(message: str) -> str:
-    """Pydantic's message in plain words."""
+    """Reword Pydantic's message in plain English."""
     if message == "Extra inputs are not permitted":
         return "is not a known key"
     return message.removeprefix("Value error, ").removeprefix("Input ")

@@ -1,4 +1,4 @@
-"""Files of operator graphs, the input of partitions of any model (Parmesan, Section VII).
+"""Operator-graph files, the input for partitioning arbitrary models (Parmesan, Section VII).
 
 A file lists all operators of a model for one microbatch on one device, in any order, and the tensors that
 pass between them forward; gradients of the same size return.
@@ -15,11 +15,11 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import MOST_SIZE, Count, Size, repeated
 
 SHOWN = 10
-"""Maximum number of errors of one kind in a message."""
+"""Maximum number of errors of one kind in an error message."""
 
 
 class StoredOperator(Noun):
-    """An operator, with times and sizes for one microbatch."""
+    """Operator with its times and sizes for one microbatch."""
 
     name: str = Field(min_length=1)
     """Unique name of the operator."""
@@ -28,7 +28,7 @@ class StoredOperator(Noun):
     backward_s: Size
     """Backward time in seconds, without recomputation."""
     parameter_bytes: Size
-    """Bytes of its parameters, equal to the gradients that replicas exchange."""
+    """Bytes of the operator's parameters, equal to those of the gradients that replicas all-reduce."""
     forward_bytes: Size
     """Peak memory of the forward pass in bytes."""
     backward_bytes: Size
@@ -38,7 +38,7 @@ class StoredOperator(Noun):
 
 
 class StoredEdge(Noun):
-    """A tensor passed from one operator to another."""
+    """Tensor passed from one operator to another."""
 
     source: str
     """Name of the producing operator."""
@@ -49,7 +49,7 @@ class StoredEdge(Noun):
 
 
 class StoredOperators(Noun):
-    """An acyclic graph of operators."""
+    """Acyclic graph of operators."""
 
     format: Literal["phaze-operators"]
     """Kind of file."""
@@ -86,7 +86,7 @@ class StoredOperators(Noun):
                 yield f"{name} must sum up to at most {MOST_SIZE:g}, got {total:g}"
 
     def order(self) -> tuple[int, ...]:
-        """Positions of the operators in a topological order that follows the file where possible.
+        """Indices of the operators in a topological order that follows the file where possible.
 
         Raises ValueError for a cycle.
         """

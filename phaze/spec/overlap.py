@@ -13,7 +13,7 @@ do."""
 
 
 class OverlapShare(Noun):
-    """Shares of a kind of communication that overlap with compute; the rest is exposed."""
+    """Fractions of a kind of communication that overlap with compute; the rest is exposed."""
 
     expected: Fraction = 1.0
     """Share of the transfer time that prices assume to overlap, limited by the compute available next to
@@ -23,6 +23,6 @@ class OverlapShare(Noun):
 
 
 def proven_shares(shares: Mapping[Overlapped, OverlapShare]) -> dict[Overlapped, OverlapShare]:
-    """Overlap shares of all kinds of communication, with expected shares set to the proven ones."""
+    """Overlap fractions of all kinds of communication, with each expected one set to the proven one."""
     proven = {kind: shares.get(kind, OverlapShare()).proven for kind in get_args(Overlapped)}
     return {kind: OverlapShare(expected=share, proven=share) for kind, share in proven.items()}

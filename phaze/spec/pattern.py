@@ -12,7 +12,7 @@ _SIGN = re.compile(r"\s*(?:([a-z-]+)|([()])|\*\s*(\d+))")
 
 
 def words_of(kind: str) -> tuple[str, ...]:
-    """Parts of a kind of block; ValueError for an invalid kind."""
+    """Parts that a kind of block names; ValueError for an invalid kind."""
     words = tuple(kind.split("-"))
     order = [word for word in (*MIXERS, *NETWORKS) if word in words]
     if list(words) != order or sum(word in MIXERS for word in words) > 1:
@@ -25,7 +25,7 @@ def words_of(kind: str) -> tuple[str, ...]:
 
 @cache
 def runs_of(pattern: str) -> tuple[tuple[str, int], ...]:
-    """Kinds of a pattern with the number of consecutive blocks of each; ValueError for an invalid pattern.
+    """Kinds in a pattern, with the number of consecutive blocks of each; ValueError if it is invalid.
 
     Groups in parentheses do not nest.
     """
@@ -59,13 +59,13 @@ def runs_of(pattern: str) -> tuple[tuple[str, int], ...]:
 
 
 def period_of(values: Sequence[object]) -> int:
-    """Length of the shortest group of values whose repetition gives the whole sequence."""
+    """Length of the shortest group of values that, repeated, gives the whole sequence."""
     count, values = len(values), list(values)
     return next(n for n in range(1, count + 1) if count % n == 0 and values[:n] * (count // n) == values)
 
 
 def pattern_of(kinds: list[str]) -> str:
-    """Shortest pattern of kinds in order: a repeated group, or runs of one kind."""
+    """Write the shortest pattern for a list of kinds: a repeated group, or runs of one kind."""
     size, count = period_of(kinds), len(kinds)
     runs = [(kind, len(list(same))) for kind, same in groupby(kinds[:size])]
     text = " ".join(kind if times == 1 else f"{kind}*{times}" for kind, times in runs)

@@ -17,19 +17,19 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 100, 100
-"""Limits of values in messages: with aliases of aliases, a few lines of YAML can expand beyond any memory."""
+"""Limits on values in messages: nested aliases let a few lines of YAML expand beyond any memory."""
 MOST_SHOWN, LONGEST_KEY = 300, 80
-"""Maximum characters of a path and of a key in a message."""
+"""Maximum length of a path and of a key in a message, in characters."""
 
 
 def short(value: object) -> str:
-    """Value as text for a message, truncated to 80 characters."""
+    """Format a value for a message, truncated to 80 characters."""
     text = SHORT.repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def read_yaml(path: Path) -> Plain:
-    """Content of a YAML file; PhazeError naming file and line."""
+    """Read a YAML file; PhazeError names file and line."""
     from phaze.spec.strict_yaml import load  # slow to import; short commands read JSON only
 
     text = read_source(path)
@@ -40,7 +40,7 @@ def read_yaml(path: Path) -> Plain:
 
 
 def read_json(path: Path) -> Plain:
-    """Content of a JSON file; PhazeError naming file and position."""
+    """Read a JSON file; PhazeError names file and position."""
     text = read_source(path)
     try:
         loaded: Plain = json.loads(text, object_pairs_hook=_unique_object)
@@ -50,13 +50,13 @@ def read_json(path: Path) -> Plain:
 
 
 def shown(path: Path) -> str:
-    """Path as text for a message, truncated if long."""
+    """Format a path for a message, truncated if it is long."""
     text = str(path)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def read_source(path: Path) -> str:
-    """Text of a file that a user names; PhazeError if it is missing, a folder or not UTF-8."""
+    """Read a text file that a user names; PhazeError if it is missing, a folder or not UTF-8."""
     try:
         return read_text(path)
     except (OSError, ValueError) as error:
@@ -66,7 +66,7 @@ def read_source(path: Path) -> str:
 
 
 def _unique_object(pairs: list[tuple[str, Plain]]) -> dict[str, Plain]:
-    """Object from key-value pairs; ValueError for a duplicate key, where plain JSON keeps the last."""
+    """Build an object from key-value pairs; ValueError for a duplicate key (plain JSON keeps the last)."""
     for key, times in Counter(key for key, _ in pairs).items():
         if times > 1:
             raise ValueError(f"key {key!r} is given twice")

@@ -1,4 +1,4 @@
-"""Plans of planners from the literature, as stored in a plan file."""
+"""Plans of planners from the literature, as they are stored in a plan file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from phaze.spec.values import Count, Flag, Index, Label, PositiveInt, Result
 
 
 class PlannerStage(Noun):
-    """A pipeline stage of a plan from the literature's planners."""
+    """Pipeline stage in the plan of a planner from the literature."""
 
     first_layer: Index
     """First layer of the stage; the embedding is layer 0."""
@@ -22,7 +22,7 @@ class PlannerStage(Noun):
 
 
 class PlannerRow(Noun):
-    """Plan of a planner from the literature for the same question, with phaze's price."""
+    """Plan of a planner from the literature for the same request, priced by phaze."""
 
     planner: Label
     """Name of the planner: phaze or piper."""
@@ -35,7 +35,7 @@ class PlannerRow(Noun):
     fullest_gib: Result | None = None
     """Memory of the device with peak memory, in GiB."""
     fits: Flag | None = None
-    """True if that fits into the memory of a device available to a plan."""
+    """True if peak memory fits into the device memory available to a plan."""
     schedule: Label | None = None
     """Pipeline schedule."""
     microbatch: PositiveInt | None = None
@@ -43,4 +43,4 @@ class PlannerRow(Noun):
     stages: tuple[PlannerStage, ...] = ()
     """Pipeline stages in order of the data flow."""
     reason: str | None = None
-    """Reason why the runtime cannot run the plan, or why there is none."""
+    """Reason why the runtime cannot run the plan, or why there is no plan."""

@@ -1,4 +1,4 @@
-"""Cases of the Piper planner: input, clusters, planners, and presentation."""
+"""Cases for the Piper planner: inputs, clusters, planners and presentation."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -12,11 +12,11 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Label, Location, Name, Positive, PositiveInt, refuse_unknown
 
 Mode = Literal["program", "table-1"]
-"""Default behaviour of the authors' program, or the one that gives the digits of the paper's Table 1."""
+"""Behaviour of the planner: the authors' default, or the one that reproduces the paper's Table 1."""
 
 
 class OwnInput(Noun):
-    """Input made from one of our models on one of our accelerators."""
+    """Planner input made from one of our models on one of our accelerators."""
 
     workload: Name
     """Workload with model, sequence length, and TMP widths."""
@@ -46,7 +46,7 @@ class PlanInput(Noun):
 
 
 class Clusters(Noun):
-    """Clusters with every combination of device count and memory."""
+    """Clusters, one for every combination of device count and memory."""
 
     devices: tuple[Count, ...] = Field(min_length=1)
     """Devices K."""
@@ -55,7 +55,7 @@ class Clusters(Noun):
 
 
 class PlanSettings(Noun):
-    """Settings and presentation of a plan."""
+    """Settings and presentation of plans."""
 
     show: Literal["throughput", "curve", "table"]
     """Presentation: throughput, curve, or table.
@@ -77,7 +77,7 @@ class PlanSettings(Noun):
 
 
 class PlanPoint(PlanSettings):
-    """Job of a case: one model size, one memory and one N."""
+    """Planning job of a case: one model size, one memory size and one N."""
 
     blocks: int
     """Number of repeated layers; 0: as in the input."""
@@ -90,7 +90,7 @@ class PlanPoint(PlanSettings):
 
 
 class PlanCase(PlanSettings):
-    """Figure or table: an input planned on clusters by planners."""
+    """Figure or table: an input that planners plan on clusters."""
 
     input: Name
     """One of `plans.inputs`."""
@@ -102,7 +102,7 @@ class PlanCase(PlanSettings):
     """Numbers of layers with the most frequent name, one model size for each; default: as in the input."""
 
     def points(self) -> dict[str, PlanPoint]:
-        """Jobs of the case, by a name that is also a file name."""
+        """Planning jobs of the case, by a name that can also be a file name."""
         devices: dict[float, set[int]] = {}
         for clusters in self.clusters:
             for memory in clusters.memory_gib:
@@ -119,7 +119,7 @@ class PlanCase(PlanSettings):
 
 
 class PlanStudy(Noun):
-    """Plans by Piper, independent of the models of the study."""
+    """Plans by Piper, independent of the study's models."""
 
     folder: Location | None = None
     """Folder with the authors' inputs; default: `own` of every input is used."""
@@ -143,21 +143,21 @@ class PlanStudy(Noun):
 
     @property
     def stand_ins(self) -> dict[str, OwnInput]:
-        """Inputs made from our own models, by name; only those of cases."""
+        """Inputs made from our own models that cases use, by name."""
         found = {case.input: self.own_of(case) for case in self.cases.values()}
         return {name: own for name, own in found.items() if own is not None}
 
     def file_of(self, case: PlanCase) -> Path | None:
-        """File that a case plans; None if it plans one of our models or nothing."""
+        """Input file of a case; None if the case plans one of our models or has no input."""
         file = self.inputs[case.input].file
         return None if file is None or self.folder is None else Path(self.folder) / file
 
     def own_of(self, case: PlanCase) -> OwnInput | None:
-        """The case's model from our own catalogue; None if its input is a file or missing."""
+        """Our own model that a case plans; None if its input is a file or missing."""
         return None if self.file_of(case) else self.inputs[case.input].own
 
     def check_files(self, source: str) -> None:
-        """Raise PhazeError if an input file of a case is missing; `source` is the prefix of the message."""
+        """Raise PhazeError if the input file of a case is missing; `source` starts the message."""
         for case in self.cases.values():
             file = self.file_of(case)
             if file is not None and self.folder is not None:

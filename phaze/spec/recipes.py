@@ -1,4 +1,4 @@
-"""Published recipes: layouts and batches of trained models, and stack settings of a release.
+"""Published recipes: layouts and batches of trained models, and a release's stack settings.
 
 `config/recipes/SOURCE.csv` has one row per recipe, with the repository or paper that states it. If the source
 is a software stack, its rows also set the stack of measured runs that name a release.
@@ -35,30 +35,30 @@ from phaze.spec.system import Captured, Stack
 from phaze.spec.values import Count, Flag, Label, PositiveInt
 
 STACK = "megatron-bridge"
-"""Default stack of a run that names a release."""
+"""Default software stack of a run that names a release."""
 RELEASE = re.compile(r"\d\d\.\d\d(\.\d\d)?")
-"""Release in a text such as `26.04.01 NeMo Container`."""
+"""Pattern of a release in a text such as `26.04.01 NeMo Container`."""
 TOKENS = ("deepep", "hybridep", "ncclep")
-"""Dispatchers that send a token once to each rank, independent of the number of its experts there."""
+"""Dispatchers that send a token once to each rank, however many of its experts are there."""
 ROUTER_KERNELS = (31, 17)
-"""Kernels of router and dispatch with moe_router_fusion: with all-to-all, and with the dispatchers above
+"""Number of router and dispatch kernels with moe_router_fusion: for all-to-all, for the dispatchers above
 (Megatron-LM, Optimizing DeepSeek-V3 Training Performance on GB200, Sections 2.1.4 and 2.2.1)."""
 FP8_ATTENTION = "{}-fp8"
-"""Generation name of an attention kernel with FP8 operands."""
+"""Name of an attention kernel with FP8 operands, from the name of its generation."""
 SAID = ("capacity", "graphs", "moments", "nccl_ub", "agrees")
-"""Columns for readers only."""
+"""Columns that are only for readers."""
 NUMBERS = ("gpus", "sequence", "global_batch", "microbatch", *MODEL_WIDTHS, "zero")
 FLAGS = {"true": True, "false": False}
 JOINED = ("captured", "overlap")
-"""Columns with several values joined by +."""
+"""Columns whose values are joined by +."""
 SETTINGS = "captured"
-"""Column present only in tables with stack settings."""
+"""Column that only tables with stack settings have."""
 BLOCKS = re.compile(r"full:([1-9]\d{0,3})")
-"""Full recomputation of k blocks per virtual stage (`--recompute-num-layers`)."""
+"""Pattern of full recomputation of k blocks per virtual stage (`--recompute-num-layers`)."""
 
 
 class PublishedRecipe(DerivedNoun, ModelWidths[int]):
-    """Published training of a model: layout, batch, number of devices and source."""
+    """Published training setup of a model: layout, batch, number of devices and source."""
 
     source: Label
     """Name of the file: the stack or model that the recipe belongs to."""
@@ -98,13 +98,13 @@ class PublishedRecipe(DerivedNoun, ModelWidths[int]):
     repository: Label
     """Repository, package or paper that states the recipe."""
     commit: Label
-    """Version of that source."""
+    """Version of the repository, package or paper."""
     file: Label
-    """File, or table and section, in that source."""
+    """File, or table and section, that states the recipe."""
 
     @property
     def dp(self) -> int:
-        """Replicas; 0 if the other widths exceed the number of devices."""
+        """Number of replicas; 0 if the other widths exceed the number of devices."""
         return self.gpus // (self.tp * self.cp * self.pp)
 
     @property
@@ -121,17 +121,17 @@ class PublishedRecipe(DerivedNoun, ModelWidths[int]):
 
     @property
     def stated_in(self) -> str:
-        """Repository or paper, version, and place in it."""
+        """Repository or paper with version, and the file or table in it."""
         return f"{self.repository} {self.commit}, {self.file}"
 
     @property
     def recomputed_blocks(self) -> int | None:
-        """Fully recomputed blocks per virtual stage; None: all blocks that the layout recomputes."""
+        """Fully recomputed blocks per virtual stage; None: every block that the layout recomputes."""
         found = BLOCKS.fullmatch(self.recompute)
         return int(found[1]) if found else None
 
     def layout(self, microbatch: int, vp: int, load: Load) -> Layout:
-        """Layout with expert load; `microbatch` and `vp` apply where the source states none.
+        """Layout with this expert load; `microbatch` and `vp` apply where the source states none.
 
         Raises PhazeError for recomputation and offload options that phaze does not support.
         """
@@ -152,7 +152,7 @@ class PublishedRecipe(DerivedNoun, ModelWidths[int]):
 
 
 class StackRecipe(PublishedRecipe):
-    """Recipe of a stack's release, with the settings of the stack."""
+    """Recipe of a software stack's release, with the settings of the stack."""
 
     captured: tuple[Captured, ...] = ()
     """Parts captured by CUDA graphs."""
@@ -167,7 +167,7 @@ class StackRecipe(PublishedRecipe):
     """Precision of the attention kernel's operands."""
 
     def applied(self, stack: Stack) -> Stack:
-        """Stack with the recipe's settings."""
+        """Copy of the stack with the recipe's settings."""
         own: dict[str, object] = {"overlap": self.overlap, "cuda_graphs": self.captured}
         if self.dispatcher:
             own["dispatch"] = "tokens" if self.dispatcher in TOKENS else "rows"
@@ -180,7 +180,7 @@ class StackRecipe(PublishedRecipe):
 
 
 def release_of(text: str) -> str:
-    """Release named at the start of a text; PhazeError if there is none."""
+    """Parse the release at the start of a text; PhazeError if there is none."""
     found = RELEASE.match(text.strip())
     if found is None:
         raise PhazeError(f"release must look like 26.04 or 26.04.01, got {short(text)}")
@@ -190,7 +190,7 @@ def release_of(text: str) -> str:
 def recipe_of(
     stack: str, release: str, model: str, device: str, precision: str, gpus: int, folder: Path = FOLDER
 ) -> StackRecipe:
-    """Recipe of a run, from its release or else a nearby one.
+    """Find the recipe of a run, in its release or else in a nearby release.
 
     The latest release up to the run's that has a recipe counts, else the earliest one after it. Among several
     numbers of devices the one with the nearest ratio is chosen. Raises PhazeError for a stack without
@@ -212,7 +212,7 @@ def recipe_of(
 
 
 def _refuse(recipes: Sequence[StackRecipe], asked: dict[str, str]) -> None:
-    """Raise PhazeError for the first criterion that no recipe meets together with those before it."""
+    """Raise PhazeError for the first criterion that no recipe meets in addition to the earlier ones."""
     left = list(recipes)
     for name, value in asked.items():
         known = sorted({str(getattr(one, name)) for one in left})
@@ -229,12 +229,12 @@ def _refuse(recipes: Sequence[StackRecipe], asked: dict[str, str]) -> None:
 
 @cache
 def published_recipes(folder: Path = FOLDER) -> tuple[PublishedRecipe, ...]:
-    """Recipes of all sources; PhazeError naming file, line and column of an invalid one."""
+    """Load the recipes of all sources; PhazeError names file, line and column of an invalid one."""
     return tuple(chain.from_iterable(map(load_recipes, sorted((folder / "recipes").glob("*.csv")))))
 
 
 def load_recipes(path: Path) -> tuple[PublishedRecipe, ...]:
-    """Recipes of a source, with stack settings if its table has them."""
+    """Recipes published by one source, with stack settings where its table has such columns."""
     with path.open(newline="") as file:
         table = csv.DictReader(file)
         rows, columns = list(table), table.fieldnames or ()
@@ -250,7 +250,7 @@ def load_recipes(path: Path) -> tuple[PublishedRecipe, ...]:
 
 
 def _values(kind: type[PublishedRecipe], row: Mapping[str | None, str], where: str) -> dict[str, object]:
-    """Non-empty fields of a row; PhazeError for cells without a column."""
+    """Non-empty fields of a table row; PhazeError for cells without a column."""
     if None in row:
         raise PhazeError(f"{where}: has more cells than columns")
     found: dict[str, object] = {name: row[name] for name in kind.model_fields if row.get(name)}

@@ -1,4 +1,4 @@
-"""Reference pages and JSON Schema of the configuration, generated from the nouns."""
+"""Generate the reference pages and the JSON Schema of the configuration from its types."""
 
 import json
 import re
@@ -31,20 +31,20 @@ from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
 
 class Entry(NamedTuple):
-    """Noun on a page, described together with its nested nouns."""
+    """Type on a reference page, described together with the types nested in it."""
 
     title: str
     noun: type[Noun]
     files: str
-    """Files that hold the noun, as Markdown."""
+    """Files that contain the type, as Markdown."""
     example: str
     """File in config, text of a file, or command (`phaze …`) that writes a file."""
     key: str = ""
-    """Top-level key that holds the noun; default: the noun is the whole file."""
+    """Top-level key that contains the type; default: the type is the whole file."""
 
 
 class ReferencePage(NamedTuple):
-    """Reference page: title and entries."""
+    """Reference page, with its title and entries."""
 
     title: str
     entries: tuple[Entry, ...]
@@ -226,35 +226,35 @@ _LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "
 
 @dataclass
 class _Section:
-    """Section of a page: heading and noun."""
+    """Section of a page, with its heading and type."""
 
     heading: str
     noun: type[Noun]
     entry: Entry | None = None
-    """ReferencePage entry of the noun; None for a noun nested in another."""
+    """Page entry of the type; None for a type nested in another."""
 
 
 @dataclass
 class _Links:
-    """Links from class names to their sections, on the same page or another."""
+    """Links from class names to their sections, on the same page or another page."""
 
     targets: dict[str, str] = field(default_factory=dict)
     """Link target by class name."""
 
     def link(self, name: str) -> str:
-        """Class name, linked if a section describes the noun."""
+        """Class name as Markdown, linked if a section describes the class."""
         return f"[{name}]({self.targets[name]})" if name in self.targets else name
 
 
 def generated_files(folder: Path) -> dict[Path, str]:
-    """Contents of the generated configuration files, by path."""
+    """Contents of all generated configuration files, by path."""
     schema = json.dumps(Study.model_json_schema(), indent=2, sort_keys=True) + "\n"
     pages = {folder / f"reference/{name}.md": _page(page, folder) for name, page in PAGES.items()}
     return {folder / "schema.json": schema, folder / "README.md": _index(), **pages}
 
 
 def _index() -> str:
-    """Index of the pages."""
+    """Markdown index of the reference pages."""
     rows = [
         f"| [{page.title}](reference/{name}.md) | {'; '.join(entry.title for entry in page.entries)} "
         f"| {', '.join(dict.fromkeys(entry.files for entry in page.entries))} |\n"
@@ -273,7 +273,7 @@ def _page(page: ReferencePage, folder: Path) -> str:
 
 
 def _page_sections(page: ReferencePage) -> Iterator[_Section]:
-    """Yield the sections of a page: each entry followed by the nouns inside it, without repeats."""
+    """Yield the sections of a page: each entry followed by its nested types, without repeats."""
     seen = {entry.noun for other in PAGES.values() for entry in other.entries}
     for entry in page.entries:
         yield _Section(entry.title, entry.noun, entry)
@@ -282,7 +282,7 @@ def _page_sections(page: ReferencePage) -> Iterator[_Section]:
 
 
 def _sections(noun: type[Noun], path: str, seen: set[type[Noun]]) -> Iterator[tuple[str, type[Noun]]]:
-    """Yield heading and noun of each section nested in a noun, except those already seen."""
+    """Yield heading and type for each section nested in a type, except those already seen."""
     for name, described in noun.model_fields.items():
         for key, inner in _nouns(described.annotation, path + name):
             if inner not in seen:
@@ -299,7 +299,7 @@ def _nouns(annotation: object, key: str) -> Iterator[tuple[str, type[Noun]]]:
 
 
 def _anchor(heading: str, used: dict[str, int]) -> str:
-    """Anchor of a heading as GitHub makes it; repeated headings are numbered."""
+    """Anchor that GitHub gives a heading; repeated headings are numbered."""
     anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
     used[anchor] = used.get(anchor, -1) + 1
     return f"{anchor}-{used[anchor]}" if used[anchor] else anchor
@@ -316,7 +316,7 @@ def _text(section: _Section, links: _Links, folder: Path) -> str:
 
 
 def _example(entry: Entry, folder: Path) -> str:
-    """Location of the noun's files, and an example: start of a file, a text, or a command that writes one."""
+    """Location of the type's files, and an example: start of a file, a text, or a command that writes one."""
     where = f"Files: {entry.files}." if entry.files else ""
     if entry.example.startswith("phaze "):
         return f"{where} Written by:\n\n```sh\n{entry.example}\n```\n"
@@ -340,7 +340,7 @@ def _lines(file: Path, key: str) -> list[str]:
 
 
 def _table(noun: type[Noun], links: _Links) -> str:
-    """Markdown table of a noun's keys."""
+    """Markdown table of a type's keys."""
     lines = ["| key | default | allowed | meaning |\n|---|---|---|---|\n"]
     properties, about_fields = noun.model_json_schema().get("properties", {}), noun.documentation()
     for name, described in noun.model_fields.items():
@@ -363,7 +363,7 @@ def _default(value: object) -> str:
 
 
 def _allowed(schema: dict[str, object], links: _Links) -> str:
-    """Allowed values from the JSON schema of a field."""
+    """Allowed values of a field, from its JSON schema."""
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:
@@ -381,7 +381,7 @@ def _allowed(schema: dict[str, object], links: _Links) -> str:
 
 
 def _values(schema: dict[str, object]) -> dict[str, object]:
-    """Schema of the values of a mapping with arbitrary keys; empty if anything is allowed."""
+    """Schema of the values in a mapping with arbitrary keys; empty if anything is allowed."""
     patterns = schema.get("patternProperties") or {"": schema.get("additionalProperties")}
     (values, *others) = patterns.values()  # type: ignore[attr-defined]
     return values if isinstance(values, dict) and not others else {}

@@ -1,4 +1,4 @@
-"""Records that tables and files store field by field: the docstring below a field also describes its column.
+"""Records that tables and files store field by field; a field's docstring also describes its column.
 
 Later packages extend them with what can be computed from them.
 """
@@ -11,12 +11,12 @@ from typing import Literal
 from phaze.layout import Axis
 
 PartRole = Literal["forward", "backward", "data_gradient", "weight_gradient"]
-"""Pass that a part of an operator belongs to."""
+"""Pass to which a part of an operator belongs."""
 
 
 @dataclass(frozen=True)
 class Gemm:
-    """A batch of matrix products (m x k)(k x n)."""
+    """Batch of matrix products (m x k)(k x n)."""
 
     batch: int
     """Number of products."""
@@ -31,15 +31,15 @@ class Gemm:
 
     @property
     def result_elements(self) -> int:
-        """Elements of the result."""
+        """Number of elements in the result."""
         return self.batch * self.m * self.n
 
     def left_gradient(self) -> Gemm:
-        """Product that gives the gradient of the left operand, (m x n)(n x k)."""
+        """GEMM that computes the gradient of the left operand, (m x n)(n x k)."""
         return Gemm(self.batch, self.m, self.n, self.k, self.unrolled)
 
     def right_gradient(self) -> Gemm:
-        """Product that gives the gradient of the right operand, (k x m)(m x n)."""
+        """GEMM that computes the gradient of the right operand, (k x m)(m x n)."""
         return Gemm(self.batch, self.k, self.m, self.n, self.unrolled)
 
 
@@ -48,11 +48,11 @@ class PartSizes:
     """Sizes of a matrix multiplication, vector operation or collective inside an operator."""
 
     kind: str
-    """Operation: matmul, a collective, or a key of the vector cycle tables."""
+    """Kind of operation: matmul, a collective, or a key of the vector cycle tables."""
     role: PartRole
-    """Pass that it belongs to."""
+    """Pass to which the part belongs."""
     batch: int = 0
-    """Independent products of a matmul, 0 for other parts."""
+    """Number of independent products of a matmul, 0 for other parts."""
     m: int = 0
     """Rows of the left operand."""
     k: int = 0
@@ -60,73 +60,73 @@ class PartSizes:
     n: int = 0
     """Columns of the right operand."""
     elements: int = 0
-    """Output elements of a vector operation or collective."""
+    """Number of output elements of a vector operation or collective."""
     streamed_bytes: float = 0
     """HBM bytes read or written in addition to the operands and result of a matmul."""
     network_bytes: float = 0
     """Bytes of the tensor that a collective combines."""
     unrolled: int = 0
-    """Operand elements of a matmul that a convolution unrolls from others on chip."""
+    """Operand elements of a matmul that are unrolled on chip from others, for a convolution."""
     axis: Axis | Literal[""] = ""
     """Axis whose group runs a collective, see `Layout.group`; empty for other parts."""
 
 
 @dataclass(frozen=True)
 class ClaimTexts:
-    """Texts of a claim of a publication."""
+    """Texts that describe a claim of a publication."""
 
     statement: str
     """Text of the claim."""
     source: str
-    """Place of the printed figure in the publication."""
+    """Place of the value in the publication."""
     published: str
-    """Printed figure."""
+    """Published value."""
     ours: str
-    """Our figure."""
+    """Value that phaze computes."""
 
 
 @dataclass(frozen=True)
 class OperatorBytes:
-    """Name of an operator, and the data that it reads and writes."""
+    """Name of an operator, and the bytes that it reads and writes."""
 
     name: str
-    """Readable name."""
+    """Readable name of the operator."""
     input_bytes: float
-    """Activations and gradients read, including stashes."""
+    """Bytes of activations and gradients read, including stashes."""
     parameter_bytes: float
-    """Parameters read."""
+    """Bytes of parameters read."""
     output_bytes: float
-    """Activations and gradients written, including parameter gradients."""
+    """Bytes of activations and gradients written, including parameter gradients."""
     stashed_bytes: float = 0
-    """Bytes stored for the backward pass, without those that earlier operators store."""
+    """Bytes stored for the backward pass, excluding what earlier operators already store."""
     attention: bool = False
-    """True if it belongs to the attention core, which selective recomputation recomputes."""
+    """True if the operator belongs to the attention core, which selective recomputation recomputes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageLoad:
-    """Seconds of a placed stage for one microbatch, and bytes of activations on each of its devices."""
+    """Times of a placed stage for one microbatch, in seconds, and activation bytes on each of its devices."""
 
     forward_s: float
-    """Forward pass of one microbatch."""
+    """Time of the forward pass of one microbatch."""
     load_s: float
-    """Sum of forward, backward and transfers."""
+    """Sum of the times of forward pass, backward pass and transfers."""
     activation_bytes: float
-    """Activations of the current microbatch."""
+    """Bytes of the current microbatch's activations."""
     stashed_bytes: float
-    """Data stored for microbatches in flight."""
+    """Bytes stored for the microbatches in flight."""
 
 
 @dataclass(frozen=True)
 class StageWork:
-    """Seconds and tensors of one microbatch on one replica, and bytes on each of its devices."""
+    """Times and tensors of one microbatch on one replica, and bytes on each of the stage's devices."""
 
     forward_s: float
-    """Forward pass of one microbatch on a replica."""
+    """Time of the forward pass of one microbatch on a replica."""
     recompute_s: float
-    """Recomputation of one microbatch."""
+    """Time to recompute the activations of one microbatch."""
     backward_s: float
-    """Backward pass without recomputation."""
+    """Time of the backward pass, without recomputation."""
     arriving_bytes: float
     """Bytes of all tensors that enter the stage with a microbatch."""
     longest_arriving_bytes: float
@@ -136,11 +136,11 @@ class StageWork:
     longest_departing_bytes: float
     """Bytes of the largest tensor that leaves the stage."""
     weight_bytes: float
-    """Weights that passes read; their gradients have the same size."""
+    """Bytes of the weights that passes read; the gradients have the same size."""
     fixed_bytes: float
     """Memory used at all times, independent of in-flight microbatches."""
     stash_bytes: float
-    """Memory per microbatch in flight, including the current one."""
+    """Memory per microbatch in flight, including the current microbatch."""
     work_bytes: float
     """Additional memory for the current microbatch."""
     forward_hbm_bytes: float

@@ -1,4 +1,4 @@
-"""Linear-time mixers that carry a state along the sequence, in chunks of tokens."""
+"""Linear-time token mixers that carry a state along the sequence, in chunks of tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phaze.spec.values import Flag, PositiveInt
 
 
 class Mamba(Noun):
-    """Selective state space over the sequence, in chunks (Dao and Gu, ICML 2024, Mamba-2)."""
+    """Selective state-space mixer that runs in chunks (Dao and Gu, ICML 2024, Mamba-2)."""
 
     heads: PositiveInt
     """Number of heads."""
@@ -36,16 +36,16 @@ class Mamba(Noun):
 
     @property
     def convolved(self) -> int:
-        """Width of the convolution: heads, and the projections into and out of the state."""
+        """Width of the convolution: all heads, and the projections into and out of the state."""
         return self.inner + 2 * self.groups * self.state
 
     @property
     def projected(self) -> int:
-        """Width of the input projection: gate, convolved part, and one step size per head."""
+        """Width of the input projection: gate, input of the convolution, and one step size per head."""
         return self.inner + self.convolved + self.heads
 
     def divides(self, tp: int, cp: int = 1) -> bool:
-        """True if heads and groups split evenly over tp ranks, and again over cp ranks.
+        """True if heads and groups split evenly over tp ranks, and then over cp ranks.
 
         Context-parallel ranks exchange heads for whole sequences; each needs an equal share of the groups, or
         a copy of one group (Megatron-Core, MambaContextParallel).
@@ -55,20 +55,20 @@ class Mamba(Noun):
         return self.groups // tp % cp == 0 or cp % (self.groups // tp) == 0
 
     def parameters(self, hidden: int) -> Counts:
-        """Parameters of a layer; the gated norm counts as a norm."""
+        """Number of parameters per layer; the gated norm counts as a norm."""
         matrices = hidden * (self.projected + self.inner) + self.bias * (self.projected + hidden)
         conv = self.convolved * (self.conv + self.conv_bias)
         return Counts({"scan": matrices + conv + 3 * self.heads, "norm": self.inner})
 
     def products(self, hidden: int, attended: float) -> float:
-        """Multiply-accumulates per token: projections, convolution, products inside its chunk, and states."""
+        """Multiply-accumulates per token: projections, convolution, products in its chunk, and states."""
         within = min(self.chunk / 2, attended) * (self.groups * self.state + self.inner)
         states = 2 * self.inner * self.state
         return hidden * (self.projected + self.inner) + self.convolved * self.conv + within + states
 
 
 class DeltaNet(Noun):
-    """Gated delta rule over the sequence, in chunks (Yang et al., ICLR 2025)."""
+    """Gated delta-rule mixer that runs in chunks (Yang et al., ICLR 2025)."""
 
     key_heads: PositiveInt
     """Number of query and key heads."""
@@ -91,7 +91,7 @@ class DeltaNet(Noun):
 
     @property
     def inner(self) -> int:
-        """Total width of all values."""
+        """Total width of a token's values."""
         return self.value_heads * self.value_size
 
     @property
@@ -109,14 +109,14 @@ class DeltaNet(Noun):
         return self.key_heads % (tp * cp) == 0
 
     def parameters(self, hidden: int) -> Counts:
-        """Parameters of a layer; the gated norm counts as a norm."""
+        """Number of parameters per layer; the gated norm counts as a norm."""
         matrices = hidden * (self.projected + self.inner)
         return Counts(
             {"scan": matrices + self.convolved * self.conv + 2 * self.value_heads, "norm": self.value_size}
         )
 
     def products(self, hidden: int, attended: float) -> float:
-        """Multiply-accumulates per token: projections, convolution, products inside its chunk, and states.
+        """Multiply-accumulates per token: projections, convolution, products in its chunk, and states.
 
         Inside a chunk keys are multiplied by keys (to invert the update) and by queries, and both results by
         values.

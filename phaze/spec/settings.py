@@ -1,4 +1,4 @@
-"""Settings of every stage of a study, kept apart so that their readers depend on nothing else."""
+"""Settings of every stage of a study, in a module of their own so that readers depend on nothing else."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -12,11 +12,11 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Flag, Location, Name, Once, Positive, PositiveInt, Seed, Share
 
 VARIED = ("hbm_bandwidth", "network_bandwidth")
-"""Properties of a cluster that variations change."""
+"""Cluster properties that variations change."""
 
 
 class Triple(Noun):
-    """A layout given by its three widths {p, d, t}."""
+    """Layout given by its three widths {p, d, t}."""
 
     pipeline: PositiveInt
     """Pipeline depth p."""
@@ -27,12 +27,12 @@ class Triple(Noun):
 
     @property
     def layout(self) -> Layout:
-        """The widths as a layout."""
+        """Convert the three widths to a layout."""
         return Layout(tp=self.tensor, pp=self.pipeline, dp=self.data)
 
 
 class Training(Noun):
-    """Training setup of the models; values in a list are all considered."""
+    """Training setup of the models; all values in a list are considered."""
 
     microbatches: tuple[PositiveInt, ...] = Field((1, 2, 4, 8), min_length=1)
     """Microbatch sizes to consider, in samples."""
@@ -48,17 +48,17 @@ class Training(Noun):
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     """Pipeline schedule, which determines the stored activations."""
     gradients: Literal["every-stage", "first-stage"] = "every-stage"
-    """Gradient exchange that a batch waits for after its last backward pass: the longest of all stages
+    """Gradient synchronisation that a batch waits for after its last backward pass: the longest of all stages
     (`every-stage`), or that of the first stage alone (`first-stage`), as in Phaze (equation 18)."""
 
     @property
     def memory_grid(self) -> list[tuple[float, bool]]:
-        """Every considered pair of HBM capacity and recomputation."""
+        """All considered combinations of HBM capacity and recomputation."""
         return list(product(sorted(self.hbm_gib), sorted(self.recompute)))
 
 
 class ExtractSettings(Noun):
-    """Extraction of operators from a model."""
+    """Settings for extracting operators from a model."""
 
     backward: Literal["paired", "split"] = "paired"
     """Backward operators: one per forward operator (`paired`), or data and weight gradients separately
@@ -79,7 +79,7 @@ class ExtractSettings(Noun):
 
 
 class EstimateSettings(Noun):
-    """Time and energy estimates of operators."""
+    """Settings for estimating the time and energy of operators."""
 
     fusion: Literal["best", "paired"] = "best"
     """Cores of a fused operator: all of both types, as a compiler would assign them, taking the faster of
@@ -101,7 +101,7 @@ class EstimateSettings(Noun):
 
 
 class ScreenSettings(Noun):
-    """Choice of the architectures to evaluate."""
+    """Settings for choosing the architectures to evaluate."""
 
     strategy: Literal["certified", "hysteresis"] = "certified"
     """Keep every architecture that could be the best (`certified`), or descend through the areas as in the
@@ -119,12 +119,12 @@ class ScreenSettings(Noun):
 
 
 class ScheduleSettings(Noun):
-    """Scheduling of layers."""
+    """Settings for scheduling layers."""
 
     solver: tuple[Literal["glpk", "highs"], ...] = Field(("glpk", "highs"), min_length=1)
     """Solvers in order of preference; missing ones are skipped."""
     formulation: Literal["sparse", "paper"] = "sparse"
-    """Integer program: reduced (`sparse`), or with all constraints as printed in the paper (`paper`)."""
+    """Integer program: reduced (`sparse`), or with all constraints as published in the paper (`paper`)."""
     programs: Literal["open", "all"] = "open"
     """Solve programs only where bounds leave a gap (`open`), or everywhere, as a cross-check (`all`)."""
     overlap_communication: Flag = False
@@ -136,7 +136,7 @@ class ScheduleSettings(Noun):
 
 
 class PlaceSettings(Noun):
-    """Placement of models."""
+    """Settings for placing models."""
 
     planner: ModelPlanner = "phaze"
     """Planner of the reported plan. Planners other than `phaze` only consider Phaze's best architectures, the
@@ -144,7 +144,7 @@ class PlaceSettings(Noun):
 
 
 class StrategySettings(Noun):
-    """Search strategies compared in the report: certified, hysteresis 1 to 8, random, Bayesian."""
+    """Search strategies to compare in the report: certified, hysteresis 1 to 8, random, Bayesian."""
 
     models: tuple[Name, ...] = ()
     """Models of the study to compare strategies on (including Figures 8 and 9); empty: no comparison."""
@@ -158,16 +158,16 @@ class StrategySettings(Noun):
 
 
 class CertifySettings(Noun):
-    """Verification of the certificate for the best architectures."""
+    """Settings for verifying the certificate of the best architectures."""
 
     points: Seed = 500
     """Excluded design points to solve again with independent code, distributed over the models."""
     seed: Seed = 0
-    """Seed of the random draw of these points."""
+    """Seed of the random draw of the excluded points."""
 
 
 class PlanMapSettings(Noun):
-    """Mapping of each model's best plans to networks, in the report."""
+    """Settings for mapping each model's best plans to networks, in the report."""
 
     systems: Annotated[tuple[Location, ...], Once] = ()
     """Systems whose networks plans are mapped to: files in config/systems or paths, with levels, a torus or a
@@ -181,7 +181,7 @@ class PlanMapSettings(Noun):
 
 
 class Variation(Noun):
-    """A variation of the cluster: bandwidths as factors of the study's values, or as absolute values."""
+    """Variation of the cluster: bandwidths as factors on the study's values, or as absolute values."""
 
     hbm_bandwidth_factor: Positive | None = None
     """HBM bandwidth as a factor of the scenario's."""
@@ -203,7 +203,7 @@ class Variation(Noun):
         return self
 
     def values(self, own: Mapping[str, float]) -> dict[str, float]:
-        """Changed bandwidths by key, with factors applied to a scenario's own values."""
+        """Changed bandwidths by key, with factors applied to the scenario's own values."""
         found = {}
         for key in (f"{part}_bytes_per_s" for part in VARIED):
             value, factor = getattr(self, key), getattr(self, key.replace("_bytes_per_s", "_factor"))
@@ -213,7 +213,7 @@ class Variation(Noun):
 
 
 class ReportSettings(Noun):
-    """Optional parts of the report."""
+    """Settings for optional parts of the report."""
 
     published: Name | None = "phaze-icml-2024"
     """Published results to compare with, a file in config/published; null: none."""

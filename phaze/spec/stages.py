@@ -15,7 +15,7 @@ from phaze.spec.values import Count, Index, Positive, Result, Size, repeated
 
 
 class StoredStage(Noun):
-    """A pipeline stage: work of one device on one microbatch."""
+    """Pipeline stage: the work of one device on one microbatch."""
 
     operators: tuple[str, ...] = ()
     """Names of the operators in a topological order."""
@@ -30,7 +30,7 @@ class StoredStage(Noun):
 
 
 class StoredMessage(Noun):
-    """A tensor passed from one stage to a later one."""
+    """Tensor passed from one stage to a later one."""
 
     source: Index
     """Sending stage, counted from 0."""

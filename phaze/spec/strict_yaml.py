@@ -7,27 +7,27 @@ import yaml
 from phaze.spec.plain import LONGEST_KEY, Plain, short
 
 MOST_BITS = 1024
-"""Maximum bits of an integer, as of the largest float; Python refuses to print longer ones."""
+"""Maximum number of bits of an integer, as in the largest float; Python refuses to print longer ones."""
 MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Unfit(yaml.constructor.ConstructorError):
-    """Error with the keys that lead to the refused part of the file."""
+    """Error with the keys that lead to the rejected part of the file."""
 
     def __init__(self, problem: str, mark: yaml.Mark | None, keys: tuple[str, ...] = ()) -> None:
         super().__init__(None, None, ": ".join(filter(None, (".".join(keys), problem))), mark)
         self.what, self.keys = problem, keys
 
     def under(self, key: object) -> _Unfit:
-        """The same error as seen from the parent mapping, below `key`."""
+        """Same error with `key`, of the parent mapping, added to its path."""
         return _Unfit(self.what, self.problem_mark, (str(key)[:LONGEST_KEY], *self.keys))
 
 
 class _Strict(yaml.SafeLoader):
-    """Safe YAML loader that refuses input that plain YAML silently accepts or cannot convert."""
+    """Safe YAML loader that rejects input that plain YAML silently accepts or cannot convert."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
-        """Value of a node; ConstructorError if it is invalid."""
+        """Construct the value of a node; ConstructorError if it is invalid."""
         try:
             value: object = super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
@@ -41,7 +41,7 @@ class _Strict(yaml.SafeLoader):
 
 
 def _unique_mapping(loader: _Strict, node: yaml.MappingNode) -> dict[object, object]:
-    """Mapping with unique scalar keys; plain YAML silently keeps the last of duplicate keys."""
+    """Construct a mapping with unique scalar keys; plain YAML silently keeps the last of duplicates."""
     found: dict[object, object] = {}
     for name, value in node.value:
         if name.tag == MERGE:
@@ -64,7 +64,7 @@ _Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_
 
 
 def load(text: str) -> Plain:
-    """Content of a YAML text; ValueError naming the line."""
+    """Load a YAML text; ValueError names the line."""
     try:
         loaded: Plain = yaml.load(text, Loader=_Strict)  # subclass of SafeLoader
     except (yaml.YAMLError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""A study: models, architectures, cluster, and the settings of every stage."""
+"""Studies: models, architectures, cluster, and the settings of every stage."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.values import Count, Location, Name, Once, Positive, PositiveInt, refuse_unknown
 
 Changes = dict[str, JsonValue]
-"""Changed settings of a section, by key."""
+"""Changed settings of one section, by key."""
 
 
 class Reading(Noun):
     """Alternative settings, with which every model is placed again on the named architectures."""
 
     note: str = Field(min_length=1)
-    """Sentence on the assumptions of this reading, for the report."""
+    """Sentence on the assumptions of this interpretation, for the report."""
     baseline: Name | None = None
-    """Named architecture that gains under this reading are relative to; default: `architectures.baseline`."""
+    """Named architecture to which gains are relative here; default: `architectures.baseline`."""
     scenario: Changes = Field(default_factory=dict)
     """Changed keys of the first of `scenarios`."""
     training: Changes = Field(default_factory=dict)
@@ -49,11 +49,11 @@ class Reading(Noun):
 
 
 OWN_READING = "study"
-"""Name of the study's own settings, listed together with its readings."""
+"""Name of the study's own settings, listed together with its interpretations."""
 
 
 class WorkloadChoice(Noun):
-    """A model with its sequence length and layouts."""
+    """Model with its sequence length and the layouts to consider."""
 
     model: Location
     """Name of a file in config/models, or path of a YAML spec or a Hugging Face config.json."""
@@ -68,7 +68,7 @@ class WorkloadChoice(Noun):
 
 
 class ArchitectureChoice(Noun):
-    """Architectures of the study: a grid, and individual ones by name."""
+    """Architectures of the study: a grid to search, and individual ones by name."""
 
     grid: Grid | None = Grid()
     """Grid to search; null: none."""
@@ -81,7 +81,7 @@ class ArchitectureChoice(Noun):
 
 
 class ScenarioChoice(Noun):
-    """A system with this study's changes; omitted keys keep the system's value."""
+    """System with this study's changes; omitted keys keep the system's value."""
 
     system: Location = "paper"
     """Name of a file in config/systems."""
@@ -102,13 +102,13 @@ class ScenarioChoice(Noun):
 
 
 def _without_nulls(value: object) -> object:
-    """Mapping without null values, with which a study drops entries of the default study."""
+    """Drop null values, by which a study removes entries of the default study."""
     given = {} if value is None else value
     return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
 
 
 class Study(Noun):
-    """Everything that a run depends on, apart from the files that it names."""
+    """Everything that a study's results depend on, apart from the contents of the files that it names."""
 
     workloads: dict[Name, WorkloadChoice] = Field(min_length=1)
     """Workloads by name."""
@@ -199,18 +199,18 @@ class Study(Noun):
 
     @classmethod
     def of(cls, params: Mapping[str, object]) -> Study:
-        """Study given by the params of a job, one for each section; the default for sections without one."""
+        """Build the study from a job's params, one per section; missing sections have their default."""
         sections = {name: params[key] for name in cls.model_fields if (key := f"study_{name}") in params}
         return cls.parse(sections, "study")
 
     @property
     def shown_readings(self) -> dict[str, Reading]:
-        """Readings with the study's own settings first; empty for a study without readings."""
+        """Interpretations, with the study's own settings first; empty if the study has none."""
         own = {OWN_READING: Reading(note="the settings of the study")}
         return own | self.readings if self.readings else {}
 
     def under(self, reading: str) -> Study:
-        """Study with the settings of a reading, in its first scenario; ValueError if they are invalid."""
+        """Study with an interpretation's settings, in the first scenario; ValueError if they are invalid."""
         if reading == OWN_READING:
             return self
         chosen = self.readings[reading]
@@ -225,7 +225,7 @@ class Study(Noun):
 
 
 def _with(noun: Noun, changes: Changes, where: str) -> Noun:
-    """Settings with some values changed; ValueError names the place of an invalid one."""
+    """Copy of settings with some values changed; ValueError names the place of an invalid value."""
     try:
         return type(noun).model_validate({**noun.model_dump(), **changes})
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Clusters: devices, software stack and network."""
+"""Clusters: devices, software stacks and networks."""
 
 from collections.abc import Mapping
 from math import prod
@@ -31,12 +31,12 @@ from phaze.spec.values import (
 )
 
 Captured = Literal["attn", "mlp", "mamba", "moe_router", "moe_preprocess", "moe", "full"]
-"""Part of a layer captured by a CUDA graph, or `full`, the whole iteration (Megatron-Core,
+"""Part of a layer that a CUDA graph captures, or `full`, the whole iteration (Megatron-Core,
 `--cuda-graph-scope`)."""
 
 
 class System(Noun):
-    """A cluster of identical accelerators on a flat network."""
+    """Cluster of identical accelerators on a flat network."""
 
     devices: Count = 1024
     """Number of accelerators, K."""
@@ -52,7 +52,7 @@ class System(Noun):
 
 
 class Scenario(System):
-    """A cluster with the training batch and the area limit of a chip."""
+    """Cluster with the training batch and the area limit of a chip."""
 
     global_batch: PositiveInt = 4096
     """Samples per training step."""
@@ -61,7 +61,7 @@ class Scenario(System):
 
 
 class Device(Architecture):
-    """A chip: an architecture with clock, memory, and the speeds that software reaches on it."""
+    """Chip: an architecture with its clock, memory, and the speeds that software reaches on it."""
 
     clock_hz: Positive
     """Clock of all cores in Hz."""
@@ -128,12 +128,12 @@ class Device(Architecture):
 
     @property
     def is_blackwell(self) -> bool:
-        """True for NVIDIA's generation of 2024 or later, which multiplies 4-bit numbers."""
+        """True for NVIDIA's Blackwell generation or later, which has 4-bit matrix units."""
         return "nvfp4" in self.products
 
 
 class DeviceFigures(Noun):
-    """A device of three figures; everything else comes from the most similar device of config/devices.
+    """Device given by three figures; everything else comes from the most similar device of config/devices.
     Other keys of a device may be given as well, except its clock.
     """
 
@@ -148,7 +148,7 @@ class DeviceFigures(Noun):
 
 
 class Stack(Noun):
-    """A software stack that trains models: kernels, memory, overlap and communication."""
+    """Software stack for training: kernels, memory, overlap and communication."""
 
     name: Label = "none"
     """Name of the stack; default: the file name."""
@@ -203,7 +203,7 @@ class Stack(Noun):
     fused_gate: bool = False
     """A gated activation is one kernel, which recomputes its first factor instead of storing it."""
     joined_products: Flag = False
-    """One GEMM makes queries, keys and values, and one makes both factors of a gated network, so that
+    """One GEMM computes queries, keys and values, and one both factors of a gated network, so that
     gradients of their input need no sum."""
     copied_keys: Flag = False
     """Keys and values are stored twice: in a copy that attention reads, and in the tensor shared with the
@@ -227,7 +227,7 @@ class Stack(Noun):
     """Expected and proven share of overlap by kind of communication; also applies where a recipe, run or flag
     enables the overlap."""
     zero_1: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
-    """Gradient exchange with ZeRO 1: `reduce_scatter`, overlapped as `overlap` says; or `all_reduce` after
+    """Gradient reduction with ZeRO 1: `reduce_scatter`, overlapped as `overlap` says; or `all_reduce` after
     the last backward pass and an all-gather of weights after the update, neither overlapped (nanotron,
     `make_ddp` and `sync_gradients_across_dp`)."""
     dispatch: Literal["rows", "tokens"] = "rows"
@@ -238,7 +238,7 @@ class Stack(Noun):
     reads back the number of rows (Transformer Engine, `GroupedLinear`). `grouped`: one kernel for all experts
     (CUTLASS, `torch._grouped_mm`). `fused`: one kernel that includes the activation."""
     load: ExpertLoads = ExpertLoads()
-    """Expert load: rows on the busiest rank."""
+    """Expert load of the busiest rank."""
     permuted: Positive = 1.0
     """Time of the kernels that copy tokens to rows of experts and sum them back, relative to passes at the
     HBM rate of kernels around experts (`passes` of the device's `experts`, bf16)."""
@@ -276,23 +276,23 @@ class Stack(Noun):
         return fields
 
     def overlap_share(self, kind: Overlapped) -> float:
-        """Share of a kind of communication that can overlap with compute; 0 if it does not overlap."""
+        """Fraction of a kind of communication that can overlap with compute; 0 if it does not overlap."""
         own = self.overlap_shares.get(kind, OverlapShare())
         return own.expected if kind in ("cp", *self.overlap) else 0.0
 
     def proven(self) -> Self:
-        """Stack whose expected overlap is limited to the proven shares."""
+        """Copy of the stack with expected overlap limited to the proven fractions."""
         return self.model_copy(update={"overlap_shares": proven_shares(self.overlap_shares)})
 
     @property
     def is_proven(self) -> bool:
-        """True if no more overlap is expected than is proven."""
+        """True if the expected overlap does not exceed the proven overlap."""
         proven = self.proven()
         return all(self.overlap_share(kind) == proven.overlap_share(kind) for kind in get_args(Overlapped))
 
 
 class Level(Noun):
-    """A network level: groups of devices with equal links between them."""
+    """Network level: groups of devices with equal links between them."""
 
     devices: Count
     """Devices per group of this level."""
@@ -336,7 +336,7 @@ class Level(Noun):
 
     @property
     def ring_step_s(self) -> float:
-        """Latency of a step of large rings in seconds."""
+        """Latency of one step of a large ring, in seconds."""
         return self.latency_s if self.nccl is None else self.nccl.simple_step_s
 
     @model_validator(mode="after")
@@ -359,7 +359,7 @@ class Level(Noun):
 
 
 def _with_share(number: int, level: object, inside: object) -> object:
-    """Fields of a level, with the bandwidth of a device as its share of the node's network cards."""
+    """Fields of a level, with each device's bandwidth set to its share of the node's network cards."""
     if not isinstance(level, Mapping) or level.get("nics_per_node", level.get("nic_bytes_per_s")) is None:
         return level
     if not isinstance(inside, Mapping):
@@ -379,16 +379,16 @@ def _with_share(number: int, level: object, inside: object) -> object:
 
 
 class Calibration(Noun):
-    """Constants fitted to runs on a system, as written by `phaze calibrate`."""
+    """Constants fitted to runs on a system, as `phaze calibrate` writes them."""
 
     runs: Label
     """File with the measured runs."""
     rows: PositiveInt
     """Number of runs used in the fit."""
     device: dict[Label, Positive] = Field(default_factory=dict)
-    """Constants that override those of the device's file, by key."""
+    """Constants that override the device file's constants, by key."""
     stack: dict[Label, Positive] = Field(default_factory=dict)
-    """Constants that override those of the stack's file, by key; runs that name another stack keep theirs."""
+    """Constants that override the stack file's constants, by key; runs with another stack keep that one's."""
     error_before: Result
     """Mean absolute error of the predicted step times before the fit, as a share."""
     error: Result
@@ -398,7 +398,7 @@ class Calibration(Noun):
 
 
 class Cluster(Noun):
-    """Identical devices on a network with levels, the innermost groups first."""
+    """Identical devices on a network with levels, innermost groups first."""
 
     device: Location
     """Name of a file in config/devices, or path of one relative to this file and inside its folder."""
@@ -415,7 +415,7 @@ class Cluster(Noun):
     @model_validator(mode="before")
     @classmethod
     def _with_shares_of_nics(cls, fields: object) -> object:
-        """Fields with the bandwidth per device of levels that give network cards per node."""
+        """Compute the bandwidth per device for levels that give network cards per node."""
         if not isinstance(fields, Mapping) or not isinstance(fields.get("levels"), list | tuple):
             return fields
         levels = fields["levels"]

@@ -1,4 +1,4 @@
-"""Loading of systems and devices from config/systems and config/devices."""
+"""Load systems and devices from config/systems and config/devices."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -27,16 +27,16 @@ STACKS = {
     "megatron": "megatron-core", "torchtitan": "torchtitan", "deepspeed": "megatron-deepspeed",
     "maxtext": "maxtext",
 }  # fmt: skip
-"""Default software stack of each runtime, for systems whose own stack is of another runtime."""
+"""Default software stack of each runtime, for systems whose own stack belongs to another runtime."""
 PEAK = "peak_flops_per_s"
 FIGURES = (PEAK, "hbm_gib", "hbm_bandwidth_bytes_per_s")
-"""The three figures that can define a device; the first one marks such a file."""
+"""Three figures that suffice to define a device; a file with the first one is such a definition."""
 RUNTIME = "megatron"
-"""Default runtime of devices that are not tied to another one's stack."""
+"""Default runtime of devices that are not tied to another runtime's stack."""
 
 
 def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> System:
-    """System with a flat network, by name in config/systems or by path of a YAML file.
+    """Load a system with a flat network, by name in config/systems or by path of a YAML file.
 
     `flat` overrides its bandwidth in bytes per second. Raises PhazeError for a mesh of tiles, and for a
     cluster with several levels unless `flat` is given: no level has the bandwidth between any two devices.
@@ -60,7 +60,7 @@ def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> 
 
 
 def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
-    """Network of a system, by name or path: flat, with levels, or a matrix of bandwidths.
+    """Load the network of a system, by name or path: flat, with levels, or a bandwidth matrix.
 
     A matrix may also be a CSV table, or a topology of kind `file`.
     """
@@ -98,7 +98,7 @@ def _flat(cluster: Cluster, device: Device, bandwidth_bytes_per_s: float) -> Sys
 def load_map_networks(
     names: Iterable[str], devices: int, folder: Path = FOLDER
 ) -> dict[str, dict[str, object]]:
-    """Networks that plans for `devices` devices can be mapped to, by name, as plain values.
+    """Load the networks to which plans for `devices` devices can be mapped, by name, as plain values.
 
     Raises PhazeError for a flat network, where all mappings are equal, for a network with too few devices,
     and for duplicate names.
@@ -123,7 +123,7 @@ def load_map_networks(
 
 
 def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
-    """Cluster and its device, by name in config/systems or by path of a YAML file.
+    """Load a cluster and its device, by name in config/systems or by path of a YAML file.
 
     A system without a software stack gets the one of its device, else that of RUNTIME. Raises PhazeError,
     also for a system without a device and levels.
@@ -143,7 +143,7 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
 
 
 def _read_cluster(fields: dict[str, object], path: Path, folder: Path) -> Cluster:
-    """Cluster of a file, with the measured collectives that its levels refer to."""
+    """Parse the cluster of a file, with the measured collectives to which its levels refer."""
     levels = fields.get("levels")
     if isinstance(levels, list):
         fields = {**fields, "levels": [_with_network(level, path, folder) for level in levels]}
@@ -151,27 +151,27 @@ def _read_cluster(fields: dict[str, object], path: Path, folder: Path) -> Cluste
 
 
 def _with_network(level: object, path: Path, folder: Path) -> object:
-    """Fields of a level, with its measured collectives loaded from the file it names."""
+    """Replace the name of a level's measured collectives by their contents."""
     if not isinstance(level, dict) or not isinstance(level.get("nccl"), str):
         return level
     return {**level, "nccl": NcclSpeeds.from_file(_network_path(level["nccl"], folder, path))}
 
 
 def _networks(levels: Sequence[object]) -> list[str]:
-    """Names of measured collectives in the levels of a file."""
+    """Names of the measured collectives in a file's levels."""
     given = [level.get("nccl") for level in levels if isinstance(level, dict)]
     return [name for name in given if isinstance(name, str)]
 
 
 def _network_path(name: str, folder: Path, system: Path) -> Path:
-    """File of measured collectives: by name in config/networks, or by path relative to the system."""
+    """Path of measured collectives: by name in config/networks, or relative to the system's file."""
     if is_path(name):
         return within(system.parent, system.parent / name)
     return named_file("network", name, folder / "networks")
 
 
 def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
-    """Cluster resized to `devices` devices: fewer levels, or a larger outermost one.
+    """Resize a cluster to `devices` devices: fewer levels, or a larger outermost level.
 
     A larger level keeps bandwidth, latency and sustained share per device. If the number does not fill the
     inner groups, every group is reduced equally while it keeps most of its devices, for example 64 of the 72
@@ -209,7 +209,7 @@ def _part(inner: Sequence[Level], devices: int) -> int:
 
 
 def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
-    """Files of a system in config/systems: its own, and those of device, stack and measured collectives."""
+    """Files on which a system depends: its own, and those of device, stack and measured collectives."""
     path = system_path(name, folder)
     cluster, _ = load_cluster(name, folder)
     stack = () if cluster.stack is None else (stack_path(cluster.stack, folder),)
@@ -220,7 +220,7 @@ def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
 
 
 def runtime_for(system: str, folder: Path = FOLDER, asked: str | None = None) -> str:
-    """The requested runtime, or the system's default; PhazeError if the device does not support it."""
+    """Requested runtime, or the system's default; PhazeError if the device does not support it."""
     device = load_cluster(system, folder)[1]
     own = next((name for name, stack in STACKS.items() if stack == device.stack), None)
     if asked is not None and own not in (None, asked):
@@ -229,19 +229,19 @@ def runtime_for(system: str, folder: Path = FOLDER, asked: str | None = None) ->
 
 
 def stack_for(cluster: Cluster, runtime: str) -> str:
-    """Software stack of a runtime on a system: the system's own if it belongs to the runtime."""
+    """Name of a runtime's software stack on a system: the system's own if it belongs to the runtime."""
     own = cluster.stack or ""
     return own if own.startswith(runtime) else STACKS[runtime]
 
 
 def load_stack(name: str, folder: Path = FOLDER) -> Stack:
-    """Software stack by name in config/stacks, or by path of a YAML file."""
+    """Load a software stack by name in config/stacks, or by path of a YAML file."""
     path = stack_path(name, folder)
     return Stack.parse({"name": path.stem, **read_mapping(path)}, str(path))
 
 
 def load_stack_of(cluster: Cluster, folder: Path = FOLDER, name: str | None = None) -> Stack:
-    """Software stack of that name, or the system's own with its calibrated constants."""
+    """Load the software stack `name`, or the system's own stack with its calibrated constants."""
     chosen = name or cluster.stack
     stack = Stack() if chosen is None else load_stack(chosen, folder)
     if cluster.calibrated is None or chosen != cluster.stack:
@@ -253,12 +253,12 @@ Constants = TypeVar("Constants", Device, Stack, Level)
 
 
 def with_numbers(noun: Constants, numbers: Mapping[str, float], source: str) -> Constants:
-    """Noun with some constants replaced; PhazeError naming source, key and value of an invalid one."""
+    """Replace some constants; PhazeError names source, key and value of an invalid one."""
     return noun.parse({**noun.model_dump(), **numbers}, source) if numbers else noun
 
 
 def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:
-    """System of tiles and its chip, by name in config/systems or by path of a YAML file."""
+    """Load a tiled system and its chip, by name in config/systems or by path of a YAML file."""
     path = system_path(name, folder)
     system = TiledSystem.from_file(path)
     chip = _device_path(system.device, folder, path.parent)
@@ -266,7 +266,7 @@ def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevi
 
 
 def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, dict[str, object]]:
-    """Systems of the tiled cases, each with its chip, as plain values."""
+    """Load the systems of the tiled cases, each with its chip, as plain values."""
     names = dict.fromkeys(name for case in tiled.cases.values() for name in case.systems)
     found = {name: dict(zip(("system", "device"), load_tiled(name, folder), strict=True)) for name in names}
     return {
@@ -276,7 +276,7 @@ def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, di
 
 
 def tiled_flops(tiled: TiledStudy, folder: Path = FOLDER) -> float:
-    """16-bit FLOP/s of the first system of the first case, 0 without cases."""
+    """16-bit FLOP/s of the first system of the first tiled case; 0 without cases."""
     for case in tiled.cases.values():
         system, device = load_tiled(case.systems[0], folder)
         return system.chips * device.flops
@@ -284,7 +284,7 @@ def tiled_flops(tiled: TiledStudy, folder: Path = FOLDER) -> float:
 
 
 def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
-    """Raise PhazeError if the system is a mesh of tiles; `needed` names the expected content."""
+    """Raise PhazeError if the system is a mesh of tiles; `needed` names what is expected instead."""
     if "dram" in fields:
         raise PhazeError(
             f"{path}: is a mesh of tiles; plans and runs need a system with {needed}, such as "
@@ -293,7 +293,7 @@ def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
 
 
 def load_device(name: str, folder: Path = FOLDER) -> Device:
-    """Device by name in config/devices, or by path of a YAML file."""
+    """Load a device by name in config/devices, or by path of a YAML file."""
     return _read_device(_device_file(name, folder), folder)
 
 
@@ -302,7 +302,7 @@ def _device_file(name: str, folder: Path) -> Path:
 
 
 def _read_device(path: Path, folder: Path, after: tuple[Path, ...] = ()) -> Device:
-    """Device of a file; `after` are the files that got here by their key `like`."""
+    """Load a device from a file; `after` are the files whose key `like` led here."""
     if path in after:
         circle = " -> ".join(one.stem for one in (*after[after.index(path) :], path))
         raise PhazeError(f"{path}: like: must lead to a device with its own clock, got the circle {circle}")
@@ -316,7 +316,7 @@ def _read_device(path: Path, folder: Path, after: tuple[Path, ...] = ()) -> Devi
 def _filled(
     fields: dict[str, object], path: Path, folder: Path, after: tuple[Path, ...]
 ) -> dict[str, object]:
-    """Device fields when only peak FLOP/s, HBM size and HBM bandwidth are given.
+    """Complete the fields of a device given only by peak FLOP/s, HBM size and HBM bandwidth.
 
     The rest are those of the most similar device, whose clock is scaled to reach the given peak.
     """
@@ -334,7 +334,7 @@ def _filled(
 
 
 def _nearest(figures: DeviceFigures, folder: Path) -> Device:
-    """Device of config/devices with the nearest peak, HBM capacity and bandwidth, by their ratios.
+    """Device of config/devices with the most similar peak, HBM capacity and bandwidth, by their ratios.
 
     Only devices with all figures of their own count, and of these only those that every runtime runs on.
     """
@@ -349,7 +349,7 @@ def _nearest(figures: DeviceFigures, folder: Path) -> Device:
 
 
 def system_of_device(device: str, folder: Path = FOLDER) -> str | None:
-    """System of config/systems with a device of this name, in any usual spelling; None if there is none."""
+    """System in config/systems with a device of this name, in any usual spelling; None if there is none."""
     return _systems_of_devices(folder).get(_spelt(device))
 
 
@@ -360,7 +360,7 @@ def _spelt(device: str) -> str:
 
 @cache
 def _systems_of_devices(folder: Path) -> dict[str, str]:
-    """System by every name of its device; systems with short names take precedence."""
+    """System for every name of its device; systems with shorter names take precedence."""
     found: dict[str, str] = {}
     for path in sorted((folder / "systems").glob("*.yaml"), key=lambda one: (len(one.stem), one.stem)):
         try:
@@ -373,21 +373,21 @@ def _systems_of_devices(folder: Path) -> dict[str, str]:
 
 
 def _device_path(name: str, folder: Path, beside: Path) -> Path:
-    """File of the device of a system: by name in config/devices, or by path relative to the system."""
+    """Path of a system's device: by name in config/devices, or relative to the system's file."""
     if is_path(name):
         return within(beside, beside / name)
     return named_file("device", name, folder / "devices")
 
 
 def chip_path(name: str, folder: Path = FOLDER) -> Path:
-    """File of an architecture or device, by name or by path."""
+    """Path of an architecture or device, by name or by path."""
     if is_path(name):
         return Path(name)
     return named_file("architecture", name, folder / "architectures", folder / "devices")
 
 
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
-    """Device for the name or path of an architecture; None if the file is no device."""
+    """Load the device that an architecture's name or path refers to; None if it is no device."""
     path = chip_path(name, folder)
     known = read_mapping(path).keys() & {"clock_hz", "tile", PEAK}
     return _read_device(path, folder) if known else None
@@ -396,7 +396,7 @@ def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | No
 def load_system_of(
     architecture: str, system: str, folder: Path = FOLDER, flat: float | None = None
 ) -> System:
-    """System with the given accelerator; one from config/devices also sets clock and memory.
+    """Load a system with the given accelerator; one of config/devices also sets clock and memory.
 
     Raises PhazeError if the clock is unknown: the system has another device, and the architecture is no
     device.

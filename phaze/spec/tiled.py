@@ -1,4 +1,4 @@
-"""Accelerators of tiles on a mesh: wafers, or several chips (PALM, II.C, Tables I and VI).
+"""Tiled accelerators on a mesh: wafers, or several chips (PALM, II.C, Tables I and VI).
 
 A tile is an array with SRAM and a router, a chip is a mesh of tiles, and a system is a mesh of chips with
 memories at edges. PALM's Table VI calls a chip a tile, and its tiles cores.
@@ -17,7 +17,7 @@ FLOPS_OF_A_MAC = 2
 
 
 class Tile(Noun):
-    """Array of multiply-accumulate units with vector lanes and SRAM."""
+    """Tile of a chip: an array of multiply-accumulate units with vector lanes and SRAM."""
 
     clock_hz: Positive
     """Clock of the tile."""
@@ -26,7 +26,7 @@ class Tile(Noun):
     pe_y: Count
     """Columns of the array."""
     int8_rate: Count = 1
-    """Multiply-accumulates of 8-bit integers per 16-bit one."""
+    """Number of 8-bit integer multiply-accumulates per 16-bit one."""
     lanes: Count | None = None
     """Vector lanes; if null, vector operations take no time, as in PALM."""
     sram_bytes: Positive
@@ -36,12 +36,12 @@ class Tile(Noun):
 
     @property
     def flops(self) -> float:
-        """FLOP/s in 16 bits."""
+        """FLOP/s of 16-bit arithmetic."""
         return FLOPS_OF_A_MAC * self.pe_x * self.pe_y * self.clock_hz
 
 
 class Wire(Noun):
-    """Link between neighbours."""
+    """Link between neighbouring tiles."""
 
     bandwidth_bytes_per_s: Positive
     """Bandwidth in each direction."""
@@ -50,10 +50,10 @@ class Wire(Noun):
 
 
 class TiledDevice(Noun):
-    """Chip of equal tiles on a mesh or torus."""
+    """Chip with identical tiles on a mesh or torus."""
 
     name: Chip
-    """Name of the chip, the same as that of its file."""
+    """Name of the chip, equal to the name of its file."""
     rows: Count
     """Rows of the mesh."""
     columns: Count
@@ -92,7 +92,7 @@ class TiledDevice(Noun):
 
     @property
     def places(self) -> int:
-        """Number of tiles on the mesh."""
+        """Number of tile positions on the mesh."""
         rows = self.rows - len(set(self.rows_without_tiles))
         return rows * (self.columns - len(set(self.columns_without_tiles)))
 
@@ -103,17 +103,17 @@ class TiledDevice(Noun):
 
     @property
     def flops(self) -> float:
-        """FLOP/s in 16 bits."""
+        """FLOP/s of 16-bit arithmetic, over all working tiles."""
         return self.tiles * self.tile.flops
 
     @property
     def sram_bytes(self) -> float:
-        """SRAM of all tiles."""
+        """Total SRAM of all tiles, in bytes."""
         return self.tiles * self.tile.sram_bytes
 
 
 class Dram(Noun):
-    """Memory shared by all tiles (PALM, Equations 4 and 5), attached at edges or at single tiles."""
+    """Memory shared by all tiles (PALM, Equations 4 and 5), attached at edges or at individual tiles."""
 
     edges: Annotated[tuple[Edge, ...], Field(min_length=1)] = ("west", "east")
     """Edges with memories."""
@@ -140,7 +140,7 @@ class Dram(Noun):
 
 
 class TiledSystem(Noun):
-    """Mesh of equal chips of tiles, with memories at edges."""
+    """Mesh of identical tiled chips, with memories at the edges."""
 
     device: Location
     """Chip of tiles: a name in config/devices, or a path."""

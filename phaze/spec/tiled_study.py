@@ -1,4 +1,4 @@
-"""Cases on tiled accelerators: models, chips, mappings and their presentation."""
+"""Cases on tiled accelerators: models, chips, mappings and presentation."""
 
 from typing import Literal, Self
 
@@ -18,7 +18,7 @@ PrintedTable = Literal["I", "IV", "V"]
 
 
 def check_tiled(model: Model, where: str) -> None:
-    """Raise PhazeError unless every block is the transformer layer that tiles support (PALM, Table III).
+    """Raise PhazeError unless every block is a transformer layer that tiles support (PALM, Table III).
 
     That layer has multi-head attention and a feed-forward network of two matrices, 4 × hidden wide. `where`
     is the prefix of the message.
@@ -55,10 +55,10 @@ def check_tiled(model: Model, where: str) -> None:
 
 
 class TiledSettings(Noun):
-    """Mapping of a transformer to groups of tiles."""
+    """Settings for mapping a transformer to groups of tiles."""
 
     show: Literal["table", "splits", "pipeline"]
-    """Content: comparison with printed throughputs (PALM, Table VII); splits of a stage's tiles, with the
+    """Content: comparison with published throughputs (PALM, Table VII); splits of a stage's tiles, with the
     occupancy of links (Figures 9 and 10); or a simulation event by event, with a picture of the pipeline and
     of the links.
     """
@@ -81,7 +81,7 @@ class TiledSettings(Noun):
 
 
 class TiledPoint(TiledSettings):
-    """Job: a case with one model on one system."""
+    """Simulation job: a case with one model on one system."""
 
     system: Name
     """System of tiles: a name in config/systems."""
@@ -92,10 +92,10 @@ class TiledPoint(TiledSettings):
 
 
 class TiledCase(TiledSettings):
-    """Transformers in a pipeline on groups of tiles, in every combination of the listed values."""
+    """Transformers pipelined over groups of tiles, in every combination of the listed values."""
 
     title: Label
-    """Title for readers."""
+    """Display title."""
     systems: tuple[Name, ...] = Field(("wafer",), min_length=1)
     """Systems of tiles: names in config/systems."""
     batches: dict[Name, PositiveInt] = Field(min_length=1)
@@ -110,7 +110,7 @@ class TiledCase(TiledSettings):
         return self
 
     def points(self) -> dict[str, TiledPoint]:
-        """Jobs of the case by a name that is also a file name."""
+        """Simulation jobs of the case, by a name that can also be a file name."""
         shared = self.model_dump(include=set(TiledSettings.model_fields))
         return {
             f"{model}.{system}": TiledPoint(system=system, model=model, batch=batch, **shared)
@@ -153,7 +153,7 @@ class ExchangeReading(Noun):
 
 
 class TiledStudy(Noun):
-    """Cases to simulate on tiled accelerators, in addition to the models of the study."""
+    """Cases to simulate on tiled accelerators, in addition to the study's models."""
 
     published: Name | None = None
     """Published results to compare with: a file in config/published."""
@@ -164,4 +164,4 @@ class TiledStudy(Noun):
     figures: tuple[Figure, ...] = ()
     """Figures of PALM on the network alone: rings (6), overlapping tasks (7), communicating groups (12)."""
     exchanges: dict[Name, ExchangeReading] = Field(default_factory=dict)
-    """Readings of Figure 12, by name; default: one with default values."""
+    """Interpretations of Figure 12, by name; default: one with default values."""

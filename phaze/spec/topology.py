@@ -18,27 +18,27 @@ MOST_DEVICES = 8192
 
 
 class Links(Noun):
-    """Base class of topologies."""
+    """Base class of all topologies."""
 
     @property
     def devices_per_port(self) -> int | None:
-        """Devices that share a port; None if each pair has its own link."""
+        """Number of devices that share a port; None if each pair has its own link."""
         return None
 
 
 class LevelLinks(Noun):
-    """A level of a tree: groups of devices with equal bandwidth between them."""
+    """Level of a tree: groups of devices with equal bandwidth between them."""
 
     devices: Count
     """Devices per group of this level."""
     bandwidth_gib_per_s: Positive
     """Bandwidth in GiB/s, per direction, between two devices whose smallest common group is of this level."""
     latency_s: Size = 0.0
-    """Latency of a message between them, in seconds."""
+    """Latency of a message between two such devices, in seconds."""
 
 
 class LevelTopology(Links):
-    """Nodes, racks, pods: two devices have the bandwidth of the smallest group that contains both.
+    """Hierarchy of nodes, racks and pods; the smallest common group of two devices sets their bandwidth.
 
     Examples: two levels of PCIe and Ethernet, a fat tree, or a cluster of nodes with NVLink.
     """
@@ -63,12 +63,12 @@ class LevelTopology(Links):
 
     @property
     def devices_per_port(self) -> int | None:
-        """Devices that share a port; None if each pair has its own link."""
+        """Number of devices that share a port; None if each pair has its own link."""
         return self.levels[0].devices if self.shared_port else None
 
 
 class NodeLink(Noun):
-    """A direct link between devices of a node."""
+    """Direct link between devices of a node."""
 
     pairs: tuple[tuple[int, int], ...] = Field(min_length=1)
     """Linked pairs of devices of a node, numbered from 0."""
@@ -79,7 +79,7 @@ class NodeLink(Noun):
 
 
 class Nodes(Links):
-    """Identical nodes, in which some pairs of devices have direct links, as in a DGX-1."""
+    """Identical nodes in which some pairs of devices have direct links, as in a DGX-1."""
 
     kind: Literal["nodes"]
     """Kind of topology."""
@@ -117,12 +117,12 @@ class Nodes(Links):
 
     @property
     def devices_per_port(self) -> int | None:
-        """Devices that share a port; None if each pair has its own link."""
+        """Number of devices that share a port; None if each pair has its own link."""
         return self.devices_per_node if self.shared_port else None
 
 
 class Hops(Noun):
-    """Bandwidth over a range of hops."""
+    """Bandwidth between devices within a number of hops."""
 
     to: PositiveInt | None = None
     """Maximum number of hops for this row; null: no maximum."""
@@ -131,7 +131,7 @@ class Hops(Noun):
 
 
 class MeshOrTorus(Links):
-    """A grid of devices; the bandwidth between two of them depends on their distance in hops."""
+    """Grid of devices; the bandwidth between two devices depends on their distance in hops."""
 
     kind: Literal["mesh", "torus"]
     """Kind of topology; a torus also links the last device of an axis to the first."""
@@ -168,7 +168,7 @@ class MeshOrTorus(Links):
 
 
 class RandomBlocks(Links):
-    """Nodes of random sizes with random bandwidths (random_blk_1 and random_blk_2 of Parmesan).
+    """Nodes of random sizes with random bandwidths (random_blk_1 and random_blk_2 in Parmesan).
 
     The paper does not state the number of nodes or the distribution of their sizes. Here all ways to divide
     the devices into `nodes` nodes are equally likely.
@@ -205,7 +205,7 @@ class RandomBlocks(Links):
 
 
 class UniformDist(Links):
-    """A random bandwidth for every pair of devices, equal in both directions (uniform_dist of Parmesan)."""
+    """Random bandwidth for every pair of devices, equal in both directions (uniform_dist in Parmesan)."""
 
     kind: Literal["uniform-dist"]
     """Kind of topology."""
@@ -218,7 +218,7 @@ class UniformDist(Links):
 
 
 class MatrixFile(Links):
-    """Bandwidths from a file: a square CSV table, or a graph in NetworkX node-link JSON or GraphML."""
+    """Bandwidths read from a file: a square CSV table, or a graph in NetworkX node-link JSON or GraphML."""
 
     kind: Literal["file"]
     """Kind of topology."""

@@ -1,4 +1,4 @@
-"""PyTorch modules to trace: the callable that makes a module, and the module's inputs.
+"""PyTorch modules to trace: the callable that creates a module, and the module's inputs.
 
 Unlike other specs this one runs code: only `workload.families.traced` calls it, and needs `--run-code`.
 """
@@ -19,15 +19,15 @@ from phaze.spec.values import Count, Flag, Name
 USUAL_SEQUENCE = 1024
 """Default tokens per sample for models from a published configuration."""
 CONFIGURED = "phaze.workload.families.traced.record:causal_language_model"
-"""Callable that makes the model of a published configuration; it runs only code of `transformers`."""
+"""Callable that creates the model of a published configuration; it runs only code of `transformers`."""
 ASIDE = ("quantization_config", "auto_map", "torch_dtype", "dtype", "transformers_version")
-"""Configuration fields about the checkpoint, not about the trained model."""
+"""Configuration fields that describe the checkpoint, not the trained model."""
 Scalar = bool | int | float | str | None
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", max_length=200)]
 
 
 class TorchInput(Noun):
-    """An input tensor of a module."""
+    """Input tensor of a module."""
 
     shape: Annotated[tuple[Count, ...], Field(max_length=8)]
     """Shape for one sample; the microbatch is added as the first dimension."""
@@ -36,7 +36,7 @@ class TorchInput(Noun):
 
 
 class TorchCall(Noun):
-    """A call to a callable of an installed package."""
+    """Call to a callable of an installed package."""
 
     torch: ImportPath
     """The callable, as `package:callable`."""
@@ -45,7 +45,7 @@ class TorchCall(Noun):
 
 
 class TorchModule(Noun):
-    """A PyTorch module, made by a callable of an installed package."""
+    """PyTorch module that a callable of an installed package creates."""
 
     name: Name
     """Name of the model; default: the file name."""
@@ -65,7 +65,7 @@ class TorchModule(Noun):
 
 
 def load_torch_module(path: str | Path, sequence: int = USUAL_SEQUENCE) -> TorchModule:
-    """Spec of a PyTorch module from a YAML file or a published `config.json`, without running code.
+    """Load the spec of a PyTorch module from a YAML file or `config.json`, without running code.
 
     For a `config.json` it is the model that `transformers` makes, with samples of `sequence` tokens. Raises
     PhazeError.
@@ -77,7 +77,7 @@ def load_torch_module(path: str | Path, sequence: int = USUAL_SEQUENCE) -> Torch
 
 
 def _configured(config: Plain, path: Path, sequence: int) -> TorchModule:
-    """Causal language model of a configuration, with its loss; the text model of a multimodal one.
+    """Causal language model of a configuration, with its loss; for multimodal models the text model.
 
     The attention mask has four dimensions, which `transformers` uses as is.
     """

@@ -1,4 +1,4 @@
-"""Traced models: distinct layers of a PyTorch model by operator, as written by `phaze trace`."""
+"""Traced models: distinct layers of a PyTorch model with their operators, written by `phaze trace`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Source = Annotated[int, Field(strict=True, ge=-1)]
 
 
 class TracedTensor(Noun):
-    """An input tensor of an operator."""
+    """Input tensor of an operator."""
 
     source: Source
-    """Index of the operator in the layer that makes it; -1 for the previous layer."""
+    """Index of the producing operator in the layer; -1 for the previous layer."""
     elements: Index
     """Number of elements."""
     piece: Index = 0
@@ -31,14 +31,14 @@ class TracedTensor(Noun):
 
 
 class TracedProduct(DerivedNoun, Gemm):
-    """A batch of matrix products (m x k)(k x n)."""
+    """Batch of matrix products (m x k)(k x n)."""
 
     unrolled: Index = 0
     """Elements that unrolling a convolution's input adds to those stored in memory."""
 
 
 class TracedOperator(Noun):
-    """An operator of a layer, for one sample."""
+    """Operator of a layer, for one sample."""
 
     name: Label
     """Name, including the module's."""
@@ -53,18 +53,18 @@ class TracedOperator(Noun):
     parameters: Index = 0
     """Parameters that no earlier operator reads."""
     constant_bytes: Index = 0
-    """Bytes of masks, tables and indices that it reads."""
+    """Bytes of the masks, tables and indices that the operator reads."""
     group: Literal["dense", "expert", "embedding", "tied"] = "dense"
-    """Group of its parameters."""
+    """Group of the operator's parameters."""
 
     @property
     def products(self) -> int:
-        """Multiply-accumulates; 0 for operators without products."""
+        """Number of multiply-accumulates; 0 for operators without matrix products."""
         own = self.product
         return 0 if own is None else own.batch * own.m * own.k * own.n
 
     def attends(self, sequence: int) -> bool:
-        """True for a product of attention: of two activations, between each token and all others."""
+        """True for a matrix product of attention: of two activations, between each token and all others."""
         own = self.product
         return (
             own is not None and len(self.inputs) == 2 and own.m % sequence == 0 and sequence in (own.k, own.n)
@@ -72,7 +72,7 @@ class TracedOperator(Noun):
 
 
 class TracedLayer(Noun):
-    """A distinct layer."""
+    """Distinct layer with its operators."""
 
     name: Name
     """Name of the layer."""
@@ -94,7 +94,7 @@ class TracedLayer(Noun):
 
 
 class TracedRun(Noun):
-    """Consecutive equal layers."""
+    """Run of identical consecutive layers."""
 
     layer: Name
     """Name of the layer."""
@@ -103,7 +103,7 @@ class TracedRun(Noun):
 
 
 class Traced(Uncut):
-    """A model that is a chain of layers of any kind, traced for samples of one length."""
+    """Model that is a chain of layers of any kind, traced for samples of one length."""
 
     kind: Literal["traced"] = "traced"
     """Kind of the model."""
@@ -125,7 +125,7 @@ class Traced(Uncut):
 
     @property
     def token(self) -> str:
-        """Name of a token of a sample in messages."""
+        """Word that messages use for one element of a sample, such as token."""
         return "token"
 
     @property
@@ -141,7 +141,7 @@ class Traced(Uncut):
         )
 
     def _products(self, *, causal: bool) -> float:
-        """Multiply-accumulates of a forward pass; `causal`: attention counts half."""
+        """Number of multiply-accumulates in a forward pass; `causal`: attention counts half."""
         each = {
             layer.name: sum(
                 one.products * (0.5 if causal and one.attends(self.sequence) else 1.0)
@@ -159,7 +159,7 @@ class Traced(Uncut):
             )
 
     def distinct(self) -> Self:
-        """Smallest model that has each distinct layer once, without K."""
+        """Smallest model with each distinct layer once; K (`hyper_operators`) is dropped."""
         order = dict.fromkeys(run.layer for run in self.runs)
         runs = tuple(TracedRun(layer=name, count=1) for name in order)
         return self.model_copy(update={"runs": runs, "hyper_operators": None})

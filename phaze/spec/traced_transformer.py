@@ -1,4 +1,4 @@
-"""Transformer spec of a traced model, from the sizes of its products, norms and parameters.
+"""Derive a transformer spec from a traced model's matrix products, norms and parameters.
 
 Fields that a trace cannot show must be given. The parameter count verifies the result.
 """
@@ -16,12 +16,12 @@ from phaze.spec.traced import Traced, TracedLayer, TracedOperator, TracedProduct
 Fields = dict[str, object]
 OPTION = "--set"
 _ATTENTION = 2
-"""Products of a block without weights: queries with keys, and probabilities with values."""
+"""Number of matrix products without weights in a block: the scores, and the weighted values."""
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Operators of a block: before attention, its two products, and after it."""
+    """Operators of a block, split into those before attention, its two matrix products, and those after."""
 
     layer: TracedLayer
     tokens: int
@@ -32,7 +32,7 @@ class _Block:
 
     @classmethod
     def of(cls, layer: TracedLayer, tokens: int) -> _Block:
-        """Block of a layer; PhazeError unless it has exactly one attention."""
+        """Split the operators of a layer; PhazeError unless it has exactly one attention."""
         own = layer.operators
         free = [(i, one.product) for i, one in enumerate(own) if one.product and not one.parameters]
         if len(free) != _ATTENTION:
@@ -50,12 +50,12 @@ class _Block:
 
     @property
     def is_sparse(self) -> bool:
-        """True if it has experts."""
+        """True if the block has experts."""
         return any(one.group == "expert" for one in self.after)
 
 
 def transformer_of(traced: Traced, where: str, given: Mapping[str, object] | None = None) -> Model:
-    """Transformer with the sizes of a traced model; `given` are fields that a trace cannot show.
+    """Derive the transformer spec of a traced model; `given` are fields that a trace cannot show.
 
     Raises PhazeError for other kinds of model, and for a missing field.
     """
@@ -78,7 +78,7 @@ def transformer_of(traced: Traced, where: str, given: Mapping[str, object] | Non
 
 
 def _fields(traced: Traced, order: Sequence[TracedLayer], given: Mapping[str, object]) -> Fields:
-    """Fields of the model."""
+    """Spec fields of the model."""
     blocks = [_Block.of(layer, traced.sequence) for layer in order[1:-1]]
     if not blocks:
         raise PhazeError("must have an embedding, blocks and a head")
@@ -96,7 +96,7 @@ def _fields(traced: Traced, order: Sequence[TracedLayer], given: Mapping[str, ob
 
 
 def _with(fields: Fields, given: Mapping[str, object]) -> Fields:
-    """Fields merged with the given ones; a dot in a name leads to a nested field."""
+    """Merge the given fields into others; a dot in a name leads to a nested field."""
     found = {name: dict(value) if isinstance(value, dict) else value for name, value in fields.items()}
     for name, value in given.items():
         part, _, own = name.partition(".")
@@ -109,7 +109,7 @@ def _with(fields: Fields, given: Mapping[str, object]) -> Fields:
 
 
 def _ends(order: Sequence[TracedLayer], hidden: int) -> Fields:
-    """Fields from the layers before and after the blocks."""
+    """Spec fields from the layers before and after the blocks."""
     rows = [one.parameters // hidden for one in order[0].operators if one.kind == "lookup"]
     rows = [count for count in rows if count]
     if not rows:
@@ -128,7 +128,7 @@ def _ends(order: Sequence[TracedLayer], hidden: int) -> Fields:
 
 
 def _attention(block: _Block, given: Mapping[str, object]) -> Fields:
-    """Fields of attention and norms."""
+    """Spec fields of attention and its norms."""
     hidden, makers = block.hidden, _products(block.before)
     scores, context = block.scores, block.context
     narrow = next((one for one in makers if one.product and one.product.k != hidden), None)
@@ -154,7 +154,7 @@ def _attention(block: _Block, given: Mapping[str, object]) -> Fields:
 
 
 def _groups(block: _Block, found: float, heads: int, given: Mapping[str, object]) -> int:
-    """Number of key and value heads, from the widths of the other products of attention."""
+    """Number of key and value heads, from the widths of the key and value projections."""
     told = given.get("key_value_heads")
     if isinstance(told, int):
         return told
@@ -164,7 +164,7 @@ def _groups(block: _Block, found: float, heads: int, given: Mapping[str, object]
 
 
 def _norms(block: _Block, queries: int, keys: int, size: int) -> Fields:
-    """Fields of norms; norms of queries and keys lie between their products and the scores."""
+    """Spec fields of norms; query and key norms lie between the projections and the scores."""
     made = block.before.index(_products(block.before)[0])
     first = [one for one in block.before[:made] if _is_norm(one)]
     between = [_width(one) for one in block.before[made:] if _is_norm(one)]
@@ -182,13 +182,13 @@ def _norms(block: _Block, queries: int, keys: int, size: int) -> Fields:
 
 
 def _after(block: _Block, norms: Sequence[TracedOperator]) -> str:
-    """Position of norms that are not before attention: `post` after the residual sum, else `output`."""
+    """Position of norms that do not precede attention: `post` after the residual sum, else `output`."""
     place = block.after.index(norms[0]) if norms else 0
     return "post" if any(one.kind == "add" for one in block.after[:place]) else "output"
 
 
 def _network(block: _Block, given: Mapping[str, object]) -> Fields:
-    """Fields of a dense network or of experts."""
+    """Spec fields of a dense network or of experts."""
     products = _products(block.after)[1:]
     activation = next((one.kind for one in block.after if one.kind in ("relu", "silu")), "gelu")
     if not block.is_sparse:
@@ -217,7 +217,7 @@ def _network(block: _Block, given: Mapping[str, object]) -> Fields:
 
 
 def _per_token(block: _Block, rows: int, count: int, given: Mapping[str, object]) -> object:
-    """Experts per token; PhazeError if the trace sends every token to all experts.
+    """Number of experts per token; PhazeError if the trace sends every token to all experts.
 
     Such a trace does not show the number: the module may have been run that way.
     """
@@ -230,7 +230,7 @@ def _per_token(block: _Block, rows: int, count: int, given: Mapping[str, object]
 
 
 def _widths(block: _Block, products: Sequence[TracedOperator]) -> tuple[int, bool]:
-    """Inner width of a network, and True if it multiplies two projections."""
+    """Inner width of a feed-forward network, and True if it multiplies two projections."""
     shapes = [one.product for one in products if one.product]
     inner = shapes[-1].k if len(shapes) > 1 else 0
     times = sum(one.n for one in shapes[:-1]) / inner if inner else 0
@@ -248,12 +248,12 @@ def _untold(block: _Block, name: str, what: str) -> PhazeError:
 
 
 def _products(own: Sequence[TracedOperator]) -> list[TracedOperator]:
-    """Products with weights."""
+    """Operators that multiply by a weight matrix."""
     return [one for one in own if one.product and one.parameters]
 
 
 def _has_bias(own: Sequence[TracedOperator], made: TracedOperator) -> bool:
-    """True if a product or the next operator adds a bias."""
+    """True if a matrix product or the operator after it adds a bias."""
     assert made.product
     behind = own[own.index(made) + 1 : own.index(made) + 2]
     apart = any(one.kind == "bias" and one.parameters == made.product.n for one in behind)
@@ -261,7 +261,7 @@ def _has_bias(own: Sequence[TracedOperator], made: TracedOperator) -> bool:
 
 
 def _is_norm(one: TracedOperator) -> bool:
-    """True for an operator that scales by parameters."""
+    """True if the operator is a norm, which scales by parameters."""
     return bool(one.parameters) and one.product is None and one.kind in ("layer_norm", "mul", "rms_norm")
 
 

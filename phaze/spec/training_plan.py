@@ -25,10 +25,10 @@ from phaze.spec.values import (
 )
 
 Rank = Literal["prudent", "expected"]
-"""Kind of step time that layouts are ranked by."""
+"""Kind of step time by which layouts are ranked."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 REQUIRED = (*WIDTHS, "microbatch", "sequence_parallel", "zero", "recompute")
-"""Fields of a layout that every plan file has."""
+"""Layout fields that every plan file contains."""
 TIE = 1e-3
 """Relative difference of step times below which plans tie; the simpler plan then ranks first."""
 
@@ -54,7 +54,7 @@ class AskedPlan(Noun):
     """Compute precision of GEMMs with the blocks' weights; everything else is bf16, with states in mixed
     precision."""
     load: ExpertLoad = BALANCED
-    """Expert load, rows on the busiest rank: balanced, a factor over balanced rows, or a routing law."""
+    """Expert load of the busiest rank: balanced, a factor over balanced routing, or a routing law."""
     fixed: dict[Label, int | str] = Field(default_factory=dict)
     """Layout fields fixed by the user, with their values."""
     rank: Rank = "expected"
@@ -63,7 +63,7 @@ class AskedPlan(Noun):
 
 
 class ChosenLayout(DerivedNoun, LayoutFields[int, bool, Zero, str], required=REQUIRED):
-    """A layout: widths of all kinds of parallelism, sharding, recompute and schedule.
+    """Layout of a plan: all parallel widths, sharding, recomputation and schedule.
     Ranks are in Megatron-Core's order.
     """
 
@@ -74,12 +74,12 @@ class ChosenLayout(DerivedNoun, LayoutFields[int, bool, Zero, str], required=REQ
 
     @property
     def spread(self) -> Layout:
-        """Layout without schedule and stages."""
+        """Convert to a layout without schedule and stages."""
         return Layout(**self.model_dump(exclude={"schedule", "pipeline_layout"}))
 
 
 class StageShare(Noun):
-    """A virtual stage; the first one also has the embedding, the last one the head with the loss."""
+    """Virtual stage of a plan; the first also has the embedding, the last the head with the loss."""
 
     rank: Index
     """Pipeline rank of the stage."""
@@ -92,7 +92,7 @@ class StageShare(Noun):
 
 
 class RankMemory(Noun):
-    """Peak memory of a device of a pipeline rank in GiB."""
+    """Peak memory of a device of a pipeline rank, in GiB."""
 
     peak_gib: Result
     """Peak memory of all tensors."""
@@ -112,7 +112,7 @@ class RankMemory(Noun):
 
 
 class RankedPlan(Noun):
-    """A plan with its step time and memory: a row of the ranked table."""
+    """Plan with its step time and memory: a row of the ranked table."""
 
     time_s: Result
     """Expected step time in seconds."""
@@ -120,7 +120,7 @@ class RankedPlan(Noun):
     """Lower end of the 80 % interval of the step time, from similar measured runs; null if no run on the
     device is measured."""
     time_s_high: Result | None = None
-    """Upper end of that interval."""
+    """Upper end of the 80 % interval of the step time."""
     prudent_s: Result | None = None
     """Step time in seconds with the proven shares of overlap and the prudent expert load; null in older
     files."""
@@ -144,7 +144,7 @@ class RankedPlan(Noun):
     layout: ChosenLayout
     """Layout of the plan."""
     twins: tuple[ChosenLayout, ...] = ()
-    """Layouts within 0.1 % of its time and 1 % of its memory, which have no row of their own."""
+    """Layouts within 0.1 % of the plan's time and 1 % of its memory, which have no row of their own."""
 
     @property
     def fullest_gib(self) -> float:
@@ -157,23 +157,23 @@ class RankedPlan(Noun):
         return self.fullest_gib if self.in_use_gib is None else self.in_use_gib.expected
 
     def by(self, rank: Rank) -> float:
-        """Step time in seconds of the kind (prudent or expected) that ranks layouts."""
+        """Step time in seconds of the given kind (prudent or expected)."""
         return self.time_s if rank == "expected" or self.prudent_s is None else self.prudent_s
 
 
 class UndecidedPlan(Noun):
-    """A layout that may be faster than the best plan by more than the requested gap."""
+    """Layout that may be faster than the best plan by more than the requested gap."""
 
     fields: dict[Label, int | str]
     """Layout fields by name, in the form that `--fix` takes."""
     bound_s: Result
-    """Lower bound on its step time in seconds, over all pipeline splits."""
+    """Lower bound on the layout's step time in seconds, over all pipeline splits."""
     gain: Finite
     """Possible gain as a share of the best plan's step time."""
 
 
 class PlanCertificate(Noun):
-    """Outcome of every layout, and a lower bound on the step time of all of them."""
+    """Proof of a plan: outcome of every layout, and a lower bound on the step time of all layouts."""
 
     layouts: Index
     """Number of layouts: the sum of the counts below."""
@@ -184,7 +184,7 @@ class PlanCertificate(Noun):
     unfit: Index
     """Layouts that exceed memory for every pipeline split."""
     lacking_gib: Result | None = None
-    """Smallest memory shortfall of these in GiB, on the rank with peak memory; null if nothing fits."""
+    """Smallest memory shortfall of the unfit layouts in GiB, on their peak-memory rank; null if none fits."""
     bounded: dict[Label, Index]
     """Layouts excluded by a lower bound on step time, by origin of the bound."""
     simulated: Index
@@ -199,13 +199,13 @@ class PlanCertificate(Noun):
     """Number of leading rows in the ranked table that no other layout beats by more than the requested gap;
     null in older files."""
     undecided: tuple[UndecidedPlan, ...] = ()
-    """Layouts that may beat the first plan by more than that gap, with the smallest lower bounds."""
+    """Layouts that may beat the first plan by more than the requested gap, with the smallest lower bounds."""
     undecided_layouts: Index = 0
-    """Number of all such layouts."""
+    """Number of all undecided layouts."""
 
 
 class RecipeRow(Noun):
-    """A published recipe for the question, priced like the plans."""
+    """Published recipe for the requested model and system, priced like the plans."""
 
     source: Label
     """File in config/recipes: the stack or model that the recipe belongs to."""
@@ -216,20 +216,20 @@ class RecipeRow(Noun):
     stated_in: str
     """Repository or paper, and the file or table in it."""
     plan: RankedPlan | None = None
-    """The recipe as a row of the ranked table; null if it cannot run."""
+    """The recipe as a row of the ranked table; null if the runtime cannot run it."""
     over_plan: Result | None = None
-    """Ratio of its step time to the first plan's, both of the kind that ranks plans."""
+    """Ratio of the recipe's step time to the first plan's, both of the kind that ranks plans."""
     lacking_gib: Result | None = None
     """Memory shortfall in GiB of the device with peak memory; null if the recipe fits."""
     reason: str | None = None
-    """Reason why the runtime cannot run it."""
+    """Reason why the runtime cannot run the recipe."""
 
 
 class WhatIf(Noun):
-    """Step time after one change."""
+    """Step time after one change to the plan or system."""
 
     change: Label
-    """The change."""
+    """Description of the change."""
     time_s: Result
     """Step time in seconds for the plan's number of samples, of the kind that ranks plans."""
     replanned: Flag
@@ -237,7 +237,7 @@ class WhatIf(Noun):
 
 
 class Explained(Noun):
-    """The best plan with some fields fixed, or the reason why there is none."""
+    """Best plan with some fields fixed, or the reason why there is none."""
 
     fixed: dict[Label, int | str]
     """The fixed fields."""
@@ -246,13 +246,13 @@ class Explained(Noun):
     longer_s: dict[Label, Finite] = Field(default_factory=dict)
     """Additional step time in seconds over the best plan of all, by part of the step."""
     lacking_gib: Result | None = None
-    """If nothing fits: memory shortfall in GiB of the closest layout, on its rank with peak memory."""
+    """If nothing fits: memory shortfall in GiB of the closest layout, on the rank with peak memory."""
     closest: ChosenLayout | None = None
     """If nothing fits: the layout with the smallest shortfall."""
     memory: tuple[RankMemory, ...] = ()
-    """Its memory by pipeline rank, for equal stages with all blocks recomputed where that is allowed."""
+    """Memory of the closest layout by pipeline rank, with equal stages and all allowed recomputation."""
     reason: str | None = None
-    """Reason why the runtime cannot run it."""
+    """Reason why the runtime cannot run a layout with the fixed fields."""
 
 
 class AskedRun(Noun):
@@ -280,7 +280,7 @@ class AskedRun(Noun):
 
 
 class Goodput(Noun):
-    """Useful share of the training time, at the optimal checkpoint interval (Daly 2006)."""
+    """Useful fraction of the training time, at the optimal checkpoint interval (Daly 2006)."""
 
     share: Result
     """Share of the time; the rest is checkpoints, restarts and repeated steps."""
@@ -300,7 +300,7 @@ class TrainingRun(Noun):
     days_low: Result | None = None
     """Duration at the lower end of the step time's interval; null without an interval."""
     days_high: Result | None = None
-    """Duration at its upper end."""
+    """Duration at the upper end of the step time's interval; null without an interval."""
     device_hours: Result
     """Device-hours of all devices."""
     cost: Result | None = None
@@ -315,12 +315,12 @@ class TrainingRun(Noun):
 
 
 class NearRun(Noun):
-    """A measured run similar to a plan, with its prediction error."""
+    """Measured run similar to a plan, with its prediction error."""
 
     source: Label
-    """File of config/measured."""
+    """Name of the file in config/measured."""
     label: Label
-    """Row in that file."""
+    """Label of the run's row in that file."""
     distance: Result
     """Dissimilarity; 0 for equal stack, device, precision, kinds of parallelism and utilisation."""
     error: Finite
@@ -328,7 +328,7 @@ class NearRun(Noun):
 
 
 class FewestNodes(Noun):
-    """Smallest number of whole nodes that a model fits on, and the reason why fewer do not suffice."""
+    """Smallest number of whole nodes on which a model fits, and the reason why fewer do not suffice."""
 
     nodes: Count
     """Number of nodes."""
@@ -340,22 +340,22 @@ class FewestNodes(Noun):
     """Memory shortfall per device in GiB there, at least this much for every layout; null if the runtime
     cannot run any."""
     undecided: Index = 0
-    """Layouts there that no bound rules out and no tested pipeline split fits."""
+    """Layouts on the smaller number of nodes that no bound rules out and no tested split fits."""
 
 
 class PlanFile(Noun):
-    """Head of a plan file."""
+    """Fields that every plan file starts with."""
 
     format: str
     """Kind of file."""
     version: Literal[1] = 1
     """Version of the file format."""
     question: AskedPlan
-    """The question."""
+    """The planning request."""
 
 
 class TrainingPlan(PlanFile, RankedPlan):
-    """A plan for training a model on a cluster, with its certificate and assumptions."""
+    """Plan for training a model on a cluster, with its certificate and assumptions."""
 
     format: Literal["phaze-plan"] = "phaze-plan"
     stages: tuple[StageShare, ...] = Field(min_length=1)
@@ -365,11 +365,11 @@ class TrainingPlan(PlanFile, RankedPlan):
     memory: tuple[RankMemory, ...]
     """Peak memory by pipeline rank."""
     certificate: PlanCertificate
-    """Proof of how far the plan can be from the optimum, under its price."""
+    """Proof of how far the plan's predicted step time can be from the optimum."""
     alternatives: tuple[RankedPlan, ...]
     """The ranked table: this plan and the next best ones."""
     recipes: tuple[RecipeRow, ...] = ()
-    """Published recipes for the question's model, system, devices, sequence and precision."""
+    """Published recipes for the requested model, system, devices, sequence and precision."""
     planners: tuple[PlannerRow, ...] = ()
     """Plans by planners from the literature, if requested."""
     next_longer_s: dict[Label, Finite]
@@ -392,7 +392,7 @@ class TrainingPlan(PlanFile, RankedPlan):
     evidence: tuple[NearRun, ...] = ()
     """Nearest measured runs, if requested."""
     run: TrainingRun | None = None
-    """The full training run, if its tokens were given."""
+    """The full training run, if a number of training tokens was given."""
     fewest: FewestNodes | None = None
     """Smallest number of nodes that the model fits on, if requested."""
     assumptions: tuple[str, ...]
@@ -402,7 +402,7 @@ class TrainingPlan(PlanFile, RankedPlan):
 
 
 class UnfitPlan(PlanFile):
-    """Reason why nothing fits, with the closest layout: equal stages that recompute every block."""
+    """Reason why no layout fits, with the closest layout: equal stages that recompute every block."""
 
     format: Literal["phaze-no-plan"] = "phaze-no-plan"
     certificate: PlanCertificate
@@ -412,6 +412,6 @@ class UnfitPlan(PlanFile):
     layout: ChosenLayout | None = None
     """The layout with the smallest memory shortfall; null if the runtime cannot run any."""
     lacking_gib: Result | None = None
-    """Memory shortfall in GiB of its rank with peak memory, with these stages."""
+    """Memory shortfall in GiB on the layout's rank with peak memory, with these stages."""
     memory: tuple[RankMemory, ...] = ()
-    """Its memory by pipeline rank, for equal stages with all blocks recomputed where that is allowed."""
+    """Memory of that layout by pipeline rank, with equal stages and all allowed recomputation."""

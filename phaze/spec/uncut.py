@@ -6,7 +6,7 @@ from phaze.spec.values import Count, Name
 
 
 class Uncut(Noun):
-    """Model with unsharded layers that run sequentially."""
+    """Model whose layers cannot be sharded and run sequentially."""
 
     name: Name
     """Name of the model; default: the file name."""

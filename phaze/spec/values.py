@@ -19,12 +19,12 @@ LEAST_SIZE, MOST_SIZE = 1e-30, 1e30
 
 
 def _number(value: object) -> object:
-    """Number for a text such as 1e12, which YAML 1.1 reads as a string; other values unchanged."""
+    """Convert a text such as 1e12, which YAML 1.1 reads as a string, to a number; keep other values."""
     return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
 def _whole(value: object) -> object:
-    """Whole number for 8.0, or for a text such as 1e3; other values unchanged."""
+    """Convert integral values (8.0, or text such as 1e3) to int; return other values unchanged."""
     value = _number(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -47,7 +47,7 @@ def repeated(values: Iterable[T]) -> list[tuple[T, int]]:
 
 
 def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str], of: str = "") -> None:
-    """Raise ValueError for the first unknown name; `of` describes the known ones."""
+    """Raise ValueError for the first unknown name; `of` describes the known names."""
     for name in names:
         if name not in known:
             shown = choices(name, sorted(known), of or "the study")
@@ -55,7 +55,7 @@ def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str], of: s
 
 
 def read_by(read: Callable[[str], T]) -> AfterValidator:
-    """Validator of a text by the function that reads it."""
+    """Validator that parses a text with the given function."""
 
     def check(text: str) -> T:
         try:
@@ -69,17 +69,17 @@ def read_by(read: Callable[[str], T]) -> AfterValidator:
 Once = AfterValidator(_once)
 """Validator of a list without duplicates."""
 WHOLE, NUMBER = BeforeValidator(_whole), BeforeValidator(_number)
-"""Validators that must follow all constraints, or the reference page would not list these."""
+"""Validators that must follow all constraints, or the reference pages would not list the constraints."""
 Flag = Annotated[bool, Field(strict=True)]
 Whole = Annotated[int, Field(strict=True), WHOLE]
 Index = Annotated[int, Field(strict=True, ge=0), WHOLE]
-"""Number counted from 0."""
+"""Index, counted from 0."""
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**31), WHOLE]
 PositiveInt = Annotated[int, Field(strict=True, gt=0, le=2**31), WHOLE]
 Count = Annotated[int, Field(strict=True, gt=0, le=MOST), WHOLE]
-"""Number that any file, option or table of a study may name, limited by MOST."""
+"""Integer from 1 to MOST, as a file, option or table of a study may name it."""
 Result = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False), NUMBER]
-"""Result of sums, products and quotients of sizes."""
+"""Non-negative number that is computed from sizes."""
 Size = Annotated[Result, AfterValidator(_bounded)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False), NUMBER, AfterValidator(_bounded)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1), NUMBER]
@@ -87,9 +87,9 @@ Fraction = Annotated[float, Field(strict=True, ge=0, le=1), NUMBER]
 Part = Annotated[float, Field(strict=True, gt=0, le=1), NUMBER]
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
-"""Lower-case letters, digits, hyphens and dots, so that the name is also a file name."""
+"""Name of lower-case letters, digits, hyphens and dots, so that it can also be a file name."""
 Chip = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
-"""Name of a chip: letters, digits, hyphens, underscores and dots, so that it is also a file name."""
+"""Name of a chip: letters, digits, hyphens, underscores and dots, so that it can also be a file name."""
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 """Text shown to readers."""
 Location = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^{}<>\x00]*$")]
@@ -98,5 +98,5 @@ Location = Annotated[str, StringConstraints(min_length=1, max_length=1000, patte
 Excludes characters that no path has, or that the workflow would expand inside a rule.
 """
 ExpertLoad = Annotated[Load, read_by(load_of), BeforeValidator(lambda value: f"{value}")]
-"""Expert load, rows on the busiest rank: `balanced`, a factor over balanced rows, or a routing law,
+"""Expert load of the busiest rank: `balanced`, a factor over balanced routing, or a routing law,
 `power_law_a` or `max_vio_v`."""

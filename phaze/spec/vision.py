@@ -31,22 +31,22 @@ class Vision(Uncut):
 
     @property
     def multiply_accumulates(self) -> int:
-        """Multiply-accumulates in products and convolutions of the forward pass, per image."""
+        """Multiply-accumulates of matrix products and convolutions in the forward pass, per image."""
         raise NotImplementedError
 
     @property
     def first_multiply_accumulates(self) -> int:
-        """Multiply-accumulates of the first convolution, which needs no gradient of the image."""
+        """Multiply-accumulates of the first convolution, which computes no gradient of the image."""
         raise NotImplementedError
 
     @property
     def token(self) -> str:
-        """Name of a token of a sample in messages."""
+        """Word that messages use for one element of a sample: image."""
         return "image"
 
     @property
     def usual_sequence(self) -> int:
-        """Tokens per sample: one image."""
+        """Tokens per sample, 1: a sample is one image."""
         return 1
 
     def flops_per_token(self, sequence: int) -> TokenFlops:
@@ -66,7 +66,7 @@ class Vision(Uncut):
 
 
 class Backbone(Noun):
-    """Bottleneck blocks of a residual network (He et al. 2016, Table 1), as in TorchVision.
+    """Residual backbone of bottleneck blocks (He et al. 2016, Table 1), as in TorchVision.
 
     The 3 x 3 convolution of the first block of each stage has stride 2, except in the first stage.
     """
@@ -78,7 +78,7 @@ class Backbone(Noun):
     widths: Sizes = (64, 128, 256, 512)
     """Output channels of the 3 x 3 convolutions in every stage."""
     expansion: Count = 4
-    """Ratio of a block's output channels to its width."""
+    """Ratio of a block's output channels to the width of its 3 x 3 convolution."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -90,11 +90,11 @@ class Backbone(Noun):
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """Output channels of every stage."""
+        """Number of output channels of every stage."""
         return tuple(self.expansion * width for width in self.widths)
 
     def sizes(self, image: int) -> tuple[int, ...]:
-        """Output height of every stage: halved by stem, pooling, and each later stage."""
+        """Output height of every stage: halved by the stem, the pooling, and each later stage."""
         return tuple(-(-image // 2 ** (2 + stage)) for stage in range(len(self.blocks)))
 
     def multiply_accumulates(self, image: int, channels: int) -> int:
@@ -116,7 +116,7 @@ class Backbone(Noun):
 
 
 class Residual(Vision):
-    """Base class of networks on a residual backbone."""
+    """Base class of networks with a residual backbone."""
 
     backbone: Backbone
     """Stem and blocks."""
@@ -127,14 +127,14 @@ class Residual(Vision):
         return self.backbone.first(self.image, self.channels)
 
     def distinct(self) -> Self:
-        """Smallest model that has one block of each kind, without K."""
+        """Smallest model with one block of each kind; K (`hyper_operators`) is dropped."""
         fewest = tuple(min(blocks, 2) for blocks in self.backbone.blocks)
         backbone = self.backbone.model_copy(update={"blocks": fewest})
         return self.model_copy(update={"backbone": backbone, "hyper_operators": None})
 
 
 class ResNet(Residual):
-    """A residual network of bottleneck blocks for image classification (He et al. 2016)."""
+    """Residual network of bottleneck blocks for image classification (He et al. 2016)."""
 
     kind: Literal["resnet"]
     """Kind of model."""
@@ -147,7 +147,7 @@ class ResNet(Residual):
 
 
 class SemanticFpn(Residual):
-    """A residual network with a feature pyramid that classifies every pixel (Kirillov et al. 2019).
+    """Residual network with a feature pyramid that classifies every pixel (Kirillov et al. 2019).
 
     Neck and head follow MMSegmentation: convolutions bring every level to a quarter of the image size, one
     per halving to undo but at least one, and the levels are summed.
@@ -170,7 +170,7 @@ class SemanticFpn(Residual):
 
     @property
     def convolutions(self) -> tuple[int, ...]:
-        """Convolutions of the head, by level of the pyramid."""
+        """Number of convolutions in the head, by level of the pyramid."""
         return tuple(max(1, level) for level in range(len(self.backbone.blocks)))
 
     @property
@@ -187,7 +187,7 @@ class SemanticFpn(Residual):
         return found + sizes[0] ** 2 * self.head * self.classes
 
     def check_chain(self, where: str) -> None:
-        """Raise PhazeError: the pyramid reads all stages of the backbone, so layers form no chain."""
+        """Raise PhazeError: the pyramid reads all stages of the backbone, so the layers form no chain."""
         raise PhazeError(
             f"{where}: model {self.name} is not a chain of layers (its pyramid reads every stage "
             "of the backbone), and only a chain can be placed",
@@ -196,7 +196,7 @@ class SemanticFpn(Residual):
 
 
 class Swin(Vision):
-    """A Swin transformer for image classification, with attention in windows (Liu et al. 2021).
+    """Swin transformer for image classification, with attention in windows (Liu et al. 2021).
 
     Every other block shifts its windows by half a window.
     """
@@ -248,7 +248,7 @@ class Swin(Vision):
         return tuple((self.image // self.patch) >> stage for stage in range(len(self.depths)))
 
     def window_of(self, stage: int) -> int:
-        """Height of a stage's windows in patches, limited to the size of the stage."""
+        """Height of a stage's windows in patches, at most the size of the stage."""
         return min(self.window, max(self.sizes[stage], 1))
 
     def shifts(self, stage: int) -> bool:
@@ -257,7 +257,7 @@ class Swin(Vision):
 
     @property
     def multiply_accumulates(self) -> int:
-        """Multiply-accumulates of the forward pass, per image, both attention products included."""
+        """Multiply-accumulates of the forward pass, per image, including both attention products."""
         found = self.first_multiply_accumulates
         for stage, (depth, width, size) in enumerate(zip(self.depths, self.widths, self.sizes, strict=True)):
             attention = 2 * self.window_of(stage) ** 2 * width
@@ -273,5 +273,5 @@ class Swin(Vision):
         return self.hidden * self.channels * self.patch**2 * self.sizes[0] ** 2
 
     def distinct(self) -> Swin:
-        """Smallest model that has a pair of blocks in each stage, without K."""
+        """Smallest model with a pair of blocks in each stage; K (`hyper_operators`) is dropped."""
         return self.model_copy(update={"depths": tuple(2 for _ in self.depths), "hyper_operators": None})

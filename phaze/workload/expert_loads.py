@@ -16,7 +16,7 @@ POWER_LAW, MAX_VIO = "power_law_", "max_vio_"
 DRAWS = 6
 """Number of random draws from a power law over which times are averaged; measurements use five."""
 MOST = 0.8
-"""Largest draw relative to the tokens, before draws are scaled to all rows (`power_law_logits_v3`)."""
+"""Largest draw relative to the number of tokens, before scaling to the total (`power_law_logits_v3`)."""
 
 
 def exponent_of(distribution: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Translation of published Hugging Face configurations (`config.json`) into model specs."""
+"""Translate published Hugging Face configurations (`config.json`) into model specs."""
 
 from difflib import get_close_matches
 
@@ -19,13 +19,13 @@ _FILES = (
     experts, gpt, hybrid, latent, llama, relatives, vendors,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = dict(sorted(pair for file in _FILES for pair in file.FAMILIES.items()))
-"""All families, by the `model_type` of their configurations."""
+"""All supported model families, by the `model_type` of their configurations."""
 WITHOUT_TEXT = {name.removesuffix("_text"): name for name in FAMILIES if name.endswith("_text")}
-"""Text-only model type by multimodal model type, for families with separate types."""
+"""Text-only model type for each multimodal model type, in families with separate types."""
 
 
 def translate(config: Plain, source: str) -> Config:
-    """Fields of a model spec for a published configuration; errors name the published key.
+    """Translate a published configuration into fields of a model spec; errors name the published key.
 
     For a multimodal model this is the text model in its `text_config`.
     """
@@ -53,5 +53,5 @@ def translate(config: Plain, source: str) -> Config:
 
 
 def describes_model(config: Plain) -> bool:
-    """True if the JSON is a model: a published configuration or a traced model."""
+    """True if the JSON describes a model: a published configuration or a traced model."""
     return isinstance(config, dict) and ("model_type" in config or config.get("kind") == "traced")

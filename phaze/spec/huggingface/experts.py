@@ -1,4 +1,4 @@
-"""Families with experts instead of dense networks, and standard attention."""
+"""Model families with experts instead of dense networks, and standard attention."""
 
 from phaze.spec.huggingface.keys import Config, Family, Key, none
 from phaze.spec.huggingface.llama import (
@@ -23,7 +23,7 @@ WITHOUT_DENSE = {name: key for name, key in KEYS.items() if name != "feed_forwar
 
 
 def experts(count: str, width: str = "moe_intermediate_size", per_token: int | None = None) -> dict[str, Key]:
-    """Keys for the sizes of experts, with a family's names and default number per token."""
+    """Keys for the sizes of experts, with the family's names and default number per token."""
     return {
         "experts.count": Key(count, "size"),
         "experts.per_token": Key("num_experts_per_tok", "size", per_token),
@@ -36,9 +36,9 @@ FIRST_DENSE: dict[Plain, int] = {
     "deepseek_v2": 0, "dots1": 0, "exaone_moe": 1, "glm4_moe": 1, "glm4_moe_lite": 1, "hy_v3": 1,
     "sarvam_mla": 1, "sarvam_moe": 1, "solar_open": 0,
 }  # fmt: skip
-"""Default number of dense layers before those with experts; 3 in families after DeepSeek-V3."""
+"""Default number of leading dense layers before those with experts; 3 in families after DeepSeek-V3."""
 SHARED: dict[Plain, int] = {"deepseek_v2": 2}
-"""Default number of shared experts; 1 in other families."""
+"""Default number of shared experts, where it is not 1."""
 FIRST = (
     Key("first_k_dense_replace", "count", lambda config: FIRST_DENSE.get(config["model_type"], 3)),
     Key("n_shared_experts", "count", lambda config: SHARED.get(config["model_type"], 1)),
@@ -47,27 +47,27 @@ FIRST = (
 
 
 def first_dense(found: Config, said: Config) -> list[str]:
-    """Networks by layer; the first ones may be dense."""
+    """Network of each layer (dense or experts); the first layers may be dense."""
     layers, dense = number(found["layers"]), number(said["first_k_dense_replace"])
     usual = ["dense" if i < dense else "experts" for i in range(layers)]
     return words(found, said, "mlp_layer_types", usual, NETWORKS)
 
 
 def sparse(found: Config, said: Config) -> list[str]:
-    """Networks by layer, with experts in every `decoder_sparse_step`-th layer (Qwen)."""
+    """Network of each layer, with experts in every `decoder_sparse_step`-th layer (Qwen)."""
     step, dense = number(said["decoder_sparse_step"]), said["mlp_only_layers"]
     assert isinstance(dense, list)
     return ["dense" if i in dense or (i + 1) % step else "experts" for i in range(number(found["layers"]))]
 
 
 def without_unused(found: Config) -> Config:
-    """Fields with the dense FFN width removed if every layer is MoE."""
+    """Remove the dense FFN width from the fields if every layer is MoE."""
     used = "dense" in str(found.get("pattern", "" if found.get("experts") else "dense"))
     return found if used else found | {"feed_forward": None}
 
 
 def _mixtral(found: Config, said: Config) -> Config:
-    """Fields with a window in all layers, if there is one."""
+    """Spec fields of Mixtral, with a sliding window in all layers if one is given."""
     if said["sliding_window"] is None:
         return found
     layers = number(found["layers"])
@@ -87,13 +87,13 @@ def _qwen_moe(found: Config, said: Config) -> Config:
 
 
 def _glm(found: Config, said: Config) -> Config:
-    """Fields with leading dense layers, and with norms of queries and keys if `use_qk_norm`."""
+    """Model fields of the GLM family: leading dense layers, and query and key norms if `use_qk_norm`."""
     found = found | {"qk_norm": "heads" if said["use_qk_norm"] else "none"}
     return with_shared(found, said, ["attention"] * number(found["layers"]))
 
 
 def with_shared(found: Config, said: Config, mixers: list[str]) -> Config:
-    """Fields with shared experts, each as wide as a routed one, and leading dense layers."""
+    """Add shared experts, each as wide as a routed one, and leading dense layers to the fields."""
     parts = found["experts"]
     assert isinstance(parts, dict)
     width = number(parts["width"]) * number(said["n_shared_experts"])
@@ -102,14 +102,14 @@ def with_shared(found: Config, said: Config, mixers: list[str]) -> Config:
 
 
 def _gpt_oss(found: Config, said: Config) -> Config:
-    """Fields with a window in every other layer."""
+    """Spec fields of GPT-OSS, with a sliding window in every other layer."""
     layers = number(found["layers"])
     mixers = words(found, said, "layer_types", ["attention" if i % 2 else "window" for i in range(layers)])
     return with_kinds(found | {"window": {"size": said["sliding_window"]}}, mixers, ["experts"] * layers)
 
 
 def _llama4(found: Config, said: Config) -> Config:
-    """Fields with chunked attention in rotary layers, full attention in others, and one shared expert."""
+    """Spec fields of Llama 4: chunked attention in rotary layers, full in others, one shared expert."""
     layers, step = number(found["layers"]), number(said["interleave_moe_layer_step"])
     sparse_ones = said["moe_layers"] or list(range(step - 1, layers, step))
     rotary = said["no_rope_layers"] or [
@@ -135,7 +135,7 @@ def _llama4(found: Config, said: Config) -> Config:
 
 
 def _minimax(found: Config, said: Config) -> Config:
-    """Fields with norms of queries and keys and multi-token prediction layers, where enabled."""
+    """Spec fields of MiniMax: query and key norms, and multi-token prediction layers, if enabled."""
     further = number(said["num_mtp_modules"]) * number(said["mtp_transformer_layers"])
     norm = ("all" if said["qk_norm_type"] == "per_layer" else "heads") if said["use_qk_norm"] else "none"
     return found | {"qk_norm": norm, "mtp": further if said["use_mtp"] else 0}

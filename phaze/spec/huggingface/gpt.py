@@ -1,4 +1,4 @@
-"""GPT-2, OPT and BERT."""
+"""Model families GPT-2, OPT and BERT."""
 
 from typing import cast
 
@@ -24,7 +24,7 @@ GPT2 = Family(
 
 
 def _opt_norms(found: Config, said: Config) -> Config:
-    """Norm positions of OPT; only pre-norm models have a final norm."""
+    """Norm positions of OPT; only its pre-norm models have a final norm."""
     before = said["do_layer_norm_before"]
     final = bool(before and not said["_remove_final_layer_norm"])
     width = None if found["embedding_width"] == found["hidden"] else found["embedding_width"]

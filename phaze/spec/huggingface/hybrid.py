@@ -23,7 +23,7 @@ _NEMOTRON |= {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 def _nemotron(found: Config, said: Config) -> Config:
-    """Fields of layers with one part each, from signs or a list of names; unused parts are dropped."""
+    """Spec fields of Nemotron-H, with one part per layer from symbols or names; unused parts are dropped."""
     main, further = _signs(said, "layers_block_type", "hybrid_override_pattern")
     if main is None:
         raise ValueError("hybrid_override_pattern: must be given: one symbol or word per layer")
@@ -43,7 +43,7 @@ def _nemotron(found: Config, said: Config) -> Config:
 
 
 def _signs(said: Config, *names: str) -> tuple[list[str] | None, str | None]:
-    """Parts from the first given field: a string of signs, ignoring bars between stages, or a list of names.
+    """Layer parts from the first given field: a string of symbols (bars between stages ignored) or a list.
 
     Also returns the signs behind a slash, for multi-token prediction layers. Raises ValueError.
     """
@@ -62,7 +62,7 @@ def _signs(said: Config, *names: str) -> tuple[list[str] | None, str | None]:
 
 
 def _further(said: Config, signs: str | None) -> str:
-    """Kind of the multi-token prediction layers; default: attention with experts."""
+    """Kind of block in the multi-token prediction layers; attention with experts by default."""
     name = "hybrid_override_pattern"
     own: Config = {name: (signs or "").partition("/")[0]}
     if signs is None:
@@ -79,7 +79,7 @@ def _further(said: Config, signs: str | None) -> str:
 
 
 def _global_heads(found: Config, said: Config, mixers: list[str]) -> tuple[Plain, Plain]:
-    """Dimension and number of key and value heads in layers without a window.
+    """Head dimension, and number of key and value heads, in layers without a window.
 
     They come from separate fields, or from overrides for single layers (since `transformers` 5.24). Raises
     ValueError.
@@ -109,7 +109,7 @@ def _global_heads(found: Config, said: Config, mixers: list[str]) -> tuple[Plain
 
 
 def _qwen(found: Config, said: Config) -> Config:
-    """Fields with attention in every `full_attention_interval`-th layer, and the delta rule in others."""
+    """Spec fields of Qwen: attention in every `full_attention_interval`-th layer, delta rule in others."""
     layers, step = number(found["layers"]), number(said["full_attention_interval"])
     usual = ["delta" if (i + 1) % step else "attention" for i in range(layers)]
     mixers = words(found, said, "layer_types", usual, ("attention", "delta"))
@@ -118,7 +118,7 @@ def _qwen(found: Config, said: Config) -> Config:
 
 
 def _gemma4(found: Config, said: Config) -> Config:
-    """Fields with separate heads for window layers, and experts in addition to the dense network.
+    """Spec fields of Gemma 4: own heads in window layers, and experts in addition to the dense network.
 
     The last layer never has a window.
     """

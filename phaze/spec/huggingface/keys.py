@@ -1,4 +1,4 @@
-"""Translation of a family's published fields into fields of a model spec.
+"""Translation of a model family's published fields into fields of a model spec.
 
 A published field that affects time or memory becomes a field of the spec. A field that affects neither is
 ignored. Some fields would affect them, but only one of their values is modelled. Any other field is an error,
@@ -27,15 +27,15 @@ BOOKKEEPING = frozenset({
     "summary_type", "summary_use_proj", "use_mamba_kernels", "vocab_type",
 })
 # fmt: on
-"""Ignored fields of single families that no training depends on: outputs, files, and redundant sizes."""
+"""Ignored fields of some families that do not affect training: outputs, files, redundant sizes."""
 PLAIN_ACTIVATIONS = frozenset({"gelu", "relu", "relu2", "silu", "swish"})
-"""Published activations with the same name in a spec; others are approximations with equal cost."""
+"""Published activations with the same name in a spec; all others are approximations of equal cost."""
 
 
 def untimed(
     config: Mapping[str, Plain], costless: frozenset[str], activations: frozenset[str]
 ) -> dict[str, Plain]:
-    """Fields of a configuration that affect training, but not its price.
+    """Fields of a configuration that affect training but not its price.
 
     `costless` are the fields that the family ignores, `activations` those that name an activation.
     """
@@ -81,7 +81,7 @@ COSTLESS = frozenset({
     "topk_method", "vocab_type",
 })
 # fmt: on
-"""Fields of any family that affect neither work nor memory of training."""
+"""Fields of any family that affect neither the work nor the memory of training."""
 
 NAMES = {
     "hybrid_override_pattern": ("hybrid_layer_pattern",),
@@ -113,16 +113,16 @@ it."""
 NEEDED = (
     "experts.count", "experts.per_token", "experts.width", "mamba.heads", "mamba.head_size", "mamba.state",
 )  # fmt: skip
-"""Required fields of parts that are optional in some families."""
+"""Required fields of model parts that are optional in some families."""
 
 OVERRIDES = "per_layer_config"
-"""Field with overrides for single layers, by their number (`transformers` 5.24)."""
+"""Field with overrides for individual layers, by layer number (`transformers` 5.24)."""
 
 FIXED: Config = {"add_cross_attention": False, "pruned_heads": {}}
-"""Fields that would change the work, with the only modelled value."""
+"""Fields that would change the work, with the only value that is modelled."""
 
 _ACTIVATIONS = {"relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu"}
-"""Spec's activation by published activation; others are variants of GELU, computed by table lookup."""
+"""Activation in a spec for each published one; all others are GELU variants, computed by table lookup."""
 
 _Activation = Literal[
     "gelu", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "relu", "relu2", "silu", "swish"
@@ -154,12 +154,12 @@ _KINDS: dict[str, _Adapter] = {
     "overrides": TypeAdapter(dict[str, dict[str, Scalar]]),
 }
 _NOTHING: Config = {"flag": False, "count": 0, "share": 0.0, "overrides": {}}
-"""Values that are valid for kinds that allow false or zero; in other kinds they mean absence."""
+"""Values that are valid for kinds of fields that allow false or zero; in other kinds they mean absence."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A published field, translated into a field of the spec."""
+    """Published field, and the rule by which its value is read into a field of the spec."""
 
     published: str
     kind: str
@@ -171,32 +171,32 @@ class Key:
 
 
 def none(_: Config) -> None:
-    """Default of an optional field."""
+    """Default value (None) of an optional field."""
 
 
 def listed(config: Config) -> int | None:
-    """Number of layers in a configuration that lists them without giving their number."""
+    """Number of layers in a configuration that lists its layers without giving their number."""
     found = (config.get(name) for name in LISTS)
     return next((len(words) for words in found if isinstance(words, list | str) and words), None)
 
 
 @dataclass(frozen=True)
 class Family:
-    """Translation of one published family."""
+    """Translation rules for one published model family."""
 
     keys: dict[str, Key]
-    """Published field by field of the spec; a dot leads to a nested field, such as experts.count."""
+    """Published field for each field of the spec; a dot leads to a nested field, such as experts.count."""
     constants: Config
-    """Fields of the spec that are equal in the whole family."""
+    """Fields of the spec that have the same value in the whole family."""
     costless: frozenset[str] = frozenset()
     fixed: tuple[tuple[str, Plain], ...] = ()
     also: tuple[Key, ...] = ()
     """Published fields that only `arrange` reads."""
     arrange: Callable[[Config, Config], Config] | None = None
-    """Function of the fields so far, and of the values of `also` by published name; returns all fields."""
+    """Function of the fields read so far and the values of `also`, by published name; returns all fields."""
 
     def fields(self, config: Config, source: str) -> Config:
-        """Fields of the spec for a published configuration; PhazeError naming the invalid key."""
+        """Translate a published configuration into spec fields; PhazeError names the invalid key."""
         config = self._renamed(config, source)
         self._refuse_unknown(config, source)
         found: Config = {}
@@ -218,7 +218,7 @@ class Family:
         return {field: value for field, value in found.items() if value is not None}
 
     def _refuse_gaps(self, found: Config, source: str) -> None:
-        """Raise PhazeError if an optional part is present without a size that it requires."""
+        """Raise PhazeError if an optional model part lacks a size that it requires."""
         for field in NEEDED:
             part, _, own = field.partition(".")
             inner = found.get(part)
@@ -228,7 +228,7 @@ class Family:
                 )
 
     def _untimed(self, config: Config) -> Config:
-        """Published fields that affect learning, but not time."""
+        """Published fields that affect learning but not time."""
         names = (key.published for key in self.keys.values() if key.kind == "activation")
         return untimed(config, (COSTLESS | self.costless) - self._used, frozenset(names))
 
@@ -237,7 +237,7 @@ class Family:
         return {key.published for key in (*self.keys.values(), *self.also)}
 
     def _renamed(self, config: Config, source: str) -> Config:
-        """Configuration with this family's field names; PhazeError if two names of a field conflict."""
+        """Rename fields to this family's names; PhazeError if two names of a field conflict."""
         used = self._used
         others = {other: name for name in used for other in NAMES.get(name, ()) if other not in used}
         found = {key: value for key, value in config.items() if key not in others}
@@ -253,7 +253,7 @@ class Family:
         return found
 
     def _refuse_unknown(self, config: Config, source: str) -> None:
-        """Raise PhazeError for an unknown field, or a value that is not modelled.
+        """Raise PhazeError for an unknown field or a value that is not modelled.
 
         A value that is false, zero or null means that the model lacks the feature.
         """
@@ -284,7 +284,7 @@ class Family:
 
 
 def set_field(fields: Config, name: str, value: Plain) -> None:
-    """Set a field, or with a dot a nested one; a part without values stays absent."""
+    """Set a field, or a nested one if the name has a dot; a part without values stays absent."""
     part, _, own = name.partition(".")
     if not own:
         fields[name] = value
@@ -295,7 +295,7 @@ def set_field(fields: Config, name: str, value: Plain) -> None:
 
 
 def read(config: Config, key: Key, source: str) -> Plain:
-    """Value of a published field, or its default; PhazeError if it is invalid or missing."""
+    """Read a published field or its default; PhazeError if it is invalid or missing."""
     value = config.get(key.published)
     if isinstance(value, list) and key.kind == "size" and value and value == value[:1] * len(value):
         value = value[0]  # one number per layer, all equal

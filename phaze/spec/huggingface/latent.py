@@ -1,4 +1,4 @@
-"""Families with latent attention: DeepSeek, Kimi K2, GLM-5."""
+"""Model families with latent attention: DeepSeek, Kimi K2, GLM-5."""
 
 from phaze.spec.huggingface.experts import FIRST, experts, with_shared
 from phaze.spec.huggingface.keys import Config, Family, Key, none
@@ -6,23 +6,23 @@ from phaze.spec.huggingface.llama import BIAS, DECODER, KEYS, LAYER_TYPES, ROTAR
 from phaze.spec.plain import Plain
 
 _CHOICE = {"full": "attention", "F": "attention", "shared": "reuse", "S": "reuse"}
-"""Published names for the indexer that chooses a layer's tokens: its own, or that of an earlier layer."""
+"""Published names for the indexer that chooses a layer's tokens: its own, or an earlier layer's."""
 _HEADS = {name: key for name, key in KEYS.items() if name not in ("key_value_heads", "head_size")}
 
 
 def _query_rank(config: Config) -> int | None:
-    """Default width of the compressed queries; an explicit null means no compression."""
+    """Default width of the compressed queries; None (no compression) for an explicit null."""
     own: dict[Plain, int | None] = {"glm4_moe_lite": 768, "glm_moe_dsa": 2048, "sarvam_mla": None}
     return None if "q_lora_rank" in config else own.get(config["model_type"], 1536)
 
 
 def _deepseek(found: Config, said: Config) -> Config:
-    """Fields with shared experts and leading dense layers."""
+    """Spec fields of DeepSeek: shared experts and leading dense layers."""
     return with_shared(found, said, ["attention"] * number(found["layers"]))
 
 
 def _sparse(found: Config, said: Config) -> Config:
-    """Fields of layers with sparse attention, by their own indexer or that of an earlier layer."""
+    """Spec fields of layers with sparse attention, by their own indexer or an earlier layer's."""
     layers = number(found["layers"])
     words(found, said, "layer_types", ["attention"] * layers, ("attention",))
     pattern = said["index_topk_pattern"]

@@ -1,4 +1,4 @@
-"""Llama, and families with other attention: Mistral, Qwen2, Qwen3, Gemma 3."""
+"""Llama, and families that differ in attention: Mistral, Qwen2, Qwen3, Gemma 3."""
 
 from collections.abc import Mapping
 
@@ -36,7 +36,7 @@ KEYS = {
     "attention_dropout": Key("attention_dropout", "share", 0.0),
     "tied_embeddings": Key("tie_word_embeddings", "flag", False),
 }
-"""Fields common to all families after Llama."""
+"""Keys that all families after Llama have in common."""
 BIAS = {"attention_bias": Key("attention_bias", "flag", False)}
 ROTARY: Config = {"positions": "rotary", "gated": True, "norm": "rms_norm", "feed_forward_bias": False}
 WITHOUT_BIAS: Config = {**ROTARY, "attention_bias": False}
@@ -50,14 +50,14 @@ PARTS = {
     "chunked_attention": "chunk",
     "linear_attention": "delta",
 }
-"""Parts of a block by published name."""
+"""Part of a block for each published name."""
 MIXERS = ("attention", "window")
-"""Allowed mixers in most families that list them."""
+"""Mixers allowed in most families that list them."""
 NETWORKS = ("dense", "experts")
 
 
 def with_kinds(found: Config, mixers: list[str], networks: list[str]) -> Config:
-    """Fields with the pattern of these mixers and networks, unless all blocks are the default kind."""
+    """Add the pattern of these mixers and networks to the fields, unless all blocks are the default kind."""
     kinds = ["-".join(filter(None, pair)) for pair in zip(mixers, networks, strict=True)]
     usual = "attention-experts" if found.get("experts") else "attention-dense"
     return found if set(kinds) == {usual} else found | {"pattern": pattern_of(kinds)}
@@ -71,7 +71,7 @@ def words(
     allowed: tuple[str, ...] = MIXERS,
     published: Mapping[str, str] = PARTS,
 ) -> list[str]:
-    """Parts by layer from a published list, translated; without a list `otherwise`.
+    """Translate a published list of parts, one per layer; `otherwise` if there is no list.
 
     The list may continue with multi-token prediction layers. Raises ValueError.
     """
@@ -93,49 +93,49 @@ def words(
 
 
 def number(value: Plain) -> int:
-    """Integer value of a field that was validated as one."""
+    """Return a field that was validated as an integer, with that type."""
     assert isinstance(value, int)
     return value
 
 
 def windowed(said: Config) -> bool:
-    """True if the later layers of a Qwen have a window, which needs a flag and a size."""
+    """True if the later layers of a Qwen model have a window, which needs a flag and a size."""
     return bool(said["use_sliding_window"] and said["sliding_window"])
 
 
 def with_window(found: Config, said: Config, mixers: list[str]) -> tuple[Config, list[str]]:
-    """Fields with the window, and mixers; without a size no layer has a window."""
+    """Add the window to the fields, and return the mixers; without a size no layer has a window."""
     if said["sliding_window"] is None:
         return found, ["attention" if mixer == "window" else mixer for mixer in mixers]
     return found | ({"window": {"size": said["sliding_window"]}} if "window" in mixers else {}), mixers
 
 
 def windows(found: Config, said: Config, mixers: list[str]) -> Config:
-    """Fields of dense layers, some of them with a window."""
+    """Spec fields of a model with dense layers, some of them with a window."""
     found, mixers = with_window(found, said, mixers)
     return with_kinds(found, mixers, ["dense"] * len(mixers))
 
 
 def all_windows(found: Config, said: Config) -> Config:
-    """Fields of dense layers, all with the window if there is one."""
+    """Spec fields of a model with dense layers, all with the window if one is given."""
     return windows(found, said, ["window"] * number(found["layers"]))
 
 
 def every(found: Config, said: Config, step: Plain) -> list[str]:
-    """Mixers as listed; without a list full attention in every `step`-th layer, windows in others."""
+    """Mixers from the list, or by default full attention in every `step`-th layer, windows in others."""
     usual = ["window" if (i + 1) % number(step) else "attention" for i in range(number(found["layers"]))]
     return words(found, said, "layer_types", usual)
 
 
 def _qwen(found: Config, said: Config) -> Config:
-    """Fields with windows, if enabled, from layer `max_window_layers` on."""
+    """Spec fields of Qwen, with windows, if enabled, from layer `max_window_layers` on."""
     full = number(said["max_window_layers"]) if windowed(said) else number(found["layers"])
     later = ["attention" if i < full else "window" for i in range(number(found["layers"]))]
     return windows(found, said, words(found, said, "layer_types", later))
 
 
 def _gemma(found: Config, said: Config) -> Config:
-    """Fields with full attention in every `sliding_window_pattern`-th layer."""
+    """Spec fields of Gemma 3, with full attention in every `sliding_window_pattern`-th layer."""
     return windows(found, said, every(found, said, said["sliding_window_pattern"]))
 
 

@@ -1,4 +1,4 @@
-"""Families that differ from Llama in a few keys."""
+"""Model families that differ from Llama in a few keys."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _NORMS: Config = {**ROTARY, "qk_norm": "all", "norm_position": "output"}
 
 
 def _olmo3(found: Config, said: Config) -> Config:
-    """Fields with full attention in every fourth layer."""
+    """Spec fields of OLMo 3, with full attention in every fourth layer."""
     return windows(found, said, every(found, said, 4))
 
 
 def _smollm(found: Config, said: Config) -> Config:
-    """Fields with the window in layers without rotary positions, if enabled."""
+    """Spec fields of SmolLM3, with the window in layers without rotary positions, if enabled."""
     layers, step = number(found["layers"]), number(said["no_rope_layer_interval"])
     rotary = said["no_rope_layers"] or [(i + 1) % step for i in range(layers)]
     assert isinstance(rotary, list)

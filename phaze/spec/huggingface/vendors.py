@@ -1,4 +1,4 @@
-"""Families with experts by vendor: ERNIE 4.5, EXAONE 4, Hunyuan, and relatives of GLM-4.5."""
+"""Families with experts, by vendor: ERNIE 4.5, EXAONE 4, Hunyuan, and relatives of GLM-4.5."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ERNIE = {
 
 
 def _ernie(found: Config, said: Config) -> Config:
-    """Fields with experts in every `moe_layer_interval`-th layer of a range, and shared experts."""
+    """Spec fields of ERNIE: experts in every `moe_layer_interval`-th layer of a range, and shared experts."""
     layers, step = number(found["layers"]), number(said["moe_layer_interval"])
     first, last = number(said["moe_layer_start_index"]), said["moe_layer_end_index"]
     end = layers - 1 if last in (None, -1) else number(last)
@@ -64,7 +64,7 @@ _EXAONE_WINDOWS = (
 
 
 def _exaone_mixers(found: Config, said: Config) -> list[str]:
-    """Mixer of each layer: sliding-window and full attention alternate, by a pattern such as LLLG."""
+    """Mixer of each layer: sliding-window and full attention alternate by a pattern such as LLLG."""
     step, layers = said["sliding_window_pattern"], number(found["layers"])
     if not isinstance(step, str):
         return every(found, said, step)
@@ -90,7 +90,7 @@ def _exaone_window(found: Config, said: Config) -> tuple[Config, Config, list[st
 
 
 def _dots(found: Config, said: Config) -> Config:
-    """Fields with leading dense layers, and windows from layer `max_window_layers` on."""
+    """Spec fields of dots.llm1: leading dense layers, and windows from layer `max_window_layers` on."""
     layers, full = number(found["layers"]), number(said["max_window_layers"])
     usual = ["attention" if i < full else "window" for i in range(layers)]
     found, mixers = with_window(found, said, words(found, said, "layer_types", usual))
@@ -102,7 +102,7 @@ _IDS = frozenset({"eod_token_id", "im_end_id", "im_newline_id", "im_start_id", "
 
 
 def _hunyuan(found: Config, said: Config) -> Config:
-    """Fields with one shared expert, as wide as the routed ones."""
+    """Spec fields of Hunyuan, with one shared expert as wide as the routed ones."""
     parts = found["experts"]
     assert isinstance(parts, dict)
     width = said["moe_intermediate_size"]
@@ -112,7 +112,7 @@ def _hunyuan(found: Config, said: Config) -> Config:
 
 
 def _hunyuan_3(found: Config, said: Config) -> Config:
-    """Fields with leading dense layers, and shared in addition to routed experts."""
+    """Spec fields of Hunyuan 3: leading dense layers, and shared experts in addition to routed ones."""
     return with_shared(found, said, ["attention"] * number(found["layers"]))
 
 

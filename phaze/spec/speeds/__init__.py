@@ -1,1 +1,1 @@
-"""Kernel speeds and network constants of devices, by part of the price, fitted on measured kernels."""
+"""Kernel speeds and network constants of devices, by kind of kernel, fitted to measured kernels."""

@@ -1,4 +1,4 @@
-"""Speed of a device's fused attention kernels, fitted on kernels timed in a loop."""
+"""Speed of a device's fused attention kernels, fitted to kernels timed in a loop."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -9,9 +9,9 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Part, Positive, PositiveInt, Size
 
 HEAD = 128
-"""Head dimension that all shares refer to."""
+"""Head dimension to which all speeds refer."""
 REMOVED = ("half_sequence", "other_heads")
-"""Field names of earlier versions."""
+"""Field names used by earlier versions."""
 
 
 class AttentionPass(Noun):
@@ -22,17 +22,17 @@ class AttentionPass(Noun):
     """
 
     share: Part
-    """Share of the peak that a processor reaches inside a block, for head dimension 128 and a causal mask."""
+    """Share of the peak that an SM reaches inside a block, for head dimension 128 and a causal mask."""
     heads: dict[int, Positive] = Field(default_factory=dict)
     """Speed for other head dimensions (of queries) relative to 128; linear interpolation in between."""
     unmasked: Positive = 1.0
-    """Speed without a mask relative to a causal one."""
+    """Speed without a mask, relative to that with a causal mask."""
     block: PositiveInt = 128
-    """Queries per block of a processor."""
+    """Number of queries in a block, which one SM processes."""
     fill: Size = 0.0
     """Start and end of a block, as the equivalent number of keys at head dimension 128."""
     tail: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Delay of the last processor behind the mean, as a share of the longest block; 0: all finish
+    """Delay of the last SM behind the mean, as a share of the longest block; 0: all finish
     together."""
     start_s: Size = 0.0
     """Fixed time per call in seconds."""
@@ -42,7 +42,7 @@ class AttentionPass(Noun):
 
 
 class AttentionKernel(Noun):
-    """Speed of both passes of an attention kernel; a plain number is a pass with only a `share`."""
+    """Speed of both passes of an attention kernel; a plain number means a pass with only a `share`."""
 
     forward: AttentionPass
     """Forward pass: two matrix products."""

@@ -1,4 +1,4 @@
-"""Speed of a device's kernels for experts, fitted on measured kernels."""
+"""Speed of a device's expert kernels, fitted to measured kernels."""
 
 from typing import Literal
 
@@ -7,15 +7,15 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import ExpertLoad, Part, Size
 
 ExpertKernel = Literal["each", "grouped", "masked"]
-"""Kernels for the experts of a rank: `each`, one GEMM per expert (Transformer Engine, `GroupedLinear`);
+"""Kernels for the experts on a rank: `each`, one GEMM per expert (Transformer Engine, `GroupedLinear`);
 `grouped`, one kernel for all (CUTLASS); `masked`, one kernel with equal room for the rows of each expert
 (DeepGEMM, masked layout)."""
 Experts = Literal["each", "grouped", "fused"]
-"""Kernel of a software stack; `fused` is `grouped` with the activation in the same kernel."""
+"""Expert kernel of a software stack; `fused` is `grouped` with the activation in the same kernel."""
 
 
 class ExpertSpeed(Noun):
-    """Speed of one kernel for experts in one precision."""
+    """Speed of one expert kernel in one precision."""
 
     reached: Part
     """Share of the arrays' rate in this precision that full tiles reach."""
@@ -30,14 +30,14 @@ class ExpertSpeed(Noun):
     """Start-up time in seconds of all kernels of an expert layer, including the router's choice of
     experts."""
     row_s: Size = 0.0
-    """Time in seconds in which the blocks of one expert process a row, if each expert has a fixed number of
+    """Time in seconds for the blocks of one expert to process a row, if each expert has a fixed number of
     blocks; kernels are then bound by the expert with the most rows."""
 
 
 class ExpertLoads(Noun):
-    """Expert load in training runs of a software stack."""
+    """Expert load in training runs with a software stack."""
 
     expected: ExpertLoad = BALANCED
-    """Load for expected step times."""
+    """Expert load assumed for expected step times."""
     prudent: ExpertLoad = BALANCED
-    """Load for prudent step times, which must not be too optimistic."""
+    """Expert load assumed for prudent step times, which must not be too optimistic."""

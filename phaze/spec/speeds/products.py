@@ -1,14 +1,14 @@
-"""Speed of GEMMs on a device in one precision."""
+"""GEMM speed of a device in one precision."""
 
 from phaze.spec.noun import Noun
 from phaze.spec.values import Part, Positive, PositiveInt, Share, Size
 
 
 class ProductTile(Noun):
-    """A tile of the result that a processor computes at once, with its efficiency."""
+    """Tile of the result that an SM computes at once, with its efficiency."""
 
     rows: PositiveInt
-    """Rows of the tile; it may also be used transposed."""
+    """Rows of the tile; the tile may also be used transposed."""
     columns: PositiveInt
     """Columns of the tile."""
     efficiency: Part = 1.0
@@ -21,7 +21,7 @@ TILES = (
     ProductTile(rows=128, columns=64, efficiency=0.5),
     ProductTile(rows=64, columns=64, efficiency=0.375),
 )
-"""Tiles of NVIDIA's libraries.
+"""Tiles of NVIDIA's GEMM libraries.
 
 A tile reads rows + columns operand elements per term of its sums, and its time is assumed proportional to
 that. The efficiency of a tile is its rows · columns / (rows + columns) relative to 256 · 128 / (256 + 128).
@@ -29,7 +29,7 @@ that. The efficiency of a tile is its rows · columns / (rows + columns) relativ
 
 
 class ProductSpeed(Noun):
-    """Speed of GEMMs in one precision, from kernels timed in a loop.
+    """GEMM speed in one precision, fitted to kernels timed in a loop.
 
     Processors share a result out in tiles. A tile whose sums have k terms takes the time of k + fill terms.
     The last wave of tiles takes as long as a full one, unless the library splits the sums of the remaining
@@ -44,7 +44,7 @@ class ProductSpeed(Noun):
     fill: Size = 64.0
     """Overhead per tile, to start it and store its results, as an equivalent number of terms of a sum."""
     split: Size | None = None
-    """Overhead of split sums, to exchange partial results between processors, as an equivalent number of
+    """Overhead of split sums, to exchange partial results between SMs, as an equivalent number of
     terms of a sum. Default: tiles are not split."""
     hbm: Part = 0.8
     """Share of the HBM bandwidth reached by memory-bound GEMMs."""
@@ -57,7 +57,7 @@ class ProductSpeed(Noun):
     """Share of the HBM bandwidth at which inputs are cast, for tables that time a GEMM together with its
     cast. Plans price casts at the device's sustained bandwidth."""
     cast_start_s: Size = 0.0
-    """Fixed time in seconds of the kernels of that cast."""
+    """Fixed time in seconds of the kernels that cast inputs."""
     tiles: tuple[ProductTile, ...] = ()
     """Tiles to choose the fastest from. Default: those of NVIDIA's libraries, 256 × 128, 128 × 128, 128 × 64
     and 64 × 64, with efficiencies by operand traffic."""

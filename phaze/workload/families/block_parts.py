@@ -29,7 +29,7 @@ from phaze.workload.primitives import LayerBuilder, Tensor
 SCORE_BYTES = 4
 """Bytes per router score, in single precision."""
 CHOICE_BYTES = 26
-"""Bytes stored per expert of a token: expert index and row position (8 each), score and normalised score in
+"""Bytes stored per token and expert: expert index and row position (8 each), score and normalised score in
 single precision, and the weight in half precision.
 """
 
