@@ -169,7 +169,7 @@ class _Plain(ast.NodeTransformer):
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
 
-class _Telling(event.Listener):
+class _CompileReporter(event.Listener):
     """Event listener that reports kernel compilation, which takes seconds once after an installation."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class _Telling(event.Listener):
         self._begun.pop().close()
 
 
-event.register("numba:compile", _Telling())
+event.register("numba:compile", _CompileReporter())
 
 
 def njit(function: Function) -> Function:
@@ -202,7 +202,7 @@ def njit_nested(function: Function) -> Function:
     return register_jitable(error_model="numpy", no_cfunc_wrapper=True)(function)
 
 
-def njit_beside_others(function: Function) -> Function:
+def njit_nogil(function: Function) -> Function:
     """Compile like `njit`, without the GIL: for long calls, during which other Python threads run."""
     return cast(Function, numba.njit(cache=True, error_model="numpy", nogil=True)(function))
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit, njit_beside_others
+from phaze.base.compiled import njit, njit_nogil
 from phaze.base.deadline import Deadline, slices
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.objective import MappingProblem
@@ -326,7 +326,7 @@ def _begin(task: AnnealingTask, state: AnnealingState) -> Walk:
     return Walk(values, np.array([now.worst]), state.at.copy())
 
 
-@njit_beside_others
+@njit_nogil
 def _walk(
     task: AnnealingTask,
     state: AnnealingState,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.compiled import njit, njit_beside_others
+from phaze.base.compiled import njit, njit_nogil
 from phaze.base.deadline import Deadline, slices
 from phaze.map.schemes import LinkCosts, SlotOrder
 from phaze.map.symmetry import DeviceSymmetry
@@ -230,7 +230,7 @@ def _next_device(given: DescentInput, state: DescentState, k: int, target: float
     return -1, tried
 
 
-@njit_beside_others
+@njit_nogil
 def _descend(
     given: DescentInput,
     state: DescentState,

@@ -91,7 +91,7 @@ def map_stages(
 
     deadline: deadline of the caller; None: a new one from the settings' time limit.
     """
-    run = _WaysToMap(stages, network, settings, deadline or Deadline(settings.limits.time_s))
+    run = _MappingMethods(stages, network, settings, deadline or Deadline(settings.limits.time_s))
     by_hand = run.by_hand()
     kinds = _instantiations(stages, settings.instantiation)
     searched = [
@@ -117,7 +117,7 @@ def _instantiations(stages: StageGraph, choice: InstantiationChoice) -> tuple[In
     return (choose_instantiation(stages),) if choice == "auto" else (choice,)
 
 
-class _WaysToMap:
+class _MappingMethods:
     """Runner of all mapping methods for the same stages and network."""
 
     def __init__(

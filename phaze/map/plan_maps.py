@@ -43,7 +43,7 @@ from phaze.map.networks import device_network, part_of, units_of
 from phaze.map.objective import MappingProblem
 from phaze.map.schemes import near_devices
 from phaze.pipeline.gpipe import simulate_step, step_times_s
-from phaze.pipeline.traffic import carry_out
+from phaze.pipeline.traffic import simulate_script
 from phaze.plan.networked import Devices, script_on, silent_batch_s, time_per_batch_s
 from phaze.plan.plan import Plan
 from phaze.plan.replay import read_plan
@@ -176,7 +176,7 @@ class PlanOn:
         key = mapping.tobytes()
         if key not in self.known:
             placed = devices_of(self.plan, self.lanes, mapping)
-            carried = carry_out(script_on(self.plan, self.fabric, placed), self.fabric.topology)
+            carried = simulate_script(script_on(self.plan, self.fabric, placed), self.fabric.topology)
             self.known[key] = time_per_batch_s(carried)
         return self.known[key]
 

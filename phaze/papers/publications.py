@@ -114,7 +114,7 @@ Printed = Annotated[str, AfterValidator(_as_printed)]
 """Time with the digits of the paper, or OOM."""
 
 
-class PrintedPlan(Noun):
+class PublishedPlan(Noun):
     """Row of a published table of plans."""
 
     devices: PositiveInt
@@ -130,7 +130,7 @@ class PrintedPlan(Noun):
 class PublishedPlans(Publication):
     """Published plans of Piper."""
 
-    table: dict[Name, tuple[PrintedPlan, ...]] = Field(default_factory=dict)
+    table: dict[Name, tuple[PublishedPlan, ...]] = Field(default_factory=dict)
     """Published rows, by input (Table 1)."""
 
 
@@ -181,7 +181,7 @@ class RatioReading(Noun):
     """Description of numerator and denominator."""
 
 
-class PrintedRatio(Noun):
+class PublishedRatio(Noun):
     """Ratio in PALM's Table I."""
 
     system: Name
@@ -245,7 +245,7 @@ class PublishedTiled(Publication):
     """Measured runs of the same source that are not in Table IV; a constant is fitted on them."""
     ratio_readings: dict[Name, RatioReading] = Field(default_factory=dict)
     """Interpretations of Table I."""
-    ratios: tuple[PrintedRatio, ...] = ()
+    ratios: tuple[PublishedRatio, ...] = ()
     """Ratios of Table I."""
     inference: tuple[PrintedInference, ...] = ()
     """Rows of Table V."""

@@ -52,7 +52,7 @@ class Sends:
 
 
 @dataclass(frozen=True, eq=False)
-class Carried:
+class NetworkResult:
     """Result of simulating a pipeline on a network."""
 
     timeline: Timeline
@@ -123,9 +123,9 @@ def script(pipeline: Pipeline, traffic: Sends) -> Script:
     )
 
 
-def carry_out(
+def simulate_script(
     found: Script, topology: Topology, contention: Contention = "arrival", switching: Switching = "pipelined"
-) -> Carried:
+) -> NetworkResult:
     """Simulate a script on a topology; `contention` is arrival (first come, first served) or none."""
     if contention == "order":
         raise PhazeError("network: contention of a pipeline must be one of arrival, none, got order")
@@ -134,7 +134,7 @@ def carry_out(
     arrived = times[2] >= 0
     if not arrived.all():
         raise PhazeError("network: a pipeline's jobs wait for each other")
-    return Carried(
+    return NetworkResult(
         _timeline(found, times[2]),
         topology,
         busy,

@@ -23,7 +23,7 @@ from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import synchronising_groups
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
-from phaze.pipeline.traffic import Carried, Script, Sends, Turn, carry_out, script, silent
+from phaze.pipeline.traffic import NetworkResult, Script, Sends, Turn, script, silent, simulate_script
 from phaze.plan.plan import Plan, Way
 from phaze.plan.price import LinkUse, Price, charged_s
 from phaze.plan.replay import planned_on
@@ -51,9 +51,9 @@ class NetworkReplay(Price):
     fabric: Fabric
 
     @cached_property
-    def carried(self) -> Carried:
+    def carried(self) -> NetworkResult:
         """Events with all communication, where every link carries one message at a time."""
-        return carry_out(self._shared, self.fabric.topology)
+        return simulate_script(self._shared, self.fabric.topology)
 
     @property
     def timeline(self) -> Timeline:
@@ -68,7 +68,7 @@ class NetworkReplay(Price):
     @cached_property
     def alone_s(self) -> float:
         """Seconds of a batch if communication took no time."""
-        return time_per_batch_s(carry_out(silent(self._shared), self.fabric.topology, "none"))
+        return time_per_batch_s(simulate_script(silent(self._shared), self.fabric.topology, "none"))
 
     @cached_property
     def _shared(self) -> Script:
@@ -114,7 +114,7 @@ def silent_script(plan: Plan) -> Script:
 
 def silent_batch_s(plan: Plan, fabric: Fabric) -> float:
     """Batch time without transfer times, if all devices are equivalent."""
-    return time_per_batch_s(carry_out(silent_script(plan), fabric.topology, "none"))
+    return time_per_batch_s(simulate_script(silent_script(plan), fabric.topology, "none"))
 
 
 def _pipeline(plan: Plan, tensors: Tensors) -> Pipeline:
@@ -189,7 +189,7 @@ def _passes(
     return found
 
 
-def time_per_batch_s(carried: Carried) -> float:
+def time_per_batch_s(carried: NetworkResult) -> float:
     """Time per batch; without a flush, of the last one."""
     timeline = carried.timeline
     pipeline = timeline.pipeline

@@ -31,7 +31,7 @@ from phaze.runtimes.shared_rules import (
     VIRTUAL_STAGES,
     leaves_rest,
 )
-from phaze.runtimes.untimed import unsaid
+from phaze.runtimes.untimed import unsettable_fields
 from phaze.spec.plain import Plain
 from phaze.spec.system import Stack
 
@@ -82,7 +82,7 @@ DEEPSPEED = Runtime(
     ),
 )
 """DeepSpeed, with a script that implements tensor and expert parallelism, like Megatron-DeepSpeed."""
-TOLD = frozenset({"dp", "microbatch", "zero", "recompute", "cp_kind"})
+COVERED_FIELDS = frozenset({"dp", "microbatch", "zero", "recompute", "cp_kind"})
 """Layout fields that the file sets or implies, or that `_elsewhere` reports in its own form."""
 
 
@@ -141,11 +141,11 @@ def _elsewhere(recipe: Recipe) -> Iterator[str]:
     """Yield the plan's settings that the training script must make."""
     layout, usual = recipe.layout, Layout()
     yield f"model {recipe.model.name}"
-    yield from unsaid(recipe.model)
+    yield from unsettable_fields(recipe.model)
     yield f"sequence {recipe.sequence}"
     for field in fields(Layout):
         value = getattr(layout, field.name)
-        if field.name not in TOLD and value != getattr(usual, field.name):
+        if field.name not in COVERED_FIELDS and value != getattr(usual, field.name):
             yield f"{field.name} {shown(value)}"
     if layout.cp > 1:
         yield f"cp_kind {layout.cp_kind}"

@@ -57,7 +57,7 @@ BLOCKS_WITH = {
     "experts": "--moe-layer-freq", "window": "--window-attn-skip-freq", "delta": "--linear-attention-freq",
 }  # fmt: skip
 """Flags that select the blocks with a given part, as a list of ones and zeros or as a frequency."""
-TURNS: dict[str, Callable[[int, int], bool]] = {
+HAS_PART: dict[str, Callable[[int, int], bool]] = {
     "experts": lambda place, every: place % every == 0,
     "window": lambda place, every: (place + 1) % every != 0,
     "delta": lambda place, every: (place + 1) % every != 0,
@@ -374,7 +374,7 @@ def _blocks_with(flags: Flags, word: str, layers: int) -> list[bool]:
     text = one_value(flags, flag) if flag in flags else ""
     if not text or text.isdecimal():
         every = whole_number(flags, flag) if text else 1 if word == "experts" else layers + 1
-        return [TURNS[word](place, every) for place in range(layers)]
+        return [HAS_PART[word](place, every) for place in range(layers)]
     try:
         values = _list(ast.parse(text.replace(" ", ""), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

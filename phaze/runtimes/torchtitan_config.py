@@ -21,7 +21,7 @@ from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_layout import CHECKPOINT, CHECKPOINTING, CSV, SCHEDULES, written
 from phaze.runtimes.torchtitan_read import read_torchtitan
 from phaze.runtimes.torchtitan_software import converters, software
-from phaze.runtimes.untimed import unsaid
+from phaze.runtimes.untimed import unsettable_fields
 from phaze.spec.system import Stack
 
 LETTERS = {
@@ -46,7 +46,7 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     again = read_torchtitan(text, model, recipe.layout.devices)[0]
     beyond = (*recipe.beyond(again), *SCALES.get(recipe.layout.compute, ()))
     further = f" (num_mtp_layers={model.mtp})" if model.mtp else ""
-    elsewhere = (f"model {model.name}{further}", *unsaid(model))
+    elsewhere = (f"model {model.name}{further}", *unsettable_fields(model))
     header = [
         f"# torchtitan {TORCHTITAN.version}, {model.name}{further} on {recipe.layout.devices} devices",
         *(f"# Unlike the plan, {sentence}" for sentence in beyond),

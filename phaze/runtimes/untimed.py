@@ -58,7 +58,7 @@ def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
     return list(flags.values()), (*left, *_unsaid(model, flags))
 
 
-def unsaid(model: Model) -> tuple[str, ...]:
+def unsettable_fields(model: Model) -> tuple[str, ...]:
     """Fields without effect on time that a runtime cannot take, and those that the model spec lacks."""
     flags, _ = untimed_flags(model)
     said = [f"{name} {short(value)}" for name, value in model.untimed.items()]

@@ -9,7 +9,7 @@ from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.values import Label, Name, PositiveInt
 
-Lie = Literal["line", "s-shaped", "own"]
+StagePlacement = Literal["line", "s-shaped", "own"]
 """Placement of stages: in rows, in blocks along an S, or on user-specified tiles (PALM, Figure 8)."""
 Placed = Literal["near", "far"]
 Figure = Literal["6", "7", "12"]
@@ -70,7 +70,7 @@ class TiledSettings(Noun):
     """Microbatches in a batch; each is divided among the replicas of a stage."""
     tensor: tuple[PositiveInt, ...] = Field((8,), min_length=1)
     """Tensor-parallel ranks of a replica; the other tiles of a stage are replicas."""
-    layouts: tuple[Lie, ...] = Field(("s-shaped",), min_length=1)
+    layouts: tuple[StagePlacement, ...] = Field(("s-shaped",), min_length=1)
     """Placement of stages: in rows, in blocks along an S, or on the tiles in `own` (PALM, Figure 8)."""
     own: tuple[tuple[int, ...], ...] | None = None
     """Tiles of every stage, numbered row by row from 0, for layout own."""

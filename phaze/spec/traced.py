@@ -11,7 +11,7 @@ from phaze.spec.derived import DerivedNoun
 from phaze.spec.flops import TokenFlops
 from phaze.spec.noun import Noun
 from phaze.spec.rows import Gemm
-from phaze.spec.uncut import Uncut
+from phaze.spec.uncut import UnshardedModel
 from phaze.spec.values import Flag, Index, Label, Name, PositiveInt
 
 Source = Annotated[int, Field(strict=True, ge=-1)]
@@ -102,7 +102,7 @@ class TracedRun(Noun):
     """Number of layers."""
 
 
-class Traced(Uncut):
+class Traced(UnshardedModel):
     """Model that is a chain of layers of any kind, traced for samples of one length."""
 
     kind: Literal["traced"] = "traced"

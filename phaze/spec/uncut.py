@@ -5,7 +5,7 @@ from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Name
 
 
-class Uncut(Noun):
+class UnshardedModel(Noun):
     """Model whose layers cannot be sharded and run sequentially."""
 
     name: Name

@@ -12,14 +12,14 @@ from pydantic import Field, model_validator
 from phaze.base.errors import PhazeError
 from phaze.spec.flops import TokenFlops
 from phaze.spec.noun import Noun
-from phaze.spec.uncut import Uncut
+from phaze.spec.uncut import UnshardedModel
 from phaze.spec.values import WHOLE, Count, Share
 
 Pixels = Annotated[int, Field(strict=True, gt=0, le=2**14), WHOLE]
 Sizes = Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)]
 
 
-class Vision(Uncut):
+class Vision(UnshardedModel):
     """Base class of image models."""
 
     image: Pixels = 224

@@ -26,9 +26,9 @@ from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import synchronising_groups
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.trace import job_rows
-from phaze.pipeline.traffic import Carried, Script, Sends, Turn, carry_out, script, silent
+from phaze.pipeline.traffic import NetworkResult, Script, Sends, Turn, script, silent, simulate_script
 from phaze.spec.model import Model
-from phaze.spec.tiled_study import Lie, TiledPoint, check_tiled
+from phaze.spec.tiled_study import StagePlacement, TiledPoint, check_tiled
 from phaze.tables import Table, TiledJobs, TiledLinks, TiledRuns
 from phaze.tiles.chip import Chip
 from phaze.tiles.operators import TransformerLayer, communication_size
@@ -107,7 +107,7 @@ class TiledOutcome:
     chip: Chip
     strategies: tuple[SramStrategy, ...]
     """SRAM strategy of each stage."""
-    carried: Carried
+    carried: NetworkResult
     alone_s: float
     """Time of a batch without communication and memory accesses."""
     uncontended_s: float
@@ -181,9 +181,9 @@ def simulate_on_tiles(chip: Chip, run: TiledRun) -> TiledOutcome:
         run,
         chip,
         tuple(program.strategy for program in programs),
-        carry_out(found, chip.topology),
-        carry_out(silent(found), chip.topology, "none").time_s,
-        carry_out(found, chip.topology, "none").time_s,
+        simulate_script(found, chip.topology),
+        simulate_script(silent(found), chip.topology, "none").time_s,
+        simulate_script(found, chip.topology, "none").time_s,
     )
 
 
@@ -320,7 +320,7 @@ def _runs(case: str, point: TiledPoint, model: Model, chip: Chip) -> Iterator[tu
         )  # fmt: skip
 
 
-def mapping(chip: Chip, point: TiledPoint, lie: Lie) -> tuple[Tiles, ...]:
+def mapping(chip: Chip, point: TiledPoint, lie: StagePlacement) -> tuple[Tiles, ...]:
     """Tiles of each stage: in rows, in blocks along an S-shaped path, or as specified by the user."""
     if lie == "own":
         return own(chip.grid, point.own or ())

@@ -89,7 +89,7 @@ def parallelism_of(layout: Layout) -> str:
 
 
 @dataclass(frozen=True)
-class Likeness:
+class SimilarRuns:
     """Interval of the ratio of measured to predicted time, from the most similar runs."""
 
     low: float
@@ -118,13 +118,13 @@ class PublishedErrors:
                 f"{path} writes them"
             ) from error
 
-    def likest(self, kind: RunKind, but: str = "") -> Likeness | None:
+    def most_similar(self, kind: RunKind, but: str = "") -> SimilarRuns | None:
         """Interval from the runs most similar to a kind, without source `but`; None if none is similar."""
         if but not in self._widths:
             self._widths[but] = self._calibrated(but)
         return self._likeness(kind, self._sources != but, self._widths[but])
 
-    def _likeness(self, kind: RunKind, asked: Bools, width: float) -> Likeness | None:
+    def _likeness(self, kind: RunKind, asked: Bools, width: float) -> SimilarRuns | None:
         distances = self.distances(kind)
         known = kind.device in self._values["device"]
         if not known or not asked.any() or distances[asked].min() > UNLIKE:
@@ -145,7 +145,7 @@ class PublishedErrors:
             )
             for k in order
         ]
-        return Likeness(float(np.exp(ends[0])), float(np.exp(ends[1])), tuple(nearest))
+        return SimilarRuns(float(np.exp(ends[0])), float(np.exp(ends[1])), tuple(nearest))
 
     def _percentiles(self, distances: Floats, asked: Bools) -> tuple[float, float, float]:
         """Weighted 10th, 50th and 90th percentile of the logarithms of the ratios."""
@@ -272,7 +272,7 @@ def interval(
     """
     if machine.system is not None and machine.system.calibrated is not None:
         return _own(machine.system.calibrated, seconds)
-    found = published(folder).likest(RunKind.of(machine, layout, mfu))
+    found = published(folder).most_similar(RunKind.of(machine, layout, mfu))
     return None if found is None else (found.low * seconds, found.high * seconds)
 
 
@@ -300,7 +300,7 @@ def with_intervals(
     times = runs[seconds].to_numpy(float)
     rows = runs[[*KEYS, "mfu"]].to_dict("records")
     for place in np.flatnonzero(np.isfinite(times)):
-        found = errors.likest(RunKind(**{str(key): value for key, value in rows[place].items()}), but)
+        found = errors.most_similar(RunKind(**{str(key): value for key, value in rows[place].items()}), but)
         if found is not None:
             factors[:, place] = found.low, found.high
     return runs.assign(**dict(zip(INTERVAL, factors * times, strict=True)))
@@ -315,5 +315,5 @@ def error_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 def evidence(machine: Machine, layout: Layout, mfu: float, folder: Path = FOLDER) -> tuple[NearRun, ...]:
     """Measured runs most similar to a layout on a machine, nearest first; empty if none is similar."""
-    found = published(folder).likest(RunKind.of(machine, layout, mfu))
+    found = published(folder).most_similar(RunKind.of(machine, layout, mfu))
     return () if found is None else found.nearest

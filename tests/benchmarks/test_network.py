@@ -16,7 +16,7 @@ from phaze.cost.network.messages import Plan, then, together
 from phaze.layout import Layout
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline, StageCost
-from phaze.pipeline.traffic import carry_out
+from phaze.pipeline.traffic import simulate_script
 from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.on_tiles import TiledRun, programs_of, script_of
 from phaze.tiles.placement import axis_groups, ring, s_shaped
@@ -96,7 +96,7 @@ def test_t_18b_on_the_wafer(benchmark: Benchmark) -> None:
     run = TiledRun(40, 6144, 48, 2048, 1024, 20, Layout(tp=8, dp=2), s_shaped(chip.grid, 4, 4))
 
     def with_contention() -> float:
-        return carry_out(script_of(run, programs_of(chip, run)), chip.topology).time_s
+        return simulate_script(script_of(run, programs_of(chip, run)), chip.topology).time_s
 
     with_contention()
     assert benchmark.pedantic(with_contention, rounds=3) > 0  # type: ignore[attr-defined]

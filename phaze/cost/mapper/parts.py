@@ -25,7 +25,7 @@ Division = tuple[int, int, int, int]
 """Numbers of parts along batch, m and n, and the number of parts per core."""
 
 
-class DivisionRanges(NamedTuple):
+class SplitRanges(NamedTuple):
     """Rows of the table of splits that each core count may use, (C,)."""
 
     every: Ints
@@ -38,7 +38,7 @@ class DivisionRanges(NamedTuple):
     """
 
 
-def list_divisions(counts: Ints) -> tuple[Ints, DivisionRanges]:
+def list_splits(counts: Ints) -> tuple[Ints, SplitRanges]:
     """Table of splits (X, 4), see `Division`, for ascending core counts, and each count's row ranges."""
     ladder = [row for parts in _numbers(int(counts[-1])) for row in _into(parts)]
     sizes = [b * m * n for b, m, n, _ in ladder]
@@ -51,7 +51,7 @@ def list_divisions(counts: Ints) -> tuple[Ints, DivisionRanges]:
         ranges.append((first, first + len(between), len(rows)))
     bounds = np.array(ranges)
     every = np.searchsorted(sizes, counts, side="right")
-    return np.array(rows), DivisionRanges(every, bounds[:, :2], bounds[:, 1:])
+    return np.array(rows), SplitRanges(every, bounds[:, :2], bounds[:, 1:])
 
 
 def _numbers(most: int) -> list[int]:

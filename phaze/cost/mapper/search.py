@@ -14,7 +14,7 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit, njit_inlined, njit_nested
 from phaze.cost.mapper.arrays import INPUT, OUTPUT, WEIGHT, exposed_words, start_cycles
 from phaze.cost.mapper.flows import Core, Dataflow, least_time
-from phaze.cost.mapper.parts import DivisionRanges
+from phaze.cost.mapper.parts import SplitRanges
 from phaze.cost.mapper.splits import LEFT, PLACE, REPEATS, RIGHT, K, M, N, Splits
 from phaze.cost.mapper.tiles import SIZE, list_tiles
 from phaze.cost.mapper.tilings import Best, may_continue, may_start, try_flow
@@ -36,7 +36,7 @@ class CoreGroups(NamedTuple):
     """Cores sorted by group, then by core count."""
     count_of: Ints
     """Index of the core count in `ranges`, for each core in `order`."""
-    ranges: DivisionRanges
+    ranges: SplitRanges
     preloads: bool
     """True if arrays preload the next stationary fold, as in `cost.mapper.flows.Core`."""
 
@@ -109,7 +109,7 @@ def _search_group(job: CoreJob, groups: CoreGroups, start: int, stop: int, found
 
 
 @njit_nested
-def _rows(ranges: DivisionRanges, c: int, done: int, turn: int) -> tuple[int, int]:
+def _rows(ranges: SplitRanges, c: int, done: int, turn: int) -> tuple[int, int]:
     """Range of splits to try for a core count.
 
     Turn 0 covers splits shared with larger counts and not yet tried by smaller ones, turn 1 those that bound

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.cost.mapper.parts import list_divisions
+from phaze.cost.mapper.parts import list_splits
 from phaze.cost.mapper.search import CoreGroups, Tables, search_shape
 from phaze.cost.mapper.splits import SplitSpace
 from phaze.cost.mapper.tiles import MOST
@@ -84,7 +84,7 @@ def _groups(cores: Cores, *, preload: bool) -> tuple[CoreGroups, SplitSpace]:
     counts, count_of = np.unique(cores.number[order], return_inverse=True)
     units, unit_of = np.unique(groups[:, :2], return_inverse=True)
     buffers, buffer_of = np.unique(groups[:, 2], return_inverse=True)
-    rows, ranges = list_divisions(counts)
+    rows, ranges = list_splits(counts)
     parts, place = np.unique(np.insert(rows[:, 1:3], 1, 1, axis=1), return_inverse=True)
     places = place.reshape(-1, 3) + len(parts) * np.arange(3)
     return CoreGroups(

@@ -104,7 +104,7 @@ class Schedule(ABC):
         return float((-(-microbatches // np.asarray(data)) * loads_s).max()) / self.streams
 
 
-class Written(Schedule):
+class ExplicitSchedule(Schedule):
     """A schedule with explicit passes of each rank, which determine its in-flight microbatches."""
 
     equal_replicas = True

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phaze.pipeline.schedules.base import Line, Passes, Written, folded_passes
+from phaze.pipeline.schedules.base import ExplicitSchedule, Line, Passes, folded_passes
 
 if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
 
 
-class DualPipeV(Written):
+class DualPipeV(ExplicitSchedule):
     """DualPipe cut in half: two stages on every rank, placed in a V, as in PyTorch's `ScheduleDualPipeV`."""
 
     name = "dualpipev"

@@ -22,7 +22,7 @@ import numpy as np
 from phaze.base.arrays import Ints
 from phaze.base.compiled import njit, njit_nested
 from phaze.pipeline.durations import JobKind
-from phaze.pipeline.schedules.base import Passes, Written, folded_passes
+from phaze.pipeline.schedules.base import ExplicitSchedule, Passes, folded_passes
 
 if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
@@ -38,7 +38,7 @@ PASSES = (
 """Kind and chunk of each pass number: forward, input gradients, and weight gradients."""
 
 
-class _Spaced(Written):
+class _Spaced(ExplicitSchedule):
     chunks = (2, 2)
     folded = True
     splits = True

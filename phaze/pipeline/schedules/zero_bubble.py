@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phaze.base.arrays import Ints
-from phaze.pipeline.schedules.base import Line, Passes, Schedule, Written, folded_passes, split_turns
+from phaze.pipeline.schedules.base import ExplicitSchedule, Line, Passes, Schedule, folded_passes, split_turns
 
 if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
@@ -32,7 +32,7 @@ from math import inf
 from phaze.pipeline.durations import JobKind, durations, in_flight_s
 
 
-class ZeroBubbleV(Written):
+class ZeroBubbleV(ExplicitSchedule):
     """ZB-V: handcrafted order for F = B = W, as in PyTorch's `ScheduleZBVZeroBubble`.
 
     Every rank stores 2 p half stages, as much as the first one under 1f1b.
@@ -135,7 +135,7 @@ KINDS = (JobKind.FORWARD, JobKind.INPUT_GRADIENT, JobKind.WEIGHT_GRADIENT)
 F, B, W = range(3)
 
 
-class ZeroBubbleByTimes(Written):
+class ZeroBubbleByTimes(ExplicitSchedule):
     """ZB-1P: 1f1b with B and W split, and W placed in gaps by the passes' times; p microbatches in flight."""
 
     name = "zbb"

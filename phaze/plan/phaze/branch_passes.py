@@ -56,7 +56,7 @@ class Branches(NamedTuple):
     """(c + 1,) index of the first layer of every branch."""
 
 
-class Desk(NamedTuple):
+class PassBuffers(NamedTuple):
     """Scratch buffers of passes over n layers; their contents are not kept between passes."""
 
     following: Ints
@@ -68,9 +68,9 @@ class Desk(NamedTuple):
 
 
 @njit
-def desk_for(nodes: int) -> Desk:
+def pass_buffers(nodes: int) -> PassBuffers:
     """Scratch buffers of passes over `nodes` layers."""
-    return Desk(np.empty(nodes, np.int64), np.empty(nodes), np.empty(nodes, np.int64))
+    return PassBuffers(np.empty(nodes, np.int64), np.empty(nodes), np.empty(nodes, np.int64))
 
 
 def forward_pass(graph: Chain, bandwidth_bytes_per_s: float) -> PassSteps:
@@ -181,7 +181,13 @@ def ready_s(
 
 @njit
 def run_pass(
-    steps: PassSteps, branches: Branches, inside: Bools, group: Ints, ends: Floats, arrivals: bool, desk: Desk
+    steps: PassSteps,
+    branches: Branches,
+    inside: Bools,
+    group: Ints,
+    ends: Floats,
+    arrivals: bool,
+    desk: PassBuffers,
 ) -> None:
     """Simulate a pass; `ends` (groups,) holds each group's start time, and is overwritten with its end time.
 

@@ -17,7 +17,7 @@ from phaze.base.bitsets import Words, holds
 from phaze.base.compiled import njit
 from phaze.cost.memory import most_in_flight
 from phaze.plan.downsets import Downsets
-from phaze.plan.phaze.branch_passes import desk_for
+from phaze.plan.phaze.branch_passes import pass_buffers
 from phaze.plan.phaze.stages import TimedLayers, all_assignments, stage_schedules
 
 Values = TypeVar("Values", Ints, Floats)
@@ -116,7 +116,7 @@ def _options(
     """Compute the arrays of `Options`."""
     option_of, schedule_of, group_of = np.zeros(len(inner) + 1, np.int64), _whole(), _whole()
     devices, load, constant, stashed = _whole(), _real(), _real(), _real()
-    inside, desk = np.zeros(member.shape[1], np.bool_), desk_for(member.shape[1])
+    inside, desk = np.zeros(member.shape[1], np.bool_), pass_buffers(member.shape[1])
     options = schedules = groups = 0
     for outer in range(len(member)):
         for stage in range(first[outer], first[outer + 1]):

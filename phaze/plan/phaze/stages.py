@@ -30,7 +30,7 @@ from phaze.pipeline.flushing import Chain
 from phaze.plan.phaze.branch_passes import (
     ANY_GROUP,
     Branches,
-    Desk,
+    PassBuffers,
     PassSteps,
     backward_pass,
     covers,
@@ -119,7 +119,7 @@ def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
 
 @njit
 def stage_schedules(
-    work: TimedLayers, inside: Bools, recompute: bool, ways: Ints, begins: Ints, desk: Desk
+    work: TimedLayers, inside: Bools, recompute: bool, ways: Ints, begins: Ints, desk: PassBuffers
 ) -> GroupSchedules:
     """Schedules of a stage; `inside` (n,) marks its layers, `ways` are all assignments.
 
@@ -155,7 +155,7 @@ def stage_schedules(
 
 
 @njit
-def list_assignments(work: TimedLayers, branches: Branches, inside: Bools, desk: Desk) -> Ints:
+def list_assignments(work: TimedLayers, branches: Branches, inside: Bools, desk: PassBuffers) -> Ints:
     """One assignment per number of groups, (ways, branches): each branch goes where it can start first."""
     count = len(branches.first) - 1
     ways = np.zeros((count, count), np.int64)
@@ -207,7 +207,7 @@ def _load_s(
     groups: int,
     linked: Bools,
     recompute: bool,
-    desk: Desk,
+    desk: PassBuffers,
 ) -> float:
     """Load of a stage under one assignment; the pairs hold values for the forward and the mirrored pass."""
     first, second, turned = np.zeros(groups), np.zeros(groups), group[::-1].copy()

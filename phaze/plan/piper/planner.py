@@ -21,7 +21,7 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.downsets import Downsets, enumerate_downsets, enumerate_prefixes
 from phaze.plan.piper.layers import FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
-from phaze.plan.piper.prices import Known, SearchTables, nothing_known
+from phaze.plan.piper.prices import Known, SearchTables, empty_cache
 from phaze.plan.piper.search import Table, fewest_devices, last_stage
 from phaze.plan.piper.stages import best_stage, costs_of
 from phaze.plan.piper.sums import downset_bytes, list_steps, most_in_flight, sum_up
@@ -192,7 +192,7 @@ class ThresholdSearch:
 
     def within(self, threshold_s: float, devices: int) -> PiperPlan | None:
         """Plan with every stage within the threshold, on the fewest devices."""
-        known = self._known or nothing_known(self.problem)
+        known = self._known or empty_cache(self.problem)
         costs = costs_of(self.layers, self.cluster)
         self._known = fewest_devices(self.problem, costs, known, devices, threshold_s, self.table)
         exactly, last = self.cluster.exactly, self.table[-1]

@@ -80,7 +80,7 @@ class Known(NamedTuple):
     """(R, 5) t, i, j, d and microbatches in flight of stages waiting for a price; row 0 holds their count."""
 
 
-def nothing_known(problem: SearchTables) -> Known:
+def empty_cache(problem: SearchTables) -> Known:
     """Empty cache."""
     count = problem.steps.whose.shape[1]
     return Known(

@@ -18,7 +18,7 @@ from phaze.map.heuristics import block_map
 from phaze.map.lanes import lanes_of
 from phaze.map.plan_maps import CHAINS, devices_of, map_plan, map_rows, within_units
 from phaze.map.study import MapQuestion, map_plans
-from phaze.pipeline.traffic import carry_out, silent
+from phaze.pipeline.traffic import silent, simulate_script
 from phaze.plan.networked import consecutive_devices, replay_on, script_on, silent_script, time_per_batch_s
 from phaze.plan.plan import Plan
 from phaze.spec.network import Matrix
@@ -148,7 +148,7 @@ def test_nothing_sent_takes_as_long_as_all_that_is_sent_in_no_time() -> None:
     for one in map(within_units, PLANS.values()):
         every = silent(script_on(one, network, consecutive_devices(one)))
         expected, found = (
-            time_per_batch_s(carry_out(script, network.topology, "none"))
+            time_per_batch_s(simulate_script(script, network.topology, "none"))
             for script in (every, silent_script(one))
         )
         assert found == expected

@@ -17,7 +17,7 @@ from phaze.cost.network.topology import Switching, Topology
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
-from phaze.pipeline.traffic import Sends, Turn, carry_out, script, silent
+from phaze.pipeline.traffic import Sends, Turn, script, silent, simulate_script
 from tests.oracles.layered import ring_s
 from tests.oracles.network_machine import NetworkMachine
 from tests.oracles.pipeline_events import simulate_events
@@ -50,10 +50,10 @@ def test_where_nothing_meets_it_takes_the_longest_path() -> None:
     found = script(pipeline, Sends(LINE, BYTES))
     alone = simulate(replace(pipeline, stages=(StageCost(1.0, 2.0, 1.0),) * 4)).time_s
     for contention in ("arrival", "none"):
-        carried = carry_out(found, network, contention)  # type: ignore[arg-type]
+        carried = simulate_script(found, network, contention)  # type: ignore[arg-type]
         assert carried.time_s == pytest.approx(simulate(pipeline).time_s)
         assert carried.timeline.share_of["transfer"] == pytest.approx(simulate(pipeline).share_of["transfer"])
-    assert carry_out(silent(found), network).time_s == pytest.approx(alone)
+    assert simulate_script(silent(found), network).time_s == pytest.approx(alone)
 
 
 @pytest.mark.parametrize("switching", ["pipelined", "hop-by-hop"])
@@ -64,7 +64,7 @@ def test_it_agrees_with_the_machine_of_discrete_events(switching: Switching) -> 
         network = mesh(GRID, Wires(1.0))
         machine = NetworkMachine(network, tiles, BYTES, switching=switching)
         expected = simulate_events(pipeline, machine=machine)
-        carried = carry_out(script(pipeline, Sends(tiles, BYTES)), network, switching=switching)
+        carried = simulate_script(script(pipeline, Sends(tiles, BYTES)), network, switching=switching)
         assert carried.time_s == pytest.approx(expected.time_s, rel=1e-12)
         assert carried.timeline.start_s == pytest.approx(expected.start_s, rel=1e-9, abs=1e-9)
         assert machine.network
@@ -90,7 +90,7 @@ def test_one_draft_serves_all_devices() -> None:
 def test_every_byte_sent_is_received() -> None:
     for seed in range(12):
         pipeline, tiles = random_case(seed)
-        carried = carry_out(script(pipeline, Sends(tiles, BYTES)), mesh(GRID, Wires(1.0)))
+        carried = simulate_script(script(pipeline, Sends(tiles, BYTES)), mesh(GRID, Wires(1.0)))
         assert carried.sent_bytes.sum() == carried.received_bytes.sum() == 8 * 4.0 * 6
         place = [tile for (tile,) in tiles]
         assert carried.received_bytes[place].tolist() == [32.0, 64.0, 64.0, 32.0]
@@ -104,9 +104,9 @@ def test_half_the_bandwidth_of_any_link_is_never_faster() -> None:
         pipeline, tiles = random_case(seed)
         network, found = mesh(GRID, Wires(1.0)), script(pipeline, Sends(tiles, BYTES))
         for contention in ("none", "arrival"):
-            time_s = carry_out(found, network, contention).time_s  # type: ignore[arg-type]
+            time_s = simulate_script(found, network, contention).time_s  # type: ignore[arg-type]
             for link in range(len(network.links)):
-                assert carry_out(found, slower(network, link), contention).time_s >= time_s  # type: ignore[arg-type]
+                assert simulate_script(found, slower(network, link), contention).time_s >= time_s  # type: ignore[arg-type]
 
 
 def test_the_other_way_round_on_the_same_line_takes_as_long() -> None:
@@ -114,7 +114,7 @@ def test_the_other_way_round_on_the_same_line_takes_as_long() -> None:
     pipeline, tiles = random_case(5)
     mirrored = [[3 - tile] for (tile,) in tiles]
     times = [
-        carry_out(script(pipeline, Sends(some, BYTES)), mesh(GRID, Wires(1.0))).time_s
+        simulate_script(script(pipeline, Sends(some, BYTES)), mesh(GRID, Wires(1.0))).time_s
         for some in (tiles, mirrored)
     ]
     assert times[0] == times[1]
@@ -127,10 +127,10 @@ def test_work_and_messages_of_a_job_take_turns() -> None:
     pipeline = Pipeline((StageCost(2.0, 3.0),), 2, tensor=(2,))
     turns = {(JobKind.FORWARD, 0, 0): [Turn(1.0, collective("all_reduce", [0, 1], 4.0))] * 2}
     found = script(pipeline, Sends([[0, 1]], {}, turns))
-    carried = carry_out(found, mesh(GRID, Wires(1.0)))
+    carried = simulate_script(found, mesh(GRID, Wires(1.0)))
     assert carried.time_s == 2 * (2 * (1 + 4) + 3)
     assert carried.work_s.tolist() == [10.0]
-    assert carry_out(silent(found), mesh(GRID, Wires(1.0))).time_s == 10
+    assert simulate_script(silent(found), mesh(GRID, Wires(1.0))).time_s == 10
 
 
 def test_synchronisation_is_a_collective_on_the_same_links() -> None:
@@ -139,7 +139,7 @@ def test_synchronisation_is_a_collective_on_the_same_links() -> None:
         pipeline,
         Sends([[0, 1]], {}, {(JobKind.LAST_SYNC, 1, 0): [Turn(0.0, collective("all_reduce", [0, 1], 8.0))]}),
     )
-    assert carry_out(found, mesh(GRID, Wires(1.0))).time_s == 2 * 3 + 8
+    assert simulate_script(found, mesh(GRID, Wires(1.0))).time_s == 2 * 3 + 8
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_what_has_no_place_is_refused() -> None:
     with pytest.raises(PhazeError, match="operators must be 1"):
         script(overlapped, Sends([[0, 1]], {}))
     with pytest.raises(PhazeError, match="must be one of arrival, none, got order"):
-        carry_out(script(pipeline, Sends([[0], [1]], {})), mesh(GRID, Wires(1.0)), "order")
+        simulate_script(script(pipeline, Sends([[0], [1]], {})), mesh(GRID, Wires(1.0)), "order")
     with pytest.raises(PhazeError, match="every dimension must have"):
         torus((4, 0), 1.0)
 
@@ -196,4 +196,4 @@ def test_plans_that_run_together_may_be_a_jobs_messages() -> None:
     pipeline = Pipeline((StageCost(1.0, 1.0),), 1)
     both = together((Message(0, 1, 2.0),), (Message(2, 3, 3.0),))
     found = script(pipeline, Sends([[0]], {}, {(JobKind.FORWARD, 0, 0): [Turn(1.0, both)]}))
-    assert carry_out(found, mesh(GRID, Wires(1.0))).time_s == 1 + 3 + 1
+    assert simulate_script(found, mesh(GRID, Wires(1.0))).time_s == 1 + 3 + 1

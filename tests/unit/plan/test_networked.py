@@ -12,7 +12,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.fabric import Fabric, fabric
 from phaze.layout import Layout
 from phaze.map.networks import read_topology
-from phaze.pipeline.traffic import carry_out
+from phaze.pipeline.traffic import simulate_script
 from phaze.plan.networked import consecutive_devices, replay_on, script_on, time_per_batch_s
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.price import sent_to_slices_bytes
@@ -54,7 +54,7 @@ def on(system: Cluster | Matrix, plan: Plan) -> Fabric:
 def free_s(plan: Plan, fabric: Fabric) -> float:
     """Return the time of a batch in which no message waits for another one."""
     script = script_on(plan, fabric, consecutive_devices(plan), "longest")
-    return time_per_batch_s(carry_out(script, fabric.topology, "none"))
+    return time_per_batch_s(simulate_script(script, fabric.topology, "none"))
 
 
 @pytest.mark.parametrize("system", [switch(), nodes(4e9, 5e8), full(20)])

@@ -44,7 +44,7 @@ def test_the_runs_most_like_it_decide() -> None:
     rng = np.random.default_rng(0)
     slow, fast = (np.exp(rng.normal(np.log(middle), 0.02, 60)).tolist() for middle in (1.3, 0.9))
     known = errors(("one", A100, slow), ("two", H100, fast))
-    found = known.likest(A100)
+    found = known.most_similar(A100)
     assert found is not None
     assert 1.2 < found.low < 1.3 < found.high < 1.4
     assert {one.source for one in found.nearest} == {"one"}
@@ -60,11 +60,14 @@ def test_an_interval_widens_with_the_distance_until_nothing_is_like_a_run() -> N
         (f"other-{n}", H100, np.exp(rng.normal(rng.normal(0, 0.1), 0.03, 30)).tolist()) for n in range(8)
     ]
     known = errors(*sources, *other)
-    near, far = known.likest(A100), known.likest(replace(A100, precision="fp8", parallelism="tp+pp+dp"))
+    near, far = (
+        known.most_similar(A100),
+        known.most_similar(replace(A100, precision="fp8", parallelism="tp+pp+dp")),
+    )
     assert near is not None
     assert far is not None
     assert far.high / far.low > near.high / near.low
-    assert known.likest(TPU) is None
+    assert known.most_similar(TPU) is None
 
 
 def test_published_runs_lie_in_intervals_as_often_as_is_said() -> None:
@@ -86,9 +89,9 @@ def _held(runs: pd.DataFrame) -> pd.Series:
 def test_an_interval_of_a_plan_is_that_of_its_stack_device_and_layout() -> None:
     machine, layout = load_machine("a100-vtrain"), Layout(tp=8, pp=2, dp=4)
     kind = RunKind("megatron-deepspeed", "a100-80gb", "tp+pp+dp", "no", "bf16", 0.4)
-    likest = published().likest(kind)
-    assert likest is not None
-    assert interval(machine, layout, 2.0, 0.4) == (2 * likest.low, 2 * likest.high)
+    most_similar = published().most_similar(kind)
+    assert most_similar is not None
+    assert interval(machine, layout, 2.0, 0.4) == (2 * most_similar.low, 2 * most_similar.high)
     unknown = replace(machine, stack=Stack(name="none"))
     assert interval(unknown, layout, 2.0, 0.4) != interval(machine, layout, 2.0, 0.4)
     assert interval(load_machine("tpu-v5p"), layout, 2.0, 0.4) is None  # no run of it is measured

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from phaze.papers.palm.besides import load_printed, ratios_beside
-from phaze.papers.publications import PrintedRatio
+from phaze.papers.publications import PublishedRatio
 
 PUBLISHED = load_printed()
 PRINTED = PUBLISHED.ratios
@@ -22,7 +22,7 @@ def test_every_ratio_that_is_printed_is_there() -> None:
 
 
 @pytest.mark.parametrize("ratio", PRINTED, ids=ids)
-def test_what_the_paper_divides_gives_what_it_prints(ratio: PrintedRatio) -> None:
+def test_what_the_paper_divides_gives_what_it_prints(ratio: PublishedRatio) -> None:
     """With digits truncated, not rounded: 40/15 is 2.666."""
     if ratio.inputs is None:
         assert ratio.explanation
@@ -32,7 +32,7 @@ def test_what_the_paper_divides_gives_what_it_prints(ratio: PrintedRatio) -> Non
 
 
 @pytest.mark.parametrize(("ratio", "ours"), list(zip(PRINTED, OURS, strict=True)), ids=ids)
-def test_a_ratio_that_differs_is_explained(ratio: PrintedRatio, ours: float) -> None:
+def test_a_ratio_that_differs_is_explained(ratio: PublishedRatio, ours: float) -> None:
     """Without an explanation our ratio is within rounding of the printed figures."""
     assert ratio.explanation or abs(ours / ratio.published - 1) < 0.015
 
