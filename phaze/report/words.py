@@ -147,7 +147,7 @@ _FORMS: Mapping[str, Callable[[float], str]] = {
     "limit": lambda name: LIMITS[str(name)],
     **{f"percent{decimals}": partial(percent, decimals=decimals) for decimals in (0, 2, 3)},
     **{f"digits{count}": partial(digits, count=count) for count in (4, 5, 7)},
-    **{unit: partial(decimal, unit=unit) for unit in ("B", "J", "FLOP")},
+    **{unit: partial(decimal, unit=unit) for unit in ("B", "J", "Hz", "FLOP")},
 }
 
 
@@ -162,6 +162,6 @@ def fill(template: str, row: pd.Series) -> str:
 
     In addition to Python's formats, the formats of this module are available: seconds, size, percent,
     percent2, signed, change, times, area, digits, digits4, storing, operator, limit, sliced, samples and tp
-    of a layout, and the units B, J and FLOP.
+    of a layout, and the units B, J, Hz and FLOP.
     """
     return _Filled().vformat(template, (), {str(name): value for name, value in row.items()})
