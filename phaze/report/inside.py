@@ -16,21 +16,25 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.trace import job_rows
 from phaze.report import charts, over_time, style, words
 from phaze.report.anatomy import layer_counts, microbatches_of, operators_of, stages_of
-from phaze.report.document import Block, Cell, Chart, Gallery, Heading, Prose, Section, sheet_of
+from phaze.report.document import Block, Gallery, Heading, Prose, Section
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs, table_of
+from phaze.report.page_words import words_of
 from phaze.report.style import AMBER, BLUE, PURPLE, RED, SAND, SKY
 from phaze.report.vega import WIDTH, coloured
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, row_of
 from phaze.search.winners import chip_of, in_order
 from phaze.tables import Variations
 
+WORDS = words_of("study")
 LETTER = 6.2
 """Width of a letter of the names in bars, in pixels."""
 CORES = {"tensor": BLUE, "vector": SKY, "fused": PURPLE, "network": RED}
 _MEMORY_PARTS = {"weight": BLUE, "gradient": SKY, "optimizer": PURPLE, "activation": AMBER, "stashed": SAND}
 MOST_SLOTS = 900
 """Limit on the drawn passes of a pipeline; a figure with more is not legible."""
+MOST_OPERATORS = 12
+"""Number of operators per model in the table of bottlenecks: the slowest ones."""
 
 
 def gantt(operators: pd.DataFrame, title: str) -> alt.TopLevelMixin:
@@ -96,10 +100,6 @@ def stage_memory(stages: pd.DataFrame, hbm_gib: float) -> alt.TopLevelMixin:
     return charts.stacked(held, looks, what, "stage", limit=hbm_gib)
 
 
-MOST_OPERATORS = 12
-"""Number of operators per model in the table of bottlenecks: the slowest ones."""
-
-
 def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Section on the time breakdown of a batch and the bottlenecks of operators."""
     del inputs
@@ -109,15 +109,8 @@ def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     spent = mine[list(charts.TIME_PARTS)]
     total = spent.sum(axis=1) / 100
     what, peak = "part of the time per batch, %", mine["useful_s"] / total
-    figure = Chart(
-        "breakdown",
-        "Where the time of a batch goes on the best accelerators",
-        "Passes and transfers are those of the slowest stage. The mark is what the model's FLOPs take "
-        "at the peak of all tensor cores.",
-        partial(charts.stacked, spent.div(total, axis=0), charts.TIME_PARTS, what, peak=peak),
-    )
-    about = "Where the time of a batch goes on the best accelerators, and what would have to be faster."
-    yield Section("time", "What limits the throughput", about, (figure, *_limits(findings.bindings)))
+    draw = partial(charts.stacked, spent.div(total, axis=0), charts.TIME_PARTS, what, peak=peak)
+    yield WORDS.section("time", (WORDS.chart("breakdown", draw), *_limits(findings.bindings)))
 
 
 def _limits(table: pd.DataFrame) -> Iterator[Block]:
@@ -128,25 +121,11 @@ def _limits(table: pd.DataFrame) -> Iterator[Block]:
     )
     parts = {name: (words.LIMITS[name], colour) for name, colour in style.LIMITS.items()}
     what = "part of the time in operators, %"
-    yield Chart(
-        "limits",
-        "What binds the operators on the best accelerators",
-        "Part of the time in operators, all layers and both passes, as scheduled.",
-        partial(charts.stacked, share.loc[:, share.sum() > 0], parts, what),
-    )
+    yield WORDS.chart("limits", partial(charts.stacked, share.loc[:, share.sum() > 0], parts, what))
     longest = table.sort_values("share", ascending=False).groupby("model", sort=False).head(MOST_OPERATORS)
     shown = longest.sort_values(["model", "share"], ascending=[True, False])
-    caption = (
-        f"The {MOST_OPERATORS} operators that take the most time on the best accelerator of every workload"
-    )
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "operator": lambda row: words.operator(row["name"]),
-        "layer, pass": "{layer}, {direction}", "core": "{core}",
-        "cores": lambda row: "all" if row["all_cores"] else "one",
-        "binds": lambda row: words.LIMITS[row["limit"]], "latency": "{latency_s:seconds}",
-        "of busy time": "{share:percent}",
-    }  # fmt: skip
-    yield sheet_of(caption, shown, columns, 6, source="bindings", folded=True)
+    shown["cores"] = shown["all_cores"].map({True: "all", False: "one"})
+    yield WORDS.sheet("limits", shown, count=MOST_OPERATORS)
 
 
 def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -161,21 +140,11 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     ranked = ranked.sort_values("place", kind="stable").drop_duplicates(["label", "part"])
     wide = ranked.pivot_table(index="label", columns="part", values="area_um2", sort=False)
     what, limit_mm2 = "area, mm²; dashed: area limit", limit / UM2_PER_MM2
-    figure = Chart(
-        "areas",
-        "Area of the accelerators by part",
-        f"Area limit {words.area(limit)}.",
-        partial(charts.stacked, wide / UM2_PER_MM2, charts.AREA_PARTS, what, limit=limit_mm2),
-    )
+    draw = partial(charts.stacked, wide / UM2_PER_MM2, charts.AREA_PARTS, what, limit=limit_mm2)
     whole = wide.sum(axis=1)
     rows = wide.assign(whole=whole).join(wide.div(whole, axis=0).add_prefix("share_")).reset_index()
-    columns: dict[str, Cell] = {"accelerator": "{label}", "area": "{whole:area}"}
-    for part, (title, _) in charts.AREA_PARTS.items():
-        columns[title] = f"{{{part}:area}} ({{share_{part}:percent0}})"
-    caption = "Area by part; a workload's name stands for its best accelerator"
-    about = "What the area is spent on, and the energy that a trained sample takes."
-    sheet = sheet_of(caption, rows, columns, source="areas")
-    yield Section("chips", "Area and energy", about, (figure, sheet, *_energies(findings.energies, baseline)))
+    blocks = (WORDS.chart("areas", draw, limit_um2=limit), WORDS.sheet("areas", rows))
+    yield WORDS.section("chips", (*blocks, *_energies(findings.energies, baseline)))
 
 
 def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
@@ -190,21 +159,9 @@ def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
         shown = wide[wide.index.get_level_values("design").isin([PER_MODEL, baseline])]
         relative = (100 * wide.div(base, axis=0)).loc[shown.index].fillna(0.0)
         relative.index = [f"{model}, {design}" for model, design in relative.index]
-        what = f"energy per sample, % of {baseline}"
-        yield Chart(
-            "energies",
-            f"Energy per sample by part, relative to {baseline}",
-            "Operators as scheduled on all slices, and the leakage of the devices in use over the "
-            "time per batch.",
-            partial(charts.stacked, relative, charts.ENERGY_PARTS, what),
-        )
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "design": "{design}", "per sample": "{whole:J}",
-        **{title: f"{{{part}:percent}}" for part, (title, _) in charts.ENERGY_PARTS.items()},
-    }  # fmt: skip
-    caption = "Energy per trained sample by part; the link carries collectives, transfers and gradients"
-    rows = wide.div(whole, axis=0).assign(whole=whole).reset_index()
-    yield sheet_of(caption, rows, columns, 2, source="energies", folded=True)
+        draw = partial(charts.stacked, relative, charts.ENERGY_PARTS, f"energy per sample, % of {baseline}")
+        yield WORDS.chart("energies", draw, baseline=baseline)
+    yield WORDS.sheet("energies", wide.div(whole, axis=0).assign(whole=whole).reset_index())
 
 
 def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -213,37 +170,15 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if table.empty:
         return
     wide = table.pivot_table(index="model", columns="variation", values="relative", sort=False)
-    figure = Chart(
-        "sensitivity",
-        "Throughput of the best accelerators under other bandwidths",
-        "The accelerator stays, the placement is searched again.",
-        partial(charts.bars, wide, "throughput over the study's", origin=1),
-    )
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "variation": "{variation}", "placement": _placed_as,
-        "time per batch": "{time_per_batch_s:seconds}", "over the study's": "{relative:times}",
-        "over baseline expert": "{speedup:times}",
-    }  # fmt: skip
-    caption = "Best accelerators under other bandwidths"
-    sheet = sheet_of(caption, table, columns, 3, source="variations", folded=True)
-    s = inputs.cluster.scenario
-    hbm, network = words.decimal(s.hbm_bandwidth_bytes_per_s, "B/s"), s.network_bandwidth_bytes_per_s
-    about = (
-        "Throughput of the best accelerators with more or less bandwidth than the study assumes: "
-        f"{hbm} of HBM and {words.size(network)}/s between devices."
-    )
+    draw = partial(charts.bars, wide, "throughput over the study's", origin=1)
+    of_study = inputs.cluster.scenario.model_dump()
     changes = [
-        f"{name} ({words.join(_bandwidths(what.values(s.model_dump())))})"
+        f"{name} ({words.join(_bandwidths(what.values(of_study)))})"
         for name, what in inputs.study.report.sensitivity.items()
     ]
-    blocks = (Prose(f"Variations: {words.join(changes)}."), figure, sheet)
-    yield Section("sensitivity", "How firm is the choice", about, blocks)
-
-
-def _placed_as(row: pd.Series) -> str:
-    return (
-        f"{words.widths(row)}, microbatch {words.samples(row['layout'])}, {words.storing(row['recompute'])}"
-    )
+    told = Prose(WORDS.sentence("variations", changes=words.join(changes)))
+    blocks = (told, WORDS.chart("sensitivity", draw), WORDS.sheet("sensitivity", table))
+    yield WORDS.section("sensitivity", blocks, **of_study)
 
 
 def _bandwidths(values: Mapping[str, float]) -> Iterator[str]:
@@ -253,14 +188,10 @@ def _bandwidths(values: Mapping[str, float]) -> Iterator[str]:
 
 def closeup(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Section on the pipeline, the memory and the schedule of each best placement."""
-    blocks: list[Block] = []
-    for model in inputs.study.models:
-        row = row_of(findings.results, model, PER_MODEL)
-        if row is not None:
-            blocks += _closeups(inputs, row)
+    rows = (row_of(findings.results, model, PER_MODEL) for model in inputs.study.models)
+    blocks = [block for row in rows if row is not None for block in _closeups(inputs, row)]
     if blocks:
-        about = "Pipeline, memory of the stages and schedule of a block for every best placement."
-        yield Section("closeups", "The placements in detail", about, tuple(blocks))
+        yield WORDS.section("closeups", blocks)
 
 
 def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
@@ -273,40 +204,19 @@ def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
         return
     model, name = str(row["model"]), words.file_name(row["model"])
     chip, limited = chip_of(inputs.cluster, row), f"; limited by {row['binding']}" if row["binding"] else ""
-    taken = f"{words.seconds(row['time_per_batch_s'])} per batch{limited}."
     yield Heading(model)
-    yield Prose(f"{words.compute(chip)}, {_placed_as(row)}, {taken}")
+    yield Prose(WORDS.sentence("placed", **{**row, "cores": words.compute(chip), "limited": limited}))
     if len(stages):
-        passes = Chart(
-            f"pipeline-{name}",
-            f"The pipeline of {model}",
-            "Each box is one microbatch in one stage.",
-            partial(pipeline, stages, microbatches_of(inputs, row)),
-        )
-        held = Chart(
-            f"memory-{name}",
-            f"Memory of the stages of {model}",
-            "In steady state, beside the capacity.",
-            partial(stage_memory, stages, float(row["hbm_gib"])),
-        )
-        yield Gallery((passes, held))
+        passes = partial(pipeline, stages, microbatches_of(inputs, row))
+        held = partial(stage_memory, stages, float(row["hbm_gib"]))
+        both = {"pipeline": (passes, f"pipeline-{name}"), "stage-memory": (held, f"memory-{name}")}
+        yield Gallery(tuple(WORDS.chart(which, *of, model=model) for which, of in both.items()))
     if len(operators):
-        yield Chart(
-            f"gantt-{name}",
-            f"Schedule of a {layer} of {model}",
-            "One lane for all cores of a type together, and one for every single core in use.",
-            partial(gantt, operators, layer),
+        yield WORDS.chart(
+            "gantt", partial(gantt, operators, layer), f"gantt-{name}", layer=layer, model=model
         )
     if len(stages) > 1:
-        yield sheet_of(f"Stages of {model}, for one microbatch", stages, _STAGE, 0, folded=True)
-
-
-_STAGE: dict[str, Cell] = {
-    "stage": lambda row: str(row["stage"] + 1), "layers": "{first_layer} to {last_layer}",
-    "devices": "{devices}", "forward": "{forward_s:seconds}", "backward": "{backward_s:seconds}",
-    "transfer": "{transfer_s:seconds}", "load": "{load_s:seconds}", "memory": "{memory_bytes:size}",
-    "headroom": "{headroom_bytes:size}",
-}  # fmt: skip
+        yield WORDS.sheet("stages", stages.assign(number=stages["stage"] + 1), model=model)
 
 
 PARTS: tuple[Part, ...] = (time_spent, chips, sensitivity, closeup)
