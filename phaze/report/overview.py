@@ -9,22 +9,19 @@ import numpy as np
 import pandas as pd
 
 from phaze.report import charts, style
-from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, in_form, sheet_of
+from phaze.report.document import Block, Chart, Items, Prose, Section
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
+from phaze.report.page_words import words_of
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, row_of
-from phaze.report.words import join, percent, times, widths
+from phaze.report.words import join, times
 from phaze.search.winners import candidates, in_order, own_hbm
 from phaze.spec.study import OWN_READING
 from phaze.tables import Gains
 
 MOST_DOTS = 160
 """Number of architectures drawn per model: the fastest ones."""
-_EXPERTS = (
-    "The experts' {p, d, t} is evaluated under the same model as everything else, with the stage boundaries "
-    "that suit it best (expert) and with even ones (expert-even); microbatch and recomputation are the best "
-    "for it."
-)
+WORDS = words_of("study")
 
 
 def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -37,24 +34,15 @@ def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     wide = results.pivot_table(index="model", columns="design", values="speedup").reindex(inputs.study.models)
     wide.loc[charts.GEOMETRIC_MEAN] = findings.means.set_index("design")["speedup"].reindex(wide.columns)
     drawn = [d for d in designs if not d.endswith("expert-even")]
-    figure = Chart(
-        "speedups",
-        f"Throughput of every design over {expert}, by workload and in the geometric mean",
-        "A group of bars for every workload, and one for the geometric mean.",
-        partial(charts.bars, wide[drawn], "throughput over baseline expert", _colours(drawn, inputs)),
-    )
+    draw = partial(charts.bars, wide[drawn], "throughput over baseline expert", _colours(drawn, inputs))
     rows = wide.dropna(how="all")
     if len(findings.simulated_means):
         rows.loc[f"{charts.GEOMETRIC_MEAN} of recommended plans, simulated"] = findings.simulated_means
-    rows = rows.rename_axis("model").reset_index().fillna(0.0)
-    columns: dict[str, Cell] = {
-        "workload": "{model}", **{design: in_form(design, times) for design in designs},
-    }  # fmt: skip
-    caption = "Throughput over the baseline with the experts' placement, as planned"
-    sheet = sheet_of(caption, rows, columns, 1, rows["model"] == charts.GEOMETRIC_MEAN, "results")
-    about = "Speed-up of every design, by a better accelerator and by a better placement on the same one."
-    blocks = (figure, sheet, Prose(_EXPERTS))
-    yield Section("throughput", "Throughput against the baselines", about, blocks)
+    heads = {design: design for design in designs}
+    long = rows.rename_axis("model").reset_index().melt("model", var_name="design", value_name="speedup")
+    sheet = WORDS.sheet("throughput", long, rows.index == charts.GEOMETRIC_MEAN, heads=heads)
+    figure = WORDS.chart("speedups", draw, expert=expert)
+    yield WORDS.section("throughput", (figure, sheet, Prose(WORDS.sentence("experts"))))
 
 
 def _colours(designs: list[str], inputs: Inputs) -> dict[str, str]:
@@ -86,16 +74,10 @@ def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     table = findings.memories
     if table.empty:
         return
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "HBM": "{hbm_gib:g} GiB", "best accelerator": "{architecture}",
-        "{p, d, t}": widths, "microbatch": "{layout:samples}", "activations": "{recompute:storing}",
-        "planned time per batch": "{time_per_batch_s:seconds}", "of best": "{relative:percent}",
-    }  # fmt: skip
-    tolerance = percent(inputs.study.screen.tolerance, 0)
-    about = f"The smallest capacity within {tolerance} of the best throughput is chosen; all are shown."
-    sheet = sheet_of(about, table, columns, 6, table["chosen"], "memories", folded=True)
-    figure = Chart("memory", "Throughput with every HBM capacity", about, partial(charts.memories, table))
-    yield Section("memory", "How much HBM", about, (figure, sheet))
+    tolerance = inputs.study.screen.tolerance
+    figure = WORDS.chart("memory", partial(charts.memories, table), tolerance=tolerance)
+    sheet = WORDS.sheet("memory", table, table["chosen"], tolerance=tolerance)
+    yield WORDS.section("memory", (figure, sheet), tolerance=tolerance)
 
 
 def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -104,24 +86,9 @@ def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if table.empty:
         return
     clouds = {str(model): _cloud(inputs, rows) for model, rows in table.groupby("model", sort=False)}
-    figure = Chart(
-        "frontier",
-        "Area and throughput of the accelerators that were placed",
-        f"Dashed: area limit. The fastest {MOST_DOTS} of each workload, with its chosen HBM.",
-        partial(charts.frontiers, clouds, inputs.cluster.area_limit_um2),
-    )
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "accelerator": "{architecture}",
-        "rank": "{rank}", "planned time per batch": "{time_per_batch_s:seconds}",
-        "of best": "{relative:percent2}", "area": "{area_um2:area}", "{p, d, t}": widths,
-    }  # fmt: skip
-    caption = "The best accelerators of every workload"
-    sheet = sheet_of(caption, table, columns, 2, table["smallest_area"], "rankings", folded=True)
-    about = (
-        "The fastest accelerators for every workload, by time per batch, then area, then name. Marked is the "
-        "smallest area within the tolerance of the best."
-    )
-    yield Section("ranking", "The best accelerators", about, (figure, sheet))
+    draw = partial(charts.frontiers, clouds, inputs.cluster.area_limit_um2)
+    figure = WORDS.chart("frontier", draw, count=MOST_DOTS)
+    yield WORDS.section("ranking", (figure, WORDS.sheet("ranking", table, table["smallest_area"])))
 
 
 def _cloud(inputs: Inputs, ranked: pd.DataFrame) -> pd.DataFrame:
@@ -191,12 +158,6 @@ TITLES = {PER_MODEL: "The best for each workload", COMMON: "The best one for all
 """Display names of designs."""
 EVEN = 0.01
 """Tolerance around a gain of 1 within which two accelerators count as equally fast."""
-_READ = (
-    "The gain of every accelerator over the baseline under the study's settings and under other readings. "
-    "Every reading changes some settings of the study and places all workloads again on the same "
-    "accelerators, with one planner for all, so that a gain is that of the accelerator. Where a reading "
-    "makes a gain or takes it away, the claim turns over; within 1 % accelerators count as equally fast."
-)
 
 
 def assumptions(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -205,19 +166,10 @@ def assumptions(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if gains.empty:
         return
     turned = tuple(turned_over(claims(inputs, findings)))
-    designs = list(dict.fromkeys(gains["design"]))
-    wide = gains.pivot(index="reading", columns="design", values="gain").fillna(0.0).add_prefix("gain of ")
-    rows = gains.drop_duplicates("reading")[["reading", "note", "baseline"]].join(wide, on="reading")
-    columns: dict[str, Cell] = {
-        "reading": "{reading}", "what it assumes": "{note}", "over": "{baseline}",
-        **{design: in_form(f"gain of {design}", times) for design in designs},
-    }  # fmt: skip
-    caption = "Geometric mean of the throughput over the baseline's, as planned, under every reading"
-    sheet = sheet_of(caption, rows, columns, 3, rows["reading"] == OWN_READING, Gains.name)
     blocks: list[Block] = [Items(turned)] if turned else []
-    yield Section(
-        "assumptions", "What the gain rests on", _READ, (*blocks, *_gains_chart(inputs, gains), sheet)
-    )
+    heads = {design: design for design in gains["design"].unique()}
+    sheet = WORDS.sheet("assumptions", gains, gains["reading"].unique() == OWN_READING, heads=heads)
+    yield WORDS.section("assumptions", (*blocks, *_gains_chart(inputs, gains), sheet))
 
 
 def _gains_chart(inputs: Inputs, gains: pd.DataFrame) -> Iterator[Chart]:
@@ -231,13 +183,8 @@ def _gains_chart(inputs: Inputs, gains: pd.DataFrame) -> Iterator[Chart]:
     over = shown.drop_duplicates("reading").set_index("reading")["baseline"]
     names = {key: key if over[key] == own else f"{key} (over {over[key]})" for key in wide.index}
     wide = wide.rename(index={**names, OWN_READING: "settings of the study"}, columns=TITLES)
-    yield Chart(
-        "gains",
-        f"Throughput of accelerators over {own}, under the study's settings and other assumptions",
-        "Geometric mean over the workloads, as planned, with one planner for all. Bars to the left of 1 are "
-        "slower than the baseline.",
-        partial(charts.bars, wide, "throughput over the baseline", origin=1, said=times),
-    )
+    draw = partial(charts.bars, wide, "throughput over the baseline", origin=1, said=times)
+    yield WORDS.chart("gains", draw, baseline=own)
 
 
 def gains_in_order(inputs: Inputs, gains: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 import pandas as pd
 from pydantic import Field
@@ -14,9 +13,6 @@ from phaze.report.document import Block, Chart, Draw, Items, Section, Sheet, she
 from phaze.report.words import fill
 from phaze.spec.noun import Noun
 
-Key = TypeVar("Key")
-Rows = Iterable[tuple[tuple[object, ...], Mapping[Key, str]]]
-"""Rows of a wide table: the text cells on the left, then the other cells by key."""
 TEXTS = Path(__file__).parent / "texts"
 """Folder with the texts of pages."""
 
@@ -86,12 +82,15 @@ class PageWords(Noun):
             columns = {**words.words, **words.columns}
             count = len(words.words)
             return sheet_of(caption, rows, columns, count, marked, words.source, folded=words.folded)
-        lines: dict[tuple[object, ...], dict[str, str]] = {}
+        lines: dict[tuple[str, ...], dict[str, str]] = {}
         for _, row in rows.iterrows():
             said = tuple(fill(template, row) for template in words.words.values())
             lines.setdefault(said, {})[str(row[words.across])] = fill(words.cell, row)
         across = heads or {name: name for cells in lines.values() for name in cells}
-        return wide(caption, tuple(words.words), across, lines.items(), words.source, folded=words.folded)
+        cells = tuple((*said, *(found.get(key, "–") for key in across)) for said, found in lines.items())
+        header, count = (*words.words, *across.values()), len(words.words)
+        lit = frozenset(place for place, flag in enumerate(marked) if flag)
+        return Sheet(caption, header, cells, count, lit, words.source, words.folded)
 
     def sentence(self, name: str, /, **given: object) -> str:
         """Sentence with its values filled in."""
@@ -106,17 +105,3 @@ class PageWords(Noun):
 def words_of(page: str, folder: Path = TEXTS) -> PageWords:
     """Texts of a page, read once."""
     return PageWords.from_file(folder / f"{page}.yaml")
-
-
-def wide(
-    caption: str,
-    words: tuple[str, ...],
-    columns: Mapping[Key, str],
-    rows: Rows[Key],
-    source: str = "",
-    *,
-    folded: bool = False,
-) -> Sheet:
-    """Displayed table with text columns on the left, then one column per key; missing cells are dashes."""
-    cells = tuple((*map(str, said), *(found.get(key, "–") for key in columns)) for said, found in rows)
-    return Sheet(caption, (*words, *columns.values()), cells, len(words), source=source, folded=folded)

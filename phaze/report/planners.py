@@ -8,13 +8,13 @@ from functools import partial
 import pandas as pd
 
 from phaze.base.ranking import tied
-from phaze.base.units import digits
 from phaze.report import charts, style
-from phaze.report.document import Cell, Chart, Items, Prose, Section, sheet_of
+from phaze.report.document import Items, Prose, Section
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
+from phaze.report.page_words import words_of
 from phaze.report.winners import COMMON, PER_MODEL
-from phaze.report.words import join, percent, seconds, times
+from phaze.report.words import join, percent, times
 from phaze.search.winners import with_areas
 from phaze.spec.study import Study
 from phaze.tables import PLANNERS
@@ -24,6 +24,7 @@ TITLES = {planner: title for planner, (title, _) in charts.PLANNERS.items()}
 """Display names of planners."""
 NEAR = 0.05
 """Relative difference of times from which the report explains it."""
+WORDS = words_of("study")
 CHIP = ["model", "architecture", "hbm_gib"]
 
 
@@ -44,12 +45,6 @@ def titled(study: Study, results: pd.DataFrame, found: pd.DataFrame) -> pd.DataF
     )
 
 
-def change(value: float) -> str:
-    """Format a relative change as a percentage, with a sign unless it rounds to zero."""
-    text = percent(value)
-    return text.removeprefix("-") if text in ("0.0 %", "-0.0 %") else ("+" if value > 0 else "") + text
-
-
 def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Section on the comparison of planners on the same accelerators."""
     plans = titled(inputs.study, findings.results, findings.plans)
@@ -60,56 +55,20 @@ def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     best = best.reindex(inputs.study.models).fillna(0.0)
     phaze, *others = charts.PLANNERS.items()
     looks = [phaze, ("unflushed", ("Phaze in Piper's model", style.TEAL)), *others]
-    figure = Chart(
-        "planners",
-        "Throughput of every planner over Phaze's on each workload's best accelerator",
-        "Bars that are missing: nothing fits, or Phaze's plan not with two versions of the weights.",
-        partial(charts.titled_bars, best, looks, "throughput over Phaze's planner"),
-    )
+    draw = partial(charts.titled_bars, best, looks, "throughput over Phaze's planner")
     planned = plans[plans["planner"] == "phaze"].set_index(["model", "design"])["samples_per_s"]
     rows = wide.assign(planned=planned).reset_index()
-    caption = "Throughput of Phaze's planner, and of the others over it; – where a planner finds nothing"
-    ratios = sheet_of(caption, rows, _RATIO, 2, rows["design"] == PER_MODEL, "plans")
-    caption = "Every plan; t and d list the widths of the stages in the order in which they first appear"
-    every = sheet_of(caption, plans, _PLAN, 6, source="plans", folded=True)
-    blocks = (
-        *((Prose(words),) if words else ()), figure, ratios, Prose(_MODELS), Prose(_COMMUNICATION),
-        *_facts(plans, findings), every,
-    )  # fmt: skip
-    about = (
-        "Throughput of each planner's plan for the same accelerators and schedules. Only the planners "
-        "differ, and what they assume."
+    every = plans.assign(
+        activations=plans["memory"].where(plans["status"] == "placed", plans["reason"]),
+        under_piper=1.0 / plans["piper_time_per_sample_s"],
     )
-    yield Section("planners", "Planners side by side", about, blocks)
-
-
-_RATIO: dict[str, Cell] = {
-    "workload": "{model}", "design": "{design}", "Phaze, planned samples/s": "{planned:digits4}",
-    "Piper": "{piper:times}", "Phaze's plan, Piper's model": "{unflushed:times}",
-    "equal stages": "{equal:times}", "experts": "{expert:times}",
-}  # fmt: skip
-_PLAN: dict[str, Cell] = {
-    "workload": "{model}", "design": "{design}", "planner": "{title}", "t": "{tensor}", "d": "{data}",
-    "activations": lambda row: str(row["memory" if row["status"] == "placed" else "reason"]),
-    "stages": "{stages}", "microbatch": "{microbatch}", "devices": "{devices_used:,}",
-    "samples/s": "{samples_per_s:digits4}",
-    "under Piper's model": lambda row: digits(1.0 / row["piper_time_per_sample_s"], 4),
-}  # fmt: skip
-_MODELS = (
-    "Phaze, equal stages and experts flush the pipeline after every batch: filling and draining it costs "
-    "s − 1 times the slowest stage. Piper does not flush: a sample takes what the slowest stage takes. For "
-    "that the weights are one batch stale (PipeDream-2BW), which the training has to bear, memory holds two "
-    "versions of them, and every data width has to divide N. Piper chooses data and tensor widths for each "
-    "stage and recomputation for each layer, Phaze one of each for all stages."
-)
-_COMMUNICATION = (
-    "Communication counts differently, too. Piper charges every stage for synchronising its gradients, once "
-    "for N microbatches, and for every tensor that it receives and that it sends, in both passes and beside "
-    "the computation; Phaze charges the longest synchronisation of any stage once a batch (that of the first "
-    "stage where the study says so), and of the tensors what a stage waits for. So neither throughput bounds "
-    "the other: a ratio above one is not free, and one below is not a worse plan. Phaze's plan under "
-    "Piper's model tells the two causes apart: up to there the models differ, from there on the plans."
-)
+    blocks = (
+        *((Prose(words),) if words else ()), WORDS.chart("planners", draw),
+        WORDS.sheet("ratios", rows, rows["design"] == PER_MODEL),
+        *(Prose(WORDS.sentences[name]) for name in ("models", "communication")),
+        *_facts(plans, findings), WORDS.sheet("plans", every),
+    )  # fmt: skip
+    yield WORDS.section("planners", blocks)
 
 
 def _ratios(plans: pd.DataFrame) -> pd.DataFrame:
@@ -191,13 +150,6 @@ def in_words(inputs: Inputs, findings: Findings) -> str:
     best = chosen(inputs, findings).set_index("model").reindex(inputs.study.models).dropna(how="all")
     if best.empty:
         return ""
-    plans = (
-        f"{model} on {row['architecture']} in {seconds(row['simulated_s'])} per batch as simulated and "
-        f"{seconds(row['planned_s'])} as planned ({_widths(row)})"
-        for model, row in best.iterrows()
-    )
-    return (
-        f"By the planner {TITLES[inputs.study.place.planner]}, which the certificate does not cover (it "
-        "covers Phaze's planner only), the best of the architectures that Phaze ranks among its best, the "
-        f"common and the named ones: {join(plans)}."
-    )
+    rows = best.assign(widths=[_widths(row) for _, row in best.iterrows()]).rename_axis("model").reset_index()
+    plans = join(WORDS.items("planned", rows).sentences)
+    return WORDS.sentence("planner", title=TITLES[inputs.study.place.planner], plans=plans)

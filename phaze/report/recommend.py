@@ -15,16 +15,18 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import tied
-from phaze.report.document import Cell, Items, Prose, Section, in_form, sheet_of
+from phaze.report.document import Block, Items, Prose, Section
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, table_of
-from phaze.report.planners import CHIP, NEAR, TITLES, change, titled
+from phaze.report.page_words import words_of
+from phaze.report.planners import CHIP, NEAR, TITLES, titled
 from phaze.report.verdicts import ROUNDING
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import join, percent, samples, seconds, widths
 from phaze.tables import Recommendations
 from phaze.tables.plans import PLAN
 
+WORDS = words_of("study")
 CERTIFIED = "phaze"
 FLUSHING = (CERTIFIED, "equal", "expert")
 """Planners whose pipelines flush after every batch, in order of preference for equal times."""
@@ -85,15 +87,6 @@ def fastest(plans: pd.DataFrame, planners: tuple[str, ...]) -> pd.Series:
 
 PLANS = {**TITLES, CERTIFIED: "certified", "piper": "Piper (no flush)"}
 """Display names of the origin of plans."""
-_ABOUT = (
-    "The plan with the least simulated time for every workload and accelerator: the certified one, equal "
-    "stages or the experts' stages. The certificate is about the planner's formula, not about the simulator."
-)
-_PIPER = (
-    "Piper's plans do not flush the pipeline after a batch: they train with weights that are one batch stale "
-    "(PipeDream-2BW), which is another training. So they are shown beside, and recommended only where the "
-    "planner of the study is Piper's (place.planner: piper)."
-)
 
 
 def recommended(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -107,37 +100,15 @@ def recommended(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     rows = rows.assign(
         certified_differs=rows["certified_simulated_s"] / rows["certified_planned_s"] - 1,
         differs=rows["simulated_s"] / rows["planned_s"] - 1,
+        plan=rows["planner"].map(PLANS),
     )
-    certified: dict[str, Cell] = {
-        "workload": "{model}", "design": "{design}",
-        "simulated over planned": in_form("certified_differs", change),
-        "planned": "{certified_planned_s:seconds}", "simulated": "{certified_simulated_s:seconds}",
-        "equal stages": "{equal_s:seconds}", "experts": "{expert_s:seconds}",
-        "Piper (no flush)": "{piper_s:seconds}", "loses": in_form("lost", change),
-    }  # fmt: skip
-    best: dict[str, Cell] = {
-        "workload": "{model}", "design": "{design}", "plan": lambda row: PLANS[row["planner"]],
-        "{p, d, t}": shape, "microbatch": "{microbatch}", "activations": "{memory}",
-        "simulated over planned": in_form("differs", change),
-        "planned": "{planned_s:seconds}", "simulated": "{simulated_s:seconds}", "speed-up": "{speedup:times}",
-    }  # fmt: skip
-    blocks = (
+    sheets = (WORDS.sheet(name, rows, marked) for name in ("recommended", "certified"))
+    blocks: tuple[Block, ...] = (
         Items(tuple(_losses(rows[marked]))),
-        sheet_of(_BEST, rows, best, 6, marked, "recommendations"),
-        sheet_of(_CERTIFIED, rows, certified, 2, marked, "recommendations"),
-        Prose(_PIPER),
+        *sheets,
+        Prose(WORDS.sentences["piper"]),
     )
-    yield Section("recommended", "Recommended plans", _ABOUT, blocks)
-
-
-_BEST = (
-    "The recommended plan with its time per batch as planned and as simulated; "
-    "speed-up as simulated, over the experts' plan on the baseline"
-)
-_CERTIFIED = (
-    "The certified plan as planned and as simulated, beside the simulated times of the others, and what "
-    "it loses to the best of equal and experts' stages"
-)
+    yield WORDS.section("recommended", blocks)
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,16 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.base.ranking import Ranks, name_ranks, order, tied
 from phaze.base.units import UM2_PER_MM2
-from phaze.report.document import Block, Cell, Chart, Prose, Section, sheet_of
+from phaze.report.document import Block, Prose, Section
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs, table_of
+from phaze.report.page_words import words_of
 from phaze.report.style import AMBER, BLUE, PURPLE, RED, TEAL
 from phaze.report.vega import WIDTH, coloured, panels, rule
 from phaze.report.words import file_name
 from phaze.tables import MILESTONES, Searches, Walks
 
+WORDS = words_of("study")
 WALK = "hysteresis-"
 """Prefix of the name of a walk down the areas; its hysteresis level follows."""
 
@@ -90,47 +92,13 @@ def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         # first the certified strategy, then the paper's walks, then random strategies
         places = table["strategy"].map({"certified": 0, "random": 2, "bayesian": 3}).fillna(1)
         rows = table.loc[places.sort_values(kind="stable").index]
-        caption = (
-            f"Search strategies for {model}, relative to the certified optimum, medians over the runs; a run "
-            "that ends earlier keeps its best; near is within the tolerance of the study"
-        )
-        figure = Chart(
-            f"strategies-{file_name(model)}",
-            f"What search strategies find for {model}, by exact evaluations",
-            "Throughput of the best architecture found so far over that of the certified optimum. A run "
-            "that has ended keeps what it found. Bands are ranges over seeds. Numbers are the hysteresis "
-            "levels, where they end; the dashed line is the tolerance.",
-            partial(found_by_strategies, trials, optimum, inputs.study.screen.tolerance),
-        )
-        marked = rows["strategy"] == "certified"
-        blocks += [figure, sheet_of(caption, rows, _STRATEGY, 1, marked, "searches")]
+        draw = partial(found_by_strategies, trials, optimum, inputs.study.screen.tolerance)
+        blocks += [
+            WORDS.chart("strategies", draw, f"strategies-{file_name(model)}", model=model),
+            WORDS.sheet("strategies", rows, rows["strategy"] == "certified", model=model),
+        ]
     if blocks:
-        about = "Throughput found by each search strategy over its exact evaluations, on equal estimates."
-        yield Section("strategies", "Search strategies", about, (*blocks, Prose(_HOW)))
-
-
-_STRATEGY: dict[str, Cell] = {
-    "strategy": "{strategy}", "runs": "{seeds}", "evaluations": "{evaluations:,}",
-    **{f"best after {milestone:,}": f"{{after_{milestone}:percent2}}" for milestone in MILESTONES},
-    "at the end": "{final:percent2}", "near after": lambda row: _count(row["near"]),
-    "optimum after": lambda row: _count(row["optimal"]), "runs that find it": "{share_optimal:percent0}",
-}  # fmt: skip
-
-
-def _count(evaluations: float) -> str:
-    return f"{evaluations:,.0f}" if np.isfinite(evaluations) else "–"
-
-
-_HOW = (
-    "An exact evaluation is the throughput of one architecture, the best over HBM, recomputation, TMP "
-    "widths and microbatches, with exact schedules and placement; it counts once for a run, however often "
-    "it is asked for. Certified has bounds of every architecture from the screen, which are not counted; "
-    "it evaluates what they cannot exclude, and then it has a proof, while no other strategy knows how far "
-    "it is from the optimum. Hysteresis is Algorithm 1 of the Phaze paper, random draws without "
-    "replacement, and Bayesian is the tree-structured Parzen estimator of Optuna on the places of the sizes "
-    "in the grid; a combination that the area rules leave out costs it no evaluation, only one of its "
-    "suggestions."
-)
+        yield WORDS.section("strategies", (*blocks, Prose(WORDS.sentences["evaluations"])))
 
 
 _SCOPES = {
@@ -154,10 +122,7 @@ def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         }
         blocks += _savings(str(model), shown) if shown else ()
     if blocks:
-        about = (
-            "Algorithm 1 visits architectures by decreasing area until throughput falls so often in a row."
-        )
-        yield Section("walk", "The walk down the areas", about, tuple(blocks))
+        yield WORDS.section("walk", blocks)
 
 
 def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | None) -> Iterator[Block]:
@@ -167,41 +132,17 @@ def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | 
         longest = (every["scope"] == "least-microbatch") & (every["strategy"] == "hysteresis-8")
         visits = every[longest & (every["model"] == model)]
         visits = visits.assign(pes=visits["architecture"].map(pes))
-        yield Chart(
-            f"walk-{file_name(model)}",
-            f"The walk down the areas for {model}: area, size of a tensor core, throughput",
-            "Every architecture visited with the largest hysteresis, at the smallest microbatch; rings are "
-            "what the levels with these numbers choose; the dashed line is the area "
-            "limit, the other one the optimum.",
-            partial(walked, visits, chosen, optimum, inputs.cluster.area_limit_um2),
-        )
-    columns: dict[str, Cell] = {
-        "hysteresis": "{hysteresis}", "chosen": "{architecture}", "area": "{area_um2:area}",
-        "samples/s": "{samples_per_s:digits4}", "visited": "{visited:,}",
-    }  # fmt: skip
-    yield sheet_of(f"What each hysteresis level chooses for {model}", chosen, columns, 2, source="walks")
+        draw = partial(walked, visits, chosen, optimum, inputs.cluster.area_limit_um2)
+        yield WORDS.chart("walk", draw, f"walk-{file_name(model)}", model=model)
+    yield WORDS.sheet("walk", chosen, model=model)
 
 
 def _savings(model: str, shown: dict[str, pd.DataFrame]) -> Iterator[Block]:
     """Figure 8: the number of architectures visited by each level, and its distance from the optimum."""
-    yield Chart(
-        f"levels-{file_name(model)}",
-        f"What the hysteresis level costs and brings for {model}",
-        "Every architecture visited is estimated, scheduled and placed. Microbatches are the smallest; "
-        "recomputing with the largest HBM.",
-        partial(levels_reached, shown),
-    )
+    yield WORDS.chart("levels", partial(levels_reached, shown), f"levels-{file_name(model)}", model=model)
     rows = next(iter(shown.values()))
-    rows = rows.assign(saved=rows["visited"].max() / rows["visited"])
-    columns: dict[str, Cell] = {
-        "hysteresis": "{hysteresis}", "visited": "{visited:,}", "fewer than at the largest": "{saved:times}",
-        "of the optimum": "{relative:percent2}",
-    }  # fmt: skip
-    caption = (
-        f"What each hysteresis level saves for {model} at the smallest microbatch, with the largest HBM and "
-        "recomputation"
-    )
-    yield sheet_of(caption, rows, columns, 1, source="walks")
+    saved = rows["visited"].max() / rows["visited"]
+    yield WORDS.sheet("levels", rows.assign(saved=saved), model=model)
 
 
 PARTS: tuple[Part, ...] = (searches, walk)

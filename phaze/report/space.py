@@ -11,15 +11,16 @@ import pandas as pd
 from phaze.base.units import UM2_PER_MM2, digits
 from phaze.report import winners
 from phaze.report.checks import VERIFIED
-from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
+from phaze.report.document import Items, Prose, Section
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
+from phaze.report.page_words import words_of
 from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL
 from phaze.report.vega import coloured, panels, rule
-from phaze.report.words import area, join, percent
-from phaze.tables import CAUSES, COMMON
-from phaze.tables.columns import layout_of
+from phaze.report.words import join, percent
+from phaze.tables import COMMON
 
+WORDS = words_of("study")
 DIGITS = 7
 """Significant digits that distinguish the best from the largest bound of the excluded."""
 _WORDS = {
@@ -40,24 +41,13 @@ def certificate(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         return
     several = len(inputs.study.models) > 1
     shown = pd.concat([table[table["model"] != COMMON], table[(table["model"] == COMMON) & several]])
-    caption = (
-        "Points by the simplest reason that decides them; for one architecture for all, points are "
-        "architectures with an HBM size, and their value is the mean over the workloads"
-    )
+    shown = shown.assign(subject=shown["model"].replace(COMMON, "one for all"))
     blocks = (
-        Items(tuple(f"{_subject(row)}: {sentence(row)}" for _, row in shown.iterrows())),
-        sheet_of(caption, shown, _POINTS, 2, shown["model"] == COMMON, "certificates"),
+        Items(tuple(f"{row['subject']}: {sentence(row)}" for _, row in shown.iterrows())),
+        WORDS.sheet("certificate", shown, shown["model"] == COMMON),
         Prose(_verification(findings.audits)),
     )
-    about = (
-        "Every architecture within the area limit, with every TMP width, microbatch, HBM size and "
-        "recomputation, is either excluded by a bound or solved: nothing else can be better."
-    )
-    yield Section("certificate", "Certificate", about, blocks)
-
-
-def _subject(row: pd.Series) -> str:
-    return "one for all" if row["model"] == COMMON else str(row["model"])
+    yield WORDS.section("certificate", blocks)
 
 
 def sentence(row: pd.Series) -> str:
@@ -78,16 +68,6 @@ def sentence(row: pd.Series) -> str:
     return f"{counted}; best {digits(row['best'], DIGITS)} {unit}, and {what} {most}{unproven}."
 
 
-_POINTS: dict[str, Cell] = {
-    "workload": _subject, "best": "{architecture}", "points": "{points:,}",
-    **{cause: f"{{{cause}:,}}" for cause in CAUSES},
-    "samples/s": lambda row: digits(row["best"], DIGITS),
-    "bound of the excluded": lambda row: digits(row["excluded"], DIGITS),
-    "bound of all": lambda row: digits(row["bound"], DIGITS),
-    "schedules not proven": "{unproven:,} / {schedules:,}", "largest gap": "{gap:percent2}",
-}  # fmt: skip
-
-
 def _verification(audits: pd.DataFrame) -> str:
     """Sentence on the re-solved points and their verdicts."""
     if audits.empty:
@@ -96,12 +76,7 @@ def _verification(audits: pd.DataFrame) -> str:
     verdicts = audits["verdict"].value_counts()
     found = join(f"{number:,} {verdict}" for verdict, number in verdicts.items())
     programs = int(audits["programs"].sum())
-    return (
-        f"Verified by code that shares none with what screens and places: the best of every workload and "
-        f"{drawn:,} excluded points, drawn by seed with the nearest ones among them, were bounded again from "
-        f"operators and estimates, scheduled ({programs:,} times a program had to confirm the schedule of a "
-        f"layer) and placed by another algorithm: {found}."
-    )
+    return WORDS.sentence("audited", drawn=drawn, programs=programs, found=found)
 
 
 def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
@@ -130,47 +105,20 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     designs, results = [inputs.study.architectures.baseline, "phaze-common", winners.COMMON], findings.results
     others = results[results["design"].isin(designs) & (results["status"] == "placed")]
     best = pd.concat([largest[largest[flag]].assign(of=name) for flag, name in OBJECTIVES.items()])
-    blocks: list[Block] = [
-        Chart(
-            "front-area",
-            "Best throughput against area limit",
-            "The line is exact for every area limit at once, within the space of the largest. Dashed: the "
-            "limits of the study; dots are the best of the spaces that smaller limits have."
-            if several
-            else "The line is exact for every area limit at once. Dashed: the limit of the study.",
-            partial(area_chart, fronts, others),
-        ),
-        Chart(
-            "front-energy",
-            "Throughput and energy per sample",
-            "Grey: members of the front of time, area and energy. Blue: no other is better in throughput, "
-            "throughput per area and energy per sample.",
-            partial(energy_chart, fronts, others),
-        ),
-        _members_sheet("The best of the whole space by every objective", "objective", best, inputs),
-    ]
-    if several:
-        caption = "The best throughput within every area limit, as a study of that limit finds it"
-        best = fronts[fronts["throughput"]].sort_values("area_limit_um2", ascending=False, kind="stable")
-        best = best.assign(of=best["area_limit_um2"].map(area))
-        blocks.append(_members_sheet(caption, "area limit", best, inputs))
-    about = (
-        "Every architecture, TMP width, microbatch, HBM size and recomputation that no other beats in time "
-        f"per batch, area and energy per sample: {len(largest):,} in all, exact over the whole space."
+    area = WORDS.chart(
+        "front-areas" if several else "front-area", partial(area_chart, fronts, others), "front-area"
     )
-    yield Section("front", "Throughput, area and energy", about, tuple(blocks))
-
-
-def _members_sheet(caption: str, what: str, members: pd.DataFrame, inputs: Inputs) -> Sheet:
-    """Table of members of fronts, by model; `what` is the heading of the column of reasons."""
-    rows = members.sort_values("model", key=lambda m: m.map(inputs.study.models.index), kind="stable")
-    columns: dict[str, Cell] = {
-        "workload": "{model}", what: "{of}", "accelerator": "{architecture}", "area": "{area_um2:area}",
-        "samples/s": "{samples_per_s:digits}", "samples/s/mm²": "{samples_per_s_per_mm2:digits}",
-        "energy per sample": "{joules_per_sample:J}", "HBM": "{hbm_gib:g} GiB, {recompute:storing}",
-        "t, b": lambda row: f"{layout_of(row).tp}, {layout_of(row).microbatch}",
-    }  # fmt: skip
-    return sheet_of(caption, rows, columns, 3, source="fronts")
+    energy = WORDS.chart("front-energy", partial(energy_chart, fronts, others))
+    tables = {"objectives": best}
+    if several:
+        fastest = fronts[fronts["throughput"]]
+        tables["limits-of-area"] = fastest.sort_values("area_limit_um2", ascending=False, kind="stable")
+    place = inputs.study.models.index
+    sheets = [
+        WORDS.sheet(name, rows.sort_values("model", key=lambda models: models.map(place), kind="stable"))
+        for name, rows in tables.items()
+    ]
+    yield WORDS.section("front", (area, energy, *sheets), count=len(largest))
 
 
 def area_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixin:

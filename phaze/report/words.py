@@ -71,6 +71,11 @@ def change(ratio: float) -> str:
     return signed(ratio - 1)
 
 
+def count(value: float) -> str:
+    """Format a number of things, for example 1,250; a dash for infinity."""
+    return f"{value:,.0f}" if math.isfinite(value) else "–"
+
+
 def times(value: float) -> str:
     """Format a ratio, for example 1.25×."""
     return f"{value:.2f}×" if 0 < value < math.inf else "–"
@@ -142,7 +147,7 @@ def storing(recompute: object) -> str:
 
 _FORMS: Mapping[str, Callable[[float], str]] = {
     **{form.__name__: form for form in (seconds, size, percent, signed, change, times, area, digits, short)},
-    **{form.__name__: form for form in (storing, sliced, samples, operator)},
+    **{form.__name__: form for form in (storing, sliced, samples, operator, count)},
     "tp": tensor_width,
     "limit": lambda name: LIMITS[str(name)],
     **{f"percent{decimals}": partial(percent, decimals=decimals) for decimals in (0, 2, 3)},
