@@ -68,7 +68,7 @@ def signed(share: float) -> str:
 
 def change(ratio: float) -> str:
     """Format the difference of a ratio from one with its sign, for example +2.5 %."""
-    return signed(ratio - 1)
+    return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "–"
 
 
 def count(value: float) -> str:
