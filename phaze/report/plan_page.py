@@ -15,12 +15,14 @@ from phaze.plan.layouts import words
 from phaze.plan.layouts.replay import ReplayedPlan
 from phaze.plan.layouts.what_if import replanned
 from phaze.report import plan_figures
-from phaze.report.document import Chart, FirstScreen, Items, Listing, Prose, Section, Sheet
+from phaze.report.document import FirstScreen, Items, Listing, Prose, Section, Sheet
+from phaze.report.page_words import words_of
 from phaze.report.pipeline_picture import Shown, left_out, shown
 from phaze.report.report import Report, page_of
 from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan, WhatIf
 
+WORDS = words_of("plan")
 REPLANNED_CPU_S = 60.0
 """Processor seconds of all searches with 10 % more of a resource."""
 ROWS, PASSES = 16, 96
@@ -84,10 +86,7 @@ class PlanPage:
         ]
         caveats = [] if plan.may_fit is None else [plan.may_fit]
         if any(one is not plan and _is_best(one) for one in self.every):
-            caveats.append(
-                f"This page is about {plan.question.devices:,} devices; the other best plans are under "
-                "Devices, days and cost."
-            )
+            caveats.append(WORDS.sentence("other-sizes", devices=plan.question.devices))
         return FirstScreen(
             question, " ".join([*caveats, *said]), tuple(self._facts()), self._layouts(), " ".join(also),
             figures=("time", "timeline"), unfolded=True,
@@ -143,77 +142,42 @@ class PlanPage:
         least_s = words.NEGLIGIBLE * self.plan.time_s
         ranked = sorted(self.plan.times_s.items(), key=lambda item: -item[1])
         parts = {name: part_s for name, part_s in ranked if part_s >= least_s}
-        chart = Chart(
-            "time",
-            "Time of a step by part",
-            f"Mean over all devices. The step is bound by {self.plan.bound_by}.",
-            partial(plan_figures.by_part, parts, "seconds of a step", ".3g"),
-        )
-        yield Section("time-by-part", "Time by part", "Where the time of a step goes.", (chart,))
+        draw = partial(plan_figures.by_part, parts, "seconds of a step", ".3g")
+        yield WORDS.section("time-by-part", [WORDS.chart("time", draw, bound_by=self.plan.bound_by)])
 
     def memory(self) -> Iterator[Section]:
         """Memory by rank, and over time, against HBM."""
         plan, hbm_gib = self.plan, self.hbm_gib
         limit_gib = self.replayed.now.question.limit_bytes(self.replayed.now.divided.layout) / GIB
         used = "" if plan.in_use_gib is None else f" In use: {words.used(plan)}."
-        by_rank = Chart(
-            "memory",
-            "Memory of a device by pipeline rank",
-            f"At its peak, by part; the dashed line is the HBM of {hbm_gib:g} GiB.{used}",
-            partial(plan_figures.memory_by_rank, plan.memory, hbm_gib),
+        by_rank = partial(plan_figures.memory_by_rank, plan.memory, hbm_gib)
+        over_time = partial(self.shown.memory, {"HBM": hbm_gib, "for tensors": limit_gib})
+        charts = (
+            WORDS.chart("memory", by_rank, hbm_gib=hbm_gib, used=used),
+            WORDS.chart("memory-over-time", over_time, limit_gib=limit_gib),
         )
-        over_time = Chart(
-            "memory-over-time",
-            "Memory of a device of each stage over a step",
-            f"Tensors only; the dashed lines are the HBM and its part for tensors, {limit_gib:.1f} GiB.",
-            partial(self.shown.memory, {"HBM": hbm_gib, "for tensors": limit_gib}),
-        )
-        about = "Memory of the pipeline ranks, by part and over time, against the HBM of a device."
-        yield Section("memory-by-rank", "Memory", about, (by_rank, over_time))
+        yield WORDS.section("memory-by-rank", charts)
 
     def timeline(self) -> Iterator[Section]:
         """Pipeline over time."""
-        about = "A cell is a pass of a microbatch; thin cells are concurrent with passes."
-        zoom = "The sliders choose the zoom and its place; so does the wheel with Ctrl."
-        chart = Chart(
-            "timeline",
-            "Pipeline of a step over time",
-            " ".join([about, zoom, *left_out(self.shown)]),
-            self.shown.timeline,
-        )
-        yield Section("pipeline", "Pipeline over time", "What every stage does when.", (chart,))
+        told = "".join(f" {sentence}" for sentence in left_out(self.shown))
+        yield WORDS.section("pipeline", [WORDS.chart("timeline", self.shown.timeline, left_out=told)])
 
     def ranges(self) -> Iterator[Section]:
         """Expected and prudent time of the ranked layouts."""
-        chart = Chart(
-            "ranges",
-            "Expected and prudent time of the ranked layouts",
-            "Lines, if any, are the 80 % intervals of the expected time, from similar measured runs.",
-            partial(plan_figures.ranges, self.plan.alternatives),
-        )
+        chart = WORDS.chart("ranges", partial(plan_figures.ranges, self.plan.alternatives))
         said = [words.PRUDENT] if self.plan.prudence is None else [words.PRUDENT, self.plan.prudence]
-        about = "How much the ranking depends on overlap and memory that are not proven."
-        yield Section("expected-prudent", "Expected and prudent", about, (chart, Items(tuple(said))))
+        yield WORDS.section("expected-prudent", (chart, Items(tuple(said))))
 
     def evidence(self) -> Iterator[Section]:
         """Nearest measured runs with the errors of their predictions."""
-        runs, about = (
-            self.plan.evidence,
-            "Measured runs most like the plan, with the errors of their predictions.",
-        )
+        runs = self.plan.evidence
         if not runs:
             nothing = next(words.evidence_in_words(self.plan))
-            yield Section("evidence", "Nearest measured runs", about, (Prose(f"{nothing.capitalize()}."),))
+            yield WORDS.section("evidence", [Prose(f"{nothing.capitalize()}.")])
             return
-        rows = tuple((one.source, one.label, f"{one.distance:.2f}", f"{one.error:+.1%}") for one in runs)
-        sheet = Sheet(about, ("source", "row", "distance", "error"), rows, words=2)
-        chart = Chart(
-            "errors",
-            "Error of the prediction of measured runs, by their distance from the plan",
-            "Distance 0 is the same stack, device, precision, kinds of parallelism and utilisation.",
-            partial(plan_figures.errors, runs),
-        )
-        yield Section("evidence", "Nearest measured runs", about, (sheet, chart))
+        sheet = WORDS.sheet("evidence", pd.DataFrame(map(dict, runs)))
+        yield WORDS.section("evidence", (sheet, WORDS.chart("errors", partial(plan_figures.errors, runs))))
 
     def rivals(self) -> Iterator[Section]:
         """Why the other layouts are behind."""
@@ -238,17 +202,9 @@ class PlanPage:
             *words.counts_in_words(plan.certificate),
             *words.undecided_in_words(plan.certificate),
         )
-        chart = Chart(
-            "rival",
-            "Time by part that plan 2 takes longer",
-            "Parts below zero are shorter in plan 2.",
-            partial(plan_figures.by_part, plan.next_longer_s, "seconds longer", "+.3g"),
-        )
-        figures = (chart,) if plan.next_longer_s else ()
-        about = "Why the neighbours of the plan are behind, and what was excluded."
-        yield Section(
-            "rivals", "Why not another layout", about, (*((sheet,) if rows else ()), *figures, Items(said))
-        )
+        draw = partial(plan_figures.by_part, plan.next_longer_s, "seconds longer", "+.3g")
+        figures = [WORDS.chart("rival", draw)] if plan.next_longer_s else []
+        yield WORDS.section("rivals", (*((sheet,) if rows else ()), *figures, Items(said)))
 
     def sizes(self) -> Iterator[Section]:
         """Devices, days and cost, if several numbers of devices were asked for."""
@@ -265,59 +221,36 @@ class PlanPage:
         value = "days" if fits["days"].notna().any() else "time_s"
         named = {"time_s": "seconds a step", "days": "days", "cost": "cost"}
         charts = [
-            Chart(
-                f"front-{name}",
-                f"{named[name].capitalize()} by number of devices",
-                "The front: no other number has fewer devices, fewer days and less cost.",
-                partial(plan_figures.front, fits, name, named[name]),
+            WORDS.chart(
+                "front", partial(plan_figures.front, fits, name, named[name]), f"front-{name}",
+                what=named[name].capitalize(),
             )
             for name in (value, "cost")
             if fits[name].notna().any()
-        ]
+        ]  # fmt: skip
         best = tuple(words.best_runs(words.runs_by_devices(self.every)))
-        about = "Devices, time and cost of the best plan of every number of devices."
-        yield Section(
-            "sizes", "Devices, days and cost", about, (sheet, *charts, *((Items(best),) if best else ()))
-        )
+        yield WORDS.section("sizes", (sheet, *charts, *((Items(best),) if best else ())))
 
     def resources(self) -> Iterator[Section]:
         """Effect of 10 % more of each resource."""
         own_s = self.plan.by(self.plan.question.rank)
-        rows = tuple(
-            (
-                one.change,
-                "re-planned" if one.replanned else "same plan",
-                f"{one.time_s:.4g} s",
-                f"{1 - one.time_s / own_s:.1%}",
-            )
-            for one in self.more
-        )  # fmt: skip
-        sheet = Sheet(
-            "Step with more of one resource.", ("change", "plan", "step", "time saved"), rows, words=2
-        )
-        chart = Chart(
-            "resources",
-            "Time saved by 10 % more of one resource",
-            "The best plan of the same widths, where there was time for the search.",
-            partial(plan_figures.saved, self.more, own_s),
-        )
-        about = "What 10 % more of each resource gives."
-        yield Section("resources", "10 % more", about, (chart, sheet))
+        rows = pd.DataFrame(map(dict, self.more))
+        rows["plan"] = rows["replanned"].map({True: "re-planned", False: "same plan"})
+        sheet = WORDS.sheet("resources", rows.assign(saved=1 - rows["time_s"] / own_s))
+        chart = WORDS.chart("resources", partial(plan_figures.saved, self.more, own_s))
+        yield WORDS.section("resources", (chart, sheet))
 
     def flags(self) -> Iterator[Section]:
         """Settings of the runtime, to copy."""
         files, notes = self.settings
-        title, about = "Flags to copy", "Settings of the runtime for this plan, as `phaze emit` writes them."
-        if not files:
-            title, about = "Flags", "Why this plan has no flags to copy."
         listings = [Listing(name, text) for name, text in files.items()]
-        yield Section("flags", title, about, (*listings, *map(Prose, notes)))
+        section = WORDS.section("flags" if files else "no-flags", (*listings, *map(Prose, notes)))
+        yield replace(section, anchor="flags")
 
     def assumed(self) -> Iterator[Section]:
         """Assumptions of the answer."""
-        about = "What the answer assumes."
         versions = ", ".join(f"{name} {version}" for name, version in self.plan.versions.items())
-        yield Section("assumptions", "Assumptions", about, (Items(self.plan.assumptions), Prose(versions)))
+        yield WORDS.section("assumptions", (Items(self.plan.assumptions), Prose(versions)))
 
 
 def front_of(answers: Sequence[Answer]) -> pd.DataFrame:
