@@ -71,21 +71,8 @@ def test_the_picture_of_the_rooms_is_the_contract(project_root: Path, layers: li
     assert all(row[-1] for row in cells)
 
 
-def test_the_page_for_contributors_has_every_package(project_root: Path, layers: list[list[str]]) -> None:
-    """Its table of layers names each package once."""
-    table = (
-        (project_root / "CONTRIBUTING.md")
-        .read_text()
-        .partition("## How it is built")[2]
-        .partition("\n## ")[0]
-    )
-    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    named = [name.removesuffix(".py") for cell in first for name in re.findall(r"`([\w.]+)`", cell)]
-    assert sorted(named) == sorted(["commands", *(name for layer in layers for name in layer)])
-
-
 def test_every_package_has_a_layer(project_root: Path, layers: list[list[str]]) -> None:
-    """A new package must be added to the contract, and thus to both pages."""
+    """A new package must be added to the contract, and thus to the picture of the architecture page."""
     packages = {path.parent.name for path in (project_root / "phaze").glob("*/__init__.py")}
     assert packages - {"commands"} == {name for layer in layers for name in layer}
 
