@@ -1,1 +1,1 @@
-"""Plans: how a model is mapped to a cluster, the step time that results, and the planners that choose."""
+"""Plans that map a model to a cluster, their predicted step time, and the planners that choose them."""

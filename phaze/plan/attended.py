@@ -1,4 +1,4 @@
-"""Fused attention of a layer on one tensor-parallel rank: launched kernels and their bounds.
+"""Fused attention of a layer on one tensor-parallel rank: its kernels, and their time by bound.
 
 With context parallelism a rank has the queries of a part of the sequence. In a ring (cp_kind p2p) keys and
 values arrive in parts: the first kernel has those of the rank's own part, every other one those of another
@@ -26,20 +26,20 @@ from phaze.workload.primitives import Scores
 
 HBM = KERNEL_LIMITS.index("hbm")
 USUAL = "2"
-"""Generation of the attention kernel if a stack names none: FlashAttention-2."""
+"""Default attention kernel of a stack that names none: FlashAttention-2."""
 
 
 class FusedPass(NamedTuple):
-    """One pass of a layer's attention cores as fused kernels."""
+    """One pass of a layer's attention cores, executed by fused kernels."""
 
     seconds: Floats
-    """Seconds by bound, (limits,)."""
+    """Time by bound, in seconds, (limits,)."""
     launches: int
-    """Kernels that the host launches."""
+    """Number of kernels that the host launches."""
 
 
 class Fused(NamedTuple):
-    """Both passes of a layer's attention cores as fused kernels."""
+    """Both passes of a layer's attention cores, executed by fused kernels."""
 
     forward: FusedPass
     backward: FusedPass
@@ -50,7 +50,7 @@ NO_ATTENTION = FusedPass(np.zeros(len(KERNEL_LIMITS)), 0)
 
 
 def fused_attention(core: Sequence[Operator], layout: Layout, stack: Stack, times: KernelTimes) -> Fused:
-    """Kernels of a layer's attention cores, given by their forward operators `core`, with their times.
+    """Cost of a layer's attention cores as fused kernels, from their forward operators `core`.
 
     Parts of a ring take at least their share of one kernel on the whole sequence. Kernels without a mask are
     a few percent faster, but lower bounds of layouts, which use tokens per rank, know only whole sequences.
@@ -74,7 +74,7 @@ def fused_attention(core: Sequence[Operator], layout: Layout, stack: Stack, time
 
 
 def attention_kernel(device: Device, stack: Stack) -> str | None:
-    """Name of a stack's attention kernel on a device, None if the device names none.
+    """Name of a stack's attention kernel on a device; None if the device names none.
 
     Raises PhazeError if the device has only other kernels.
     """
@@ -91,7 +91,7 @@ def attention_kernel(device: Device, stack: Stack) -> str | None:
 
 
 def scores_of(core: Sequence[Operator]) -> list[Scores]:
-    """Shape of each attention core of a layer, from its products if a table has no shapes."""
+    """Shape of each attention core of a layer, derived from its GEMMs if a table has no shapes."""
     if found := [operator.scores for operator in core if operator.scores is not None]:
         return found
     products = [part for operator in core for part in operator.parts if part.kind == "matmul"]
@@ -99,19 +99,19 @@ def scores_of(core: Sequence[Operator]) -> list[Scores]:
 
 
 def _shape(scores: Part, context: Part) -> Scores:
-    """Shape of a causal core with whole sequences; the batch counts key heads."""
+    """Shape of a causal attention core with whole sequences; the batch counts key heads."""
     keys, heads = scores.n, scores.batch * scores.m // scores.n
     return Scores(1, keys, keys, keys, keys / 2, heads, scores.batch, scores.k, context.n)
 
 
 def in_ring(scores: Scores, layout: Layout, stack: Stack) -> bool:
-    """True if attention processes keys and values part by part and merges partial results."""
+    """True if attention processes keys and values in parts and merges partial results (ring attention)."""
     passes_on = layout.cp_kind not in ("all_gather", "a2a") or stack.ring_attention
     return scores.queries < scores.keys and not scores.windowed and passes_on
 
 
 def kernels_on(scores: Scores, layout: Layout, stack: Stack) -> tuple[Scores, ...]:
-    """Attention kernels of the slowest context-parallel rank, in order."""
+    """Attention kernels that the slowest context-parallel rank runs, in order."""
     own, whole = scores.queries, scores.keys
     if own == whole or scores.windowed:
         return (scores,)
@@ -129,7 +129,7 @@ def kernels_on(scores: Scores, layout: Layout, stack: Stack) -> tuple[Scores, ..
 
 
 def _merged(scores: Scores) -> tuple[float, float]:
-    """Elements merged from a partial result and from partial gradients.
+    """Number of elements merged from a partial result and from partial gradients.
 
     The gradients are those of queries, and of the keys and values of another rank's part that a causal mask
     leaves.

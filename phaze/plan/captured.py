@@ -9,11 +9,11 @@ from phaze.workload.operators import Operator
 from phaze.workload.primitives import Region
 
 ATTENTION: frozenset[Region] = frozenset({"attn_norm", "qkv_linear", "core_attn", "attn_proj"})
-"""Regions of a layer's attention."""
+"""Model regions that belong to a layer's attention."""
 
 
 def launched(operators: Sequence[Operator], graphs: tuple[Captured, ...]) -> list[bool]:
-    """Mask of operators whose kernels are launched by the host, not by a CUDA graph.
+    """Mask of the operators whose kernels are launched by the host, not by a CUDA graph.
 
     Norms and residual additions belong to no region; they count with the attention or the state space of
     their layer. Embedding, head and loss are captured only by a full graph.
@@ -27,7 +27,7 @@ def launched(operators: Sequence[Operator], graphs: tuple[Captured, ...]) -> lis
 
 
 def _part(operator: Operator, layer: frozenset[Region]) -> Captured | None:
-    """Part of a layer that an operator belongs to; `layer` contains the regions of all its operators."""
+    """Capturable part of a layer that contains an operator; `layer` has the regions of all its operators."""
     if "moe" in operator.regions:
         routes = operator.name.startswith("router") or "shared_experts" in operator.regions
         return "moe_router" if routes else "moe"

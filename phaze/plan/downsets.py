@@ -1,4 +1,4 @@
-"""Downsets of a directed acyclic graph, as bits (Piper, Section 4).
+"""Downsets of a directed acyclic graph, stored as bit sets (Piper, Section 4).
 
 A set of nodes is a downset if it contains every successor of each of its nodes (Definition 4.1): the rest of
 a pipeline from some point on. The difference of two nested downsets is a contiguous set, and every contiguous
@@ -25,23 +25,23 @@ from phaze.base.room import refuse_beyond_memory
 Edges = Sequence[tuple[int, int]]
 
 LIMIT = 1_000_000
-"""Default limit of enumerated downsets."""
+"""Default maximum number of enumerated downsets."""
 COPIES = 5
-"""Copies of the bits of all downsets in memory during enumeration and sorting."""
+"""Number of copies of all downsets' bits in memory during enumeration and sorting."""
 INSTEAD = "merge parallel layers, or plan with the prefixes of one linear order"
 
 
 class DownsetsError(PhazeError):
-    """The graph has more downsets than allowed."""
+    """Error for a graph with more downsets than allowed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Downsets:
-    """Downsets of n nodes, smaller ones first: from the empty one to the whole graph."""
+    """Downsets of a graph with n nodes, from the empty set to the whole graph, smaller ones first."""
 
     nodes: int
     words: Words
-    """(count, words): node v is bit v % 64 of word v // 64."""
+    """Bit sets, (count, words): node v is bit v % 64 of word v // 64."""
 
     def __len__(self) -> int:
         """Number of downsets."""
@@ -109,7 +109,7 @@ def enumerate_downsets(nodes: int, edges: Edges, limit: int = LIMIT, each_bytes:
 
 
 def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
-    """Only the n + 1 downsets that are prefixes of `linear_order`."""
+    """Enumerate only the n + 1 downsets that are prefixes of `linear_order`."""
     member = np.zeros((nodes + 1, nodes), dtype=np.bool_)
     for taken, v in enumerate(linear_order(nodes, edges), 1):
         member[taken:, v] = True
@@ -117,7 +117,7 @@ def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
 
 
 def linear_order(nodes: int, edges: Edges) -> tuple[int, ...]:
-    """Nodes in order from the sinks: always the smallest node whose successors have all been taken."""
+    """Nodes in reverse topological order; of the available nodes, the smallest always comes next."""
     import networkx as nx  # slow import that planners of chains do not need
 
     graph: nx.DiGraph[int] = nx.DiGraph()

@@ -1,4 +1,4 @@
-"""Placements of a given shape, under the model of flushing pipelines: `flush` is never slower.
+"""Placements with given widths or equal stages, in the model of flushing pipelines; none beats `flush`.
 
 The experts' widths {p, d, t} are placed with the best boundaries between stages, and with even ones. Equal
 stages have equal numbers of repeated layers, and the same data and tensor width. The layers before and after
@@ -22,7 +22,7 @@ from phaze.plan.piper.equal import group_cuts
 
 
 def place_expert(chain: Chain, expert: Layout, setting: Setting) -> Placement | Infeasible:
-    """Best placement with exactly p stages and data width d, or the reason for infeasibility."""
+    """Best placement with the expert's stage count p and data width d, or the reason for infeasibility."""
     reason = _why_not_widths(chain, expert, setting)
     if reason:
         return Infeasible(reason)
@@ -35,7 +35,7 @@ def place_expert(chain: Chain, expert: Layout, setting: Setting) -> Placement | 
 def place_evenly(
     chain: Chain, expert: Layout, setting: Setting, first: int, repeated: int
 ) -> Placement | Infeasible:
-    """Placement that splits `repeated` layers from position `first` evenly, or the reason why it fails."""
+    """Placement that splits `repeated` layers from position `first` evenly, or why it is infeasible."""
     if expert.pp > repeated:
         return Infeasible(f"pipeline: {repeated} repeated layers do not fill {expert.pp} stages")
     reason = _why_not_widths(chain, expert, setting)
@@ -52,7 +52,7 @@ def place_evenly(
 
 
 def _why_not_widths(chain: Chain, expert: Layout, setting: Setting) -> str:
-    """Reason why the widths are impossible with any memory; empty if they are possible."""
+    """Reason why the widths are infeasible regardless of memory; empty if they are feasible."""
     if expert.pp > len(chain):
         return f"pipeline: {len(chain)} layers do not fill {expert.pp} stages"
     if expert.dp > setting.microbatches:
@@ -69,7 +69,7 @@ def _too_few_devices(expert: Layout, needed: int, setting: Setting) -> str:
 
 
 def _why_no_boundaries(chain: Chain, expert: Layout, setting: Setting) -> str:
-    """Reason why no cut into p stages fits."""
+    """Reason why no split into p stages is feasible."""
     lean = [
         found.memory_bytes for found in lean_placements(chain, expert, setting) if found.stages == expert.pp
     ]
@@ -102,7 +102,7 @@ def place_equally(
 
 
 def equal_cuts(layers: int, first: int, repeated: int) -> Iterator[tuple[int, ...]]:
-    """Yield the starts of the stages for every divisor of the repeated layers, once or twice each."""
+    """Yield the stage starts for every divisor of the repeated layers, in one or two variants each."""
     for stages in (s for s in range(1, repeated + 1) if repeated % s == 0):
         yield from group_cuts(layers, range(first, first + repeated), stages)
 
@@ -110,7 +110,7 @@ def equal_cuts(layers: int, first: int, repeated: int) -> Iterator[tuple[int, ..
 def _place_cut(
     chain: Chain, layout: Layout, setting: Setting, starts: tuple[int, ...], loads: Loads
 ) -> Placement | Infeasible:
-    """Placement with these stages and the best data width that fits."""
+    """Placement with these stages and the fastest data width that fits, or the reason for infeasibility."""
     pipeline = evaluate_cut(chain, replace(layout, dp=1), setting, starts, loads)
     each = sum(pipeline.devices)
     if each > setting.devices:

@@ -1,4 +1,4 @@
-"""Expert GEMMs: kernels and launch overhead in each software stack."""
+"""Expert GEMMs: their kernels and launch overhead in each software stack."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from phaze.workload.operators import Operator, Part
 SENT = {"experts_dispatch", "experts_combine"}
 """Primitives that copy a token once per expert, or sum its copies."""
 ROW_PASSES = SENT | {"experts_sort", "experts_unsort"}
-"""Primitives that copy tokens to experts, sorted by expert, or copy them back, or sum them."""
+"""Primitives that move dispatched tokens: copy them to experts, sort them, copy them back or sum them."""
 
 
 def multiplies_experts(operator: Operator) -> bool:
-    """True for a GEMM of the experts of a rank, or its gradients."""
+    """True if an operator is a GEMM of a rank's experts, or of their gradients."""
     moe = operator.core == "tensor" and "moe" in operator.regions
     return moe and not operator.regions & {"router", "shared_experts"} and operator.parts[0].batch > 1
 
 
 def experts_of(operators: Sequence[Operator], stack: Stack) -> list[Experts | None]:
-    """Expert implementation of each kernel of operators, None for other kernels."""
+    """Expert implementation that each kernel of the operators uses; None for other kernels."""
     return [
         stack.experts if multiplies_experts(operator) else None
         for operator in operators
@@ -38,7 +38,7 @@ def experts_of(operators: Sequence[Operator], stack: Stack) -> list[Experts | No
 
 
 def run_alone(operators: tuple[Operator, ...], layout: Layout, stack: Stack) -> tuple[Operator, ...]:
-    """Operators that run as separate kernels.
+    """Operators that run as separate kernels, without those fused into other kernels.
 
     Fused experts include their activation. If the dispatcher sends a token once per rank, it also copies
     tokens per expert and sums the copies (Megatron-Core, optimizations of DeepSeek-V3 on GB200, Section
@@ -53,12 +53,12 @@ def run_alone(operators: tuple[Operator, ...], layout: Layout, stack: Stack) -> 
 
 @cache
 def primitives_of(name: str) -> frozenset[str]:
-    """Primitives of an operator, forward or backward, from its name."""
+    """Names of the primitives in an operator, forward or backward, from the operator's name."""
     return frozenset(name.removesuffix(".backward").split("+"))
 
 
 def row_traffic(operator: Operator, stack: Stack, device: Device) -> float:
-    """Factor on the time of a kernel that moves dispatched tokens; 1 for other kernels.
+    """Slowdown factor of a kernel that moves dispatched tokens; 1 for other kernels.
 
     It is the sustained HBM fraction of kernels over the fraction that measured indexed passes reach,
     multiplied by the stack's factor over these passes.
@@ -74,13 +74,13 @@ def row_traffic(operator: Operator, stack: Stack, device: Device) -> float:
 
 
 def waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:
-    """True if the host launches experts one by one, and so does not run ahead of the device."""
+    """True if the host launches experts one by one, and so cannot run ahead of the device."""
     alone = stack.experts == "each" and "full" not in stack.cuda_graphs
     return alone and any("moe" in operator.regions for operator in operators)
 
 
 def host_s(operators: Sequence[Operator], words: Sequence[Compute], stack: Stack, device: Device) -> Floats:
-    """Launch overhead of each kernel of operators, (W,), in seconds; 0 for kernels in CUDA graphs.
+    """Launch overhead of each kernel of the operators, in seconds, (W,); 0 for kernels in CUDA graphs.
 
     The products of experts are one call that launches them one after the other. Each product of lower
     precision is preceded by a cast, one per expert. Weight gradients need none: the product before has cast
@@ -99,7 +99,7 @@ def host_s(operators: Sequence[Operator], words: Sequence[Compute], stack: Stack
 
 
 def _started_s(first: Part, own: Operator, word: Compute, launch_s: float, device: Device) -> float:
-    """Launch overhead of a kernel and its casts in seconds, by the kernel's first part."""
+    """Launch overhead of a kernel and its casts, in seconds; `first` is the kernel's first part."""
     experts = first.batch if multiplies_experts(own) else 0
     cast = word != "bf16" and first.role != "weight_gradient"
     speed = expert_speed(device, "each", word) if experts else None

@@ -1,4 +1,4 @@
-"""Plans with given stages: lower a model with given layers and layout per stage.
+"""Build plans from given stages: lower a model with the layers and layout of each stage.
 
 Ranks are numbered as in Megatron-LM: tensor-parallel ones are adjacent, then data-parallel ones, then stages.
 An activation goes to the next stage in t shards and is gathered there (Narayanan et al., SC 2021, Section
@@ -42,27 +42,27 @@ from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload
 
 Replicated = Literal["dp-cp", "edp"]
-"""Axis along which ranks have the same parameters: dense ones, or those of experts."""
+"""Parallel axis over which parameters are replicated: that of dense parameters, or of experts."""
 VOCABULARY_MULTIPLE = 128
-"""Megatron-LM pads the vocabulary to a multiple of this times t."""
+"""Megatron-LM pads the vocabulary to a multiple of this number times the tensor-parallel width."""
 CONVERSION_BYTES = 34
-"""Bytes per parameter of Megatron-LM's mixed-precision update, in addition to the optimizer's own.
+"""Bytes per parameter that Megatron-LM's mixed-precision update moves, besides the optimizer's own.
 
 Gradients are converted to single precision (2 + 4), unscaled and checked (4 + 4), their norm is computed (4),
 they are clipped (4 + 4) and zeroed (2). The other 6 are the single-precision gradients that the optimizer
 reads, and the weights for the next batch.
 """
 BUFFER_PASSES = 3
-"""Passes over the buffer with all gradients of a replica with ZeRO 1, which shards the rest.
+"""Passes over a replica's whole gradient buffer under ZeRO 1, which shards the other states.
 
 Gradients are divided by the replicas before they are summed, read and written, and zeroed for the next batch
 (Megatron-Core, `param_and_grad_buffer`).
 """
 
 SECOND_ROUND = 0.5
-"""Fraction of speed that kernels lose if some thread blocks run in a second round (`fixed_shares`)."""
+"""Fraction of speed that kernels lose if some thread blocks run in a second wave (`fixed_shares`)."""
 NOT_APART = [name.name for name in fields(StageWork) if name.name.endswith(("hbm_bytes", "reduced_bytes"))]
-"""Fields of a stage's work that are left at 0, because the kernels' seconds already include them."""
+"""Fields of a stage's work that stay 0, because the kernel times already include them."""
 
 
 def padded_vocabulary(vocabulary: int, layout: Layout) -> int:
@@ -105,7 +105,7 @@ def lowered_plan(
     machine: Machine,
     recomputed: int | None = None,
 ) -> Plan:
-    """Plan with the given layers and layout per stage, starting with the embedding.
+    """Build a plan with the given layers and layout for each stage, starting with the embedding.
 
     Cuts are from a table row or from any planner's plan: layouts may differ by stage in tp and dp.
     `recomputed` gives the recomputed blocks of each stage; default: all.
@@ -117,7 +117,7 @@ def lowered_plan(
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """Stages of a training model on a machine, for any layout and any layers."""
+    """Lowering of a model on a machine: stages for any layout and any layers, with cached costs."""
 
     training: ModelTraining
     machine: Machine
@@ -127,7 +127,7 @@ class Lowering:
     )
 
     def layers(self, layout: Layout) -> tuple[Workload, dict[str, LayerCost]]:
-        """Workload of a layout, and the costs of its layers by name.
+        """Workload of the model under a layout, and the costs of its layers by name.
 
         They depend only on `layout.key`, and on whether FSDP prevents overlap of collectives (`kept_apart`).
         """
@@ -138,7 +138,7 @@ class Lowering:
 
     @property
     def known(self) -> int:
-        """Number of costed workloads in memory."""
+        """Number of workloads whose costs are cached."""
         return len(self._known)
 
     def forget(self) -> None:
@@ -149,7 +149,7 @@ class Lowering:
         return layout.key, bool(kept_apart(layout, self.machine))
 
     def prepare(self, layouts: Iterable[Layout]) -> None:
-        """Cost the layers in all these layouts together, which is much faster than one by one."""
+        """Compute layer costs for all these layouts together, which is much faster than one by one."""
         training, machine = self.training, self.machine
         new = {key: one for one in layouts if (key := self._key(one)) not in self._known}
         workloads = {
@@ -168,7 +168,7 @@ class Lowering:
                 self._known[key] = workload, costs
 
     def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:
-        """Plan of these stages with the execution of Megatron-LM."""
+        """Build a plan from these stages, executed as in Megatron-LM."""
         count = self.training.global_batch // stages[0].layout.microbatch
         return Plan(tuple(stages), schedule, count, self.execution(stages[0].layout))
 
@@ -182,7 +182,7 @@ class Lowering:
         return Execution(transfers, exposed, scattered=True, early_recompute=False, overlap_sync=overlap_sync)
 
     def added_s(self, gradient_bytes: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
-        """Time to accumulate the gradients of a microbatch: two are read, one is written.
+        """Time to accumulate the gradients of a microbatch: two reads and one write of each.
 
         From ZeRO 2 on a replica accumulates only its shard.
         """
@@ -192,7 +192,7 @@ class Lowering:
         return 3 * gradient_bytes / replicas / self.machine.hbm_bytes_per_s
 
     def hidden_s(self, held: Sequence[tuple[int, LayerCost]], layout: Layout) -> Floats:
-        """Forward and backward seconds of a microbatch, (2,), overlapped by pairing microbatches.
+        """Forward and backward time per microbatch that pairing of microbatches overlaps, (2,).
 
         The result is a mean over the microbatches of a batch and the ranks of a pipeline. One more microbatch
         goes forward before the first pair, so m − p of m microbatches are paired, with or without virtual
@@ -213,7 +213,7 @@ class Lowering:
 
     @property
     def lost_processors(self) -> float:
-        """Fraction of processors that compute loses to concurrent token dispatch."""
+        """Fraction of SMs that compute loses to concurrent token dispatch."""
         lost = lost_share(self.machine)
         return max(lost, SECOND_ROUND) if lost and device_of(self.machine).fixed_shares else lost
 
@@ -234,7 +234,7 @@ class Lowering:
         return shared + HALF * parameters * copies - self.optimizer_bytes(parameters, layout, axis)
 
     def optimizer_bytes(self, parameters: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
-        """Bytes of optimizer state in host memory between two steps."""
+        """Bytes of optimizer state that stay in host memory between two steps."""
         if not layout.offloaded.optimizer:
             return 0.0
         size = parameter_bytes(self.training.optimizer, layout.precision, self.machine.stack.gradient_bytes)
@@ -258,12 +258,12 @@ class Lowering:
         return self._working[key]
 
     def beside_bytes(self, cost: LayerCost, layout: Layout) -> float:
-        """Least working memory of a stage with a layer, without what depends on recompute."""
+        """Minimum working memory of a stage with a layer, excluding what depends on recompute."""
         again = cost.kept_bytes("none", layout.offloaded)[1]
         return self.working([(cost, "none")], layout).work - again
 
     def limit_bytes(self, layout: Layout, *, upper: bool) -> float:
-        """Bytes of tensors up to which a layout fits, expected or at the upper end of its range.
+        """Maximum tensor bytes with which a layout fits, as expected or at the upper end of the range.
 
         The limit allows for any temporary copies next to the tensors of a stage.
         """
@@ -274,7 +274,7 @@ class Lowering:
         return tensor_limit_bytes(self.machine, layout, copied, upper=upper)
 
     def _states_s(self, states_bytes: float, passes_s: float, layout: Layout) -> float:
-        """Seconds of a step in which devices wait for optimizer state from the host.
+        """Time per step in which devices wait for optimizer state from the host, in seconds.
 
         The state returns before the update and leaves during the passes of the next batch (Megatron-Core,
         `OptimizerStateOffloader`).
@@ -287,7 +287,7 @@ class Lowering:
     def update_bytes(
         self, layout: Layout, parameters: float, gradient_bytes: float, axis: Replicated = "dp-cp"
     ) -> float:
-        """Bytes that the optimizer moves, which loads and stores full-precision weights (PALM, IV.A)."""
+        """Bytes that the optimizer moves, with loads and stores of full-precision weights (PALM, IV.A)."""
         replicas, optimizer = layout.group(axis).ranks, self.training.optimizer
         nbytes = update_bytes(parameters, optimizer, layout.precision, layout.zero, replicas)
         if layout.precision == "mixed":
@@ -295,7 +295,7 @@ class Lowering:
         return nbytes + (BUFFER_PASSES * gradient_bytes if layout.zero == 1 else 0.0)
 
     def stage(self, cut: range, layout: Layout, recomputed: int | None = None) -> Stage:
-        """Stage with these layers.
+        """Build the stage with the layers of `cut` under a layout.
 
         Its first `recomputed` blocks follow the layout's recompute option, by default all blocks.
         """
@@ -381,7 +381,7 @@ class Lowering:
 
 @dataclass(frozen=True, eq=False)
 class Lowerings:
-    """Stages of a model in any layout on a machine, with the vocabulary padded for each layout."""
+    """Lowerings of a model on a machine, with the vocabulary padded for each tensor-parallel width."""
 
     task: TrainingTask
     machine: Machine
@@ -391,7 +391,7 @@ class Lowerings:
     _known: dict[int, Lowering] = field(default_factory=dict)
 
     def of(self, layout: Layout) -> Lowering:
-        """Stages in layouts with the same number of tensor-parallel ranks."""
+        """Lowering for the tensor-parallel width of a layout."""
         if layout.tp not in self._known:
             task, words = self.task, padded_vocabulary(self.task.model.vocabulary, layout)
             model = task.model.model_copy(update={"vocabulary": words})
@@ -402,7 +402,7 @@ class Lowerings:
         return self._known[layout.tp]
 
     def forget(self, most: int) -> None:
-        """Clear the cost cache if it has more than `most` workloads."""
+        """Clear all cached costs if there are more than `most` workloads."""
         if sum(one.known for one in self._known.values()) > most:
             for one in self._known.values():
                 one.forget()
@@ -411,7 +411,7 @@ class Lowerings:
 def _hbm_shares(
     held: Sequence[tuple[int, LayerCost]], costs: Mapping[str, LayerCost], workload: Workload
 ) -> tuple[float, ...]:
-    """HBM-bound fraction of the time of layers, averaged over their dense and over their expert parameters.
+    """HBM-bound fraction of the layers' time, averaged over dense and over expert parameters.
 
     Weights and gradients of embedding and head are exchanged next to the neighbouring block.
     """
@@ -425,7 +425,7 @@ def _hbm_shares(
 def _ways(
     names: Sequence[str], costs: Mapping[str, LayerCost], recompute: Recompute, recomputed: int | None
 ) -> Iterator[tuple[int, LayerCost, Recompute]]:
-    """Layers with their recompute option; of the blocks, the first `recomputed` have it."""
+    """Yield layers with their number and recompute option; only the first `recomputed` blocks have it."""
     again = Counter([name for name in names if name not in KEPT][:recomputed])
     for name, count in Counter(names).items():
         for number, way in ((again[name], recompute), (count - again[name], "none")):

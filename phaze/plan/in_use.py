@@ -1,4 +1,4 @@
-"""Peak memory in use on a device by part: tensors, and all other memory.
+"""Peak memory in use on a device, by part: tensors, and all other memory.
 
 A figure is a range: a proven minimum, an expected value, and an upper end, where each uncertain part has its
 upper constant. In addition to the tensors there are
@@ -25,18 +25,18 @@ from phaze.plan.plan import Machine
 from phaze.spec.memory import MemoryKind
 
 CONNECTION_BYTES = 12 * MIB
-"""Buffers per connection of a channel.
+"""Bytes of NCCL buffers per connection of a channel.
 
 10 MiB to receive, with 4 MiB of protocol Simple, 4.7 of LL128 and 0.5 of LL, and 2 MiB to send (NVIDIA/nccl,
 issue 1685).
 """
 CONNECTIONS = (1, 3)
-"""Minimum and usual connections per channel of collectives: a ring; a ring and both neighbours in a tree.
+"""Minimum and usual number of connections per channel: a ring; a ring and both neighbours in a tree.
 
 With 16 channels this is 576 MiB; 544 and 688 are measured on A100 (NVIDIA/nccl, issue 964).
 """
 MOST_CHANNELS = (24, 32)
-"""Most channels that NCCL opens for collectives, and to a peer of an all-to-all.
+"""Maximum number of channels that NCCL opens for collectives, and to each peer of an all-to-all.
 
 NCCL prints them for nodes with NVSwitch (24 coll channels, 32 p2p channels per peer). 7 · 32 · 12 MiB are
 2.8 GB; an all-to-all of 8 H100 took 3.3 GB (issue 1685).
@@ -51,7 +51,7 @@ None; PyTorch's own; and in addition the four of Transformer Engine's grouped pr
 
 @dataclass(frozen=True)
 class MemoryRange:
-    """Minimum, expected value and upper end in bytes."""
+    """Range of an amount of memory in bytes: minimum, expected value and upper end."""
 
     low: float
     expected: float
@@ -62,7 +62,7 @@ class MemoryRange:
 
     @property
     def gib(self) -> tuple[float, float, float]:
-        """Range in GiB."""
+        """Minimum, expected value and upper end in GiB."""
         return self.low / GIB, self.expected / GIB, self.high / GIB
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ NOTHING = MemoryRange(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class InUse:
-    """Peak memory of a device by part."""
+    """Peak memory in use on a device, by part."""
 
     tensors: MemoryRange
     """Tensors: the minimum excludes temporaries of the current layer, the maximum includes temporary copies.
@@ -88,7 +88,7 @@ class InUse:
     context: MemoryRange
 
     def of(self, kind: MemoryKind) -> MemoryRange:
-        """Range of the memory that a kind of measurement counts."""
+        """Range of the memory that a kind of measurement includes."""
         found = self.tensors + self.workspaces
         if kind != "allocated":
             found = found + self.fragments + self.graphs
@@ -98,13 +98,13 @@ class InUse:
 
     @property
     def beside(self) -> dict[str, float]:
-        """Expected bytes of each part except tensors."""
+        """Expected bytes of each part other than tensors."""
         names = [one.name for one in fields(self) if one.name != "tensors"]
         return {name: getattr(self, name).expected for name in names}
 
 
 def capacity_bytes(machine: Machine) -> float:
-    """Device memory available to processes, which excludes the driver's own."""
+    """Device memory available to processes, in bytes, without the driver's own."""
     device = device_of(machine)
     return (device.hbm_gib - device.driver_gib) * GIB
 
@@ -112,7 +112,7 @@ def capacity_bytes(machine: Machine) -> float:
 def beside_tensors(
     machine: Machine, layout: Layout, work_bytes: float = 0.0, *, tied: bool = False
 ) -> tuple[MemoryRange, ...]:
-    """Workspaces, graphs, collectives and context of a layout's device, independent of its tensors.
+    """Memory of workspaces, graphs, collectives and context on a device, independent of its tensors.
 
     `work_bytes` are temporaries of the current layer.
     """
@@ -127,7 +127,7 @@ def beside_tensors(
 
 
 def collectives_bytes(machine: Machine, layout: Layout, *, tied: bool = False) -> MemoryRange:
-    """Buffers of a rank's communicators.
+    """Buffer memory of a rank's NCCL communicators, as a range.
 
     These are communicators of all ranks, of each group with several ranks, of a replica for gradient norms,
     and of the two stages with a `tied` embedding (Megatron-Core, `parallel_state`; DeepSpeed,
@@ -151,13 +151,13 @@ def collectives_bytes(machine: Machine, layout: Layout, *, tied: bool = False) -
 
 
 def _peers(machine: Machine, group: Group) -> int:
-    """Other ranks of a group in a rank's NVLink domain."""
+    """Number of other ranks of a group in a rank's NVLink domain."""
     domain = machine.system.levels[0].devices if machine.system is not None else 1
     return max(min(group.ranks, domain // group.stride) - 1, 0)
 
 
 def in_use(tensors: MemoryRange, work_bytes: float, layout: Layout, machine: Machine, *, tied: bool) -> InUse:
-    """Memory in use by part on a device with these tensors at its peak."""
+    """Memory in use on a device by part, given the range of its peak tensor memory."""
     if machine.device is None:
         return InUse(tensors, *[NOTHING] * 5)
     beside = beside_tensors(machine, layout, work_bytes, tied=tied)
@@ -165,7 +165,7 @@ def in_use(tensors: MemoryRange, work_bytes: float, layout: Layout, machine: Mac
 
 
 def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> MemoryRange:
-    """Allocator fragmentation.
+    """Memory lost to allocator fragmentation, as a range.
 
     An allocator that is refused memory frees unused blocks and asks again (PyTorch, CUDACachingAllocator).
     All but lasting gaps therefore exist only while memory is free.
@@ -185,7 +185,7 @@ def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> M
 def tensor_limit_bytes(
     machine: Machine, layout: Layout, copied_bytes: float = 0.0, *, upper: bool = True
 ) -> float:
-    """Maximum bytes of tensors with which a layout fits, at the upper end of its range or as expected.
+    """Maximum tensor bytes with which a layout fits, at the upper end of the memory range or as expected.
 
     `copied_bytes` are temporary copies in addition to the tensors. A plan whose tensors need more does not
     fit with any pipeline split.

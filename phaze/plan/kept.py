@@ -1,4 +1,4 @@
-"""Stored activations of a layer per microbatch, and the working memory of a device in addition to them.
+"""Activations that a layer stores per microbatch, and the additional working memory of a device.
 
 Stored activations depend on the options of recomputing and offloading them. A batch has its peak where most
 is stored and a layer is processed. One candidate is the start of the backward pass, when the gradient of the
@@ -24,19 +24,19 @@ HALF = 2
 SINGLE = 4
 """Bytes of a single-precision element."""
 STATISTIC = 4
-"""Bytes of the log-sum-exp of a row of scores."""
+"""Bytes of the log-sum-exp of a row of attention scores."""
 SCAN: frozenset[Region] = frozenset({"scan"})
 KEPT = ("embedding", "head")
-"""Layers that are never recomputed, and always in half precision."""
+"""Layers that are never recomputed and always computed in half precision."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerMemory:
-    """Activations of a layer for one microbatch."""
+    """Activation memory of a layer for one microbatch."""
 
     layer: Layer
     repeated_bytes: float
-    """Activations that selective recomputation recomputes."""
+    """Bytes of activations that selective recomputation recomputes."""
 
     def kept_bytes(
         self, recompute: Recompute, offloaded: Offloaded = ON_DEVICE, blocks: int = 1
@@ -52,7 +52,7 @@ class LayerMemory:
         return kept - waiting * offloaded.part(blocks), held + waiting
 
     def waiting_bytes(self, recompute: Recompute, offloaded: Offloaded) -> float:
-        """Bytes of a layer's stored activations per microbatch that are offloaded to host memory.
+        """Bytes of a layer's activations per microbatch that are offloaded to host memory.
 
         A fully recomputed layer offloads none, and neither do embedding and head.
         """
@@ -73,7 +73,7 @@ class LayerMemory:
 
 
 def kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
-    """Layer with the activations that a stack stores.
+    """Copy of a layer with only the activations that a software stack stores.
 
     Scan kernels recompute everything inside (Dao and Gu, Mamba-2, ICML 2024), and a fused kernel for a gated
     activation recomputes its first factor. Operands of products are stored in the precision of the product.
@@ -94,7 +94,7 @@ def kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
 
 
 def kept_with_flash(layer: Layer) -> Layer:
-    """Layer with a fused attention core, which stores one element per row of scores.
+    """Copy of a layer with a fused attention core, which stores one element per row of scores.
 
     Its norms store their statistics. Source: Dao et al., NeurIPS 2022.
     """
@@ -104,17 +104,17 @@ def kept_with_flash(layer: Layer) -> Layer:
 
 
 def multiplies_weights(operator: Operator) -> bool:
-    """True for a product with weights, or for weight gradients, that is computed in lower precision."""
+    """True for a GEMM with weights, or for weight gradients, that is computed in lower precision."""
     return operator.core == "tensor" and not operator.attention and not operator.regions & WIDE
 
 
 def first_products(core: Sequence[Operator]) -> list[Part]:
-    """Products of queries and keys: the first of each pair of products in the attention core."""
+    """GEMMs of queries and keys: the first of each pair of GEMMs in the attention core."""
     return [part for operator in core for part in operator.parts if part.kind == "matmul"][::2]
 
 
 UNSHARDED = 2
-"""Blocks whose weights, and whose gradients, are gathered at once with ZeRO 3.
+"""Number of blocks whose weights and gradients are unsharded at the same time under ZeRO 3.
 
 The current one and the one that is fetched or sent (PyTorch, FSDP).
 """
@@ -122,7 +122,7 @@ The current one and the one that is fetched or sent (PyTorch, FSDP).
 
 @dataclass(frozen=True)
 class WorkingBytes:
-    """Peak working memory of a stage for a microbatch."""
+    """Peak working memory of a stage for a microbatch, in bytes."""
 
     work: float
     made: float
@@ -137,7 +137,7 @@ class WorkingBytes:
 def working_bytes(
     held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout, stack: Stack, *, flash: bool
 ) -> WorkingBytes:
-    """Peak working memory of a stage with these layers for a microbatch.
+    """Peak working memory of a stage with these layers, for one microbatch.
 
     The activations stored by later layers are already free.
     """
@@ -153,7 +153,7 @@ def working_bytes(
 
 
 def _again_bytes(held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout) -> list[float]:
-    """Recomputed activations, and keys and values of the whole sequence, while each layer is processed.
+    """Bytes of recomputed activations, and of keys and values of the whole sequence, for each layer.
 
     The head's stored activations are subtracted: they are free before blocks go backward.
     """
@@ -165,7 +165,7 @@ def _again_bytes(held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout) 
 
 
 def copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float:
-    """Upper bound on temporary copies in bytes.
+    """Upper bound on the bytes of temporary copies.
 
     These are buffers of overlapped tensor-parallel communication, and with ZeRO 3 the buffers from which a
     block's weights are gathered and its gradients scattered (PyTorch, FSDP2).
@@ -180,14 +180,14 @@ def copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float
 
 
 def _whole_bytes(layers: Sequence[Layer], layout: Layout) -> float:
-    """Bytes of a whole activation between layers, if sequence parallelism shards it; otherwise 0."""
+    """Bytes of an unsharded activation between layers, if sequence parallelism shards it; otherwise 0."""
     if not layout.cuts_sequence:
         return 0.0
     return layout.tp * max(max(layer.input_bytes, layer.output_bytes) for layer in layers)
 
 
 def unshared_bytes(layers: Iterable[Layer], layout: Layout) -> float:
-    """Weights and gradients that ZeRO 3 gathers while a stage works: of its ends, and of two blocks."""
+    """Bytes of weights and gradients that ZeRO 3 gathers for a stage: its ends, and two blocks."""
     held = {layer.name: (layer.parameters, layer.trained) for layer in layers}
     blocks = max((sum(both) for name, both in held.items() if name not in KEPT), default=0)
     ends = sum(parameters for name, (parameters, _) in held.items() if name in KEPT)
@@ -195,7 +195,7 @@ def unshared_bytes(layers: Iterable[Layer], layout: Layout) -> float:
 
 
 def _made_bytes(layer: Layer, layout: Layout, stack: Stack, *, flash: bool) -> float:
-    """Bytes of gradients in the backward pass of a layer.
+    """Bytes of temporary gradients in the backward pass of a layer.
 
     These are gradients of activations, and of a head's weights if they are stored separately from accumulated
     ones.
@@ -210,7 +210,7 @@ def _made_bytes(layer: Layer, layout: Layout, stack: Stack, *, flash: bool) -> f
 
 
 def _largest_products(layer: Layer, *, flash: bool) -> tuple[int, int]:
-    """Elements of the largest results that GEMMs compute from one input, and of that input."""
+    """Elements of the largest GEMM results that share one input, and elements of that input."""
     core = layer.attention("forward") if flash else ()
     found = [(0, 0)]
     dense = (operator for operator in layer.forward.operators if operator not in core)
@@ -222,5 +222,5 @@ def _largest_products(layer: Layer, *, flash: bool) -> tuple[int, int]:
 
 
 def _parts(operators: Iterable[Operator]) -> list[tuple[int, int, int, int]]:
-    """Shapes of the GEMMs of operators: batch, m, k, n."""
+    """GEMM shapes of the operators: batch, m, k, n."""
     return [(part.batch, part.m, part.k, part.n) for operator in operators for part in operator.parts]

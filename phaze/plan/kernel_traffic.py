@@ -1,4 +1,4 @@
-"""Kernels of a stack that are not fused as far as they could be: their number, products and bytes.
+"""Extra kernels, GEMMs and HBM bytes of software stacks that do not fuse all that could be fused.
 
 Launches are counted from the operations of PyTorch's autograd, apex and Megatron-LM of 2021 and 2022, in
 addition to one per product and elementwise group. These kernels move few bytes: their cost is the launch
@@ -26,12 +26,12 @@ JOINED = (
     ("feed_forward_in", "feed_forward_up"),
     ("shared_in", "shared_up"),
 )  # fmt: skip
-"""Names of products that are joined (Megatron-Core, `linear_qkv` and `linear_fc1`)."""
+"""Names of the GEMMs that are joined into one (Megatron-Core, `linear_qkv` and `linear_fc1`)."""
 FORK = "_fork.backward"
 
 
 def without_sums(operators: Sequence[Operator], stack: Stack) -> tuple[Operator, ...]:
-    """Operators of a pass without the sums of input gradients that joined products make unnecessary.
+    """Operators of a pass, without the sums of input gradients that joined GEMMs make unnecessary.
 
     A sum follows the products it adds up; it remains for the gradients of other readers of the input.
     """
@@ -49,7 +49,7 @@ def without_sums(operators: Sequence[Operator], stack: Stack) -> tuple[Operator,
 
 
 def _of_fewer(operator: Operator, fewer: int) -> Operator:
-    """Sum with fewer gradients; a single gradient needs no sum."""
+    """Remove gradients from a sum; a single remaining gradient needs no sum."""
     left = len(operator.parts) - fewer
     if left <= 0:
         return replace(operator, parts=())
@@ -60,7 +60,7 @@ def _of_fewer(operator: Operator, fewer: int) -> Operator:
 
 
 STEPS, STEPS_BYTES = 5, 9.0
-"""Kernels for scores without a fused kernel, and their bytes relative to it.
+"""Number of kernels for attention scores without a fused kernel, and their bytes relative to it.
 
 Scores are converted to single precision, scaled, masked, normalised, and converted back (36 bytes per score
 instead of 4; Megatron-LM, `fused_softmax`).
@@ -70,7 +70,7 @@ instead of 4; Megatron-LM, `fused_softmax`).
 def moves_of(
     owned: Iterable[tuple[Operator, Sequence[Kernel]]], stack: Stack, device: Device, *, in_steps: bool
 ) -> list[float]:
-    """Bytes that a stack moves per kernel of operators, relative to the minimum.
+    """Bytes that a stack moves for each kernel of the operators, relative to the minimum.
 
     Slower kernels count as the bytes that would take their time.
     """
@@ -82,7 +82,7 @@ def moves_of(
 
 
 def _moved(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
-    """Bytes that a stack moves for a kernel, relative to the minimum; scores may be masked in steps."""
+    """Bytes that a stack moves for a kernel, relative to the minimum; `in_steps`: scores are not fused."""
     kinds = {part.kind for part in kernel}
     if "matmul" in kinds:
         return 1.0
@@ -94,7 +94,7 @@ def _moved(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
 
 
 def _without_first_factor(kernel: Kernel) -> float:
-    """Fraction of a gated activation's bytes that one fused kernel moves; 1 for other kernels.
+    """Fraction of a gated activation's bytes that a fused kernel moves; 1 for other kernels.
 
     The fused kernel recomputes the first factor in the backward pass instead of writing and reading it.
     """
@@ -105,7 +105,7 @@ def _without_first_factor(kernel: Kernel) -> float:
 
 
 def in_steps_of(operators: Sequence[Operator], stack: Stack) -> bool:
-    """True if separate kernels scale, mask and normalise scores.
+    """True if separate kernels scale, mask and normalise the attention scores.
 
     A stack's fused kernel may require the heads of all samples of a microbatch to be a multiple of a number.
     """
@@ -114,35 +114,35 @@ def in_steps_of(operators: Sequence[Operator], stack: Stack) -> bool:
 
 
 NORM = 4
-"""Kernels of the backward pass of a norm.
+"""Number of extra kernels in the backward pass of a norm.
 
 Two sum the gradients of its parameters (apex, `cuComputePartGradGammaBeta`, `cuComputeGradGammaBeta`), and
 two add them to those of earlier microbatches (autograd, `AccumulateGrad`).
 """
 CONTEXT = 1
-"""A copy that makes heads contiguous again, in either pass (Megatron-LM, `ParallelAttention`)."""
+"""One copy that makes attention heads contiguous again, in either pass (Megatron-LM, `ParallelAttention`)."""
 SCORES = 3
-"""Scores, backward: two kernels scale the gradients of queries and keys, one joins them with the values'."""
+"""Backward kernels of scores: two scale gradients of queries and keys, one joins them with the values'."""
 LOSS = (20, 9)
-"""Kernels of a loss in steps, forward and backward.
+"""Number of extra kernels of an unfused loss, forward and backward.
 
 22 and 11 operations (Megatron-LM, `vocab_parallel_cross_entropy`, mask of the loss) less log-softmax and
 selection, which are already counted. Collectives are counted separately.
 """
 MASKED_LOOKUP = 7
-"""Kernels of a lookup on shards of the vocabulary.
+"""Number of extra kernels of an embedding lookup in a sharded vocabulary.
 
 A mask takes five operations, and two apply it (Megatron-LM, `VocabParallelEmbedding`).
 """
 LOOKUP_GRADIENT = 8
-"""Gradient of a lookup: about six kernels sort tokens, two sum their gradients.
+"""Kernels of an embedding's gradient: about six sort the tokens, two sum their gradients.
 
 Source: PyTorch, `embedding_dense_backward_cuda`.
 """
 
 
 def more_launches(operators: Iterable[Operator], tp: int, stack: Stack) -> int:
-    """Number of further kernels that the host launches for operators on `tp` shards.
+    """Number of extra kernels that the host launches for operators on `tp` shards.
 
     torch.compile fuses them with others.
     """
@@ -157,7 +157,7 @@ def more_launches(operators: Iterable[Operator], tp: int, stack: Stack) -> int:
 
 @cache
 def _more(name: str, adds_gradient: bool, sharded: bool, stepwise: bool) -> int:
-    """Further kernels of one operator, by the primitives of its name.
+    """Number of extra kernels of one operator, by the primitives in its name.
 
     `adds_gradient`: a kernel adds the weight gradient to the one of earlier microbatches.
     """
@@ -173,36 +173,36 @@ def _more(name: str, adds_gradient: bool, sharded: bool, stepwise: bool) -> int:
 
 
 BIAS, CLAMP, LAST = "experts_out_bias", "experts_in_clamp", "experts_out"
-"""Primitives of the biases of an expert's last product, of clamped projections, and of that product."""
+"""Names of primitives: bias of an expert's last GEMM, clamp of its projections, and the last GEMM."""
 BIAS_KERNELS = (2, 6)
-"""Kernels per expert bias, forward and backward.
+"""Number of kernels per expert bias, forward and backward.
 
 Forward: bias times weight, and sum. Backward: two products and two sums for the gradients of bias and weight,
 and two sums that add the gradients of both biases to those of earlier microbatches (Megatron-Core,
 `TEGroupedMLP._apply_bias`, `DistributedDataParallel`).
 """
 CLAMP_KERNELS = 3
-"""Two clamps and a concatenation, or their gradients (`weighted_bias_quick_geglu_impl`)."""
+"""Kernels per clamp: two clamps and a concatenation, or gradients (`weighted_bias_quick_geglu_impl`)."""
 ROTARY = ("query_scaled_rotary", "key_scaled_rotary")
-"""Primitives of scaled rotary embeddings."""
+"""Names of the primitives of scaled rotary embeddings."""
 ROTARY_KERNELS = (11, 8)
-"""Kernels beyond the first of a scaled rotary embedding, forward and backward.
+"""Number of kernels beyond the first of a scaled rotary embedding, forward and backward.
 
 Forward: two products, negation, concatenation, sum and concatenation, and six on the small tables. Backward:
 two products, negation, concatenation, sum, and gradients of two slices with their sum (Megatron-Core,
 `_apply_rotary_pos_emb_bshd`).
 """
 PADDING_KERNELS = 2
-"""Kernels that pad rows before the first product and remove the padding after the last one."""
+"""Number of kernels that pad rows before the first GEMM and remove the padding after the last one."""
 
 
 class Unfused(NamedTuple):
-    """Work of operators in addition to their kernels."""
+    """HBM traffic and launches of operators, in addition to those of their own kernels."""
 
     nbytes: float
     """Bytes of HBM traffic."""
     launches: int
-    """Kernels that the host launches."""
+    """Number of kernels that the host launches."""
 
 
 def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
@@ -222,7 +222,7 @@ def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Un
 
 
 def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
-    """Additional kernels of experts.
+    """Additional kernels of the experts in one pass of a layer.
 
     Biases of the last product are added expert by expert, because every row has its own weight. Lower
     precision needs rows of an expert in multiples of a block. All-to-all dispatch does not pad them, so they
@@ -253,7 +253,7 @@ def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -
 
 
 def _router_kernels(operators: Sequence[Operator], stack: Stack) -> int:
-    """Kernels of router and dispatch that are no operators; 0 if a CUDA graph captures them."""
+    """Number of router and dispatch kernels without operators; 0 if a CUDA graph captures them."""
     if {"moe_router", "full"} & {*stack.cuda_graphs} or not any(one.name == "router" for one in operators):
         return 0
     own = sum(one.name.startswith("router") for one in operators)

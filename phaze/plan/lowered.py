@@ -57,24 +57,24 @@ COMPUTE, HBM, NETWORK, START, HOST = map(
 
 @dataclass(frozen=True, eq=False)
 class LayerCost(LayerMemory):
-    """Costs of a layer for one microbatch; times are seconds by bound, (limits,), see `cost.kernels`."""
+    """Costs of a layer for one microbatch; times are in seconds by bound, (limits,), see `cost.kernels`."""
 
     forward_s: Floats
     backward_s: Floats
     core_s: Floats
-    """Forward time that selective recomputation repeats."""
+    """Part of the forward time that selective recomputation repeats."""
     weight_s: float
-    """Backward seconds of the products that compute weight gradients."""
+    """Backward time of the GEMMs that compute weight gradients, in seconds."""
     regions_s: Callable[[frozenset[Region]], Floats]
-    """Forward time of the operators in some regions, (limits,)."""
+    """Function from model regions to the forward time of their operators, (limits,)."""
     links_s: Floats
-    """Seconds of collectives on the links of each network level, forward and backward, (2, levels)."""
+    """Link time of collectives by network level, forward and backward, (2, levels)."""
     exchanges_s: Floats = field(default_factory=lambda: np.zeros((2, 2)))
-    """Seconds of token dispatch, forward and backward, the first and the second all-to-all of each."""
+    """Time of the first and the second all-to-all of token dispatch, forward and backward, (2, 2)."""
     experts_s: Floats = field(default_factory=lambda: np.zeros(2))
-    """Compute seconds between these all-to-alls, forward and backward."""
+    """Compute time between the two all-to-alls, forward and backward, (2,)."""
     exchanges_hbm_s: Floats = field(default_factory=lambda: np.zeros((2, 2)))
-    """HBM seconds for the bytes that these all-to-alls move."""
+    """HBM time of the bytes that the all-to-alls move, in seconds, (2, 2)."""
 
     @property
     def hbm_share(self) -> float:
@@ -82,7 +82,7 @@ class LayerCost(LayerMemory):
         return hbm_share(self.forward_s + self.backward_s)
 
     def hidden_s(self, share: float, held_processors: float) -> Floats:
-        """Forward and backward seconds, (2,), that overlap when the passes of two microbatches are paired.
+        """Forward and backward time, (2,), that overlaps when passes of two microbatches are paired.
 
         Layers are paired, the forward pass of one with the backward pass of another. Each all-to-all overlaps
         with one piece of the other pass: dispatch overlaps with the experts of the backward pass, and the
@@ -99,7 +99,7 @@ class LayerCost(LayerMemory):
         return found
 
     def again_s(self, recompute: Recompute) -> Floats:
-        """Recompute seconds before the backward pass, (limits,)."""
+        """Recompute time before the backward pass, in seconds by bound, (limits,)."""
         if recompute == "none" or self.layer.name in KEPT:
             return np.zeros_like(self.core_s)
         if recompute in RECOMPUTES:
@@ -107,7 +107,7 @@ class LayerCost(LayerMemory):
         return self.regions_s(modules_of(recompute))
 
     def all_links_s(self, recompute: Recompute) -> Floats:
-        """Seconds of collectives on links including recomputed ones, (2, levels)."""
+        """Link time of collectives, including recomputed ones, in seconds, (2, levels)."""
         again = recompute == "full" and self.layer.name not in KEPT
         found: Floats = self.links_s + again * np.stack([np.zeros_like(self.links_s[0]), self.links_s[0]])
         return found
@@ -115,7 +115,7 @@ class LayerCost(LayerMemory):
     def waited_s(
         self, recompute: Recompute, offloaded: Offloaded, blocks: int, bytes_per_s: float
     ) -> tuple[float, float]:
-        """Exposed seconds of transfers to and from host memory, in the forward and backward pass.
+        """Exposed time of transfers to and from host memory, in the forward and backward pass.
 
         It is the part of a transfer that takes longer than the concurrent pass. If only some blocks are
         offloaded, their transfers are spread over all blocks (Transformer Engine,
@@ -129,7 +129,7 @@ class LayerCost(LayerMemory):
 
 
 def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
-    """Kernel times on the device of a machine.
+    """Kernel-time model for a machine's device and software stack.
 
     If the stack's products accumulate weight gradients, these are read and written in their own precision
     instead of being written in the precision of other results.
@@ -146,7 +146,7 @@ def _operators_in(workload: Workload) -> list[Operator]:
 
 
 def time_together(workloads: Iterable[Workload], times: KernelTimes, stack: Stack) -> None:
-    """Compute the times of all kernels of some workloads at once, which is much faster than one by one."""
+    """Compute the times of all kernels of several workloads at once, which is much faster than one by one."""
     operators = [operator for workload in workloads for operator in _operators_in(workload)]
     owned = [(operator, kernels_of(operator)) for operator in operators]
     kernels = [kernel for _, own in owned for kernel in own]
@@ -162,7 +162,7 @@ def layer_costs(
     times: KernelTimes | None = None,
     routing: Routing | None = None,
 ) -> dict[str, LayerCost]:
-    """Costs of the distinct layers of a workload by name; `times` are known kernel times.
+    """Costs of a workload's distinct layers by name; `times` are known kernel times.
 
     `routing` gives the experts of a token; without it all experts receive the same number of tokens.
     """
@@ -178,13 +178,13 @@ def layer_costs(
 
 @dataclass(frozen=True, eq=False)
 class Clocked:
-    """Machine with known kernel times, and the layout whose groups communicate."""
+    """Machine with its kernel-time model, and the layout whose groups communicate."""
 
     machine: Machine
     layout: Layout
     times: KernelTimes
     routing: Routing | None = None
-    """Experts of a token, if known."""
+    """Routing of tokens to experts, if known."""
 
     def sent_s(self, part: Part) -> float:
         """Time of a collective without contention; a ring is as slow as its longest hop."""
@@ -196,7 +196,7 @@ class Clocked:
         return network.seconds(cast(Kind, part.kind), part.network_bytes, group)
 
     def moved_s(self, part: Part) -> float:
-        """HBM seconds for the bytes that a collective moves."""
+        """HBM time of the bytes that a collective moves, in seconds."""
         machine, group = self.machine, self.layout.group(cast(Axis, part.axis))
         if routing := self._once(part):
             sent = dispatched_bytes(machine.network, part.network_bytes, group, routing)
@@ -204,27 +204,27 @@ class Clocked:
         return moved_s(machine, cast(Kind, part.kind), part.network_bytes, group.ranks)
 
     def by_level_s(self, part: Part) -> Floats:
-        """Seconds of a collective on the links of each network level, (levels,)."""
+        """Time of a collective on the links of each network level, in seconds, (levels,)."""
         network, group = self.machine.network, self.layout.group(cast(Axis, part.axis))
         if routing := self._once(part):
             return np.array(dispatch_by_level(network, part.network_bytes, group, routing))
         return np.array(network.by_level(cast(Kind, part.kind), part.network_bytes, group))
 
     def by_axis(self, sent: Iterable[Part]) -> dict[str, Floats]:
-        """Seconds of collectives by axis, and HBM seconds for the bytes they move, (2,) each."""
+        """Collective time by parallel axis, and HBM time of the bytes moved, in seconds, (2,) each."""
         found: dict[str, Floats] = defaultdict(lambda: np.zeros(2))
         for part, times in _counted(sent):
             found[part.axis] += times * np.array([self.sent_s(part), self.moved_s(part)])
         return found
 
     def _once(self, part: Part) -> Routing | None:
-        """Routing, if a token is sent once to each rank that has some of its experts."""
+        """Routing, if each token is sent only once to each rank that has some of its experts."""
         tokens = part.axis == "ep" and self.machine.stack.dispatch == "tokens"
         return self.routing if tokens else None
 
 
 def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
-    """Cost of a layer whose kernels pass all intermediate results through memory."""
+    """Cost of a layer without fused attention: kernels pass all intermediate results through memory."""
     regions_s = _known_regions(layer, lambda operators: _seconds(operators, clocked)[0])
     passes = (layer.forward.operators, layer.backward.operators, layer.attention("forward"))
     (forward_s, _), (backward_s, weight_s), (core_s, _) = (
@@ -238,7 +238,7 @@ def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
 
 
 def _links_s(layer: Layer, clocked: Clocked) -> Floats:
-    """Seconds of a layer's collectives on the links of each network level, (2, levels)."""
+    """Time of a layer's collectives on the links of each network level, in seconds, (2, levels)."""
     network, layout = clocked.machine.network, clocked.layout
     found = np.zeros((2, len(network.by_level("send", 0.0, layout.group("tp")))))
     for row, direction in enumerate(DIRECTIONS):
@@ -249,12 +249,12 @@ def _links_s(layer: Layer, clocked: Clocked) -> Floats:
 
 
 def _counted(parts: Iterable[Part]) -> list[tuple[Part, int]]:
-    """Parts with their number of consecutive repetitions, as in the steps of a ring."""
+    """Count the consecutive repetitions of each part, such as the steps of a ring."""
     return [(one[0], len(one)) for one in (list(same) for _, same in groupby(parts, id))]
 
 
 def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
-    """Cost of a layer with a fused attention core that keeps scores on chip (Dao et al., NeurIPS 2022).
+    """Cost of a layer with fused attention, which keeps scores on chip (Dao et al., NeurIPS 2022).
 
     The core stores only one element per row of scores.
     """
@@ -289,7 +289,7 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
 def _known_regions(
     layer: Layer, seconds: Callable[[tuple[Operator, ...]], Floats]
 ) -> Callable[[frozenset[Region]], Floats]:
-    """Forward seconds by regions, cached for regions with the same operators."""
+    """Cached function from regions to their forward time; regions with the same operators share it."""
     known: dict[tuple[int, ...], Floats] = {}
 
     def regions_s(regions: frozenset[Region]) -> Floats:
@@ -309,7 +309,7 @@ def _outside_scans(layer: Layer) -> list[Operator]:
 def _seconds(
     operators: tuple[Operator, ...], clocked: Clocked, alone: FusedPass = NO_ATTENTION
 ) -> tuple[Floats, float]:
-    """Seconds of consecutive operators by bound, and seconds of their weight gradients.
+    """Time of consecutive operators by bound, and time of their weight gradients, in seconds.
 
     `alone` is the fused attention among them. Every kernel has a launch overhead; the host runs ahead of the
     device, so only the longer of the two counts. If it launches experts one by one, it reads back their
@@ -363,7 +363,7 @@ def _seconds(
 
 
 def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
-    """Cost of a layer with its token dispatch, and the compute between the all-to-alls."""
+    """Add token dispatch, and the compute between its all-to-alls, to a layer's cost."""
     exchanges_s, moved, experts_s = np.zeros((2, 2)), np.zeros((2, 2)), np.zeros(2)
     for row, way in enumerate(DIRECTIONS):
         operators = cost.layer.pass_of(way).operators
@@ -379,7 +379,7 @@ def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
 
 
 def _cast(operators: Sequence[Operator], layout: Layout) -> list[float]:
-    """Elements of every operand that is cast to a lower precision.
+    """Number of elements of every operand that is cast to a lower precision.
 
     These are inputs, each once, and gradients that two products read. Weights are cast once for all
     microbatches, which is neglected.

@@ -1,4 +1,4 @@
-"""Machines for pricing plans, from the files in config/systems, config/devices and config/stacks."""
+"""Build machines for pricing plans from the files in config/systems, config/devices and config/stacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phaze.spec.systems import load_cluster, load_stack_of, sized
 def load_machine(
     system: str, folder: Path = FOLDER, stack: str | None = None, devices: int | None = None
 ) -> Machine:
-    """Load a system by its name in config/systems, or from a YAML file, with its device and levels.
+    """Load a machine by its system's name in config/systems, or from a YAML file.
 
     `stack` is the name of a file in config/stacks or a path, by default the system's own. `devices` overrides
     the system's number of devices (`sized`).
@@ -29,7 +29,7 @@ def load_machine(
 
 
 def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FOLDER) -> Machine:
-    """Devices of a cluster on its network, with their training software."""
+    """Build a machine from a cluster, its device and its training software."""
     cycles = usual_cycles(folder)
     machine = Machine(
         network_of(cluster),
@@ -43,7 +43,7 @@ def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FO
 
 
 def grown(machine: Machine, devices: int) -> Machine:
-    """Machine with at least this number of devices; a smaller system is `sized`."""
+    """Machine with at least this number of devices; a smaller system is enlarged (`sized`)."""
     if machine.system is None or devices <= machine.devices:
         return machine
     system = sized(machine.system, devices, "gpus")
@@ -51,7 +51,7 @@ def grown(machine: Machine, devices: int) -> Machine:
 
 
 def device_of(machine: Machine) -> Device:
-    """Device of a machine; PhazeError if it has none, because its plans contain the layer times."""
+    """Device of a machine; PhazeError if it has none because its plans contain the layer times."""
     if machine.device is None:
         raise PhazeError("machine: has no device to run layers on")
     return machine.device
@@ -66,7 +66,7 @@ def host_bytes_per_s(machine: Machine) -> float:
 
 
 def prudent(task: TrainingTask, machine: Machine) -> tuple[TrainingTask, Machine]:
-    """Task and machine at prudent prices: no overlap beyond the proven one, and uneven expert load.
+    """Task and machine under prudent assumptions: only proven overlap, and uneven expert load.
 
     The load is the stack's prudent one, unless the task has a load other than the expected one.
     """
@@ -76,11 +76,11 @@ def prudent(task: TrainingTask, machine: Machine) -> tuple[TrainingTask, Machine
 
 
 def proven(machine: Machine) -> Machine:
-    """Machine whose stack is assumed to overlap only as proven."""
+    """Machine whose software stack overlaps communication only where that is proven."""
     return replace(machine, stack=machine.stack.proven())
 
 
 def usable_gib(machine: Machine) -> float:
-    """Device memory available to a plan's tensors."""
+    """Device memory available to a plan's tensors, in GiB."""
     device = device_of(machine)
     return device.hbm_gib - device.reserve_gib

@@ -1,4 +1,4 @@
-"""Replay a plan on a network with levels, a torus or a matrix, where transfers and gradients share links.
+"""Replay a plan on a hierarchical, torus or matrix network, where transfers and gradients share links.
 
 Devices are numbered as in Megatron-LM: the tensor-parallel ranks of a replica are adjacent, then replicas,
 then stages. All lanes of the pipeline use the network together, and every link carries one message at a time.
@@ -30,44 +30,44 @@ from phaze.plan.replay import planned_on
 from phaze.plan.stage_costs import Tensors, pipeline_of
 
 MOST = 1_000_000
-"""Limit of simulated messages; beyond it an all-reduce of a long pipeline represents several."""
+"""Maximum number of simulated messages; above it, passes are simulated with fewer all-reduces."""
 PASSES: dict[JobKind, Way] = {
     JobKind.FORWARD: "forward",
     JobKind.RECOMPUTE: "recompute",
     JobKind.BACKWARD: "backward",
 }
 LEGS = 3
-"""Messages of a tensor-parallel rank in an all-reduce: inside nodes, between them, inside again."""
+"""Number of messages per tensor-parallel rank in an all-reduce: within nodes, between them, within again."""
 BATCHES = 3
-"""Batches simulated without a flush; the time of the last one counts."""
+"""Number of batches simulated for a schedule without a flush; only the last one is timed."""
 Devices = Sequence[Sequence[Sequence[int]]]
 """Devices by stage, replica and tensor-parallel rank."""
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkReplay(Price):
-    """A plan simulated on a network."""
+    """Price of a plan whose messages are simulated on a network."""
 
     fabric: Fabric
 
     @cached_property
     def carried(self) -> NetworkResult:
-        """Events with all communication, where every link carries one message at a time."""
+        """Simulated events with all communication, where every link carries one message at a time."""
         return simulate_script(self._shared, self.fabric.topology)
 
     @property
     def timeline(self) -> Timeline:
-        """Events with all communication: of one batch, or of several without a flush."""
+        """Timeline with all communication: of one batch, or of several without a flush."""
         return self.carried.timeline
 
     @cached_property
     def time_s(self) -> float:
-        """Seconds of a batch; without a flush, of the last one."""
+        """Time per batch in seconds; without a flush, of the last batch."""
         return time_per_batch_s(self.carried)
 
     @cached_property
     def alone_s(self) -> float:
-        """Seconds of a batch if communication took no time."""
+        """Time per batch in seconds if communication took no time."""
         return time_per_batch_s(simulate_script(silent(self._shared), self.fabric.topology, "none"))
 
     @cached_property
@@ -77,7 +77,7 @@ class NetworkReplay(Price):
 
     @property
     def link_uses_s(self) -> tuple[LinkUse, ...]:
-        """Empty, because devices have several links here."""
+        """Empty, because devices on such networks have several links."""
         return ()
 
     @property
@@ -87,12 +87,12 @@ class NetworkReplay(Price):
 
 
 def replay_on(plan: Plan, fabric: Fabric) -> NetworkReplay:
-    """Price of a plan on a network, for the devices it was made for."""
+    """Replay a plan on a network, with the devices that it was made for."""
     return NetworkReplay(plan, planned_on(plan), fabric)
 
 
 def script_on(plan: Plan, fabric: Fabric, devices: Devices, tensors: Tensors = "all") -> Script:
-    """Script of a plan with all its network messages, on the given devices."""
+    """Simulation script of a plan with all its network messages, on the given devices."""
     fabric.topology.check_devices(plan.devices)
     pipeline = _pipeline(plan, tensors)
     lanes = pipeline.lanes
@@ -105,7 +105,7 @@ def script_on(plan: Plan, fabric: Fabric, devices: Devices, tensors: Tensors = "
 
 
 def silent_script(plan: Plan) -> Script:
-    """Script of a plan in which no message has bytes, valid for any devices."""
+    """Simulation script of a plan in which all messages are empty, valid for any devices."""
     pipeline = _pipeline(plan, "all")
     turns = {(JobKind.LAST_SYNC, port, group): [Turn(0.0)] for port, group in _ports(pipeline)}
     tiles = [[0]] * len(pipeline.workers)
@@ -113,7 +113,7 @@ def silent_script(plan: Plan) -> Script:
 
 
 def silent_batch_s(plan: Plan, fabric: Fabric) -> float:
-    """Batch time without transfer times, if all devices are equivalent."""
+    """Batch time excluding transfers; assumes that all devices are equivalent."""
     return time_per_batch_s(simulate_script(silent_script(plan), fabric.topology, "none"))
 
 
@@ -124,12 +124,12 @@ def _pipeline(plan: Plan, tensors: Tensors) -> Pipeline:
 
 
 def _ports(pipeline: Pipeline) -> Iterator[tuple[int, int]]:
-    """Yield the resource and the group of every all-reduce of gradients."""
+    """Yield the resource and the pipeline group of every gradient all-reduce."""
     yield from enumerate(synchronising_groups(pipeline), start=len(pipeline.workers))
 
 
 def consecutive_devices(plan: Plan) -> list[list[range]]:
-    """Devices of every stage and replica in the numbering of Megatron-LM."""
+    """Devices of every stage and replica, numbered as in Megatron-LM."""
     found, next_one = [], 0
     for stage in plan.stages:
         width = stage.layout.tp
@@ -140,7 +140,7 @@ def consecutive_devices(plan: Plan) -> list[list[range]]:
 
 
 def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
-    """Bytes to and from all tensor-parallel ranks of the next stage, each of which needs the whole tensor."""
+    """Bytes sent between adjacent stages; every tensor-parallel rank needs the whole tensor."""
     found = {}
     for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
         found[q, q + 1] = later.arriving_bytes * lanes * later.layout.tp
@@ -151,7 +151,7 @@ def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
 def _exchanges(
     plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
 ) -> dict[tuple[JobKind, int, int], Sequence[Turn]]:
-    """All-reduces of gradients, one per tensor-parallel rank of a stage at once."""
+    """Gradient all-reduces; the tensor-parallel ranks of a stage perform theirs at the same time."""
     found: dict[tuple[JobKind, int, int], Sequence[Turn]] = {}
     for port, group in _ports(pipeline):
         slices = list(zip(*devices[group], strict=True))
@@ -166,7 +166,7 @@ def _exchanges(
 def _passes(
     plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
 ) -> dict[tuple[JobKind, int, int], Sequence[Turn]]:
-    """Passes in which ranks all-reduce after every share of the operators, in all lanes."""
+    """Forward and backward passes with an all-reduce after each group of operators, in all lanes."""
     messages = sum(
         LEGS * stage.layout.tp * sum(one.reduced_bytes > 0 for one in stage.passes.values())
         for stage in plan.stages
@@ -190,7 +190,7 @@ def _passes(
 
 
 def time_per_batch_s(carried: NetworkResult) -> float:
-    """Time per batch; without a flush, of the last one."""
+    """Time per batch in seconds; without a flush, of the last batch."""
     timeline = carried.timeline
     pipeline = timeline.pipeline
     if pipeline.rules.flushes:

@@ -24,14 +24,14 @@ from phaze.plan.plan import Machine
 
 HBM = KERNEL_LIMITS.index("hbm")
 MESSAGE_PROCESSORS = 2
-"""Processors occupied by a message to one device."""
+"""Number of SMs occupied by a message to one device."""
 MOVED = 2.0
-"""HBM bytes that a collective moves per byte that a rank sends: a read here, and a write at the other end.
+"""HBM bytes moved per byte that a rank sends in a collective: one read here, one write at the receiver.
 
 Source: NCCL's maintainer, the bandwidth of links "multiplied by at least 2x" (NVIDIA/nccl issue 1428).
 """
 ADDED = 1.0
-"""Further bytes if the receiver adds: it also reads its own addend ("it can be 3x", same issue)."""
+"""Additional HBM bytes if the receiver also reads its own addend ("it can be 3x", same issue)."""
 
 
 def lost_share(machine: Machine) -> float:
@@ -47,7 +47,7 @@ def lost_to_messages(machine: Machine) -> float:
 
 
 def moved_s(machine: Machine, kind: Kind, size_bytes: float, ranks: int) -> float:
-    """HBM seconds for the bytes that a collective or message moves; sizes as in `Network.seconds`."""
+    """HBM time of the bytes that a collective or message moves; sizes as in `Network.seconds`."""
     if kind == "send":
         return MOVED * size_bytes * (ranks > 1) / machine.hbm_bytes_per_s
     reduces = {"all_reduce": 0.5, "reduce_scatter": 1.0, "reduce": 1.0}.get(kind, 0.0)
@@ -55,7 +55,7 @@ def moved_s(machine: Machine, kind: Kind, size_bytes: float, ranks: int) -> floa
 
 
 def longer_s(machine: Machine, sent_s: float, exposed_s: float, waited_s: float) -> float:
-    """Seconds that a collective adds to concurrent kernels.
+    """Extra seconds that a collective costs concurrent kernels.
 
     These are its exposed seconds, the slowdown of kernels in the others, and the wait for its HBM bytes.
     """
@@ -63,7 +63,7 @@ def longer_s(machine: Machine, sent_s: float, exposed_s: float, waited_s: float)
 
 
 def kept_apart(layout: Layout, machine: Machine) -> str:
-    """Reason why tensor-parallel collectives do not overlap with GEMMs, empty if they do."""
+    """Reason why tensor-parallel collectives do not overlap with GEMMs; empty if they do."""
     stack = machine.stack
     if "tp" not in stack.overlap or layout.tp == 1:
         return "the stack does not do it"
@@ -80,14 +80,14 @@ def kept_apart(layout: Layout, machine: Machine) -> str:
 
 
 def hbm_share(seconds: Floats) -> float:
-    """HBM-bound fraction of kernel seconds given by bound, (limits,)."""
+    """HBM-bound fraction of kernel times that are given by bound, (limits,)."""
     return float(seconds[HBM] / seconds.sum()) if seconds.any() else 0.0
 
 
 def exposed_s(
     by_axis: Mapping[str, Floats], layout: Layout, machine: Machine, products_s: Floats, core_s: Floats
 ) -> float:
-    """Seconds that the collectives of a pass add to it, given by axis with their HBM seconds, (2,).
+    """Time that collectives add to a pass, in seconds; `by_axis` has their time and HBM time, (2,) each.
 
     Its products take `products_s` by bound, (limits,), and its attention `core_s` of them. With overlap,
     collectives of tensor-parallel ranks run in t pieces during the neighbouring product. Keys and values of

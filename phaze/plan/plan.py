@@ -1,4 +1,4 @@
-"""Classes of a plan: the machine, stages with their work, their execution, and a planner's claim."""
+"""Classes that describe a plan: machine, stages with their work, execution, and the planner's claim."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ Way = Literal["forward", "recompute", "backward"]
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices on a network, as needed to price plans."""
+    """Devices on a network, with all that is needed to price plans."""
 
     network: Network
     hbm_bytes_per_s: float
     """Sustained HBM bandwidth of a device."""
     devices: int = 0
-    """0: the number that a plan needs."""
+    """Number of devices; 0: as many as a plan needs."""
     device: Device | None = None
     """Device that layers run on; None if plans contain the layer times."""
     vector_cycles: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Cycles of vector operations by role and kind."""
     stack: Stack = field(default_factory=Stack)
-    """Training software on the devices."""
+    """Software stack for training on the devices."""
     system: Cluster | None = None
-    """System of the devices, if it is read from a file."""
+    """Cluster of the devices, if it is read from a file."""
 
     @classmethod
     def flat(cls, bandwidth_bytes_per_s: float, hbm_bytes_per_s: float) -> Machine:
-        """Devices with equal links between any two of them."""
+        """Machine with equal links between any two devices."""
         return cls(Flat(bandwidth_bytes_per_s), hbm_bytes_per_s)
 
     @property
@@ -51,7 +51,7 @@ class Machine:
         return self.system is not None and self.system.calibrated is not None
 
     def with_device(self, device: Device) -> Machine:
-        """Machine with other devices."""
+        """Copy of the machine with another type of device."""
         return replace(
             self, device=device, hbm_bytes_per_s=device.hbm_bandwidth_bytes_per_s * device.sustained_hbm
         )
@@ -59,16 +59,16 @@ class Machine:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of every layer of a chain, or every kind of layer, per tensor-parallel rank, (n,) each."""
+    """HBM and all-reduce bytes per tensor-parallel rank of every layer, or kind of layer, (n,) each."""
 
     forward_hbm_bytes: Floats
     backward_hbm_bytes: Floats
     forward_reduced_bytes: Floats
-    """Tensors that tensor-parallel ranks all-reduce, in bytes per rank."""
+    """Bytes per rank that tensor-parallel ranks all-reduce."""
     backward_reduced_bytes: Floats
 
     def of_layers(self, kinds: Ints) -> Traffic:
-        """Bytes of every layer of a chain, given the kinds of its layers."""
+        """Traffic of every layer of a chain, given the kinds of its layers."""
         return Traffic(*(getattr(self, one.name)[kinds] for one in fields(self)))
 
 
@@ -80,7 +80,7 @@ class Pass:
     hbm_bytes: float
     """HBM traffic of a device."""
     reduced_bytes: float
-    """Tensors that the ranks of a replica all-reduce, per rank; `seconds` includes their time."""
+    """Bytes per rank that the ranks of a replica all-reduce; `seconds` includes their time."""
 
     def held_s(self, hbm_bytes_per_s: float) -> float:
         """Duration of the pass, at least its HBM traffic over bandwidth."""
@@ -89,17 +89,17 @@ class Pass:
 
 @dataclass(frozen=True)
 class Stage(StageWork):
-    """Stage of a plan: its layers, layout and work; as in table plan_stages."""
+    """Stage of a plan: its layers, layout and work, as in table plan_stages."""
 
     first_layer: int
     last_layer: int
     layout: Layout
     time_per_sample_s: float = 0.0
-    """Time that the planner charges per sample."""
+    """Time per sample that the planner charges."""
     gradient_bytes: float | None = None
-    """Gradients that replicas exchange; by default the size of the weights."""
+    """Bytes of gradients that replicas exchange; by default the size of the weights."""
     frozen_bytes: float = 0.0
-    """Weights without gradients, included in weight_bytes."""
+    """Bytes of weights without gradients, included in `weight_bytes`."""
     expert_share: float = 0.0
     """Fraction of weights and gradients in experts, which have their own replicas (`Layout.edp`)."""
     update_bytes: float = 0.0
@@ -112,21 +112,21 @@ class Stage(StageWork):
     copies_bytes: float = 0.0
     """Upper bound on temporary copies in addition to `work_bytes`."""
     states_bytes: float = 0.0
-    """Optimizer state in host memory, except during the update."""
+    """Bytes of optimizer state that stay in host memory, except during the update."""
     states_s: float = 0.0
-    """Seconds of a step in which the update waits for this state."""
+    """Time per step in which the update waits for optimizer state from the host."""
     tied_bytes: float = 0.0
-    """Gradients of weights shared by the first and the last stage."""
+    """Bytes of the gradients of weights that the first and the last stage share."""
     weight_s: float = 0.0
-    """Seconds of weight gradients in the backward pass, if known."""
+    """Time of weight gradients in the backward pass, in seconds, if known."""
     pieces: int = 0
     """Number of gradient buckets; 0: one per layer."""
     spent_s: tuple[float, ...] = ()
-    """Seconds of all passes by bound, in the order of `cost.kernels.KERNEL_LIMITS`, if known."""
+    """Time of all passes by bound, in the order of `cost.kernels.KERNEL_LIMITS`, if known."""
     hbm_shares: tuple[float, ...] = ()
-    """HBM-bound fraction of the time of layers, averaged over each part of `replicated`, if known."""
+    """HBM-bound fraction of the layers' time, averaged over each part of `replicated`, if known."""
     links_s: tuple[tuple[float, ...], ...] = ()
-    """Seconds of collectives on the links of each network level, if known.
+    """Time of collectives on the links of each network level, in seconds, if known.
 
     The first row is the forward pass, the second all other passes.
     """
@@ -138,12 +138,12 @@ class Stage(StageWork):
 
     @property
     def exchanged_bytes(self) -> float:
-        """Gradients that replicas exchange, in bytes."""
+        """Bytes of gradients that replicas exchange."""
         return self.weight_bytes if self.gradient_bytes is None else self.gradient_bytes
 
     @property
     def replicated(self) -> tuple[tuple[float, Group], ...]:
-        """Fractions of the weights with the group of ranks that replicate them: dense ones, and experts."""
+        """Fractions of the weights, dense and expert, with the group of ranks that replicate each."""
         dense = (1.0 - self.expert_share, self.layout.group("dp-cp"))
         return (dense, (self.expert_share, self.layout.group("edp"))) if self.expert_share else (dense,)
 
@@ -153,7 +153,7 @@ class Stage(StageWork):
 
     @property
     def compute_s(self) -> float:
-        """Seconds of all passes of one microbatch on a replica."""
+        """Time of all passes of one microbatch on a replica, in seconds."""
         return sum(one.seconds for one in self.passes.values())
 
     @cached_property
@@ -168,16 +168,16 @@ class Stage(StageWork):
 
 @dataclass(frozen=True)
 class Execution:
-    """Execution details of a batch in which planners' papers and runtimes differ."""
+    """Details of executing a batch in which planners' papers and runtimes differ."""
 
     transfers: Transfers = "overlapped"
     exposed_transfers: float = 0.0
     """Fraction of a transfer that occupies both stages even if transfers overlap."""
     scattered: bool = False
-    """True if a tensor is sent to the next stage in tp shards and gathered there."""
+    """True if tensors are sent to the next stage in tp shards and gathered there."""
     early_recompute: bool = True
     overlap_sync: float = 0.0
-    """Fraction of the exchanges among replicas that can overlap with compute; 0: they follow it."""
+    """Fraction of collectives among replicas that can overlap with compute; 0: they follow it."""
 
 
 @dataclass(frozen=True)
@@ -186,27 +186,27 @@ class Claim:
 
     time_per_sample_s: float
     sync_s: float
-    """Time of the gradient exchange after a batch that the planner charges; 0 without a flush."""
+    """Time that the planner charges for the gradient exchange after a batch; 0 without a flush."""
     network: Flat
-    """Network between any two devices, with the planner's all-reduce factor."""
+    """Flat network that the planner assumes, with its all-reduce factor."""
     hbm_bytes_per_s: float
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Stages in the order of the data flow, and the batch that they process."""
+    """Pipeline stages in data-flow order, and the batch that they process."""
 
     stages: tuple[Stage, ...]
     schedule: str
-    """Name of one of `pipeline.schedules.SCHEDULES`."""
+    """Name of a schedule in `pipeline.schedules.SCHEDULES`."""
     microbatches: int
-    """N, microbatches per batch over all replicas."""
+    """Number of microbatches per batch over all replicas, N."""
     execution: Execution = Execution()
     claim: Claim | None = None
 
     @property
     def layout(self) -> Layout:
-        """Layout of the first stage; it is the plan's layout unless widths differ by stage."""
+        """Layout of the first stage, which is the plan's layout unless widths differ by stage."""
         return self.stages[0].layout
 
     @property
@@ -216,12 +216,12 @@ class Plan:
 
     @property
     def depth(self) -> int:
-        """Pipeline stages p; virtual stages are mapped to the devices of the first p."""
+        """Number of pipeline ranks, p; virtual stages run on the devices of the first p stages."""
         return len(self.stages) // self.layout.vp
 
     @property
     def samples(self) -> int:
-        """Samples per batch."""
+        """Number of samples per batch."""
         return self.layout.microbatch * self.microbatches
 
     @property
@@ -231,31 +231,31 @@ class Plan:
 
     @property
     def claimed(self) -> Claim:
-        """Claim of the planner; PhazeError for a plan without a planner."""
+        """Planner's claim; PhazeError for a plan without a planner."""
         if self.claim is None:
             raise PhazeError("plan: is given without a planner, so that there is no time to compare with")
         return self.claim
 
     @property
     def data(self) -> tuple[int, ...]:
-        """Data-parallel width d of every group of devices."""
+        """Data-parallel width d of every pipeline rank."""
         return tuple(stage.layout.dp for stage in self.stages[: self.depth])
 
     @property
     def group_devices(self) -> tuple[int, ...]:
-        """Devices of every group over all its replicas."""
+        """Number of devices of every pipeline rank over all its replicas."""
         return tuple(stage.layout.devices // stage.layout.pp for stage in self.stages[: self.depth])
 
     @property
     def devices(self) -> int:
-        """Devices of all stages and replicas."""
+        """Number of devices over all stages and replicas."""
         return sum(self.group_devices)
 
     @property
     def in_pipeline(self) -> int:
-        """Most microbatches in one pipeline of a plan that flushes, ceil(N/d)."""
+        """Maximum number of microbatches in one pipeline of a flushing plan, ceil(N/d)."""
         return -(-self.microbatches // self.layout.dp)
 
     def turns(self, stage: Stage) -> float:
-        """Microbatches per batch of a replica, averaged over the replicas."""
+        """Number of microbatches per batch that a replica of a stage processes, on average."""
         return self.microbatches / stage.layout.dp

@@ -1,4 +1,4 @@
-"""Inputs and outputs of planners, on the same scheduled layers, so that only planners differ.
+"""Inputs and outputs of planners; all planners use the same scheduled layers.
 
 A planner is a function in a file or folder of its own, listed in `side_by_side.PLANNERS`.
 """
@@ -24,7 +24,7 @@ from phaze.tables.columns import by_numbers
 
 @dataclass(frozen=True)
 class PlansAsked:
-    """Architecture, HBM size and planners of a set of plans."""
+    """Architecture, HBM size and planners of a set of requested plans."""
 
     architecture: str
     hbm_gib: float
@@ -33,14 +33,14 @@ class PlansAsked:
 
 @dataclass(frozen=True)
 class Prospect:
-    """Model on an architecture in one layout."""
+    """Model on an architecture under one layout: its chain of layers and their traffic."""
 
     point: Point
     chain: Chain
     traffic: Traffic
 
     def crossing(self, layers: Ints) -> tuple[Floats, Floats]:
-        """Bytes of every edge that enters a stage with these layers, and of every edge that leaves it."""
+        """Bytes of each edge that enters a stage with these layers, and of each edge that leaves it."""
         enters, leaves = self.chain.crossing(np.isin(np.arange(len(self.chain)), layers))
         return self.chain.edge_bytes[enters], self.chain.edge_bytes[leaves]
 
@@ -55,7 +55,7 @@ class Prospect:
         stash_bytes: float,
         work_bytes: float,
     ) -> Stage:
-        """Stage with these layers; those in `again` are recomputed."""
+        """Build a stage with these layers; mask `again` marks the recomputed layers."""
         chain, traffic, repeated = self.chain, self.traffic, layers[again]
         arriving, departing = self.crossing(layers)
         return Stage(
@@ -85,20 +85,20 @@ class Prospect:
 
 @dataclass(frozen=True, eq=False)
 class PlanningTask:
-    """Model on one architecture with one HBM capacity and conditions: the input of every planner."""
+    """Input of every planner: a model on one architecture, with an HBM capacity and conditions."""
 
     prospects: tuple[Prospect, ...]
     hbm_gib: float
     conditions: Conditions
     expert: Layout | None
-    """Widths that experts chose."""
+    """Widths of the hand-designed placement, if there is one."""
 
     def prospect(self, layout: Layout) -> Prospect:
-        """Model in this layout."""
+        """Model under the given layout."""
         return next(one for one in self.prospects if one.point.layout == layout)
 
     def claim(self, time_per_sample_s: float, sync_s: float) -> Claim:
-        """Claimed times of a planner, with the network and HBM bandwidth of these conditions."""
+        """Build a planner's claim, with the network and HBM bandwidth of these conditions."""
         scenario = self.conditions.scenario
         network = Flat(scenario.network_bandwidth_bytes_per_s, scenario.all_reduce_factor)
         return Claim(time_per_sample_s, sync_s, network, scenario.hbm_bandwidth_bytes_per_s)
@@ -106,27 +106,27 @@ class PlanningTask:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Memory of the devices of a planned stage."""
+    """Memory use of the devices of a planned stage."""
 
     recomputed: int
-    """Layers that are recomputed."""
+    """Number of recomputed layers."""
     in_flight: int
     memory_bytes: float
 
 
 @dataclass(frozen=True)
 class Planned:
-    """Best plan of a planner."""
+    """Best plan of a planner, with the memory of its stages and a lower bound."""
 
     plan: Plan
     memory: tuple[StageMemory, ...]
     """Memory of every stage."""
     bound_s: float
-    """Lower bound on the time per sample of the planner's plans, in its own model."""
+    """Lower bound on the time per sample over all of the planner's plans, in its own model."""
 
     @property
     def gap(self) -> float:
-        """Fraction of the plan's time above the proven bound."""
+        """Relative gap between the plan's time and the proven lower bound."""
         return 1.0 - self.bound_s / self.plan.claimed.time_per_sample_s
 
 
@@ -134,7 +134,7 @@ class Planner(Protocol):
     """Function that maps a model to the devices of a task."""
 
     def __call__(self, task: PlanningTask) -> Planned | Infeasible:
-        """Best plan, or the reason for infeasibility."""
+        """Find the best plan, or return the reason for infeasibility."""
 
 
 def read_tasks(
@@ -146,7 +146,7 @@ def read_tasks(
     conditions: Conditions,
     expert: Layout | None,
 ) -> Iterator[tuple[PlansAsked, PlanningTask]]:
-    """Tasks of planners, each with the sets of plans that need it; tables layers and solves have all
+    """Yield planning tasks, each with its set of requested plans; tables layers and solves have all
     points.
     """
     names = list(dict.fromkeys(one.architecture for one in asked))

@@ -1,4 +1,4 @@
-"""Price of a plan on a machine: seconds per batch, memory over time, and the bottleneck.
+"""Price of a plan on a machine: time per batch, memory over time, and the bottleneck.
 
 Every plan is priced the same way, whether it comes from a planner or from a row of a user's table of runs.
 Layers have their seconds and bytes. The price adds the network time of tensors between stages, the sharding
@@ -32,12 +32,12 @@ from phaze.plan.plan import Machine, Pass, Plan, Stage
 from phaze.plan.stage_costs import pipeline_of
 
 BATCHES = 2
-"""Batches in a timeline without a flush."""
+"""Number of batches in the timeline of a schedule without a flush."""
 CLOSE = 1e-4
-"""Relative error of steady-state times if transfers form cycles over many microbatches."""
+"""Allowed relative error of steady-state times if transfers form cycles over many microbatches."""
 
 INSIDE = ("compute", "HBM", "all-reduces of slices")
-"""Uses of a pass's time: operators while the HBM is idle, operators while it works, collectives."""
+"""Parts of a pass's time: compute while the HBM is idle, compute while it is busy, and collectives."""
 KERNELS = {
     "compute": "tensor cores",
     "vector": "vector cores",
@@ -47,9 +47,9 @@ KERNELS = {
     "kernel_start": "kernel starts",
     "host": "host",
 }
-"""Uses of a pass's time if every kernel is known: its bound, in the order of `cost.kernels`."""
+"""Parts of a pass's time if all kernels are known: names of their bounds, in the order of `cost.kernels`."""
 COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisation")
-"""Uses of device time with communication only."""
+"""Uses of device time that consist only of communication."""
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,23 @@ class LinkUse:
     slices: float
     """All-reduces between tensor-parallel ranks."""
     stages: float
-    """Activations that arrive and gradients that return (pipeline)."""
+    """Pipeline traffic: activations that arrive and gradients that return."""
     replicas: float
-    """Gradients that replicas exchange (data parallelism)."""
+    """Data-parallel traffic: gradients that replicas exchange."""
 
     @property
     def total(self) -> float:
-        """Sum of the three."""
+        """Sum over all three uses."""
         return self.slices + self.stages + self.replicas
 
     def over(self, seconds: float) -> LinkUse:
-        """Utilisation over a given time."""
+        """Utilisation of the link over a given time."""
         return LinkUse(self.slices / seconds, self.stages / seconds, self.replicas / seconds)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Peak memory of a device's tensors in bytes, its parts, and the other memory in use."""
+    """Peak memory of a device in bytes: its tensors by part, and the other memory in use."""
 
     peak_bytes: float
     weight_bytes: float
@@ -84,57 +84,57 @@ class Memory:
     activation_bytes: float
     """Activations in flight, temporary memory of the current microbatch, and framework overhead."""
     recompute_bytes: float
-    """Part of activation_bytes for the microbatch being processed.
+    """Part of `activation_bytes` for the microbatch being processed.
 
     It consists of recomputed activations, keys and values of the whole sequence, gradients of activations,
     and gathered weights.
     """
     in_use: InUse
-    """All memory in use on the device by part, each a range."""
+    """Ranges of all memory in use on the device, by part."""
 
 
 @dataclass(frozen=True, eq=False)
 class Price:
-    """Cost of a plan on a machine; use `price`."""
+    """Time and memory of a plan on a machine; use `price` to create it."""
 
     plan: Plan
     machine: Machine
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """Pipeline with all its communication."""
+        """Simulated pipeline of the plan, with all its communication."""
         return pipeline_of(self.plan, self.machine)
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Timeline of a batch with all its communication; of two without a flush."""
+        """Timeline of a batch with all its communication, or of two batches without a flush."""
         pipeline = self.pipeline
         return simulate(pipeline if self.plan.flushes else replace(pipeline, batches=BATCHES))
 
     @cached_property
     def batch_s(self) -> float:
-        """Seconds of a batch from its events; without a flush, in the long run."""
+        """Time per batch in seconds, from simulated events; without a flush, in steady state."""
         return self.timeline.time_s if self.plan.flushes else batch_s(self.pipeline)
 
     @cached_property
     def time_s(self) -> float:
-        """Seconds of a batch."""
+        """Time per batch in seconds; if transfers overlap, at least the time of the busiest link."""
         overlapped = self.plan.execution.transfers == "overlapped"
         return max(self.batch_s, self.link_s) if overlapped else self.batch_s
 
     @cached_property
     def alone_s(self) -> float:
-        """Seconds of a batch if communication took no time."""
+        """Time per batch in seconds if communication took no time."""
         return batch_s(replace(self.pipeline, stages=tuple(map(silent, self.pipeline.stages))))
 
     @property
     def samples_per_s(self) -> float:
-        """Samples per second."""
+        """Throughput in samples per second."""
         return self.plan.samples / self.time_s
 
     @cached_property
     def link_uses_s(self) -> tuple[LinkUse, ...]:
-        """Busy seconds of a device's link in one direction by use, per stage, averaged over replicas.
+        """Busy time per batch of a device's link in one direction, by stage and use, averaged over replicas.
 
         Activations arrive and, from later stages, gradients; the same amount leaves in the other direction.
         All-reduces of a replica's ranks and the exchange of gradients between replicas use the same link.
@@ -155,7 +155,7 @@ class Price:
 
     @property
     def link_s(self) -> float:
-        """Busy seconds per batch of the busiest link in one direction."""
+        """Busy time per batch of the busiest link in one direction, in seconds."""
         return max((use.total for use in self.link_uses_s), default=0.0)
 
     @property
@@ -170,20 +170,20 @@ class Price:
 
     @property
     def memory_binds(self) -> bool:
-        """True if a pass takes longer because its operators share the HBM."""
+        """True if a pass takes longer because its operators share the HBM bandwidth."""
         hbm, stages = self.machine.hbm_bytes_per_s, self.plan.stages
         return any(one.held_s(hbm) > one.seconds for stage in stages for one in stage.passes.values())
 
     @property
     def hbm_shares(self) -> tuple[float, ...]:
-        """HBM utilisation by the passes of a device, by stage."""
+        """HBM utilisation by a device's passes, by stage."""
         moved = [sum(one.hbm_bytes for one in stage.passes.values()) for stage in self.plan.stages]
         turns, hbm = map(self.plan.turns, self.plan.stages), self.machine.hbm_bytes_per_s
         return tuple(nbytes * turn / hbm / self.time_s for nbytes, turn in zip(moved, turns, strict=True))
 
     @property
     def busy_s(self) -> tuple[float, ...]:
-        """Seconds of a device's passes per batch, by stage, averaged over the replicas."""
+        """Time per batch that a device spends on passes, by stage, averaged over the replicas."""
         batch, hbm = self.plan.microbatches, self.machine.hbm_bytes_per_s
         return tuple(
             sum(one.held_s(hbm) for one in stage.passes.values()) * batch / stage.layout.dp
@@ -191,7 +191,7 @@ class Price:
         )
 
     def mean(self, by_stage: Sequence[float]) -> float:
-        """Mean over all devices of a value per stage."""
+        """Mean of a per-stage value over all devices."""
         return float(np.average(by_stage, weights=self.plan.group_devices))
 
     @property
@@ -201,30 +201,30 @@ class Price:
 
     @property
     def exposed_share(self) -> float:
-        """Fraction of the time that would be saved without communication."""
+        """Fraction of the batch time that would be saved without communication."""
         return max(self.time_s - self.alone_s, 0.0) / self.time_s
 
     @cached_property
     def bound_by(self) -> Bound:
-        """Resource with the largest part of the critical path, where passes are divided by use."""
+        """Resource with the largest share of the critical path, with passes broken down by use."""
         return self.timeline.bound_among(self._spends)
 
     def _spends(self, step: Step) -> Mapping[str, float]:
-        """Seconds of a step of the critical path by use."""
+        """Time of a step of the critical path by use, in seconds."""
         if step.use not in ("forward", "recompute", "backward"):
             return {RESOURCES[step.use]: step.seconds}
         stage = self.plan.stages[step.stage]
         return self._inside(stage, stage.passes[step.use], step.seconds)
 
     def _inside(self, stage: Stage, one: Pass, seconds: float) -> dict[str, float]:
-        """Seconds of a pass that compute with idle HBM, compute with busy HBM, and wait for all-reduces."""
+        """Time of a pass by part: compute with idle HBM, compute with busy HBM, wait for all-reduces."""
         hbm = self.machine.hbm_bytes_per_s
         work_s = one.held_s(hbm) - (charged_s(self.plan, stage, one) if self.plan.claim else 0.0)
         hbm_s = min(one.hbm_bytes / hbm, work_s)
         return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, max(seconds - work_s, 0.0)), strict=True))
 
     def _spent_s(self, stage: Stage) -> dict[str, float]:
-        """Seconds of the passes of a microbatch by use; kernels count under their bound."""
+        """Time of a microbatch's passes by use, in seconds; kernels count under their bound."""
         if not stage.spent_s:
             hbm, passes = self.machine.hbm_bytes_per_s, stage.passes.values()
             parts = [self._inside(stage, one, one.held_s(hbm)) for one in passes]
@@ -233,7 +233,7 @@ class Price:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Fractions of device time by use; passes are divided by use."""
+        """Fractions of device time by use, with passes broken down by what bounds them."""
         pipeline, devices = self.timeline.pipeline, self.plan.devices
         found: dict[str, float] = defaultdict(float)
         exchanged = 0.0
@@ -257,7 +257,7 @@ class Price:
 
     @property
     def peak_bytes(self) -> Floats:
-        """Peak memory of a device of each group in bytes, (p,)."""
+        """Peak memory of a device of each pipeline rank in bytes, (p,)."""
         return self.timeline.peak_bytes
 
     @property
@@ -266,7 +266,7 @@ class Price:
         return self.memory_of(int(np.argmax(self.peak_bytes)))
 
     def memory_of(self, group: int) -> Memory:
-        """Memory of a device of a group."""
+        """Memory of a device of a pipeline rank."""
         own = [self.plan.stages[q] for q in self.pipeline.stages_of(group)]
         zero = own[0].layout.zero
         fixed = sum(stage.fixed_bytes for stage in own)
@@ -285,29 +285,29 @@ class Price:
 
 
 def price(plan: Plan, machine: Machine) -> Price:
-    """Price of a plan on a machine."""
+    """Price a plan on a machine."""
     return Price(plan, machine)
 
 
 def charged_s(plan: Plan, stage: Stage, one: Pass) -> float:
-    """Seconds of a pass that the planner charges for all-reduces of t ranks."""
+    """Time of a pass that the planner charges for all-reduces of t ranks, in seconds."""
     charged = plan.claimed.network.seconds("all_reduce", one.reduced_bytes, stage.layout.group("tp"))
     return min(charged, one.seconds)
 
 
 def sent_to_slices_bytes(stage: Stage) -> float:
-    """Bytes that a device sends per microbatch to the other ranks of its replica."""
+    """Bytes that a device sends per microbatch to the other tensor-parallel ranks of its replica."""
     reduced = np.array([one.reduced_bytes for one in stage.passes.values()])
     return float(sent_bytes("all_reduce", reduced, stage.layout.tp).sum())
 
 
 def silent(stage: StageCost) -> StageCost:
-    """Stage without communication."""
+    """Copy of a stage's cost without communication."""
     return replace(stage, send_activation_s=0.0, send_gradient_s=0.0, sync_s=0.0)
 
 
 def batch_s(pipeline: Pipeline) -> float:
-    """Seconds of a batch; without a flush, in the long run."""
+    """Time per batch in seconds; without a flush, in steady state."""
     if not pipeline.rules.flushes:
         repeats = 2 if pipeline.column("sync_s").any() else 12  # batches, or rounds of all replicas
         return time_per_microbatch_s(pipeline, CLOSE, repeats) * pipeline.microbatches
@@ -315,5 +315,5 @@ def batch_s(pipeline: Pipeline) -> float:
 
 
 def _passes_s(stage: StageCost) -> float:
-    """Seconds of the passes of a microbatch, including exchanges inside them."""
+    """Time of a microbatch's passes, including collectives inside them, in seconds."""
     return stage.forward_s + stage.recompute_s + stage.backward_s

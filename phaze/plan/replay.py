@@ -1,4 +1,4 @@
-"""Price of a study's plan from its tables, and its time under its planner's assumptions.
+"""Price plans from a study's tables, and compute their time under their planner's assumptions.
 
 A planner's time is a formula. The price simulates the plan event by event, with more detail than the formula.
 Transfers are in flight while devices continue. Each stage exchanges its gradients with 2 (d - 1)/d of its
@@ -35,7 +35,7 @@ Row = dict[str, str | int | float | bool]
 
 
 def read_plan(row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame) -> Plan:
-    """Plan from its row in table plans and its rows in table plan_stages."""
+    """Build a plan from its row in table plans and its rows in table plan_stages."""
     rows = stages.sort_values("stage").to_dict("records")
     schedule, flat = str(row["schedule"]), float(str(row["network_bandwidth_bytes_per_s"]))
     return Plan(
@@ -63,17 +63,17 @@ def _read_stage(row: Mapping[Hashable, object], microbatch: int, depth: int) -> 
 
 
 def planned_on(plan: Plan) -> Machine:
-    """Machine that a plan was made for, on which an all-reduce takes the time of a ring."""
+    """Machine that a plan was made for, on which an all-reduce takes as long as a ring."""
     return Machine.flat(plan.claimed.network.bandwidth_bytes_per_s, plan.claimed.hbm_bytes_per_s)
 
 
 def replay(plan: Plan) -> Price:
-    """Price of a plan on the machine that it was made for."""
+    """Price a plan on the machine that it was made for."""
     return Price(plan, planned_on(plan))
 
 
 def loads_s(plan: Plan) -> Floats:
-    """Seconds that the planner charges per microbatch on a replica, without synchronisation, (p,)."""
+    """Time per microbatch that the planner charges a stage's replica, without synchronisation, (p,)."""
     data = np.array(plan.data)
     loads = np.array([s.time_per_sample_s * s.layout.dp for s in plan.stages]) * plan.layout.microbatch
     if not plan.flushes:
@@ -84,14 +84,14 @@ def loads_s(plan: Plan) -> Floats:
 
 
 def exchanged_s(plan: Plan) -> Floats:
-    """Seconds that Piper charges per batch for the gradients of every stage, 4 (d - 1)/d of its weights."""
+    """Time per batch that Piper charges for the gradients of every stage, 4 (d - 1)/d of its weights."""
     network = replace(plan.claimed.network, all_reduce_factor=BOTH_DIRECTIONS)
     groups = [(s.weight_bytes, s.layout.group("dp")) for s in plan.stages]
     return np.array([network.seconds("all_reduce", nbytes, group) for nbytes, group in groups])
 
 
 def within_passes(plan: Plan, pipeline: Pipeline) -> Pipeline:
-    """Pipeline whose activation transfers are part of the pass durations, as in the planner's model."""
+    """Pipeline whose pass durations include activation transfers, as in the planner's model."""
     loads = loads_s(plan)
     stages = []
     for stage, cost, load in zip(plan.stages, pipeline.stages, loads.tolist(), strict=True):
@@ -102,7 +102,7 @@ def within_passes(plan: Plan, pipeline: Pipeline) -> Pipeline:
 
 
 def _waits(plan: Plan, stage: Stage, load_s: float) -> tuple[float, float]:
-    """Seconds that the planner charges for tensors in the forward and backward pass.
+    """Time that the planner charges for tensor transfers in the forward and in the backward pass.
 
     Piper charges both passes equally; under Phaze the forward pass waits for arriving tensors.
     """
@@ -114,7 +114,7 @@ def _waits(plan: Plan, stage: Stage, load_s: float) -> tuple[float, float]:
 
 
 def assumed_s(plan: Plan) -> float:
-    """Time per batch of a simulation with the planner's assumptions.
+    """Time per batch, simulated under the planner's assumptions.
 
     With a flush all stages take as long as the slowest, and recompute when the gradient has arrived. Without
     one, a stage of d replicas is one that is d times as fast, and synchronises a part of its gradients with
@@ -145,7 +145,7 @@ def _faster(stage: StageCost, layout: Layout, share_s: float) -> StageCost:
 def replay_plans(
     plans: pd.DataFrame, stages: pd.DataFrame, store: Store
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables simulations and simulation_stages: a row for every feasible plan, and its stages."""
+    """Tables simulations and simulation_stages: one row per feasible plan, and one per stage."""
     by_plan = dict(list(stages.groupby(list(PLAN))))
     placed = plans[plans["status"] == "placed"].to_dict("records")
     keys = [{name: plan[name] for name in PLAN} for plan in placed]
@@ -168,7 +168,7 @@ def replay_plans(
 
 
 def replayed_rows(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
-    """Rows of tables simulations and simulation_stages for one plan, without their key.
+    """Rows of tables simulations and simulation_stages for one plan, without their key columns.
 
     The plan is given by its rows in tables plans and plan_stages.
     """
@@ -177,7 +177,7 @@ def replayed_rows(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
 
 
 def simulation_row(found: Price) -> Row:
-    """Row of table `simulations`, without its key."""
+    """Row of table `simulations` for a priced plan, without its key columns."""
     peaks, bound = found.peak_bytes, found.bound_by
     return {
         "schedule": found.plan.schedule,
@@ -198,7 +198,7 @@ def simulation_row(found: Price) -> Row:
 
 
 def simulated_stages(found: Price, hbm_bytes: float) -> Iterator[Row]:
-    """Rows of table `simulation_stages` without their key; links only if the network is flat."""
+    """Yield rows of table `simulation_stages` without key columns; links only if the network is flat."""
     groups = [group for group, _ in found.timeline.pipeline.workers]
     for q, (busy, peak) in enumerate(zip(found.busy_s, found.peak_bytes.tolist(), strict=True)):
         links = {

@@ -1,4 +1,4 @@
-"""Runs: rows of a table of transformer training runs, and their plans."""
+"""Training runs, given as rows of a table, and their conversion to plans."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LLAMA = {
     "gated": True, "activation": "silu", "norm": "rms_norm", "positions": "rotary", "attention_bias": False,
     "feed_forward_bias": False, "tied_embeddings": False, "fused_qkv": False,
 }  # fmt: skip
-"""Fields of a gated model other than its sizes."""
+"""Fields, other than sizes, of a model with gated feed-forward networks (Llama)."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Row of a table of runs on `gpus` devices in total."""
+    """Training run on `gpus` devices in total, given as a row of a table."""
 
     hidden: int
     heads: int
@@ -42,31 +42,31 @@ class Run:
     layout: Layout
     schedule: str = "1f1b"
     kv_heads: int = 0
-    """0: the number of heads."""
+    """Number of key and value heads; 0: as many as query heads."""
     ffn: int = 0
     """Width of the feed-forward network; 0: four times hidden."""
     gated: bool = False
-    """Llama block: a gated feed-forward network of width ffn, no biases, no dropout, untied head matrix."""
+    """True for a Llama block: gated feed-forward network of width ffn, no biases, no dropout, untied head."""
     optimizer: Optimizer = "adam"
     gradients: Gradients | None = None
     """Precision in which gradients are accumulated and exchanged; by default the stack's."""
     overlap: Overlap | None = None
-    """Communication that overlaps with compute; by default the stack's."""
+    """Kinds of communication that overlap with compute; by default the stack's."""
     flash_attention: bool | None = None
     """True if attention scores stay on chip; None: for a named model, or if the stack names such kernels."""
     spec: Model | None = None
-    """Model with this hidden, layers and vocab; None: a GPT of these sizes."""
+    """Model spec that matches hidden, layers and vocab; None: a GPT of these sizes."""
     mtp: int = 0
     """Number of multi-token prediction layers."""
     lora: int = 0
-    """LoRA rank of the adapters of every matrix of a block; 0: all weights are trained."""
+    """LoRA rank of the adapters on every matrix of a block; 0: all weights are trained."""
     division: tuple[str, ...] = ()
-    """Entries of every virtual stage, as in a layout string; empty: `equal_stages`."""
+    """Layer entries of every virtual stage, as in a layout string; empty: `equal_stages`."""
     recomputed: int | None = None
-    """Number of recomputed blocks per stage, the first ones; None: all."""
+    """Number of recomputed blocks per stage, from its first block on; None: all."""
 
     def check(self) -> None:
-        """Raise PhazeError for an invalid row."""
+        """Raise PhazeError if the row is invalid."""
         # Chunks are checked with the schedule, by their name in a row.
         replace(self.layout, vp=1).check(devices=self.gpus, global_batch=self.global_batch)
         experts = self.spec.experts if self.spec else None
@@ -89,7 +89,7 @@ class Run:
         Pipeline(stages, count, self.schedule, chunks=self.layout.vp, data=data)
 
     def _check_division(self) -> None:
-        """Raise PhazeError if the stages do not match the layout, or are those of another model."""
+        """Raise PhazeError if the pipeline split does not match the layout or the model."""
         layout, entries, count = self.layout, "".join(self.stages), len(self.stages)
         if count != self.count:
             raise PhazeError(f"pipeline_layout must have pp * chunks = {self.count} stages, got {count}")
@@ -109,7 +109,7 @@ class Run:
             )
 
     def check_overlap(self) -> None:
-        """Raise PhazeError if the row overlaps token dispatch and its layout does not allow it."""
+        """Raise PhazeError if the row overlaps token dispatch but its layout does not allow that."""
         layout = self.layout
         if "ep" in (self.overlap or ()) and not pairs_passes(layout, self.mtp):
             raise PhazeError(
@@ -118,13 +118,13 @@ class Run:
             )
 
     def flash_on(self, machine: Machine) -> bool:
-        """True if attention scores stay on chip on a machine."""
+        """True if attention scores stay on chip on the given machine."""
         if self.flash_attention is None:
             return self.spec is not None or bool(machine.stack.attention)
         return self.flash_attention
 
     def training_on(self, machine: Machine) -> ModelTraining:
-        """Training of the row's model on a machine."""
+        """Training settings of the row's model on a machine."""
         flash = self.flash_on(machine)
         return ModelTraining(self.model, self.seq, self.global_batch, self.optimizer, flash, self.schedule)
 
@@ -158,13 +158,13 @@ class Run:
         return machine.stack.model_copy(update=own)
 
     def check_microbatches(self, stack: Stack) -> None:
-        """Raise PhazeError if the stack does not support this few microbatches in its pipeline."""
+        """Raise PhazeError if the stack does not support so few microbatches in a pipeline."""
         count = self.global_batch // (self.layout.microbatch * self.layout.dp)
         if stack.full_pipelines and self.schedule == "1f1b" and count < self.layout.pp - 1:
             raise PhazeError(f"microbatches must be at least pp - 1 = {self.layout.pp - 1}, got {count}")
 
     def split_by(self, stack: Stack) -> Run:
-        """Run with the pipeline split of a stack, if the row has none."""
+        """Run with the software stack's default pipeline split, if the row has none."""
         pipelined = self.schedule in ("1f1b", "gpipe") and self.layout.pp > 1
         if stack.pipeline_split == "even" or self.division or self.mtp or not pipelined:
             return self
@@ -173,7 +173,7 @@ class Run:
 
     @cached_property
     def stages(self) -> tuple[str, ...]:
-        """Entries of every virtual stage as in a layout string, for one copy of the model.
+        """Layer entries of every virtual stage, as in a layout string, for one copy of the model.
 
         A schedule may have several copies.
         """
@@ -181,7 +181,7 @@ class Run:
 
     @property
     def count(self) -> int:
-        """Virtual stages per copy of the model."""
+        """Number of virtual stages per copy of the model."""
         return max(self.layout.stages // SCHEDULES[self.schedule].streams, 1)
 
     @property
@@ -191,7 +191,7 @@ class Run:
 
     @property
     def cuts(self) -> tuple[range, ...]:
-        """Layers of every virtual stage, over all copies."""
+        """Range of layers of every virtual stage, over all copies of the model."""
         return cuts_of(self.stages) * SCHEDULES[self.schedule].streams
 
     @property
@@ -207,7 +207,7 @@ class Run:
 
 
 def plan_of_run(run: Run, machine: Machine) -> Plan:
-    """Plan of a row on a machine; PhazeError for an invalid row."""
+    """Build the plan of a run on a machine; PhazeError if the run is invalid."""
     run.check()
     run.check_microbatches(machine.stack)
     run = run.split_by(machine.stack)

@@ -35,12 +35,12 @@ Place = Callable[[PlanningTask, Prospect, Setting], Placement | Infeasible]
 
 
 def plan_phaze(task: PlanningTask) -> Planned | Infeasible:
-    """Best cut of the chain, d and s for every TMP width (Phaze, Section 5)."""
+    """Best split of the chain into stages, with d and s, over all TMP widths (Phaze, Section 5)."""
     return _best(task, lambda _, one, setting: place_chain(one.chain, one.point.layout, setting))
 
 
 def plan_equal(task: PlanningTask) -> Planned | Infeasible:
-    """Best plan whose stages have equal numbers of repeated layers and the same d and t."""
+    """Best plan whose stages have the same number of repeated layers and the same widths d and t."""
     return _best(
         task,
         lambda _, one, setting: place_equally(one.chain, one.point.layout, setting, *one.point.repeated()),
@@ -48,7 +48,7 @@ def plan_equal(task: PlanningTask) -> Planned | Infeasible:
 
 
 def plan_expert(task: PlanningTask) -> Planned | Infeasible:
-    """Published widths of experts with the best boundaries."""
+    """Hand-designed (expert) widths with the best stage boundaries."""
     return _best(task, _place_expert)
 
 
@@ -95,7 +95,7 @@ def _planned(task: PlanningTask, one: Prospect, setting: Setting, placement: Pla
 
 
 def _stage(one: Prospect, setting: Setting, placement: Placement, cost: PlacedStage, number: int) -> Stage:
-    """Stage whose layers all stash or all recompute; with recomputation, all stages but the last recompute.
+    """Build a stage that stashes or recomputes all layers; with recomputation, only the last stage stashes.
 
     A recomputing stage stores its inputs of every microbatch in flight, and all activations of the one being
     processed (`cost.memory`).
@@ -135,7 +135,7 @@ def plan_model(
     conditions: Conditions,
     expert: Layout | None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables of plans and of their stages; layers and solves are of all points of one model."""
+    """Tables of plans and of their stages for one model; layers and solves contain all its points."""
     model = str(graph["model"].iloc[0])
     plans: list[Row] = []
     stages: list[Row] = []
@@ -165,7 +165,7 @@ def _assumed(conditions: Conditions) -> Row:
 
 
 def plan_row(found: Planned | Infeasible, task: PlanningTask) -> Row:
-    """Row of the table of plans, without its key."""
+    """Row of table `plans` for the result of one planner, without its key columns."""
     if isinstance(found, Infeasible):
         none = dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0)
         never = dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), np.inf)
@@ -228,7 +228,7 @@ def _each_once(widths: Iterable[int]) -> str:
 
 
 def _memory(found: Planned) -> str:
-    """Handling of activations: stashed, recomputed wherever possible, or mixed.
+    """Activation strategy of a plan: stashing, recomputation wherever it helps, or mixed.
 
     The last stage has one microbatch in flight, so recomputation never helps it.
     """

@@ -1,4 +1,4 @@
-"""One plan of a study: select it from its files, replay it and summarise it."""
+"""Single plan of a study: select it from the study's files, replay it and summarise it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FACTOR = (
 
 @dataclass(frozen=True)
 class PlanFilter:
-    """Filter of the plans in a file; None: any value."""
+    """Filter for the plans in a file; None matches any value."""
 
     model: str | None = None
     architecture: str | None = None
@@ -60,13 +60,13 @@ class PlanFilter:
 
 @dataclass(frozen=True, eq=False)
 class SimulatedPlan:
-    """Plan with its simulation."""
+    """Plan of a study's table, with its price from a simulation."""
 
     plan: pd.Series
     found: Price
 
     def as_row(self) -> Row:
-        """Row of tables simulations and simulation_stages, and the memory of stages over time."""
+        """Rows of tables simulations and simulation_stages, and the memory of stages over time."""
         hbm_bytes = float(self.plan["hbm_gib"]) * GIB
         key: Row = {name: self.plan[name] for name in PLAN}
         return {
@@ -81,12 +81,12 @@ class SimulatedPlan:
         }
 
     def in_words(self) -> str:
-        """Summary in plain text."""
+        """Summary of the simulated plan in plain text."""
         lines = [self.which(), self._times(), self._shares(), *self._links(), *self._stages(), FACTOR]
         return "\n".join(lines)
 
     def _busiest(self) -> Row:
-        """Busiest link of a network and its utilisation."""
+        """Busiest link of the network and its utilisation; empty for a flat network."""
         if not isinstance(self.found, NetworkReplay):
             return {}
         topology, share = self.found.carried.topology, self.found.carried.utilisation
@@ -145,7 +145,7 @@ class SimulatedPlan:
 def simulate_file(
     path: Path, wanted: PlanFilter, network: System | Cluster | Matrix | None = None
 ) -> SimulatedPlan:
-    """Replay a plan of a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet.
+    """Replay a plan from a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet.
 
     By default it is simulated on the flat network that its planner assumed. Raises PhazeError for another
     flat network, which the plan has no data for.
@@ -168,7 +168,7 @@ def _refuse_other_flat(row: pd.Series, network: System) -> None:
 
 
 def read_wanted(path: Path, wanted: PlanFilter) -> tuple[pd.Series, pd.DataFrame]:
-    """Fastest matching plan of a file, and the table plan_stages that belongs to it."""
+    """Read the fastest matching plan of a file, and the table plan_stages that belongs to the file."""
     _refuse_absent(path)
     plans, beside = Plans.load(path), stages_beside(path)
     _refuse_absent(beside)
@@ -176,7 +176,7 @@ def read_wanted(path: Path, wanted: PlanFilter) -> tuple[pd.Series, pd.DataFrame
 
 
 def plan_of(row: pd.Series, stages: pd.DataFrame) -> Plan:
-    """Plan of a row of table `plans`; `stages` may include other plans' rows."""
+    """Build the plan of a row of table `plans`; `stages` may include other plans' rows."""
     mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
     return read_plan(row, mine)
 
@@ -198,7 +198,7 @@ def _refuse_absent(path: Path) -> None:
 
 
 def _link_words(row: Mapping[str, object]) -> str:
-    """Load of the links of a stage's devices in one direction, if known per device."""
+    """Text of the link load of a stage's devices in one direction; empty if it is unknown."""
     if "link_share" not in row:
         return ""
     kinds = ("slices", "stages", "replicas")
@@ -207,7 +207,7 @@ def _link_words(row: Mapping[str, object]) -> str:
 
 
 def stages_beside(path: Path) -> Path:
-    """Path of the stages that belong to a file of plans."""
+    """Path of the table plan_stages that belongs to a file of plans."""
     scenario = path.absolute().parent
     if path.name == "plans.parquet" or scenario.parent.name != "plans":
         return path.with_name("plan_stages.parquet")

@@ -20,7 +20,7 @@ from phaze.plan.plan import Execution, Machine, Plan, Stage
 
 Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
 Tensors = Literal["longest", "all"]
-"""Transfer time of tensors between stages.
+"""Mode in which the transfer time of tensors between stages is counted.
 
 `longest`: only the largest one that enters the stage counts. `all`: one after the other on its link,
 while operators also share the HBM of their device.
@@ -28,13 +28,13 @@ while operators also share the HBM of their device.
 
 
 MATRICES = 4
-"""Matrices of a block, which buckets do not split: two of attention and two of the feed-forward network."""
+"""Number of matrices of a block, which buckets do not split: two in attention, two in feed-forward."""
 
 
 def pipeline_of(
     plan: Plan, machine: Machine, tensors: Tensors = "all", costs: Sequence[StageCost] | None = None
 ) -> Pipeline:
-    """Pipeline of a plan with transfers in the given mode, or with given stage costs."""
+    """Build the pipeline of a plan, with transfers in the given mode, or with given stage costs."""
     groups = [stage.layout for stage in plan.stages[: plan.depth]]
     if costs is None:
         costs = [stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))]
@@ -53,7 +53,7 @@ def pipeline_of(
 
 
 def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -> StageCost:
-    """Seconds and bytes of the q-th stage of a plan, including communication with its neighbours."""
+    """Times and bytes of the q-th stage of a plan, including communication with its neighbours."""
     stage, zero = plan.stages[q], plan.stages[q].layout.zero
     splits = SCHEDULES[plan.schedule].splits
     held = [
@@ -109,7 +109,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
 
 
 def _lost_s(plan: Plan, machine: Machine, stage: Stage, sync_s: float, backward_s: float) -> float:
-    """Seconds that kernels of the last backward pass lose to the concurrent synchronisation."""
+    """Time that kernels of the last backward pass lose to concurrent synchronisation, in seconds."""
     share, kind = plan.execution.overlap_sync, _sync_kind(stage, machine)
     if not share:
         return 0.0
@@ -119,13 +119,13 @@ def _lost_s(plan: Plan, machine: Machine, stage: Stage, sync_s: float, backward_
 
 
 def _waited_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
-    """Seconds that HBM-bound parts of layers wait for the bytes of an exchange among replicas."""
+    """Time that HBM-bound parts of layers wait for the bytes of a collective among replicas, in seconds."""
     parts = zip(stage.hbm_shares, _exchanged(stage, kind), strict=False)
     return sum(share * moved_s(machine, kind, size, group.ranks) for share, (size, group) in parts)
 
 
 def _gather_s(plan: Plan, machine: Machine, stage: Stage, free_s: float, gather_s: float) -> float:
-    """Exposed time of the weight all-gather of ZeRO 1 and 2 per batch.
+    """Exposed time per batch of the weight all-gather under ZeRO 1 and 2.
 
     With overlap this is the part that the first forward pass does not cover, and at least the first piece.
     """
@@ -151,7 +151,7 @@ def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
 
 
 def _buckets(stage: Stage, machine: Machine, size_bytes: float) -> int:
-    """Number of gradient buckets, at most one per matrix, because no matrix is split between two."""
+    """Number of gradient buckets, at most one per matrix, because buckets do not split matrices."""
     if not machine.stack.bucket_bytes:
         return 1
     return max(
@@ -160,7 +160,7 @@ def _buckets(stage: Stage, machine: Machine, size_bytes: float) -> int:
 
 
 def _exchanged(stage: Stage, kind: Exchange) -> list[tuple[float, Group]]:
-    """Bytes that replicas of a stage exchange, with their group."""
+    """Bytes that the replicas of a stage exchange in a collective, with their group of ranks."""
     weights = stage.weight_bytes - stage.frozen_bytes * (stage.layout.zero < 3)  # updated, or all with ZeRO 3
     size = weights if kind == "all_gather" else stage.exchanged_bytes
     return [(part * size, group) for part, group in stage.replicated]
@@ -169,7 +169,7 @@ def _exchanged(stage: Stage, kind: Exchange) -> list[tuple[float, Group]]:
 def _wait_s(
     stage: Stage, machine: Machine, kinds: Sequence[Exchange], direction: Literal[0, 1], share: float
 ) -> float:
-    """Time for which an overlapped exchange among replicas waits for collectives of a pass.
+    """Time that an overlapped collective among replicas waits for collectives of a pass.
 
     A link that carries both needs the seconds of both. The pass is forward or backward.
     """
@@ -192,7 +192,7 @@ def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:
 
 
 def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[float, float]:
-    """Time to synchronise gradients once per batch, and its part that must follow the last backward pass.
+    """Time to synchronise gradients once per batch, and the part that must follow the last backward pass.
 
     The second does not overlap even if synchronisation does. From ZeRO 2 on gradients are synchronised after
     every microbatch, except those shared by the first and the last stage, and those of stage copies in

@@ -1,4 +1,4 @@
-"""Answer to how a model should be trained: the result of a search in the form of a plan file."""
+"""Answer to a planning request: search, ranked plans, explanations and the resulting plan file."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from phaze.spec.training_plan import (
 WEIGHT_BYTES = 2
 """Minimum bytes per parameter: a cluster with less total memory cannot store the model."""
 ENOUGH = 0.5
-"""Gap of the search: any plan that fits is good enough."""
+"""Optimality gap for the search of `fewest`, in which any plan that fits is good enough."""
 
 
 def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
-    """Smallest number of whole nodes, within the question's devices, on which some layout fits.
+    """Smallest number of whole nodes, within the requested devices, on which at least one layout fits.
 
     Numbers are tried in increasing order, so that each smaller one is ruled out by its own bound. Raises
     PhazeError if the model fits on none of them.
@@ -71,7 +71,7 @@ def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
 
 
 def _ruled_out(found: LayoutPlans) -> dict[str, object]:
-    """Why this node count is too small: smallest memory shortfall, and number of undecided layouts.
+    """Evidence that a node count is too small: smallest memory shortfall, number of undecided layouts.
 
     Dominated layouts need at least the memory of the layout that dominates them.
     """
@@ -81,7 +81,7 @@ def _ruled_out(found: LayoutPlans) -> dict[str, object]:
 
 
 Interval = Callable[[Machine, Layout, float, float], tuple[float, float] | None]
-"""Interval of step times of similar measured runs, from a layout's predicted time and MFU.
+"""Function that returns the step-time interval of measured runs similar to a prediction.
 
 None if no measured run is similar.
 """
@@ -94,28 +94,28 @@ def _ignored(_: PlannedLayout) -> None:
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlanner:
-    """Search, ranked plans and explanations for one question."""
+    """Search, ranked plans and explanations for one planning request."""
 
     asked: AskedPlan
     interval: Interval
     gap: float
     folder: Path = FOLDER
-    """Configuration folder of the systems."""
+    """Configuration folder that contains the system files."""
 
     @cached_property
     def expected(self) -> PlanQuestion:
-        """Question at expected prices."""
+        """Planning request at expected (not prudent) prices."""
         return question_of(self.asked, self.folder)
 
     @property
     def question(self) -> PlanQuestion:
-        """Question at the prices that rank plans."""
+        """Planning request at the prices by which plans are ranked."""
         return self.expected.ranked(self.asked.rank)
 
     def search(
         self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored, rows: int = 1
     ) -> LayoutPlans:
-        """Fastest plans with some fields fixed in addition to the question's; the first `rows` are proven."""
+        """Search for the fastest plans with additional fields fixed; the first `rows` are proven."""
         named = f"with {','.join(f'{name}={value}' for name, value in fixed.items())}: " if fixed else ""
         fixed = {**self.asked.fixed, **fixed}
         return plan_layouts(
@@ -123,18 +123,18 @@ class TrainingPlanner:
         )
 
     def best(self, top: int, on_better: Callable[[PlannedLayout], None] = _ignored) -> LayoutPlans:
-        """The `top` fastest plans; more if the comparison without overlap needs them."""
+        """Search for the `top` fastest plans, or more if the comparison without overlap needs more."""
         return self.search({}, max(top, COMPARED), on_better, rows=top)
 
     def check(self, fixed: Fixed, where: str) -> None:
-        """Raise PhazeError, naming `where`, for layout fields or values that the runtime does not have."""
+        """Raise PhazeError, prefixed with `where`, for layout fields or values unknown to the runtime."""
         try:
             given_values(self.question.runtime, self.question.task, fixed)
         except PhazeError as error:
             raise PhazeError(f"{where}: {error}") from error
 
     def answer(self, found: LayoutPlans, top: int | None = None) -> TrainingPlan | UnfitPlan:
-        """Answer from a search result: a plan with `top` table rows, or the reason why none fits."""
+        """Build the answer from a search result: a plan with `top` table rows, or why none fits."""
         if not found.plans:
             return self._unfit(found)
         ranked = [PricedLayout.of(self.question, one) for one in found.plans]
@@ -166,7 +166,7 @@ class TrainingPlanner:
         )
 
     def row(self, priced: PricedLayout) -> RankedPlan:
-        """Row of the ranked table."""
+        """Row of the ranked table for one priced layout."""
         expected, prudent = (priced.asked(question) for question in (self.expected, self.expected.prudent))
         layout, machine = expected.divided.layout, self.expected.machine
         own = self.interval(machine, layout, expected.price.time_s, expected.mfu)
@@ -176,7 +176,7 @@ class TrainingPlanner:
         return PricedLayout.of(self.question, planned).asked(self.expected).chosen
 
     def _prudence(self, ranked: Sequence[PricedLayout]) -> str:
-        """Sentence that names the plan with the least expected time, from the rows and a short search."""
+        """Sentence that names the plan with the lowest expected time, from the rows and a short search."""
         chosen, *others = (one.asked(self.expected) for one in ranked)
         found = plan_layouts(
             self.expected, self.asked.fixed, gap=self.gap, wanted=1, prove=False,
@@ -200,7 +200,7 @@ class TrainingPlanner:
         )
 
     def explained(self, best: PlannedLayout, fixed: Fixed) -> Explained:
-        """Best plan with some fields fixed, compared with the best overall, or why there is none."""
+        """Best plan with some fields fixed, compared with the overall best, or why there is none."""
         own, first = dict(fixed), PricedLayout.of(self.question, best)
         try:
             found = self.search(fixed, 1)
@@ -220,7 +220,7 @@ class TrainingPlanner:
         )
 
     def refused(self, fixed: Fixed, best: ChosenLayout | None = None) -> str:
-        """Reason why the runtime cannot run layouts with these fields, for the one most similar to `best`."""
+        """Reason why the runtime supports no layout with these fields, for the one closest to `best`."""
         question, place = self.question, 0
         grid = space(question.runtime, question.task, {**self.asked.fixed, **fixed})
         if best is not None:
@@ -231,7 +231,7 @@ class TrainingPlanner:
         return reason or f"{question.runtime.name} cannot run any layout with these fields"
 
     def _nearest(self, closest: tuple[Layout, str, float]) -> PricedLayout:
-        """Layout with the least lacking memory, split evenly and fully recomputed if it may recompute."""
+        """Layout with the smallest memory shortfall, split evenly and fully recomputed if possible."""
         layout, schedule, _ = closest
         divided = self.question.divided(layout, schedule)
         blocks = even_blocks(divided)
@@ -265,7 +265,7 @@ def _time_s(priced: PricedLayout) -> float:
 
 
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
-    """Question with expected (not prudent) times, on the current system; PhazeError if it is invalid."""
+    """Build the planning request at expected (not prudent) prices; PhazeError if it is invalid."""
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
     speed_of(device_of(machine), asked.precision)
     return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])

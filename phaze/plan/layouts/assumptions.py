@@ -1,4 +1,4 @@
-"""Assumptions behind an answer, one sentence each, and the versions of the programs that it depends on."""
+"""Assumptions behind an answer, one sentence each, and the versions of the software it depends on."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ HIDDEN = {
     "pp": "messages between stages",
     "ep": "token dispatches",
 }
-"""Descriptions of the communication that can overlap with compute."""
+"""Descriptions of the kinds of communication that can overlap with compute."""
 
 DISPATCH = {
     "rows": "a row for every expert of a token sent to it",
     "tokens": "tokens sent once to each rank with experts of theirs",
 }
-"""Descriptions of token dispatch."""
+"""Descriptions of the methods of token dispatch."""
 
 
 def assumptions(question: PlanQuestion) -> Iterator[str]:
-    """Assumptions of all plans of a question."""
+    """Yield the assumptions behind all plans for a planning request, one sentence each."""
     machine, runtime = question.machine, question.runtime
     device = device_of(machine)
     yield f"layouts that {runtime.name} {runtime.version} runs"
@@ -54,7 +54,7 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
 
 
 def uncalibrated(machine: Machine) -> str:
-    """Remark that no run on this device is measured, so that its speed is an upper limit."""
+    """Remark that no measured run covers this device, so that its predicted speed is an upper limit."""
     device = device_of(machine)
     said = f"{device.name} is not calibrated: an upper limit of speed, as nothing like this plan is measured"
     if device.assumed_from is None:
@@ -63,14 +63,14 @@ def uncalibrated(machine: Machine) -> str:
 
 
 def _groups(network: Network) -> str:
-    """Description of the device groups that a network links."""
+    """Description of the device groups that a network connects."""
     if not isinstance(network, Levels):
         return "the links of the network"
     return f"groups of {' and '.join(f'{tier.devices:,}' for tier in network.tiers)} devices"
 
 
 def _products(compute: Compute) -> str:
-    """Description of the precision of GEMMs."""
+    """Description of the GEMM precision."""
     if compute == "bf16":
         return compute
     return f"products of blocks' weights in {compute}, inputs kept for them alike, all else in bf16,"
@@ -86,7 +86,7 @@ def _stack(stack: Stack, experts: bool) -> str:
 
 
 def versions(question: PlanQuestion) -> dict[str, str]:
-    """Versions of the programs that an answer depends on, by name.
+    """Versions, by name, of the software that an answer depends on.
 
     `prices` is a digest of the pricing code and of the system: plans with the same digest have the same
     prices.
@@ -97,6 +97,6 @@ def versions(question: PlanQuestion) -> dict[str, str]:
 
 
 def _prices(machine: Machine) -> str:
-    """Digest of the code that prices plans, and of a machine."""
+    """Digest of the pricing code and of a machine."""
     said = f"{source_digest('phaze.plan.layouts.priced')} {machine!r}"
     return hashlib.sha256(said.encode()).hexdigest()[:16]

@@ -45,59 +45,59 @@ from phaze.runtimes.grid import COLUMNS, LayoutGrid
 
 @dataclass(frozen=True, eq=False)
 class LayoutBounds:
-    """Bounds of all layouts of a grid, (N,) each."""
+    """Lower bounds on step time and memory shortfall for every layout of a grid, (N,) each."""
 
     time_s: Floats
-    """Step time; infinite if no pipeline split fits."""
+    """Lower bound on the step time; infinite if no pipeline split fits."""
     lacking_bytes: Floats
-    """Memory that the rank with peak memory lacks at least; 0 if a pipeline split may fit.
+    """Lower bound on the memory shortfall of the peak rank; 0 if some pipeline split may fit.
 
     The smallest values are exact.
     """
 
     @property
     def fits(self) -> Bools:
-        """True for layouts with a pipeline split that may fit."""
+        """Mask of the layouts for which some pipeline split may fit, (N,)."""
         return self.lacking_bytes <= 0
 
     def sharpen(self, which: Ints, other: LayoutBounds) -> None:
-        """Replace bounds of the layouts at these indices where other bounds are higher."""
+        """Raise the bounds of layouts `which` to those of `other` where these are higher."""
         self.time_s[which] = np.maximum(self.time_s[which], other.time_s)
         self.lacking_bytes[which] = np.maximum(self.lacking_bytes[which], other.lacking_bytes)
 
     def in_order(self, which: Bools) -> Ints:
-        """Indices of layouts that may fit where a mask is true, by increasing time bound."""
+        """Indices of the masked layouts that may fit, by increasing time bound."""
         places = np.flatnonzero(which & self.fits)
         found: Ints = places[np.argsort(self.time_s[places], kind="stable")]
         return found
 
     def joined(self, other: LayoutBounds) -> LayoutBounds:
-        """These bounds followed by other ones."""
+        """Concatenate these bounds with those of other layouts."""
         return LayoutBounds(
             np.concatenate([self.time_s, other.time_s]),
             np.concatenate([self.lacking_bytes, other.lacking_bytes]),
         )
 
     def take(self, which: Bools) -> LayoutBounds:
-        """Bounds of the layouts where a mask is true."""
+        """Bounds of the layouts selected by a mask."""
         return LayoutBounds(self.time_s[which], self.lacking_bytes[which])
 
 
 class StateFigures(NamedTuple):
-    """Costs per parameter, by ZeRO stage and replicas, (N,) each."""
+    """Costs of model state per parameter, by ZeRO stage and number of replicas, (N,) each."""
 
     bytes_each: Floats
-    """Weights, gradients and optimizer."""
+    """Bytes of weights, gradients and optimizer states."""
     update_s: Floats
-    """Optimizer step."""
+    """Time of the optimizer step, in seconds."""
     added_s: Floats
-    """Accumulating the gradients of a microbatch."""
+    """Time to accumulate the gradients of a microbatch, in seconds."""
     frozen_bytes: Floats
-    """Parameter without gradient."""
+    """Bytes of a frozen parameter, which has no gradient."""
 
 
 class LayoutLoads(NamedTuple):
-    """Lower bounds on the seconds of layers by kind, (N, K), and of other work, (N,).
+    """Lower bounds on the time of layers by kind, (N, K), and of other work, (N,), in seconds.
 
     Passes are per microbatch, all other work is per step.
     """
@@ -105,27 +105,27 @@ class LayoutLoads(NamedTuple):
     forward_s: Floats
     backward_s: Floats
     update_s: Floats
-    """Update, with the weight gather that follows."""
+    """Time of the weight update and the weight gather that follows."""
     first_s: tuple[Floats, Floats]
-    """Forward and backward pass of the embedding."""
+    """Time of the forward and of the backward pass of the embedding."""
     last_s: tuple[Floats, Floats]
-    """Forward and backward pass of the head."""
+    """Time of the forward and of the backward pass of the head."""
     start_s: Floats
-    """Fixed time of every rank after its updates."""
+    """Fixed time that every rank needs after its updates."""
     ahead_s: tuple[Floats, Floats]
-    """Gather time per step that also overlaps with the embedding and with the head."""
+    """Weight-gather time per step that overlaps with the passes of the embedding and of the head."""
     again_s: Floats
-    """Recompute time of a layer per microbatch, if its stage may choose, (N, K)."""
+    """Recompute time of a layer per microbatch, for stages that may choose what to recompute, (N, K)."""
     bytes_each: Floats
-    """Bytes of a layer: static, per microbatch, and saved per microbatch by recompute, (N, K, 3)."""
+    """Bytes of a layer: static, stored per microbatch, and saved per microbatch by recompute, (N, K, 3)."""
     work_bytes: Floats
-    """Least working memory of a stage with a layer, (N, K)."""
+    """Minimum working memory of a stage that contains a layer of the given kind, (N, K)."""
     end_bytes: tuple[Floats, Floats]
     """Static bytes of the embedding and of the head, (N,) each."""
 
 
 class _Figures(NamedTuple):
-    """Inputs of `least_times`, and loads."""
+    """Inputs of `least_times` for a grid of layouts, and the layouts' loads."""
 
     rows: Floats
     by_kind: Floats
@@ -135,7 +135,7 @@ class _Figures(NamedTuple):
 
 
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> LayoutBounds:
-    """Lower bounds of all layouts of a grid, from shards that layouts may share.
+    """Lower bounds for all layouts of a grid, from the costs of model shards that layouts may share.
 
     `common` says how much the layouts of a shard may differ (`Slices`). Unless it is "nothing", the bounds
     hold for every recompute option, and most are means over ranks only.
@@ -158,21 +158,21 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "no
 def bounds_by(
     question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, *, on_average: bool = False
 ) -> LayoutBounds:
-    """Lower bounds of layouts from shards; `which` are the layouts' indices in the shards' grid, (N,)."""
+    """Lower bounds from known shard costs; `which` are the layouts' indices in the shards' grid, (N,)."""
     parts = np.array_split(np.arange(len(grid)), -(-len(grid) // AT_ONCE))
     each = [_bounds_of_part(question, grid.take(part), slices, which[part], on_average) for part in parts]
     return LayoutBounds(*(np.concatenate(one) for one in zip(*each, strict=True)))
 
 
 def loads_of(question: PlanQuestion, grid: LayoutGrid) -> LayoutLoads:
-    """Lower bounds on the work of layouts, from shards of their own."""
+    """Lower bounds on the work of each layout, from the costs of its own model shard."""
     return _figures_of(question, grid, Slices.of(question, grid), np.arange(len(grid))).loads
 
 
 def _bounds_of_part(
     question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, on_average: bool
 ) -> tuple[Floats, Floats]:
-    """Bounds of a part of the layouts that is small enough for memory."""
+    """Bounds for one batch of layouts, small enough to be processed in memory."""
     figures, by_kind, shapes, held, _ = _figures_of(question, grid, slices, which)
     before, limits = slices.order.before, question.limits_bytes(grid)
     found, lacking = least_times(figures, by_kind, shapes, held, before, limits, on_average)
@@ -185,7 +185,7 @@ def _bounds_of_part(
 
 
 def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints) -> _Figures:
-    """Inputs of `least_times` for layouts with these indices in the shards' grid."""
+    """Inputs of `least_times` for the layouts at indices `which` of the shards' grid."""
     layers, ends = slices.layers_of(which, grid.recompute), slices.ends_of(which)
     links_s = slices.links_of(which)
     states, of_experts = (_state_figures(question, grid, replicas) for replicas in (grid.sharers, grid.edp))
@@ -269,7 +269,7 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
 
 
 def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> StateFigures:
-    """Costs per parameter shared by `sharers` ranks, (N,)."""
+    """Costs of model state per parameter when `sharers` ranks share it, (N,) each."""
     distinct, _, where = distinct_rows(np.stack([grid.zero, sharers], axis=1))
     machine, lowering = question.machine, question.lowering(Layout())
     width = parameter_bytes(question.optimizer, "mixed", machine.stack.gradient_bytes).gradients
@@ -283,7 +283,7 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> S
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
-    """Microbatches in flight per rank, (ranks, 4), for all distinct pipelines, and first rows, (N,).
+    """Microbatches in flight per rank of distinct pipelines, (ranks, 4), and each layout's first row, (N,).
 
     Each layout has the first row of its pipeline. Columns are a, b, c and d. A rank with n layers stores
     activations of at least a n + b layers at its peak, and no layer stores more than c microbatches. At that
@@ -298,7 +298,7 @@ def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
 
 
 def held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
-    """Columns a, b, c and d for the ranks of a pipeline, see `_held`."""
+    """Microbatches in flight on each rank of a pipeline: columns a, b, c and d of `_held`."""
     if chunks > 1:
         return held_of_chunks(schedule, depth, chunks, *_enough(depth, count))
     pipeline = Pipeline((_NOTHING,) * depth, count, schedule)
@@ -309,7 +309,7 @@ def held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
 
 
 def _enough(depth: int, count: int) -> tuple[int, int]:
-    """Equivalent smaller microbatch count, and group size.
+    """Smaller microbatch count with the same memory peak, and the size of a microbatch group.
 
     Enough groups for the peak remain, plus the last, smaller group.
     """
@@ -319,7 +319,7 @@ def _enough(depth: int, count: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: int = 0) -> Floats:
-    """Columns a, b, c and d for ranks with several stages, from the order of their passes.
+    """Columns a, b, c and d of `_held` for ranks with several stages, from the order of their passes.
 
     At the peak of a rank, all but one layer of each stage may be in the stage with the fewest microbatches.
     The first and the last stage may be empty. Of equal peaks, one with a late other stage at work counts.
@@ -342,8 +342,8 @@ def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: in
 
 _NOTHING = StageCost(0.0)
 AT_ONCE = 250_000
-"""Layouts whose figures are in memory together."""
+"""Maximum number of layouts that are bounded in one batch, which limits memory use."""
 NEAR = 50_000
-"""Number of layouts with the smallest mean over ranks that also get the bound by peak rank."""
+"""Number of layouts with the smallest mean bounds that also get the tighter bound by individual ranks."""
 ROUNDS = 4
-"""Groups of at least pp microbatches after which every schedule has reached its peak."""
+"""Number of microbatch groups, of at least pp each, after which every schedule has reached its peak."""

@@ -1,4 +1,4 @@
-"""Least step time at which the ranks of a pipeline have room and time for all layers, for many layouts.
+"""Minimum step time at which the ranks of a pipeline can hold and compute all layers, for many layouts.
 
 Columns per layout: microbatches; seconds of the embedding and of the head per microbatch; bytes of both;
 forward seconds of the embedding; 1 if the last microbatch's backward passes on earlier ranks count, else 0;
@@ -18,11 +18,11 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit, njit_inlined, njit_nested
 
 CLOSEST = 1e-4
-"""Tolerance of the bisection for lacking memory, relative to the available memory."""
+"""Tolerance of the bisection for the memory shortfall, relative to the available memory."""
 CLOSE = 1e-4
-"""Relative tolerance of the bisection for the least time."""
+"""Relative tolerance of the bisection for the minimum step time."""
 GROWTH = 8.0
-"""Growth factor of the steps that bracket the least time."""
+"""Growth factor of the steps that bracket the minimum step time."""
 
 
 def least_times(
@@ -34,7 +34,7 @@ def least_times(
     limits: Floats,
     on_average: bool,
 ) -> tuple[Floats, Floats]:
-    """Least step time (N,), and memory that a rank lacks (N,).
+    """Minimum step time, (N,), and memory shortfall of a rank, (N,).
 
     Inputs are the layouts' columns (N, 8); columns per kind of layer (N, K, 8); ranks, chunks, first row of
     `held` and rank with the head (N, 4); and the memory limit of a rank (N,). `bound_layouts` builds the
@@ -60,7 +60,7 @@ def _fill_times(
     lacking: Floats,
     fewest: Floats,
 ) -> None:
-    """Fill the results of `least_times`; `fewest` are the smallest lacks with one and with several chunks."""
+    """Fill `found` and `lacking`; `fewest` are the smallest shortfalls with one and with several chunks."""
     above = 1.0
     for i in range(len(figures)):
         row, kinds, shape, limit = figures[i], by_kind[i], shapes[i], limits[i]
@@ -80,7 +80,7 @@ def _fill_times(
 def least_lacking(
     row: Floats, kinds: Floats, shape: Ints, held: Floats, before: Ints, limit: float, known: float
 ) -> float:
-    """Memory that a rank lacks at least, or `known` if that is smaller."""
+    """Minimum memory shortfall of a rank, or `known` if that is smaller."""
     if known < np.inf and not holds_all(row, kinds, shape, held, before, limit + known, np.inf):
         return known
     low, high = 0.0, row[3] + row[4]
@@ -98,7 +98,7 @@ def least_lacking(
 
 @njit_nested
 def average_time(row: Floats, kinds: Floats, shape: Ints, before: Ints) -> float:
-    """Mean over the ranks of the seconds for all layers."""
+    """Time of all layers divided by the number of ranks, in seconds."""
     all_s = row[0] * (row[1] + row[2])
     for kind in range(len(kinds)):
         all_s += before[-1, kind] * (row[0] * kinds[kind, 0] + kinds[kind, 3])
@@ -107,7 +107,7 @@ def average_time(row: Floats, kinds: Floats, shape: Ints, before: Ints) -> float
 
 @njit_nested
 def way_time(row: Floats, kinds: Floats, before: Ints) -> float:
-    """Seconds of one microbatch through all layers and back, for any number of ranks.
+    """Time for one microbatch to pass forward and backward through all layers, for any number of ranks.
 
     Only the forward pass counts if weight gradients are deferred.
     """
@@ -127,7 +127,7 @@ def least_time(
     limit: float,
     above: float,
 ) -> tuple[float, float]:
-    """Least step time, and its ratio to the mean over the ranks.
+    """Minimum step time, and its ratio to the mean time of the ranks.
 
     The search starts at the ratio `above`, because neighbouring layouts are similar.
     """
@@ -164,7 +164,7 @@ def holds_all(
     limit: float,
     seconds: float,
 ) -> bool:
-    """True if all ranks together have room and time for all layers."""
+    """True if the ranks together can hold all layers in memory and compute them within `seconds`."""
     count, first, last, seconds = row[0], row[1], row[2], seconds - row[7]
     depth, chunks, head = shape[0], shape[1], shape[3]
     layers, totals = len(before) - 1, before[-1]
@@ -207,7 +207,7 @@ def holds_all(
 
 @njit_inlined
 def least_work(kinds: Floats, before: Ints, first: int) -> float:
-    """Least working memory of a stage with layers from `first` on; 0 without a stage, if `first` is -1."""
+    """Minimum working memory of a stage that starts at layer `first` or later; 0 if `first` is -1."""
     if first < 0:
         return 0.0
     found = np.inf
@@ -221,7 +221,7 @@ def least_work(kinds: Floats, before: Ints, first: int) -> float:
 def passed_s(
     row: Floats, kinds: Floats, before: Ints, placed: int, rank: int, chunks: int
 ) -> tuple[float, float]:
-    """Seconds until the first microbatch reaches a rank, and of the last one's return to the embedding."""
+    """Time for the first microbatch to reach a rank, and for the last one to return to the embedding."""
     if rank == 0:
         return 0.0, 0.0
     there, back = row[5], row[1] - row[5]
@@ -240,22 +240,22 @@ def passed_s(
 
 
 class RankLimits(NamedTuple):
-    """Memory and time of a rank for its layers."""
+    """Memory and time available on a rank for its layers."""
 
     held: Floats
-    """Microbatches in flight, see `held_by_rank`."""
+    """Microbatches in flight, in columns a, b, c and d of `held_by_rank`."""
     room: float
-    """Bytes for layers."""
+    """Bytes available for layers."""
     spare_s: float
-    """Time for the layers of a microbatch."""
+    """Time available for layers per microbatch, in seconds."""
     back_s: float
-    """Seconds of the last microbatch's return to the embedding."""
+    """Time for the last microbatch to return to the embedding, in seconds."""
     microbatches: float
 
 
 @njit_inlined
 def next_layers(kinds: Floats, before: Ints, placed: int, near: int, limits: RankLimits) -> int:
-    """End of the longest run of layers from `placed` for which a rank has room and time per microbatch.
+    """End of the longest run of layers from `placed` that fits a rank's memory and time per microbatch.
 
     The search starts at `near`.
     """
@@ -272,7 +272,7 @@ def next_layers(kinds: Floats, before: Ints, placed: int, near: int, limits: Ran
 
 @njit_nested
 def fits(kinds: Floats, before: Ints, start: int, end: int, limits: RankLimits) -> bool:
-    """True if a rank has room and time per microbatch for the layers from `start` to `end`."""
+    """True if the layers from `start` to `end` fit a rank's memory and time per microbatch."""
     held, count = limits.held, limits.microbatches
     work, update, kept, saved, cheapest = 0.0, 0.0, 0.0, 0.0, np.inf
     for kind in range(len(kinds)):
@@ -297,7 +297,7 @@ def fits(kinds: Floats, before: Ints, start: int, end: int, limits: RankLimits) 
 
 @njit_nested
 def least_extra(kinds: Floats, held: Floats) -> tuple[float, float]:
-    """Activations of the b additional layers of a rank, without and with recompute.
+    """Minimum activation bytes of a rank's b additional layers (`held_by_rank`), without and with recompute.
 
     They count for the kind that stores the least.
     """
@@ -320,7 +320,7 @@ def work_of_rank(
     back_s: float,
     count: float,
 ) -> float:
-    """Most seconds per microbatch that a rank has room and time to spend on layers of these kinds.
+    """Maximum layer time per microbatch, in seconds, that fits a rank's memory and time.
 
     `added` are the activations of the additional layers, see `least_extra`.
     """
@@ -349,7 +349,7 @@ def work_of_rank(
 def most_work(
     kinds: Floats, totals: Ints, held: float, again: float, second: float, byte: float, room: float
 ) -> float:
-    """Most seconds of layers within `room`: a fractional knapsack by need per second.
+    """Maximum layer time within `room`, in seconds: a fractional knapsack by need per second.
 
     A layer needs `second` for each of its seconds and `byte` for each of its bytes. The share `again` of the
     layers is recomputed and stores fewer bytes.

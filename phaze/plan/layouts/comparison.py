@@ -1,4 +1,4 @@
-"""Gain from changing a run into a plan, one change at a time, in order of value.
+"""Changes that turn a run into a plan, made one at a time, with the time that each of them saves.
 
 Layout fields that differ from the plan are changed one by one, always the one that saves the most time next,
 at the price of `plan`. A change that the runtime cannot run alone, or that does not fit alone, is made
@@ -30,20 +30,20 @@ from phaze.spec.system import Stack
 from phaze.spec.training_plan import TrainingPlan
 
 STACK, SCHEDULE, STAGES = "stack", "schedule", "stages"
-"""Changes other than layout fields; data parallelism follows from the other widths."""
+"""Names of the changes that are not layout fields; data parallelism follows from the other widths."""
 FOLLOWS = ("dp", "precision")
 LOSES = 1e-9
-"""Slowdown of a change, relative to the run's step time, above which it counts as a loss."""
+"""Slowdown by a change, relative to the run's step time, above which it counts as a loss."""
 MOST_TRIED = 100
 """Maximum number of sets of changes expanded in the search for an order without loss."""
 HEAD = ("", "step", "saved", "fullest GiB", "change")
 Taken = frozenset[str]
-"""Set of changes already made."""
+"""Names of the changes made so far."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Field with different values in run and plan."""
+    """Field whose value differs between the run and the plan."""
 
     field: str
     before: str
@@ -55,16 +55,16 @@ class Change:
 
 @dataclass(frozen=True)
 class ChangedRun:
-    """Run after one more change towards a plan."""
+    """State of the run after one more change towards the plan."""
 
     changes: tuple[Change, ...]
-    """Fields changed together, with the fields that follow from them; empty for the original run."""
+    """Fields changed in this step, then fields that follow from them; empty for the original run."""
     time_s: float
     """Step time after the change."""
     saved: float
-    """Saved share of the run's step time; negative if the step gets longer."""
+    """Share of the run's step time that the change saves; negative if the step gets longer."""
     fullest_gib: float
-    """Peak memory after the change."""
+    """Peak memory after the change, in GiB."""
     because: str = ""
     """Reason why the first change cannot be made alone."""
 
@@ -76,44 +76,44 @@ class Comparison:
     run: Recipe
     planned: TrainingPlan
     stack: Stack | None = None
-    """Software of the run; None for the plan's."""
+    """Software stack of the run; None if it is the plan's."""
     flash: bool = True
     """True if the run's attention keeps its scores on the chip, like the plan's."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Names of the fields in the run's file, where they differ."""
+    """Names of fields in the run's file, where they differ from phaze's names."""
     _known: dict[Taken, PricedLayout | str] = field(default_factory=dict)
 
     @cached_property
     def plan(self) -> Recipe:
-        """Plan as a recipe."""
+        """The plan, converted to a recipe."""
         return Recipe.of(self.planned)
 
     @cached_property
     def question(self) -> PlanQuestion:
-        """Question that the plan answers."""
+        """Planning request that the plan answers."""
         return question_of(self.planned.question)
 
     @cached_property
     def run_question(self) -> PlanQuestion:
-        """Question of the plan with the run's software."""
+        """Planning request of the plan, but with the software stack of the run."""
         asked, stack = self.question, self.stack or self.question.machine.stack
         if self.flash and self._same_software(stack, asked.machine.stack):
             return asked
         return replace(asked, machine=replace(asked.machine, stack=stack), flash=self.flash)
 
     def _same_software(self, one: Stack, other: Stack) -> bool:
-        """True if two stacks differ at most in expert overlap that neither run nor plan can use."""
+        """True if two stacks are equal, except for expert overlap that run and plan cannot use."""
         paired = any(pairs_passes(each.layout, each.model.mtp) for each in (self.run, self.plan))
         kinds = [{*stack.overlap} - ({"ep"} if not paired else set()) for stack in (one, other)]
         return kinds[0] == kinds[1] and one == other.model_copy(update={"overlap": one.overlap})
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks on differences that no change covers."""
+        """Remarks on differences between run and plan that no change covers."""
         return tuple(dict.fromkeys(self.run.unlike(self.plan, self.names)))
 
     def check(self, where: str = "compare") -> None:
-        """Raise PhazeError if run and plan differ in model, batch or devices, or the runtime cannot run one.
+        """Raise PhazeError if run and plan are for different tasks, or the runtime cannot run one of them.
 
         `where` is the file of the run.
         """
@@ -126,7 +126,7 @@ class Comparison:
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """Names of the changes from the run to the plan."""
+        """Names of the changes that turn the run into the plan."""
         names = [one.name for one in fields(Layout) if one.name not in FOLLOWS]
         found = [name for name in names if getattr(self.run.layout, name) != getattr(self.plan.layout, name)]
         found += [SCHEDULE] * (self.run.schedule != self.plan.schedule)
@@ -137,7 +137,7 @@ class Comparison:
 
     @cached_property
     def steps(self) -> tuple[ChangedRun, ...]:
-        """The run and its states after each change; the last state is the plan."""
+        """States of the run, originally and after each change; the last one is the plan."""
         return tuple(self._steps())
 
     def _steps(self) -> Iterator[ChangedRun]:
@@ -154,7 +154,7 @@ class Comparison:
             taken, now = after, found
 
     def _order(self) -> tuple[tuple[str, ...], ...]:
-        """Changes by decreasing gain, or in an order with a smaller loss if one of them loses.
+        """Changes in greedy order, or in an order with a smaller loss if one of them slows the run down.
 
         The search for the order with the smallest loss of a single change expands the sets of changes with
         the smallest loss first, and the largest of equal ones.
@@ -182,7 +182,7 @@ class Comparison:
         return greedy
 
     def _greedy(self) -> Iterator[tuple[str, ...]]:
-        """Changes in greedy order: always the one that saves the most, with the changes that it needs."""
+        """Yield changes greedily: always the one that saves the most, with the changes that it needs."""
         taken: Taken = frozenset()
         while len(taken) < len(self.fields):
             made = next(iter(self._ways(taken)))
@@ -190,12 +190,12 @@ class Comparison:
             taken = taken.union(made)
 
     def _loss(self, order: Sequence[tuple[str, ...]]) -> float:
-        """Largest loss of a single change in an order, as a share of the run's step time."""
+        """Largest loss from a single change in an order, as a share of the run's step time."""
         sets = [frozenset(chain.from_iterable(order[:number])) for number in range(len(order) + 1)]
         return max((self._lost(one, other) for one, other in pairwise(sets)), default=0.0)
 
     def _lost(self, before: Taken, after: Taken) -> float:
-        """Slowdown between two sets of changes, as a share of the run's step time; 0 if it is faster."""
+        """Slowdown from one set of changes to another, as a share of the run's step time; 0 if faster."""
         longer_s = self._priced(after).price.time_s - self._priced(before).price.time_s
         return max(longer_s / self._priced(frozenset()).price.time_s, 0.0)
 
@@ -208,7 +208,7 @@ class Comparison:
     def _with_needed(
         self, name: str, left: Sequence[str], taken: Taken, now: PricedLayout
     ) -> tuple[str, ...]:
-        """A change with the fewest others that make it possible, the fastest such set; all if necessary."""
+        """Change `name` with the fewest others that make it possible; of equal sets the fastest."""
         others = [one for one in left if one != name]
         for number in range(len(others)):
             ways = [(name, *more) for more in combinations(others, number)]
@@ -218,13 +218,13 @@ class Comparison:
         return (name, *others)
 
     def _reasons(self, made: Sequence[str], taken: Taken, now: PricedLayout) -> Iterator[str]:
-        """Reason why a change needs each of the changes made with it."""
+        """Yield the reason why a change needs each of the changes made with it."""
         for number in range(1, len(made)):
             with_others = f"with {' and '.join(made[1:number])} " if number > 1 else ""
             yield with_others + self._refused(taken.union(made[:number]), now)
 
     def _refused(self, taken: Taken, now: PricedLayout) -> str:
-        """Reason why a run with these changes is impossible; empty if it is possible."""
+        """Reason why the run with these changes is impossible; empty if it is possible."""
         found = self._found(taken)
         if isinstance(found, str):
             return found
@@ -239,7 +239,7 @@ class Comparison:
         return found
 
     def _found(self, taken: Taken) -> PricedLayout | str:
-        """Price with some changes, or the reason why there is none."""
+        """Price of the run with some changes, or the reason why it has none."""
         if taken not in self._known:
             try:
                 self._known[taken] = self._price(taken)
@@ -260,7 +260,7 @@ class Comparison:
         return self.question if STACK in taken else self.run_question
 
     def _recipe(self, taken: Taken) -> Recipe:
-        """Run with some changes; PhazeError if its widths do not match the device count."""
+        """Recipe of the run with some changes; PhazeError if its widths do not divide the device count."""
         run, plan = self.run, self.plan
         own = {name: getattr(plan.layout, name) for name in taken - {STACK, SCHEDULE, STAGES}}
         layout = replace(run.layout, **own, dp=1)
@@ -276,7 +276,7 @@ class Comparison:
         )
 
     def _division(self, layout: Layout, schedule: str, taken: Taken) -> Division:
-        """The plan's or the run's pipeline split if it has as many stages, otherwise an even one.
+        """Pipeline split of the plan or of the run if its stage count matches, otherwise an even one.
 
         If the layout recomputes and neither gives counts, all blocks are recomputed.
         """
@@ -293,13 +293,13 @@ class Comparison:
         return Division(blocks, own.recomputed if said else blocks)
 
     def _changes(self, before: Taken, after: Taken, made: Sequence[str]) -> Iterator[Change]:
-        """Changed fields, ahead of the fields that follow from them."""
+        """Yield the fields that change, first those of `made`, then those that follow from them."""
         one, other = self._words(before), self._words(after)
         names = dict.fromkeys((*made, *other))
         yield from (Change(name, one[name], other[name]) for name in names if one[name] != other[name])
 
     def _words(self, taken: Taken) -> dict[str, str]:
-        """Fields of a run with some changes, as text."""
+        """Fields of the run with some changes applied, by name, as text."""
         recipe = self._recipe(taken)
         words = {one.name: str(getattr(recipe.layout, one.name)).lower() for one in fields(Layout)}
         words[STAGES] = layout_string(recipe.blocks, recipe.model.mtp)
@@ -307,7 +307,7 @@ class Comparison:
         return {SCHEDULE: recipe.schedule, **words, STACK: _stack_in_words(self._question(taken))}
 
     def _named(self, change: Change) -> str:
-        """Change with the field's name in the run's file."""
+        """Text of a change, with the field's name in the run's file."""
         return str(replace(change, field=self.names.get(change.field, change.field)))
 
     def _cells(self, step: ChangedRun) -> list[str]:
@@ -316,7 +316,7 @@ class Comparison:
         return [f"{step.time_s:.4g} s", saved, f"{step.fullest_gib:.1f}", said]
 
     def as_row(self) -> dict[str, object]:
-        """Step time of the run and of the plan, and the changes between them."""
+        """Step times of the run and of the plan, and the changes between them."""
         run, *steps = self.steps
         return {
             "run_s": run.time_s,
@@ -327,7 +327,7 @@ class Comparison:
         }
 
     def in_words(self) -> str:
-        """Summary for a reader."""
+        """Text of the comparison: headline, table of changes, and notes."""
         asked, run, last = self.planned.question, self.steps[0], self.steps[-1]
         rows = [[str(i) if i else "run", *self._cells(step)] for i, step in enumerate(self.steps)]
         share = run.time_s / last.time_s - 1
@@ -338,7 +338,7 @@ class Comparison:
         return "\n".join([found, *table([HEAD, *rows]), *self._notes()])
 
     def _notes(self) -> Iterator[str]:
-        """Notes on combined changes, on a better subset of changes, and on memory."""
+        """Yield notes on combined changes, on a better subset of changes, and on memory."""
         for number, step in enumerate(self.steps):
             if step.because:
                 yield wrapped(
@@ -361,7 +361,7 @@ def _stack_in_words(question: PlanQuestion) -> str:
 
 
 def recipe_of_run(run: Run, model: Model) -> Recipe:
-    """Recipe of a row of a table of runs, for a plan's model.
+    """Convert a row of a table of runs into a recipe for the plan's model.
 
     Raises PhazeError for properties that plans never have, and for a row of another model.
     """
@@ -381,7 +381,7 @@ def recipe_of_run(run: Run, model: Model) -> Recipe:
 
 
 def _model_of(run: Run, model: Model) -> Model:
-    """Model of a row: its own specification, or the plan's if all its sizes agree; otherwise PhazeError."""
+    """Model of a run: its own spec, or the plan's model if all sizes agree; otherwise PhazeError."""
     if run.spec is not None:
         return run.spec.model_copy(update={"mtp": run.mtp, "lora": run.lora or None})
     sizes = {

@@ -1,4 +1,4 @@
-"""Layouts under search, each with its lower bound and its best pipeline split so far."""
+"""Candidate layouts, each with its lower bound and its best pipeline split so far."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ from phaze.plan.layouts.split_parts import Work
 from phaze.runtimes.grid import LayoutGrid
 
 MOST_READY = 32
-"""Maximum number of layouts whose linear programs stay in memory until they are examined again."""
+"""Maximum number of layouts whose linear programs stay in memory between examinations."""
 
 
 @dataclass(eq=False)
 class LayoutContender:
-    """A layout of an open family."""
+    """Candidate layout of an opened family, with the search over its pipeline splits."""
 
     place: int
     search: DivisionSearch | None = None
     exact: bool = False
-    """True if all of its pipeline splits were simulated."""
+    """True if all pipeline splits of the layout were simulated."""
 
     @property
     def unfinished(self) -> bool:
-        """True if its bound may still rise."""
+        """True if the layout's lower bound may still rise."""
         return self.search is None or not self.search.done
 
     @property
     def time_s(self) -> float:
-        """Step time of its best pipeline split so far; infinite without one."""
+        """Step time of the layout's best pipeline split so far; infinite without one."""
         return inf if self.search is None or self.search.found is None else self.search.found.time_s
 
 
 @dataclass(eq=False)
 class Contenders:
-    """Layouts of opened families; splits are simulated and bounds raised one layout at a time."""
+    """Candidate layouts of the opened families, with their lower bounds and simulated pipeline splits."""
 
     question: PlanQuestion
     families: LayoutFamilies
     gap: float
     on_better: Callable[[PlannedLayout], None]
     distinct: DistinctPlans = field(default_factory=DistinctPlans)
-    """Fastest plan of every family, and the time of the last row that is searched for."""
+    """Fastest plan of every family, and the step time of the last requested table row."""
     work: Work = field(default_factory=Work)
-    """Linear programs solved for all of them."""
+    """Count of linear programs solved for all layouts."""
     looked_at: list[LayoutContender] = field(default_factory=list)
     """Layouts with simulated pipeline splits."""
     _known: dict[int, LayoutContender] = field(default_factory=dict)
     _whole: dict[int, int] = field(default_factory=dict)
-    """Layouts without recompute, with the index of the same layout with recompute of any layers."""
+    """Index of the layout with optional recompute, by index of the same layout without recompute."""
     _flows: dict[bytes, list[Flow]] = field(default_factory=dict)
     _splits: dict[tuple[int, int], FoundDivision] = field(default_factory=dict)
-    """Best pipeline splits by ranks and chunks, with their step times."""
+    """Best pipeline split found for each number of ranks and chunks, with its step time."""
     _ready: list[DivisionSearch] = field(default_factory=list)
-    """Searches with a linear program in memory, most recent first."""
+    """Searches whose linear program is in memory, most recent first."""
 
     @property
     def grid(self) -> LayoutGrid:
@@ -73,42 +73,42 @@ class Contenders:
 
     @property
     def bounds(self) -> LayoutBounds:
-        """Lower bounds of these layouts."""
+        """Lower bounds of the layouts in `grid`."""
         return self.families.own
 
     @property
     def enough_s(self) -> float:
-        """Threshold in seconds: a bound that reaches it is not raised further."""
+        """Step-time threshold, in seconds: a lower bound that reaches it is not raised further."""
         return self.distinct.longest_s * (1 - self.gap)
 
     def enough_of(self, contender: LayoutContender) -> float:
-        """Threshold for a layout's bound; the table has only the fastest layout of a family."""
+        """Threshold for a layout's bound, also limited by the fastest plan of its family."""
         return min(self.enough_s, self.fastest_s(contender.place) * (1 - self.gap))
 
     def fastest_s(self, place: int) -> float:
-        """Step time of the fastest plan in the family of a layout."""
+        """Step time of the fastest plan in the layout's family."""
         return self.distinct.fastest_s(int(self.families.family[place]))
 
     def at(self, place: int) -> LayoutContender:
-        """Layout at an index of the grid."""
+        """Candidate layout at an index of the grid."""
         return self._known.setdefault(place, LayoutContender(place))
 
     def bound_of(self, contender: LayoutContender) -> float:
-        """Best lower bound on the step time of a layout so far."""
+        """Best lower bound so far on the step time of a layout."""
         own_s = float(self.bounds.time_s[contender.place])
         return own_s if contender.search is None else max(own_s, contender.search.bound_s)
 
     def decided(self, contender: LayoutContender) -> bool:
-        """True if the bound of a layout is high enough."""
+        """True if the lower bound of a layout has reached its threshold."""
         return self.bound_of(contender) >= self.enough_of(contender)
 
     def parted(self, contender: LayoutContender) -> bool:
-        """True if the next step divides a layout's pipeline splits into parts, see `DivisionSearch`."""
+        """True if the next step branches on subsets of the layout's pipeline splits, see `DivisionSearch`."""
         other = self._recomputed(contender.place) or contender
         return other.search is not None and other.search.parted
 
     def relate(self, places: Ints) -> None:
-        """Let each layout that may recompute any layers also bound the same layout without recompute."""
+        """Reuse the bound of each layout with optional recompute for the same layout without recompute."""
         words = [self.grid.recomputes[word] for word in self.grid.recompute[places].tolist()]
         each = list(zip(places.tolist(), self.families.family[places].tolist(), words, strict=True))
         part = self.question.runtime.recomputes_part
@@ -118,7 +118,7 @@ class Contenders:
         }
 
     def begun(self, contender: LayoutContender, *, simple: bool = False) -> DivisionSearch:
-        """Search over the pipeline splits of a contender, started with first splits, see `guess`."""
+        """Search over the pipeline splits of a candidate; the first call starts it with `guess`."""
         if contender.search is None:
             place = contender.place
             divided = self.question.divided(self.grid.layout(place), self.grid.schedule_of(place))
@@ -139,7 +139,7 @@ class Contenders:
         return contender.search
 
     def look_at(self, contender: LayoutContender) -> None:
-        """Raise the bound of a layout, first by the linear relaxation, finally with whole layers."""
+        """Raise the bound of a layout by one step: linear relaxation first, whole layers later."""
         search, other = self.begun(contender), self._recomputed(contender.place)
         if not search.done:
             if other is not None:
@@ -151,13 +151,13 @@ class Contenders:
         self._keep(search)
 
     def climb(self, count: int) -> None:
-        """Simulate neighbours of the best pipeline splits of the `count` fastest layouts."""
+        """Improve the best pipeline splits of the `count` fastest layouts by local search."""
         for one in sorted(self.looked_at, key=lambda one: one.time_s)[:count]:
             self.begun(one).climb()
             self._note(one)
 
     def look_on(self) -> None:
-        """Resume all searches for plans that are no slower than the last row.
+        """Resume all searches, now for plans that are no slower than the last table row.
 
         Bounds are capped at the best time, since earlier searches proved nothing beyond it.
         """
@@ -170,7 +170,7 @@ class Contenders:
                 one.search = again
 
     def _keep(self, search: DivisionSearch) -> None:
-        """Keep the programs of a few recent unfinished searches; programs use most of the memory."""
+        """Keep the linear programs of the most recent unfinished searches only, to limit memory use."""
         if search.done:
             search.release()
             return
@@ -187,7 +187,7 @@ class Contenders:
             self._note(contender)
 
     def _recomputed(self, place: int) -> LayoutContender | None:
-        """Layout that differs only by recompute of any number of layers, none included.
+        """Same layout, except that any number of its layers may be recomputed, including none.
 
         Its bound therefore also holds for this layout.
         """
@@ -207,7 +207,7 @@ class Contenders:
 
     @property
     def bounds_s(self) -> Floats:
-        """Lower bound of each layout, (N,); infinite for layouts that do not fit."""
+        """Lower bound on the step time of each layout, (N,); infinite for layouts that do not fit."""
         found = np.where(self.bounds.fits, self.bounds.time_s, inf)
         for one in self.looked_at:
             found[one.place] = max(found[one.place], self.bound_of(one))
@@ -215,7 +215,7 @@ class Contenders:
 
     @property
     def simulated(self) -> Bools:
-        """Layouts with simulated pipeline splits, (N,)."""
+        """Mask of the layouts with simulated pipeline splits, (N,)."""
         found = np.zeros(len(self.grid), np.bool_)
         found[[one.place for one in self.looked_at]] = True
         return found
@@ -227,5 +227,5 @@ class Contenders:
 
     @property
     def searched(self) -> int:
-        """Layouts for which not all pipeline splits were simulated at once."""
+        """Number of layouts with too many pipeline splits to simulate all of them."""
         return sum(not one.exact for one in self.looked_at)

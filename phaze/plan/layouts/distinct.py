@@ -1,4 +1,4 @@
-"""Best distinct layouts of a search, one row each with its twins."""
+"""Best distinct layouts found by a search, one row each, with nearly equal layouts as twins."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from phaze.plan.layouts.found import PlannedLayout
 from phaze.spec.training_plan import TIE
 
 TWIN_MEMORY = 0.01
-"""Relative difference in peak memory of layouts in one row, at most."""
+"""Maximum relative difference in peak memory between layouts that share a row."""
 
 
 @dataclass(eq=False)
 class DistinctPlans:
-    """Fastest plan of every family of layouts, over all recompute options."""
+    """Fastest plan found for every family of layouts, over all recompute options."""
 
     rows: int = 1
-    """Rows that are searched for."""
+    """Number of table rows to search for."""
     best_s: float = inf
     longest_s: float = inf
-    """Time of the last row; infinite while there are fewer."""
+    """Step time of the last requested row; infinite while there are fewer plans."""
     found: dict[int, PlannedLayout] = field(default_factory=dict)
-    """Plans by family index."""
+    """Fastest plan by family index."""
 
     def fastest_s(self, family: int) -> float:
         """Step time of the fastest plan of a family; infinite if none is known."""
@@ -42,13 +42,13 @@ class DistinctPlans:
         return best
 
     def look_for(self, rows: int) -> None:
-        """Search for this many rows from now on."""
+        """Set the number of table rows to search for."""
         self.rows = rows
         last = [self.best_s] if rows == 1 else [one.found.time_s for one in self.ranked()[:rows]]
         self.longest_s = max(last) if len(last) == rows else inf
 
     def ranked(self, proven_s: float = inf) -> list[PlannedLayout]:
-        """Rows by increasing time; plans that tie are ordered by simplicity.
+        """Plans by increasing step time; tied plans are ordered by simplicity.
 
         In a tie, plans within `proven_s` come first.
         """
@@ -62,7 +62,7 @@ class DistinctPlans:
 
 
 def are_twins(one: PlannedLayout, other: PlannedLayout) -> bool:
-    """True if plans tie in time and peak memory."""
+    """True if two plans tie in step time and in peak memory."""
     time_s, most_bytes = one.found.time_s, one.peak_bytes
     return (
         abs(other.found.time_s - time_s) <= TIE * time_s
@@ -71,7 +71,7 @@ def are_twins(one: PlannedLayout, other: PlannedLayout) -> bool:
 
 
 def _folded(plans: Iterable[PlannedLayout]) -> list[PlannedLayout]:
-    """Plans in their order, each with the later plans that are its twins."""
+    """Merge each plan with the later plans that are its twins, in order."""
     found: list[tuple[PlannedLayout, list[PlannedLayout]]] = []
     for plan in plans:
         twins = next((twins for one, twins in reversed(found) if are_twins(one, plan)), None)

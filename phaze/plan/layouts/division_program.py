@@ -1,4 +1,4 @@
-"""Linear program over the layers of virtual stages: constraints of all pipeline splits, and cuts.
+"""Linear program over the pipeline splits of a layout: layers per virtual stage, constraints and cuts.
 
 Variables are the layers n and recomputed layers k for every stage and kind, then the layers of every rank by
 kind, the same for recomputed layers if only a part may be, whether stages that may be empty have layers, and
@@ -24,11 +24,11 @@ from phaze.plan.layouts.planes import Paths
 from phaze.solver.linear import LinearAnswer, LinearProgram
 
 CLOSE = 2e-4
-"""Relative distance of bound and time within which a bound is not raised further."""
+"""Relative distance between lower bound and step time below which the bound is not raised further."""
 
 
 class SplitLimits(NamedTuple):
-    """Least and most n and k of every stage by kind: n of all stages, then k, (2 stages K,) each."""
+    """Bounds on layers n and recomputed layers k by stage and kind: all n, then all k, (2 stages K,)."""
 
     least: Floats
     most: Floats
@@ -36,14 +36,14 @@ class SplitLimits(NamedTuple):
 
 @dataclass(eq=False)
 class CutProgram:
-    """Program with all cuts of a layout, those added later included."""
+    """Linear program with all cuts of a layout, including cuts added later."""
 
     linear: LinearProgram
     cuts: list[tuple[Floats, float]]
     _added: int = 0
 
     def solve(self, *, exact: bool = False) -> LinearAnswer:
-        """Least step time; `exact` enforces whole numbers on ranks."""
+        """Solve for the minimum step time; with `exact`, layers per rank are integers."""
         for row, low_s in self.cuts[self._added :]:
             self.linear.add(row[None], np.full(1, -inf), np.array([-low_s]))
         self._added = len(self.cuts)
@@ -52,33 +52,33 @@ class CutProgram:
 
 @dataclass(frozen=True, eq=False)
 class DivisionProgram:
-    """Lower bound on step time over all pipeline splits of a layout, from its cuts."""
+    """Lower bound on the step time over all pipeline splits of a layout, from linear cuts."""
 
     divided: DividedLayout
     paths: Paths
     limit_bytes: float
     most_blocks: int
-    """Most layers of a stage."""
+    """Maximum number of layers of a stage."""
     _cuts: list[tuple[Floats, float]] = field(default_factory=list)
 
     def within(self, limits: SplitLimits) -> CutProgram:
-        """Program of the pipeline splits within limits, with all cuts."""
+        """Linear program over the pipeline splits within limits, with all cuts."""
         return CutProgram(self.constrained(limits), self._cuts)
 
     @cached_property
     def limits(self) -> SplitLimits:
-        """Limits that hold for all pipeline splits."""
+        """Limits on layers and recomputed layers that hold for all pipeline splits."""
         high = self._most.ravel()
         low: Floats = self.fewest.ravel().astype(float)
         return SplitLimits(np.append(low, 0 * low), np.append(high, high * self.divided.partial))
 
     @property
     def variables(self) -> int:
-        """Number of variables: n, k, those of every rank by kind, whether the ends have layers, and x."""
+        """Number of variables: n and k per stage, their sums per rank, flags of non-empty ends, step time."""
         return 2 * self.divided.count * len(self.totals) + len(self.of_whole) + 1
 
     def constrained(self, limits: SplitLimits, more: int = 0) -> LinearProgram:
-        """Program within limits and without cuts, with `more` additional variables after its own."""
+        """Linear program within limits but without cuts; `more` further variables are appended."""
         count, depth, partial = self.divided.count, self.divided.layout.pp, self.divided.partial
         kinds, columns, ends = len(self.totals), self.variables, self._ends
         each, ranked = count * kinds, depth * kinds * (1 + partial)
@@ -115,21 +115,21 @@ class DivisionProgram:
         return program
 
     def add_cut(self, cut: Floats) -> None:
-        """Bound the step time from below by a path, (stages, 1 + 2K) of 1, n and k."""
+        """Add a lower bound on the step time: a path's coefficients of 1, n and k, (stages, 1 + 2K)."""
         kinds = len(self.totals)
         own, again = cut[:, 1 : 1 + kinds].ravel(), cut[:, 1 + kinds :].ravel()
         row = np.concatenate([own, again, np.zeros(len(self.of_whole)), [-1.0]])
         self._cuts.append((row, float(cut[:, 0].sum())))
 
     def by_stage(self, point: Floats) -> Floats:
-        """1, n and k of every stage, (stages, 1 + 2K), from n and k of all stages, (2 stages K,)."""
+        """Reshape n and k of all stages, (2 stages K,), to 1, n and k of each stage, (stages, 1 + 2K)."""
         n, k = point.reshape(2, self.divided.count, -1)
         n = np.maximum(n, self.fewest)  # except for a tolerance
         found: Floats = np.concatenate([np.ones((len(n), 1)), n, k], axis=1)
         return found
 
     def _in_order(self, n: Floats, k: Floats) -> Iterator[tuple[Floats, Floats]]:
-        """Rows and their upper bounds that the order of layers implies for runs of layers.
+        """Yield rows and upper bounds of the constraints that the order of layers implies for runs of layers.
 
         Runs are the layers of a stage, its recomputed and its other layers, and all layers up to the end of a
         stage; n and k are (stages, K, columns).
@@ -157,13 +157,13 @@ class DivisionProgram:
 
     @cached_property
     def totals(self) -> Floats:
-        """Layers of the model by kind, (K,)."""
+        """Number of layers of the model by kind, (K,)."""
         found: Floats = self.divided.order.before[-1].astype(float)
         return found
 
     @cached_property
     def _reach(self) -> tuple[Ints, Ints]:
-        """Earliest first layer of every stage, and latest end of its layers, (stages,) each."""
+        """Earliest possible first layer and latest possible end of every stage, (stages,) each."""
         few, most = np.array(blocks_at(self.divided)).T
         most, layers = np.minimum(most, self.most_blocks), self.divided.layers
         before, after = (np.concatenate([[0], np.cumsum(side)[:-1]]) for side in (few, few[::-1]))
@@ -174,13 +174,13 @@ class DivisionProgram:
 
     @cached_property
     def fewest(self) -> Floats:
-        """Fewest layers of every kind on a stage, (stages, K)."""
+        """Minimum number of layers of every kind on a stage, (stages, K)."""
         few = np.array([float(low) for low, _ in blocks_at(self.divided)])[:, None]
         return few if len(self.totals) == 1 else np.zeros((len(few), len(self.totals)))
 
     @cached_property
     def _most(self) -> Floats:
-        """Most layers of every kind on a stage, within its reach, (stages, K)."""
+        """Maximum number of layers of every kind on a stage, within its reach, (stages, K)."""
         before, (start, end) = self.divided.order.before, self._reach
         within = (before[np.maximum(end, start)] - before[start]).astype(float)
         high = np.array([float(min(high, self.most_blocks)) for _, high in blocks_at(self.divided)])
@@ -189,16 +189,16 @@ class DivisionProgram:
 
     @cached_property
     def _ends(self) -> Ints:
-        """Stages that may be empty."""
+        """Indices of the stages that may be empty."""
         return np.flatnonzero([low == 0 for low, _ in blocks_at(self.divided)])
 
     @cached_property
     def _moments(self) -> list[tuple[Ints, Ints]]:
-        """Microbatches in flight on every rank, and the stage at work, see `held_while_busy`."""
+        """Microbatches in flight on every rank, with the stage that is active, see `held_while_busy`."""
         return [held_while_busy(self.divided, rank) for rank in range(self.divided.layout.pp)]
 
     def _work(self, limits: SplitLimits) -> Floats:
-        """Least working memory of stages within limits, (stages, 1 + E).
+        """Minimum working memory of stages within limits, (stages, 1 + E).
 
         The first column holds for any stage, the others are the excess of stages that may be empty, if not.
         """
@@ -217,7 +217,7 @@ class DivisionProgram:
         return found
 
     def memory_rows(self, limits: SplitLimits) -> tuple[Floats, Floats]:
-        """GiB of n, k and stages in use on every rank at its peak moments, and available GiB, (rows,)."""
+        """Memory constraints of ranks at their peaks: GiB per variable, and available GiB, (rows,)."""
         planes, count, kinds = self.paths.planes, self.divided.count, len(self.totals)
         rows, room, work = [], [], self._work(limits)
         for rank, moments in enumerate(self._moments):
@@ -231,9 +231,9 @@ class DivisionProgram:
         return np.array(rows), np.array(room)
 
     def excess(self, blocks: Ints) -> tuple[Floats, Floats]:
-        """GiB per layer of the usual kind on each stage (rows, stages), and the excess of each row, (rows,).
+        """GiB per layer of the most common kind, (rows, stages), and excess memory of each row, (rows,).
 
-        Rows are ranks at their peak moments; `blocks` are the layers per stage, (stages,).
+        Rows are ranks at their peaks; `blocks` are the layers per stage, (stages,).
         """
         rows, room = self.memory_rows(self.limits)
         own, used = np.split(rows, [2 * self.divided.count * len(self.totals)], axis=1)
@@ -243,7 +243,7 @@ class DivisionProgram:
         return each[:, :, self.usual], found
 
     def rounded(self, n: Floats, k: Floats) -> tuple[Numbers, Numbers]:
-        """Integer layers and recomputed layers near the program's (stages, K), adding up to all layers.
+        """Round the program's n and k, (stages, K), to integer layers and recomputed layers of each stage.
 
         With one kind, the layers of ranks are rounded first, then those of stages. With several, stage ends
         follow the cumulative work in layer order.
@@ -266,19 +266,19 @@ class DivisionProgram:
 
     @property
     def usual(self) -> int:
-        """Kind that most layers are of."""
+        """Index of the most common layer kind."""
         return int(np.argmax(self.totals))
 
     @property
     def of_whole(self) -> range:
-        """Indices of the variables that are whole numbers: layers of ranks, and whether ends have layers."""
+        """Indices of the integer variables: layers of ranks, and flags of non-empty ends."""
         each, depth = self.divided.count * len(self.totals), self.divided.layout.pp
         ranked = depth * len(self.totals) * (1 + self.divided.partial)
         return range(2 * each, 2 * each + ranked + len(self._ends))
 
 
 def _hull(values: Ints) -> list[tuple[float, float]]:
-    """Upper hull of the points (i, values[i]): lines as slope and intercept."""
+    """Upper hull of the points (i, values[i]), as lines with slope and intercept."""
     corners: list[tuple[int, int]] = []
     for point in enumerate(values.tolist()):
         while len(corners) > 1 and _turns_up(corners[-2], corners[-1], point):
@@ -294,7 +294,7 @@ def _turns_up(first: tuple[int, int], second: tuple[int, int], third: tuple[int,
 
 
 def _rounded_to(values: Floats, total: int) -> Ints:
-    """Integers near values that add up to a total; the largest remainders are rounded up."""
+    """Integers close to `values` that add up to `total`; the largest remainders are rounded up."""
     floors = np.floor(values + 1e-6).astype(int)
     up = np.argsort(floors - values, kind="stable")[: max(total - int(floors.sum()), 0)]
     floors[up] += 1

@@ -1,4 +1,4 @@
-"""Best pipeline split of one layout: the best simulated split, and a lower bound over all splits.
+"""Search for a layout's best pipeline split: simulated splits, and a lower bound over all splits.
 
 A step takes as long as the longest path through its events. With linear lower bounds on the seconds of stages
 (`planes`) every path is linear in the layers n_q of each virtual stage q and its recomputed layers k_q:
@@ -46,32 +46,32 @@ from phaze.plan.layouts.planes import Paths, Planes, planes_of
 from phaze.plan.layouts.split_parts import FEW_NUMBERS, WHOLE_WORK, SplitParts, Work
 
 MOST_JOBS = 25000
-"""Maximum number of events in one linear program; with more, paths are added one by one."""
+"""Maximum number of events in one linear program; for longer steps, paths are added one by one."""
 SAMPLES = 16
-"""Stages looked up or priced in the time of one program: order of magnitude."""
+"""Number of stage costs computed in the time of one linear program (order of magnitude)."""
 NEARLY = 0.997
-"""Share of the wanted bound above which a layout's own flow may improve on another layout's."""
+"""Fraction of the target bound above which it pays to compute the layout's own event-graph flow."""
 LATER = 1.03
-"""Relative time up to which the neighbours of a pipeline split are simulated."""
+"""Ratio to the target step time up to which the neighbours of a pipeline split are simulated."""
 HOPEFUL = 0.975
-"""Share of the wanted bound from which limits on the layers of single stages may reach it."""
+"""Fraction of the target bound above which branching on the layers of single stages may reach it."""
 ROUNDS = 300
 """Maximum number of linear relaxations solved per layout."""
 BUSIER = 1.5
-"""Slowdown of a rank's stages when paths through them are searched for."""
+"""Factor by which a rank's stages are slowed down to find paths through them."""
 WHOLE_ROUNDS = 8
-"""Maximum number of programs with whole layers per rank without flows, which take longest."""
+"""Maximum number of integer programs per layout if no event-graph flow is known; they take longest."""
 FEW = 300
-"""Pipeline splits up to which all are simulated instead."""
+"""Number of pipeline splits up to which all of them are simulated."""
 ROUNDED_UP = tuple(np.linspace(0.05, 0.95, 10).tolist())
-"""Fractions of a layer from which it is rounded up."""
+"""Offsets added to fractional stage ends before they are rounded down, in layers."""
 REPAIRS = 6
-"""Attempts to make a pipeline split fit by recomputing more blocks."""
+"""Maximum number of attempts to make a pipeline split fit in memory."""
 
 
 @dataclass(frozen=True)
 class FoundDivision:
-    """Pipeline split that fits, with its step time."""
+    """Pipeline split that fits in memory, with its step time."""
 
     division: Division
     time_s: float
@@ -79,34 +79,34 @@ class FoundDivision:
 
 @dataclass(eq=False)
 class DivisionSearch:
-    """Search for the best pipeline split of a layout within its memory, with a rising lower bound."""
+    """Search for the fastest pipeline split of a layout that fits in memory, with a rising lower bound."""
 
     divided: DividedLayout
     limit_bytes: float
     enough_s: float = inf
-    """Step time of a known plan; slower pipeline splits need not be distinguished."""
+    """Step time of a known plan; pipeline splits slower than that need not be considered."""
     bound_s: float = 0.0
-    """Lower bound of all pipeline splits; infinite if none fits."""
+    """Lower bound on the step time of all pipeline splits; infinite if none fits."""
     found: FoundDivision | None = None
     relaxed: bool = False
     """True if the linear relaxation cannot raise the bound further."""
     done: bool = False
-    """True if whole layers cannot raise it either."""
+    """True if requiring whole layers cannot raise the bound further either."""
     flows: dict[bytes, list[Flow]] = field(default_factory=dict)
-    """Known flows by events of a step, also of other layouts; the first suits all pipeline splits."""
+    """Known flows by event graph, also of other layouts; the first is the best over all splits."""
     like: Division | None = None
-    """Best known pipeline split of another layout with as many ranks and chunks, if any."""
+    """Best known pipeline split of another layout with the same number of ranks and chunks, if any."""
     branches: bool = True
-    """True if limits on the layers of single stages may raise the bound further."""
+    """True if branching on the layers of single stages may raise the bound further."""
     work: Work = field(default_factory=Work)
-    """Linear programs solved by this search, and by others that count together with it."""
+    """Count of linear programs solved by this search and by others that share the count."""
     _tried: set[Division] = field(default_factory=set)
     _centre: Floats = field(default_factory=lambda: np.zeros((0, 3)))
-    """Best point simulated so far, (stages, 1 + 2K) of 1, n and k."""
+    """Best fractional solution evaluated so far: 1, n and k of every stage, (stages, 1 + 2K)."""
 
     @cached_property
     def most_blocks(self) -> int:
-        """Most blocks of a stage in a pipeline split that is not slower than a known plan."""
+        """Maximum number of blocks on a stage in any pipeline split that is not slower than a known plan."""
         divided, known_s = self.divided, min(self.enough_s, self.found.time_s if self.found else inf)
         place = divided.places[len(divided.places) // 2]
         if divided.count == 1 or known_s == inf:
@@ -117,7 +117,7 @@ class DivisionSearch:
         return min(fastest, max(most for _, most in blocks_at(divided)))
 
     def _longer_s(self, place: Place, kind: int) -> float:
-        """Seconds that a layer of a kind adds to the passes of a middle or last stage."""
+        """Time that one layer of a kind adds to the passes of a middle or last stage, in seconds."""
         divided = self.divided
         found = np.flatnonzero(divided.order.kind == kind)
         if place == "last":
@@ -132,7 +132,7 @@ class DivisionSearch:
 
     @cached_property
     def planes(self) -> Planes:
-        """Linear bounds of all stages, tight near the best pipeline split so far."""
+        """Linear lower bounds on the costs of all stages, tight near the best pipeline split so far."""
         near = self.found.division if self.found else even_division(self.divided)
         found = planes_of(self.divided, self.most_blocks, near)
         self.work.count += found.samples // SAMPLES
@@ -140,7 +140,7 @@ class DivisionSearch:
 
     @cached_property
     def paths(self) -> Paths:
-        """Events of a step."""
+        """Event graph of a step, with linear bounds on the time of its jobs."""
         return Paths(self.divided.frame, self.divided.events, self.planes)
 
     @cached_property
@@ -149,7 +149,7 @@ class DivisionSearch:
 
     @cached_property
     def _every(self) -> CutProgram:
-        """Program of all pipeline splits."""
+        """Linear program over all pipeline splits."""
         return self._program.within(self._program.limits)
 
     @cached_property
@@ -162,7 +162,7 @@ class DivisionSearch:
         return len(self._tried)
 
     def guess(self, *, simple: bool = True) -> None:
-        """Simulate an even pipeline split and a known good one, `simple` ones too; all splits if few."""
+        """Simulate first pipeline splits (even, known good, `simple`), or all splits if there are few."""
         few = list(islice(all_divisions(self.divided), FEW + 1))
         if len(few) <= FEW:
             for division in few:
@@ -187,7 +187,7 @@ class DivisionSearch:
         self.relaxed = True
 
     def _follow(self, enough_s: float) -> None:
-        """Raise the bound by the known flows for the same events, and if needed by the layout's best one."""
+        """Raise the bound with known flows of the same event graph, then with the layout's own best flow."""
         known = len(self._parts.known)
         bound_s = self._followed()
         if bound_s < enough_s and (bound_s > NEARLY * enough_s or not known):
@@ -198,13 +198,13 @@ class DivisionSearch:
         self.bound_s, self.done = max(self.bound_s, bound_s), bound_s == inf
 
     def _followed(self) -> float:
-        """Lower bound of all pipeline splits with all known flows."""
+        """Lower bound over all pipeline splits from all known flows."""
         self._parts.cut()
         self.work.count += 1
         return self._every.solve().bound
 
     def finish(self, enough_s: float) -> None:
-        """Raise the bound with whole layers until it reaches `enough_s` or stops rising.
+        """Raise the bound by requiring whole layers until it reaches `enough_s` or stops rising.
 
         First on every rank, then by dividing all pipeline splits into parts, one at a time.
         """
@@ -222,7 +222,7 @@ class DivisionSearch:
         self.done = self.done or not self.parted
 
     def _divide_among_ranks(self, enough_s: float) -> bool:
-        """Raise the bound with whole layers on every rank; False if a program was not solved."""
+        """Raise the bound by requiring whole layers on every rank; False if a program was not solved."""
         bound_s, point = self._parts.divide_among_ranks(self._program.limits, enough_s)
         self.bound_s, self.done = max(self.bound_s, bound_s), bound_s == inf
         if self.branches and point is not None and HOPEFUL * enough_s < self.bound_s < enough_s:
@@ -231,11 +231,11 @@ class DivisionSearch:
 
     @property
     def parted(self) -> bool:
-        """True if the pipeline splits are divided into parts."""
+        """True once the pipeline splits are divided into subsets (branch and bound)."""
         return "_parts" in self.__dict__ and self._parts.begun
 
     def _branch(self, enough_s: float) -> None:
-        """Divide a part of the pipeline splits, and end when that raises the bound no further."""
+        """Branch on one subset of the pipeline splits; finish if the bound rises no further."""
         rises = self._parts.branch(enough_s)
         self.bound_s = max(self.bound_s, self._parts.bound_s)
         self.done = not rises or self.bound_s >= enough_s
@@ -256,7 +256,7 @@ class DivisionSearch:
             self.climb()
 
     def release(self) -> None:
-        """Free the events, programs and planes of a finished search; they are rebuilt on demand."""
+        """Free the events, programs and linear bounds of a finished search; they are rebuilt on demand."""
         for name in ("planes", "paths", "_program", "_every", "_parts", "most_blocks"):
             self.__dict__.pop(name, None)
         self.divided.release()
@@ -266,7 +266,7 @@ class DivisionSearch:
         self.__dict__.pop("_every", None)
 
     def climb(self) -> None:
-        """Move to the best neighbour of the best pipeline split while that is faster.
+        """Improve the best pipeline split by local search until no neighbour is faster.
 
         If no neighbour is faster, try splits that recompute only as many layers as they need to fit.
         """
@@ -278,7 +278,7 @@ class DivisionSearch:
                     self._move(known.division, most + fewest * MOVES, fewest=fewest)
 
     def _move(self, division: Division, most: int, *, fewest: bool) -> None:
-        """Simulate neighbours of a pipeline split until `most` splits have been simulated.
+        """Simulate neighbours of a pipeline split until `most` splits were simulated in total.
 
         With `fewest` each neighbour recomputes only as many layers as it needs to fit.
         """
@@ -291,7 +291,7 @@ class DivisionSearch:
                 self._measure(other)
 
     def _try_cuts(self) -> None:
-        """Simulate pipeline splits with stage ends near those of the best point so far.
+        """Simulate pipeline splits with stage ends close to those of the best fractional solution.
 
         All ends move a little earlier or later together.
         """
@@ -303,7 +303,7 @@ class DivisionSearch:
             self._try(tuple(blocks.tolist()), (0,) * self.divided.count)
 
     def _look_around(self, point: Floats) -> None:
-        """Simulate a pipeline split near a point of n and k, and cut by its longest paths.
+        """Simulate a pipeline split near a fractional solution, and add its longest paths as cuts.
 
         Each cut assumes that one rank is slower than the others.
         """
@@ -312,12 +312,12 @@ class DivisionSearch:
         self._cut_by_ranks()
 
     def _try_point(self, point: Floats) -> None:
-        """Simulate a pipeline split near a point of n and k, (2 stages K,)."""
+        """Simulate a pipeline split near a fractional solution n and k, (2 stages K,)."""
         _, n, k = np.split(self._program.by_stage(point), [1, 1 + len(self._program.totals)], axis=1)
         self._try(*self._program.rounded(n, k))
 
     def _look_at_first(self) -> None:
-        """Simulate near the best point of a known flow, even of another layout, or else near equal parts."""
+        """Simulate and add cuts near a known flow's solution (of any layout), or else near equal stages."""
         flow = next(iter(self._parts.known), None)
         n = np.tile(self._program.totals / self.divided.count, (self.divided.count, 1))
         self._look_around(np.stack([n, 0 * n]).ravel() if flow is None else flow.point)
@@ -331,7 +331,7 @@ class DivisionSearch:
             self._program.add_cut(self.paths.cut(self.paths.timeline(own, self._centre)))
 
     def _step(self, *, exact: bool) -> None:
-        """Solve the program once more, and simulate its solution."""
+        """Solve the program once more, add cuts near its solution, and simulate a pipeline split there."""
         size = -(-self.divided.count * len(self._program.totals) // FEW_NUMBERS)
         self.work.count += (WHOLE_WORK if exact else 1) * size
         answer = self._every.solve(exact=exact)
@@ -361,13 +361,13 @@ class DivisionSearch:
             self.done = True
 
     def _cut_at(self, point: Floats) -> float:
-        """Seconds at a solution of the program (stages, 1 + 2K); its longest path becomes a cut."""
+        """Step time in seconds at a fractional solution, (stages, 1 + 2K); adds its longest path as a cut."""
         timeline = self.paths.timeline(self.paths.seconds(point), point)
         self._program.add_cut(self.paths.cut(timeline))
         return timeline.time_s
 
     def _try(self, blocks: Numbers, again: Numbers) -> None:
-        """Simulate a pipeline split, with more recomputed layers if it does not fit."""
+        """Simulate a pipeline split; while it does not fit, recompute or move layers and try again."""
         if self.divided.partial and not any(again):  # otherwise it is a layout without recompute
             fullest = int(np.argmax(blocks))
             again = (*again[:fullest], 1, *again[fullest + 1 :])
@@ -386,7 +386,7 @@ class DivisionSearch:
             blocks = division.blocks
 
     def _measure(self, division: Division) -> Floats:
-        """Simulate a pipeline split; excess memory of every rank in bytes, (ranks,)."""
+        """Simulate a pipeline split, and return the excess memory of every rank in bytes, (ranks,)."""
         self._tried.add(division)
         timeline = self.divided.timeline(division)
         over: Floats = timeline.peak_bytes - self.limit_bytes
@@ -395,7 +395,7 @@ class DivisionSearch:
         return over
 
     def _shifted(self, division: Division) -> Division:
-        """The same pipeline split with layers moved one by one until, by the program, all ranks have room."""
+        """Same pipeline split with layers moved until all ranks fit according to the linear program."""
         blocks = np.array(division.blocks)
         few = np.array([low for low, _ in blocks_at(self.divided)])
         each, excess = self._program.excess(blocks)
@@ -412,7 +412,7 @@ class DivisionSearch:
         return Division(tuple(blocks.tolist()), division.recomputed)
 
     def _leaner(self, division: Division, over: Floats) -> Division:
-        """The same pipeline split with more recomputed layers on ranks that lack memory."""
+        """Same pipeline split with more recomputed layers on ranks that lack memory."""
         again, divided = np.array(division.recomputed), self.divided
         for rank in np.flatnonzero(over > 0).tolist():
             held = held_microbatches(divided, rank).max(axis=0)

@@ -28,32 +28,32 @@ from phaze.plan.stage_costs import pipeline_of, stage_cost
 from phaze.runtimes.rules import ENDS
 
 MOST_FEWER = 4
-"""Maximum number of layers by which the ends of a pipeline together are shorter than other stages."""
+"""Maximum number of layers by which the first and last stage together fall short of other stages."""
 MOVES = 300
-"""Maximum number of simulated neighbours of a pipeline split."""
+"""Maximum number of neighbours of a pipeline split that are simulated."""
 Place = Literal["first", "middle", "last", "whole"]
-"""Position of a stage: with the embedding, between, with the head, or with both."""
+"""Position of a stage: with the embedding, in between, with the head, or with both."""
 FURTHER = "mtp"
-"""Name of layers of multi-token prediction."""
+"""Name of the layers for multi-token prediction."""
 Numbers = tuple[int, ...]
 Content = tuple[Place, Numbers, Numbers]
-"""Position of a stage, its layers by kind, and its recomputed layers by kind."""
+"""Content of a stage: its position, its layers by kind, and its recomputed layers by kind."""
 
 
 @dataclass(frozen=True)
 class LayerOrder:
-    """Names of the layers between the embedding and the head, in order; equal names are one kind."""
+    """Order of the layers between the embedding and the head, by name; equal names are one kind."""
 
     names: tuple[str, ...]
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds by first occurrence, (K,)."""
+        """Layer kinds in order of first occurrence, (K,)."""
         return tuple(dict.fromkeys(self.names))
 
     @property
     def mixed(self) -> bool:
-        """True if there are several kinds."""
+        """True if the layers are of several kinds."""
         return len(self.kinds) > 1
 
     @cached_property
@@ -63,13 +63,13 @@ class LayerOrder:
 
     @cached_property
     def before(self) -> Ints:
-        """Layers of every kind before each layer, and in total, (L + 1, K)."""
+        """Number of layers of every kind before each layer, and in total, (L + 1, K)."""
         one_hot = self.kind[:, None] == np.arange(len(self.kinds))
         return np.concatenate([np.zeros((1, len(self.kinds)), np.int64), np.cumsum(one_hot, axis=0)])
 
     @cached_property
     def most_in_runs(self) -> Ints:
-        """Most layers of every kind in a run of each length, (L + 1, K)."""
+        """Maximum number of layers of every kind among n consecutive layers, for every n, (L + 1, K)."""
         lengths = range(len(self.names) + 1)
         return np.array(
             [(self.before[n:] - self.before[: len(self.before) - n]).max(axis=0) for n in lengths]
@@ -77,14 +77,14 @@ class LayerOrder:
 
     @cached_property
     def fewest_in_runs(self) -> Ints:
-        """Fewest layers of every kind in a run of each length, (L + 1, K)."""
+        """Minimum number of layers of every kind among n consecutive layers, for every n, (L + 1, K)."""
         lengths = range(len(self.names) + 1)
         return np.array(
             [(self.before[n:] - self.before[: len(self.before) - n]).min(axis=0) for n in lengths]
         )
 
     def counts(self, window: range) -> Numbers:
-        """Layers of every kind in a range."""
+        """Number of layers of every kind in a range of layers."""
         found: list[int] = (self.before[window.stop] - self.before[window.start]).tolist()
         return tuple(found)
 
@@ -98,39 +98,39 @@ class Division:
 
     @property
     def windows(self) -> list[range]:
-        """Layer ranges of every stage, without the embedding and the head."""
+        """Range of layer indices of every stage, without the embedding and the head."""
         return [range(start, end) for start, end in pairwise([0, *np.cumsum(self.blocks).tolist()])]
 
 
 @dataclass(frozen=True, eq=False)
 class DividedLayout:
-    """Layout under a schedule, for which any pipeline split can be priced."""
+    """Layout under a schedule, with the costs and events to price any of its pipeline splits."""
 
     lowering: Lowering
     layout: Layout
     schedule: str
     in_part: bool = True
-    """True if a stage can recompute only some of its layers in full."""
+    """True if a stage can fully recompute some of its layers and store the others."""
     _stages: dict[Content, Stage] = field(default_factory=dict)
     _costs: dict[Content, StageCost] = field(default_factory=dict)
 
     @cached_property
     def order(self) -> LayerOrder:
-        """Layers between the embedding and the head."""
+        """Order of the layers between the embedding and the head."""
         return LayerOrder(self.lowering.layers(self.layout)[0].order[1:-1])
 
     @property
     def layers(self) -> int:
-        """Layers of the model, L."""
+        """Number of layers of the model, L."""
         return len(self.order.names)
 
     @property
     def further(self) -> int:
-        """Layers of multi-token prediction, the last ones."""
+        """Number of layers for multi-token prediction, which come last."""
         return self.order.names.count(FURTHER)
 
     def may_be(self, blocks: Numbers) -> bool:
-        """True if the blocks per stage are valid.
+        """True if the block counts per stage are valid.
 
         No stage between the ends is empty, and all layers of multi-token prediction are on the last stage. If
         that stage has only the head, they may be on the stage before, unless that one is on the first rank.
@@ -142,7 +142,7 @@ class DividedLayout:
 
     @cached_property
     def seconds(self) -> Floats:
-        """Seconds of both passes of every layer per microbatch, (L,)."""
+        """Time of both passes of every layer per microbatch, in seconds, (L,)."""
         costs = self.lowering.layers(self.layout)[1]
         each = [costs[name].forward_s.sum() + costs[name].backward_s.sum() for name in self.order.kinds]
         found: Floats = np.array(each)[self.order.kind]
@@ -150,16 +150,16 @@ class DividedLayout:
 
     @property
     def count(self) -> int:
-        """Virtual stages, p v."""
+        """Number of virtual stages, p v."""
         return self.layout.stages
 
     @property
     def partial(self) -> bool:
-        """True if a stage may choose which of its layers are recomputed."""
+        """True if a stage may choose how many of its layers are recomputed."""
         return self.layout.recompute == "full" and self.in_part
 
     def again(self, division: Division) -> Numbers:
-        """Fully recomputed layers of every stage, (stages,)."""
+        """Number of fully recomputed layers of every stage, (stages,)."""
         every = self.layout.recompute == "full" and not self.in_part
         return division.blocks if every else division.recomputed
 
@@ -172,7 +172,7 @@ class DividedLayout:
         return ("first", *middle, "last")
 
     def windows(self, place: Place, layers: int) -> list[range]:
-        """All runs of `layers` layers for a stage at a position, one per distinct content."""
+        """Runs of `layers` layers that a stage at a position can have, one per distinct content."""
         total = self.layers
         starts: dict[Place, range] = {
             "first": range(1),
@@ -184,12 +184,12 @@ class DividedLayout:
         return list({self.order.counts(window): window for window in reversed(every)}.values())[::-1]
 
     def content(self, place: Place, window: range, recomputed: int) -> Content:
-        """Content of a stage at a position; its first layers may be recomputed."""
+        """Content of a stage at a position whose first `recomputed` layers are recomputed."""
         again = range(window.start, window.start + recomputed)
         return place, self.order.counts(window), self.order.counts(again)
 
     def stage(self, place: Place, window: range, recomputed: int) -> Stage:
-        """Stage at a position; its layer indices are those of some stage with the same content."""
+        """Stage with these layers at a position; stages with the same content share one object."""
         key = self.content(place, window, recomputed)
         if key not in self._stages:
             start = window.start + (place not in ("first", "whole"))
@@ -200,18 +200,18 @@ class DividedLayout:
 
     @property
     def _few(self) -> dict[Place, range]:
-        """Run of two layers for a stage at every position."""
+        """Example run of two layers for a stage at every position."""
         few = self.layers if self.count == 1 else min(2, self.layers)
         return {place: self.windows(place, few)[0] for place in dict.fromkeys(self.places)}
 
     @cached_property
     def _template(self) -> Plan:
-        """Plan whose stages have two layers each, independent of the model's depth."""
+        """Plan with two layers per stage, independent of the model's depth."""
         stages = {place: self.stage(place, window, int(self.partial)) for place, window in self._few.items()}
         return self.lowering.plan([stages[place] for place in self.places], self.schedule)
 
     def cost(self, place: Place, window: range, recomputed: int) -> StageCost:
-        """Cost of a stage at a position, as in the price of a plan."""
+        """Cost of a stage at a position, the same as in the price of a plan."""
         key = self.content(place, window, recomputed)
         if key not in self._costs:
             # Only the ends may be empty, so the neighbours of a stage do not depend on the split.
@@ -222,7 +222,7 @@ class DividedLayout:
 
     @cached_property
     def frame(self) -> Pipeline:
-        """Template pipeline shared by all splits; only the stage costs differ."""
+        """Template pipeline shared by all pipeline splits; only the stage costs differ."""
         few, again = self._few, int(self.partial)
         costs = {place: self.cost(place, window, again) for place, window in few.items()}
         each = [costs[place] for place in self.places]
@@ -230,35 +230,35 @@ class DividedLayout:
 
     @cached_property
     def _shape(self) -> Pipeline:
-        """Pipeline with the jobs of every pipeline split."""
+        """Pipeline with the jobs that every pipeline split has."""
         return shape_of(self.frame, recomputes=self.layout.recompute != "none")
 
     @cached_property
     def events(self) -> EventGraph:
-        """Events of a step and their dependencies; their times are placeholders."""
+        """Event graph of a step: jobs and dependencies, with placeholder times."""
         return kept_event_graph(self._shape).of(self.frame)
 
     def release(self) -> None:
-        """Free the events, which are rebuilt on demand."""
+        """Free the event graph, which is rebuilt on demand."""
         self.__dict__.pop("events", None)
 
     def pipeline(self, division: Division) -> Pipeline:
-        """Pipeline of a pipeline split."""
+        """Pipeline with the stage costs of a pipeline split."""
         numbers = zip(self.places, division.windows, division.recomputed, strict=True)
         return self.framed([self.cost(*one) for one in numbers])
 
     def framed(self, costs: Sequence[StageCost]) -> Pipeline:
-        """Pipeline with these stage costs."""
+        """Pipeline with the given stage costs."""
         return replace(self.frame, stages=tuple(costs))
 
     def timeline(self, division: Division) -> Timeline:
-        """Simulated timeline of a step with a pipeline split."""
+        """Simulated timeline of a step under a pipeline split."""
         pipeline = self.pipeline(division)
         known = has_jobs_of(pipeline, self._shape)
         return simulate(pipeline, self.events.of(pipeline) if known else None)
 
     def plan(self, division: Division) -> Plan:
-        """Plan of a pipeline split."""
+        """Build the plan for a pipeline split."""
         again = division.recomputed if self.partial else [None] * self.count
         ends = [1 + window.stop for window in division.windows]
         ends[-1] += 1
@@ -271,14 +271,14 @@ class DividedLayout:
 
 
 def blocks_at(divided: DividedLayout) -> list[tuple[int, int]]:
-    """Fewest and most layers of every stage; only the ends may have none."""
+    """Minimum and maximum number of layers of every stage; only the first and last may be empty."""
     if divided.count == 1:
         return [(divided.layers, divided.layers)]
     return [(int(place == "middle"), divided.layers) for place in divided.places]
 
 
 def even_blocks(divided: DividedLayout) -> Numbers:
-    """Layers per stage, as even as possible; the ends have fewer if not all can be equal.
+    """Layers per stage, as even as possible; if they cannot be equal, the first and last have fewer.
 
     Layers of several kinds are weighted by the seconds of their passes.
     """
@@ -297,13 +297,13 @@ def even_blocks(divided: DividedLayout) -> Numbers:
 
 
 def even_division(divided: DividedLayout) -> Division:
-    """Even pipeline split; all layers are recomputed if any may be."""
+    """Even pipeline split; if the layout may recompute any layers, all are recomputed."""
     blocks = even_blocks(divided)
     return Division(blocks, blocks if divided.partial else (0,) * len(blocks))
 
 
 def by_chunks(divided: DividedLayout) -> list[Numbers]:
-    """Pipeline splits with equal counts on all ranks, where some consecutive chunks have one more layer.
+    """Pipeline splits with equal layer counts on all ranks; some consecutive chunks have one layer more.
 
     Only the first and the last stage have fewer layers, as many as equal counts require. Equal layers leave
     one layer's room at both ends; layers of several kinds leave up to `MOST_FEWER`, in any way.
@@ -327,7 +327,7 @@ def by_chunks(divided: DividedLayout) -> list[Numbers]:
 def ordered_blocks(
     weights: Floats, ends: Floats, ranges: Sequence[tuple[int, int]], together: int = 0
 ) -> Numbers:
-    """Layers per stage so that the weight up to each stage's end is close to `ends`, (stages,).
+    """Layers per stage such that the cumulative weight at stage ends is close to `ends`, (stages,).
 
     `weights` are the layers' weights in order, (L,). The last `together` layers are on the last stage.
     `ranges` are the fewest and most layers of every stage.
@@ -345,7 +345,7 @@ def ordered_blocks(
 
 
 def all_divisions(divided: DividedLayout) -> Iterator[Division]:
-    """Every pipeline split of a layout; with optional recompute at least one layer is recomputed."""
+    """Yield every pipeline split of a layout; with optional recompute, at least one layer is recomputed."""
     for blocks in _all_blocks(blocks_at(divided), divided.layers):
         again = product(*(range(n + 1) for n in blocks)) if divided.partial else [(0,) * len(blocks)]
         if divided.may_be(blocks):
@@ -353,7 +353,7 @@ def all_divisions(divided: DividedLayout) -> Iterator[Division]:
 
 
 def _all_blocks(ranges: Sequence[tuple[int, int]], layers: int) -> Iterator[Numbers]:
-    """Layer counts within ranges that add up to all layers."""
+    """Yield all tuples of layer counts within ranges that add up to `layers`."""
     if not ranges:
         if not layers:
             yield ()
@@ -365,7 +365,7 @@ def _all_blocks(ranges: Sequence[tuple[int, int]], layers: int) -> Iterator[Numb
 
 
 def neighbours(divided: DividedLayout, division: Division) -> Iterator[Division]:
-    """Pipeline splits that differ by one moved layer, or by one recomputed layer.
+    """Yield the pipeline splits that differ by one moved layer or by one recomputed layer.
 
     Layers move between any two stages, or only between adjacent ones if there are many stages.
     """

@@ -1,4 +1,4 @@
-"""Plans of the dynamic programs of Phaze and Piper for a question, at the price of all other plans.
+"""Plans by the dynamic programs of Phaze and Piper for a planning request, priced like all other plans.
 
 Both get layers with the seconds and bytes of the question's machine, for every tensor-parallel width within a
 node and a few microbatch sizes. Their network is flat, with the bandwidth of the outermost level. As in the
@@ -37,18 +37,18 @@ NONE = "nothing fits where replicas share no states"
 
 @dataclass(frozen=True, eq=False)
 class DynamicPrograms:
-    """Plans of the papers' planners for a question."""
+    """Plans that the planners of the Phaze and Piper papers find for a planning request."""
 
     question: PlanQuestion
 
     def rows(self) -> Iterator[PlannerRow]:
-        """Yield a row for each planner, with or without a plan."""
+        """Yield one table row per planner, with its plan or the reason why it has none."""
         chains = {layout: self.chain(layout) for layout in self.layouts()}
         yield self._phaze(chains)
         yield self._piper(chains)
 
     def layouts(self) -> Iterator[Layout]:
-        """Yield one-stage layouts with every width of the innermost level and every microbatch size."""
+        """Yield one-stage layouts with every tensor-parallel width in a node and every microbatch size."""
         task, network = self.question.task, self.question.machine.network
         most = network.tiers[0].devices if isinstance(network, Levels) else task.devices
         for tp in range(1, min(most, task.devices) + 1):
@@ -58,7 +58,7 @@ class DynamicPrograms:
                         yield Layout(tp=tp, microbatch=size, compute=task.compute, load=task.load)
 
     def chain(self, layout: Layout) -> Chain:
-        """Layers of the model in a layout, from the embedding to the head."""
+        """Costs of the model's layers under a layout, as a chain from the embedding to the head."""
         workload, costs = self.question.lowering(layout).layers(layout)
         each = [costs[name] for name in workload.order]
         stack = self.question.machine.stack
@@ -78,7 +78,7 @@ class DynamicPrograms:
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
-        """Bandwidth of a large message between devices at opposite ends of the network."""
+        """Bandwidth of large messages between devices at opposite ends of the network."""
         apart = Group(2, max(self.question.task.devices // 2, 1))
         return GIB / self.question.machine.network.seconds("send", float(GIB), apart)
 

@@ -1,4 +1,4 @@
-"""Flows along the events of a step that prove a lower bound for every pipeline split.
+"""Flows through the event graph of a step; each proves a lower bound for every pipeline split.
 
 Every path through the events of a step has a length that is linear in the layers of stages (`planes`). So has
 a mean of paths, which is a unit flow along the dependencies of events. A linear program over the layers and
@@ -23,34 +23,34 @@ from phaze.solver.linear import LinearProgram
 
 
 class Flow(NamedTuple):
-    """Unit flow from the first events of a step to its end."""
+    """Unit flow through the event graph, from the first events of a step to its end."""
 
     jobs: Floats
     """Flow through every job, (N,)."""
     waits: Floats
-    """Flow along every predecessor of a job, in the order of an event graph, (E,)."""
+    """Flow along every dependency of a job, in the order of the event graph, (E,)."""
     point: Floats
-    """Layers per stage at which the flow is the longest path: all by kind, then recomputed ones by kind."""
+    """Layers, then recomputed layers, by stage and kind, at which the flow is the longest path."""
     prices: Floats
-    """Dual prices of the program's rows without events, in seconds per unit of the right side, (rows,)."""
+    """Dual prices of the constraints without events, in seconds per unit of the right side, (rows,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class EventFlows:
-    """Flows along the events of a layout."""
+    """Flows through the event graph of a layout, found by linear programs."""
 
     paths: Paths
 
     @cached_property
     def key(self) -> bytes:
-        """Key that is equal for layouts with the same events."""
+        """Hash that is equal for layouts with the same event graph."""
         graph = self.paths.graph
         jobs = graph.jobs
         parts = (jobs.kind, jobs.stage, jobs.first, graph.preceded, graph.predecessor)
         return sha256(b"".join(np.asarray(part, np.int32).tobytes() for part in parts)).digest()
 
     def best(self, program: LinearProgram, variables: int) -> Flow | None:
-        """Flow with the best bound for all pipeline splits; None if the constraints are infeasible.
+        """Flow that gives the best lower bound for all pipeline splits; None if infeasible.
 
         The program has `variables` variables, n and k of all stages first and the step time last, followed by
         one per job.
@@ -88,14 +88,14 @@ class EventFlows:
         return Flow(*flow, point[:layers], own_prices)
 
     def _ends(self, variables: int, last: Ints) -> csr_array:
-        """Rows by which a step ends no earlier than the last jobs, (R, variables + N)."""
+        """Constraints that a step ends no earlier than its last jobs, (R, variables + N)."""
         columns = variables + np.stack([np.full(len(last), -1), last], axis=1)
         values, starts = np.tile([1.0, -1.0], len(last)), 2 * np.arange(len(last) + 1)
         shape = len(last), variables + len(self.paths.graph.jobs)
         return csr_array((values, columns.ravel(), starts), shape=shape)
 
     def _rows(self, variables: int, job: Ints, before: Ints, seconds: Floats) -> csr_array:
-        """Rows by which a job ends at least its seconds after another one, (R, variables + N).
+        """Constraints that a job ends at least its duration after an earlier job, (R, variables + N).
 
         The seconds depend on n and k of its stage, (R, 1 + 2K). -1 in `before` is the start of the step.
         """
@@ -115,7 +115,7 @@ class EventFlows:
         return found
 
     def cut(self, flow: Flow) -> Floats:
-        """Coefficients (stages, 1 + 2K) of 1, n and k, whose sum is a lower bound on the step time."""
+        """Lower bound on the step time from a flow: coefficients of 1, n and k, (stages, 1 + 2K)."""
         graph, jobs, planes = self.paths.graph, self.paths.graph.jobs, self.paths.planes
         of_kind = np.zeros(planes.seconds.shape[:2])
         np.add.at(of_kind, (jobs.kind, jobs.stage), flow.jobs)
@@ -131,7 +131,7 @@ class EventFlows:
 def unit_flow(
     first: Ints, preceded: Ints, predecessor: Ints, own: Floats, waits: Floats, leaving: Floats
 ) -> tuple[Floats, Floats]:
-    """Unit flow through jobs (N,) and along their dependencies (E,), computed backwards.
+    """Unit flow through jobs, (N,), and along their dependencies, (E,), computed backwards.
 
     The flow leaves the jobs as given by `leaving`. Each job shares its flow among `own`, from the job before
     on its resource (N,), and `waits` (E,).
@@ -158,7 +158,7 @@ def _share_flow(
     flow: Floats,
     along: Floats,
 ) -> None:
-    """Fill the results of `unit_flow`; `begins` are the first jobs of resources, see `list_in_order`."""
+    """Fill the results of `unit_flow`; `begins` marks the first job of each resource."""
     for place in range(list_in_order(first, preceded, predecessor, done, position, order) - 1, -1, -1):
         i = order[place]
         total = 0.0 if begins[i] else own[i]
@@ -177,7 +177,7 @@ def _share_flow(
 def list_in_order(
     first: Ints, preceded: Ints, predecessor: Ints, done: Bools, position: Ints, order: Ints
 ) -> int:
-    """List the jobs in topological order, and return their number.
+    """Fill `order` with the jobs in topological order, and return their number.
 
     `done` (N,) marks jobs that are listed, `position` (R,) are the next jobs of resources.
     """

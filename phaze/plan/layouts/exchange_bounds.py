@@ -1,4 +1,4 @@
-"""Lower bounds on exchanges among replicas, and on layer passes with these exchanges.
+"""Lower bounds on collectives among replicas, and on layer passes that overlap with them.
 
 A stage takes the longer of its passes and its exchanges on the links. A maximum of sums may be smaller than
 the sum of maxima: experts that wait for their weights overlap with layers that do not. All layers of a layout
@@ -21,7 +21,7 @@ from phaze.plan.overlap import lost_share
 from phaze.runtimes.grid import LayoutGrid
 
 ENDLESS = 2.0**50
-"""Collective size in bytes at which fixed time and choice of algorithm no longer matter."""
+"""Collective size in bytes at which fixed time and the choice of algorithm no longer matter."""
 ROUNDING = 1e-9
 """Relative tolerance for equal bandwidths."""
 
@@ -29,7 +29,7 @@ ROUNDING = 1e-9
 def with_exchanges(
     question: PlanQuestion, pass_s: Floats, exchange_s: Floats, links_s: Floats, totals: Ints, ends_s: Floats
 ) -> tuple[Floats, Bools]:
-    """Seconds (N, K) of a pass with exchanges among replicas, and True if passes bound it, (N,).
+    """Time of a pass with its collectives among replicas, (N, K), and True if passes bound it, (N,).
 
     A share of the exchanges overlaps with the pass, on links that also carry the pass's own collectives; both
     are (N, K, levels). The seconds of the ends count only if passes bound the layout. The bounding side is
@@ -49,7 +49,7 @@ def with_exchanges(
 
 
 def exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures) -> tuple[Floats, Floats]:
-    """Link seconds to gather a layer's weights and to scatter its gradients, (N, K, levels) each.
+    """Link time to gather a layer's weights and to scatter its gradients, in seconds, (N, K, levels) each.
 
     Both occur from ZeRO 1 on; the gather is in every pass with ZeRO 3, the scatter from ZeRO 2 on. The fixed
     time of a collective is left out.
@@ -69,7 +69,7 @@ def exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures) 
 
 
 def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) -> tuple[Floats, Floats]:
-    """Fixed seconds of collectives (N,), and seconds per byte on the links of each level (N, levels).
+    """Fixed time of collectives, (N,), and time per byte on the links of each level, (N, levels).
 
     Groups have `ranks` members, `stride` devices apart. Together both are a lower bound: a collective takes
     the fastest of several algorithms, each with a time linear in size. Empty collectives show the smallest
@@ -89,7 +89,7 @@ def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) 
 
 
 def lost_once_s(question: PlanQuestion, grid: LayoutGrid, reduce_s: Floats, backward_s: Floats) -> Floats:
-    """Seconds of a layer (N, K) added by ZeRO 1 gradient scatters concurrent with the last backward pass.
+    """Delays of a layer by ZeRO 1 gradient scatters during the last backward pass, in seconds, (N, K).
 
     They are the slowdown of that pass and the exposed part of the scatter.
     """
@@ -103,7 +103,7 @@ def lost_once_s(question: PlanQuestion, grid: LayoutGrid, reduce_s: Floats, back
 def late_s(
     question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures, gather_s: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Seconds after a rank's updates in which replicas gather weights with ZeRO 1 and 2.
+    """Time after a rank's updates in which replicas gather weights under ZeRO 1 and 2, in seconds.
 
     The values are per layer (N, K), and fixed (N,), both without the part that overlaps with the first
     forward pass. The third value is 1 if the passes of the ends also overlap with the gather, (N,).

@@ -1,4 +1,4 @@
-"""Families of layouts, each with one bound until it is opened into its recompute options.
+"""Families of layouts that differ only in recompute, with a common bound until a family is opened.
 
 A family has all layouts that differ only in recompute. Its bound holds for every recompute option, so a
 family whose bound is not below the best plan is excluded with all of its layouts. The other families are
@@ -23,42 +23,42 @@ from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.space import Space
 
 Closest = tuple[Layout, str, float]
-"""Layout that does not fit, its schedule, and the bytes that its rank with peak memory lacks at least."""
+"""Layout that does not fit, its schedule, and a lower bound on its memory shortfall in bytes."""
 
 
 @dataclass(eq=False)
 class LayoutFamilies:
-    """Families of a question, and the layouts of those opened so far."""
+    """All families of a planning request with their bounds, and the layouts of the families opened so far."""
 
     question: PlanQuestion
     every: LayoutGrid
-    """One layout per family, (F,)."""
+    """One representative layout per family, (F,)."""
     options: Bools
-    """Recompute options of each family, (F, options)."""
+    """Mask of the recompute options of each family, (F, options)."""
     bounds: LayoutBounds
-    """Bounds of the families; for an open family the smallest of its layouts."""
+    """Lower bounds of the families; for an opened family, the smallest bound of its layouts."""
     bounded: Bools
-    """True for families with a first bound, (F,)."""
+    """Mask of the families with a first bound, (F,)."""
     sharpened: Bools
-    """True for families with a bound from less widely shared shards, (F,)."""
+    """Mask of the families with a second, tighter bound, (F,)."""
     opened: Bools
-    """True for open families, (F,)."""
+    """Mask of the opened families, (F,)."""
     grid: LayoutGrid
-    """Layouts of open families that may fit and are not dominated, (N,)."""
+    """Layouts of opened families that may fit and are not dominated, (N,)."""
     family: Ints
-    """Family index of each layout, (N,)."""
+    """Family index of each layout in `grid`, (N,)."""
     own: LayoutBounds
-    """Bounds of each layout."""
+    """Lower bounds of each layout in `grid`."""
     dominated: int = 0
-    """Number of dominated layouts in open families."""
+    """Number of dominated layouts in opened families."""
     unfit: int = 0
-    """Number of layouts in open families that do not fit."""
+    """Number of layouts in opened families that do not fit."""
     _closest: list[Closest] = field(default_factory=list)
-    """Layouts that lack the least memory, per opening, with one chunk and with several."""
+    """Layouts with the smallest memory shortfall of each batch opened, with one and with several chunks."""
 
     @classmethod
     def of(cls, question: PlanQuestion, space: Space) -> Self:
-        """Families of a space, without bounds yet; equivalent recompute options are left out."""
+        """Families of a space of layouts, without bounds; equivalent recompute options are left out."""
         repeats = question.repeats(space.families.recomputes)
         options = space.options & ~repeats
         some: Bools = np.asarray(options.any(axis=1))
@@ -80,11 +80,11 @@ class LayoutFamilies:
         )
 
     def closed(self, enough_s: float) -> Ints:
-        """Closed families that may fit and may be faster than `enough_s`, by increasing bound."""
+        """Unopened families that may fit and may be faster than `enough_s`, by increasing bound."""
         return self.bounds.in_order(~self.opened & (self.bounds.time_s < enough_s))
 
     def bound(self) -> None:
-        """Give all families a first bound."""
+        """Compute a first bound for every family."""
         self.sharpen(np.arange(len(self.every)), "tokens")
 
     def sharpen(self, which: Ints, common: Common) -> None:
@@ -95,7 +95,7 @@ class LayoutFamilies:
         self.sharpened[which] |= common == "microbatch"
 
     def open(self, which: Ints) -> None:
-        """List the layouts of families that are still closed, with their own bounds."""
+        """Open families: add their layouts that may fit to `grid`, each with its own bound."""
         which = which[~self.opened[which]]
         if not len(which):
             return
@@ -126,7 +126,7 @@ class LayoutFamilies:
                 self._closest.append((rows.layout(place), rows.schedule_of(place), lacking_bytes))
 
     def closest(self) -> Closest | None:
-        """Layout with the smallest lower bound on lacking memory if none fits; None without any layout.
+        """Layout with the smallest bound on its memory shortfall if none fits; None without any layout.
 
         Interleaved layouts need at least as much memory, and their bounds are looser. They count only if
         there are no others.
@@ -147,13 +147,13 @@ class LayoutFamilies:
 
     @property
     def closed_s(self) -> float:
-        """Smallest bound of closed families that may fit; infinite if all are open."""
+        """Smallest time bound of unopened families that may fit; infinite if all are open."""
         left = ~self.opened & self.bounds.fits
         return float(self.bounds.time_s[left].min(initial=inf))
 
     @property
     def unknown(self) -> int:
-        """Number of layouts in closed families that may fit."""
+        """Number of layouts in unopened families that may fit."""
         return int(self.options[~self.opened & self.bounds.fits].sum())
 
     @property
@@ -163,7 +163,7 @@ class LayoutFamilies:
 
     @property
     def lacking_bytes(self) -> float:
-        """Smallest memory that a layout lacks; infinite if all fit."""
+        """Smallest memory shortfall of any layout, in bytes; infinite if all fit."""
         left = ~self.opened & ~self.bounds.fits
         known = min((one[2] for one in self._closest), default=inf)
         return min(known, float(self.bounds.lacking_bytes[left].min(initial=inf)))

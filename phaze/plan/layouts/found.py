@@ -1,4 +1,4 @@
-"""Result of a search over layouts: plans, and a certificate of their distance from the optimum."""
+"""Result of a search over layouts: plans, and a certificate of their optimality gap."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from phaze.spec.training_plan import PlanCertificate
 
 @dataclass(frozen=True)
 class PlannedLayout:
-    """Layout with its best pipeline split found."""
+    """Layout with the best pipeline split found for it."""
 
     divided: DividedLayout
     found: FoundDivision
     twins: tuple[PlannedLayout, ...] = ()
-    """Other layouts with nearly equal time and memory."""
+    """Other layouts with nearly equal step time and peak memory."""
 
     @cached_property
     def peak_bytes(self) -> float:
-        """Tensor bytes of the rank with peak memory."""
+        """Tensor bytes on the rank with peak memory."""
         return float(self.divided.timeline(self.found.division).peak_bytes.max())
 
     @property
@@ -32,7 +32,7 @@ class PlannedLayout:
 
     @property
     def schedule(self) -> str:
-        """Name of the schedule."""
+        """Name of the pipeline schedule."""
         return self.divided.schedule
 
     @property
@@ -44,11 +44,11 @@ class PlannedLayout:
 
 @dataclass(frozen=True)
 class LayoutPlans:
-    """Best plan, the next ones by time, and the certificate; no plans if nothing fits."""
+    """Plans by increasing step time, with their certificate; no plans if nothing fits."""
 
     plans: tuple[PlannedLayout, ...]
     certificate: PlanCertificate
     closest: tuple[Layout, str, float] | None = None
-    """If nothing fits: the closest layout, its schedule, and the bytes that its peak rank lacks."""
+    """If nothing fits: the closest layout, its schedule, and its memory shortfall in bytes."""
     stopped: str = ""
-    """Why the search ended before its gap was closed; empty if it is closed."""
+    """Reason why the search ended before its gap was closed; empty if it is closed."""

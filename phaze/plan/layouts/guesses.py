@@ -1,4 +1,4 @@
-"""First plans of a search, without a proof. The better they are, the fewer layouts need exact bounds."""
+"""First plans of a search, found by heuristics; the better they are, the fewer layouts need exact bounds."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from phaze.plan.layouts.slices import first_of_each
 from phaze.runtimes.rules import ENDS
 
 CHOICES = ("schedule", "pp", "vp", "tp", "cp", "ep", "etp", "microbatch", "zero", "cp_kind")
-"""Fields in which two families differ; the others follow from them."""
+"""Layout fields that distinguish families; the other fields follow from them."""
 MOST_STEPS = 2
-"""Fields in which a neighbour may differ, each to the next value."""
+"""Maximum number of fields in which a neighbour differs, each by one step."""
 MOST_NEIGHBOURS = 40
-"""Neighbours that are simulated, those with the smallest bounds."""
+"""Maximum number of neighbours that are simulated, smallest bounds first."""
 AT_ONCE = 10
-"""Families opened together."""
+"""Maximum number of families opened together."""
 CLEARLY = 0.02
-"""Relative gain of a neighbour from which its own neighbours follow at once."""
+"""Relative gain of a neighbour above which the search moves on to it at once."""
 FAR = 0.2
 """Relative distance from the best plan up to which the neighbours of a plan are simulated."""
 ALIKE = ("pp", "vp", "tp", "cp", "microbatch", "zero")
 """Fields by which families are grouped; one family per group is simulated."""
 FIRST = 30
-"""Groups of families of which one is simulated."""
+"""Maximum number of groups by `ALIKE` of which one family is simulated."""
 SPLIT = ("pp", "vp", "tp", "cp", "ep", "microbatch")
 """Fields by which open families are grouped; one family per group is simulated."""
 MOST_UNDECIDED = 100
-"""Groups of open families of which one is simulated."""
+"""Maximum number of groups by `SPLIT` of which one family is simulated."""
 MOST_TRIED = 3
-"""Layouts of a family that are simulated, until one fits."""
+"""Maximum number of layouts of a family that are simulated."""
 
 
 @dataclass(eq=False)
 class Guesses:
-    """Simulations of promising families."""
+    """Heuristic search for first plans among promising families."""
 
     contenders: Contenders
     _started: set[int] = field(default_factory=set)
-    """Families whose neighbours were simulated."""
+    """Families whose neighbours were already simulated."""
 
     @property
     def families(self) -> LayoutFamilies:
@@ -52,7 +52,7 @@ class Guesses:
         return self.contenders.families
 
     def start(self) -> None:
-        """Simulate one layout that fits with each pipeline depth, as far as a simple one does.
+        """Simulate simple layouts of each pipeline depth by increasing bound, until one fits.
 
         Simple layouts have the smallest microbatch and the fewest stages per rank. Their memory bounds are
         tighter.
@@ -68,7 +68,7 @@ class Guesses:
                     break
 
     def _start(self, some: Ints) -> bool:
-        """Simulate layouts of these families by increasing bound, until one fits; True if one does."""
+        """Simulate layouts of these families by increasing bound until one fits; True if one does."""
         every, bounds = self.families.every, self.families.bounds
         self.families.sharpen(some, "tokens")
         some = some[bounds.fits[some]]
@@ -78,7 +78,7 @@ class Guesses:
         return self.begin(some)
 
     def descend(self) -> None:
-        """Climb to faster neighbours from the fastest plan of each pipeline depth."""
+        """Move to faster neighbours from the fastest plan of each pipeline depth (local search)."""
         depths, distinct = self.families.every.pp, self.contenders.distinct
         while True:
             fastest = dict[int, int]()
@@ -93,7 +93,7 @@ class Guesses:
             self._look_around(left[0])
 
     def _look_around(self, start: int) -> None:
-        """Simulate neighbours of a plan with the smallest bounds, until one is clearly faster."""
+        """Simulate the neighbours of a plan, smallest bounds first, until one is clearly faster."""
         known_s = self.contenders.distinct.fastest_s(start)
         near = self.near(start)
         self.families.sharpen(near, "microbatch")
@@ -108,7 +108,7 @@ class Guesses:
                     return
 
     def near(self, start: int) -> Ints:
-        """Closed families that differ from one in a few fields, each by one step."""
+        """Unopened families that differ from a family in at most `MOST_STEPS` fields, by one step each."""
         near = np.flatnonzero(~self.families.opened)
         steps = np.zeros(len(near), np.int64)
         for places in self._places:
@@ -120,7 +120,7 @@ class Guesses:
 
     @cached_property
     def _places(self) -> list[Ints]:
-        """Place of each family's value among all values of a field, (F,) for each of `CHOICES`."""
+        """Rank of each family's value among all values of a field, (F,) for each of `CHOICES`."""
         found = []
         for name in CHOICES:
             values = getattr(self.families.every, name)
@@ -128,7 +128,7 @@ class Guesses:
         return found
 
     def alike(self) -> None:
-        """Simulate the family with the smallest bound of each group, among those that may be faster.
+        """From each group of families that may be faster, simulate the one with the smallest bound.
 
         Families of a group have the same `ALIKE` fields. Layouts with even splits come first.
         """
@@ -142,7 +142,7 @@ class Guesses:
             self._begin_each(some)
 
     def undecided(self) -> None:
-        """Simulate the open family with the smallest bound of each group, among those that may be faster.
+        """From each group of open families that may be faster, simulate the one with the smallest bound.
 
         Families of a group have the same `SPLIT` fields.
         """
@@ -152,12 +152,12 @@ class Guesses:
         self._begin_each(self.families.family[groups])
 
     def _begin_each(self, families: Ints) -> None:
-        """Simulate a few layouts of each open family, as far as they may be faster."""
+        """Simulate a few layouts of each open family, if they may be faster."""
         for family in families.tolist():
             self.begin(family, self.contenders.enough_s, MOST_TRIED)
 
     def begin(self, families: int | Ints, most_s: float = inf, most: int | None = None) -> bool:
-        """Simulate layouts of open families by increasing bound, until one fits; True if one does.
+        """Simulate layouts of open families by increasing bound until one fits; True if one does.
 
         Only bounds below `most_s` count. With `most` at most that many layouts are simulated, also after one
         that fits if they may be faster.

@@ -1,4 +1,4 @@
-"""Microbatches in flight on the ranks of a pipeline at their peak moments."""
+"""Microbatches in flight on the ranks of a pipeline at their memory peaks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from phaze.plan.layouts.divisions import DividedLayout
 
 
 def held_microbatches(divided: DividedLayout, rank: int) -> Ints:
-    """Microbatches in flight on each chunk of a rank at its peak moments, (moments, chunks).
+    """Microbatches in flight on each chunk of a rank at its memory peaks, (peaks, chunks).
 
-    A moment is left out if another one has at least as many on every chunk.
+    A point in time is left out if another one has at least as many on every chunk.
     """
     jobs = divided.events.jobs
     own = slice(*jobs.first[rank : rank + 2])
@@ -23,7 +23,7 @@ def held_microbatches(divided: DividedLayout, rank: int) -> Ints:
 
 
 def held_while_busy(divided: DividedLayout, rank: int) -> tuple[Ints, Ints]:
-    """Microbatches in flight on each chunk of a rank, (moments, chunks), and the stage at work or -1."""
+    """Microbatches in flight per chunk of a rank, (times, chunks), and the active stage or -1, (times,)."""
     jobs = divided.events.jobs
     own = slice(*jobs.first[rank : rank + 2])
     kind, stage = jobs.kind[own], jobs.stage[own]
@@ -34,10 +34,10 @@ def held_while_busy(divided: DividedLayout, rank: int) -> tuple[Ints, Ints]:
 
 
 def held_at_work(held: Ints, busy: Ints, work: Floats) -> tuple[Ints, Floats]:
-    """Peak moments, (moments, chunks), each with the working memory of its stage, (moments, C).
+    """Peak microbatches in flight, (peaks, chunks), with the active stage's working memory, (peaks, C).
 
     `held` and `busy` come from `held_while_busy`; `work` are parts of the working memory of every stage,
-    (stages, C). A moment is left out if another one is as large in everything.
+    (stages, C). A point in time is left out if another one is as large in everything.
     """
     rows = np.unique(np.column_stack([held, np.where(busy[:, None] >= 0, work[busy], 0.0)]), axis=0)
     rows = rows[undominated(rows)]
@@ -57,7 +57,7 @@ def held_of_stages(
 
 
 def undominated(moments: Ints | Floats) -> Bools:
-    """True for moments that no other moment covers on all chunks, (moments,)."""
+    """Mask of the rows that no other row matches or exceeds in every column, (rows,)."""
     covered = np.all(moments[:, None] <= moments[None], axis=2) & ~np.eye(len(moments), dtype=bool)
     found: Bools = ~np.any(covered, axis=1)
     return found

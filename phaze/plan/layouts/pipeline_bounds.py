@@ -1,4 +1,4 @@
-"""Lower bounds of pipelines, shared by all layouts with the same ranks and chunks.
+"""Lower bounds on step time from event-graph flows that all layouts of a pipeline shape share.
 
 The passes of a schedule wait for each other in the same way for every model. A unit flow along them
 (`event_program`) bounds a step from below: a step takes at least the mean length of the flow's paths. Let
@@ -36,43 +36,43 @@ from phaze.runtimes.grid import LayoutGrid
 from phaze.solver.linear import LinearProgram
 
 ROUNDING = 1e-9
-"""Relative amount by which bounds are lowered for rounding."""
+"""Relative reduction of bounds, as a margin for rounding errors."""
 AT_ONCE = 20_000
-"""Layouts whose costs by stage are in memory together."""
+"""Maximum number of layouts whose costs by stage are in memory together."""
 LEAST = 1e-6
-"""Price of a rank's bytes, relative to the highest one, below which it is solver noise."""
+"""Dual price of a rank's memory, relative to the highest one, below which it is solver noise."""
 
 
 class Passing(NamedTuple):
-    """Flow through the stages of a pipeline, (stages,) each."""
+    """Flow through the passes, updates and transfers of each virtual stage, (stages,) each."""
 
     forward: Floats
     backward: Floats
     update: Floats
     sent: Floats
-    """Flow along activations to the next stage."""
+    """Flow along the activations sent to the next stage."""
     returned: Floats
-    """Flow along gradients from the next stage."""
+    """Flow along the gradients received from the next stage."""
 
 
 @dataclass(frozen=True, eq=False)
 class PipelineFlow:
-    """Unit flow along the passes of a pipeline."""
+    """Unit flow through the passes of a pipeline, which bounds the step time of all layouts of its shape."""
 
     shape: PipelineShape
     passing: Passing
-    """Flow by virtual stage in the full rounds."""
+    """Flow by virtual stage in the microbatch rounds that are modelled in full."""
     between: Floats
-    """Flow by virtual stage for each microbatch between the full rounds, (stages,)."""
+    """Flow by virtual stage per microbatch of the rounds in between, (stages,)."""
     held: Floats
-    """Microbatches in flight per stage at the moments that limit memory, (stages,)."""
+    """Microbatches in flight per stage at the times that limit memory, (stages,)."""
     at_work: Floats
-    """Share of these moments of each rank at which a stage with layers is at work, (ranks,)."""
+    """Share of these times of each rank at which a stage with layers is active, (ranks,)."""
     prices: Floats
-    """Dual price of a layer over its mean cost, by kind, (K,)."""
+    """Ratio of a layer's dual price to its mean cost, by kind, (K,)."""
 
     def through(self, more: float) -> Passing:
-        """Total flow over all microbatches of a step, with `more` microbatches between the rounds."""
+        """Total flow in a step with `more` microbatches between the rounds modelled in full."""
         whole = self.passing
         rest = more * self.between
         return whole._replace(forward=whole.forward + rest, backward=whole.backward + rest)
@@ -80,31 +80,31 @@ class PipelineFlow:
 
 @dataclass(frozen=True, eq=False)
 class PipelineBounds:
-    """Bounds of some layouts by flows."""
+    """Loads and memory limits of layouts, for which flows give lower bounds on the step time."""
 
     places: Ints
     """Indices of the layouts in a grid, (N,)."""
     loads: LayoutLoads
     limits: Floats
-    """Memory limit of a rank, (N,)."""
+    """Memory limit of a rank of each layout, (N,)."""
     sent_s: Floats
     """Transfer times of an activation and of a gradient between stages, (N, 2)."""
     exposed: float
-    """Share of a transfer that occupies sender and receiver."""
+    """Share of a transfer during which it occupies sender and receiver."""
     lost: float
-    """Slowdown of the sender's pass, as a share of the rest of the transfer."""
+    """Slowdown of the sender's pass, as a share of the overlapped part of the transfer."""
     before: Ints
-    """Layers of every kind before each layer of the model, and in total, (L + 1, K)."""
+    """Number of layers of every kind before each layer of the model, and in total, (L + 1, K)."""
     microbatches: Ints
-    """Microbatches per step, (N,)."""
+    """Number of microbatches per step, (N,)."""
     shapes: tuple[PipelineShape, ...]
-    """Distinct shapes."""
+    """Distinct pipeline shapes of the layouts."""
     shape: Ints
-    """Shape index of every layout, (N,)."""
+    """Index of every layout's shape in `shapes`, (N,)."""
 
     @classmethod
     def of(cls, question: PlanQuestion, every: LayoutGrid, places: Ints) -> Self:
-        """Bounds of the layouts at these indices of a grid."""
+        """Collect the loads and limits of the layouts at these indices of a grid."""
         grid = every.take(places)
         workload, _ = question.lowering(grid.layout(0)).layers(grid.layout(0))
         count = grid.microbatches(question.task.global_batch)
@@ -127,12 +127,12 @@ class PipelineBounds:
 
     @property
     def totals(self) -> Ints:
-        """Layers of the model by kind, (K,)."""
+        """Number of layers of the model by kind, (K,)."""
         found: Ints = self.before[-1]
         return found
 
     def alike(self, place: int, undecided: Bools) -> Ints:
-        """Undecided layouts with the shape of the layout at a grid index, which comes first."""
+        """Layout at a grid index, followed by the undecided layouts with the same pipeline shape."""
         own = np.flatnonzero(self.places == place)
         if not len(own):
             return own
@@ -140,7 +140,7 @@ class PipelineBounds:
         return np.concatenate([own, others[others != own[0]]])
 
     def by_flow(self, flow: PipelineFlow, which: Ints) -> Floats:
-        """Lower bounds of layouts with the flow's shape, (which,)."""
+        """Lower bounds on the step time of layouts that have the flow's shape, (which,)."""
         found = np.empty(len(which))
         counts = self.microbatches[which]
         for count in np.unique(counts).tolist():
@@ -151,7 +151,7 @@ class PipelineBounds:
         return found
 
     def _by_flow(self, flow: PipelineFlow, passing: Passing, which: Ints) -> Floats:
-        """Lower bounds of layouts with equal microbatch counts."""
+        """Lower bounds on the step time of layouts with equal microbatch counts, (which,)."""
         loads, sent_s = self.loads, self.sent_s[which]
         passes = (passing.forward, loads.forward_s, 0), (passing.backward, loads.backward_s, 1)
         each = sum(through[:, None] * own[which][:, None] for through, own, _ in passes)
@@ -177,9 +177,9 @@ class PipelineBounds:
         return whole
 
     def _rooms(self, which: Ints, shape: PipelineShape, at_work: Floats) -> Floats:
-        """Memory that is left for layers at moments of a rank, (which, ranks).
+        """Memory that is left for the layers of a rank at its peaks, (which, ranks).
 
-        `at_work` is the share of these moments at which a stage with layers is at work, (ranks,). A rank
+        `at_work` is the share of these points in time at which a stage with layers is at work, (ranks,). A rank
         without layers needs no working memory.
         """
         found = np.repeat(self.limits[which][:, None], shape.depth, axis=1)
@@ -193,7 +193,7 @@ class PipelineBounds:
         return left
 
     def best(self, layout: int) -> PipelineFlow | None:
-        """Flow with the best bound for a layout."""
+        """Flow that gives the best lower bound for a layout; None if infeasible."""
         shape, loads, kinds = self.shapes[self.shape[layout]], self.loads, len(self.totals)
         pipeline = shape.pipeline(*self.sent_s[layout].tolist(), self.exposed)
         count, more = len(pipeline.stages), float(self.microbatches[layout] - shape.microbatches)
@@ -227,10 +227,10 @@ class PipelineBounds:
         return PipelineFlow(shape, passing, between, held, at_work, prices)
 
     def _program(self, layout: int, moments: list[tuple[Ints, Ints]], jobs: int) -> LinearProgram:
-        """Program over the layers n of stages, their recomputed layers k, and the step time.
+        """Linear program over the layers n and recomputed layers k of stages, and the step time.
 
         Variables for jobs follow. Rows: layers of every kind; layers of stages between the ends; GiB of ranks
-        at moments with given microbatches in flight; k of all stages and kinds.
+        at times with given microbatches in flight; k of all stages and kinds.
         """
         shape, loads, kinds = self.shapes[self.shape[layout]], self.loads, len(self.totals)
         count = shape.depth * shape.chunks
@@ -266,7 +266,7 @@ class PipelineBounds:
 
 
 def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats]:
-    """Sums of a flow over the full rounds, and its flow along each microbatch between them."""
+    """Sum of a flow over the rounds modelled in full, and its flow per microbatch between them."""
     graph = short.graph
     jobs = graph.jobs
 
@@ -286,7 +286,7 @@ def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats
 
 
 def _held(moments: list[tuple[Ints, Ints]], prices: Floats, shape: PipelineShape) -> tuple[Floats, Floats]:
-    """Means over moments, weighted by price: microbatches in flight per stage, and share of ranks at work.
+    """Price-weighted means over memory peaks: microbatches in flight by stage, and activity by rank.
 
     A rank without prices counts at its peak.
     """
@@ -304,7 +304,7 @@ def _held(moments: list[tuple[Ints, Ints]], prices: Floats, shape: PipelineShape
 
 
 def _sent_s(question: PlanQuestion, grid: LayoutGrid) -> Floats:
-    """Shortest transfer times of an activation and of a gradient between ranks, (N, 2)."""
+    """Minimum transfer times of an activation and of a gradient between ranks, in seconds, (N, 2)."""
     columns = [getattr(grid, name) for name in (*SHARD_FIELDS, "dp")]  # shards, and the distance of stages
     _, places, where = distinct_rows(np.stack(columns, axis=1))
     found = np.zeros((len(places), 2))

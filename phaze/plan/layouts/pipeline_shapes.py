@@ -1,4 +1,4 @@
-"""Shapes of pipelines: the passes of a step, their order and their dependencies.
+"""Pipeline shapes: the passes of a step, their order and their dependencies.
 
 A long step repeats in the middle: every rank alternates one backward and one forward pass, and the stages
 repeat after as many pairs as a round of microbatches has passes. A shape has only the first and the last
@@ -25,29 +25,29 @@ from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.layouts.held import held_of_stages, undominated
 
 ROUNDS = 2
-"""Rounds of microbatches that a shape has in full."""
+"""Number of microbatch rounds that a shape models in full."""
 REPEATING = ("1f1b", "interleaved")
 """Schedules that alternate one backward and one forward pass."""
 MOST_JOBS = 25_000
 """Maximum number of passes and updates in one linear program."""
 JOBS = 25
-"""Passes that add the solve time of a program without passes: order of magnitude."""
+"""Number of passes that add as much solve time as a program without passes (order of magnitude)."""
 
 T = TypeVar("T", bound=np.generic)
 
 
 class PipelineShape(NamedTuple):
-    """Properties that determine the dependencies of passes; steps with more rounds have the same shape."""
+    """Properties that determine the dependencies of passes; steps with more rounds share a shape."""
 
     schedule: str
     depth: int
     chunks: int
     microbatches: int
-    """Microbatches of the full rounds."""
+    """Number of microbatches in the rounds modelled in full."""
 
     @classmethod
     def of(cls, schedule: str, depth: int, chunks: int, microbatches: int) -> PipelineShape:
-        """Shape of a step."""
+        """Pipeline shape of a step with these counts."""
         rounds = max(1, microbatches // depth)
         kept = ROUNDS * (depth if chunks == 1 else microbatches // rounds)
         repeats = schedule in REPEATING and rounds > ROUNDS and (chunks == 1 or microbatches % rounds == 0)
@@ -55,17 +55,17 @@ class PipelineShape(NamedTuple):
 
     @property
     def jobs(self) -> int:
-        """Passes and updates of the full rounds."""
+        """Number of passes and updates in the rounds modelled in full."""
         return self.depth * self.chunks * (2 * self.microbatches + 1)
 
     @property
     def work(self) -> int:
-        """Linear programs in the time of one flow: order of magnitude."""
+        """Solve time of one flow, in linear programs (order of magnitude)."""
         return self.jobs // JOBS
 
     @property
     def has_flows(self) -> bool:
-        """True if flows are computed for this shape.
+        """True if flows can be computed for this shape.
 
         It has several ranks, few enough passes for a program, and a schedule with one stream per rank that is
         not folded and does not split the backward pass.
@@ -75,7 +75,7 @@ class PipelineShape(NamedTuple):
         return plain and self.depth > 1 and self.jobs <= MOST_JOBS
 
     def pipeline(self, activation_s: float, gradient_s: float, exposed: float) -> Pipeline:
-        """Pipeline with this shape, with passes and updates only.
+        """Build a template pipeline of this shape, with passes and updates only.
 
         `exposed` is the share of transfers that occupies ranks.
         """
@@ -89,7 +89,7 @@ class PipelineShape(NamedTuple):
         )
 
     def held(self) -> list[tuple[Ints, Ints]]:
-        """Stages of every rank, and its microbatches in flight at peak moments, (moments, chunks + 1).
+        """Stages of every rank, and its microbatches in flight at memory peaks, (peaks, chunks + 1).
 
         The last column is 1 if a stage is at work that has layers whenever the rank has any, and no head.
         """
@@ -113,15 +113,15 @@ def _held(shape: PipelineShape) -> list[tuple[Ints, Ints]]:
 
 @dataclass(frozen=True, eq=False)
 class ShortGraph:
-    """Events of a shape, with a chain of passes on every rank for the rounds between."""
+    """Event graph of a shape, in which one chain of passes per rank stands for the rounds in between."""
 
     graph: EventGraph
     between: Floats
-    """1 for jobs of the chains, else 0, (N,)."""
+    """1 for jobs of the chains that stand for the rounds in between, 0 for other jobs, (N,)."""
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> ShortGraph:
-        """Events of a pipeline that has the rounds in full."""
+        """Build the graph for a pipeline that has only the rounds modelled in full."""
         graph = kept_event_graph(shape_of(pipeline)).of(pipeline)
         jobs = graph.jobs
         cuts = _cuts(jobs, pipeline.depth)
@@ -158,12 +158,12 @@ class ShortGraph:
         return cls(found, spread(np.zeros(len(jobs), np.int64), 1 + 0 * stages).astype(float))
 
     def times(self, more: float) -> Floats:
-        """Repetitions of every job with `more` microbatches between the full rounds, (N,)."""
+        """Number of repetitions of every job with `more` microbatches in between, (N,)."""
         return 1.0 + (more - 1.0) * self.between
 
 
 def _cuts(jobs: Jobs, depth: int) -> Ints:
-    """Index of the job of every rank at which further rounds are inserted, (ranks,).
+    """Index of the job of every rank at which the rounds in between are inserted, (ranks,).
 
     It is in the middle of the alternating passes, one pair later on every next rank, so that few dependencies
     cross it.

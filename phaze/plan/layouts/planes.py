@@ -1,4 +1,4 @@
-"""Linear bounds on the cost of stages, by their layers and recomputed layers.
+"""Linear bounds on the costs of stages, as functions of their layers and recomputed layers.
 
 Seconds and bytes of a stage are nearly linear in its layers n of every kind and its recomputed layers k. A
 plane a + b n + c k that is below every stage in a range of n makes every path through the events of a step a
@@ -24,40 +24,40 @@ from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.divisions import DividedLayout, Division, Place
 
 SAMPLES = 24
-"""Maximum number of layer counts at which stages are sampled."""
+"""Maximum number of layer counts for which stage costs are sampled."""
 FEWER = 8
-"""Maximum number of layer and of recompute counts sampled where time is not linear in the latter."""
+"""Maximum number of layer counts and of recompute counts sampled where time is not linear in recompute."""
 STRAIGHT = 1e-9
-"""Relative distance from a plane within which costs count as linear."""
+"""Relative deviation from a plane up to which costs count as linear."""
 NEAR = 1e-6
-"""Tolerance for linearly dependent layer counts."""
+"""Tolerance for linear dependence of the sampled layer counts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Planes:
-    """Coefficients a, b, c of planes over (n, k) for every stage of a layout, by bounded quantity.
+    """Coefficients a, b, c of linear bounds a + b n + c k on the costs of every stage of a layout.
 
     Seconds of kinds of jobs and of overlaps, and bytes, each (rows, stages, 1 + 2K) for K kinds of layers:
     the constant, coefficients of n by kind, coefficients of k by kind.
     """
 
     seconds: Floats
-    """(kinds of jobs, stages, 1 + 2K): lower bounds."""
+    """(kinds of jobs, stages, 1 + 2K): lower bounds on the duration of jobs."""
     early: Floats
-    """(stages, 1 + 2K): upper bound on how long gradients are sent before the last backward pass ends."""
+    """(stages, 1 + 2K): upper bound on the time of sending gradients before the last backward pass ends."""
     stash: Floats
     """(stages, 1 + 2K): lower bound on the bytes stored per microbatch."""
     fixed: Floats
     """(stages, 1 + 2K): lower bound on the static bytes."""
     work: Floats
-    """(1 + K + 1, stages): lower bounds on the working memory of any stage, with layers of each kind, and
+    """(1 + K + 1, stages): minimum working memory of a stage, of one with each kind of layer, and of one
     with recompute."""
     samples: int
-    """Number of stages priced for the planes."""
+    """Number of stage costs computed for these bounds."""
 
 
 def planes_of(divided: DividedLayout, most: int, near: Division) -> Planes:
-    """Planes for stages of at most `most` layers, as tight as possible near a pipeline split."""
+    """Linear bounds for stages of up to `most` layers, as tight as possible near a pipeline split."""
     by_place = {place: _Sampled(divided, place, most, near) for place in dict.fromkeys(divided.places)}
     each = [by_place[place] for place in divided.places]
     return Planes(
@@ -72,7 +72,7 @@ def planes_of(divided: DividedLayout, most: int, near: Division) -> Planes:
 
 @dataclass(frozen=True, eq=False)
 class _Sampled:
-    """Costs of a stage at one position for a sample of layer counts."""
+    """Costs of the stages at one pipeline position, for a sample of layer counts."""
 
     divided: DividedLayout
     place: Place
@@ -81,7 +81,7 @@ class _Sampled:
 
     @cached_property
     def samples(self) -> list[tuple[range, int]]:
-        """Layer ranges with recomputed counts, one per distinct content."""
+        """Sampled layer ranges with recompute counts, one per distinct content."""
         divided, layers = self.divided, self.divided.layers
         least = {"whole": layers, "middle": 1}.get(self.place, 0)
         # Exchanges of ZeRO 2 and 3 overlap with passes only up to their length: the time is convex in k.
@@ -99,18 +99,18 @@ class _Sampled:
 
     @cached_property
     def numbers(self) -> tuple[Ints, Ints]:
-        """Layers n by kind and recomputed layers k by kind, (samples, K) each."""
+        """Layers n and recomputed layers k of the samples, by kind, (samples, K) each."""
         contents = [self.divided.content(self.place, *row) for row in self.samples]
         return np.array([one[1] for one in contents]), np.array([one[2] for one in contents])
 
     @cached_property
     def costs(self) -> list[StageCost]:
-        """Costs of these stages."""
+        """Stage costs of the samples."""
         return [self.divided.cost(self.place, *row) for row in self.samples]
 
     @cached_property
     def work(self) -> Floats:
-        """Least working memory of any stage, with layers of each kind, and with recompute, (1 + K + 1,).
+        """Minimum working memory of any stage, with layers of each kind, and with recompute, (1 + K + 1,).
 
         The working memory is that of the largest layer, so a stage has at least that of a part of it.
         """
@@ -122,7 +122,7 @@ class _Sampled:
 
     @property
     def _shortest(self) -> list[range]:
-        """Shortest run of layers with each kind at the position."""
+        """Shortest run of layers at this position that contains each kind of layer, one run per kind."""
         kind, layers = self.divided.order.kind, self.divided.layers
         found = []
         for number in range(len(self.divided.order.kinds)):
@@ -139,7 +139,7 @@ class _Sampled:
         return found
 
     def _least_work(self, window: range, least: float) -> float:
-        """Least working memory of a run of layers; `least` if too many ways to recompute had to be priced."""
+        """Minimum working memory of a run of layers; `least` if it has too many recompute options."""
         again = range(len(window) + 1) if self.divided.partial else range(1)
         if len(again) > FEWER:
             return least
@@ -151,7 +151,7 @@ class _Sampled:
         return [q for q, place in enumerate(self.divided.places) if place == self.place]
 
     def _in_pipelines(self, of: Callable[[Pipeline], Floats]) -> Floats:
-        """Values of all samples, (..., samples), from a function of pipelines, (..., stages).
+        """Evaluate a function of pipelines, (..., stages), for all samples, (..., samples).
 
         No transfer occupies a stage in these pipelines.
         """
@@ -163,30 +163,30 @@ class _Sampled:
 
     @cached_property
     def seconds(self) -> Floats:
-        """Linear lower bounds on the duration of each kind of job, (job kinds, 1 + 2K); K kinds of layers."""
+        """Linear lower bounds on the duration of each kind of job, (job kinds, 1 + 2K)."""
         occupied = occupied_s(self.divided.frame)[:, self._own].min(axis=1)
         every = self._in_pipelines(durations) + occupied[:, None]
         return np.stack([self._below(row) for row in every])
 
     @cached_property
     def early(self) -> Floats:
-        """Upper plane of the time for which gradients are sent during the last backward pass, (1 + 2K,)."""
+        """Linear upper bound on the time of sending gradients during the last backward pass, (1 + 2K,)."""
         return -self._below(-self._in_pipelines(overlap_s))
 
     def plane(self, of: Callable[[StageCost], float]) -> Floats:
-        """Lower plane of one of the costs, (1 + 2K,)."""
+        """Linear lower bound on one of the stage costs, (1 + 2K,)."""
         return self._below(np.array([of(cost) for cost in self.costs]))
 
     @cached_property
     def _beside(self) -> Ints:
-        """Sample with the same layers and no recompute, (samples,)."""
+        """Index of the sample with the same layers and no recompute, (samples,)."""
         n, k = self.numbers
         plain = {tuple(row): i for i, row in enumerate(n.tolist()) if not k[i].any()}
         return np.array([plain[tuple(row)] for row in n.tolist()])
 
     @cached_property
     def _centre(self) -> Floats:
-        """Mean of 1, n and k over a pipeline split's stages at the position, (1 + 2K,)."""
+        """Mean of 1, n and k over the pipeline split's stages at this position, (1 + 2K,)."""
         order, windows = self.divided.order, self.near.windows
         each = [
             (1, *order.counts(windows[q]), *order.counts(windows[q][: self.near.recomputed[q]]))
@@ -197,7 +197,7 @@ class _Sampled:
 
     @cached_property
     def _points(self) -> tuple[Floats, Floats, Floats]:
-        """Samples as points of 1, n and k, (samples, 1 + 2K), with weights and directions.
+        """Samples as points (1, n, k), (samples, 1 + 2K), their weights, and directions that span them.
 
         The weights, (samples,), increase towards the centre. The directions, (1 + 2K, directions), span the
         points.
@@ -208,7 +208,7 @@ class _Sampled:
         return points, weights, directions[:, sizes > NEAR * sizes[0]]
 
     def _below(self, values: Floats) -> Floats:
-        """Lower plane of all samples, (1 + 2K,).
+        """Linear lower bound on the values of all samples, (1 + 2K,).
 
         It passes through the ends of the range; if samples are not linear, it is the highest plane near the
         centre.
@@ -233,7 +233,7 @@ class _Sampled:
 
 
 def among(least: int, most: int, count: int) -> list[int]:
-    """At most `count` integers of a range, evenly spaced, with both ends."""
+    """At most `count` evenly spaced integers of a range, including both ends."""
     found: list[int] = np.unique(np.linspace(least, most, count).astype(int)).tolist()
     return found
 
@@ -262,38 +262,38 @@ def slopes(points: Ints, values: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Events of a step of a layout; its longest paths give cuts, bounds linear in n and k."""
+    """Event graph of a step; its longest paths give cuts, lower bounds that are linear in n and k."""
 
     frame: Pipeline
-    """Pipeline with arbitrary stage costs."""
+    """Template pipeline with arbitrary stage costs."""
     graph: EventGraph
     """Events and their dependencies."""
     planes: Planes
     repeats: Floats | None = None
-    """Repetitions of every job, (N,); None for one each."""
+    """Number of repetitions of every job, (N,); None if each occurs once."""
 
     @cached_property
     def times(self) -> Floats:
-        """Repetitions of every job, (N,)."""
+        """Number of repetitions of every job, (N,)."""
         return np.ones(len(self.graph.jobs)) if self.repeats is None else self.repeats
 
     @cached_property
     def edges(self) -> Ints:
-        """Job that waits, for every dependency."""
+        """Index of the job that waits, for every dependency."""
         return np.repeat(np.arange(len(self.graph.jobs)), np.diff(self.graph.preceded))
 
     @cached_property
     def synchronising(self) -> Ints:
-        """Dependencies of the gradient synchronisation on the last backward pass."""
+        """Indices of the dependencies of gradient synchronisation on the last backward pass."""
         return np.flatnonzero(self.graph.jobs.kind[self.edges] == JobKind.SYNC)
 
     def seconds(self, point: Floats) -> Floats:
-        """Seconds of every kind of job at every stage, (kinds, stages), at (stages, 1 + 2K) of 1, n and k."""
+        """Duration of every kind of job on every stage, (kinds, stages), at a point, (stages, 1 + 2K)."""
         found: Floats = np.maximum(np.einsum("ksc,sc->ks", self.planes.seconds, point), 0.0)
         return found
 
     def timeline(self, seconds: Floats, point: Floats) -> Timeline:
-        """Timeline with these seconds of every kind of job, (kinds, stages)."""
+        """Timeline of a step with these job durations in seconds, (kinds, stages)."""
         graph, jobs = self.graph, self.graph.jobs
         duration = seconds[jobs.kind, jobs.stage]
         delay = graph.delay_s.copy()
@@ -305,7 +305,7 @@ class Paths:
         return Timeline(self.frame, jobs, start, duration, arrival, binding)
 
     def cut(self, timeline: Timeline) -> Floats:
-        """Coefficients (stages, 1 + 2K) of 1, n and k; their sum is a lower bound on the critical path."""
+        """Linear lower bound on the critical path: coefficients of 1, n and k, (stages, 1 + 2K)."""
         jobs, planes = self.graph.jobs, self.planes
         path = np.array(timeline.critical_jobs)
         job, sent = path[:, 0], path[path[:, 1] > 0, 0]

@@ -1,4 +1,4 @@
-"""Priced layout with a pipeline split, as rows and parts of an answer."""
+"""Priced layout with its pipeline split, converted to rows and parts of an answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from phaze.spec.training_plan import ChosenLayout, RankedPlan, RankMemory, Stage
 
 @dataclass(frozen=True, eq=False)
 class PricedLayout:
-    """Layout with one pipeline split and its price."""
+    """Layout with one pipeline split, and its price under a planning request."""
 
     question: PlanQuestion
     divided: DividedLayout
@@ -34,11 +34,11 @@ class PricedLayout:
 
     @classmethod
     def of(cls, question: PlanQuestion, planned: PlannedLayout) -> PricedLayout:
-        """Priced result of a search."""
+        """Price a layout found by the search."""
         return cls(question, planned.divided, planned.found.division)
 
     def asked(self, question: PlanQuestion) -> PricedLayout:
-        """The same plan, priced for another question."""
+        """Same plan, priced for another planning request."""
         if question is self.question:
             return self
         layout = replace(self.divided.layout, load=question.task.load)
@@ -46,18 +46,18 @@ class PricedLayout:
 
     @classmethod
     def of_recipe(cls, question: PlanQuestion, recipe: Recipe) -> PricedLayout:
-        """A run, priced on the machine of a question."""
+        """Price a recipe on the machine of a planning request."""
         divided = question.divided(recipe.layout, recipe.schedule)
         return cls(question, divided, Division(recipe.blocks, recipe.recomputed))
 
     @cached_property
     def price(self) -> Price:
-        """Price of the plan."""
+        """Price of the plan: step time and memory."""
         return price(self.divided.plan(self.division), self.divided.lowering.machine)
 
     @property
     def tokens_per_s_per_device(self) -> float:
-        """Throughput per device."""
+        """Throughput in tokens per second and device."""
         task = self.question.task
         return task.global_batch * task.sequence / self.price.time_s / task.devices
 
@@ -69,22 +69,22 @@ class PricedLayout:
 
     @cached_property
     def parts_s(self) -> dict[str, float]:
-        """Step time by activity, averaged over all devices."""
+        """Step time by activity, averaged over all devices, in seconds."""
         return {name: share * self.price.time_s for name, share in self.price.shares.items()}
 
     @property
     def fullest_gib(self) -> float:
-        """Memory of the rank with peak memory."""
+        """Memory of the rank with peak memory, in GiB."""
         return float(self.price.peak_bytes.max()) / GIB
 
     @property
     def lacking_gib(self) -> float:
-        """Memory that the rank with peak memory lacks; negative if it fits."""
+        """Memory shortfall of the rank with peak memory, in GiB; negative if it fits."""
         return self.fullest_gib - self.question.limit_bytes(self.divided.layout) / GIB
 
     @property
     def chosen(self) -> ChosenLayout:
-        """Layout in the form of a plan file."""
+        """Layout in the format of a plan file."""
         own = asdict(self.divided.layout)
         del own["precision"]
         text = layout_string(self.division.blocks, self.divided.further)
@@ -92,7 +92,7 @@ class PricedLayout:
 
     @property
     def shape(self) -> str:
-        """Short form of the layout."""
+        """Short text form of the layout."""
         return shape(self.chosen, self.recomputed_layers)
 
     @property
@@ -102,7 +102,7 @@ class PricedLayout:
 
     @property
     def stages(self) -> tuple[StageShare, ...]:
-        """Virtual stages in data-flow order."""
+        """Rank and layers of every virtual stage, in data-flow order."""
         groups = self.divided.frame.groups.tolist()
         order = self.divided.order
         numbers = zip(self.division.windows, self.divided.again(self.division), strict=True)
@@ -118,7 +118,7 @@ class PricedLayout:
 
     @property
     def memory(self) -> Iterator[RankMemory]:
-        """Memory of every pipeline rank."""
+        """Yield the memory of every pipeline rank, by part."""
         for rank in range(self.divided.layout.pp):
             found = self.price.memory_of(rank)
             yield RankMemory(
@@ -134,7 +134,7 @@ class PricedLayout:
     def row(
         self, interval_s: tuple[float, float] | None = None, prudent_s: float | None = None
     ) -> RankedPlan:
-        """Row of the ranked table, with the interval of measured runs if there is one."""
+        """Row of the ranked table, with the interval from measured runs if there is one."""
         found, each = self.price, self.tokens_per_s_per_device
         most = max(found.shares, key=lambda name: found.shares[name])
         return RankedPlan(
@@ -154,7 +154,7 @@ class PricedLayout:
         )
 
     def longer_s(self, other: PricedLayout) -> dict[str, float]:
-        """Seconds by which parts of a step are longer than in another plan, largest difference first."""
+        """Extra seconds of each part of a step compared with another plan, largest difference first."""
         names = dict.fromkeys((*self.parts_s, *other.parts_s))
         found = {name: self.parts_s.get(name, 0.0) - other.parts_s.get(name, 0.0) for name in names}
         ranked = sorted(found.items(), key=lambda item: -abs(item[1]))
@@ -162,7 +162,7 @@ class PricedLayout:
 
 
 def used_gib(memory: Memory) -> UsedGib:
-    """Range of the memory in use on a device."""
+    """Range of a device's memory in use: low, expected and high, in GiB."""
     low, expected, high = memory.in_use.of("device").gib
     return UsedGib(low=low, expected=expected, high=high)
 

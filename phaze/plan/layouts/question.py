@@ -1,4 +1,4 @@
-"""Planning question: a model and a batch on the devices of a machine, with the memory that plans may use."""
+"""Planning request: a model and a batch on the devices of a machine, with the memory that plans may use."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ from phaze.spec.training_plan import Rank
 
 @dataclass(frozen=True, eq=False)
 class PlanQuestion:
-    """Question of how to train a model on a machine with a runtime."""
+    """Planning request: the training task, machine and runtime to plan for."""
 
     task: TrainingTask
     machine: Machine
     runtime: Runtime
     optimizer: Optimizer = "adam"
     flash: bool = True
-    """True if attention keeps its scores on the chip, as in all plans; measured runs may differ."""
+    """True if attention keeps its scores on chip, as in all plans; measured runs may differ."""
     upper: bool = False
     """True if plans must fit at the upper end of the memory range instead of its expected value."""
     rank: Rank = "expected"
-    """Kind of step time that the prices of the machine give."""
+    """Kind of step time that these prices predict: expected or prudent."""
 
     @cached_property
     def prudent(self) -> PlanQuestion:
-        """The same question at prudent prices; plans must fit at the upper end of the memory range."""
+        """Same request at prudent prices; plans must fit at the upper end of the memory range."""
         task, machine = prudent(self.task, self.machine)
         return replace(self, task=task, machine=machine, upper=True, rank="prudent")
 
     def ranked(self, rank: Rank) -> PlanQuestion:
-        """Question with the times by which layouts are ranked."""
+        """Request at the prices, expected or prudent, by which layouts are ranked."""
         return self.prudent if rank == "prudent" else self
 
     @property
     def usable_bytes(self) -> float:
-        """Memory of a device that any layout may use, as input of planners of the literature."""
+        """Memory of a device that any layout may use, as input for planners from the literature."""
         return usable_gib(self.machine) * GIB
 
     def limit_bytes(self, layout: Layout) -> float:
-        """Tensor memory limit of a layout."""
+        """Memory limit for the tensors of a layout, in bytes per device."""
         return self.lowering(layout).limit_bytes(layout, upper=self.upper)
 
     def limits_bytes(self, grid: LayoutGrid) -> Floats:
@@ -79,14 +79,14 @@ class PlanQuestion:
         return limits - stack.overlap_buffers * width_bytes * tokens
 
     def refuse_endless(self, grid: LayoutGrid) -> None:
-        """Raise PhazeError if a layout has too many events for memory."""
+        """Raise PhazeError if a layout has too many events to fit in memory."""
         if len(grid):
             microbatches = grid.microbatches(self.task.global_batch)
             place = int(np.argmax(microbatches * grid.stages))
             refuse_endless(int(microbatches[place]), int(grid.stages[place]))
 
     def repeats(self, recomputes: Sequence[Recompute]) -> Bools:
-        """Recompute options equivalent to none, (options,).
+        """Mask of the recompute options that are equivalent to no recompute, (options,).
 
         The attention kernel stores nothing that selective recompute of its core would free.
         """
@@ -94,11 +94,11 @@ class PlanQuestion:
         return np.array([attention and word == "selective" for word in recomputes], np.bool_)
 
     def lowering(self, layout: Layout) -> Lowering:
-        """Lowering of the model at a layout's tensor parallelism, with the vocabulary padded for it."""
+        """Lowering of the model for a layout's tensor parallelism, with a vocabulary padded to match."""
         return self._lowerings.of(layout)
 
     def forget(self, most: int) -> None:
-        """Free the costs of shards if there are more than `most`."""
+        """Free the cached costs of shards if there are more than `most`."""
         self._lowerings.forget(most)
 
     @cached_property
@@ -106,7 +106,7 @@ class PlanQuestion:
         return Lowerings(self.task, self.machine, self.optimizer, self.flash)
 
     def divided(self, layout: Layout, schedule: str) -> DividedLayout:
-        """Layout with all of its pipeline splits."""
+        """Set of all pipeline splits of a layout under a schedule."""
         kin = replace(layout, vp=min(layout.vp, 2))  # more chunks change no stage costs
         costs = self._costs.setdefault((kin, schedule), {})
         part = self.runtime.recomputes_part
@@ -114,5 +114,5 @@ class PlanQuestion:
 
     @cached_property
     def _costs(self) -> dict[tuple[Layout, str], dict[Content, StageCost]]:
-        """Stage costs by content, shared by layouts that differ only in their number of chunks."""
+        """Stage costs by content, shared by layouts that differ only in the number of chunks."""
         return {}

@@ -10,19 +10,19 @@ from phaze.layout import MODEL_WIDTHS, SHARED_OPTIONS, Layout
 from phaze.spec.training_plan import ChosenLayout, RankedPlan
 
 COLUMNS = 80
-"""Line width of a terminal."""
+"""Line width of a terminal, in characters."""
 FIGURES = ("", "expected", "MFU", "GiB", "bubble", "comm")
 PRUDENT = "prudent"
 MOST_TWINS = 1
-"""Twins of a layout that its row names; the rest are counted."""
+"""Maximum number of twins that a layout's row names; the rest are counted."""
 SHORT = {"microbatch": "mbs", "zero": "ZeRO"}
-"""Short names of columns."""
+"""Short column names of layout fields."""
 USUAL = ("1f1b", "interleaved")
-"""Schedules implied by the number of virtual stages."""
+"""Schedules that follow from the number of virtual stages, and are not named."""
 
 
 def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
-    """Lines of the table: step time, MFU, peak memory, bubble, exposed communication, and layouts.
+    """Yield the lines of the table: step time, MFU, peak memory, bubble, exposed communication, layouts.
 
     Long sets of recomputed modules are abbreviated by letters, explained in the last line. Other long notes
     are on lines of their own.
@@ -73,7 +73,7 @@ def _axes(one: RankedPlan, axes: Sequence[str]) -> list[str]:
 
 
 def _also(one: RankedPlan) -> Iterator[str]:
-    """Layouts that tie with this one, described by the fields in which they differ."""
+    """Yield notes on the layouts that tie with this one, with the fields in which they differ."""
     for twin in one.twins[:MOST_TWINS]:
         yield f"(also {differences(one.layout, twin)})"
     if more := len(one.twins[MOST_TWINS:]):
@@ -81,7 +81,7 @@ def _also(one: RankedPlan) -> Iterator[str]:
 
 
 def differences(one: ChosenLayout, other: ChosenLayout) -> str:
-    """Short list of fields in which another layout differs, without fields implied by others."""
+    """Short list of the fields in which another layout differs, without implied fields."""
     own, others = one.model_dump(), other.model_dump()
     told = {
         "sequence_parallel": 1 in (one.tp, other.tp),
@@ -95,13 +95,13 @@ def differences(one: ChosenLayout, other: ChosenLayout) -> str:
 
 
 def recompute(layout: ChosenLayout, blocks: int | None) -> str:
-    """Short recompute option of a layout, with the number of fully recomputed blocks if known."""
+    """Short text of a layout's recompute option, with the number of fully recomputed blocks if known."""
     whole = layout.recompute == "full" and blocks is not None
     return f"full:{blocks}" if whole else layout.recompute
 
 
 def unusual(layout: ChosenLayout) -> Iterator[str]:
-    """Fields of a layout without a column, if they differ from the default."""
+    """Yield the layout fields without a column of their own that differ from the default."""
     if layout.tp > 1 and not layout.sequence_parallel:
         yield "no sequence parallelism"
     if layout.cp > 1 and layout.cp_kind != "all_gather":
@@ -114,5 +114,5 @@ def unusual(layout: ChosenLayout) -> Iterator[str]:
 
 
 def wrapped(sentence: str) -> str:
-    """Sentence wrapped to terminal width."""
+    """Wrap a sentence to terminal width."""
     return fill(sentence, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""Published recipes for a question's model, devices and sequence, priced like its plans."""
+"""Published recipes for the model, devices and sequence of a planning request, priced like its plans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phaze.spec.recipes import PublishedRecipe, published_recipes
 from phaze.spec.training_plan import RankedPlan, RecipeRow
 
 MOST = 3
-"""Maximum number of priced recipes."""
+"""Maximum number of recipes that are priced."""
 
 
 def recipe_rows(
@@ -29,7 +29,7 @@ def recipe_rows(
     row: Callable[[PricedLayout], RankedPlan],
     folder: Path = FOLDER,
 ) -> Iterator[RecipeRow]:
-    """Rows of the distinct recipes of a question, each compared with the plan's step time.
+    """Yield the rows of a request's distinct recipes, each compared with the plan's step time.
 
     The newest recipe of each source comes before older ones. `row` makes a row of the ranked table.
     """
@@ -53,7 +53,7 @@ def recipe_rows(
 
 
 def recipes_of(question: PlanQuestion, system: str, folder: Path = FOLDER) -> list[PublishedRecipe]:
-    """Recipes for model, device type and count, sequence and precision that fit the batch.
+    """Published recipes for the request's model, devices, sequence and precision that fit its batch.
 
     Their microbatch size × dp divides the batch. Of equal layouts only the newest is listed.
     """
@@ -80,7 +80,7 @@ def recipes_of(question: PlanQuestion, system: str, folder: Path = FOLDER) -> li
 
 
 def _priced(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLayout:
-    """Priced recipe, with the fastest virtual stages that fit if it leaves them open.
+    """Price a recipe, with the fastest virtual stages that fit if it does not specify them.
 
     ZeRO is the nearest stage that the runtime can run with the other options, as runtimes differ in these.
     Raises PhazeError if it can run none.
@@ -99,7 +99,7 @@ def _priced(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLayout:
 
 
 def _virtual_stages(task: TrainingTask, recipe: PublishedRecipe) -> list[int]:
-    """Virtual stages per rank: of the recipe, or all counts that split the model evenly."""
+    """Numbers of virtual stages per rank: the recipe's, or all that split the model evenly."""
     if recipe.pipeline_layout:
         return [max(len(stages_of(recipe.pipeline_layout)) // recipe.pp, 1)]
     if recipe.vp or recipe.pp == 1:
@@ -111,7 +111,7 @@ def _virtual_stages(task: TrainingTask, recipe: PublishedRecipe) -> list[int]:
 
 
 def _run(task: TrainingTask, recipe: PublishedRecipe, vp: int) -> Recipe:
-    """Recipe in the runtime's format, with the requested batch."""
+    """Convert a published recipe to the runtime's format, with the requested batch."""
     model = task.model
     layout = recipe.layout(microbatch=1, vp=vp, load=task.load)
     stages = equal_stages(model.layers, model.mtp, layout.stages)
@@ -132,7 +132,7 @@ def _run(task: TrainingTask, recipe: PublishedRecipe, vp: int) -> Recipe:
 
 
 def _with_further(stages: tuple[str, ...], mtp: int) -> tuple[str, ...]:
-    """Stages with the model's layers of multi-token prediction, moved next to the loss if counts differ."""
+    """Stages with the model's multi-token-prediction layers, moved next to the loss if counts differ."""
     if "".join(stages).count("m") == mtp:
         return stages
     *before, last = (stage.replace("m", "") for stage in stages)

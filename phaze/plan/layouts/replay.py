@@ -1,4 +1,4 @@
-"""Plan of a file, priced again from its question, layout and stages."""
+"""Plan read from a file, priced again from its planning request, layout and stages."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from phaze.spec.plain import short
 from phaze.spec.training_plan import TrainingPlan
 
 CLOSE = 1e-9
-"""Relative tolerance of equal figures."""
+"""Relative tolerance within which two figures count as equal."""
 PRICED = (
     "time_s", "memory_gib", "tokens_per_s_per_device", "mfu", "bubble_share", "exposed_communication_share",
 )  # fmt: skip
-"""Figures of a plan that follow from its layout."""
+"""Names of the figures of a plan that follow from its layout."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReplayedPlan:
-    """Plan of a file, with its price by the current phaze and system."""
+    """Plan read from a file, with its price under the current phaze and system."""
 
     planned: TrainingPlan
     now: PricedLayout
 
     @classmethod
     def of(cls, planned: TrainingPlan, where: str = "plan") -> ReplayedPlan:
-        """Plan of a file; PhazeError, naming the file `where`, if it is invalid.
+        """Check and re-price a plan read from file `where`; PhazeError, naming the file, if it is invalid.
 
         A plan is invalid if its runtime cannot run it, its stages do not add up to the model, or it differs
         from what `plan` wrote.
@@ -53,13 +53,13 @@ class ReplayedPlan:
 
     @property
     def of_this_version(self) -> bool:
-        """True if the file was written at the current prices of phaze and the system."""
+        """True if the file was written with the current prices of phaze and the system."""
         prices = versions(self.now.question)["prices"]
         return self.planned.versions.get("prices") == prices
 
     @property
     def same(self) -> bool:
-        """True if time and memory equal the file's."""
+        """True if step time and memory are the same as in the file."""
         memory_gib = [rank.peak_gib for rank in self.now.memory]
         return _close(self.now.price.time_s, self.planned.time_s) and all(
             _close(now, then) for now, then in zip(memory_gib, self.planned.memory_gib, strict=True)
@@ -67,7 +67,7 @@ class ReplayedPlan:
 
     @property
     def figures(self) -> str:
-        """Time and memory in the file, and now."""
+        """Sentence that compares time and memory in the file with the current values."""
         then, now = self.planned, self.now
         fullest_gib = max(rank.peak_gib for rank in now.memory)
         return (
@@ -76,7 +76,7 @@ class ReplayedPlan:
         )
 
     def check_prices(self) -> None:
-        """Raise PhazeError, naming field and values, if time or memory do not follow from the layout."""
+        """Raise PhazeError, naming field and values, if time or memory do not match the layout."""
         own = self.now.row().model_dump()
         given = dict(_numbers({key: getattr(self.planned, key) for key in PRICED}))
         for name, value in _numbers({key: own[key] for key in PRICED}):
@@ -87,7 +87,7 @@ class ReplayedPlan:
                 )
 
     def which(self) -> str:
-        """One-line summary of the plan."""
+        """One-line description of the plan."""
         plan = self.planned
         asked = plan.question
         return (
@@ -96,7 +96,7 @@ class ReplayedPlan:
         )
 
     def as_row(self) -> dict[str, float | bool | dict[str, float] | list[float]]:
-        """Time now and in the file, seconds by part of a step, and GiB per pipeline rank."""
+        """Step time now and in the file, seconds by part of a step, and GiB per pipeline rank."""
         return {
             "time_s": self.now.price.time_s,
             "planned_s": self.planned.time_s,
@@ -106,7 +106,7 @@ class ReplayedPlan:
         }
 
     def in_words(self) -> str:
-        """Summary for a reader."""
+        """Text summary of the plan: step time, its parts, and memory per pipeline rank."""
         time_s = self.now.price.time_s
         times = f"{time_s:.5g} s a step, as the file says" if self.same else self.figures
         ranked = sorted(self.now.parts_s.items(), key=lambda item: -item[1])
@@ -141,7 +141,7 @@ def _check_agreement(planned: TrainingPlan) -> None:
 
 
 def _numbers(fields: Mapping[str, float | Sequence[float]]) -> Iterator[tuple[str, float]]:
-    """Numbers of fields; entries of lists have dotted names with their index."""
+    """Yield the numbers of fields by name; list entries have dotted names with their index."""
     for name, value in fields.items():
         if isinstance(value, Sequence):
             yield from ((f"{name}.{place}", one) for place, one in enumerate(value))

@@ -1,4 +1,4 @@
-"""Least cost of assigning a model's layers to pipeline stages whose ranks have limited memory.
+"""Lower bound on the cost of assigning a model's layers to pipeline stages with limited memory.
 
 A layer of kind k on stage q costs a_qk, and b_qk more if it is recomputed. On rank r it takes x_k bytes, and
 y_k more for each of the h_q microbatches in flight on its stage; recompute frees z_k of these. The program
@@ -24,13 +24,13 @@ from phaze.base.arrays import Floats
 from phaze.base.compiled import njit, njit_inlined, njit_nested
 
 STEPS = 24
-"""Golden-section steps along a line."""
+"""Number of golden-section steps per line search."""
 FIRST = 0.0625
-"""First step along a line."""
+"""Length of the first step of a line search."""
 DOUBLINGS = 16
-"""Maximum number of doublings of a step; a value that still rises then means that nothing fits."""
+"""Maximum number of times the step length is doubled; a value that still rises means that nothing fits."""
 GOLDEN = 0.6180339887498949
-"""Share of the range that each golden-section step leaves."""
+"""Fraction of the interval that remains after each golden-section step."""
 
 
 def least_costs(
@@ -41,7 +41,7 @@ def least_costs(
     held: Floats,
     prices: Floats,
 ) -> Floats:
-    """Lower bounds on the cost of layouts (N,).
+    """Lower bounds on the cost of layouts, (N,).
 
     Inputs are the costs a and b of a layer (N, stages, K, 2), its bytes x, y and z (N, K, 3), room (N,
     ranks), layers (K,), and microbatches in flight per stage (stages,). `prices` are the prices of kinds over
@@ -98,7 +98,7 @@ def highest(
     along: Floats,
     point: Floats,
 ) -> float:
-    """Highest value found on a line from one point of π; `point` is a buffer."""
+    """Highest value found by a line search over π from one point; `point` is a buffer."""
     low, middle, high, best = 0.0, 0.0, FIRST, -np.inf
     for _ in range(DOUBLINGS):
         value = value_at(costs, bytes_of, room, totals, held, start, along, high, point)
@@ -132,7 +132,7 @@ def value_at(
     way: float,
     prices: Floats,
 ) -> float:
-    """Value at the point `start` + `way` · `along` of π, with the best prices of bytes.
+    """Value of the bound at π = `start` + `way` · `along`, with the best byte prices.
 
     `prices` is a buffer for that point.
     """
@@ -157,7 +157,7 @@ def value_at(
 
 @njit_inlined
 def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, prices: Floats) -> float:
-    """Smallest price of a rank's bytes at which no layer there costs less than its price."""
+    """Smallest byte price of a rank at which no layer there costs less than its own price."""
     found = 0.0
     for kind in range(costs.shape[1]):
         for q in range(rank, len(costs), depth):
@@ -176,7 +176,7 @@ def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Flo
 
 @njit_inlined
 def next_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, byte: float) -> float:
-    """Next higher price of bytes at which a layer of the rank is better recomputed."""
+    """Next higher byte price at which it becomes cheaper to recompute some layer of the rank."""
     found = np.inf
     for kind in range(costs.shape[1]):
         for q in range(rank, len(costs), depth):
@@ -190,7 +190,7 @@ def next_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floa
 def of_rank(
     costs: Floats, bytes_of: Floats, rank: int, room: Floats, held: Floats, prices: Floats, byte: float
 ) -> tuple[float, float]:
-    """Value of a rank at a price of its bytes, and its approximate slope in that price."""
+    """Contribution of a rank to the bound at a byte price, and its approximate slope in that price."""
     found, slope = -byte * room[rank], -room[rank]
     for q in range(rank, len(costs), len(room)):
         if q in (0, len(costs) - 1):

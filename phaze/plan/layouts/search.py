@@ -1,4 +1,4 @@
-"""Fastest plan among all layouts of a runtime, with a certificate of its distance from the optimum.
+"""Search for the fastest plan among all layouts of a runtime, with a certificate of its optimality gap.
 
 First plans come from neighbours of simple layouts (`guesses`). Then every family of valid layouts that may
 fit gets a lower bound on its time (`families`). The first bound needs
@@ -37,52 +37,52 @@ from phaze.runtimes.space import legal_space
 from phaze.spec.training_plan import TIE, PlanCertificate
 
 GAP = 0.005
-"""Relative time by which a better plan may be missed when the search ends."""
+"""Default optimality gap: relative time by which a better plan may be missed."""
 FIRST = 30
-"""Layouts examined before all others, each with the smallest bound of its kind."""
+"""Number of layouts examined before all others, each with the smallest bound of its kind."""
 BEST = 3
-"""Layouts whose best pipeline splits then have their neighbours simulated."""
+"""Number of fastest layouts whose pipeline splits are improved by local search."""
 MOST_BEGUN = 200
-"""Undecided layouts that are simulated after the search."""
+"""Maximum number of undecided layouts that are simulated after the search."""
 MOST_SHARPENED = 30_000
-"""Families whose bounds are raised together; more need more memory."""
+"""Maximum number of families whose bounds are raised together, which limits memory use."""
 MOST_OPENED = 3_000
-"""Families opened together; more need more memory."""
+"""Maximum number of families opened together, which limits memory use."""
 MOST_SLICES = 300
-"""Shards whose costs stay in memory for later use."""
+"""Maximum number of shards whose costs stay in memory for reuse."""
 MOST_WORK = 100_000
 """Maximum number of linear programs, weighted by their relative duration."""
 MOST_IN_PARTS = 40_000
-"""Maximum number of those for parts of a layout's pipeline splits."""
+"""Maximum number of linear programs spent on branching within single layouts."""
 STUCK = "the bounds of the remaining layouts cannot be raised further"
 MOST_LOOKED_AT = 3000
-"""Maximum number of layouts whose pipeline splits are searched; the gap covers the rest."""
+"""Maximum number of layouts whose pipeline splits are searched; the others only widen the gap."""
 MORE_WORK = 200
-"""Maximum number of linear programs for further rows."""
+"""Maximum number of additional linear programs for further table rows."""
 MORE_LOOKED_AT = 150
-"""Maximum number of layouts whose pipeline splits are searched for further rows."""
+"""Maximum number of additional layouts whose pipeline splits are searched for further table rows."""
 MOST_QUEUED = 3000
-"""Maximum number of queued layouts for further rows."""
+"""Maximum number of layouts that are queued for further table rows."""
 
 
 @dataclass(eq=False)
 class LayoutSearch:
-    """Search over families of layouts by their lower bounds."""
+    """Best-first search over families of layouts, ordered by lower bound."""
 
     question: PlanQuestion
     families: LayoutFamilies
     gap: float
     on_better: Callable[[PlannedLayout], None]
     most_work: int
-    """Maximum number of linear programs; the gap covers the rest."""
+    """Maximum number of linear programs; layouts left after that only widen the gap."""
     prove: bool = True
-    """False if a good plan is enough, without a tight bound."""
+    """False if a good plan is enough, without a tight lower bound."""
     contenders: Contenders = field(init=False)
-    """Layouts of open families."""
+    """Candidate layouts of the opened families."""
     guesses: Guesses = field(init=False)
-    """Simulations of promising families."""
+    """Heuristic that simulates promising families first."""
     _limit: str = ""
-    """Limit that ended the search for the first plan; empty if none did."""
+    """Description of the limit that ended the search for the first plan; empty if none did."""
     _shapes: ShapeFlows = field(init=False)
     _queue: list[tuple[float, int, LayoutContender]] = field(default_factory=list)
 
@@ -98,7 +98,7 @@ class LayoutSearch:
 
     @property
     def bounds(self) -> LayoutBounds:
-        """Lower bounds of these layouts."""
+        """Lower bounds of the layouts in `grid`."""
         return self.contenders.bounds
 
     @property
@@ -112,7 +112,7 @@ class LayoutSearch:
         return self.distinct.best_s
 
     def run(self, wanted: int) -> None:
-        """Close the gap, and simulate more layouts until there are `wanted` plans.
+        """Search until the gap is closed and `wanted` plans are known.
 
         Without a proof, it ends after the guesses.
         """
@@ -143,7 +143,7 @@ class LayoutSearch:
                 self.guesses.begin(family, most=MOST_TRIED)
 
     def _begin_undecided(self) -> None:
-        """Simulate even splits of the undecided layouts with the smallest bounds, and climb from the best.
+        """Simulate even splits of the undecided layouts with the smallest bounds; improve the best.
 
         If the search stopped early, a faster plan may be among them.
         """
@@ -154,7 +154,7 @@ class LayoutSearch:
             self.contenders.climb(BEST)
 
     def run_on(self, rows: int) -> None:
-        """Search for layouts faster than the last of `rows` rows, until no other layout can be."""
+        """Continue the search until no other layout can be faster than the last of `rows` rows."""
         if rows <= 1 or not self.distinct.found:
             return
         self.distinct.look_for(rows)
@@ -173,7 +173,7 @@ class LayoutSearch:
             left = len(self.families.closed(self.enough_s)) > 0
 
     def _close(self, most_work: int, most_searched: int) -> str:
-        """Examine layouts by increasing bound until no bound is low enough; the limit reached, or empty.
+        """Examine layouts by increasing bound until the gap is closed; return the limit reached, if any.
 
         Parts of pipeline splits raise the smallest bound only while every layout's bound may still rise.
         """
@@ -198,13 +198,13 @@ class LayoutSearch:
         return stuck
 
     def _examine(self, known_s: float, place: int, contender: LayoutContender) -> None:
-        """Raise the bound of a queued layout, unless that was done since it was queued."""
+        """Raise the bound of a queued layout, unless it has risen since the layout was queued."""
         risen = self.contenders.bound_of(contender) > known_s
         if not risen and not self._shapes.bound_like(place, self.enough_s):
             self.contenders.look_at(contender)
 
     def _sharpen(self) -> None:
-        """Raise the bounds of all closed families that may be faster than the best plan."""
+        """Raise the bounds of all unopened families that may be faster than the best plan."""
         some = self.families.closed(self.enough_s)
         for part in _parts(some[~self.families.sharpened[some]], MOST_SHARPENED):
             self.families.sharpen(part, "microbatch")
@@ -216,7 +216,7 @@ class LayoutSearch:
             self.families.open(part)
 
     def _bound_shapes(self) -> None:
-        """Raise bounds by flows, starting with the smallest bound, until no flow is left to compute."""
+        """Raise bounds with flows, smallest bound first, until no further flow is worth computing."""
         done = []
         while self._queue and self._queue[0][0] < self.enough_s and self._shapes.work < self.most_work // 2:
             known_s, place, contender = heapq.heappop(self._queue)
@@ -233,11 +233,11 @@ class LayoutSearch:
 
     @property
     def enough_s(self) -> float:
-        """Threshold in seconds: a bound that reaches it is not raised further."""
+        """Step-time threshold, in seconds: a lower bound that reaches it is not raised further."""
         return self.contenders.enough_s
 
     def _look_at_kinds(self) -> None:
-        """Raise the smallest bound of each kind of layout by one step, and climb from the best splits.
+        """Raise the smallest bound of each kind of layout by one step, and improve the best splits.
 
         A plan that is hard to beat leaves fewer layouts to examine.
         """
@@ -249,7 +249,7 @@ class LayoutSearch:
         self.contenders.climb(BEST)
 
     def _fill(self, more: int, most: int | None = None) -> None:
-        """Queue the layouts that may be faster than the last row, and `more` others."""
+        """Queue the layouts that may be faster than the last row, and the next `more` layouts."""
         order = self._order()[:most]
         times = self.bounds.time_s[order]
         count = int(np.searchsorted(times, self.enough_s)) + more
@@ -260,12 +260,12 @@ class LayoutSearch:
         self.contenders.relate(order[:count])
 
     def _order(self, most_s: float = inf) -> Ints:
-        """Layouts that may fit, with bounds up to `most_s`, by increasing bound."""
+        """Indices of the layouts that may fit, with bounds up to `most_s`, by increasing bound."""
         return self.bounds.in_order(self.bounds.time_s <= most_s)
 
     @property
     def planned(self) -> list[PlannedLayout]:
-        """Distinct layouts that were simulated and fit, fastest first; ties are ordered by simplicity.
+        """Distinct simulated plans that fit, fastest first; ties are ordered by simplicity.
 
         Of layouts that differ only in recompute, the fastest counts. The first one is within the gap of the
         bound if any is.
@@ -274,7 +274,7 @@ class LayoutSearch:
         return self.distinct.ranked(proven_s)
 
     def proven_rows(self, plans: Sequence[PlannedLayout]) -> int:
-        """Number of leading rows that no other layout beats by more than the gap."""
+        """Number of leading rows that no other layout can beat by more than the gap."""
         times_s = [one.found.time_s for one in plans]
         last_s = max(times_s, default=0.0)
         low_s = self.families.closed_s
@@ -288,11 +288,11 @@ class LayoutSearch:
 
     @property
     def bound_s(self) -> float:
-        """Lower bound on the step time of all layouts."""
+        """Lower bound on the step time over all layouts."""
         return min(self.best_s, self.families.closed_s, float(self.contenders.bounds_s.min(initial=inf)))
 
     def standing(self) -> str:
-        """Layouts left, gap and best plan, for a progress message from another thread."""
+        """Progress message for another thread: layouts left, gap and best plan."""
         best_s, queue = self.best_s, tuple(self._queue)
         if best_s == inf:
             return "no plan yet"
@@ -305,7 +305,7 @@ class LayoutSearch:
 
     @property
     def stopped(self) -> str:
-        """Why the search ended before its gap was closed; empty if it is closed."""
+        """Reason why the search ended before its gap was closed; empty if it is closed."""
         if self.bound_s >= self.best_s * (1 - self.gap):
             return ""
         return self._limit or STUCK
@@ -316,7 +316,7 @@ class LayoutSearch:
 
 
 def _parts(which: Ints, most: int) -> Iterator[Ints]:
-    """Parts of indices in their order, each of at most `most`."""
+    """Yield consecutive parts of an index array, each with at most `most` entries."""
     for start in range(0, len(which), most):
         yield which[start : start + most]
 
@@ -333,7 +333,7 @@ def plan_layouts(
     prove: bool = True,
     named: str = "",
 ) -> LayoutPlans:
-    """Fastest plan of a question with some fields fixed, `wanted` plans in all, and the certificate.
+    """Search for the `wanted` fastest plans with some fields fixed, with a certificate of optimality.
 
     The first `rows` plans are the best distinct ones, as far as the certificate proves it. Without `prove` it
     is a short search for a good plan, whose certificate is loose. Progress messages start with `named`, which

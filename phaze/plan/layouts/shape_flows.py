@@ -1,4 +1,4 @@
-"""Raise the bounds of open layouts by flows that are shared by all layouts of a pipeline shape."""
+"""Raise the bounds of open layouts with flows shared by all layouts of the same pipeline shape."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ SEVERAL = 2
 
 @dataclass(eq=False)
 class ShapeFlows:
-    """Best flows of layouts that may be faster than the best plan."""
+    """Flows that bound all layouts of a pipeline shape at once, computed for selected layouts."""
 
     question: PlanQuestion
     families: LayoutFamilies
     work: int = 0
-    """Linear programs solved, weighted by their relative duration."""
+    """Count of linear programs solved, weighted by their relative duration."""
     _pipelines: PipelineBounds | None = None
-    """Bounds of the layouts by these flows."""
+    """Loads of the layouts that the flows bound; None before the first flow."""
     _flowed: dict[PipelineShape, list[int]] = field(default_factory=dict)
     """Layouts whose best flow was computed, by pipeline shape."""
 
     def begin_again(self) -> None:
-        """Reset, to compute flows of other layouts."""
+        """Discard all flows, so that flows of other layouts can be computed."""
         self._pipelines, self._flowed = None, {}
 
     def bound_like(self, place: int, enough_s: float) -> bool:
-        """Raise the bounds of a pipeline shape's layouts by the best flow of one of them.
+        """Raise the bounds of all layouts of a pipeline shape with the best flow of one of them.
 
         Only bounds below `enough_s` count. False if the flow was already used, or too few layouts have the
         shape.

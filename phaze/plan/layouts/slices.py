@@ -1,4 +1,4 @@
-"""Costs of a layout's model shard: layers by kind under all recompute options, and the ends.
+"""Costs of a layout's model shard: layers by kind under all recompute options, embedding and head.
 
 A shard (`Slices`) depends on few fields of a layout, so many layouts share it. Shards that differ only in
 microbatch size have a common bound: a microbatch that is k times as large takes at most k times as long,
@@ -26,40 +26,40 @@ from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
 
 Common = Literal["nothing", "recompute", "microbatch", "tokens"]
-"""Permitted differences between layouts that share a shard, whose figures then bound all of them.
+"""Permitted differences between layouts that share a shard, whose costs are then a bound for all of them.
 
 Nothing that matters; recompute; also the microbatch size; or also the tokens of a rank.
 """
 
 ROUNDING = 1e-12
-"""Relative amount by which recompute seconds are lowered for rounding."""
+"""Relative reduction of recompute times, as a margin for rounding errors."""
 MOST_TABLED = 16
-"""Table size per number above which sorting the numbers is faster."""
+"""Ratio of table size to array length above which sorting is faster than a table lookup."""
 
 
 class LayerFigures(NamedTuple):
-    """Figures of the layers of one shard, by kind, (N, K) each."""
+    """Costs of the layers of one shard, by kind, (N, K) each."""
 
     forward_s: Floats
     backward_s: Floats
     again_s: Floats
-    """Recompute time of a layer."""
+    """Recompute time of a layer, in seconds."""
     hidden_forward_s: Floats
     """Upper bound on the forward time that overlaps with another microbatch's backward pass."""
     hidden_backward_s: Floats
     """Upper bound on the backward time that overlaps with another microbatch's forward pass."""
     stash_bytes: Floats
-    """Bytes stored by a layer per microbatch."""
+    """Bytes that a layer stores per microbatch."""
     saved_bytes: Floats
-    """Bytes saved per microbatch by recompute of the layer."""
+    """Bytes per microbatch that recomputing the layer saves."""
     work_bytes: Floats
-    """Least working memory of a stage with the layer."""
+    """Minimum working memory of a stage that contains the layer."""
     dense: Floats
-    """Trained parameters, without those of experts."""
+    """Trained parameters other than those of experts."""
     frozen: Floats
     """Frozen parameters."""
     experts: Floats
-    """Parameters of experts."""
+    """Expert parameters."""
 
 
 WORK = LayerFigures._fields.index("work_bytes")
@@ -67,7 +67,7 @@ HIDDEN = [LayerFigures._fields.index(name) for name in ("hidden_forward_s", "hid
 
 
 class EndFigures(NamedTuple):
-    """Figures of the embedding (first) and the head (last) of one shard, (N,) each."""
+    """Costs of the embedding (first) and the head (last) of one shard, (N,) each."""
 
     first_s: Floats
     first_forward_s: Floats
@@ -83,19 +83,19 @@ class EndFigures(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """Stored bytes and wait times of layers with activations offloaded to host memory."""
+    """Stored bytes and wait times of layers whose activations are offloaded to host memory."""
 
     machine: Machine
     offloaded: Offloaded
     blocks: int
-    """Blocks per device, of which some may be offloaded."""
+    """Number of blocks per device; some of them may be offloaded."""
 
     def bytes(self, layer: LayerCost, recompute: Recompute) -> tuple[float, float]:
-        """Bytes stored per microbatch, and bytes in use while a layer is at work."""
+        """Bytes stored per microbatch, and bytes in use while a layer computes."""
         return layer.kept_bytes(recompute, self.offloaded, self.blocks)
 
     def seconds(self, layer: LayerCost, recompute: Recompute) -> tuple[float, float]:
-        """Exposed offload time of a layer's forward and backward pass."""
+        """Exposed offload time of a layer's forward pass and of its backward pass, in seconds."""
         if self.offloaded == ON_DEVICE:
             return 0.0, 0.0
         return layer.waited_s(recompute, self.offloaded, self.blocks, host_bytes_per_s(self.machine))
@@ -103,27 +103,27 @@ class Waiting:
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Figures of all shards S of a grid of layouts, under its R recompute options.
+    """Costs of all S model shards of a grid of layouts, under its R recompute options.
 
     With `_any_option` a single option bounds all of them.
     """
 
     order: LayerOrder
-    """Order of the layers."""
+    """Order of the model's layers."""
     layers: Floats
-    """`LayerFigures`, (S, R, K, figures)."""
+    """Layer costs, with the fields of `LayerFigures`, (S, R, K, figures)."""
     ends: Floats
-    """`EndFigures`, (S, figures)."""
+    """Costs of embedding and head, with the fields of `EndFigures`, (S, figures)."""
     links: Floats
-    """Link time of collectives in both passes of a layer, (S, K, 2, levels)."""
+    """Link time of the collectives in both passes of a layer, (S, K, 2, levels)."""
     where: Ints
     """Shard index of every layout, (N,)."""
     share: Floats
-    """Microbatch size of every layout over that of its shard, (N,)."""
+    """Ratio of a layout's tokens per rank and microbatch to those of its shard, (N,)."""
 
     @classmethod
     def of(cls, question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> Self:
-        """Shards of a grid, costed together.
+        """Compute the costs of all shards of a grid together.
 
         Shared over microbatch sizes, a shard has a common multiple of all sizes. Shared over tokens, it has
         the layout's tokens at cp 1, scaled by 1 / cp.
@@ -178,20 +178,20 @@ class Slices:
         return cls(order, layers, ends, links, where, share)
 
     def layers_of(self, which: Ints, recompute: Ints) -> LayerFigures:
-        """Figures of layers for layouts at these indices, with recompute indices (N,), (N, K) each."""
+        """Layer costs, (N, K) each, for the layouts and recompute options at these indices, (N,) each."""
         found = LayerFigures(*np.moveaxis(self.layers[self.where[which], recompute], 2, 0))
         share = self.share[which][:, None]
         scaled = {name: share * getattr(found, name) for name in LayerFigures._fields[:8]}
         return found._replace(**scaled)
 
     def ends_of(self, which: Ints) -> EndFigures:
-        """Figures of the ends for layouts at these indices, (N,) each."""
+        """Costs of embedding and head for the layouts at these indices, (N,) each."""
         found = EndFigures(*self.ends[self.where[which]].T)
         scaled = {name: self.share[which] * getattr(found, name) for name in EndFigures._fields[:6]}
         return found._replace(**scaled)
 
     def links_of(self, which: Ints) -> Floats:
-        """Link time of collectives, (N, K, 2, levels)."""
+        """Link time of collectives for the layouts at these indices, (N, K, 2, levels)."""
         found: Floats = self.share[which][:, None, None, None] * self.links[self.where[which]]
         return found
 
@@ -226,7 +226,7 @@ class Slices:
 
 
 def _hidden_s(layer: LayerCost, share: float, lost: float, *, own: bool) -> Floats:
-    """Seconds of both passes of a layer that overlap with those of another microbatch, (2,).
+    """Time of a layer's two passes that overlaps with another microbatch's passes, in seconds, (2,).
 
     If the microbatch size is not a layout's own, these are all exchanges of experts, because the passes that
     they overlap with need not grow with them.
@@ -258,7 +258,7 @@ def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting, part: 
 
 
 def _any_option(layers: Floats) -> Floats:
-    """Figures (S, 1, K, figures) that bound every recompute option, from each option's (S, R, K, figures).
+    """Layer costs (S, 1, K, figures) that bound every recompute option, from costs (S, R, K, figures).
 
     A layer is as fast as under the fastest option, and stores the fewest bytes S with which it is. Another
     option saves s of them for t more seconds: at least s times the smallest t / s of all options. So the
@@ -299,7 +299,7 @@ def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Distinct rows, index of the first of each, and distinct-row index of every row.
+    """Distinct rows, index of the first occurrence of each, and distinct-row index of every row.
 
     The rows are (N, C) integers >= 0. The result is that of `np.unique`, but much faster, by table lookup.
     """
@@ -313,7 +313,7 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def first_of_each(order: Ints, *columns: Ints | Bools) -> Ints:
-    """First index of every kind, in the given order; a kind has equal values in all columns."""
+    """First index of every group in the given order; a group has equal values in all columns."""
     kinds = np.stack([column[order] for column in columns], axis=1).astype(np.int64)
     found: Ints = order[np.sort(distinct_rows(kinds)[1])]
     return found

@@ -1,4 +1,4 @@
-"""Lower bounds on the step time of a layout's pipeline splits with whole layers, from flows along its events.
+"""Lower bounds for a layout's pipeline splits with whole layers: flows through its events, and branching.
 
 The program with whole layers per rank has the ranks' numbers with the least bound; the best flow for exactly
 these numbers is a new cut (Benders, 1962). Where that is not enough, limits on the layers of single stages
@@ -20,54 +20,54 @@ from phaze.plan.layouts.division_program import CLOSE, DivisionProgram, SplitLim
 from phaze.plan.layouts.event_program import EventFlows, Flow
 
 JOBS = 25
-"""Events that add the solve time of a program without events: order of magnitude."""
+"""Number of events that add as much solve time as a program without events (order of magnitude)."""
 FEW_NUMBERS = 32
-"""Variables of a program that counts once."""
+"""Number of variables of a linear program that counts as one unit of work."""
 WHOLE_WORK = 10
-"""Linear programs in the time of one with whole layers: order of magnitude."""
+"""Number of linear programs solved in the time of one integer program (order of magnitude)."""
 ROUNDS = 20
-"""Maximum number of flows for given numbers of layers on every rank, over all pipeline splits."""
+"""Maximum number of flows computed for given layer counts per rank, over all pipeline splits."""
 PART_ROUNDS = 3
-"""The same for one part of the pipeline splits."""
+"""Maximum number of flows computed for given layer counts per rank, within one subset of the splits."""
 MOST_TRIED = 6
-"""Maximum number of ways to divide a part that are compared."""
+"""Maximum number of branchings that are compared for one subset of the pipeline splits."""
 WHOLE = 1e-3
-"""Distance from an integer up to which a number of layers counts as whole."""
+"""Distance from an integer up to which a number of layers is treated as whole."""
 
 
 @dataclass
 class Work:
-    """Linear programs solved, weighted by their relative duration."""
+    """Count of linear programs solved, weighted by their relative duration."""
 
     count: int = 0
 
 
 class SplitPart(NamedTuple):
-    """Pipeline splits within limits on the layers of every stage."""
+    """Subset of pipeline splits, given by limits on the layers of every stage, with its lower bound."""
 
     bound_s: float
     number: int
-    """Order in which parts were found."""
+    """Sequence number of the subset, in order of discovery."""
     limits: SplitLimits
     point: Floats
-    """Layers per stage at which the bound's last flow is the longest path, as in `Flow`."""
+    """Layers per stage at which the last flow of the bound is the longest path, see `Flow`."""
 
 
 @dataclass(eq=False)
 class SplitParts:
-    """Bounds of a layout's pipeline splits by flows, also by those of other layouts with the same events."""
+    """Lower bounds for a layout's pipeline splits, from flows and from branch and bound."""
 
     program: DivisionProgram
     flows: dict[bytes, list[Flow]]
-    """Known flows by events of a step; the first suits all pipeline splits."""
+    """Known flows by event graph; the first of each is the best one over all pipeline splits."""
     work: Work
     on_point: Callable[[Floats], None]
-    """Called with the layers per stage for which a flow is the best one."""
+    """Callback that receives the layers per stage at which a new flow is the best one."""
     events: EventFlows = field(init=False)
     closed_s: float = inf
-    """Least bound of the parts that need not be divided, or cannot be."""
+    """Smallest bound of the subsets that need not or cannot be divided further."""
     _used: int = 0
-    """Known flows that already cut the program."""
+    """Number of known flows that are already cuts of the program."""
     _parts: list[SplitPart] = field(default_factory=list)
     _count: int = 0
 
@@ -76,17 +76,17 @@ class SplitParts:
 
     @property
     def known(self) -> list[Flow]:
-        """Known flows for the events of this layout."""
+        """Known flows through this layout's event graph."""
         return self.flows.setdefault(self.events.key, [])
 
     def cut(self) -> None:
-        """Cut by the known flows that have not cut this layout's program yet."""
+        """Add the known flows that are not yet cuts of this layout's program."""
         for flow in self.known[self._used :]:
             self.program.add_cut(self.events.cut(flow))
         self._used = len(self.known)
 
     def best_flow(self, limits: SplitLimits, ranks: Floats | None = None) -> Flow | None:
-        """Best flow for all pipeline splits within limits, or for those with these numbers on every rank.
+        """Best flow for all pipeline splits within limits, or for those with these layers per rank.
 
         It becomes a known flow. None if the constraints are infeasible.
         """
@@ -104,7 +104,7 @@ class SplitParts:
     def divide_among_ranks(
         self, limits: SplitLimits, enough_s: float, rounds: int = ROUNDS, part_of: SplitPart | None = None
     ) -> tuple[float, Floats | None]:
-        """Lower bound with whole layers on every rank, and the point of its last flow, None without one.
+        """Lower bound with whole layers on every rank, and the solution of its last flow, or None.
 
         Each round finds the numbers of layers with the least bound, and adds the best flow for exactly these
         numbers; the first flow of a part is for all of its numbers. It ends when the bound reaches `enough_s`
@@ -131,16 +131,16 @@ class SplitParts:
         return bound_s, point
 
     def begin(self, bound_s: float, point: Floats) -> None:
-        """Start with one part of all pipeline splits."""
+        """Start branch and bound with one subset, which contains all pipeline splits."""
         self._parts = [SplitPart(bound_s, 0, self.program.limits, point)]
 
     @property
     def begun(self) -> bool:
-        """True if the pipeline splits are divided into parts."""
+        """True once the pipeline splits are divided into subsets."""
         return bool(self._parts) or self._count > 0
 
     def branch(self, enough_s: float) -> bool:
-        """Divide the part with the least bound; False if there is none that can be divided below `enough_s`.
+        """Divide the subset with the smallest bound; False if none below `enough_s` can be divided.
 
         A part is divided by the stages of one chunk whose layers (or recomputed layers) of one kind are
         fractional: all are rounded down, or a first one is rounded up.
@@ -170,11 +170,11 @@ class SplitParts:
 
     @property
     def bound_s(self) -> float:
-        """Lower bound of all pipeline splits by their parts."""
+        """Lower bound over all pipeline splits, from the bounds of their subsets."""
         return min(self.closed_s, min((one.bound_s for one in self._parts), default=inf))
 
     def _add(self, of: SplitPart, limits: SplitLimits, enough_s: float) -> None:
-        """Bound a part of another one; it stays open if its bound is below `enough_s`."""
+        """Bound a new subset of `of`; it stays open if its bound is below `enough_s`."""
         bound_s, point = of.bound_s, None
         if bound_s < enough_s:
             bound_s, point = self.divide_among_ranks(limits, enough_s, PART_ROUNDS, of)
@@ -187,7 +187,7 @@ class SplitParts:
             )
 
     def _ways(self, part: SplitPart) -> Iterator[dict[int, int]]:
-        """Fractional numbers of one kind in one chunk, with their floors; the most fractional come first."""
+        """Yield branchings: the fractional layer counts of one kind in one chunk, with their floors."""
         layout, (least, most) = self.program.divided.layout, part.limits
         point = np.clip(part.point, least, most)
         floors = np.floor(point + WHOLE)
@@ -208,7 +208,7 @@ class SplitParts:
 def _limited(
     limits: SplitLimits, least: dict[int, int] | None = None, most: dict[int, int] | None = None
 ) -> SplitLimits:
-    """Limits with some numbers at least or at most as given."""
+    """Copy of limits, with tighter bounds on some layer counts."""
     low, high = (one.copy() for one in limits)
     for variable, number in (least or {}).items():
         low[variable] = max(low[variable], number)

@@ -1,4 +1,4 @@
-"""Training plans of a study, as rows of its tables."""
+"""Convert the training plans of a study to rows of its tables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan
 from phaze.tables.layouts import LayoutProofs, RankedLayouts
 
 OWN = tuple(name for name in RankedLayouts.columns if name in RankedPlan.model_fields)
-"""Columns from fields of a ranked plan; the others are fields of its layout."""
+"""Columns that are fields of a ranked plan; the others are fields of its layout."""
 
 
 def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.DataFrame:
-    """Table `ranked_layouts` of one question; empty if nothing fits."""
+    """Rows of table `ranked_layouts` for one planning request; empty if nothing fits."""
     plans = answer.alternatives if isinstance(answer, TrainingPlan) else ()
     rows = [
         {**_keys(point, answer), "rank": rank, "fullest_gib": plan.fullest_gib, **_columns(plan)}
@@ -27,7 +27,7 @@ def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.Data
 
 
 def _keys(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> dict[str, object]:
-    """Keys of a question's rows: its point, and the time that ranks its plans."""
+    """Key columns of a request's rows: its point of the study, and the time that ranks its plans."""
     return {**point.model_dump(), "ranking": answer.question.rank}
 
 
@@ -39,7 +39,7 @@ def _columns(plan: RankedPlan) -> dict[str, object]:
 
 
 def proof_row(point: LayoutPoint, answer: TrainingPlan | UnfitPlan, machine: Machine) -> pd.DataFrame:
-    """Table `layout_proofs` of one question."""
+    """Row of table `layout_proofs` for one planning request."""
     certificate, unfit = answer.certificate, isinstance(answer, UnfitPlan)
     counts = {
         name: getattr(certificate, name) for name in ("layouts", "same", "unfit", "simulated", "divisions")

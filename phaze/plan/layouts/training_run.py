@@ -26,7 +26,7 @@ LEAST_GOODPUT = 1e-6
 
 
 def checkpoint_interval_s(failure_s: float, checkpoint_s: float) -> float:
-    """Seconds of training between checkpoints at the least total cost (Daly 2006)."""
+    """Cost-optimal checkpoint interval, in seconds of training (Daly 2006)."""
     if checkpoint_s >= 2 * failure_s:
         return failure_s
     ratio = checkpoint_s / (2 * failure_s)
@@ -34,13 +34,13 @@ def checkpoint_interval_s(failure_s: float, checkpoint_s: float) -> float:
 
 
 def goodput_share(interval_s: float, failure_s: float, checkpoint_s: float, restart_s: float) -> float:
-    """Share of time spent on training, with a checkpoint after every interval (Daly 2006)."""
+    """Share of time spent on training, with regular checkpoints and random failures (Daly 2006)."""
     spent = (interval_s + checkpoint_s) / failure_s
     return interval_s / failure_s * exp(-restart_s / failure_s - spent) / -expm1(-spent)
 
 
 def goodput(asked: AskedRun, devices: int, step_s: float) -> Goodput | None:
-    """Goodput under failures; the checkpoint interval is at least one step.
+    """Goodput under random failures; checkpoints are at least one step apart.
 
     None if the question has no failures; PhazeError if they leave no time to train.
     """
@@ -79,7 +79,7 @@ def training_run(plan: RankedPlan, devices: int, asked: AskedRun) -> TrainingRun
 
 
 def ranked_runs(plans: Sequence[TrainingPlan | UnfitPlan]) -> list[TrainingPlan | UnfitPlan]:
-    """Plans of several device counts, with the cheapest and the fastest that meet the target marked.
+    """Plans for several device counts, marked if they are the cheapest or fastest to meet the target.
 
     If none meets it, the closest is marked.
     """

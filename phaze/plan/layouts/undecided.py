@@ -11,7 +11,7 @@ from phaze.runtimes.grid import COLUMNS, LayoutGrid
 from phaze.spec.training_plan import UndecidedPlan
 
 MOST = 5
-"""Maximum number of named undecided layouts."""
+"""Maximum number of undecided layouts that are listed."""
 
 
 def undecided_layouts(

@@ -1,4 +1,4 @@
-"""Effect of single changes on a plan: HBM size and bandwidth, clock, network and batch size."""
+"""Effect of single changes on a plan: HBM size and bandwidth, clock, network bandwidth and batch size."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from phaze.spec.systems import load_cluster, sized
 from phaze.spec.training_plan import TIE, WhatIf
 
 MORE = 1.1
-"""Factor on memory, bandwidths and clock."""
+"""Factor by which memory, bandwidths or clock are raised."""
 MEMORY = "size of HBM"
-"""Name of the one change after which `what_if` plans again."""
+"""Name of the only change after which `what_if` searches for a new plan."""
 BATCHES = 2
 COMPARED = 10
 """Minimum number of plans that are compared under other assumptions."""
 MOST_WORK = 100
-"""Maximum number of linear programs when re-planning, which proves nothing."""
+"""Maximum number of linear programs in a re-planning search, which proves nothing."""
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 """Setting of PyTorch's allocator that avoids lasting fragmentation."""
 
@@ -38,7 +38,7 @@ EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 def what_if(
     system: str, plan: PricedLayout, fixed: Mapping[str, int | str], folder: Path = FOLDER
 ) -> Iterator[WhatIf]:
-    """Step time of a plan with 10 % more of one resource, and with a larger batch.
+    """Yield a plan's step time with 10 % more of each resource, and with a larger batch.
 
     Only the HBM size is re-planned; after other changes another plan may gain more. Fields that the question
     fixes stay fixed.
@@ -54,7 +54,7 @@ def what_if(
 def replanned(
     system: str, plan: PricedLayout, fixed: Mapping[str, int | str], cpu_s: float, folder: Path = FOLDER
 ) -> Iterator[WhatIf]:
-    """Step time of the best plan of the same widths with 10 % more of each resource.
+    """Yield the best step time at the same widths with 10 % more of each resource.
 
     Searches take about `cpu_s` seconds of the processor in all. Changes after that keep the plan.
     """
@@ -68,7 +68,7 @@ def replanned(
 def _changed(
     plan: PricedLayout, fixed: Mapping[str, int | str], name: str, machine: Machine, *, again: bool
 ) -> WhatIf:
-    """Step time on a machine with more of one resource, re-planned with the same widths or not."""
+    """Step time with more of one resource, re-planned at the same widths if `again`."""
     asked = replace(plan.question, machine=machine)
     times_s = [plan.asked(asked).price.time_s]
     if again:
@@ -78,7 +78,7 @@ def _changed(
 
 
 def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
-    """Assumptions without which another of the plans would be the fastest.
+    """Yield the overlap assumptions without which another of the plans would be the fastest.
 
     The first `shown` plans are named by their number, the others by their layout.
     """
@@ -104,7 +104,7 @@ def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
 
 
 def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -> str | None:
-    """Advice to make the first plan fit at the upper end of its memory range, and the next one that fits.
+    """Advice on how to make plan 1 fit at the upper end of its memory range, and which later plan fits.
 
     The fixed fields of the question stay fixed. None if the first plan fits.
     """
@@ -127,19 +127,19 @@ def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -
 def _same_widths(
     question: PlanQuestion, plan: PricedLayout, fixed: Mapping[str, int | str], named: str
 ) -> tuple[PlannedLayout, ...]:
-    """Best plan with the widths of another one and the fixed fields of the question, if any fits."""
+    """Best plan with the widths of another plan and the request's fixed fields, if any fits."""
     widths = {name: getattr(plan.divided.layout, name) for name in DEVICE_AXES}
     return plan_layouts(question, {**fixed, **widths}, wanted=1, most_work=MOST_WORK, named=named).plans
 
 
 def _communicates(layout: Layout, kind: str) -> bool:
-    """True if a layout has communication of a kind that overlaps with compute."""
+    """True if a layout has communication of the given kind."""
     widths = {"dp": layout.dp * layout.cp, "tp": layout.tp, "pp": layout.pp, "ep": layout.ep}
     return widths[kind] > 1
 
 
 def _machines(system: Cluster, question: PlanQuestion) -> Iterator[tuple[str, Machine]]:
-    """Variants of a machine with one resource raised by 10 %, by name."""
+    """Yield variants of a machine with one resource raised by 10 %, by name."""
     cluster = sized(system, question.machine.devices, "system")
     machine, device = question.machine, device_of(question.machine)
     keys = {MEMORY: "hbm_gib", "bandwidth of HBM": "hbm_bandwidth_bytes_per_s", "clock": "clock_hz"}
@@ -152,7 +152,7 @@ def _machines(system: Cluster, question: PlanQuestion) -> Iterator[tuple[str, Ma
 
 
 def _with_faster(cluster: Cluster, number: int) -> Cluster:
-    """Cluster with more bandwidth on one level."""
+    """Cluster with 10 % more bandwidth on one level."""
     levels = list(cluster.levels)
     bandwidth = MORE * levels[number].bandwidth_bytes_per_s
     levels[number] = levels[number].model_copy(update={"bandwidth_bytes_per_s": bandwidth})

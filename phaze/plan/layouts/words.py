@@ -1,4 +1,4 @@
-"""Text and tables for answers to how a model should be trained."""
+"""Text and tables for the answer to a planning request."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from phaze.spec.training_plan import (
 )
 
 SIZES = ("devices", "step", "MFU", "GiB", "bubble", "comm", "gap", "layout")
-"""Columns of the table over device counts."""
+"""Column names of the table over device counts."""
 PRUDENT = "Prudent: proven overlap only, memory at the upper end of its range."
-"""Meaning of the time that ranks plans by default."""
+"""Explanation of prudent time, by which plans are ranked by default."""
 ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3
-"""Maximum number of parts of a step that a comparison names."""
+"""Maximum number of parts of a step that a comparison lists."""
 NEGLIGIBLE = 1e-3
-"""Share of a step below which a part is not listed."""
+"""Share of the step time below which a part is not listed."""
 FASTER = 0.95
-"""Step time relative to the fastest recipe below which measured evidence is listed."""
+"""Ratio to the fastest recipe's step time below which measured evidence is listed."""
 NEAREST = 2
-"""Number of measured runs that are named."""
+"""Number of similar measured runs that are named."""
 LEAST_SAID_GIB = 0.001
-"""Lacking memory in GiB below which its bound is not reported."""
+"""Memory in GiB below which a shortfall or a part is not reported."""
 
 
 def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
-    """Summary of a plan on one screen: recommendation, ranked table, why it is first, how near to optimal.
+    """Summary of a plan on one screen: recommendation, ranked table, why plan 1 is first, and proof.
 
     With `why` also the details and assumptions of the answer.
     """
@@ -68,7 +68,7 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
 
 
 def fewest_in_words(found: FewestNodes) -> str:
-    """Fewest nodes on which a model fits, and why fewer do not suffice."""
+    """Sentence on the fewest nodes on which a model fits, and why fewer do not suffice."""
     said = f"Fewest: {found.nodes} node{'s' * (found.nodes != 1)} ({found.devices} devices)"
     if found.smaller is None:
         return f"{said}; fewer have less memory than the weights."
@@ -81,7 +81,7 @@ def fewest_in_words(found: FewestNodes) -> str:
 
 
 def recipes_in_words(plan: TrainingPlan) -> Iterator[str]:
-    """Line for each published recipe, and the evidence for a plan that is faster than all of them."""
+    """Yield a line for each published recipe, and evidence for a plan that is faster than all of them."""
     rank = plan.question.rank
     for one in plan.recipes:
         named = f"Recipe {one.source} {one.release} ({one.shape})"
@@ -100,7 +100,7 @@ def recipes_in_words(plan: TrainingPlan) -> Iterator[str]:
 
 
 def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
-    """Time and memory by part, counts of layouts, effects of more resources, assumptions."""
+    """Yield time and memory by part, counts of layouts, effects of more resources, and assumptions."""
     parts = sorted(plan.times_s.items(), key=lambda part: -part[1])
     spent = ", ".join(f"{name} {s:.3g} s" for name, s in parts if s >= NEGLIGIBLE * plan.time_s)
     yield f"Time: {spent}."
@@ -114,7 +114,7 @@ def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
 
 
 def _planner_row(one: PlannerRow) -> str:
-    """Sentence on the plan of a planner of the literature."""
+    """Sentence on the plan that a planner from the literature found."""
     if one.time_s is None or one.tokens_per_s_per_device is None or one.fullest_gib is None:
         return f"{one.planner}: {one.reason}"
     shapes = [f"tp={stage.tp} dp={stage.dp}" for stage in one.stages]
@@ -128,12 +128,12 @@ def _planner_row(one: PlannerRow) -> str:
 
 
 def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
-    """Table over device counts, with the cheapest and the fastest that meet the target."""
+    """Table over device counts, and a sentence on each of the best counts that meet the target."""
     return "\n".join([*table(sizes_table(plans)), *map(wrapped, best_runs(runs_by_devices(plans)))])
 
 
 def sizes_table(plans: Sequence[TrainingPlan | UnfitPlan]) -> list[list[str]]:
-    """Head and rows over device counts; a row without a plan ends with the reason, after the devices."""
+    """Table header and one row per device count; a row without a plan gives the reason instead."""
     run = next(iter(runs_by_devices(plans).values()), None)
     head = [*SIZES[:-1], *(() if run is None else _run_cells(run)), SIZES[-1]]
     return [head, *map(_size_row, plans)]
@@ -157,7 +157,7 @@ def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
 
 
 def _run_cells(run: TrainingRun) -> dict[str, str]:
-    """Cells of a complete training run, by column."""
+    """Table cells of a complete training run, by column."""
     cells = {"days": f"{run.days:.4g}"}
     if run.goodput is not None:
         cells["goodput"] = f"{run.goodput.share:.1%}"
@@ -167,7 +167,7 @@ def _run_cells(run: TrainingRun) -> dict[str, str]:
 
 
 def best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
-    """Device counts that are the cheapest, the fastest, or the closest to the target."""
+    """Yield a sentence on each device count that is the cheapest, fastest, or closest to the target."""
     for devices, run in runs.items():
         if run.is_the == ("closest",):
             target = f"none ends within {run.asked.days:g} days"
@@ -178,7 +178,7 @@ def best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
 
 
 def _length(run: TrainingRun) -> str:
-    """Days of a complete training run, with device-hours and cost."""
+    """Text of a complete training run's days, device-hours and cost."""
     paid = "" if run.cost is None else f", {run.cost:,.0f} at {run.asked.price:g} each"
     ends = (run.days_low, run.days_high)
     within = "" if None in ends else f" ({' to '.join(f'{end:.4g}' for end in ends)})"
@@ -186,7 +186,7 @@ def _length(run: TrainingRun) -> str:
 
 
 def run_in_words(run: TrainingRun) -> Iterator[str]:
-    """Days, cost and goodput of a complete training run."""
+    """Yield sentences on the days, cost and goodput of a complete training run."""
     target = "" if run.in_time is None else f"; {'' if run.in_time else 'not '}within {run.asked.days:g} days"
     yield f"{run.asked.tokens:.4g} tokens take {_length(run)}{target}"
     if run.goodput is not None:
@@ -199,7 +199,7 @@ def run_in_words(run: TrainingRun) -> Iterator[str]:
 
 
 def unfit_in_words(plan: UnfitPlan) -> str:
-    """Why there is no plan, and the memory of the closest layout."""
+    """Reason why there is no plan, and the memory of the closest layout."""
     said = [plan.reason]
     if plan.layout is not None:
         said += [f"closest: {shape(plan.layout, None)}", *_fullest(plan.memory)]
@@ -207,18 +207,18 @@ def unfit_in_words(plan: UnfitPlan) -> str:
 
 
 def better_line(time_s: float, layout: str, seconds: float, rank: Rank, *, first: bool) -> str:
-    """Progress line about the first plan of a search, or a better one, with the time that ranks plans."""
+    """Progress line for the first plan of a search, or for a better one, with the time that ranks plans."""
     which, then = ("first", "; looking for better ones") if first else ("better", "")
     return f"{which} plan after {seconds:.1f} s: {rank} {time_s:.4g} s a step with {layout}{then}"
 
 
 def shape(layout: ChosenLayout, blocks: int | None) -> str:
-    """Short form of a layout, see `fields_in_words`."""
+    """Short text form of a layout, see `fields_in_words`."""
     return " ".join(fields_in_words(layout, blocks))
 
 
 def fields_in_words(layout: ChosenLayout, blocks: int | None) -> Iterator[str]:
-    """Layout fields in common notation, without widths of 1; `blocks` is the recomputed count if known."""
+    """Yield layout fields in common notation, without widths of 1; `blocks` counts recomputed blocks."""
     yield from named_widths(layout)
     yield from (f"dp {layout.dp}", f"mbs {layout.microbatch}", f"ZeRO-{layout.zero}")
     if layout.recompute != "none":
@@ -227,7 +227,7 @@ def fields_in_words(layout: ChosenLayout, blocks: int | None) -> Iterator[str]:
 
 
 def recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
-    """Question, and recommended training with its interval."""
+    """Yield the planning request, and the recommended layout with its predicted step time."""
     asked = plan.question
     lora = f", adapters of rank {asked.model.lora} alone trained" if asked.model.lora else ""
     yield (
@@ -254,13 +254,13 @@ def split_in_words(stages: Sequence[StageShare]) -> str:
 
 
 def _in_order(stages: Sequence[StageShare]) -> str:
-    """Layers of every stage, with runs of equal stages combined."""
+    """Text of the layers per stage, with runs of equal stages combined."""
     alike = [(layers, len([*same])) for layers, same in groupby(stage.layers for stage in stages)]
     return ", ".join(f"{times} x {layers}" if times > 1 else f"{layers}" for layers, times in alike)
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table with columns aligned; the last cell of a row may be longer."""
+    """Yield the lines of a table with aligned columns; the last cell of a row may be longer."""
     widths = [max(len(row[i]) for row in rows if len(row) > i + 1) for i in range(len(rows[0]) - 1)]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False)]
@@ -268,7 +268,7 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
-    """Measured runs most similar to a plan, one line each."""
+    """Yield a table of the measured runs most similar to a plan, one line each."""
     if not plan.evidence:
         yield "nothing that is measured is like this plan"
         return
@@ -283,7 +283,7 @@ def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
 
 
 def predicted(plan: RankedPlan) -> str:
-    """Step time with its interval, if there is one."""
+    """Text of the predicted step time, with its interval if there is one."""
     said = f"Predicted {plan.time_s:.4g} s a step"
     if plan.time_s_low is None or plan.time_s_high is None:
         return f"{said}, an upper limit of speed"
@@ -293,7 +293,7 @@ def predicted(plan: RankedPlan) -> str:
 
 
 def why_first(plan: TrainingPlan) -> Iterator[str]:
-    """How much longer the second-best plan takes, and in which parts of a step."""
+    """Yield a sentence on how much longer the second-best plan takes, and in which parts of a step."""
     if len(plan.alternatives) < 2:
         return
     other = plan.alternatives[1]
@@ -308,7 +308,7 @@ def why_first(plan: TrainingPlan) -> Iterator[str]:
 
 
 def plan_differences(one: RankedPlan, other: RankedPlan) -> str:
-    """Fields in which another layout differs."""
+    """Text of the fields in which another plan differs."""
     named = [differences(one.layout, other.layout)]
     if one.recomputed_layers != other.recomputed_layers:
         named.append(f"recomputed blocks {other.recomputed_layers}")
@@ -316,13 +316,13 @@ def plan_differences(one: RankedPlan, other: RankedPlan) -> str:
 
 
 def _parts(longer_s: Mapping[str, float]) -> str:
-    """Parts of a step that are longer or shorter, largest first."""
+    """Text of the parts of a step that are longer or shorter, largest difference first."""
     named = [f"{name} {more:+.3g} s" for name, more in list(longer_s.items())[:PARTS]]
     return ", ".join(named) or "no part by as much as a thousandth of the step"
 
 
 def proof_in_words(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[str]:
-    """Proven lower bound, and whether it proves all rows of the table."""
+    """Yield a sentence on the proven lower bound, and on table rows that are not proven."""
     said = []
     if found.bound_s is not None:
         said.append(
@@ -337,7 +337,7 @@ def proof_in_words(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[st
 
 
 def counts_in_words(found: PlanCertificate) -> Iterator[str]:
-    """Number of layouts by outcome."""
+    """Yield a sentence on the number of layouts by outcome."""
     illegal = sum(found.illegal.values())
     rules = ", ".join(f"{name} {count:,}" for name, count in found.illegal.items())
     known = found.lacking_gib is not None and found.lacking_gib >= LEAST_SAID_GIB
@@ -352,7 +352,7 @@ def counts_in_words(found: PlanCertificate) -> Iterator[str]:
 
 
 def undecided_in_words(found: PlanCertificate) -> Iterator[str]:
-    """Layouts that may beat the plan, and their largest possible gain."""
+    """Yield a sentence on the undecided layouts that may beat the plan, with their largest gains."""
     if not found.undecided:
         return
     usual = {"zero": 0, "recompute": "none", "cp_kind": "all_gather", "sequence_parallel": 0}
@@ -375,7 +375,7 @@ def _what_if(plan: TrainingPlan) -> Iterator[str]:
 
 
 def explained(found: Explained, plan: TrainingPlan) -> Iterator[str]:
-    """Cost of fixed layout fields, or the reason why they are impossible."""
+    """Yield the cost of fixing some layout fields, or the reason why that is impossible."""
     fixed = " ".join(f"{name}={value}" for name, value in found.fixed.items())
     if found.best is not None:
         rank = plan.question.rank
@@ -394,7 +394,7 @@ def explained(found: Explained, plan: TrainingPlan) -> Iterator[str]:
 
 
 def used(plan: RankedPlan) -> str:
-    """Memory of the device with peak memory: expected, with its range if the file has one."""
+    """Text of the peak memory of a device: expected, with its range if the file has one."""
     found = plan.in_use_gib
     if found is None:
         return f"{plan.fullest_gib:.1f} GiB"
@@ -402,7 +402,7 @@ def used(plan: RankedPlan) -> str:
 
 
 def _fullest(memory: Sequence[RankMemory]) -> Iterator[str]:
-    """Memory of the rank with peak memory, by part."""
+    """Yield the memory of the rank with peak memory, by part."""
     rank, most = max(enumerate(memory), key=lambda item: item[1].peak_gib)
     yield (
         f"rank {rank} of {len(memory)} with equal stages: {most.peak_gib:.4g} GiB, of which weights and "
