@@ -15,7 +15,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import FunctionType
 from typing import NamedTuple, TypeVar, cast
@@ -77,11 +77,19 @@ class ByReach:
 
     def get_source_stamp(self) -> str:
         """Digest of all code that the function reaches; a change invalidates its cache entry."""
-        return reach(self._file, self._function.__qualname__.partition(".")[0], PACKAGE.parent)
+        return self._stamp
 
     def get_disambiguator(self) -> str:
-        """Suffix that distinguishes equal function names in files with equal names."""
-        return hashlib.sha256(str(self._file.relative_to(PACKAGE)).encode()).hexdigest()[:8]
+        """Suffix that tells functions of equal names apart, and the versions of their code.
+
+        An entry holds the types of arguments by the names of their classes. Numba cannot read one whose class
+        has another name now, so every version of the code has entries of its own.
+        """
+        return hashlib.sha256(f"{self._file.relative_to(PACKAGE)} {self._stamp}".encode()).hexdigest()[:12]
+
+    @cached_property
+    def _stamp(self) -> str:
+        return reach(self._file, self._function.__qualname__.partition(".")[0], PACKAGE.parent)
 
 
 def reach(file: Path, name: str, root: Path) -> str:
@@ -137,8 +145,9 @@ def _defined(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
             continue
         if not (bound := _bound(node)):
             continue
+        # Also the classes of annotations: machine code is kept by the types of its arguments.
+        used = known.intersection(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
         own = _Plain().visit(node)
-        used = known.intersection(one.id for one in ast.walk(own) if isinstance(one, ast.Name))
         definition = Definition(hashlib.sha256(ast.dump(own).encode()).hexdigest(), tuple(sorted(used)))
         for name in bound:
             yield name, definition

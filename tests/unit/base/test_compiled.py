@@ -180,3 +180,21 @@ def test_another_installation_finds_what_is_compiled(package: Path, tmp_path: Pa
     assert answer(package, kept) == "3 7 1 1 1 1"
     assert answer(other, kept) == "3 7 0 0 0 0"
     assert edited(other, "phaze/names.py", "STEP = 1", "STEP = 10", kept) == "21 7 1 1 0 0"
+
+
+def test_a_class_of_arguments_can_have_another_name(package: Path) -> None:
+    """What was compiled for a class that is gone is not read, and the rest of the package is kept."""
+    (package / "phaze/pairs.py").write_text(
+        "from typing import NamedTuple\n\nclass Pair(NamedTuple):\n    x: int\n    y: int\n"
+    )
+    (package / "phaze/added.py").write_text(
+        "from phaze.base.compiled import njit\nfrom phaze.pairs import Pair\n\n"
+        "@njit\ndef added(pair: Pair) -> int:\n    return pair.x + pair.y\n"
+    )
+    with (package / "phaze/loops.py").open("a") as loops:
+        loops.write("from phaze.added import added\nfrom phaze.pairs import Pair\nprint(added(Pair(3, 4)))\n")
+    assert answer(package) == "3 7 0 0 0 0\n7"
+    for name in ("phaze/pairs.py", "phaze/added.py", "phaze/loops.py"):
+        text = (package / name).read_text()
+        (package / name).write_text(text.replace("Pair", "Couple"))
+    assert answer(package) == "3 7 0 0 0 0\n7"
