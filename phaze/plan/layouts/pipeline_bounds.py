@@ -179,8 +179,8 @@ class PipelineBounds:
     def _rooms(self, which: Ints, shape: PipelineShape, at_work: Floats) -> Floats:
         """Memory that is left for the layers of a rank at its peaks, (which, ranks).
 
-        `at_work` is the share of these peaks at which a stage with layers is at work, (ranks,). A rank without
-        layers needs no working memory.
+        `at_work` is the share of these peaks at which a stage with layers is at work, (ranks,). A rank
+        without layers needs no working memory.
         """
         found = np.repeat(self.limits[which][:, None], shape.depth, axis=1)
         found[:, 0] -= self.loads.end_bytes[0][which]
