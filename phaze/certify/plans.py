@@ -164,7 +164,7 @@ class PlanPricer:
 
     @property
     def task(self) -> TrainingTask:
-        """Task to which the runtime's rules apply."""
+        """Training task to which the runtime's rules apply."""
         return self._priced[0]
 
     @cached_property

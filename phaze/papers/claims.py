@@ -9,7 +9,7 @@ import pandas as pd
 
 from phaze.base.errors import PhazeError
 from phaze.papers.publication import PrintedClaim, Publication, TableClaims, evaluate
-from phaze.report.document import Cell, Sheet, sheet_of
+from phaze.report.document import Sheet, sheet_of
 from phaze.report.words import fill, join
 from phaze.tables import Claims
 
@@ -117,8 +117,9 @@ def _printed(publication: Publication, claim: PrintedClaim, values: Values) -> V
 
 def claims_sheet(claims: pd.DataFrame, source: str) -> Sheet:
     """Report table of the paper's claims and our figures, with failed claims highlighted."""
-    columns: dict[str, Cell] = {
-        "": lambda row: "holds" if row["holds"] else "differs", "claim": "{statement}",
-        "paper": "{published}", "ours": "{ours}", "printed in": "{source}",
+    columns = {
+        "": "{verdict}", "claim": "{statement}", "paper": "{published}", "ours": "{ours}",
+        "printed in": "{source}",
     }  # fmt: skip
-    return sheet_of("Claims of the paper, checked here", claims, columns, 5, ~claims["holds"], source)
+    shown = claims.assign(verdict=claims["holds"].map({True: "holds", False: "differs"}))
+    return sheet_of("Claims of the paper, checked here", shown, columns, 5, ~claims["holds"], source)

@@ -43,36 +43,31 @@ def paper_of(
     name: str,
     published: Publication | None,
     answer: str,
-    blocks: Iterable[Block],
+    blocks: Iterable[Block | Section],
     tables: Written,
     *,
-    sections: Iterable[Section] = (),
-    claims: tuple[str, pd.DataFrame] | None = None,
-    checks: Mapping[str, pd.DataFrame] | None = None,
     missing: Iterable[str] = (),
     notes: Iterable[str] = (),
     beside: Mapping[str, pd.DataFrame] | None = None,
 ) -> Paper:
-    """Build the section of a paper on the page, with `sections` as subsections.
+    """Section of a paper on the page: its claims, then blocks and subsections, then its checks.
 
-    `claims` are the name of the claims table and the table itself, `checks` tables of checks by name. Names
-    of figures are prefixed by the paper's name so that they are unique on the page.
+    Claims and checks are found among the tables, by their contract. Names of figures are prefixed by the
+    paper's name so that they are unique on the page.
     """
-    source, found = claims or ("", Claims.empty())
+    claims = {key: frame for key, (contract, frame) in tables.items() if contract is Claims}
+    checks = {key: frame for key, (contract, frame) in tables.items() if contract is Checks}
+    source, found = next(iter(claims.items()), ("", Claims.empty()))
     printed = published or Publication(title=name, citation="nothing is published beside these results")
     shown: list[Block] = [claims_sheet(found, source)] if len(found) else []
-    shown += blocks
-    judged = (checks_section(table, key, CHECKED) for key, table in (checks or {}).items())
-    for section in (*sections, *judged):
-        shown += (Heading(section.title), Prose(section.about), *section.blocks)
+    for one in (*blocks, *(checks_section(table, key, CHECKED) for key, table in checks.items())):
+        shown += (Heading(one.title), Prose(one.about), *one.blocks) if isinstance(one, Section) else (one,)
     absent, told = (*missing, *printed.missing), (*notes, *printed.notes)
     for heading, sentences in (("What is missing", absent), ("How these numbers are made", told)):
         shown += [Heading(heading), Items(sentences)] if sentences else []
     own = (replace(one, name=f"{name}-{one.name}") if isinstance(one, Chart) else one for one in shown)
-    named: Written = {key: (Checks, table) for key, table in (checks or {}).items()}
-    listed = {source: (Claims, found)} if source else {}
     title = f"{printed.title}. {printed.citation}."
-    return Paper(name, title, answer, tuple(own), found, {**tables, **named, **listed}, beside or {})
+    return Paper(name, title, answer, tuple(own), found, tables, beside or {})
 
 
 def build_page(papers: Iterable[Paper]) -> Report:

@@ -20,7 +20,7 @@ from phaze.report.document import Block, Items, Prose, Section, Sheet
 from phaze.report.verdicts import run_checks
 from phaze.spec.map_study import MapCase, MapReading, Search
 from phaze.spec.topology import MeshOrTorus, RandomBlocks, UniformDist
-from phaze.tables import FiguresRead, Mappings, SearchGaps, SpeedUps
+from phaze.tables import Checks, FiguresRead, Mappings, SearchGaps, SpeedUps
 
 Row = dict[str, object]
 WORDS = words_of("parmesan")
@@ -228,15 +228,14 @@ def parmesan_paper(inputs: MapInputs) -> Paper:
         "parmesan",
         inputs.published,
         answer_of(inputs, gains, figures),
-        [],
+        sections_of(inputs, figures),
         {
             "mappings": (Mappings, inputs.mappings),
             "speed-ups": (SpeedUps, gains),
             "figures-read": (FiguresRead, FiguresRead.check(figures[~figures["figure"].isin(REFINED)])),
             "search-gaps": (SearchGaps, inputs.search_gaps),
+            "map-checks": (Checks, run_checks(MAP_CHECKS, inputs)),
         },
-        sections=sections_of(inputs, figures),
-        checks={"map-checks": run_checks(MAP_CHECKS, inputs)},
     )
 
 

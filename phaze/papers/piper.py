@@ -21,7 +21,7 @@ from phaze.report.plan_charts import PLANNER_NAMES, relative
 from phaze.report.verdicts import run_checks
 from phaze.report.words import join, percent
 from phaze.spec.planning import PlanCase
-from phaze.tables import TABLES
+from phaze.tables import TABLES, Checks, Claims
 
 _DIGITS = 6
 """Significant digits of the published table, without trailing zeros: the default of C++ streams."""
@@ -203,13 +203,14 @@ def piper_paper(inputs: PlanInputs) -> Paper:
         "piper",
         inputs.published,
         _answer(inputs, claims),
-        [],
-        {**planned},
-        claims=("case-claims", claims),
+        sections_of(inputs),
+        {
+            **planned,
+            "case-checks": (Checks, run_checks(PLAN_CHECKS, inputs)),
+            "case-claims": (Claims, claims),
+        },
         missing=unplanned(inputs),
         notes=stand_ins(inputs),
-        sections=sections_of(inputs),
-        checks={"case-checks": run_checks(PLAN_CHECKS, inputs)},
     )
 
 

@@ -36,7 +36,7 @@ class PartitionTerms:
     device_memory_bytes: float = np.inf
     """DM, the memory limit of a stage."""
     microbatches: int = 4
-    """MB, microbatches of a training step on each replica."""
+    """MB, number of microbatches per training step on each replica."""
     recompute: bool = True
     """True if backward passes recompute the forward pass."""
 

@@ -55,32 +55,20 @@ class Sheet:
     """True to offer a box that shows only the rows with certain words."""
 
 
-Cell = str | Callable[[pd.Series], str]
-"""Text of a cell from its row: a template for `words.fill`, or a function."""
-
-
 def sheet_of(
     caption: str,
     table: pd.DataFrame,
-    columns: Mapping[str, Cell],
+    columns: Mapping[str, str],
     words: int = 1,
     marked: Iterable[bool] = (),
     source: str = "",
     *,
     folded: bool = False,
 ) -> Sheet:
-    """Displayed table with a column per heading; `marked` has a flag per row to highlight it."""
-    rows = tuple(
-        tuple(fill(cell, row) if isinstance(cell, str) else cell(row) for cell in columns.values())
-        for _, row in table.iterrows()
-    )
+    """Displayed table with a template of cells per heading; `marked` has a flag per row to highlight it."""
+    rows = tuple(tuple(fill(cell, row) for cell in columns.values()) for _, row in table.iterrows())
     standing = frozenset(i for i, flag in enumerate(marked) if flag)
     return Sheet(caption, tuple(columns), rows, words, standing, source, folded)
-
-
-def in_form(column: str, form: Callable[[float], str]) -> Cell:
-    """Cell with the value of a column, formatted by a function of `words`."""
-    return lambda row: form(row[column])
 
 
 Draw = Callable[[], "TopLevelMixin"]

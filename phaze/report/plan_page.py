@@ -234,7 +234,7 @@ class PlanPage:
     def resources(self) -> Iterator[Section]:
         """Effect of 10 % more of each resource."""
         own_s = self.plan.by(self.plan.question.rank)
-        rows = pd.DataFrame(map(dict, self.more))
+        rows = pd.DataFrame(map(dict, self.more), columns=[*WhatIf.model_fields])
         rows["plan"] = rows["replanned"].map({True: "re-planned", False: "same plan"})
         sheet = WORDS.sheet("resources", rows.assign(saved=1 - rows["time_s"] / own_s))
         chart = WORDS.chart("resources", partial(plan_figures.saved, self.more, own_s))

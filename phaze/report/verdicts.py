@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Bools, Floats
-from phaze.report.document import Cell, Section, sheet_of
+from phaze.report.document import Section, sheet_of
 from phaze.tables import Checks
 
 ROUNDING = 1e-9
@@ -82,10 +82,12 @@ def failures(checks: pd.DataFrame) -> list[str]:
 
 def checks_section(checks: pd.DataFrame, source: str, about: str) -> Section:
     """Section on the checks, with failed ones highlighted; `source` names their result table."""
-    columns: dict[str, Cell] = {
-        "": lambda row: ("passed" if row["passed"] else "FAILED") if row["rows"] else "nothing to check",
-        "what must hold": "{check}", "first failure": "{example}", "rows": "{rows:,}",
+    verdict = (
+        checks["passed"].map({True: "passed", False: "FAILED"}).where(checks["rows"] > 0, "nothing to check")
+    )
+    columns = {
+        "": "{verdict}", "what must hold": "{check}", "first failure": "{example}", "rows": "{rows:,}",
         "failures": "{failures:,}",
     }  # fmt: skip
-    sheet = sheet_of("Checks", checks, columns, 3, ~checks["passed"], source)
+    sheet = sheet_of("Checks", checks.assign(verdict=verdict), columns, 3, ~checks["passed"], source)
     return Section("checks", "Checks", about, (sheet,))

@@ -83,7 +83,7 @@ class EvaluationSettings(Noun):
     """Cluster, training and settings of an evaluation."""
 
     scenario: Scenario
-    """Cluster and batch."""
+    """Scenario: the cluster and the global batch."""
     training: Training
     """Training settings."""
     technology: Technology

@@ -396,7 +396,7 @@ class TrainingPlan(PlanFile, RankedPlan):
     fewest: FewestNodes | None = None
     """Smallest number of nodes that the model fits on, if requested."""
     assumptions: tuple[str, ...]
-    """Assumptions of the answer."""
+    """Assumptions underlying the answer."""
     versions: dict[Label, str]
     """Versions of programs, by name."""
 

@@ -109,16 +109,18 @@ def palm_paper(inputs: TiledInputs) -> Paper:
     """Build PALM's section, which compares the paper with the tiled accelerators of a study."""
     claims = check_claims(inputs.published, claimed_tables(inputs), FUNCTIONS)
     readings = tabulate_readings(inputs)
-    simulated = {name: (tables.TABLES[name], getattr(inputs, name)) for name in SIMULATED}
+    checks = run_checks(TILED_CHECKS, inputs)
     return paper_of(
         "palm",
         inputs.published,
         _answer(inputs, claims, readings),
-        [readings_sheet(readings)],
-        {**simulated, "tiled_readings": (tables.TiledReadings, readings)},
-        claims=("tiled-claims", claims),
-        sections=sections_of(inputs),
-        checks={"tiled-checks": run_checks(TILED_CHECKS, inputs)},
+        [readings_sheet(readings), *sections_of(inputs)],
+        {
+            **{name: (tables.TABLES[name], getattr(inputs, name)) for name in SIMULATED},
+            "tiled_readings": (tables.TiledReadings, readings),
+            "tiled-checks": (tables.Checks, checks),
+            "tiled-claims": (tables.Claims, claims),
+        },
     )
 
 

@@ -34,7 +34,7 @@ from phaze.report.winners import row_of
 from phaze.report.words import compute, join, percent, storing, times, widths
 from phaze.search.winners import chip_of, choose, in_order, with_areas
 from phaze.spec.study import OWN_READING
-from phaze.tables import Layers, ReadingFigures, ReadingScores, Screens
+from phaze.tables import Claims, Layers, ReadingFigures, ReadingScores, Screens
 from phaze.tables.columns import layout_of
 
 NEAR_MEAN, NEAR_MFU = 1.1, 1.25
@@ -178,8 +178,11 @@ def phaze_paper(beside: Beside) -> Paper:
         beside.published,
         " ".join(filter(None, (held, in_words(scores)))),
         blocks,
-        {"reading_figures": (ReadingFigures, figures), "reading_scores": (ReadingScores, scores)},
-        claims=("claims", claims),
+        {
+            "reading_figures": (ReadingFigures, figures),
+            "reading_scores": (ReadingScores, scores),
+            "claims": (Claims, claims),
+        },
         beside={name: getattr(beside, name) for name in ("results", "complexities", "walks")},
     )
 

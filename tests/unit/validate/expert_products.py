@@ -27,7 +27,7 @@ LOW = (0.05, 0.05, 1e-9)
 HIGH = (1.0, 0.95, 1e-4)
 """Initial values of reached, hbm and expert_s in a fit, and their physical range."""
 SCALE = 0.1
-"""Error above which a row has less weight (soft L1)."""
+"""Error above which a row weighs less (soft L1)."""
 
 
 @dataclass(frozen=True)
