@@ -130,17 +130,15 @@ def _store(best: Best, found: Floats, place: int) -> None:
 @njit_nested
 def _bound_splits(job: CoreJob, start: int, stop: int) -> None:
     """Compute lower bounds for a range of splits and all dataflows."""
-    splits, place, size = job.splits, job.place, len(job.tables.lower) // 3
+    size = len(job.tables.lower) // 3
     for dataflow in (WEIGHT, OUTPUT, INPUT):
         _bound_flow(
             job.tables.lower[dataflow * size + start : dataflow * size + stop],
             job.core,
             _flow(job, dataflow, 0),
             dataflow,
-            splits.fields,
-            splits.words[place[2]],
-            splits.folds[DOWN[dataflow], place[0]],
-            splits.folds[ACROSS[dataflow], place[1]],
+            job.splits,
+            job.place,
             start,
         )
 
@@ -151,22 +149,22 @@ def _bound_flow(
     core: Core,
     first: Dataflow,
     dataflow: int,
-    fields: Floats,
-    words: Floats,
-    downs: Floats,
-    acrosses: Floats,
+    splits: Splits,
+    place: Ints,
     start: int,
 ) -> None:
     """Compute lower bounds for the splits from `start` on with a dataflow; `first` is the flow on split 0.
 
     All arrays read here are contiguous in the split index, so that the compiler can vectorise.
     """
-    stop = start + len(lower)
+    stop, fields = start + len(lower), splits.fields
     down, across = fields[DOWN[dataflow]][start:stop], fields[ACROSS[dataflow]][start:stop]
     stream, repeats = fields[STREAM[dataflow]][start:stop], fields[REPEATS][start:stop]
     left = fields[RIGHT if dataflow == INPUT else LEFT][start:stop]
     right = fields[LEFT if dataflow == INPUT else RIGHT][start:stop]
-    words, downs, acrosses = words[start:stop], downs[start:stop], acrosses[start:stop]
+    words = splits.words[place[2]][start:stop]
+    downs = splits.folds[DOWN[dataflow], place[0]][start:stop]
+    acrosses = splits.folds[ACROSS[dataflow], place[1]][start:stop]
     for x in range(len(lower)):
         flow = Dataflow(
             first.output,

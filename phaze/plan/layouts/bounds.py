@@ -196,13 +196,10 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     count = grid.microbatches(question.task.global_batch).astype(float)
     added_s = states.added_s * (count > 1)
     paired = np.maximum(1.0 - grid.pp / count, 0.0)[:, None]  # share of microbatches, as `Lowering.hidden_s`
-    paired_s = (
-        layers.forward_s - paired * layers.hidden_forward_s,
-        layers.backward_s - paired * layers.hidden_backward_s,
-    )
+    alone_s, alone_back_s = layers.alone_s(paired)
     totals = slices.order.before[-1]
     forward_s, of_forward = with_exchanges(
-        question, paired_s[0], gather_s, links_s[:, :, 0], totals, ends.first_forward_s + ends.last_forward_s
+        question, alone_s, gather_s, links_s[:, :, 0], totals, ends.first_forward_s + ends.last_forward_s
     )
     added_to = [(states, layers.dense), (of_experts, layers.experts)]
 
@@ -210,7 +207,7 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
         found: Floats = sum((each(own)[:, None] * number for own, number in added_to), np.zeros(1))
         return found
 
-    backward_s = paired_s[1] + (count > 1)[:, None] * of_layers(lambda own: own.added_s)
+    backward_s = alone_back_s + (count > 1)[:, None] * of_layers(lambda own: own.added_s)
     frozen_bytes = [states.frozen_bytes * each for each in (ends.first_frozen, ends.last_frozen)]
     splits = np.array([SCHEDULES[name].splits for name in grid.schedules])[grid.schedule]
     beside_s = links_s[:, :, 1] * ~splits[:, None, None]  # separate weight gradients send nothing

@@ -48,7 +48,7 @@ def least_costs(
     their mean costs at the best point of a similar layout (K,). Stages are assigned to ranks round-robin.
     """
     found, buffers = np.empty(len(costs)), np.empty((3, len(totals)))
-    _fill_costs(costs, bytes_of, rooms, totals, held, prices, found, *buffers)
+    _fill_costs(costs, bytes_of, rooms, totals, held, prices, found, buffers)
     return found
 
 
@@ -61,19 +61,17 @@ def _fill_costs(
     held: Floats,
     prices: Floats,
     found: Floats,
-    least: Floats,
-    along: Floats,
-    point: Floats,
+    line: Floats,
 ) -> None:
-    """Fill the results of `least_costs`; the last three arrays are buffers."""
-    stages = costs.shape[1]
+    """Fill the results of `least_costs`; `line` (3, K) is a buffer for lines of prices, see `highest`."""
+    stages, least, along = costs.shape[1], line[0], line[1]
     for i in range(len(found)):
         own, bytes_own, room = costs[i], bytes_of[i], rooms[i]
         for kind in range(len(totals)):
             least[kind], along[kind] = np.inf, 0.0
             for q in range(stages):
                 least[kind] = min(least[kind], own[q, kind, 0])
-        best = value_at(own, bytes_own, room, totals, held, least, along, 0.0, point)
+        best = value_at(own, bytes_own, room, totals, held, line, 0.0)
         for way in range(2):
             for kind in range(len(totals)):
                 target = 2.0 * least[kind]
@@ -83,7 +81,7 @@ def _fill_costs(
                         mean += own[q, kind, 0] / stages
                     target = prices[kind] * mean
                 along[kind] = target - least[kind]
-            best = max(best, highest(own, bytes_own, room, totals, held, least, along, point))
+            best = max(best, highest(own, bytes_own, room, totals, held, line))
         found[i] = best
 
 
@@ -94,29 +92,30 @@ def highest(
     room: Floats,
     totals: Floats,
     held: Floats,
-    start: Floats,
-    along: Floats,
-    point: Floats,
+    line: Floats,
 ) -> float:
-    """Highest value found by a line search over π from one point; `point` is a buffer."""
+    """Highest value found on a line of π, which starts at row 0 and goes in the direction of row 1.
+
+    Row 2 is a buffer for a point.
+    """
     low, middle, high, best = 0.0, 0.0, FIRST, -np.inf
     for _ in range(DOUBLINGS):
-        value = value_at(costs, bytes_of, room, totals, held, start, along, high, point)
+        value = value_at(costs, bytes_of, room, totals, held, line, high)
         if value <= best:
             break
         best, low, middle, high = value, middle, high, 2.0 * high
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    at_left = value_at(costs, bytes_of, room, totals, held, start, along, left, point)
-    at_right = value_at(costs, bytes_of, room, totals, held, start, along, right, point)
+    at_left = value_at(costs, bytes_of, room, totals, held, line, left)
+    at_right = value_at(costs, bytes_of, room, totals, held, line, right)
     for _ in range(STEPS):
         if at_left >= at_right:
             high, right, at_right = right, left, at_left
             left = high - GOLDEN * (high - low)
-            at_left = value_at(costs, bytes_of, room, totals, held, start, along, left, point)
+            at_left = value_at(costs, bytes_of, room, totals, held, line, left)
         else:
             low, left, at_left = left, right, at_right
             right = low + GOLDEN * (high - low)
-            at_right = value_at(costs, bytes_of, room, totals, held, start, along, right, point)
+            at_right = value_at(costs, bytes_of, room, totals, held, line, right)
     return max(best, at_left, at_right)
 
 
@@ -127,16 +126,11 @@ def value_at(
     room: Floats,
     totals: Floats,
     held: Floats,
-    start: Floats,
-    along: Floats,
+    line: Floats,
     way: float,
-    prices: Floats,
 ) -> float:
-    """Value of the bound at π = `start` + `way` · `along`, with the best byte prices.
-
-    `prices` is a buffer for that point.
-    """
-    found = 0.0
+    """Value at one point of a line of π, as far as `way` from its start, with the best prices of bytes."""
+    found, start, along, prices = 0.0, line[0], line[1], line[2]
     for kind in range(len(totals)):
         prices[kind] = start[kind] + way * along[kind]
         found += prices[kind] * totals[kind]

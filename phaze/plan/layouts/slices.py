@@ -61,6 +61,11 @@ class LayerFigures(NamedTuple):
     experts: Floats
     """Expert parameters."""
 
+    def alone_s(self, paired: Floats | float = 1.0) -> tuple[Floats, Floats]:
+        """Forward and backward time, less the overlap that a share of microbatches has with another one."""
+        forward_s = self.forward_s - paired * self.hidden_forward_s
+        return forward_s, self.backward_s - paired * self.hidden_backward_s
+
 
 WORK = LayerFigures._fields.index("work_bytes")
 HIDDEN = [LayerFigures._fields.index(name) for name in ("hidden_forward_s", "hidden_backward_s")]
@@ -209,8 +214,7 @@ class Slices:
         weighed = np.stack([
             figures.forward_s,
             figures.backward_s,
-            figures.forward_s - figures.hidden_forward_s,
-            figures.backward_s - figures.hidden_backward_s,
+            *figures.alone_s(),
             figures.stash_bytes,
             figures.work_bytes,
         ], axis=3)  # fmt: skip
