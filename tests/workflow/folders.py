@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,18 +12,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TextIO
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import pytest
 import yaml
 
+from tests.workflow import caller
+from tests.workflow.caller import PYTHON, SOCKET, called
+
 ROOT = Path(__file__).resolve().parents[2]
 
-IMPORTED = ("pandas", "smart_open")
+IMPORTED = ("pandas", "smart_open", "snakemake.notebook", "snakemake.storage")
 """Modules that Snakemake imports in every call."""
-OWN = ("phaze.spec.config", "phaze.papers.publications")
-"""Modules that the workflow imports in every call."""
+JOBS = ("pyomo.environ", *(f"scripts.{path.stem}" for path in sorted((ROOT / "scripts").glob("*.py"))))
+"""Modules that jobs import."""
 TINY = {
     "layers": 4,
     "hidden": 64,
@@ -86,28 +88,37 @@ def _started(command: list[str], environment: dict[str, str]) -> Run:
     return Run(done.returncode, done.stdout + done.stderr)
 
 
-def _forked(server: tuple[TextIO, TextIO], arguments: list[str], environment: dict[str, str]) -> Run:
+def _forked(server: Path, arguments: list[str], environment: dict[str, str]) -> Run:
     """Output of Snakemake in a fork of a server."""
-    asked, answers = server
-    with TemporaryDirectory() as folder:
-        outputs = [Path(folder) / name for name in ("stdout", "stderr")]
-        call = {"arguments": arguments, "environment": environment, "outputs": list(map(str, outputs))}
-        asked.write(f"{json.dumps(call)}\n")
-        asked.flush()
-        return Run(int(answers.readline()), "".join(output.read_text() for output in outputs))
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, Path(os.devnull).open() as nothing:
+        files = [file.fileno() for file in (nothing, output, errors)]
+        status = called(server, ["snakemake", *arguments], environment, files)
+        return Run(status, "".join(file.read() for file in (output, errors) if file.seek(0) == 0))
 
 
 @cache
-def _server(*modules: str) -> tuple[TextIO, TextIO]:
-    """Standard input and output of a server of this test process, which ends with it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.workflow.server", *modules],
-        cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    atexit.register(process.communicate)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    return process.stdin, process.stdout
+def _server(*, own: bool) -> Path:
+    """Folder of a server of this test process, which ends with it, for our workflow or for any other."""
+    folder = TemporaryDirectory()
+    modules = IMPORTED
+    if own:
+        modules += JOBS
+        python = Path(folder.name, PYTHON)
+        python.write_text(f"#!{sys.executable} -IS\n{Path(caller.__file__).read_text()}")
+        python.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(Path(folder.name, SOCKET)))
+        listener.listen()
+        command = [sys.executable, "-m", "tests.workflow.server", *modules]
+        process = subprocess.Popen(command, cwd=ROOT, stdin=listener)
+
+    def end() -> None:
+        process.terminate()
+        process.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+    return Path(folder.name)
 
 
 @dataclass(frozen=True)
@@ -132,8 +143,8 @@ class Folder:
         if "PYTHONPATH" in environment:  # may change how Python starts
             run = _started(self.command(*arguments), environment)
         else:
-            known = OWN if self.workflow == ROOT else ()  # another one has its own phaze
-            run = _forked(_server(*IMPORTED, *known), self.arguments(*arguments), environment)
+            server = _server(own=self.workflow == ROOT)  # another one has its own phaze
+            run = _forked(server, self.arguments(*arguments), environment)
         assert not check or run.returncode == 0, run.output
         return run
 
