@@ -1,1 +1,1 @@
-"""Certificates: proof from a study's screens and placements that no design is better, and its audit."""
+"""Certificates that no design of a study is better than its best one, and an independent audit of them."""

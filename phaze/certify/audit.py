@@ -1,4 +1,4 @@
-"""Verdicts on points that are bounded and solved again, by code independent of screening and placement.
+"""Verdicts on design points that are solved again by code independent of screening and placement.
 
 The best time per batch of an architecture is that of Section 5 and Appendix B of the paper. A stage [i, j) of
 the chain, s-th from the end, takes one device, or t if one of its layers is tensor parallel. Its load for one
@@ -77,7 +77,7 @@ class StageSpans:
     stashed_bytes: Floats
     activation_bytes: Floats
     single: Ints
-    """1 if the stage needs only one device although t > 1."""
+    """1 if the stage needs only one device although the tensor-parallel width is larger."""
     synced_s: Floats
     """Gradient exchange time of [i, j) in the limit of many replicas."""
 
@@ -89,7 +89,7 @@ def best_time_s(
     cluster: PlacementLimits,
     limit_s: float = np.inf,
 ) -> float:
-    """Minimum time per batch; inf if nothing fits or is faster than the limit.
+    """Minimum time per batch over all placements; inf if none fits or is faster than the limit.
 
     Latencies have one value per layer.
     """
@@ -102,7 +102,7 @@ def best_time_s(
 def _best_by_first(
     stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, _: float
 ) -> float:
-    """Minimum time over the data widths if only the first stage's exchange counts."""
+    """Minimum time per batch over data-parallel widths if only the first stage's exchange counts."""
     most = min(len(stages.last_s), cluster.devices)
     return min(
         _least(loads, stages.synced_s[0, -loads.shape[1] :], s, widths, cluster)
@@ -113,7 +113,7 @@ def _best_by_first(
 def _best_of_caps(
     stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, limit_s: float
 ) -> float:
-    """Minimum time over the data widths if the longest exchange of any stage counts.
+    """Minimum time per batch over data-parallel widths if the longest gradient exchange counts.
 
     Under a cap no stage exchanges longer, and the batch waits for that time. For a range of caps, the
     shortest wait with the loads of the highest cap is a lower bound; depths for which it is not better are
@@ -136,7 +136,7 @@ def _best_of_caps(
 
 
 def _capped(stages: StageSpans, limit_s: float) -> StageSpans:
-    """Set the load of stages with a longer exchange to infinity."""
+    """Exclude stages whose gradient exchange exceeds a limit, by setting their load to infinity."""
     allowed = stages.synced_s <= limit_s
     return replace(
         stages,
@@ -168,14 +168,14 @@ def _stages(chain: LayerChain, forward_s: Floats, backward_s: Floats, cluster: P
 
 
 def _sums(values: Floats) -> Floats:
-    """Sums over all intervals [i, j), an array (n, n + 1)."""
+    """Sums of the values in all intervals [i, j), an array (n, n + 1)."""
     before = np.concatenate([[0.0], np.cumsum(values)])
     sums: Floats = before[None, :] - before[:-1, None]
     return sums
 
 
 def _widths(cluster: PlacementLimits) -> Iterator[tuple[Ints, int | None]]:
-    """Yield data widths with the microbatches that all their stages stash; None if stages differ."""
+    """Yield data-parallel widths with the stashed microbatches per stage, None if these differ by stage."""
     widths = np.arange(1, min(cluster.devices, cluster.microbatches) + 1)
     if not cluster.gpipe:
         yield widths, None
@@ -209,13 +209,13 @@ def _loads(
 
 
 def _before(worst: Floats, single: Ints) -> Floats:
-    """Array worst[u - single[i, j], j] for all u, i and j; inf for a negative index."""
+    """Bottleneck load of the stages after [i, j), if u stages in total need a single device, (u, i, j)."""
     shifted = np.concatenate([np.full((1, worst.shape[1]), np.inf), worst[:-1]])
     return np.where(single == 1, shifted[:, None, :], worst[:, None, :])
 
 
 def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: PlacementLimits) -> float:
-    """Minimum time per batch, from bottleneck loads (u, first stages) and exchange times of first stages."""
+    """Minimum time per batch with s stages, from their bottleneck loads and gradient exchange times."""
     best = np.inf
     for u, load in enumerate(loads):
         devices = s * cluster.layout.tp - u * (cluster.layout.tp - 1)
@@ -233,7 +233,7 @@ VALUES = ("plain_s", "bound_s", "exact_s")
 DIRECTIONS = ("forward", "backward")
 
 Times = dict[str, float]
-"""Times of a point by the names in VALUES, and the number of integer programs."""
+"""Times of a design point by the names in VALUES, and the number of integer programs solved for it."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class AuditedModel:
         )
 
     def cluster(self, hbm_gib: float, recompute: bool) -> PlacementLimits:
-        """Limits of a placement on the cluster."""
+        """Constraints of a placement on the cluster: devices, batch, memory and schedule."""
         layout = layout_of(self.layers)
         return PlacementLimits(
             devices=self.scenario.devices,
@@ -295,7 +295,7 @@ class AuditedModel:
 
 
 def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: AuditedModel) -> list[Times]:
-    """Times per batch of points of one layout, with the number of integer programs solved for them.
+    """Times per batch of design points in one layout, with the number of integer programs solved for them.
 
     `latencies` has the columns VALUES and `programs` for every architecture, layer and direction. Its column
     `fits` separates the latencies of points that fit according to the screen from the others.
@@ -313,12 +313,12 @@ def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: AuditedMod
 
 
 def is_proven(times: Times) -> bool:
-    """True if the bound proves that a point cannot be faster than its scheduled layers make it."""
+    """True if a point's proven lower bound equals its time with the scheduled layers, up to rounding."""
     return times["bound_s"] >= times["exact_s"] * (1.0 - ROUNDING)
 
 
 def judge_points(points: pd.DataFrame, times: Sequence[Times], best_s: float) -> pd.DataFrame:
-    """Rows of table `audits` for points with the times from `time_points`."""
+    """Rows of table `audits` for design points with the times from `time_points`."""
     rows = [
         {**point, **found, "best_s": best_s}
         for point, found in zip(points.to_dict("records"), times, strict=True)
@@ -328,7 +328,7 @@ def judge_points(points: pd.DataFrame, times: Sequence[Times], best_s: float) ->
 
 
 def judge(row: Mapping[str, object]) -> str:
-    """Verdict on a point by its times: the first contradiction, otherwise confirmed or unproven.
+    """Verdict on a design point by its times: the first contradiction, otherwise confirmed or unproven.
 
     The exact time lies between bound_s and exact_s, which are equal if all layers are proven.
     """

@@ -75,7 +75,7 @@ def certify_common(
 
 
 def _causes(upper: Floats, known: Bools, value: float) -> dict[str, int]:
-    """Number of points by the first cause of exclusion that applies."""
+    """Number of design points by the first cause of exclusion that applies."""
     flags = {
         "memory": upper == 0,
         "solved": known,
@@ -91,13 +91,13 @@ def _causes(upper: Floats, known: Bools, value: float) -> dict[str, int]:
 
 
 def _contradictions(commons: pd.DataFrame, upper: pd.Series) -> int:
-    """Number of candidates whose mean is above its bound."""
+    """Number of candidates whose mean throughput exceeds its upper bound."""
     bound = upper.reindex(pd.MultiIndex.from_frame(commons[AT])).fillna(np.inf).to_numpy()
     return int((commons["mean"].to_numpy() > bound * (1.0 + EQUAL)).sum())
 
 
 def means_of(samples_per_s: pd.DataFrame, aim: Aim) -> pd.Series:
-    """Mean of every row over the models; 0 if the row does not train a model that some row trains."""
+    """Mean throughput of every row over the models; 0 if it cannot train a model that another row can."""
     trained = [model for model in aim.weights if (samples_per_s[model] > 0).any()]
     values = samples_per_s[trained].to_numpy(np.float64)
     shares = np.array([aim.weights[model] for model in trained])

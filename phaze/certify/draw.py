@@ -82,7 +82,7 @@ def _least(values: Floats, rows: Ints, points: int) -> Ints:
 
 
 def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
-    """Index of the row of the best point; empty if the screen does not contain it."""
+    """Row index of the best design point in a screen; empty if the screen does not contain it."""
     if best is None:
         return np.empty(0, dtype=np.int64)
     same = np.ones(len(screen), dtype=np.bool_)

@@ -23,7 +23,7 @@ Edges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Piece:
-    """Component: its operators in order, and the edges of the closure between them."""
+    """Component of a layer: its operators in order, and the transitive edges between them."""
 
     operators: tuple[int, ...]
     edges: Edges
@@ -31,7 +31,7 @@ class Piece:
 
 @lru_cache(maxsize=256)
 def pieces_of(core: tuple[str, ...], edges: Edges) -> tuple[Piece, ...]:
-    """Components of a layer, first to last. No-ops order other operators and take no time."""
+    """Components of a layer that run one after another, in order; no-ops take no time and are omitted."""
     graph = nx.DiGraph(edges)
     graph.add_nodes_from(range(len(core)))
     closure = nx.transitive_closure_dag(graph)
@@ -77,7 +77,7 @@ def _longest_path(layer: ScheduledLayer) -> float:
 
 
 def _most_work(layer: ScheduledLayer) -> float:
-    """Work per core of the busiest core type; without overlap, network time is added to it."""
+    """Time of the busiest core type; without overlap, network time is added to it."""
     busy = {"tensor": 0.0, "vector": 0.0, "pair": 0.0}
     cores = {"tensor": layer.num_tc, "vector": layer.num_vc, "pair": min(layer.num_tc, layer.num_vc)}
     link = 0.0
@@ -141,7 +141,7 @@ def _design(core: str) -> str:
 def _estimated(
     estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    """Latencies ℓ and ℓ̂ by work and design, for the designs of the architectures."""
+    """Operator latencies on one core and on all cores, by work and by design of these architectures."""
     used = architectures[[f"{core}_design" for core in ("tensor", "vector", "fused")]].to_numpy().ravel()
     near = estimates[estimates["design"].isin(used)]
     keys = zip(near["work"].tolist(), near["design"].tolist(), strict=True)

@@ -147,7 +147,7 @@ class PlanPricer:
 
     @cached_property
     def _priced(self) -> tuple[TrainingTask, Machine]:
-        """Task and machine at expected or prudent prices."""
+        """Task and machine with expected or with prudent (conservative) estimates."""
         machine = load_machine(self.asked.system, stack=self.asked.stack, devices=self.asked.devices)
         task = TrainingTask.of(self.asked)
         return (task, machine) if self.rank == "expected" else prudent(task, machine)

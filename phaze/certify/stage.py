@@ -39,7 +39,7 @@ DIRECTIONS = ("forward", "backward")
 
 @dataclass(frozen=True)
 class SliceTables:
-    """Tables of one TMP width, microbatch and shard."""
+    """Tables of one tensor-parallel width (TMP), one microbatch size and one shard of architectures."""
 
     operators: pd.DataFrame
     edges: pd.DataFrame
@@ -88,7 +88,7 @@ class CertificateTerms:
 
 @dataclass
 class CauseCounts:
-    """Running counts and bounds of the points seen."""
+    """Number of design points by cause of exclusion, and the smallest bounds, over all points seen so far."""
 
     causes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     points: int = 0
@@ -150,7 +150,7 @@ def _add(
     best: pd.Series | None,
     terms: CertificateTerms,
 ) -> None:
-    """Add the points of one layout and shard to the counts."""
+    """Add the design points of one layout and shard to the counts."""
     grid = terms.training.memory_grid
     screened = Places(screens, shard, grid)
     lower, feasible, kept = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
@@ -189,7 +189,7 @@ def _count_causes(count: CauseCounts, flags: dict[str, Bools]) -> None:
 
 
 def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
-    """True for times between their bounds; a time may be infinite only if nothing fits."""
+    """Mask of the times between their bounds; a time may be infinite only if nothing fits."""
     between = (time >= lower * (1.0 - EQUAL)) & (time <= feasible * (1.0 + EQUAL))
     result: Bools = between & (np.isfinite(time) == np.isfinite(lower))
     return result
@@ -271,7 +271,7 @@ def _row(count: CauseCounts, names: pd.Index, best: pd.Series | None, batch: int
 
 
 def count_proofs(solves: pd.DataFrame) -> dict[str, object]:
-    """Number of schedules that the placements use, number without a proof, and the largest gap."""
+    """Number of schedules, how many are not proven optimal, and the largest optimality gap."""
     return {
         "schedules": len(solves),
         "unproven": int((solves["status"] != "optimal").sum()),

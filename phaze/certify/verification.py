@@ -32,12 +32,12 @@ from phaze.tables import Architectures, Edges, Estimates, Layers, Operators, are
 POINT = ["architecture", "hbm_gib", "recompute", "lower_s"]
 """Columns that the times of points depend on; of the lower bound only whether it is finite."""
 Known = dict[bytes, tuple[float, float, float]]
-"""Plain bound, proven bound and latency of components of layers, by content."""
+"""Cached plain bound, proven bound and latency of layer components, by content."""
 
 
 @dataclass(frozen=True, eq=False)
 class AuditConditions:
-    """Inputs of the times of points other than their tables."""
+    """Inputs, other than tables, on which the times of design points depend."""
 
     graph: pd.DataFrame
     scenario: Scenario
@@ -110,7 +110,7 @@ def find_slices(
 def audit_slice(
     points: pd.DataFrame, stored: StoredSlice, conditions: AuditConditions, best_s: float, store: Store
 ) -> pd.DataFrame:
-    """Rows of table `audits` for points with the same tables; cached times are judged again.
+    """Rows of table `audits` for design points with the same tables, from cached times where possible.
 
     Points with a layer that a time or node limit left unproven are solved again as well.
     """
@@ -134,7 +134,7 @@ def audit_slice(
 def solve_points(
     points: pd.DataFrame, one: SliceTables, model: AuditedModel, settings: ScheduleSettings
 ) -> list[Times]:
-    """Times per batch of points with the same tables, as from `time_points`.
+    """Times per batch of design points with the same tables, in the form of `time_points`.
 
     If nothing fits according to the screen, latencies do not matter: zeros test whether any placement fits.
     """

@@ -49,7 +49,7 @@ class Estimated:
 
 
 def estimated_s(estimates: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Latencies ℓ and ℓ̂ by work and design; NaN without an estimate, 0 for no-ops, whose work is -1."""
+    """Latencies on one and on all cores, by work and design; NaN without an estimate, 0 for no-ops."""
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
     one, every = (np.full([int(index.max(initial=0)) + 2 for index in at], np.nan) for _ in range(2))
     for table, name in ((one, "latency_s"), (every, "latency_all_s")):

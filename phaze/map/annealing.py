@@ -169,7 +169,7 @@ def _column(task: AnnealingTask, state: AnnealingState, replica: int, which: int
 
 @njit
 def _measure(task: AnnealingTask, state: AnnealingState) -> SlotSwap:
-    """Compute all times from scratch."""
+    """Compute all times of a mapping and its objective from scratch."""
     stages, n = len(task.work.forward), len(task.work.forward) * task.replicas
     for r in range(task.replicas):
         _column(task, state, r, 0)

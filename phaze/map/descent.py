@@ -93,7 +93,7 @@ def _may_take(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k:
 
 @njit
 def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int) -> float:
-    """Lower bound on c_AR of slot k's stage if slot k gets device d; unassigned links count as the best."""
+    """Lower bound on the all-reduce time c_AR of slot k's stage if slot k is assigned device d."""
     stage = plan.order[k, 0]
     ring = state.slowest[stage]
     before, after = plan.previous[k], plan.following[k]
@@ -112,7 +112,7 @@ def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d
 
 @njit
 def _change(costs: LinkCosts, size: float, d: int, e: int) -> float:
-    """Increase of the bound on c_m of a slot on device e if its neighbour gets d, not the best device."""
+    """Increase of a slot's message-time bound on device e if its neighbour is on d, not the best device."""
     best = size * costs.best_message[e] + costs.best_message_wait[e]
     return float(size * costs.links.message[d, e] + costs.links.message_wait[d, e] - best)
 
@@ -121,7 +121,7 @@ def _change(costs: LinkCosts, size: float, d: int, e: int) -> float:
 def _messages_with(
     plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int, target: float
 ) -> float:
-    """Lower bound on c_m of slot k on device d; inf if an assigned neighbour then exceeds the target.
+    """Lower bound on the message time c_m of slot k on device d; inf if a neighbour exceeds the target.
 
     Unassigned neighbours count with the best link of d.
     """

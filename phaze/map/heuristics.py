@@ -84,7 +84,7 @@ def _link_s(problem: MappingProblem) -> Floats:
 
 
 def _on(order: Ints, problem: MappingProblem) -> tuple[Ints, Ints, Ints]:
-    """Mappings to the first devices of an order, by replica and by ring, and the folded order of replicas."""
+    """Mappings to an order's first devices, replica by replica and stage by stage, and the folded order."""
     stages, replicas = problem.shape
     used = order[: problem.slots]
     folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
@@ -92,7 +92,7 @@ def _on(order: Ints, problem: MappingProblem) -> tuple[Ints, Ints, Ints]:
 
 
 def _orders(time: Floats, stages: int, replicas: int) -> Iterator[Ints]:
-    """Yield orders of the devices, each of shape (D,)."""
+    """Yield device orders that keep nearby devices together, each of shape (D,)."""
     slots = stages * replicas
     for width in range(1, max(stages, replicas) + 1):
         if stages % width == 0 or replicas % width == 0:

@@ -96,7 +96,7 @@ def units_of(network: DeviceNetwork, width: int) -> DeviceNetwork:
 
 
 def _slowest(matrix: Floats, width: int) -> Floats:
-    """Maximum over the pairs of devices at the same position in two units, shape (U, U)."""
+    """Maximum of a matrix over the pairs of devices at equal positions in two units, shape (U, U)."""
     units = len(matrix) // width
     places = [np.arange(units) * width + k for k in range(width)]
     return np.asarray(np.max([matrix[np.ix_(at, at)] for at in places], axis=0))

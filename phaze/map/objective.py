@@ -25,7 +25,7 @@ from phaze.cost.network.network import rounds, sent_bytes
 from phaze.workload.operator_graphs import StageGraph
 
 Instantiation = Literal["p2p", "allreduce", "exact"]
-"""Terms of the stage time: c_u + c_m (6), c_u + c_AR (7), or c_u + c_m + c_AR."""
+"""Terms of the stage time: compute c_u plus messages c_m (6), plus all-reduce c_AR (7), or plus both."""
 INSTANTIATIONS: tuple[Instantiation, ...] = get_args(Instantiation)
 
 
@@ -58,12 +58,12 @@ class MappingProblem:
 
     @property
     def counts_messages(self) -> bool:
-        """True if the stage time includes c_m."""
+        """True if the stage time includes the message time c_m."""
         return self.instantiation != "allreduce"
 
     @property
     def counts_rings(self) -> bool:
-        """True if the stage time includes c_AR; a ring of one replica has no links."""
+        """True if the stage time includes the all-reduce time c_AR; a ring of one replica has no links."""
         return self.instantiation != "p2p" and self.stages.replicas > 1
 
     @cached_property
@@ -124,7 +124,7 @@ def choose_instantiation(stages: StageGraph) -> Instantiation:
 
 
 def lower_bound_s(problem: MappingProblem, deadline: Deadline | None = None) -> float:
-    """Lower bound on the objective of all mappings: (10), (11), or a bound for all three terms.
+    """Lower bound on the objective of all mappings: Parmesan's (10) or (11), or a bound for all three terms.
 
     With all three terms each stage takes at least its best messages plus its best ring, bounded
     independently. At the deadline the bound is the longest compute time of a stage.
@@ -139,7 +139,7 @@ def lower_bound_s(problem: MappingProblem, deadline: Deadline | None = None) -> 
 
 
 def _best_messages_s(problem: MappingProblem, until: Deadline) -> Floats:
-    """Lower bound on c_m of each stage on each device: largest edges on the best links, shape (S, D).
+    """Lower bound on the message time c_m of each stage on each device, from its best links, shape (S, D).
 
     Sorting is exact without latencies and with equal ones; otherwise the latencies are bounded separately.
     """
@@ -155,7 +155,7 @@ def _best_messages_s(problem: MappingProblem, until: Deadline) -> Floats:
 
 
 def _least_of_rows(problem: MappingProblem, which: int, count: int, until: Deadline) -> Floats:
-    """Smallest round-trip seconds per byte (0) or latencies (1) of each device, ascending, (D, count)."""
+    """The `count` smallest round-trip times per byte, or latencies, of each device, ascending, (D, count)."""
     until.check()
     links = _without_self(problem.network.both_ways[which])
     until.check()

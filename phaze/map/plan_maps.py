@@ -120,7 +120,7 @@ class PlanMap:
 def map_rows(
     row: Row, stages: pd.DataFrame, system: Cluster | Matrix, devices: int, search: PlanMapSettings
 ) -> tuple[list[Row], list[list[list[int]]]] | None:
-    """Rows of table `plan_maps`, from column `way` on, and the devices of the plan's ranks.
+    """Rows of table `plan_maps` without the plan's key, and the devices of the plan's ranks.
 
     Devices are nested by stage, replica and tensor-parallel rank. A plan is given by its rows in tables plans
     and plan_stages. None if the system has too few devices.

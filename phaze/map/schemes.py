@@ -18,7 +18,7 @@ class SlotOrder(NamedTuple):
     first_link: Ints
     """Offset of each slot's first link, and the end, shape (n + 1,)."""
     link_slot: Ints
-    """Slot at the other end of each link that c_m counts."""
+    """Slot at the other end of each link that counts in the message time c_m."""
     link_edge: Ints
     """Edge of the stage graph that each link belongs to."""
     previous: Ints
@@ -133,7 +133,7 @@ def _middle(seconds: Floats) -> float:
 
 
 def _links(problem: MappingProblem, stage: int) -> list[tuple[int, int]]:
-    """Edges of a stage included in c_m, with the stage at their other end."""
+    """Edges of a stage whose messages count in its time c_m, each with the stage at the other end."""
     return [(e, t if s == stage else s) for e, (s, t) in enumerate(problem.edges.tolist()) if stage in (s, t)]
 
 

@@ -51,7 +51,7 @@ SPEED_UPS = {
 
 
 def speed_ups(rows: pd.DataFrame) -> pd.DataFrame:
-    """Table `speed_ups`: ours relative to CS map and to the heuristics, medians over seeds."""
+    """Table `speed_ups`: our mappings relative to CS map and to the heuristics, as medians over seeds."""
     rows = rows[rows["ours"].notna()]
     ratios = rows.assign(**{name: rows[over] / rows[own] for name, (over, own) in SPEED_UPS.items()})
     grouped = ratios.groupby([*POINT, "topology"])

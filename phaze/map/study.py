@@ -235,7 +235,7 @@ def _map(
 
 
 def _places(devices: Iterable[Iterable[Iterable[int]]]) -> list[tuple[int, int, int, int]]:
-    """Rows of table `plan_devices`, from the stage on."""
+    """Rows of table `plan_devices` without the plan's key: stage, replica, rank and device."""
     return [
         (stage, replica, number, device)
         for stage, replicas in enumerate(devices)

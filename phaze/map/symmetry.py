@@ -141,7 +141,7 @@ def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[In
 
 
 def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:
-    """Connected components of devices over the links of at least each distinct bandwidth."""
+    """Connected components of devices over links of at least some bandwidth, one array per bandwidth."""
     values = np.empty(0)
     for d, row in enumerate(seconds):
         values = np.union1d(values, np.delete(row, d))
@@ -202,7 +202,7 @@ def _lowest_of_orbits(moves: list[Ints], devices: int) -> Ints:
 
 
 def replica_rules(problem: MappingProblem, order: Ints) -> Ints:
-    """Earlier slot that must have a lower device, for each slot, -1 for none, shape (n,).
+    """For each slot, the earlier slot that must have a lower device, -1 for none, shape (n,).
 
     `order` holds stage and replica of every slot in the order of assignment, shape (n, 2).
     """

@@ -1,4 +1,4 @@
-"""Fused attention of a layer on one tensor-parallel rank: its kernels, and their time by bound.
+"""Fused attention of a layer on one tensor-parallel rank: its kernels, and their time by limiting resource.
 
 With context parallelism a rank has the queries of a part of the sequence. In a ring (cp_kind p2p) keys and
 values arrive in parts: the first kernel has those of the rank's own part, every other one those of another
@@ -33,7 +33,7 @@ class FusedPass(NamedTuple):
     """One pass of a layer's attention cores, executed by fused kernels."""
 
     seconds: Floats
-    """Time by bound, in seconds, (limits,)."""
+    """Time by limiting resource, in seconds, (limits,)."""
     launches: int
     """Number of kernels that the host launches."""
 
@@ -91,7 +91,7 @@ def attention_kernel(device: Device, stack: Stack) -> str | None:
 
 
 def scores_of(core: Sequence[Operator]) -> list[Scores]:
-    """Shape of each attention core of a layer, derived from its GEMMs if a table has no shapes."""
+    """Shape of each attention core of a layer, derived from its GEMMs if the operators do not store it."""
     if found := [operator.scores for operator in core if operator.scores is not None]:
         return found
     products = [part for operator in core for part in operator.parts if part.kind == "matmul"]
@@ -99,7 +99,7 @@ def scores_of(core: Sequence[Operator]) -> list[Scores]:
 
 
 def _shape(scores: Part, context: Part) -> Scores:
-    """Shape of a causal attention core with whole sequences; the batch counts key heads."""
+    """Shape of a causal attention core over whole sequences, derived from its two GEMMs."""
     keys, heads = scores.n, scores.batch * scores.m // scores.n
     return Scores(1, keys, keys, keys, keys / 2, heads, scores.batch, scores.k, context.n)
 
@@ -129,7 +129,7 @@ def kernels_on(scores: Scores, layout: Layout, stack: Stack) -> tuple[Scores, ..
 
 
 def _merged(scores: Scores) -> tuple[float, float]:
-    """Number of elements merged from a partial result and from partial gradients.
+    """Number of elements merged from a partial result of ring attention, and from its partial gradients.
 
     The gradients are those of queries, and of the keys and values of another rank's part that a causal mask
     leaves.

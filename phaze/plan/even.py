@@ -1,4 +1,4 @@
-"""Placements with given widths or equal stages, in the model of flushing pipelines; none beats `flush`.
+"""Baseline placements with given widths or equal stages, in the cost model of flushing pipelines.
 
 The experts' widths {p, d, t} are placed with the best boundaries between stages, and with even ones. Equal
 stages have equal numbers of repeated layers, and the same data and tensor width. The layers before and after
@@ -22,7 +22,7 @@ from phaze.plan.piper.equal import group_cuts
 
 
 def place_expert(chain: Chain, expert: Layout, setting: Setting) -> Placement | Infeasible:
-    """Best placement with the expert's stage count p and data width d, or the reason for infeasibility."""
+    """Best placement with the hand-designed pipeline and data-parallel widths, or why none is feasible."""
     reason = _why_not_widths(chain, expert, setting)
     if reason:
         return Infeasible(reason)
@@ -102,7 +102,7 @@ def place_equally(
 
 
 def equal_cuts(layers: int, first: int, repeated: int) -> Iterator[tuple[int, ...]]:
-    """Yield the stage starts for every divisor of the repeated layers, in one or two variants each."""
+    """Yield the first layers of equal stages, for every divisor of the number of repeated layers."""
     for stages in (s for s in range(1, repeated + 1) if repeated % s == 0):
         yield from group_cuts(layers, range(first, first + repeated), stages)
 
@@ -110,7 +110,7 @@ def equal_cuts(layers: int, first: int, repeated: int) -> Iterator[tuple[int, ..
 def _place_cut(
     chain: Chain, layout: Layout, setting: Setting, starts: tuple[int, ...], loads: Loads
 ) -> Placement | Infeasible:
-    """Placement with these stages and the fastest data width that fits, or the reason for infeasibility."""
+    """Placement with these stages and the fastest data-parallel width that fits, or why none fits."""
     pipeline = evaluate_cut(chain, replace(layout, dp=1), setting, starts, loads)
     each = sum(pipeline.devices)
     if each > setting.devices:

@@ -53,7 +53,7 @@ def run_alone(operators: tuple[Operator, ...], layout: Layout, stack: Stack) -> 
 
 @cache
 def primitives_of(name: str) -> frozenset[str]:
-    """Names of the primitives in an operator, forward or backward, from the operator's name."""
+    """Names of the primitives that an operator consists of, parsed from the operator's name."""
     return frozenset(name.removesuffix(".backward").split("+"))
 
 

@@ -42,7 +42,7 @@ from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload
 
 Replicated = Literal["dp-cp", "edp"]
-"""Parallel axis over which parameters are replicated: that of dense parameters, or of experts."""
+"""Group of ranks that replicates parameters: `dp-cp` for dense parameters, `edp` for experts."""
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this number times the tensor-parallel width."""
 CONVERSION_BYTES = 34
@@ -192,7 +192,7 @@ class Lowering:
         return 3 * gradient_bytes / replicas / self.machine.hbm_bytes_per_s
 
     def hidden_s(self, held: Sequence[tuple[int, LayerCost]], layout: Layout) -> Floats:
-        """Forward and backward time per microbatch that pairing of microbatches overlaps, (2,).
+        """Forward and backward time per microbatch that overlaps when microbatches are paired, (2,).
 
         The result is a mean over the microbatches of a batch and the ranks of a pipeline. One more microbatch
         goes forward before the first pair, so m − p of m microbatches are paired, with or without virtual
@@ -258,7 +258,7 @@ class Lowering:
         return self._working[key]
 
     def beside_bytes(self, cost: LayerCost, layout: Layout) -> float:
-        """Minimum working memory of a stage with a layer, excluding what depends on recompute."""
+        """Minimum working memory of a stage with a layer, excluding the part that depends on recompute."""
         again = cost.kept_bytes("none", layout.offloaded)[1]
         return self.working([(cost, "none")], layout).work - again
 
@@ -425,7 +425,7 @@ def _hbm_shares(
 def _ways(
     names: Sequence[str], costs: Mapping[str, LayerCost], recompute: Recompute, recomputed: int | None
 ) -> Iterator[tuple[int, LayerCost, Recompute]]:
-    """Yield layers with their number and recompute option; only the first `recomputed` blocks have it."""
+    """Yield counts and costs of layers by recompute option, which only the first `recomputed` blocks use."""
     again = Counter([name for name in names if name not in KEPT][:recomputed])
     for name, count in Counter(names).items():
         for number, way in ((again[name], recompute), (count - again[name], "none")):

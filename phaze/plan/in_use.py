@@ -88,7 +88,7 @@ class InUse:
     context: MemoryRange
 
     def of(self, kind: MemoryKind) -> MemoryRange:
-        """Range of the memory that a kind of measurement includes."""
+        """Memory range that a kind of measurement reports: the sum of the parts that it includes."""
         found = self.tensors + self.workspaces
         if kind != "allocated":
             found = found + self.fragments + self.graphs

@@ -49,7 +49,7 @@ def without_sums(operators: Sequence[Operator], stack: Stack) -> tuple[Operator,
 
 
 def _of_fewer(operator: Operator, fewer: int) -> Operator:
-    """Remove gradients from a sum; a single remaining gradient needs no sum."""
+    """Reduce the number of summed gradients by `fewer`; a single remaining gradient needs no sum."""
     left = len(operator.parts) - fewer
     if left <= 0:
         return replace(operator, parts=())
@@ -60,7 +60,7 @@ def _of_fewer(operator: Operator, fewer: int) -> Operator:
 
 
 STEPS, STEPS_BYTES = 5, 9.0
-"""Number of kernels for attention scores without a fused kernel, and their bytes relative to it.
+"""Number of kernels for attention scores without a fused kernel, and their bytes relative to one.
 
 Scores are converted to single precision, scaled, masked, normalised, and converted back (36 bytes per score
 instead of 4; Megatron-LM, `fused_softmax`).
@@ -82,7 +82,7 @@ def moves_of(
 
 
 def _moved(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
-    """Bytes that a stack moves for a kernel, relative to the minimum; `in_steps`: scores are not fused."""
+    """Bytes that a stack moves for one kernel, relative to the minimum; `in_steps` for unfused scores."""
     kinds = {part.kind for part in kernel}
     if "matmul" in kinds:
         return 1.0
@@ -197,7 +197,7 @@ PADDING_KERNELS = 2
 
 
 class Unfused(NamedTuple):
-    """HBM traffic and launches of operators, in addition to those of their own kernels."""
+    """HBM traffic and launches of a stack's extra kernels, in addition to those of the operators."""
 
     nbytes: float
     """Bytes of HBM traffic."""

@@ -57,7 +57,7 @@ COMPUTE, HBM, NETWORK, START, HOST = map(
 
 @dataclass(frozen=True, eq=False)
 class LayerCost(LayerMemory):
-    """Costs of a layer for one microbatch; times are in seconds by bound, (limits,), see `cost.kernels`."""
+    """Costs of a layer for one microbatch; times are in seconds by limiting resource, (limits,)."""
 
     forward_s: Floats
     backward_s: Floats
@@ -99,7 +99,7 @@ class LayerCost(LayerMemory):
         return found
 
     def again_s(self, recompute: Recompute) -> Floats:
-        """Recompute time before the backward pass, in seconds by bound, (limits,)."""
+        """Recompute time before the backward pass, in seconds by limiting resource, (limits,)."""
         if recompute == "none" or self.layer.name in KEPT:
             return np.zeros_like(self.core_s)
         if recompute in RECOMPUTES:
@@ -178,7 +178,7 @@ def layer_costs(
 
 @dataclass(frozen=True, eq=False)
 class Clocked:
-    """Machine with its kernel-time model, and the layout whose groups communicate."""
+    """Machine, layout and kernel-time model that determine the times of kernels and collectives."""
 
     machine: Machine
     layout: Layout
@@ -211,14 +211,14 @@ class Clocked:
         return np.array(network.by_level(cast(Kind, part.kind), part.network_bytes, group))
 
     def by_axis(self, sent: Iterable[Part]) -> dict[str, Floats]:
-        """Collective time by parallel axis, and HBM time of the bytes moved, in seconds, (2,) each."""
+        """Time of collectives by parallel axis, and HBM time of the bytes that they move, in seconds."""
         found: dict[str, Floats] = defaultdict(lambda: np.zeros(2))
         for part, times in _counted(sent):
             found[part.axis] += times * np.array([self.sent_s(part), self.moved_s(part)])
         return found
 
     def _once(self, part: Part) -> Routing | None:
-        """Routing, if each token is sent only once to each rank that has some of its experts."""
+        """Routing of tokens if a collective sends each token only once to a rank; otherwise None."""
         tokens = part.axis == "ep" and self.machine.stack.dispatch == "tokens"
         return self.routing if tokens else None
 
@@ -249,7 +249,7 @@ def _links_s(layer: Layer, clocked: Clocked) -> Floats:
 
 
 def _counted(parts: Iterable[Part]) -> list[tuple[Part, int]]:
-    """Count the consecutive repetitions of each part, such as the steps of a ring."""
+    """Parts in order, such as the steps of a ring, each with the number of its consecutive repetitions."""
     return [(one[0], len(one)) for one in (list(same) for _, same in groupby(parts, id))]
 
 
@@ -309,7 +309,7 @@ def _outside_scans(layer: Layer) -> list[Operator]:
 def _seconds(
     operators: tuple[Operator, ...], clocked: Clocked, alone: FusedPass = NO_ATTENTION
 ) -> tuple[Floats, float]:
-    """Time of consecutive operators by bound, and time of their weight gradients, in seconds.
+    """Time of consecutive operators by limiting resource, and time of their weight gradients, in seconds.
 
     `alone` is the fused attention among them. Every kernel has a launch overhead; the host runs ahead of the
     device, so only the longer of the two counts. If it launches experts one by one, it reads back their

@@ -66,7 +66,7 @@ def host_bytes_per_s(machine: Machine) -> float:
 
 
 def prudent(task: TrainingTask, machine: Machine) -> tuple[TrainingTask, Machine]:
-    """Task and machine under prudent assumptions: only proven overlap, and uneven expert load.
+    """Task and machine under prudent (conservative) assumptions: only proven overlap, uneven expert load.
 
     The load is the stack's prudent one, unless the task has a load other than the expected one.
     """

@@ -37,7 +37,7 @@ PASSES: dict[JobKind, Way] = {
     JobKind.BACKWARD: "backward",
 }
 LEGS = 3
-"""Number of messages per tensor-parallel rank in an all-reduce: within nodes, between them, within again."""
+"""Messages per tensor-parallel rank in an all-reduce: within nodes, between nodes, and within nodes."""
 BATCHES = 3
 """Number of batches simulated for a schedule without a flush; only the last one is timed."""
 Devices = Sequence[Sequence[Sequence[int]]]
@@ -113,7 +113,7 @@ def silent_script(plan: Plan) -> Script:
 
 
 def silent_batch_s(plan: Plan, fabric: Fabric) -> float:
-    """Batch time excluding transfers; assumes that all devices are equivalent."""
+    """Time per batch if communication took no time, assuming that all devices are equivalent."""
     return time_per_batch_s(simulate_script(silent_script(plan), fabric.topology, "none"))
 
 
@@ -151,7 +151,7 @@ def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
 def _exchanges(
     plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
 ) -> dict[tuple[JobKind, int, int], Sequence[Turn]]:
-    """Gradient all-reduces; the tensor-parallel ranks of a stage perform theirs at the same time."""
+    """Gradient all-reduces of every stage, concurrent for the tensor-parallel ranks of a stage."""
     found: dict[tuple[JobKind, int, int], Sequence[Turn]] = {}
     for port, group in _ports(pipeline):
         slices = list(zip(*devices[group], strict=True))
@@ -166,7 +166,7 @@ def _exchanges(
 def _passes(
     plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
 ) -> dict[tuple[JobKind, int, int], Sequence[Turn]]:
-    """Forward and backward passes with an all-reduce after each group of operators, in all lanes."""
+    """Forward and backward passes of every worker, with an all-reduce after each group of operators."""
     messages = sum(
         LEGS * stage.layout.tp * sum(one.reduced_bytes > 0 for one in stage.passes.values())
         for stage in plan.stages

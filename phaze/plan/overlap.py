@@ -26,12 +26,12 @@ HBM = KERNEL_LIMITS.index("hbm")
 MESSAGE_PROCESSORS = 2
 """Number of SMs occupied by a message to one device."""
 MOVED = 2.0
-"""HBM bytes moved per byte that a rank sends in a collective: one read here, one write at the receiver.
+"""HBM bytes moved per byte that a rank sends in a collective: its own read, and the receiver's write.
 
 Source: NCCL's maintainer, the bandwidth of links "multiplied by at least 2x" (NVIDIA/nccl issue 1428).
 """
 ADDED = 1.0
-"""Additional HBM bytes if the receiver also reads its own addend ("it can be 3x", same issue)."""
+"""Additional HBM bytes if the receiver also reads its own addend ("it can be 3x", NVIDIA/nccl issue 1428)."""
 
 
 def lost_share(machine: Machine) -> float:
@@ -80,7 +80,7 @@ def kept_apart(layout: Layout, machine: Machine) -> str:
 
 
 def hbm_share(seconds: Floats) -> float:
-    """HBM-bound fraction of kernel times that are given by bound, (limits,)."""
+    """HBM-bound fraction of kernel times that are given by limiting resource, (limits,)."""
     return float(seconds[HBM] / seconds.sum()) if seconds.any() else 0.0
 
 

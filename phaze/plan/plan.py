@@ -122,7 +122,7 @@ class Stage(StageWork):
     pieces: int = 0
     """Number of gradient buckets; 0: one per layer."""
     spent_s: tuple[float, ...] = ()
-    """Time of all passes by bound, in the order of `cost.kernels.KERNEL_LIMITS`, if known."""
+    """Time of all passes by limiting resource, in the order of `KERNEL_LIMITS`, if known."""
     hbm_shares: tuple[float, ...] = ()
     """HBM-bound fraction of the layers' time, averaged over each part of `replicated`, if known."""
     links_s: tuple[tuple[float, ...], ...] = ()
@@ -168,7 +168,7 @@ class Stage(StageWork):
 
 @dataclass(frozen=True)
 class Execution:
-    """Details of executing a batch in which planners' papers and runtimes differ."""
+    """Execution details of a batch, which differ between the planners' papers and the runtimes."""
 
     transfers: Transfers = "overlapped"
     exposed_transfers: float = 0.0

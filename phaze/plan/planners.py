@@ -94,7 +94,7 @@ class PlanningTask:
     """Widths of the hand-designed placement, if there is one."""
 
     def prospect(self, layout: Layout) -> Prospect:
-        """Model under the given layout."""
+        """Chain and traffic of the model under the given layout."""
         return next(one for one in self.prospects if one.point.layout == layout)
 
     def claim(self, time_per_sample_s: float, sync_s: float) -> Claim:

@@ -47,7 +47,7 @@ KERNELS = {
     "kernel_start": "kernel starts",
     "host": "host",
 }
-"""Parts of a pass's time if all kernels are known: names of their bounds, in the order of `cost.kernels`."""
+"""Parts of a pass's time if all kernels are known: limiting resources, in the order of `cost.kernels`."""
 COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisation")
 """Uses of device time that consist only of communication."""
 
@@ -210,7 +210,7 @@ class Price:
         return self.timeline.bound_among(self._spends)
 
     def _spends(self, step: Step) -> Mapping[str, float]:
-        """Time of a step of the critical path by use, in seconds."""
+        """Break down one step of the critical path by the use of its time, in seconds."""
         if step.use not in ("forward", "recompute", "backward"):
             return {RESOURCES[step.use]: step.seconds}
         stage = self.plan.stages[step.stage]
@@ -224,7 +224,7 @@ class Price:
         return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, max(seconds - work_s, 0.0)), strict=True))
 
     def _spent_s(self, stage: Stage) -> dict[str, float]:
-        """Time of a microbatch's passes by use, in seconds; kernels count under their bound."""
+        """Time of a microbatch's passes by use, in seconds; kernels count under their limiting resource."""
         if not stage.spent_s:
             hbm, passes = self.machine.hbm_bytes_per_s, stage.passes.values()
             parts = [self._inside(stage, one, one.held_s(hbm)) for one in passes]
@@ -290,7 +290,7 @@ def price(plan: Plan, machine: Machine) -> Price:
 
 
 def charged_s(plan: Plan, stage: Stage, one: Pass) -> float:
-    """Time of a pass that the planner charges for all-reduces of t ranks, in seconds."""
+    """Part of a pass that the planner charges for tensor-parallel all-reduces, in seconds."""
     charged = plan.claimed.network.seconds("all_reduce", one.reduced_bytes, stage.layout.group("tp"))
     return min(charged, one.seconds)
 

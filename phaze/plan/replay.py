@@ -63,7 +63,7 @@ def _read_stage(row: Mapping[Hashable, object], microbatch: int, depth: int) -> 
 
 
 def planned_on(plan: Plan) -> Machine:
-    """Machine that a plan was made for, on which an all-reduce takes as long as a ring."""
+    """Flat machine that a plan was made for; an all-reduce on it takes as long as a ring."""
     return Machine.flat(plan.claimed.network.bandwidth_bytes_per_s, plan.claimed.hbm_bytes_per_s)
 
 
@@ -84,7 +84,7 @@ def loads_s(plan: Plan) -> Floats:
 
 
 def exchanged_s(plan: Plan) -> Floats:
-    """Time per batch that Piper charges for the gradients of every stage, 4 (d - 1)/d of its weights."""
+    """Gradient exchange time per batch in Piper's model, by stage: 4 (d - 1)/d weights for d replicas."""
     network = replace(plan.claimed.network, all_reduce_factor=BOTH_DIRECTIONS)
     groups = [(s.weight_bytes, s.layout.group("dp")) for s in plan.stages]
     return np.array([network.seconds("all_reduce", nbytes, group) for nbytes, group in groups])

@@ -35,12 +35,12 @@ Place = Callable[[PlanningTask, Prospect, Setting], Placement | Infeasible]
 
 
 def plan_phaze(task: PlanningTask) -> Planned | Infeasible:
-    """Best split of the chain into stages, with d and s, over all TMP widths (Phaze, Section 5)."""
+    """Best plan of Phaze's planner: stages and widths, over all TMP widths (Phaze, Section 5)."""
     return _best(task, lambda _, one, setting: place_chain(one.chain, one.point.layout, setting))
 
 
 def plan_equal(task: PlanningTask) -> Planned | Infeasible:
-    """Best plan whose stages have the same number of repeated layers and the same widths d and t."""
+    """Best plan whose stages all have the same number of repeated layers and the same widths."""
     return _best(
         task,
         lambda _, one, setting: place_equally(one.chain, one.point.layout, setting, *one.point.repeated()),
@@ -48,7 +48,7 @@ def plan_equal(task: PlanningTask) -> Planned | Infeasible:
 
 
 def plan_expert(task: PlanningTask) -> Planned | Infeasible:
-    """Hand-designed (expert) widths with the best stage boundaries."""
+    """Best plan with the hand-designed (expert) widths, over all stage boundaries."""
     return _best(task, _place_expert)
 
 
@@ -95,7 +95,7 @@ def _planned(task: PlanningTask, one: Prospect, setting: Setting, placement: Pla
 
 
 def _stage(one: Prospect, setting: Setting, placement: Placement, cost: PlacedStage, number: int) -> Stage:
-    """Build a stage that stashes or recomputes all layers; with recomputation, only the last stage stashes.
+    """Build a stage that either stashes or recomputes all of its layers; the last stage always stashes.
 
     A recomputing stage stores its inputs of every microbatch in flight, and all activations of the one being
     processed (`cost.memory`).

@@ -20,7 +20,7 @@ from phaze.plan.plan import Execution, Machine, Plan, Stage
 
 Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
 Tensors = Literal["longest", "all"]
-"""Mode in which the transfer time of tensors between stages is counted.
+"""Choice of the tensors between two stages whose transfer time counts.
 
 `longest`: only the largest one that enters the stage counts. `all`: one after the other on its link,
 while operators also share the HBM of their device.
@@ -169,7 +169,7 @@ def _exchanged(stage: Stage, kind: Exchange) -> list[tuple[float, Group]]:
 def _wait_s(
     stage: Stage, machine: Machine, kinds: Sequence[Exchange], direction: Literal[0, 1], share: float
 ) -> float:
-    """Time that an overlapped collective among replicas waits for collectives of a pass.
+    """Time that an overlapped replica collective waits for the pass's own collectives on the same links.
 
     A link that carries both needs the seconds of both. The pass is forward or backward.
     """

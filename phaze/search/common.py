@@ -141,7 +141,7 @@ def mean_of(
     mode: Mean,
     reference: pd.DataFrame | None = None,
 ) -> pd.Series:
-    """Mean over the model columns; 0 for rows that do not train every model that some row trains.
+    """Mean over the model columns; 0 for rows that cannot train a model that another row can train.
 
     A normalised mean divides by the maximum of the throughputs in `reference`, by default `samples_per_s`.
     """

@@ -37,7 +37,7 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class Least:
-    """Lower bounds on every kind of layer, arrays (A, kinds); energies are per tensor-parallel rank."""
+    """Lower bounds on times of layer kinds, and on energies per tensor-parallel rank, (A, kinds) each."""
 
     forward_s: Floats
     backward_s: Floats
@@ -190,7 +190,7 @@ def _most_per_second(values: Floats, seconds: Floats) -> float:
 
 @njit
 def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, int]:
-    """Minimum energy and its number of stages. The likely number is evaluated first, to prune others."""
+    """Minimum energy over all numbers of stages, and the best number; `likely` is tried first to prune."""
     best, found = np.inf, likely
     for step in range(len(frame.devices)):
         s = likely if step == 0 else step
@@ -203,7 +203,7 @@ def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, in
 
 @njit
 def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
-    """Minimum energy of s stages over all numbers of pipelines, or `best` if it is not lower."""
+    """Minimum energy with s stages over all numbers of pipelines, or `best` if it is not lower."""
     end = frame.ends[s]
     if end == 0 or _relaxed_j(s, frame, chip) * (1.0 - SLACK) >= best:
         return best
@@ -221,7 +221,7 @@ def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
 
 @njit
 def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
-    """Minimum energy per sample without recomputation."""
+    """Minimum energy per sample with s stages, without recomputation."""
     d = frame.pipelines[w]
     links_j = (s - 1) * frame.transfer_j + (d - 1) * frame.ring_j
     joules: float = chip.once_j + links_j + chip.leakage_j * d * frame.devices[s]
@@ -230,7 +230,7 @@ def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
 
 @njit
 def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
-    """Lower bound on the energy of s stages without a search; inf if they are too slow.
+    """Lower bound on the energy with s pipeline stages, without a search; inf if they are too slow.
 
     Work is shared evenly, the number of pipelines may be fractional, and the last stage saves the most
     recomputation that its load allows.
@@ -259,7 +259,7 @@ def _share(w: int, frame: _Frame) -> float:
 
 @njit
 def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
-    """Smallest index of a number of pipelines with which s stages of equal work are fast enough."""
+    """Index of the smallest number of pipelines with which s stages of equal work are fast enough."""
     load, share, low = chip.work_s / s, 0.0, 0
     for r in range(len(frame.counts)):
         load = max(load, -(-frame.counts[r] // s) * (chip.forward_s[r] + chip.backward_s[r]))
@@ -275,7 +275,7 @@ def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
 
 @njit
 def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> int:
-    """Smallest index >= `low` of a number of pipelines with which s stages are fast enough.
+    """Index, at least `low`, of the smallest number of pipelines with which s stages are fast enough.
 
     With the share of the weights that the fewest pipelines synchronise, more pipelines are never slower. The
     first possible number is therefore found by bisection.

@@ -167,7 +167,7 @@ def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.D
 
 
 def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
-    """Mask of feasible rows that no evaluated row covers in at least one of their spaces."""
+    """Mask of feasible rows that no evaluated row dominates in at least one of their spaces."""
     values, result = _values(rows), np.zeros(len(rows), dtype=np.bool_)
     placed = np.isfinite(values[0])
     known = np.flatnonzero(rows["known"] & placed)
@@ -198,12 +198,12 @@ def _values(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
 
 
 def _inside(rows: pd.DataFrame, spaces: Spaces) -> list[Bools]:
-    """Masks of the rows of each space."""
+    """For each space, the mask of the rows that belong to it."""
     return [members[rows["chip"].to_numpy()] for members in spaces.values()]
 
 
 def _with_exact(rows: pd.DataFrame, asked: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
-    """Rows with exact time and energy where evaluated; NaN without a placement."""
+    """Rows with exact time and energy where they were evaluated, NaN where no placement exists."""
     exact = placements.loc[placements["planner"] == "phaze", [*KEY, "time_per_batch_s", "joules_per_sample"]]
     near = np.flatnonzero(rows["chip"].isin(asked["chip"]))
     evaluated = near[

@@ -64,7 +64,7 @@ def _by_decreasing_area(architectures: pd.DataFrame, width: float) -> pd.DataFra
 
 
 def _chunks(by_area: pd.DataFrame, least: int) -> Iterator[pd.DataFrame]:
-    """Yield chunks of whole bands: at least `least` architectures, and no fewer than already yielded."""
+    """Yield chunks of whole area bands: at least `least` architectures, and no fewer than already yielded."""
     ends = np.flatnonzero(np.diff(by_area["band"], append=-1)) + 1
     start = 0
     while start < len(by_area):
@@ -75,14 +75,14 @@ def _chunks(by_area: pd.DataFrame, least: int) -> Iterator[pd.DataFrame]:
 
 
 def _with_levels(walk: pd.DataFrame) -> pd.DataFrame:
-    """Add to each visit the smallest hysteresis whose search reaches its band."""
+    """Add to each visited architecture the smallest hysteresis that lets the search reach its area band."""
     band = (walk["band"] != walk["band"].shift()).cumsum().to_numpy() - 1
     levels = levels_of(walk["samples_per_s"].groupby(band).max().to_numpy())
     return walk.assign(level=levels[band])
 
 
 def levels_of(band_throughput: Floats) -> Ranks:
-    """Smallest hysteresis whose search visits each band (see the module docstring)."""
+    """Smallest hysteresis with which the search visits each area band (see the module docstring)."""
     bands = np.arange(len(band_throughput))
     falls = np.diff(tied(band_throughput), prepend=tied(band_throughput[:1])) < 0
     run = bands - np.maximum.accumulate(np.where(falls, -1, bands)) + 1
@@ -91,7 +91,7 @@ def levels_of(band_throughput: Floats) -> Ranks:
 
 
 def _visits(walk: pd.DataFrame, model: str) -> pd.DataFrame:
-    """Table `visits`, with the best throughput so far."""
+    """Table `visits` of the architectures visited, with the best throughput found up to each of them."""
     return Visits.check(
         walk.assign(
             model=model,

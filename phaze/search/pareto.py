@@ -20,7 +20,7 @@ SHARE = 64
 
 
 def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None = None) -> Bools:
-    """Mask (n,) of points that no covering point covers, by default any point; O(n log n)."""
+    """Mask (n,) of points that no other point dominates, or none of those in `covering`; O(n log n)."""
     ranks = np.unique(area, return_inverse=True)[1].astype(np.int64)
     order = np.lexsort((energy, area, time))
     among = np.ones(len(time), dtype=np.bool_) if covering is None else covering
@@ -28,7 +28,7 @@ def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None
 
 
 def uncovered_among(among: Bools, time: Floats, area: Floats, energy: Floats) -> Bools:
-    """Mask (n,) of points of a subset that no other point of the subset covers.
+    """Mask (n,) of points of a subset that no other point of the subset dominates.
 
     A large subset is first filtered by the front of a sample, which needs no sorting. This is valid because
     covering is transitive.
@@ -45,7 +45,7 @@ def uncovered_among(among: Bools, time: Floats, area: Floats, energy: Floats) ->
 
 @njit
 def _sweep(order: Ranks, area: Ranks, energy: Floats, covering: Bools, areas: int) -> Bools:
-    """Visit points by time, with a Fenwick tree of the least energy up to each area."""
+    """Mask of undominated points, found in order of time with a Fenwick tree of minimum energy by area."""
     least = np.full(areas + 1, np.inf)
     result = np.zeros(len(order), dtype=np.bool_)
     for i in order:
@@ -62,13 +62,13 @@ def _sweep(order: Ranks, area: Ranks, energy: Floats, covering: Bools, areas: in
 
 
 def covered_by(few: Ints, time: Floats, area: Floats, energy: Floats) -> Bools:
-    """Mask (n,) of points covered by one of a few given by index; needs no sorting of the points."""
+    """Mask (n,) of points that one of the points `few` dominates; needs no sorting of all points."""
     return _compare(few[np.argsort(time[few], kind="stable")], time, area, energy)
 
 
 @njit
 def _compare(few: Ints, time: Floats, area: Floats, energy: Floats) -> Bools:
-    """Mask of points covered by one of `few`, which are compared by ascending time."""
+    """Mask (n,) of points that one of the points `few` dominates; `few` are sorted by time."""
     result = np.zeros(len(time), dtype=np.bool_)
     for i in range(len(time)):
         for k in few:

@@ -164,7 +164,7 @@ NOISE = 1e-12
 def could_matter(
     lower_s: Floats, feasible_s: Floats, area_um2: Floats, name: Ranks, *, best: int, tolerance: float
 ) -> Bools:
-    """Mask (A,) of architectures that may be among the `best` best or the smallest within the tolerance.
+    """Mask (A,) of architectures that may be among the `best` fastest or be the smallest within tolerance.
 
     `name` are their `ranking.name_ranks`. Architectures with an infinite lower bound (nothing fits) are never
     kept.
@@ -177,7 +177,7 @@ def could_matter(
 
 
 def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, best: int) -> Bools:
-    """Mask of architectures that certainly have `best` others before them, by (time, area, name)."""
+    """Mask of architectures that certainly rank behind `best` others by (time, area, name)."""
     if best > len(lower):
         return np.zeros(len(lower), dtype=np.bool_)
     last = np.lexsort((name, area, feasible))[best - 1]

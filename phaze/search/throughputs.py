@@ -82,7 +82,7 @@ def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> 
 
 @dataclass
 class ScreenedTimes:
-    """Throughput of architectures from screens, evaluated exactly only where the bounds do not meet.
+    """Throughput of architectures from screens, computed exactly only where lower and feasible times differ.
 
     `screens` cover all points of the subject on every architecture that may be queried.
     """
@@ -141,7 +141,7 @@ def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
 
 
 def _exact_layers(point: Workload, chips: pd.DataFrame, terms: Terms) -> dict[tuple[str, str], Bounds]:
-    """Exact latency of every layer from its schedule, as bounds that meet."""
+    """Exact latency of every layer from its schedule, as equal lower and feasible bounds."""
     estimates = estimate_point(point, chips, terms)
     overlap = terms.schedule.overlap_communication
     layers = bound_layers(

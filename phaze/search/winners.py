@@ -79,7 +79,7 @@ def chip_named(cluster: Outcome, architecture: str) -> pd.Series:
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows from best to worst; ties by HBM, stashing before recomputing, t and microbatch."""
+    """Rows from best to worst: by time, area, name, HBM, stashing before recomputing, then layout."""
     names, layouts = name_ranks(rows["architecture"]), LAYOUT.ranks(rows["layout"])
     recompute, hbm, area, time = (
         rows[key].to_numpy() for key in ("recompute", "hbm_gib", "area_um2", "time_per_batch_s")

@@ -104,18 +104,18 @@ class TrainingPlanner:
 
     @cached_property
     def expected(self) -> PlanQuestion:
-        """Planning request at expected (not prudent) prices."""
+        """Planning request with expected (not prudent) estimates of time and memory."""
         return question_of(self.asked, self.folder)
 
     @property
     def question(self) -> PlanQuestion:
-        """Planning request at the prices by which plans are ranked."""
+        """Planning request with the estimates, expected or prudent, by which plans are ranked."""
         return self.expected.ranked(self.asked.rank)
 
     def search(
         self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored, rows: int = 1
     ) -> LayoutPlans:
-        """Search for the fastest plans with additional fields fixed; the first `rows` are proven."""
+        """Search for the fastest plans with further fields fixed; only the first `rows` plans are proven."""
         named = f"with {','.join(f'{name}={value}' for name, value in fixed.items())}: " if fixed else ""
         fixed = {**self.asked.fixed, **fixed}
         return plan_layouts(
@@ -176,7 +176,7 @@ class TrainingPlanner:
         return PricedLayout.of(self.question, planned).asked(self.expected).chosen
 
     def _prudence(self, ranked: Sequence[PricedLayout]) -> str:
-        """Sentence that names the plan with the lowest expected time, from the rows and a short search."""
+        """Sentence on the plan that a ranking by expected time would choose, and how much faster it is."""
         chosen, *others = (one.asked(self.expected) for one in ranked)
         found = plan_layouts(
             self.expected, self.asked.fixed, gap=self.gap, wanted=1, prove=False,
@@ -220,7 +220,7 @@ class TrainingPlanner:
         )
 
     def refused(self, fixed: Fixed, best: ChosenLayout | None = None) -> str:
-        """Reason why the runtime supports no layout with these fields, for the one closest to `best`."""
+        """Reason why the runtime cannot run the layout with these fields that is closest to `best`."""
         question, place = self.question, 0
         grid = space(question.runtime, question.task, {**self.asked.fixed, **fixed})
         if best is not None:
@@ -265,7 +265,7 @@ def _time_s(priced: PricedLayout) -> float:
 
 
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
-    """Build the planning request at expected (not prudent) prices; PhazeError if it is invalid."""
+    """Build the planning request with expected (not prudent) estimates; PhazeError if it is invalid."""
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
     speed_of(device_of(machine), asked.precision)
     return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])

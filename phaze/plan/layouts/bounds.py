@@ -135,7 +135,7 @@ class _Figures(NamedTuple):
 
 
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> LayoutBounds:
-    """Lower bounds for all layouts of a grid, from the costs of model shards that layouts may share.
+    """Lower bounds on time and memory of all layouts of a grid, from the costs of shared model shards.
 
     `common` says how much the layouts of a shard may differ (`Slices`). Unless it is "nothing", the bounds
     hold for every recompute option, and most are means over ranks only.
@@ -158,7 +158,7 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "no
 def bounds_by(
     question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, *, on_average: bool = False
 ) -> LayoutBounds:
-    """Lower bounds from known shard costs; `which` are the layouts' indices in the shards' grid, (N,)."""
+    """Lower bounds for layouts from known shard costs; `which` maps them to indices in the shards' grid."""
     parts = np.array_split(np.arange(len(grid)), -(-len(grid) // AT_ONCE))
     each = [_bounds_of_part(question, grid.take(part), slices, which[part], on_average) for part in parts]
     return LayoutBounds(*(np.concatenate(one) for one in zip(*each, strict=True)))
@@ -280,7 +280,7 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> S
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
-    """Microbatches in flight per rank of distinct pipelines, (ranks, 4), and each layout's first row, (N,).
+    """Microbatches in flight on each rank of all distinct pipelines, and the first row for each layout.
 
     Each layout has the first row of its pipeline. Columns are a, b, c and d. A rank with n layers stores
     activations of at least a n + b layers at its peak, and no layer stores more than c microbatches. At that
@@ -295,7 +295,7 @@ def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
 
 
 def held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
-    """Microbatches in flight on each rank of a pipeline: columns a, b, c and d of `_held`."""
+    """Microbatches in flight on each rank of a pipeline, (ranks, 4), with the columns of `_held`."""
     if chunks > 1:
         return held_of_chunks(schedule, depth, chunks, *_enough(depth, count))
     pipeline = Pipeline((_NOTHING,) * depth, count, schedule)
@@ -306,7 +306,7 @@ def held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
 
 
 def _enough(depth: int, count: int) -> tuple[int, int]:
-    """Smaller microbatch count with the same memory peak, and the size of a microbatch group.
+    """Reduced microbatch count with the same memory peak, and the size of a microbatch group.
 
     Enough groups for the peak remain, plus the last, smaller group.
     """
@@ -316,7 +316,7 @@ def _enough(depth: int, count: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: int = 0) -> Floats:
-    """Columns a, b, c and d of `_held` for ranks with several stages, from the order of their passes.
+    """Microbatches in flight on ranks with several stages, (ranks, 4), from the order of their passes.
 
     At the peak of a rank, all but one layer of each stage may be in the stage with the fewest microbatches.
     The first and the last stage may be empty. Of equal peaks, one with a late other stage at work counts.
@@ -341,6 +341,6 @@ _NOTHING = StageCost(0.0)
 AT_ONCE = 250_000
 """Maximum number of layouts that are bounded in one batch, which limits memory use."""
 NEAR = 50_000
-"""Number of layouts with the smallest mean bounds that also get the tighter bound by individual ranks."""
+"""Number of layouts, smallest average bounds first, for which the tighter per-rank bound is computed."""
 ROUNDS = 4
 """Number of microbatch groups, of at least pp each, after which every schedule has reached its peak."""

@@ -34,7 +34,7 @@ def least_times(
     limits: Floats,
     on_average: bool,
 ) -> tuple[Floats, Floats]:
-    """Minimum step time, (N,), and memory shortfall of a rank, (N,).
+    """Minimum step time and memory shortfall per rank of every layout, (N,) each.
 
     Inputs are the layouts' columns (N, 8); columns per kind of layer (N, K, 8); ranks, chunks, first row of
     `held` and rank with the head (N, 4); and the memory limit of a rank (N,). `bound_layouts` builds the
@@ -60,7 +60,7 @@ def _fill_times(
     lacking: Floats,
     fewest: Floats,
 ) -> None:
-    """Fill `found` and `lacking`; `fewest` are the smallest shortfalls with one and with several chunks."""
+    """Fill `found` with minimum step times, and `lacking` with memory shortfalls where nothing fits."""
     above = 1.0
     for i in range(len(figures)):
         row, kinds, shape, limit = figures[i], by_kind[i], shapes[i], limits[i]
@@ -80,7 +80,7 @@ def _fill_times(
 def least_lacking(
     row: Floats, kinds: Floats, shape: Ints, held: Floats, before: Ints, limit: float, known: float
 ) -> float:
-    """Minimum memory shortfall of a rank, or `known` if that is smaller."""
+    """Smallest memory shortfall per rank with which all layers would fit, or `known` if that is smaller."""
     if known < np.inf and not holds_all(row, kinds, shape, held, before, limit + known, np.inf):
         return known
     low, high = 0.0, row[3] + row[4]
@@ -127,7 +127,7 @@ def least_time(
     limit: float,
     above: float,
 ) -> tuple[float, float]:
-    """Minimum step time, and its ratio to the mean time of the ranks.
+    """Minimum step time of a layout, in seconds, and its ratio to the mean time of the ranks.
 
     The search starts at the ratio `above`, because neighbouring layouts are similar.
     """
@@ -243,7 +243,7 @@ class RankLimits(NamedTuple):
     """Memory and time available on a rank for its layers."""
 
     held: Floats
-    """Microbatches in flight, in columns a, b, c and d of `held_by_rank`."""
+    """Microbatches in flight, as a row of `held_by_rank`."""
     room: float
     """Bytes available for layers."""
     spare_s: float
@@ -297,7 +297,7 @@ def fits(kinds: Floats, before: Ints, start: int, end: int, limits: RankLimits) 
 
 @njit_nested
 def least_extra(kinds: Floats, held: Floats) -> tuple[float, float]:
-    """Minimum activation bytes of a rank's b additional layers (`held_by_rank`), without and with recompute.
+    """Minimum bytes of a rank's additional activations (column b of `_held`), without and with recompute.
 
     They count for the kind that stores the least.
     """
@@ -320,7 +320,7 @@ def work_of_rank(
     back_s: float,
     count: float,
 ) -> float:
-    """Maximum layer time per microbatch, in seconds, that fits a rank's memory and time.
+    """Maximum layer time per microbatch, in seconds, that a rank's memory and time allow.
 
     `added` are the activations of the additional layers, see `least_extra`.
     """
@@ -349,7 +349,7 @@ def work_of_rank(
 def most_work(
     kinds: Floats, totals: Ints, held: float, again: float, second: float, byte: float, room: float
 ) -> float:
-    """Maximum layer time within `room`, in seconds: a fractional knapsack by need per second.
+    """Maximum layer time that fits into `room`, in seconds, as a fractional knapsack problem.
 
     A layer needs `second` for each of its seconds and `byte` for each of its bytes. The share `again` of the
     layers is recomputed and stores fewer bytes.

@@ -239,7 +239,7 @@ class Comparison:
         return found
 
     def _found(self, taken: Taken) -> PricedLayout | str:
-        """Price of the run with some changes, or the reason why it has none."""
+        """Price of the run with some changes, or the reason why these changes are impossible."""
         if taken not in self._known:
             try:
                 self._known[taken] = self._price(taken)
@@ -299,7 +299,7 @@ class Comparison:
         yield from (Change(name, one[name], other[name]) for name in names if one[name] != other[name])
 
     def _words(self, taken: Taken) -> dict[str, str]:
-        """Fields of the run with some changes applied, by name, as text."""
+        """Text of every field of the run with some changes applied, by field name."""
         recipe = self._recipe(taken)
         words = {one.name: str(getattr(recipe.layout, one.name)).lower() for one in fields(Layout)}
         words[STAGES] = layout_string(recipe.blocks, recipe.model.mtp)

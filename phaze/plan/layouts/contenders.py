@@ -118,7 +118,7 @@ class Contenders:
         }
 
     def begun(self, contender: LayoutContender, *, simple: bool = False) -> DivisionSearch:
-        """Search over the pipeline splits of a candidate; the first call starts it with `guess`."""
+        """Search over the pipeline splits of a candidate, which the first call starts with `guess`."""
         if contender.search is None:
             place = contender.place
             divided = self.question.divided(self.grid.layout(place), self.grid.schedule_of(place))

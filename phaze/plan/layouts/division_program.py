@@ -74,7 +74,7 @@ class DivisionProgram:
 
     @property
     def variables(self) -> int:
-        """Number of variables: n and k per stage, their sums per rank, flags of non-empty ends, step time."""
+        """Number of variables: layers and recomputed layers, sums per rank, flags of used ends, step time."""
         return 2 * self.divided.count * len(self.totals) + len(self.of_whole) + 1
 
     def constrained(self, limits: SplitLimits, more: int = 0) -> LinearProgram:
@@ -115,21 +115,21 @@ class DivisionProgram:
         return program
 
     def add_cut(self, cut: Floats) -> None:
-        """Add a lower bound on the step time: a path's coefficients of 1, n and k, (stages, 1 + 2K)."""
+        """Add a cut: a path's coefficients of 1, layers n and recomputed layers k, (stages, 1 + 2K)."""
         kinds = len(self.totals)
         own, again = cut[:, 1 : 1 + kinds].ravel(), cut[:, 1 + kinds :].ravel()
         row = np.concatenate([own, again, np.zeros(len(self.of_whole)), [-1.0]])
         self._cuts.append((row, float(cut[:, 0].sum())))
 
     def by_stage(self, point: Floats) -> Floats:
-        """Reshape n and k of all stages, (2 stages K,), to 1, n and k of each stage, (stages, 1 + 2K)."""
+        """Reshape layers n and recomputed layers k, (2 stages K,), to 1, n, k by stage, (stages, 1 + 2K)."""
         n, k = point.reshape(2, self.divided.count, -1)
         n = np.maximum(n, self.fewest)  # except for a tolerance
         found: Floats = np.concatenate([np.ones((len(n), 1)), n, k], axis=1)
         return found
 
     def _in_order(self, n: Floats, k: Floats) -> Iterator[tuple[Floats, Floats]]:
-        """Yield rows and upper bounds of the constraints that the order of layers implies for runs of layers.
+        """Yield constraints, as rows and upper bounds, that the order of layers implies for runs of layers.
 
         Runs are the layers of a stage, its recomputed and its other layers, and all layers up to the end of a
         stage; n and k are (stages, K, columns).
@@ -198,7 +198,7 @@ class DivisionProgram:
         return [held_while_busy(self.divided, rank) for rank in range(self.divided.layout.pp)]
 
     def _work(self, limits: SplitLimits) -> Floats:
-        """Minimum working memory of stages within limits, (stages, 1 + E).
+        """Minimum working memory of stages within limits, (stages, 1 + number of ends).
 
         The first column holds for any stage, the others are the excess of stages that may be empty, if not.
         """
@@ -231,7 +231,7 @@ class DivisionProgram:
         return np.array(rows), np.array(room)
 
     def excess(self, blocks: Ints) -> tuple[Floats, Floats]:
-        """GiB per layer of the most common kind, (rows, stages), and excess memory of each row, (rows,).
+        """Memory of a layer of the most common kind, (rows, stages), and excess memory, (rows,), in GiB.
 
         Rows are ranks at their peaks; `blocks` are the layers per stage, (stages,).
         """
@@ -243,7 +243,7 @@ class DivisionProgram:
         return each[:, :, self.usual], found
 
     def rounded(self, n: Floats, k: Floats) -> tuple[Numbers, Numbers]:
-        """Round the program's n and k, (stages, K), to integer layers and recomputed layers of each stage.
+        """Round fractional layers and recomputed layers, (stages, K) each, to integer numbers by stage.
 
         With one kind, the layers of ranks are rounded first, then those of stages. With several, stage ends
         follow the cumulative work in layer order.

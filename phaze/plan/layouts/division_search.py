@@ -102,7 +102,7 @@ class DivisionSearch:
     """Count of linear programs solved by this search and by others that share the count."""
     _tried: set[Division] = field(default_factory=set)
     _centre: Floats = field(default_factory=lambda: np.zeros((0, 3)))
-    """Best fractional solution evaluated so far: 1, n and k of every stage, (stages, 1 + 2K)."""
+    """Best fractional solution so far: 1, layers n and recomputed layers k by stage, (stages, 1 + 2K)."""
 
     @cached_property
     def most_blocks(self) -> int:
@@ -162,7 +162,7 @@ class DivisionSearch:
         return len(self._tried)
 
     def guess(self, *, simple: bool = True) -> None:
-        """Simulate first pipeline splits (even, known good, `simple`), or all splits if there are few."""
+        """Simulate a few initial pipeline splits, or all splits if there are at most `FEW`."""
         few = list(islice(all_divisions(self.divided), FEW + 1))
         if len(few) <= FEW:
             for division in few:
@@ -312,12 +312,12 @@ class DivisionSearch:
         self._cut_by_ranks()
 
     def _try_point(self, point: Floats) -> None:
-        """Simulate a pipeline split near a fractional solution n and k, (2 stages K,)."""
+        """Simulate a pipeline split near a fractional solution of layers and recomputed layers."""
         _, n, k = np.split(self._program.by_stage(point), [1, 1 + len(self._program.totals)], axis=1)
         self._try(*self._program.rounded(n, k))
 
     def _look_at_first(self) -> None:
-        """Simulate and add cuts near a known flow's solution (of any layout), or else near equal stages."""
+        """Simulate a split and add cuts near a known flow's solution, or else near equal stages."""
         flow = next(iter(self._parts.known), None)
         n = np.tile(self._program.totals / self.divided.count, (self.divided.count, 1))
         self._look_around(np.stack([n, 0 * n]).ravel() if flow is None else flow.point)
@@ -361,7 +361,7 @@ class DivisionSearch:
             self.done = True
 
     def _cut_at(self, point: Floats) -> float:
-        """Step time in seconds at a fractional solution, (stages, 1 + 2K); adds its longest path as a cut."""
+        """Step time at a fractional solution, in seconds, after adding its longest path as a cut."""
         timeline = self.paths.timeline(self.paths.seconds(point), point)
         self._program.add_cut(self.paths.cut(timeline))
         return timeline.time_s

@@ -172,7 +172,7 @@ class DividedLayout:
         return ("first", *middle, "last")
 
     def windows(self, place: Place, layers: int) -> list[range]:
-        """Runs of `layers` layers that a stage at a position can have, one per distinct content."""
+        """Distinct ranges of `layers` layers that a stage at this pipeline position can contain."""
         total = self.layers
         starts: dict[Place, range] = {
             "first": range(1),
@@ -184,12 +184,12 @@ class DividedLayout:
         return list({self.order.counts(window): window for window in reversed(every)}.values())[::-1]
 
     def content(self, place: Place, window: range, recomputed: int) -> Content:
-        """Content of a stage at a position whose first `recomputed` layers are recomputed."""
+        """Content of a stage: its position, its layers by kind, and the recomputed ones by kind."""
         again = range(window.start, window.start + recomputed)
         return place, self.order.counts(window), self.order.counts(again)
 
     def stage(self, place: Place, window: range, recomputed: int) -> Stage:
-        """Stage with these layers at a position; stages with the same content share one object."""
+        """Stage with these layers at a pipeline position, cached by its content."""
         key = self.content(place, window, recomputed)
         if key not in self._stages:
             start = window.start + (place not in ("first", "whole"))
@@ -200,7 +200,7 @@ class DividedLayout:
 
     @property
     def _few(self) -> dict[Place, range]:
-        """Example run of two layers for a stage at every position."""
+        """Example range of two layers for a stage at each pipeline position."""
         few = self.layers if self.count == 1 else min(2, self.layers)
         return {place: self.windows(place, few)[0] for place in dict.fromkeys(self.places)}
 
@@ -211,7 +211,7 @@ class DividedLayout:
         return self.lowering.plan([stages[place] for place in self.places], self.schedule)
 
     def cost(self, place: Place, window: range, recomputed: int) -> StageCost:
-        """Cost of a stage at a position, the same as in the price of a plan."""
+        """Cost of a stage with these layers at a pipeline position, as in the price of a full plan."""
         key = self.content(place, window, recomputed)
         if key not in self._costs:
             # Only the ends may be empty, so the neighbours of a stage do not depend on the split.
@@ -303,7 +303,7 @@ def even_division(divided: DividedLayout) -> Division:
 
 
 def by_chunks(divided: DividedLayout) -> list[Numbers]:
-    """Pipeline splits with equal layer counts on all ranks; some consecutive chunks have one layer more.
+    """Pipeline splits with equal layer counts per rank, with one layer more on some consecutive chunks.
 
     Only the first and the last stage have fewer layers, as many as equal counts require. Equal layers leave
     one layer's room at both ends; layers of several kinds leave up to `MOST_FEWER`, in any way.

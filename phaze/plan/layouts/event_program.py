@@ -32,7 +32,7 @@ class Flow(NamedTuple):
     point: Floats
     """Layers, then recomputed layers, by stage and kind, at which the flow is the longest path."""
     prices: Floats
-    """Dual prices of the constraints without events, in seconds per unit of the right side, (rows,)."""
+    """Dual prices of the constraints on the pipeline split itself, in seconds per unit, (rows,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,14 +88,14 @@ class EventFlows:
         return Flow(*flow, point[:layers], own_prices)
 
     def _ends(self, variables: int, last: Ints) -> csr_array:
-        """Constraints that a step ends no earlier than its last jobs, (R, variables + N)."""
+        """Constraint matrix: a step ends no earlier than its last jobs, (R, variables + N)."""
         columns = variables + np.stack([np.full(len(last), -1), last], axis=1)
         values, starts = np.tile([1.0, -1.0], len(last)), 2 * np.arange(len(last) + 1)
         shape = len(last), variables + len(self.paths.graph.jobs)
         return csr_array((values, columns.ravel(), starts), shape=shape)
 
     def _rows(self, variables: int, job: Ints, before: Ints, seconds: Floats) -> csr_array:
-        """Constraints that a job ends at least its duration after an earlier job, (R, variables + N).
+        """Constraint matrix: a job ends at least its duration after an earlier job, (R, variables + N).
 
         The seconds depend on n and k of its stage, (R, 1 + 2K). -1 in `before` is the start of the step.
         """
@@ -115,7 +115,7 @@ class EventFlows:
         return found
 
     def cut(self, flow: Flow) -> Floats:
-        """Lower bound on the step time from a flow: coefficients of 1, n and k, (stages, 1 + 2K)."""
+        """Cut from a flow: its coefficients of 1, layers and recomputed layers, (stages, 1 + 2K)."""
         graph, jobs, planes = self.paths.graph, self.paths.graph.jobs, self.paths.planes
         of_kind = np.zeros(planes.seconds.shape[:2])
         np.add.at(of_kind, (jobs.kind, jobs.stage), flow.jobs)
@@ -158,7 +158,7 @@ def _share_flow(
     flow: Floats,
     along: Floats,
 ) -> None:
-    """Fill the results of `unit_flow`; `begins` marks the first job of each resource."""
+    """Distribute the unit flow over jobs and dependencies, from the last jobs backwards."""
     for place in range(list_in_order(first, preceded, predecessor, done, position, order) - 1, -1, -1):
         i = order[place]
         total = 0.0 if begins[i] else own[i]

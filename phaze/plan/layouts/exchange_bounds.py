@@ -1,4 +1,4 @@
-"""Lower bounds on collectives among replicas, and on layer passes that overlap with them.
+"""Lower bounds on the time of replica collectives, and of layer passes that overlap with them.
 
 A stage takes the longer of its passes and its exchanges on the links. A maximum of sums may be smaller than
 the sum of maxima: experts that wait for their weights overlap with layers that do not. All layers of a layout
@@ -29,7 +29,7 @@ ROUNDING = 1e-9
 def with_exchanges(
     question: PlanQuestion, pass_s: Floats, exchange_s: Floats, links_s: Floats, totals: Ints, ends_s: Floats
 ) -> tuple[Floats, Bools]:
-    """Time of a pass with its collectives among replicas, (N, K), and True if passes bound it, (N,).
+    """Time of a pass with its replica collectives, (N, K); True if the pass itself is the bottleneck, (N,).
 
     A share of the exchanges overlaps with the pass, on links that also carry the pass's own collectives; both
     are (N, K, levels). The seconds of the ends count only if passes bound the layout. The bounding side is
@@ -89,7 +89,7 @@ def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) 
 
 
 def lost_once_s(question: PlanQuestion, grid: LayoutGrid, reduce_s: Floats, backward_s: Floats) -> Floats:
-    """Delays of a layer by ZeRO 1 gradient scatters during the last backward pass, in seconds, (N, K).
+    """Delays of each layer by ZeRO 1 gradient scatters in the last backward pass, in seconds, (N, K).
 
     They are the slowdown of that pass and the exposed part of the scatter.
     """
@@ -103,7 +103,7 @@ def lost_once_s(question: PlanQuestion, grid: LayoutGrid, reduce_s: Floats, back
 def late_s(
     question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures, gather_s: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Time after a rank's updates in which replicas gather weights under ZeRO 1 and 2, in seconds.
+    """Exposed time to gather updated weights among replicas under ZeRO 1 and 2, in seconds.
 
     The values are per layer (N, K), and fixed (N,), both without the part that overlaps with the first
     forward pass. The third value is 1 if the passes of the ends also overlap with the gather, (N,).

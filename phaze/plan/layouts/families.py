@@ -58,7 +58,7 @@ class LayoutFamilies:
 
     @classmethod
     def of(cls, question: PlanQuestion, space: Space) -> Self:
-        """Families of a space of layouts, without bounds; equivalent recompute options are left out."""
+        """Build the families of a space of layouts, without bounds and equivalent recompute options."""
         repeats = question.repeats(space.families.recomputes)
         options = space.options & ~repeats
         some: Bools = np.asarray(options.any(axis=1))
@@ -126,7 +126,7 @@ class LayoutFamilies:
                 self._closest.append((rows.layout(place), rows.schedule_of(place), lacking_bytes))
 
     def closest(self) -> Closest | None:
-        """Layout with the smallest bound on its memory shortfall if none fits; None without any layout.
+        """Layout with the smallest bound on its memory shortfall if none fits; None if there are no layouts.
 
         Interleaved layouts need at least as much memory, and their bounds are looser. They count only if
         there are no others.

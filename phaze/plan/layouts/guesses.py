@@ -29,11 +29,11 @@ FAR = 0.2
 ALIKE = ("pp", "vp", "tp", "cp", "microbatch", "zero")
 """Fields by which families are grouped; one family per group is simulated."""
 FIRST = 30
-"""Maximum number of groups by `ALIKE` of which one family is simulated."""
+"""Maximum number of `ALIKE` groups that are tried, with one simulated family each."""
 SPLIT = ("pp", "vp", "tp", "cp", "ep", "microbatch")
 """Fields by which open families are grouped; one family per group is simulated."""
 MOST_UNDECIDED = 100
-"""Maximum number of groups by `SPLIT` of which one family is simulated."""
+"""Maximum number of `SPLIT` groups that are tried, with one simulated family each."""
 MOST_TRIED = 3
 """Maximum number of layouts of a family that are simulated."""
 
@@ -120,7 +120,7 @@ class Guesses:
 
     @cached_property
     def _places(self) -> list[Ints]:
-        """Rank of each family's value among all values of a field, (F,) for each of `CHOICES`."""
+        """Rank of each family's value among the distinct values of a field, (F,) for each of `CHOICES`."""
         found = []
         for name in CHOICES:
             values = getattr(self.families.every, name)

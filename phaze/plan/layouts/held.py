@@ -23,7 +23,7 @@ def held_microbatches(divided: DividedLayout, rank: int) -> Ints:
 
 
 def held_while_busy(divided: DividedLayout, rank: int) -> tuple[Ints, Ints]:
-    """Microbatches in flight per chunk of a rank, (times, chunks), and the active stage or -1, (times,)."""
+    """Microbatches in flight per chunk of a rank, (times, chunks), and active stage, -1 if none, (times,)."""
     jobs = divided.events.jobs
     own = slice(*jobs.first[rank : rank + 2])
     kind, stage = jobs.kind[own], jobs.stage[own]
@@ -34,7 +34,7 @@ def held_while_busy(divided: DividedLayout, rank: int) -> tuple[Ints, Ints]:
 
 
 def held_at_work(held: Ints, busy: Ints, work: Floats) -> tuple[Ints, Floats]:
-    """Peak microbatches in flight, (peaks, chunks), with the active stage's working memory, (peaks, C).
+    """Microbatches in flight at a rank's memory peaks, and working memory of the stage active then.
 
     `held` and `busy` come from `held_while_busy`; `work` are parts of the working memory of every stage,
     (stages, C). A point in time is left out if another one is as large in everything.

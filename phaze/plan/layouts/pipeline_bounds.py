@@ -67,7 +67,7 @@ class PipelineFlow:
     held: Floats
     """Microbatches in flight per stage at the times that limit memory, (stages,)."""
     at_work: Floats
-    """Share of these times of each rank at which a stage with layers is active, (ranks,)."""
+    """Share of those times at which a stage with layers is active, by rank, (ranks,)."""
     prices: Floats
     """Ratio of a layer's dual price to its mean cost, by kind, (K,)."""
 
@@ -140,7 +140,7 @@ class PipelineBounds:
         return np.concatenate([own, others[others != own[0]]])
 
     def by_flow(self, flow: PipelineFlow, which: Ints) -> Floats:
-        """Lower bounds on the step time of layouts that have the flow's shape, (which,)."""
+        """Lower bounds from a flow on the step time of layouts with its pipeline shape, (which,)."""
         found = np.empty(len(which))
         counts = self.microbatches[which]
         for count in np.unique(counts).tolist():
@@ -151,7 +151,7 @@ class PipelineBounds:
         return found
 
     def _by_flow(self, flow: PipelineFlow, passing: Passing, which: Ints) -> Floats:
-        """Lower bounds on the step time of layouts with equal microbatch counts, (which,)."""
+        """Lower bounds from a flow on the step time of layouts with equal microbatch counts, (which,)."""
         loads, sent_s = self.loads, self.sent_s[which]
         passes = (passing.forward, loads.forward_s, 0), (passing.backward, loads.backward_s, 1)
         each = sum(through[:, None] * own[which][:, None] for through, own, _ in passes)
@@ -266,7 +266,7 @@ class PipelineBounds:
 
 
 def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats]:
-    """Sum of a flow over the rounds modelled in full, and its flow per microbatch between them."""
+    """Flow through each stage, summed over the fully modelled rounds, and per microbatch in between."""
     graph = short.graph
     jobs = graph.jobs
 
@@ -286,7 +286,7 @@ def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats
 
 
 def _held(moments: list[tuple[Ints, Ints]], prices: Floats, shape: PipelineShape) -> tuple[Floats, Floats]:
-    """Price-weighted means over memory peaks: microbatches in flight by stage, and activity by rank.
+    """Means over memory peaks, weighted by dual price: microbatches in flight by stage, activity by rank.
 
     A rank without prices counts at its peak.
     """

@@ -37,7 +37,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 class PipelineShape(NamedTuple):
-    """Properties that determine the dependencies of passes; steps with more rounds share a shape."""
+    """Key of all pipelines with the same dependencies between passes, regardless of repeated rounds."""
 
     schedule: str
     depth: int
@@ -47,7 +47,7 @@ class PipelineShape(NamedTuple):
 
     @classmethod
     def of(cls, schedule: str, depth: int, chunks: int, microbatches: int) -> PipelineShape:
-        """Pipeline shape of a step with these counts."""
+        """Pipeline shape of a step with these numbers of ranks, chunks and microbatches."""
         rounds = max(1, microbatches // depth)
         kept = ROUNDS * (depth if chunks == 1 else microbatches // rounds)
         repeats = schedule in REPEATING and rounds > ROUNDS and (chunks == 1 or microbatches % rounds == 0)
@@ -60,7 +60,7 @@ class PipelineShape(NamedTuple):
 
     @property
     def work(self) -> int:
-        """Solve time of one flow, in linear programs (order of magnitude)."""
+        """Solve time of one flow, in units of one small linear program (order of magnitude)."""
         return self.jobs // JOBS
 
     @property

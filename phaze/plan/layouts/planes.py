@@ -35,7 +35,7 @@ NEAR = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Planes:
-    """Coefficients a, b, c of linear bounds a + b n + c k on the costs of every stage of a layout.
+    """Linear bounds on the costs of each stage, as functions of its layers n and recomputed layers k.
 
     Seconds of kinds of jobs and of overlaps, and bytes, each (rows, stages, 1 + 2K) for K kinds of layers:
     the constant, coefficients of n by kind, coefficients of k by kind.
@@ -197,7 +197,7 @@ class _Sampled:
 
     @cached_property
     def _points(self) -> tuple[Floats, Floats, Floats]:
-        """Samples as points (1, n, k), (samples, 1 + 2K), their weights, and directions that span them.
+        """Samples as points (1, n, k) for n layers, k of them recomputed, with weights and a spanning set.
 
         The weights, (samples,), increase towards the centre. The directions, (1 + 2K, directions), span the
         points.
@@ -239,7 +239,7 @@ def among(least: int, most: int, count: int) -> list[int]:
 
 
 def slopes(points: Ints, values: Floats) -> Floats:
-    """Slopes of a plane through the origin and the points farthest from each other, (K,).
+    """Slopes of a plane through the origin, fitted to the most distant of the points, (K,).
 
     `points` are (samples, K), `values` the targets of the plane there, (samples,). The farthest point comes
     first, then the point farthest from the line to it, and so on (Gram-Schmidt with pivots).
@@ -262,7 +262,7 @@ def slopes(points: Ints, values: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Event graph of a step; its longest paths give cuts, lower bounds that are linear in n and k."""
+    """Event graph of a step, whose longest paths give cuts: linear lower bounds on the step time."""
 
     frame: Pipeline
     """Template pipeline with arbitrary stage costs."""
@@ -305,7 +305,7 @@ class Paths:
         return Timeline(self.frame, jobs, start, duration, arrival, binding)
 
     def cut(self, timeline: Timeline) -> Floats:
-        """Linear lower bound on the critical path: coefficients of 1, n and k, (stages, 1 + 2K)."""
+        """Cut from the critical path: coefficients of 1, layers and recomputed layers, (stages, 1 + 2K)."""
         jobs, planes = self.graph.jobs, self.planes
         path = np.array(timeline.critical_jobs)
         job, sent = path[:, 0], path[path[:, 1] > 0, 0]

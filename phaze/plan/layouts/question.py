@@ -41,12 +41,12 @@ class PlanQuestion:
 
     @cached_property
     def prudent(self) -> PlanQuestion:
-        """Same request at prudent prices; plans must fit at the upper end of the memory range."""
+        """Same request with prudent (conservative) estimates of step time and memory."""
         task, machine = prudent(self.task, self.machine)
         return replace(self, task=task, machine=machine, upper=True, rank="prudent")
 
     def ranked(self, rank: Rank) -> PlanQuestion:
-        """Request at the prices, expected or prudent, by which layouts are ranked."""
+        """Same request with the estimates, expected or prudent, by which layouts are ranked."""
         return self.prudent if rank == "prudent" else self
 
     @property

@@ -18,7 +18,7 @@ MOST_TWINS = 1
 SHORT = {"microbatch": "mbs", "zero": "ZeRO"}
 """Short column names of layout fields."""
 USUAL = ("1f1b", "interleaved")
-"""Schedules that follow from the number of virtual stages, and are not named."""
+"""Default schedules, which the table omits because they follow from the number of virtual stages."""
 
 
 def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:

@@ -99,7 +99,7 @@ def _priced(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLayout:
 
 
 def _virtual_stages(task: TrainingTask, recipe: PublishedRecipe) -> list[int]:
-    """Numbers of virtual stages per rank: the recipe's, or all that split the model evenly."""
+    """Numbers of virtual stages per rank to try: the recipe's, or all that split the model evenly."""
     if recipe.pipeline_layout:
         return [max(len(stages_of(recipe.pipeline_layout)) // recipe.pp, 1)]
     if recipe.vp or recipe.pp == 1:
@@ -132,7 +132,7 @@ def _run(task: TrainingTask, recipe: PublishedRecipe, vp: int) -> Recipe:
 
 
 def _with_further(stages: tuple[str, ...], mtp: int) -> tuple[str, ...]:
-    """Stages with the model's multi-token-prediction layers, moved next to the loss if counts differ."""
+    """Stages with `mtp` multi-token-prediction layers, put before the loss if their number changes."""
     if "".join(stages).count("m") == mtp:
         return stages
     *before, last = (stage.replace("m", "") for stage in stages)

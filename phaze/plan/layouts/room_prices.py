@@ -41,7 +41,7 @@ def least_costs(
     held: Floats,
     prices: Floats,
 ) -> Floats:
-    """Lower bounds on the cost of layouts, (N,).
+    """Lower bound on the cost of assigning layers to stages, for each layout, (N,).
 
     Inputs are the costs a and b of a layer (N, stages, K, 2), its bytes x, y and z (N, K, 3), room (N,
     ranks), layers (K,), and microbatches in flight per stage (stages,). `prices` are the prices of kinds over
@@ -63,7 +63,7 @@ def _fill_costs(
     found: Floats,
     line: Floats,
 ) -> None:
-    """Fill the results of `least_costs`; `line` (3, K) is a buffer for lines of prices, see `highest`."""
+    """Write the bounds of `least_costs` to `found`; `line` (3, K) is a buffer for `highest`."""
     stages, least, along = costs.shape[1], line[0], line[1]
     for i in range(len(found)):
         own, bytes_own, room = costs[i], bytes_of[i], rooms[i]
@@ -94,7 +94,7 @@ def highest(
     held: Floats,
     line: Floats,
 ) -> float:
-    """Highest value found on a line of π, which starts at row 0 and goes in the direction of row 1.
+    """Highest bound along a line of layer prices, from the point in row 0 in the direction of row 1.
 
     Row 2 is a buffer for a point.
     """
@@ -129,7 +129,7 @@ def value_at(
     line: Floats,
     way: float,
 ) -> float:
-    """Value at one point of a line of π, as far as `way` from its start, with the best prices of bytes."""
+    """Lower bound at the point `way` along a line of layer prices, with the best price of a byte per rank."""
     found, start, along, prices = 0.0, line[0], line[1], line[2]
     for kind in range(len(totals)):
         prices[kind] = start[kind] + way * along[kind]
@@ -151,7 +151,7 @@ def value_at(
 
 @njit_inlined
 def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, prices: Floats) -> float:
-    """Smallest byte price of a rank at which no layer there costs less than its own price."""
+    """Smallest price per byte on a rank at which no layer on it costs less than the layer's price."""
     found = 0.0
     for kind in range(costs.shape[1]):
         for q in range(rank, len(costs), depth):
@@ -170,7 +170,7 @@ def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Flo
 
 @njit_inlined
 def next_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, byte: float) -> float:
-    """Next higher byte price at which it becomes cheaper to recompute some layer of the rank."""
+    """Next higher price per byte at which recomputing becomes cheaper for some layer of the rank."""
     found = np.inf
     for kind in range(costs.shape[1]):
         for q in range(rank, len(costs), depth):
@@ -184,7 +184,7 @@ def next_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floa
 def of_rank(
     costs: Floats, bytes_of: Floats, rank: int, room: Floats, held: Floats, prices: Floats, byte: float
 ) -> tuple[float, float]:
-    """Contribution of a rank to the bound at a byte price, and its approximate slope in that price."""
+    """Contribution of a rank to the bound at a price per byte, and its approximate slope in that price."""
     found, slope = -byte * room[rank], -room[rank]
     for q in range(rank, len(costs), len(room)):
         if q in (0, len(costs) - 1):

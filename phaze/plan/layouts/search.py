@@ -39,7 +39,7 @@ from phaze.spec.training_plan import TIE, PlanCertificate
 GAP = 0.005
 """Default optimality gap: relative time by which a better plan may be missed."""
 FIRST = 30
-"""Number of layouts examined before all others, each with the smallest bound of its kind."""
+"""Maximum number of layouts examined before all others, one for each kind (`_look_at_kinds`)."""
 BEST = 3
 """Number of fastest layouts whose pipeline splits are improved by local search."""
 MOST_BEGUN = 200
@@ -143,7 +143,7 @@ class LayoutSearch:
                 self.guesses.begin(family, most=MOST_TRIED)
 
     def _begin_undecided(self) -> None:
-        """Simulate even splits of the undecided layouts with the smallest bounds; improve the best.
+        """Simulate even splits of undecided layouts with the smallest bounds; then improve the best splits.
 
         If the search stopped early, a faster plan may be among them.
         """
@@ -237,7 +237,7 @@ class LayoutSearch:
         return self.contenders.enough_s
 
     def _look_at_kinds(self) -> None:
-        """Raise the smallest bound of each kind of layout by one step, and improve the best splits.
+        """Tighten the smallest bound of each kind of layout once, and improve the best pipeline splits.
 
         A plan that is hard to beat leaves fewer layouts to examine.
         """
@@ -249,7 +249,7 @@ class LayoutSearch:
         self.contenders.climb(BEST)
 
     def _fill(self, more: int, most: int | None = None) -> None:
-        """Queue the layouts that may be faster than the last row, and the next `more` layouts."""
+        """Queue the layouts that may be faster than the last table row, and the next `more` layouts."""
         order = self._order()[:most]
         times = self.bounds.time_s[order]
         count = int(np.searchsorted(times, self.enough_s)) + more

@@ -26,7 +26,7 @@ from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
 
 Common = Literal["nothing", "recompute", "microbatch", "tokens"]
-"""Permitted differences between layouts that share a shard, whose costs are then a bound for all of them.
+"""Differences allowed between layouts that share one shard, whose costs then bound all of them.
 
 Nothing that matters; recompute; also the microbatch size; or also the tokens of a rank.
 """
@@ -62,7 +62,7 @@ class LayerFigures(NamedTuple):
     """Expert parameters."""
 
     def alone_s(self, paired: Floats | float = 1.0) -> tuple[Floats, Floats]:
-        """Forward and backward time, less the overlap that a share of microbatches has with another one."""
+        """Forward and backward time, less the overlap if a share `paired` of microbatches is paired."""
         forward_s = self.forward_s - paired * self.hidden_forward_s
         return forward_s, self.backward_s - paired * self.hidden_backward_s
 
@@ -201,7 +201,7 @@ class Slices:
         return found
 
     def dominated(self, recomputes: Sequence[Recompute]) -> Bools:
-        """Dominated recompute options of every shard, (S, R, R): True if the second dominates the first.
+        """Dominance of recompute options by shard, (S, R, R): True if the second dominates the first.
 
         For layers of every kind the better option takes no longer in either pass, with any share of exchanges
         overlapped. It stores at most the bytes per microbatch, and uses at most the bytes while at work. The
@@ -303,7 +303,7 @@ def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Distinct rows, index of the first occurrence of each, and distinct-row index of every row.
+    """Distinct rows of an array, the index of each one's first occurrence, and the inverse indices.
 
     The rows are (N, C) integers >= 0. The result is that of `np.unique`, but much faster, by table lookup.
     """
@@ -317,7 +317,7 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def first_of_each(order: Ints, *columns: Ints | Bools) -> Ints:
-    """First index of every group in the given order; a group has equal values in all columns."""
+    """First index, in the given order, of each group of rows with equal values in all columns."""
     kinds = np.stack([column[order] for column in columns], axis=1).astype(np.int64)
     found: Ints = order[np.sort(distinct_rows(kinds)[1])]
     return found

@@ -1,4 +1,4 @@
-"""Lower bounds for a layout's pipeline splits with whole layers: flows through its events, and branching.
+"""Lower bounds for pipeline splits with whole layers, from event-graph flows and branch and bound.
 
 The program with whole layers per rank has the ranks' numbers with the least bound; the best flow for exactly
 these numbers is a new cut (Benders, 1962). Where that is not enough, limits on the layers of single stages
@@ -86,7 +86,7 @@ class SplitParts:
         self._used = len(self.known)
 
     def best_flow(self, limits: SplitLimits, ranks: Floats | None = None) -> Flow | None:
-        """Best flow for all pipeline splits within limits, or for those with these layers per rank.
+        """Best flow for all pipeline splits within limits, or only for those with these layers per rank.
 
         It becomes a known flow. None if the constraints are infeasible.
         """
@@ -104,7 +104,7 @@ class SplitParts:
     def divide_among_ranks(
         self, limits: SplitLimits, enough_s: float, rounds: int = ROUNDS, part_of: SplitPart | None = None
     ) -> tuple[float, Floats | None]:
-        """Lower bound with whole layers on every rank, and the solution of its last flow, or None.
+        """Lower bound with whole layers on every rank, and the last flow's solution, None without a flow.
 
         Each round finds the numbers of layers with the least bound, and adds the best flow for exactly these
         numbers; the first flow of a part is for all of its numbers. It ends when the bound reaches `enough_s`
@@ -174,7 +174,7 @@ class SplitParts:
         return min(self.closed_s, min((one.bound_s for one in self._parts), default=inf))
 
     def _add(self, of: SplitPart, limits: SplitLimits, enough_s: float) -> None:
-        """Bound a new subset of `of`; it stays open if its bound is below `enough_s`."""
+        """Bound a new subset of `of`, and keep it for branching if its bound is below `enough_s`."""
         bound_s, point = of.bound_s, None
         if bound_s < enough_s:
             bound_s, point = self.divide_among_ranks(limits, enough_s, PART_ROUNDS, of)
@@ -187,7 +187,7 @@ class SplitParts:
             )
 
     def _ways(self, part: SplitPart) -> Iterator[dict[int, int]]:
-        """Yield branchings: the fractional layer counts of one kind in one chunk, with their floors."""
+        """Yield candidate branchings: the fractional layer counts of one kind in one chunk, rounded down."""
         layout, (least, most) = self.program.divided.layout, part.limits
         point = np.clip(part.point, least, most)
         floors = np.floor(point + WHOLE)

@@ -27,7 +27,7 @@ def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.Data
 
 
 def _keys(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> dict[str, object]:
-    """Key columns of a request's rows: its point of the study, and the time that ranks its plans."""
+    """Key columns of a request's rows: its design point, and the kind of time by which plans are ranked."""
     return {**point.model_dump(), "ranking": answer.question.rank}
 
 

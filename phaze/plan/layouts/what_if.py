@@ -78,7 +78,7 @@ def _changed(
 
 
 def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
-    """Yield the overlap assumptions without which another of the plans would be the fastest.
+    """Yield the overlap assumptions without which another plan would be the fastest.
 
     The first `shown` plans are named by their number, the others by their layout.
     """
