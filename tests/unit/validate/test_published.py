@@ -88,7 +88,7 @@ def test_errors_stay_within_what_was_reached(source: str) -> None:
     assert found.answered == np.isfinite(runs["measured_s"]).sum()
     assert found.mean_error <= mean
     assert found.worst_error <= worst
-    page = (FOLDER / "assumptions.md").read_text()
+    page = (FOLDER / "accuracy.md").read_text()
     (line,) = [line for line in page.splitlines() if f"(`{source}`)" in line]
     shown = (
         f"{100 * found.mean_error:.1f} %",
@@ -112,7 +112,7 @@ def test_the_errors_from_which_intervals_come_are_those_of_the_runs() -> None:
 
 @pytest.mark.parametrize("source", sorted(MOST.keys() - {"vtrain-single-node"}))
 def test_what_has_run_fits_the_memory(source: str) -> None:
-    """Except for three of Megatron-Bridge's, listed in `config/assumptions.md`. Near the limit it may fit."""
+    """Except for three of Megatron-Bridge's, listed in `config/accuracy.md`. Near the limit it may fit."""
     found = compared(source)[0]["status"]
     too_large = found.str.startswith("does not fit")
     assert found[~too_large].str.startswith(("ok", "may fit")).all()
