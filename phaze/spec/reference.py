@@ -203,18 +203,34 @@ LONGEST_EXAMPLE = 24
 
 _INDEX = """# Configuration
 
-Every key of the files that phaze reads and writes, one page for each kind of file.
-`python -m phaze.spec.config --write` generates the pages. [schema.json](schema.json) has the keys of a study
-for editors.
+Which page do I open?
 
-| page | describes | files |
+- All commands: [commands](commands.md), which says what each does, prints and assumes.
+- My cluster, chip or model as a file: [systems](reference/systems.md), [devices](reference/devices.md),
+  [models](reference/models.md).
+- CSV files of runs or kernels, plan files: [file formats](formats.md).
+- How far off predictions of training runs are, and what is modelled: [accuracy](accuracy.md).
+- What is modelled of an accelerator: [accelerators](assumptions.md).
+- Running a study, reading its report: [running studies](running.md).
+- The code: [architecture](architecture.md), [contributing](../CONTRIBUTING.md).
+- What there is, with sources: [systems](systems/README.md), [studies](studies/README.md),
+  [recipes](recipes/README.md), [measured runs](measured/README.md), [publications](published/README.md).
+
+Other files here: `config.yaml` is the default study, `templates` has a device and a system to copy, and
+`profiles` runs studies on clusters. `errors.csv` has the errors of predicted step times, from which intervals
+are computed; `other-tools.csv` has predictions of other tools.
+
+## Keys of files
+
+Each page lists all keys of a kind of file, with an example. The file of a study has five pages, one for the
+study and one for each large section. Editors complete and check the keys of a study with
+[schema.json](schema.json).
+
+| page | sections | files |
 |---|---|---|
 """
 _OTHERS = """
-Written by hand: [commands](commands.md), [file formats](formats.md), [assumptions](assumptions.md),
-[running studies](running.md), [architecture of the code](architecture.md), and the lists of
-[studies](studies/README.md), [systems](systems/README.md), [recipes](recipes/README.md),
-[measured runs](measured/README.md) and [publications](published/README.md).
+These pages of keys and this one are generated: `python -m phaze.spec.config --write`.
 """
 _HEAD = """# {title}
 
