@@ -38,7 +38,7 @@ def begins(values: pd.Series, names: str) -> pd.Series:
     return values.str.startswith(tuple(names.lower().split(", ")))
 
 
-@pytest.mark.parametrize("page", ["config/accuracy.md"])
+@pytest.mark.parametrize("page", ["README.md", "config/accuracy.md"])
 def test_errors_by_kind_of_run_cover_all_runs(page: str, project_root: Path, runs: pd.DataFrame) -> None:
     lines = (project_root / page).read_text().partition(HEAD)[2].split("\n\n")[0].splitlines()
     columns = [cell.strip() for cell in (HEAD + lines[0]).split("|")[1:-1]]
