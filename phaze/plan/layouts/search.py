@@ -26,12 +26,11 @@ from phaze.plan.layouts.bounds import LayoutBounds
 from phaze.plan.layouts.contenders import Contenders, LayoutContender
 from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.families import LayoutFamilies
-from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
+from phaze.plan.layouts.found import LayoutPlans, PlannedLayout, undecided_layouts
 from phaze.plan.layouts.guesses import MOST_TRIED, Guesses
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.shape_flows import ShapeFlows
 from phaze.plan.layouts.slices import first_of_each
-from phaze.plan.layouts.undecided import undecided_layouts
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.space import legal_space
 from phaze.spec.training_plan import TIE, PlanCertificate
