@@ -10,13 +10,12 @@ from phaze.spec.huggingface import (
     latent,
     llama,
     relatives,
-    vendors,
 )
 from phaze.spec.huggingface.keys import Config, Family
 from phaze.spec.plain import Plain, short
 
 _FILES = (
-    experts, gpt, hybrid, latent, llama, relatives, vendors,
+    experts, gpt, hybrid, latent, llama, relatives,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = dict(sorted(pair for file in _FILES for pair in file.FAMILIES.items()))
 """All supported model families, by the `model_type` of their configurations."""

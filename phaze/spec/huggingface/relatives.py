@@ -1,8 +1,17 @@
-"""Model families that differ from Llama in a few keys."""
+"""Families that differ in a few keys from Llama, or from another family with experts."""
 
 from __future__ import annotations
 
-from phaze.spec.huggingface.experts import WITHOUT_DENSE, experts
+from dataclasses import replace
+
+from phaze.spec.huggingface.experts import (
+    FIRST,
+    GLM4_MOE,
+    WITHOUT_DENSE,
+    experts,
+    with_shared,
+    without_unused,
+)
 from phaze.spec.huggingface.keys import Config, Family, Key, none
 from phaze.spec.huggingface.latent import DEEPSEEK
 from phaze.spec.huggingface.llama import (
@@ -19,6 +28,8 @@ from phaze.spec.huggingface.llama import (
     number,
     windowed,
     windows,
+    with_kinds,
+    with_window,
     words,
 )
 
@@ -26,6 +37,25 @@ _MULTIPLIERS = frozenset({
     "attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"
 })  # fmt: skip
 _NORMS: Config = {**ROTARY, "qk_norm": "all", "norm_position": "output"}
+_ERNIE_HEAD = {"ernie4_5": 128}
+"""Default head dimension by model type."""
+_ERNIE = {
+    **KEYS,
+    "head_size": Key(
+        "head_dim",
+        "size",
+        lambda config: None if "head_dim" in config else _ERNIE_HEAD.get(str(config["model_type"])),
+    ),
+    "tied_embeddings": Key("tie_word_embeddings", "flag", True),
+}
+_HEAD_NORMS: Config = {**WITHOUT_BIAS, "qk_norm": "heads"}
+_EXAONE_WINDOWS = (
+    Key("sliding_window", "size", lambda config: None if "sliding_window" in config else 4096),
+    LAYER_TYPES,
+    Key("sliding_window_pattern", "turns", 4),
+)
+_HUNYUAN: Config = {**ROTARY, "qk_norm": "heads"}
+_IDS = frozenset({"eod_token_id", "im_end_id", "im_newline_id", "im_start_id", "pad_id", "norm_type"})
 
 
 def _olmo3(found: Config, said: Config) -> Config:
@@ -40,6 +70,69 @@ def _smollm(found: Config, said: Config) -> Config:
     assert isinstance(rotary, list)
     usual = ["attention" if one or not windowed(said) else "window" for one in rotary]
     return windows(found, said, words(found, said, "layer_types", usual))
+
+
+def _ernie(found: Config, said: Config) -> Config:
+    """Spec fields of ERNIE: experts in every `moe_layer_interval`-th layer of a range, and shared experts."""
+    layers, step = number(found["layers"]), number(said["moe_layer_interval"])
+    first, last = number(said["moe_layer_start_index"]), said["moe_layer_end_index"]
+    end = layers - 1 if last in (None, -1) else number(last)
+    has = [first <= i <= end and (i + 1) % step == 0 for i in range(layers)]
+    parts = found["experts"]
+    assert isinstance(parts, dict)
+    shared = number(parts["width"]) * number(said["n_shared_experts"])
+    found = found | {"experts": parts | {"shared_width": shared}}
+    networks = ["experts" if one else "dense" for one in has]
+    return without_unused(with_kinds(found, ["attention"] * layers, networks))
+
+
+def _exaone_mixers(found: Config, said: Config) -> list[str]:
+    """Mixer of each layer: sliding-window and full attention alternate by a pattern such as LLLG."""
+    step, layers = said["sliding_window_pattern"], number(found["layers"])
+    if not isinstance(step, str):
+        return every(found, said, step)
+    if set(step) - {"L", "G"}:
+        raise ValueError(
+            f"sliding_window_pattern: must be a number or a string of the letters L and G, got {step!r}"
+        )
+    usual = ["window" if step[i % len(step)] == "L" else "attention" for i in range(layers)]
+    return words(found, said, "layer_types", usual)
+
+
+def _exaone(found: Config, said: Config) -> Config:
+    return windows(found, said, _exaone_mixers(found, said))
+
+
+def _exaone_experts(found: Config, said: Config) -> Config:
+    return with_shared(*_exaone_window(found, said))
+
+
+def _exaone_window(found: Config, said: Config) -> tuple[Config, Config, list[str]]:
+    found, mixers = with_window(found, said, _exaone_mixers(found, said))
+    return found, said, mixers
+
+
+def _dots(found: Config, said: Config) -> Config:
+    """Spec fields of dots.llm1: leading dense layers, and windows from layer `max_window_layers` on."""
+    layers, full = number(found["layers"]), number(said["max_window_layers"])
+    usual = ["attention" if i < full else "window" for i in range(layers)]
+    found, mixers = with_window(found, said, words(found, said, "layer_types", usual))
+    return with_shared(found, said, mixers)
+
+
+def _hunyuan(found: Config, said: Config) -> Config:
+    """Spec fields of Hunyuan, with one shared expert as wide as the routed ones."""
+    parts = found["experts"]
+    assert isinstance(parts, dict)
+    width = said["moe_intermediate_size"]
+    if width not in (None, parts["width"]):
+        raise ValueError(f"moe_intermediate_size: must be intermediate_size {parts['width']}, got {width}")
+    return found | {"experts": parts | {"shared_width": parts["width"]}}
+
+
+def _hunyuan_3(found: Config, said: Config) -> Config:
+    """Spec fields of Hunyuan 3: leading dense layers, and shared experts in addition to routed ones."""
+    return with_shared(found, said, ["attention"] * number(found["layers"]))
 
 
 FAMILIES = {
@@ -129,5 +222,98 @@ FAMILIES = {
             Key("no_rope_layer_interval", "size", 4),
         ),
         arrange=_smollm,
+    ),
+    "ernie4_5": Family(
+        keys={
+            **_ERNIE,
+            "attention_bias": Key("use_bias", "flag", False),
+            "feed_forward_bias": Key("use_bias", "flag", False),
+        },
+        constants={"positions": "rotary", "gated": True, "norm": "rms_norm"},
+    ),
+    "ernie4_5_moe": Family(
+        keys={**_ERNIE, **experts("moe_num_experts", per_token=6)},
+        constants={**ROTARY, "attention_bias": False, "experts.choice_bias": True},
+        costless=frozenset({"moe_norm_min"}),
+        fixed=(*DECODER, ("use_bias", False)),
+        also=(
+            Key("n_shared_experts", "count", 2),
+            Key("moe_layer_interval", "size", 1),
+            Key("moe_layer_start_index", "count", 1),
+            Key("moe_layer_end_index", "end", 27),
+        ),
+        arrange=_ernie,
+    ),
+    "exaone4": Family(
+        keys=KEYS,
+        constants={**_HEAD_NORMS, "norm_position": "output"},
+        fixed=DECODER,
+        also=_EXAONE_WINDOWS,
+        arrange=_exaone,
+    ),
+    "exaone_moe": Family(
+        keys={
+            **KEYS,
+            **experts("num_experts", per_token=8),
+            "experts.groups": Key("n_group", "size", 1),
+            "experts.top_groups": Key("topk_group", "size", 1),
+            "mtp": Key("num_nextn_predict_layers", "count", 0),
+        },
+        constants=_HEAD_NORMS,
+        fixed=DECODER,
+        also=(*_EXAONE_WINDOWS, *FIRST),
+        arrange=_exaone_experts,
+    ),
+    # dots.llm1
+    "dots1": Family(
+        keys={**GLM4_MOE.keys, **BIAS},
+        constants={**ROTARY, "qk_norm": "heads"},
+        fixed=DECODER,
+        also=(
+            Key("sliding_window", "size", lambda config: None if "sliding_window" in config else 4096),
+            Key("max_window_layers", "count", 62),
+            LAYER_TYPES,
+            *FIRST,
+        ),
+        arrange=_dots,
+    ),
+    # Sarvam: experts with standard attention, or with latent attention
+    "sarvam_mla": DEEPSEEK,
+    "sarvam_moe": replace(
+        GLM4_MOE,
+        keys={**GLM4_MOE.keys, "head_size": Key("head_dim", "size", 64)},
+        also=(Key("use_qk_norm", "flag", True), *FIRST),
+    ),
+    # Solar Open: experts in all layers, with additional shared ones
+    "solar_open": replace(
+        GLM4_MOE,
+        keys={
+            **GLM4_MOE.keys,
+            "head_size": Key("head_dim", "size", 128),
+            "feed_forward": Key("intermediate_size", "size", none),
+        },
+    ),
+    "hunyuan_v1_dense": Family(keys={**KEYS, **BIAS}, constants=_HUNYUAN, costless=_IDS, fixed=DECODER),
+    "hunyuan_v1_moe": Family(
+        keys={**WITHOUT_DENSE, **BIAS, **experts("num_experts", "intermediate_size", 1)},
+        constants=_HUNYUAN,
+        costless=_IDS,
+        fixed=DECODER,
+        also=(Key("moe_intermediate_size", "size", none),),
+        arrange=_hunyuan,
+    ),
+    "hy_v3": Family(
+        keys={
+            **KEYS,
+            **BIAS,
+            "head_size": Key("head_dim", "size", 128),
+            **experts("num_experts", per_token=8),
+            "mtp": Key("num_nextn_predict_layers", "count", 0),
+        },
+        constants=_HUNYUAN,
+        costless=frozenset({"enable_moe_fp32_combine", "router_scaling_factor"}),
+        fixed=DECODER,
+        also=FIRST,
+        arrange=_hunyuan_3,
     ),
 }
