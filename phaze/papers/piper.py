@@ -13,11 +13,11 @@ import pandas as pd
 from phaze.papers.claims import Function, check_claims
 from phaze.papers.page import Paper, paper_of, words_of
 from phaze.papers.publications import OUT_OF_MEMORY, PublishedPlans
-from phaze.report import plan_charts
+from phaze.report import case_charts
+from phaze.report.case_charts import PLANNER_NAMES, relative
 from phaze.report.case_checks import PLAN_CHECKS
 from phaze.report.cases import PlanCases, considered, read_curve
 from phaze.report.document import Chart, Items, Section, Sheet
-from phaze.report.plan_charts import PLANNER_NAMES, relative
 from phaze.report.verdicts import run_checks
 from phaze.report.words import join, percent
 from phaze.spec.planning import PlanCase
@@ -136,9 +136,9 @@ def figure(inputs: PlanInputs, name: str, case: PlanCase) -> Iterator[Chart]:
     """Yield the charts of Figure 1 or 2, one per mode."""
     label, scale_s = inputs.label(case.input), inputs.scale_s(case.input)
     every_k = all(len(point.devices) == 1 for point in case.points().values())
-    rows, kind, draw = inputs.cases, "throughput", plan_charts.throughputs
+    rows, kind, draw = inputs.cases, "throughput", case_charts.throughputs
     if case.show == "curve":
-        draw = partial(plan_charts.curves, scale_s=scale_s, every_k=every_k)
+        draw = partial(case_charts.curves, scale_s=scale_s, every_k=every_k)
         rows, kind = inputs.curves, "line" if every_k else "dots"
     for mode in case.modes:
         mine = partial(draw, rows[(rows["case"] == name) & (rows["mode"] == mode)])

@@ -8,8 +8,8 @@ import numpy as np
 
 from phaze.base.units import GIB
 from phaze.map.speed_ups import NETWORK, POINT, steps
+from phaze.report.case_charts import GROUP
 from phaze.report.cases import RUN, MapCases, PlanCases, TiledCases, considered, read_curve
-from phaze.report.plan_charts import GROUP
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, describe, each
 
 SLACK = 1 + ROUNDING

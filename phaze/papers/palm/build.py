@@ -20,7 +20,7 @@ from phaze.papers.palm.readings import (
     readings_sheet,
     tabulate_readings,
 )
-from phaze.report import tile_charts
+from phaze.report import case_charts
 from phaze.report.case_checks import TILED_CHECKS
 from phaze.report.document import Block, Section
 from phaze.report.verdicts import run_checks
@@ -42,7 +42,7 @@ def _beside(inputs: TiledInputs, rows: pd.DataFrame) -> pd.DataFrame:
     printed = {key: rows["model"].map(values).astype(float) for key, values in inputs.wafer.items()}
     rows = rows.assign(**printed)
     return rows.assign(
-        mapping=rows["layout"].map(tile_charts.LAYOUTS) + ", " + rows["placed"],
+        mapping=rows["layout"].map(case_charts.LAYOUTS) + ", " + rows["placed"],
         over_palm=rows["samples_per_s"] / rows["palm"],
         over_measured=rows["samples_per_s"] / rows["measured"],
         fewest=[fewest_microbatches(row, row["palm"]) for _, row in rows.iterrows()],
@@ -59,10 +59,10 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     published = inputs.published
     charts: list[Block] = []
     for system, mine in rows.groupby("system", sort=False):
-        draw = partial(tile_charts.splits, mine, published.best_tensor if published else {})
+        draw = partial(case_charts.splits, mine, published.best_tensor if published else {})
         told = [m for m in (published.least_occupancy if published else {}) if m in set(mine["model"])]
         model = told[0] if told else mine["model"].iloc[-1]
-        occupied = partial(tile_charts.occupancy, mine[mine["model"] == model])
+        occupied = partial(case_charts.occupancy, mine[mine["model"] == model])
         charts += [
             WORDS.chart("splits", draw, f"{name}-{system}", system=system),
             WORDS.chart("links", occupied, f"{name}-{system}-links", system=system, model=model),
@@ -73,14 +73,14 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     """Report section for a simulated pipeline: timeline, memory of the tiles, and link load."""
     jobs, links = (frame[frame["case"] == name] for frame in (inputs.tiled_jobs, inputs.tiled_links))
-    return WORDS.section("pipeline", tile_charts.over_time_of(WORDS, name, jobs, links), title=case.title)
+    return WORDS.section("pipeline", case_charts.over_time_of(WORDS, name, jobs, links), title=case.title)
 
 
 def networks(inputs: TiledInputs) -> Iterator[Section]:
     """Yield the report section for Figure 7; nothing without results."""
     rows = inputs.tiled_networks[inputs.tiled_networks["figure"] == 7]
     if len(rows):
-        draw = partial(tile_charts.congestion, rows)
+        draw = partial(case_charts.congestion, rows)
         yield WORDS.section("networks", [WORDS.chart("congestion", draw)])
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from phaze.papers.page import build_page
 from phaze.papers.piper import PlanInputs, as_printed, extra_time, piper_paper
+from phaze.report.case_charts import relative
 from phaze.report.case_checks import PLAN_CHECKS
 from phaze.report.cases import read_curve
-from phaze.report.plan_charts import relative
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks
 from phaze.spec.planning import PlanStudy

@@ -1,4 +1,8 @@
-"""Figures of tiled accelerators: throughput and occupancy by split, pipelines over time, maps of links."""
+"""Charts of the cases of `report.cases`: planners on inputs, and tiled accelerators.
+
+Planners: throughput over the best, and time by number of devices. Tiled accelerators: throughput and
+occupancy by split, pipelines over time, maps of links.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from phaze.report import over_time, style
@@ -13,13 +18,95 @@ from phaze.report.document import Chart
 from phaze.report.page_words import PageWords
 from phaze.report.vega import WIDTH, coloured, panels
 from phaze.report.words import file_name
+from phaze.spec.names import Planner
 
+_PLANNERS: dict[Planner, tuple[str, str]] = {
+    "piper": ("Piper", style.BLUE), "no-dp": ("no DP", style.RED), "no-tp": ("no TP", style.TEAL),
+    "no-ar": ("no AR", style.PURPLE), "equi": ("equi", style.AMBER),
+    "equi-no-tp": ("equi, no TP", style.SAND),
+}  # fmt: skip
+"""Name in the paper, and colour, of each planner."""
+PLANNER_NAMES = {planner: name for planner, (name, _) in _PLANNERS.items()}
+"""Names of the planners in the paper."""
+PANEL = ("blocks", "memory_gib", "microbatches")
+"""Key columns of a panel: number of layers (if repeated), memory and N."""
+GROUP = ["case", "blocks", "memory_gib", "microbatches", "mode"]
+"""Columns that are constant within a panel."""
 LAYOUTS = {"line": "line", "s-shaped": "S", "own": "own"}
 """Display names of the placement of stages."""
-_MAPPED = (
+_MAPPINGS = (
     ("line", "near", style.SKY), ("line", "far", style.SILVER), ("s-shaped", "near", style.BLUE),
     ("s-shaped", "far", style.AMBER), ("own", "near", style.TEAL), ("own", "far", style.SAND),
 )  # fmt: skip
+
+
+def throughputs(cases: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw Figure 1: throughput over the best against devices, one panel per memory and N."""
+    table = _named(cases.assign(relative=relative(cases)), "relative")
+    bars = (
+        alt.Chart()
+        .mark_bar()
+        .encode(
+            alt.X("devices:O", title="devices", axis=alt.Axis(labelAngle=0)),
+            alt.Y("relative:Q", title="throughput over best"),
+            alt.XOffset("planner:N", scale=alt.Scale(domain=[*_looks(table)])),
+            coloured("planner", _looks(table)),
+            tooltip=["planner:N", "devices:Q", alt.Tooltip("relative:Q", format=".4~f")],
+        )
+    )
+    return panels(table, "panel", bars, columns=2)
+
+
+def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> alt.TopLevelMixin:
+    """Draw Figure 2: time per sample against devices, one panel per memory and N.
+
+    Curves are steps with `every_k`; otherwise dots mark the plans. They go on to the most devices.
+    """
+    keys = [*PANEL, "planner"]
+    most = table.drop_duplicates(keys)[[*keys, "most_devices"]].rename(columns={"most_devices": "devices"})
+    last = table.groupby(keys, as_index=False)["time_per_sample"].min().merge(most)
+    rows = pd.concat([table, last]).sort_values("devices", kind="stable")
+    rows = _named(rows.assign(seconds=rows["time_per_sample"] * scale_s), "seconds", "microbatches")
+    scale = alt.Scale(type="log", base=2, nice=False)
+    devices = partial(alt.X, title="devices k; dashed: k = N", scale=scale)
+    lines = (
+        alt.Chart()
+        .mark_line(interpolate="step-after" if every_k else "linear", point=not every_k)
+        .encode(
+            devices("devices:Q"),
+            alt.Y("seconds:Q", title="time per sample, s", scale=alt.Scale(type="log", nice=False)),
+            coloured("planner", _looks(rows)),
+            tooltip=["planner:N", "devices:Q", alt.Tooltip("seconds:Q", format=".4~g")],
+        )
+    )
+    many = alt.Chart().mark_rule(strokeDash=[4, 3]).transform_aggregate(many="max(microbatches)")
+    layers = lines, many.encode(devices("many:Q"))
+    return panels(rows, "panel", *layers, height=260, columns=2, own="xy")
+
+
+def _named(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Rows with the titles of their panels, in order, and the names of their planners."""
+    ordered = pd.concat([some.assign(panel=panel_name(some.iloc[0])) for _, some in rows.groupby([*PANEL])])
+    named = ordered.assign(planner=ordered["planner"].map(PLANNER_NAMES))
+    return named[["panel", "planner", "devices", *columns]]
+
+
+def _looks(rows: pd.DataFrame) -> dict[str, str]:
+    """Colours of the planners of the rows, by name."""
+    return {name: colour for name, colour in _PLANNERS.values() if (rows["planner"] == name).any()}
+
+
+def panel_name(row: pd.Series) -> str:
+    """Title of the panel of a row."""
+    layers = f"{row['blocks']:.0f} layers, " if row["blocks"] else ""
+    return f"{layers}{row['memory_gib']:g} GB a device, N = {row['microbatches']:.0f}"
+
+
+def relative(cases: pd.DataFrame) -> pd.Series:
+    """Throughput of each row over the best on the same cluster; 0 without a plan."""
+    best = cases.groupby([*GROUP, "devices"])["time_per_sample"].transform("min")
+    share = best / cases["time_per_sample"]
+    return share.where(np.isfinite(cases["time_per_sample"]), 0.0)
 
 
 def splits(runs: pd.DataFrame, best: dict[str, int]) -> alt.TopLevelMixin:
@@ -57,7 +144,7 @@ def _split(rows: pd.DataFrame) -> alt.X:
 
 def _bars(rows: pd.DataFrame, what: str) -> alt.Chart:
     """Bars of the splits, one per mapping."""
-    named = {f"{LAYOUTS[layout]}, {placed}": colour for layout, placed, colour in _MAPPED}
+    named = {f"{LAYOUTS[layout]}, {placed}": colour for layout, placed, colour in _MAPPINGS}
     looks = {name: colour for name, colour in named.items() if (rows["mapping"] == name).any()}
     chart: alt.Chart = (
         alt.Chart()
