@@ -23,8 +23,8 @@ import pandas as pd
 
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import distinct_rows, name_ranks, order
+from phaze.certify.plain import BOUNDS, Estimated, estimated_s
 from phaze.certify.space import Places, Shard, names_of_space, read_shards
-from phaze.certify.weak import BOUNDS, Estimated, estimated_s
 from phaze.cost.memory import parameter_bytes
 from phaze.plan.phaze.chains import best_times, read_runs, read_settings
 from phaze.spec.settings import Training

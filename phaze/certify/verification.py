@@ -17,9 +17,8 @@ import pandas as pd
 
 from phaze.base.store import Plain, Store
 from phaze.certify.audit import AuditedModel, Times, is_proven, judge_points, time_points
-from phaze.certify.plain import ChipPass, bound_piece, layer_of_piece, pieces_of, read_passes
+from phaze.certify.plain import DESIGNS, ChipPass, bound_piece, layer_of_piece, pieces_of, read_passes
 from phaze.certify.stage import SliceTables
-from phaze.certify.weak import DESIGNS
 from phaze.schedule.bounds import EQUAL
 from phaze.schedule.decomposition import confirm_schedule
 from phaze.schedule.graphs import LayerSchedule, ScheduledLayer

@@ -5,8 +5,15 @@ import pandas as pd
 import pytest
 
 from phaze.certify.draw import share_out
-from phaze.certify.plain import bound_piece, layer_of_piece, pieces_of
-from phaze.certify.weak import Estimated, bound_by_path, bound_by_work, estimated_s
+from phaze.certify.plain import (
+    Estimated,
+    bound_by_path,
+    bound_by_work,
+    bound_piece,
+    estimated_s,
+    layer_of_piece,
+    pieces_of,
+)
 from phaze.schedule.graphs import ScheduledLayer
 from tests.unit.schedule.exhaustive import shortest_latency
 from tests.unit.schedule.random_layers import random_layer
