@@ -1,9 +1,16 @@
-"""Report stage: result tables, first screen, Markdown and page from the tables of a study."""
+"""Report stage: result tables, first screen, Markdown and page from the tables of a study.
+
+The first screen separates the gains of accelerator and planner. The accelerator's gain is its throughput over
+the baseline's, with the same planner on both. The planner's gain is the baseline's throughput over its
+throughput with the experts' plan. The product of both gains is the speed-up in the tables.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from phaze.report import anatomy, inside, overview, plan_checks, record, searches, winners
@@ -11,19 +18,10 @@ from phaze.report import checks as checked
 from phaze.report.checks import Evidence
 from phaze.report.document import FirstScreen, Section, Sheet
 from phaze.report.findings import GIVEN, RESULT_TABLES, Findings, Part
-from phaze.report.headline import Headline, gains_in_short, losses_in_words
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
 from phaze.report.measured_page import measured_section
-from phaze.report.overview import (
-    assumptions,
-    caveats_in_words,
-    claims,
-    find_gains,
-    gains_in_words,
-    spread,
-    turned_over,
-)
+from phaze.report.page_words import words_of
 from phaze.report.planners import compared, in_words
 from phaze.report.recommend import in_short as losses_in_short
 from phaze.report.recommend import recommend, recommended, recommended_on
@@ -33,11 +31,21 @@ from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.simulated import on_networks, replayed
 from phaze.report.space import certificate, front, in_short
 from phaze.report.verdicts import run_checks
-from phaze.report.winners import COMMON, PER_MODEL, placed_rows, row_of
-from phaze.report.words import area, buffers, compute, percent, times
+from phaze.report.winners import COMMON, PER_MODEL, baseline_design, placed_rows, row_of
+from phaze.report.words import area, buffers, compute, join, percent, times
 from phaze.search.winners import chip_of
 from phaze.tables import TABLES, Comparisons
 
+WORDS = words_of("study")
+_EMPTY = dict.fromkeys(
+    ("cores", "buffers", "hbm", "whose", "shape", "planned", "simulated", "mfu", "chip_gain", "planner_gain"),
+    "",
+)
+"""Row of the answer's table for a workload that fits nowhere."""
+LEAST = 5e-4
+"""Smallest reported loss relative to the baseline; a smaller one would be shown as 0.0 %."""
+MOST_NAMED = 2
+"""Number of slower workloads that are named; of more, only the one that loses most."""
 CHECKS = {
     **checked.CHECKS,
     **checked.CERTIFICATE_CHECKS,
@@ -46,6 +54,108 @@ CHECKS = {
     **plan_checks.MAPPED_CHECKS,
 }
 """Checks of every study, each stated as a sentence."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Throughputs by model (rows) and design (columns), as planned and as simulated.
+
+    Planned throughputs are of the certified plans. Simulated ones are of the recommended plans, and may be
+    empty.
+    """
+
+    baseline: str
+    expert: str
+    """Design of the baseline with the experts' plan."""
+    planned: pd.DataFrame
+    simulated: pd.DataFrame
+
+    @classmethod
+    def of(cls, inputs: Inputs, findings: Findings) -> Headline | None:
+        """Throughputs of a study; None without a baseline."""
+        baseline, expert = inputs.study.architectures.baseline, baseline_design(inputs.study)
+        if baseline is None or expert is None:
+            return None
+        placed = findings.results[findings.results["status"] == "placed"]
+        planned = placed.pivot(index="model", columns="design", values="samples_per_s")
+        best = findings.recommendations
+        simulated = 1 / best.pivot(index="model", columns="design", values="simulated_s")
+        on_baseline = best[best["design"] == baseline].set_index("model")
+        return cls(baseline, expert, planned, simulated.assign(**{expert: 1 / on_baseline["expert_s"]}))
+
+    def ratios(self, design: str, over: str, *, simulated: bool) -> pd.Series:
+        """Throughput ratio of two designs, for each model that both train."""
+        rates = self.simulated if simulated else self.planned
+        if not {design, over} <= {*rates.columns}:
+            return pd.Series(dtype="float64")
+        found = rates[design] / rates[over]
+        return found[np.isfinite(found) & (found > 0)]
+
+    def chip_gain(self, model: str, design: str = PER_MODEL) -> float:
+        """Gain of a model's accelerator over the baseline, with the same planner.
+
+        0 if one of them cannot train the model.
+        """
+        return self._gain(model, design, self.baseline)
+
+    def planner_gain(self, model: str) -> float:
+        """Gain of planning over the experts' plan on the baseline."""
+        return self._gain(model, self.baseline, self.expert)
+
+    def _gain(self, model: str, design: str, over: str) -> float:
+        planned = self.ratios(design, over, simulated=False).get(model, 0.0)
+        return float(self.ratios(design, over, simulated=True).get(model, planned))
+
+    def mean(self, design: str, over: str) -> tuple[float, str]:
+        """Geometric mean of ratios over models, and a note on its source.
+
+        Simulated throughputs are used if available, else planned ones. The mean is 0 without any ratio.
+        """
+        planned, simulated = (
+            float(np.exp(np.log(found).mean())) if len(found) else 0.0
+            for found in (self.ratios(design, over, simulated=which) for which in (False, True))
+        )
+        how = f"as simulated; {times(planned)} as planned" if simulated else "as planned"
+        return simulated or planned, how
+
+
+def losses_in_words(inputs: Inputs, findings: Findings) -> Iterator[str]:
+    """Yield sentences on accelerators that are slower than the baseline."""
+    found, models = Headline.of(inputs, findings), inputs.study.models
+    if found is None:
+        return
+    gains = {model: found.chip_gain(model) for model in models}
+    lost = {model: 1 - gain for model, gain in gains.items() if 0 < gain < 1 - LEAST}
+    if lost:
+        most = max(lost, key=lost.__getitem__)
+        named = join(f"{model} ({percent(loss)})" for model, loss in lost.items())
+        if len(lost) > MOST_NAMED:
+            named = f"{len(lost)} of {len(models)} workloads, most for {most} ({percent(lost[most])})"
+        yield WORDS.sentence("slower-chip", baseline=found.baseline, named=named)
+    mean, _ = found.mean(COMMON, found.baseline)
+    if len(models) > 1 and 0 < mean < 1 - LEAST:
+        told = {"count": len(models), "loss": 1 - mean, "baseline": found.baseline}
+        yield WORDS.sentence("slower-common", **told)
+
+
+def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
+    """Yield facts for the first screen: gains of the accelerators under all readings, and of the planner."""
+    found, several = Headline.of(inputs, findings), len(inputs.study.models) > 1
+    if found is None:
+        return
+    about = {PER_MODEL: "an accelerator for each workload" if several else "its best accelerator"}
+    if several:
+        about[COMMON] = "one accelerator for all of them"
+    what = "geometric mean" if several else "throughput"
+    for design, words in about.items():
+        gain, how = found.mean(design, found.baseline)
+        if gain:
+            range_ = overview.spread(findings.gains, design, found.baseline, gain)
+            of = f"range of all readings; {times(gain)} " if range_ != times(gain) else ""
+            yield range_, f"{words} over {found.baseline}, the same planner on both ({what}: {of}{how})"
+    gain, how = found.mean(found.baseline, found.expert)
+    if gain:
+        yield times(gain), f"the planner over the experts' plan, both on {found.baseline} ({what} {how})"
 
 
 def build_report(inputs: Inputs) -> Report:
@@ -65,7 +175,7 @@ def summarise(inputs: Inputs) -> Findings:
         **{name: getattr(inputs, name) for name in GIVEN},
         results=results,
         recommendations=recommend(inputs, results),
-        gains=find_gains(inputs, results),
+        gains=overview.find_gains(inputs, results),
         comparisons=compare_scenarios(inputs, results),
         memories=memories,
         rankings=winners.rankings(inputs),
@@ -100,7 +210,7 @@ def beside_measured(inputs: Inputs, _: Findings) -> Iterator[Section]:
 
 
 PARTS: tuple[Part, ...] = (
-    recommended, assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
+    recommended, overview.assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
     replayed, on_networks, beside_measured, *searches.PARTS, *record.PARTS,
 )  # fmt: skip
 """Sections of the report, in order."""
@@ -127,15 +237,15 @@ LEADING = ("gains", "speedups", "front-area", "breakdown", "simulated", "planner
 
 def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     """First screen: a caveat and the result; then, in full, losses, readings and the accelerator."""
-    gains = claims(inputs, findings)
+    gains = overview.claims(inputs, findings)
     losses = tuple(losses_in_words(inputs, findings))
-    caveats = (*losses[::-1], *caveats_in_words(gains), "Every time is predicted, none is measured.")
+    caveats = (*losses[::-1], *overview.caveats_in_words(gains), "Every time is predicted, none is measured.")
     short, long = _result(inputs, findings)
     full = (
         *losses,
-        *turned_over(gains),
+        *overview.turned_over(gains),
         long,
-        *gains_in_words(gains),
+        *overview.gains_in_words(gains),
         in_words(inputs, findings),
     )
     placed = (findings.results["status"] == "placed").any()
@@ -155,32 +265,24 @@ def _result(inputs: Inputs, findings: Findings) -> tuple[str, str]:
     cluster = f"{scenario.devices:,} accelerators with batches of {scenario.global_batch:,}"
     common = _common(inputs, findings)
     if common is not None:
-        start = f"One accelerator for all {len(models)} workloads"
-        return _gain(inputs, findings, common), (
-            f"{start}: {_described(inputs, common)}. "
-            f"The best one for each of them is in the table, with its plan on {cluster}."
-        )
+        told = {"count": len(models), "described": _described(inputs, common), "cluster": cluster}
+        return _gain(inputs, findings, common), WORDS.sentence("common", **told)
     if not (findings.results["status"] == "placed").any():
-        none = f"Nothing fits: on {cluster} no workload can be placed, and the table says what is missing."
+        none = WORDS.sentence("nothing-fits", cluster=cluster)
         return none, none
     best = row_of(findings.results, models[0], PER_MODEL)
     if best is None or len(models) > 1:
         start = "The best accelerator for each workload is in the table"
         return f"{start} below.", f"{start}, with its plan on {cluster}."
     plan, name = recommended_on(findings, best), best["architecture"]
-    named = name if name in inputs.study.architectures.named else "the best accelerator"
-    taken = f"{plan.simulated} per batch as simulated, {plan.planned}" if plan.simulated else plan.planned
-    end = f"limited by {plan.bound_by}."
-    return (
-        (
-            f"For {best['model']}, {named} ({_size(inputs, best)}) trains a batch in "
-            f"{plan.simulated or plan.planned} as {{stages, data, tensor}} = {plan.shape}, {end}"
-        ),
-        (
-            f"For {best['model']}: {_described(inputs, best)}. On {cluster} it trains as {plan.shape} "
-            f"({plan.whose}) with microbatches of {plan.microbatch} in {taken} as planned, {end}"
-        ),
-    )
+    told = {
+        **vars(plan), "model": best["model"], "cluster": cluster,
+        "named": name if name in inputs.study.architectures.named else "the best accelerator",
+        "size": _size(inputs, best), "described": _described(inputs, best),
+        "taken": plan.simulated or plan.planned,
+        "times": f"{plan.simulated} per batch as simulated, " * bool(plan.simulated) + plan.planned,
+    }  # fmt: skip
+    return WORDS.sentence("one", **told), WORDS.sentence("one-in-full", **told)
 
 
 def _gain(inputs: Inputs, findings: Findings, common: pd.Series) -> str:
@@ -190,7 +292,7 @@ def _gain(inputs: Inputs, findings: Findings, common: pd.Series) -> str:
     gain, how = headline.mean(COMMON, headline.baseline) if headline else (0.0, "")
     if headline is None or not gain:
         return f"One accelerator suits {every}."
-    ends, own = spread(findings.gains, COMMON, headline.baseline, gain), times(gain)
+    ends, own = overview.spread(findings.gains, COMMON, headline.baseline, gain), times(gain)
     source = how.partition(";")[0]
     said = f"with the same planner, {source}" if ends == own else f"{own} {source} under the study's settings"
     return f"One accelerator for {every} trains {ends} as fast as {headline.baseline}, {said}."
@@ -202,14 +304,13 @@ def _size(inputs: Inputs, row: pd.Series) -> str:
 
 
 def _described(inputs: Inputs, row: pd.Series) -> str:
-    cores, buffers, hbm = _chip(inputs, row)
     size = area(chip_of(inputs.cluster, row)["area_um2"])
-    return f"{cores} cores with buffers {buffers} and {hbm} of HBM, {size}"
+    return "{cores} cores with buffers {buffers} and {hbm} of HBM, ".format(**_chip(inputs, row)) + size
 
 
-def _chip(inputs: Inputs, row: pd.Series) -> tuple[str, str, str]:
+def _chip(inputs: Inputs, row: pd.Series) -> dict[str, str]:
     chip = chip_of(inputs.cluster, row)
-    return compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB"
+    return {"cores": compute(chip), "buffers": buffers(chip), "hbm": f"{row['hbm_gib']:g} GiB"}
 
 
 def _common(inputs: Inputs, findings: Findings) -> pd.Series | None:
@@ -227,36 +328,23 @@ def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
 
 def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
     """Table of the answer: the plan of each workload on its best accelerator, and the common accelerator."""
-    rows: list[tuple[str, ...]] = []
+    rows: list[dict[str, str]] = []
     headline = Headline.of(inputs, findings)
     for _, row in findings.results[findings.results["design"] == PER_MODEL].iterrows():
         if row["status"] != "placed":
-            rows.append((row["model"], f"fits nowhere: {row['reason']}", *[""] * 9))
+            rows.append({"model": row["model"], "cores": f"fits nowhere: {row['reason']}"})
             continue
         plan = recommended_on(findings, row)
-        rows.append(
-            (
-                row["model"], *_chip(inputs, row), plan.whose, f"{plan.shape}, {plan.microbatch}",
-                plan.planned, plan.simulated, percent(row["mfu"] * plan.gain),
-                times(headline.chip_gain(row["model"])) if headline else "–",
-                times(headline.planner_gain(row["model"])) if headline else "–",
-            )
-        )  # fmt: skip
-    common, marked = _common(inputs, findings), frozenset[int]()
+        gains = {
+            "chip_gain": times(headline.chip_gain(row["model"])) if headline else "–",
+            "planner_gain": times(headline.planner_gain(row["model"])) if headline else "–",
+        }
+        own = {"shape": f"{plan.shape}, {plan.microbatch}", "mfu": percent(row["mfu"] * plan.gain)}
+        rows.append({"model": row["model"], **_chip(inputs, row), **vars(plan), **own, **gains})
+    common = _common(inputs, findings)
     if common is not None:
         mean = times(headline.mean(COMMON, headline.baseline)[0]) if headline else "–"
-        marked = frozenset({len(rows)})
-        rows.append(("one for all", *_chip(inputs, common), "their own", *[""] * 4, mean, ""))
-    header = (
-        "workload", "cores", "buffers", "HBM", "plan", "{p, d, t}, microbatch", "planned", "simulated", "MFU",
-        "accelerator's gain", "planner's gain",
-    )  # fmt: skip
-    caption = (
-        "Cores {num_tc, num_vc, pe_x, pe_y, pe_vc}; buffers {global buffer, words a cycle, L2 of a "
-        "tensor core, of a vector core}; the plan with the least simulated time of the certified one, equal "
-        "and experts' stages, as {pipeline depth, data width, tensor width} and samples in a microbatch; "
-        "time per batch as planned and as simulated (where they differ by more than 5 %, the section on "
-        "recommended plans says why); MFU and gains as simulated: the accelerator's over the baseline with "
-        "the same planner on both, the planner's over the experts' plan on the baseline"
-    )
-    return Sheet(caption, header, tuple(rows), 6, marked, "recommendations")
+        own = {"whose": "their own", "chip_gain": mean}
+        rows.append({"model": "one for all", **_chip(inputs, common), **own})
+    marked = [common is not None and place == len(rows) - 1 for place in range(len(rows))]
+    return WORDS.sheet("answer", pd.DataFrame([_EMPTY | row for row in rows]), marked)

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from phaze.report.build import answer
+from phaze.report.build import Headline, answer
 from phaze.report.document import Items, Sheet
 from phaze.report.findings import Findings
-from phaze.report.headline import Headline
 from phaze.report.inputs import Inputs
 from phaze.report.overview import assumptions, find_gains
 from phaze.report.winners import COMMON, PER_MODEL, row_of

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from phaze.report.build import answer
+from phaze.report.build import Headline, answer
 from phaze.report.findings import Findings
-from phaze.report.headline import Headline
 from phaze.report.inputs import Inputs
 from phaze.report.winners import COMMON, PER_MODEL
 from phaze.report.words import times
