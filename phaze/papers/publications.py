@@ -28,6 +28,9 @@ Size = Literal[
     "layers", "operators", "parameter_bytes", "activation_bytes", "tensor_flops", "vector_flops"
 ]  # fmt: skip
 """Published size of a model: layers, operators and weights of a layer, activations and FLOPs in total."""
+OUT_OF_MEMORY = "OOM"
+_PRINTED = re.compile(r"\d+(\.\d+)?|OOM")
+Mapping = Literal["cs-map", "p2p-map", "ours"]
 
 
 class PublishedArchitecture(Architecture):
@@ -100,10 +103,6 @@ class Published(Publication):
     """Accelerator chosen by the search by descending area, by workload and hysteresis level."""
 
 
-OUT_OF_MEMORY = "OOM"
-_PRINTED = re.compile(r"\d+(\.\d+)?|OOM")
-
-
 def _as_printed(text: str) -> str:
     if not _PRINTED.fullmatch(text):
         raise ValueError("must be a number as printed, or OOM")
@@ -134,7 +133,6 @@ class PublishedPlans(Publication):
     """Published rows, by input (Table 1)."""
 
 
-Mapping = Literal["cs-map", "p2p-map", "ours"]
 PrintedPartitions = dict[Partitioner, dict[Mapping, dict[str, Positive]]]
 """Published speed-ups by partitioner, mapping and shape SxR."""
 

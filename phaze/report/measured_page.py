@@ -22,6 +22,8 @@ from phaze.report.words import percent
 from phaze.spec.measured import MeasuredStudy
 from phaze.tables import ALL_SOURCES, TABLES
 
+SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down")
+
 
 @dataclass(frozen=True)
 class MeasuredInputs:
@@ -77,9 +79,6 @@ def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:
             tooltip=["source:N", "label:N", *(f"{name}_s:Q" for name in ("measured", "predicted"))],
         ),
     ).properties(width=WIDTH, height=480)
-
-
-SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down")
 
 
 def ratios(runs: pd.DataFrame) -> alt.TopLevelMixin:

@@ -34,6 +34,7 @@ PPI = 144
 PACKAGE = Path(__file__).resolve().parents[1]
 CACHE = PACKAGE / "__pycache__" / "scripts"
 """Pixels per inch of a picture."""
+_ID = re.compile(r"(?<=[\"#])(clip|gradient)[_\d]+")
 
 
 def coloured(column: str, looks: Mapping[str, str], *, legend: bool = True) -> alt.Color:
@@ -146,9 +147,6 @@ def save(path: Path, chart: alt.TopLevelMixin) -> None:
             temporary.write_bytes(vl_convert.vegalite_to_png(spec, ppi=PPI))
         else:
             temporary.write_bytes(vl_convert.vegalite_to_pdf(spec))
-
-
-_ID = re.compile(r"(?<=[\"#])(clip|gradient)[_\d]+")
 
 
 def _renumbered(svg: str) -> str:

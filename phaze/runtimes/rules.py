@@ -39,6 +39,19 @@ INSIDE_MOE: frozenset[Module] = frozenset({"moe_act", "shared_experts"})
 """Modules inside an MoE layer, which recomputing `moe` also recomputes."""
 PIPELINED = tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs and name != "1f1b")
 """Schedules that need a pipeline; without a pipeline the schedule is always 1f1b."""
+MULTIPLES: dict[Compute, tuple[int, int]] = {
+    "bf16": (1, 1), "fp8": (8, 16), "fp8-cs": (8, 16), "fp8-block": (8, 16), "mxfp8": (32, 32),
+    "nvfp4": (16, 16),
+}  # fmt: skip
+"""Required divisors of a GEMM's rows and widths, by compute format.
+
+Source: Transformer Engine, `assert_dim_for_fp8_exec`, and the quantizability conditions of `MXFP8Quantizer`
+and `NVFP4Quantizer`.
+"""
+CONNECTIONS_NAME = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""Environment variable that sets the number of hardware queues for kernels."""
+MANY_CONNECTIONS = "32"
+"""Maximum value of `CUDA_DEVICE_MAX_CONNECTIONS`."""
 
 
 @dataclass(frozen=True)
@@ -253,23 +266,6 @@ def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, in
         "samples": layout.microbatch * layout.dp,
         "microbatches": layout.microbatches(task.global_batch),
     }
-
-
-MULTIPLES: dict[Compute, tuple[int, int]] = {
-    "bf16": (1, 1), "fp8": (8, 16), "fp8-cs": (8, 16), "fp8-block": (8, 16), "mxfp8": (32, 32),
-    "nvfp4": (16, 16),
-}  # fmt: skip
-"""Required divisors of a GEMM's rows and widths, by compute format.
-
-Source: Transformer Engine, `assert_dim_for_fp8_exec`, and the quantizability conditions of `MXFP8Quantizer`
-and `NVFP4Quantizer`.
-"""
-
-
-CONNECTIONS_NAME = "CUDA_DEVICE_MAX_CONNECTIONS"
-"""Environment variable that sets the number of hardware queues for kernels."""
-MANY_CONNECTIONS = "32"
-"""Maximum value of `CUDA_DEVICE_MAX_CONNECTIONS`."""
 
 
 def refused_overlap(layout: Layout, overlaps_slices: bool) -> str | None:

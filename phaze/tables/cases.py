@@ -21,6 +21,15 @@ _KEYS = {
     "topology": text("name of the topology"),
     "seed": count("seed of the topology, 0 for topologies that are not random"),
 }
+_RUN = {
+    "case": text("name of the case"),
+    "system": text("system of tiles"),
+    "model": text("model"),
+    "layout": text("where stages lie", "line", "s-shaped", "own"),
+    "placed": text("neighbours on the mesh: tensor-parallel ranks near or far", "near", "far"),
+    "tensor": count("tensor-parallel ranks of a replica, N_m", 1),
+    "microbatches": count("microbatches in a batch", 1),
+}
 
 
 class Mappings(Table):
@@ -122,17 +131,6 @@ class FiguresRead(Table):
         "ours": real("our speed-up, median over seeds"),
         "printed": real("printed speed-up, 0 if none is printed"),
     }
-
-
-_RUN = {
-    "case": text("name of the case"),
-    "system": text("system of tiles"),
-    "model": text("model"),
-    "layout": text("where stages lie", "line", "s-shaped", "own"),
-    "placed": text("neighbours on the mesh: tensor-parallel ranks near or far", "near", "far"),
-    "tensor": count("tensor-parallel ranks of a replica, N_m", 1),
-    "microbatches": count("microbatches in a batch", 1),
-}
 
 
 class TiledRuns(Table):

@@ -62,6 +62,7 @@ Row = dict[str, object]
 KEY = ["kind", "model", "of"]
 """Key columns of a published figure in table `reading_figures`."""
 NONE = "none: unexplained"
+_KINDS = {"placement": "placements", "mfu": "utilisations", "mean": "means"}
 
 
 def differences(beside: Beside) -> Iterator[Block]:
@@ -336,9 +337,6 @@ def in_words(scores: pd.DataFrame) -> str:
         return ""
     own, best = scores[scores["reading"] == OWN_READING].iloc[0], scores.sort_values("mfu_factor").iloc[0]
     return WORDS.sentence("answer", **{**own, **best.add_prefix("best_")})
-
-
-_KINDS = {"placement": "placements", "mfu": "utilisations", "mean": "means"}
 
 
 def _explained(figures: pd.DataFrame) -> Iterator[str]:

@@ -31,6 +31,9 @@ from math import inf
 
 from phaze.pipeline.durations import JobKind, durations, in_flight_s
 
+KINDS = (JobKind.FORWARD, JobKind.INPUT_GRADIENT, JobKind.WEIGHT_GRADIENT)
+F, B, W = range(3)
+
 
 class ZeroBubbleV(ExplicitSchedule):
     """ZB-V: handcrafted order for F = B = W, as in PyTorch's `ScheduleZBVZeroBubble`.
@@ -131,11 +134,7 @@ class ZeroBubbleTwice(ZeroBubble):
         return Passes(kind, np.full(len(kind), group), own[number])
 
 
-KINDS = (JobKind.FORWARD, JobKind.INPUT_GRADIENT, JobKind.WEIGHT_GRADIENT)
-F, B, W = range(3)
-
-
-class ZeroBubbleByTimes(ExplicitSchedule):
+class ZeroBubbleByTimes(Written):
     """ZB-1P: 1f1b with B and W split, and W placed in gaps by the passes' times; p microbatches in flight."""
 
     name = "zbb"

@@ -60,6 +60,25 @@ SPLITS = (100.0, 2000.0)
 NOISE = 0.03
 """Relative spread of repeated measurements; larger errors get less than quadratic weight."""
 DIGITS = 3
+KERNELS: dict[str, ExpertKernel] = {
+    "grouped": "grouped", "masked": "masked", "deepgemm": "masked", "moe_torch_flow": "grouped",
+    "moe_torch_flow_cutlass": "grouped", "moe_torch_flow_nongated": "grouped",
+}  # fmt: skip
+"""Expert kernels by their names in tables: phaze's own names, and TensorRT-LLM's in aiconfigurator."""
+ALL = tuple(dict.fromkeys(KERNELS.values()))
+FITTED = ("reached", "hbm", "passes", "start_s", "row_s")
+"""Constants that rows can determine; `row_s` only for masked kernels."""
+START = (0.7, 0.7, 0.4, 3e-5, 2e-8)
+LOW = (0.1, 0.1, 0.05, 1e-6, 1e-10)
+HIGH = (1.0, 0.95, 1.0, 1e-3, 1e-6)
+"""Upper ends of the constants' ranges (START: initial values); HBM reaches 95 % of its bandwidth at most."""
+SCALE = 0.1
+"""Error above which a row weighs less (soft L1)."""
+LEAST = 8
+"""Minimum number of rows per kernel and precision to fit the constants."""
+EXPERT_DIGITS = 4
+MOST_TIMES = 6.0
+"""Rate relative to half precision that is assumed for precisions a device does not list."""
 
 
 class ProductsPart(KernelPart):
@@ -177,27 +196,6 @@ def _rounded(speed: ProductSpeed, names: tuple[str, ...]) -> ProductSpeed:
 def _flops(rows: pd.DataFrame) -> Floats:
     found: Floats = 2.0 * rows[["m", "n", "k"]].to_numpy(float).prod(axis=1)
     return found
-
-
-KERNELS: dict[str, ExpertKernel] = {
-    "grouped": "grouped", "masked": "masked", "deepgemm": "masked", "moe_torch_flow": "grouped",
-    "moe_torch_flow_cutlass": "grouped", "moe_torch_flow_nongated": "grouped",
-}  # fmt: skip
-"""Expert kernels by their names in tables: phaze's own names, and TensorRT-LLM's in aiconfigurator."""
-ALL = tuple(dict.fromkeys(KERNELS.values()))
-FITTED = ("reached", "hbm", "passes", "start_s", "row_s")
-"""Constants that rows can determine; `row_s` only for masked kernels."""
-START = (0.7, 0.7, 0.4, 3e-5, 2e-8)
-LOW = (0.1, 0.1, 0.05, 1e-6, 1e-10)
-HIGH = (1.0, 0.95, 1.0, 1e-3, 1e-6)
-"""Upper ends of the constants' ranges (START: initial values); HBM reaches 95 % of its bandwidth at most."""
-SCALE = 0.1
-"""Error above which a row weighs less (soft L1)."""
-LEAST = 8
-"""Minimum number of rows per kernel and precision to fit the constants."""
-EXPERT_DIGITS = 4
-MOST_TIMES = 6.0
-"""Rate relative to half precision that is assumed for precisions a device does not list."""
 
 
 @dataclass(frozen=True, eq=False)

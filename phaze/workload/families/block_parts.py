@@ -32,6 +32,10 @@ CHOICE_BYTES = 26
 """Bytes stored per token and expert: expert index and row position (8 each), score and normalised score in
 single precision, and the weight in half precision.
 """
+SOLVED = 16
+"""Tokens per block in which a chunk's triangular system is solved; GEMMs combine the blocks (FLA,
+`solve_tril`).
+"""
 
 
 def dense_network(layer: LayerBuilder, part: ModelSlice, own: FeedForward, x: Tensor) -> Tensor:
@@ -179,12 +183,6 @@ def _shared(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> T
         y = layer.add("mul", "shared_scaled", y, layer.add("sigmoid", "shared_sigmoid", scale))
     layer.mark("shared_experts", first)
     return y
-
-
-SOLVED = 16
-"""Tokens per block in which a chunk's triangular system is solved; GEMMs combine the blocks (FLA,
-`solve_tril`).
-"""
 
 
 def mamba(layer: LayerBuilder, part: ModelSlice, own: Mamba, x: Tensor) -> Tensor:

@@ -30,6 +30,9 @@ from phaze.workload.primitives import (
     with_forks,
 )
 
+NEVER = ("embedding", "head")
+"""Layers that get no adapters."""
+
 
 def transformer_graph(part: ModelSlice) -> ModelGraph:
     """Build the layers of a transformer: embedding, blocks, multi-token prediction layers, and head.
@@ -280,10 +283,6 @@ def _sentence_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
     b = part.microbatch
     y = layer.dense("next_sentence", x, b, 2, bias=True)
     return layer.classify(y, b, "sentence_log_softmax", "sentence_loss")
-
-
-NEVER = ("embedding", "head")
-"""Layers that get no adapters."""
 
 
 def with_adapters(graph: ModelGraph, rank: int) -> ModelGraph:
