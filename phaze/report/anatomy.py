@@ -21,7 +21,7 @@ DESIGN_OF_CORE = {
     "fused": "fused_design",
     "network": "vector_design",
 }
-"""Design column by core type of an operator; the reduction of a collective runs on the vector cores."""
+"""Column with the core design, by core type of an operator; collectives reduce on vector cores."""
 
 
 def point_of(row: pd.Series) -> Slicing:
@@ -56,7 +56,7 @@ def operators_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
 def _operators_on(
     cluster: Outcome, details: Details, point: Slicing, architecture: str, shard: str
 ) -> pd.DataFrame:
-    """Scheduled operators of an architecture at a point; cached, because many results share them."""
+    """Scheduled operators of a point on an architecture; cached, because many results share them."""
     schedule = details.rows(tables.Schedules, point, shard, Only("architecture", (architecture,)))
     operators = details.rows(tables.Operators, point, "")
     keys = ["layer", "direction", "operator"]
@@ -69,7 +69,7 @@ def _operators_on(
 def with_estimates(
     scheduled: pd.DataFrame, details: Details, point: Slicing, chip: pd.Series
 ) -> pd.DataFrame:
-    """Add the estimates of operators: on one core or on all cores, as scheduled."""
+    """Add to scheduled operators their estimates, on one core or on all cores as scheduled."""
     designs = {core: chip[design] for core, design in DESIGN_OF_CORE.items()}
     scheduled = scheduled.assign(
         design=scheduled["core"].map(designs).fillna(-1).astype("int64"),
@@ -98,7 +98,7 @@ def layer_chain(inputs: Inputs, model: str) -> list[str]:
 
 
 def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
-    """Table `bindings`, for the per-model results."""
+    """Table `bindings`: limit of every operator, on the best accelerator of each model."""
     frames = []
     for _, row in placed_rows(found, PER_MODEL).iterrows():
         operators = operators_of(inputs, row)
@@ -110,7 +110,7 @@ def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
 
 
 def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
-    """Share of the busy time of all layers that is bound by each limit, for a placement with schedules."""
+    """Share of busy time that each limit binds, over all layers of a placement with schedules."""
     found, counts = operators_of(inputs, row), layer_counts(inputs, row["model"])
     return shares_of_limits(found["limit"], found["latency_s"], found["layer"], counts)
 
@@ -234,7 +234,7 @@ def _breakdown_of(inputs: Inputs, row: pd.Series) -> dict[str, object]:
 
 
 def complexities(inputs: Inputs) -> pd.DataFrame:
-    """Table `complexities`, at the smallest TMP width and microbatch size."""
+    """Table `complexities`: model sizes at the smallest TMP width and microbatch size."""
     return table_of(
         tables.Complexities, filter(None, (_complexity_of(inputs, m) for m in inputs.study.models))
     )

@@ -45,7 +45,7 @@ _EMPTY = dict.fromkeys(
 LEAST = 5e-4
 """Smallest reported loss relative to the baseline; a smaller one would be shown as 0.0 %."""
 MOST_NAMED = 2
-"""Number of slower workloads that are named; of more, only the one that loses most."""
+"""Maximum number of slower workloads that are all named; of more, only the slowest is."""
 CHECKS = {
     **checked.CHECKS,
     **checked.CERTIFICATE_CHECKS,
@@ -66,13 +66,13 @@ class Headline:
 
     baseline: str
     expert: str
-    """Design of the baseline with the experts' plan."""
+    """Name of the design that combines the baseline with the hand-designed (expert) plan."""
     planned: pd.DataFrame
     simulated: pd.DataFrame
 
     @classmethod
     def of(cls, inputs: Inputs, findings: Findings) -> Headline | None:
-        """Throughputs of a study; None without a baseline."""
+        """Collect the throughputs of a study; None without a baseline."""
         baseline, expert = inputs.study.architectures.baseline, baseline_design(inputs.study)
         if baseline is None or expert is None:
             return None
@@ -99,7 +99,7 @@ class Headline:
         return self._gain(model, design, self.baseline)
 
     def planner_gain(self, model: str) -> float:
-        """Gain of planning over the experts' plan on the baseline."""
+        """Gain of planning over the hand-designed (expert) plan on the baseline."""
         return self._gain(model, self.baseline, self.expert)
 
     def _gain(self, model: str, design: str, over: str) -> float:
@@ -107,7 +107,7 @@ class Headline:
         return float(self.ratios(design, over, simulated=True).get(model, planned))
 
     def mean(self, design: str, over: str) -> tuple[float, str]:
-        """Geometric mean of ratios over models, and a note on its source.
+        """Geometric mean of throughput ratios over models, and a note on its source.
 
         Simulated throughputs are used if available, else planned ones. The mean is 0 without any ratio.
         """
@@ -139,7 +139,7 @@ def losses_in_words(inputs: Inputs, findings: Findings) -> Iterator[str]:
 
 
 def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
-    """Yield facts for the first screen: gains of the accelerators under all readings, and of the planner."""
+    """Yield key figures for the first screen: accelerator gains by interpretation, and planner gain."""
     found, several = Headline.of(inputs, findings), len(inputs.study.models) > 1
     if found is None:
         return
@@ -164,7 +164,7 @@ def build_report(inputs: Inputs) -> Report:
 
 
 def summarise(inputs: Inputs) -> Findings:
-    """All result tables of a study, including the results of its checks."""
+    """Build all result tables of a study, including the results of its checks."""
     results = winners.results(inputs, inputs.cluster)
     baseline = inputs.study.architectures.baseline
     shown = (PER_MODEL, COMMON) if baseline is None else (PER_MODEL, COMMON, baseline)
@@ -205,7 +205,7 @@ def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_measured(inputs: Inputs, _: Findings) -> Iterator[Section]:
-    """Section on the prediction errors for published training runs; none without such runs."""
+    """Yield the section on prediction errors for published training runs; nothing without such runs."""
     yield from measured_section(inputs.source_scores)
 
 
@@ -213,11 +213,11 @@ PARTS: tuple[Part, ...] = (
     recommended, overview.assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
     replayed, on_networks, beside_measured, *searches.PARTS, *record.PARTS,
 )  # fmt: skip
-"""Sections of the report, in order."""
+"""Functions that yield the sections of the report, in order."""
 
 
 def compose(inputs: Inputs, findings: Findings) -> Report:
-    """Compose the page of a study's findings, with its result tables."""
+    """Build the report page from a study's findings, with its result tables."""
     shown = findings.in_order(inputs.study.models)
     count = len(inputs.study.models)
     return page_of(
@@ -232,11 +232,11 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
 
 
 LEADING = ("gains", "speedups", "front-area", "breakdown", "simulated", "planners")
-"""Names of the figures that stay open, by importance; the first one shows what the gain rests on."""
+"""Names of the figures that stay unfolded, by importance; the first shows what the gain depends on."""
 
 
 def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
-    """First screen: a caveat and the result; then, in full, losses, readings and the accelerator."""
+    """First screen: a caveat and the result; then details on losses, interpretations and accelerator."""
     gains = overview.claims(inputs, findings)
     losses = tuple(losses_in_words(inputs, findings))
     caveats = (*losses[::-1], *overview.caveats_in_words(gains), "Every time is predicted, none is measured.")
@@ -260,7 +260,7 @@ def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
 
 
 def _result(inputs: Inputs, findings: Findings) -> tuple[str, str]:
-    """Result in a short sentence and in full: the common accelerator, or the plan of a single workload."""
+    """Result, in a short and a full version: the common accelerator, or the plan of a single workload."""
     scenario, models = inputs.cluster.scenario, inputs.study.models
     cluster = f"{scenario.devices:,} accelerators with batches of {scenario.global_batch:,}"
     common = _common(inputs, findings)
@@ -286,7 +286,7 @@ def _result(inputs: Inputs, findings: Findings) -> tuple[str, str]:
 
 
 def _gain(inputs: Inputs, findings: Findings, common: pd.Series) -> str:
-    """Gain of the accelerator for all workloads over the baseline, in one sentence."""
+    """Sentence on the gain of the common accelerator over the baseline."""
     every = f"all {len(inputs.study.models)} workloads ({_size(inputs, common)} of HBM)"
     headline = Headline.of(inputs, findings)
     gain, how = headline.mean(COMMON, headline.baseline) if headline else (0.0, "")
@@ -327,7 +327,7 @@ def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
-    """Table of the answer: the plan of each workload on its best accelerator, and the common accelerator."""
+    """Answer table: the plan of each workload on its best accelerator, and the common accelerator."""
     rows: list[dict[str, str]] = []
     headline = Headline.of(inputs, findings)
     for _, row in findings.results[findings.results["design"] == PER_MODEL].iterrows():

@@ -85,7 +85,7 @@ def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> alt.TopLeve
 
 
 def _named(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """Rows with the titles of their panels, in order, and the names of their planners."""
+    """Add panel titles and planner names to the rows, and sort them by panel."""
     ordered = pd.concat([some.assign(panel=panel_name(some.iloc[0])) for _, some in rows.groupby([*PANEL])])
     named = ordered.assign(planner=ordered["planner"].map(PLANNER_NAMES))
     return named[["panel", "planner", "devices", *columns]]
@@ -126,7 +126,7 @@ def splits(runs: pd.DataFrame, best: dict[str, int]) -> alt.TopLevelMixin:
 
 
 def _mapped(runs: pd.DataFrame) -> pd.DataFrame:
-    """Best `value` of each split, by how its stages and groups are mapped."""
+    """Best `value` for each split and each mapping of stages and groups."""
     keys = ["model", "tensor", "data", "layout", "placed"]
     rows = runs[[*keys, "value"]].groupby(keys, sort=False).max().reset_index()
     rows = rows.sort_values("tensor", kind="stable")
@@ -137,13 +137,13 @@ def _mapped(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _split(rows: pd.DataFrame) -> alt.X:
-    """Axis of the splits, in the order of their tensor widths."""
+    """Horizontal axis of the TP × DP splits, ordered by tensor-parallel width."""
     order = [*dict.fromkeys(rows["split"])]
     return alt.X("split:N", title="TP × DP", sort=order, axis=alt.Axis(labelAngle=0))
 
 
 def _bars(rows: pd.DataFrame, what: str) -> alt.Chart:
-    """Bars of the splits, one per mapping."""
+    """Bars for the splits, one per mapping."""
     named = {f"{LAYOUTS[layout]}, {placed}": colour for layout, placed, colour in _MAPPINGS}
     looks = {name: colour for name, colour in named.items() if (rows["mapping"] == name).any()}
     chart: alt.Chart = (

@@ -1,4 +1,4 @@
-"""Checks of plans of inputs, mappings of stages, and simulations on tiles."""
+"""Checks of plans for profiled inputs, of stage mappings, and of simulations on tiles."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _bounds_hold_for_every_way(inputs: MapCases) -> Verdicts:
 
 @MAP_CHECKS.hold("uniform_dist: at least five times as fast as CS map")
 def _five_times_on_uniform_dist(inputs: MapCases) -> Verdicts:
-    """The median over seeds is five times as fast, for every shape on random pairs."""
+    """Check that the median speed-up over CS map is at least 5 on uniform_dist, for every shape."""
     random = [
         name
         for name, topology in inputs.study.topologies.items()

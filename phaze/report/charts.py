@@ -1,4 +1,4 @@
-"""Charts that several pages share: bars by name, utilisations, memory sizes, and accelerators by area."""
+"""Charts shared by several pages: bars by name, utilisations, memory sizes, and accelerators by area."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ PLANNERS: Looks = {
 }  # fmt: skip
 """Display name and colour of each planner."""
 ROW, BAR, LINE = 22, 13, 17
-"""Heights in pixels: of a single bar with its gap, of a bar of a group, and of a line of a name."""
+"""Heights in pixels: of a single bar with its gap, of a bar in a group, and of a line of a label."""
 MOST_PX, THIN = 480, 5
-"""Height from which the bars of a long list become thinner, and the least height of a bar."""
+"""Chart height in pixels beyond which bars become thinner, and the minimum height of a bar."""
 LETTERS = 18
-"""Letters of a name on a line."""
+"""Maximum number of characters on a line of a label."""
 ROOM = 46
-"""Pixels for the text behind a bar."""
+"""Width in pixels reserved for the text next to a bar."""
 PEAK = "at peak (MFU)"
 
 
@@ -90,35 +90,35 @@ def bars(
 def titled_bars(
     table: pd.DataFrame, looks: Iterable[tuple[str, tuple[str, str]]], what: str
 ) -> alt.TopLevelMixin:
-    """Draw a group of bars per row, one bar per column of `looks`, from the ratio 1."""
+    """Draw a group of bars per row, one bar per column of `looks`, starting at the ratio 1."""
     named = dict(looks)
     rows = table[[*named]].rename(columns={column: title for column, (title, _) in named.items()})
     return bars(rows.where(rows > 0), what, dict(named.values()), origin=1, said=times)
 
 
 def _on_lines(table: pd.DataFrame) -> pd.DataFrame:
-    """Table whose rows have their names on several lines."""
+    """Wrap the row names of a table into several lines."""
     return table.set_axis([style.wrapped(str(name), LETTERS) for name in table.index])
 
 
 def _long(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    """A row per value, with the name of its row and of its column."""
+    """Table in long format: one row per value, with its row name and its column name."""
     return table.reset_index(names="row").melt("row", var_name=column)
 
 
 def _names(table: pd.DataFrame, title: str | None = None) -> alt.Y:
-    """Axis with the names of rows."""
+    """Vertical axis with the row names of a table."""
     axis = alt.Axis(labelExpr=BY_LINE, labelOverlap=len(table) * ROW > MOST_PX)
     return alt.Y("row:N", title=title, axis=axis, scale=alt.Scale(domain=[*table.index], padding=0.12))
 
 
 def _lines(table: pd.DataFrame) -> int:
-    """Lines of the longest name of a row."""
+    """Largest number of lines of any row name."""
     return max((name.count("\n") + 1 for name in table.index), default=1)
 
 
 def _scale(values: pd.Series, origin: float, room: int) -> alt.Scale:
-    """Scale from an origin, with room for the text behind the bars."""
+    """Horizontal scale that includes the origin, with room for the text next to the bars."""
     low, high = min(origin, values.min(skipna=True)), max(origin, values.max(skipna=True))
     if not high > low:  # also without any value
         low, high = origin, origin + 1.0
@@ -166,7 +166,7 @@ def stacked(
 
 
 def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw Table 5: model FLOPs utilisation by model (rows) and design (columns), next to the printed."""
+    """Draw Table 5: model FLOPs utilisation by model (rows) and design (columns), ours and published."""
     theirs, ours = _on_lines(theirs.reindex(ours.index).filter(ours.columns)), _on_lines(ours)
     kinds = {"ours": ours, "printed in the paper": theirs}
     long = pd.concat(
@@ -219,7 +219,7 @@ _KINDS = {
     "placed": style.SILVER, "baseline": style.RED, "smallest in tolerance": style.AMBER, "best": style.BLUE,
 }  # fmt: skip
 _SHAPES, _SIZES = ("circle", "square", "triangle-up", "diamond"), (12, 60, 70, 90)
-"""Colour, shape and size of each kind of architecture."""
+"""Shape and size of the mark of each kind of architecture, in the order of `_KINDS`."""
 
 
 def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> alt.TopLevelMixin:

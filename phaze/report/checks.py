@@ -30,7 +30,7 @@ VERIFIED = ("confirmed", "unproven")
 
 @dataclass(frozen=True)
 class Evidence:
-    """Tables of a study, and the report's results and energies derived from them."""
+    """Inputs of the checks: the tables of a study, and the results and energies derived from them."""
 
     inputs: Inputs
     results: pd.DataFrame
@@ -44,20 +44,20 @@ class Evidence:
 
     @property
     def searched(self) -> pd.DataFrame:
-        """Architectures of the searched grid, without named ones."""
+        """Architectures of the search grid, without those that the study names."""
         chips = self.inputs.cluster.architectures
         return chips[~chips["named"]]
 
 
 CHECKS = Checklist[Evidence]()
-"""Checks of every study."""
+"""Checks that apply to every study."""
 CERTIFICATE_CHECKS = Checklist[Evidence]()
-"""Checks of every certificate."""
+"""Checks that apply to every certificate."""
 
 
 @CHECKS.hold("every model, TMP width, microbatch and shard has placements")
 def _every_point_has_placements(e: Evidence) -> Verdicts:
-    """Named architectures are counted separately, because their placements are always kept."""
+    """Check that every model, layout and shard has placements, separately for named architectures."""
     cluster, study = e.inputs.cluster, e.inputs.study
     chips = cluster.chips
     shards: pd.Series = "shard " + chips["shard"] + chips["named"].map({True: ", named", False: ""})
@@ -101,7 +101,7 @@ def _stages_are_a_partition(e: Evidence) -> Verdicts:
 
 
 def are_layers_once(stages: pd.DataFrame, layers: int) -> bool:
-    """True if the stages cover a number of layers in order, each layer once."""
+    """True if the stages cover all layers in order, each layer once."""
     ends = [-1, *stages["last_layer"]]
     return ends[-1] == layers - 1 and [end + 1 for end in ends[:-1]] == stages["first_layer"].to_list()
 
@@ -245,7 +245,7 @@ def _no_placement_beats_a_front(e: Evidence) -> Verdicts:
 
 
 def _searched(e: Evidence) -> pd.DataFrame:
-    """Placements of searched architectures; like fronts, without the named ones."""
+    """Feasible placements of searched architectures, without named ones, as on the Pareto fronts."""
     placed = candidates(e.inputs.cluster)
     grid = ~e.inputs.cluster.chips["named"].reindex(placed["architecture"]).to_numpy(dtype=bool)
     searched: pd.DataFrame = placed[(placed["status"] == "placed") & grid]
@@ -261,7 +261,7 @@ def _objectives(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
 
 
 def _largest(fronts: pd.DataFrame) -> pd.DataFrame:
-    """Fronts at the largest area limit, the limit of the study."""
+    """Pareto fronts at the largest area limit, the limit of the study."""
     largest: pd.DataFrame = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
     return largest
 

@@ -38,7 +38,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Displayed table, with the name of its source table."""
+    """Report table with formatted cells, and the name of its source table."""
 
     caption: str
     header: tuple[str, ...]
@@ -50,9 +50,9 @@ class Sheet:
     source: str = ""
     """Name of the result table with all columns and digits; empty if there is none."""
     folded: bool = False
-    """True to collapse a long table to its caption: it is not needed to follow the report."""
+    """True to collapse a long table to its caption, because the report can be followed without it."""
     filtered: bool = False
-    """True to offer a box that shows only the rows with certain words."""
+    """True to offer a search box that filters the rows by words."""
 
 
 def sheet_of(
@@ -72,7 +72,7 @@ def sheet_of(
 
 
 Draw = Callable[[], "TopLevelMixin"]
-"""Function that makes a chart: its data with their encoding, which the browser draws."""
+"""Function that builds a chart (data and encodings), which the browser draws."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,15 @@ class Chart:
 
     name: str
     title: str
-    """Content of the figure."""
+    """Heading that says what the figure shows."""
     caption: str
-    """Reading aid for the figure."""
+    """Hint on how to read the figure."""
     draw: Draw
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Figures side by side, where the page is wide enough."""
+    """Figures shown side by side where the page is wide enough."""
 
     charts: tuple[Chart, ...]
 
@@ -106,7 +106,7 @@ Block = Prose | Heading | Items | Sheet | Chart | Gallery | Listing
 
 
 _SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z])")
-"""Gap between two sentences."""
+"""Pattern for the gap between two sentences."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,12 @@ class Section:
 
     @property
     def summary(self) -> str:
-        """First sentence of what the section is about, shown while it is folded."""
+        """First sentence of the introduction, shown while the section is folded."""
         return _SENTENCE.split(self.about, maxsplit=1)[0]
 
     @property
     def rest(self) -> str:
-        """Sentences after the first one; empty if there are none."""
+        """Further sentences of the introduction; empty if there are none."""
         return self.about[len(self.summary) :].strip()
 
     @property
@@ -145,7 +145,7 @@ class Section:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """First screen: the question, the answer in two sentences, and the key figures behind it."""
+    """First screen of a page: the question, the answer in two sentences, and its key figures."""
 
     question: str
     sentence: str
@@ -156,6 +156,6 @@ class FirstScreen:
     more: str = ""
     """Further sentences, shown with the table."""
     unfolded: bool = False
-    """True to show the table at once."""
+    """True to show the table unfolded."""
     figures: tuple[str, ...] = ()
-    """Names of the figures that stay open, the leading one first; empty for the first of each section."""
+    """Names of the figures that stay unfolded, most important first; empty: the first of each section."""

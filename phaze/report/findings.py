@@ -57,7 +57,7 @@ class Findings:
         return geometric_means(self.recommendations).set_index("design")["speedup"]
 
     def in_order(self, models: tuple[str, ...]) -> Findings:
-        """Copy with the models of each table in the order of the study, for display."""
+        """Copy in which the models of each table are in the order of the study, for display."""
         place = {model: number for number, model in enumerate(models)}
         shown = {
             name: frame.sort_values("model", key=lambda m: m.map(place), kind="stable", ignore_index=True)
@@ -67,12 +67,12 @@ class Findings:
         return replace(self, **shown)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Tables by name."""
+        """Result tables by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 Part = Callable[[Inputs, Findings], Iterator[Section]]
-"""Function that yields the sections on some of the findings; empty if there is nothing to show."""
+"""Function that yields report sections on some of the findings; nothing if there is nothing to show."""
 GIVEN = (
     "fronts", "plans", "plan_stages", "simulations", "simulation_stages", "plan_maps", "times",
     "certificates", "audits",

@@ -35,7 +35,7 @@ class Only(NamedTuple):
 
 
 class Details(Protocol):
-    """Lookup in large tables, by point and, if a table has shards, by shard."""
+    """Lookup of rows in large tables, by point and, for sharded tables, by shard."""
 
     def rows(
         self, table: type[tables.Table], point: Slicing, shard: str, only: Only | None = None
@@ -52,12 +52,12 @@ COMMON_SHARD = "common"
 
 
 LOOKED_AT = {"screens": [*Slicing._fields, "architecture", "lower_s", "feasible_s"]}
-"""Columns to read of large tables, to save time; other tables are read whole."""
+"""Columns to read from large tables, to save time; other tables are read in full."""
 
 
 @dataclass(frozen=True, eq=False)
 class DetailFiles:
-    """Details in Parquet files, located by a path pattern per table."""
+    """Lookup in Parquet files, located by a path pattern per table."""
 
     patterns: Mapping[str, str]
     """Path patterns by table, such as `results/stages/paper/{model}/{layout}/{shard}.parquet`."""
@@ -66,7 +66,7 @@ class DetailFiles:
 
     @classmethod
     def under(cls, results: Path, scenario: str, estimates: str) -> DetailFiles:
-        """Large tables of a scenario in a results folder; `estimates` names the scenario of its estimates."""
+        """Locate a scenario's large tables in a results folder; `estimates` is the scenario of estimates."""
         shards = {"screens": scenario, "stages": scenario, "schedules": scenario, "estimates": estimates}
         patterns = {
             table: f"{results}/{table}/{{model}}/{{layout}}.parquet" for table in ("operators", "layers")
@@ -91,7 +91,7 @@ class DetailFiles:
 
 @lru_cache(maxsize=512)
 def _load(table: str, path: Path, point: Slicing, only: Only | None) -> pd.DataFrame:
-    """Rows of a table, cached and not checked again, because a report reads hundreds of files."""
+    """Load rows of a table, cached and not checked again, because a report reads hundreds of files."""
     if not path.is_file():
         return tables.TABLES[table].empty()
     where = {} if only is None else {only.column: only.values}
@@ -113,7 +113,7 @@ class Inputs:
     details: Details
     """Operators, layers, estimates, schedules and stages of the first scenario."""
     energy: EnergyFigures
-    """Energies of the study's technology."""
+    """Energy per action and leakage power of the study's technology."""
     hbm_gib: Mapping[str, float] = field(default_factory=dict)
     """HBM capacity in GiB of the named architectures that define their own."""
     parameters: Mapping[str, int] = field(default_factory=dict)

@@ -28,17 +28,17 @@ from phaze.tables import Variations
 
 WORDS = words_of("study")
 LETTER = 6.2
-"""Width of a letter of the names in bars, in pixels."""
+"""Width of a character of the operator names in bars, in pixels."""
 CORES = {"tensor": BLUE, "vector": SKY, "fused": PURPLE, "network": RED}
 _MEMORY_PARTS = {"weight": BLUE, "gradient": SKY, "optimizer": PURPLE, "activation": AMBER, "stashed": SAND}
 MOST_SLOTS = 900
-"""Limit on the drawn passes of a pipeline; a figure with more is not legible."""
+"""Maximum number of passes drawn of a pipeline; a figure with more is not legible."""
 MOST_OPERATORS = 12
 """Number of operators per model in the table of bottlenecks: the slowest ones."""
 
 
 def gantt(operators: pd.DataFrame, title: str) -> alt.TopLevelMixin:
-    """Draw the schedule of one layer, forward above backward; a lane is all cores of a type, or one core."""
+    """Draw the schedule of one layer, forward above backward; a lane is one core, or all cores of a type."""
     busy = operators[operators["core"] != "none"]
     busy = busy.assign(place=busy["core"].map([*CORES].index), backward=busy["direction"] == "backward")
     busy = busy.sort_values(["backward", "place", "core_index"], kind="stable")
@@ -74,7 +74,7 @@ def gantt(operators: pd.DataFrame, title: str) -> alt.TopLevelMixin:
 
 
 def _lane(row: pd.Series) -> str:
-    """Lane of an operator: the cores on which it runs, and its pass."""
+    """Label of an operator's lane: the cores on which it runs, and its pass."""
     core, index = row["core"], row["core_index"]
     where = "link" if core == "network" else f"all {core}" if index < 0 else f"{core} {index}"
     return f"{where}, {row['direction']}"
@@ -101,7 +101,7 @@ def stage_memory(stages: pd.DataFrame, hbm_gib: float) -> alt.TopLevelMixin:
 
 
 def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the time breakdown of a batch and the bottlenecks of operators."""
+    """Yield the section on the time breakdown of a batch and the bottlenecks of operators."""
     del inputs
     mine = findings.breakdowns[findings.breakdowns["design"] == PER_MODEL].set_index("model")
     if mine.empty:
@@ -129,7 +129,7 @@ def _limits(table: pd.DataFrame) -> Iterator[Block]:
 
 
 def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on area and energy of the baseline, common and per-model accelerators, each shown once."""
+    """Yield the section on area and energy of the baseline, common and per-model accelerators."""
     limit, baseline = inputs.cluster.area_limit_um2, inputs.study.architectures.baseline
     order = [name for name in (baseline, COMMON, PER_MODEL) if name is not None]
     table = findings.areas[findings.areas["design"].isin(order)]
@@ -148,7 +148,7 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
-    """Chart and table of the energy per sample by part, relative to the baseline's for the same model."""
+    """Yield a chart and a table of the energy per sample by part, relative to the baseline's."""
     if energies.empty:
         return
     keys = ["model", "design"]
@@ -165,7 +165,7 @@ def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
 
 
 def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the best accelerators under other bandwidths."""
+    """Yield the section on the best accelerators under other bandwidths."""
     table = findings.variations
     if table.empty:
         return
@@ -187,7 +187,7 @@ def _bandwidths(values: Mapping[str, float]) -> Iterator[str]:
 
 
 def closeup(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the pipeline, the memory and the schedule of each best placement."""
+    """Yield the section on the pipeline, the memory and the schedule of each best placement."""
     rows = (row_of(findings.results, model, PER_MODEL) for model in inputs.study.models)
     blocks = [block for row in rows if row is not None for block in _closeups(inputs, row)]
     if blocks:
@@ -195,7 +195,7 @@ def closeup(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
-    """Blocks of one placement; none if both its stages and its schedules are missing."""
+    """Yield the blocks on one placement; nothing if both its stages and its schedules are missing."""
     stages = stages_of(inputs, row)
     layer = str(layer_counts(inputs, row["model"]).idxmax())
     operators = operators_of(inputs, row)
@@ -220,11 +220,11 @@ def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
 
 
 PARTS: tuple[Part, ...] = (time_spent, chips, sensitivity, closeup)
-"""Sections of this part, in order."""
+"""Functions that yield the sections of this part, in order."""
 
 
 def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Table `variations`: the best placement of the winner for each variation and model.
+    """Table `variations`: placement of each model's best accelerator under every variation of the cluster.
 
     The speed-up is relative to the baseline with the experts' placement, under the same variation.
     """

@@ -1,4 +1,4 @@
-"""Page of training plans: the best layout of each size, fronts of size and memory, and checks."""
+"""Page of training plans: the best per cluster size, days against devices, throughput against memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from phaze.tables.layouts import LayoutProofs, RankedLayouts
 
 WORDS = words_of("layouts")
 SIZE = "model", "system", "devices", "ranking"
-"""Key columns of a search."""
+"""Key columns that identify one search for plans."""
 SHOWN = "prudent"
-"""Ranking shown first on the page."""
+"""Ranking shown first on the page: by prudent time."""
 SECONDS_PER_DAY = 86400.0
 
 
@@ -47,7 +47,7 @@ class LayoutInputs:
 
     @property
     def best(self) -> pd.DataFrame:
-        """Best plan of each model, system and size, with its proof and the days of training."""
+        """Best plan for each model, system and size, with its proof and the training time in days."""
         first = self.shown[self.shown["rank"] == 1]
         proofs = self.layout_proofs[[*SIZE, "gap", "bound_s", "layouts", "hbm_gib"]]
         rows = first.merge(proofs, on=list(SIZE))
@@ -106,7 +106,7 @@ def _sections(inputs: LayoutInputs) -> Iterator[Section]:
 
 
 def days_by_devices(best: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw days of training over devices, one line per model and system."""
+    """Draw days of training against the number of devices, one line per model and system."""
     of = best["model"] + " on " + best["system"]
     table = best[["devices", "days"]].assign(of=of)
     first = table.groupby("of")[["devices", "days"]].transform("first")
@@ -127,7 +127,7 @@ def days_by_devices(best: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def memory_by_throughput(ranked: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw the throughput of ranked plans over the peak memory of any device."""
+    """Draw the throughput of ranked plans against the peak memory of any device."""
     columns = ["model", "devices", "fullest_gib", "tokens_per_s_per_device"]
     table = ranked[columns].assign(of=ranked["model"] + ", " + ranked["devices"].astype(str))
     chart: alt.Chart = (

@@ -1,4 +1,4 @@
-"""Page of measured runs: predictions next to measurements, and fitted constants; its section in a report."""
+"""Page that compares predictions with measured runs and lists fitted constants; a section for reports."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ MEASURED_TABLES = tuple(one.name for one in fields(MeasuredInputs) if one.name !
 
 WORDS = words_of("validate")
 WORST = 10
-"""Number of worst runs and of worst groups shown."""
+"""Number of worst runs, and of worst groups, that are shown."""
 NEAR = 0.15
-"""Shaded band around the measured time, as a share of it."""
+"""Half-width of the shaded band around the measured time, relative to that time."""
 
 
 def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:
@@ -108,20 +108,20 @@ def ratios(runs: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def scores_sheet(scores: pd.DataFrame) -> Sheet:
-    """Table of scores by source, with all runs last."""
+    """Report table of scores by source, with all runs last; `source` names the downloadable table."""
     last = scores["source"] == ALL_SOURCES
     shown = pd.concat([scores[~last], scores[last]])
     return WORDS.sheet("scores", shown, shown["source"] == ALL_SOURCES)
 
 
 def measured_section(scores: pd.DataFrame) -> Iterator[Section]:
-    """Section on measured runs in a study's report; none without sources."""
+    """Yield the section on measured runs in a study's report; nothing without sources."""
     if len(scores):
         yield WORDS.section("measured", [scores_sheet(scores)])
 
 
 def sections_of(inputs: MeasuredInputs) -> Iterator[Section]:
-    """Sections of the page below its first screen."""
+    """Yield the sections of the page below its first screen."""
     runs, groups = inputs.timed, inputs.group_regrets
     charts = (
         WORDS.chart("measured-runs", partial(scatter, runs)),

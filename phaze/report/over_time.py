@@ -29,15 +29,15 @@ KINDS = {
     "update": PURPLE, "gather": SAND, "synchronise": RED, "transfer": AMBER,
 }  # fmt: skip
 MICROBATCH_JOBS = ("forward", "recompute", "backward", "input gradient", "weight gradient")
-"""Kinds of jobs of a microbatch: its passes."""
+"""Kinds of jobs that are passes of a microbatch."""
 MOST_LINES = len(HUES)
 """Maximum number of stages whose memory is drawn: one per colour."""
 _PASS, _BESIDE = (0.06, 0.66), (0.7, 0.94)
-"""Vertical ranges of passes and of concurrent jobs within a row."""
+"""Vertical extent of passes, and of jobs concurrent with them, within a row."""
 MOMENTS = 240
-"""Maximum number of drawn steps of a memory profile: of each interval the one with peak memory."""
+"""Maximum number of points drawn of a memory profile: the peak of each interval."""
 CLOSEST = 10
-"""Limit of the zoom: 2 to this power."""
+"""Maximum zoom, as a power of 2."""
 
 
 def cells(jobs: pd.DataFrame) -> pd.DataFrame:
@@ -56,7 +56,7 @@ def cells(jobs: pd.DataFrame) -> pd.DataFrame:
 def pipeline(
     drawn: pd.DataFrame, windows: Sequence[Window], what: str, *, end_s: float | None = None
 ) -> alt.Chart:
-    """Draw the cells of time windows, coloured by kind, a row per worker.
+    """Draw the jobs inside time windows as cells, coloured by kind, one row per worker.
 
     With `end_s`, the end of all windows, sliders choose the zoom and its place.
     """
@@ -92,7 +92,7 @@ def pipeline(
 
 
 def _seen(drawn: pd.DataFrame, windows: Sequence[Window]) -> pd.DataFrame:
-    """Cells inside the windows that take time, with their corners."""
+    """Corners of the cells to draw: jobs inside the windows whose duration is not zero."""
     inside = [(drawn["start_s"] < end) & (drawn["end_s"] > start) for start, end in windows]
     seen = drawn[np.any(inside, axis=0) & (drawn["end_s"] > drawn["start_s"])]
     top, low = (
@@ -121,14 +121,14 @@ _LEVELS = "pow(2, zoom)"
 
 
 def _zoomed(end_s: float) -> alt.Scale:
-    """Scale of the part of the time that the sliders choose."""
+    """Time scale for the part of the time that the sliders select."""
     start = f"at * {end_s:.9g} * (1 - 1 / {_LEVELS})"
     end = f"{start} + {end_s:.9g} / {_LEVELS}"
     return alt.Scale(domainMin=alt.ExprRef(start), domainMax=alt.ExprRef(end), nice=False, zero=False)
 
 
 def _zoom(first: Window, end_s: float) -> tuple[alt.Parameter, alt.Parameter]:
-    """Sliders of the zoom, which begins with the first window, and of its place."""
+    """Sliders for the zoom, which starts at the first window, and for its position."""
     level = round(min(log2(end_s / (first[1] - first[0])), CLOSEST), 2)
     zoom = alt.param("zoom", value=level, bind=_slider("zoom", CLOSEST))
     return zoom, alt.param("at", value=0, bind=_slider("place", 1))
@@ -146,7 +146,7 @@ def memory(
     unit_bytes: float = GIB,
     limits: Mapping[str, float] | None = None,
 ) -> alt.LayerChart:
-    """Draw the memory of a device of each stage over time, against limits; `what` titles both axes."""
+    """Draw the memory of a device of each stage over time, against limits; `what` has both axis titles."""
     parts = [_thinned(*profile, end_s, unit_bytes).assign(stage=stage) for stage, profile in held.items()]
     lines = (
         alt.Chart(pd.concat(parts))
@@ -169,7 +169,7 @@ def memory(
 def _thinned(
     time_s: NDArray[np.float64], held_bytes: NDArray[np.float64], end_s: float, unit_bytes: float
 ) -> pd.DataFrame:
-    """Memory over time with the peak of each of `MOMENTS` intervals, if there are more steps."""
+    """Memory over time, reduced to the peak of each of `MOMENTS` intervals if there are more steps."""
     table = pd.DataFrame({"s": time_s, "held": held_bytes / unit_bytes})
     if len(table) > MOMENTS:
         interval = (table["s"] / end_s * MOMENTS).astype(int)

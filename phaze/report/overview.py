@@ -1,4 +1,4 @@
-"""First part of the report: throughput, assumptions of the gain, HBM capacities and rankings."""
+"""First part of the report: throughput, assumptions behind the gain, HBM capacities and rankings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = words_of("study")
 
 
 def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on throughput over the baseline (Figure 4), for a study with a baseline."""
+    """Yield the section on throughput over the baseline (Figure 4); nothing without a baseline."""
     expert = baseline_design(inputs.study)
     results = findings.results
     if expert is None or not (results["speedup"] > 0).any():
@@ -70,7 +70,7 @@ def _design_order(inputs: Inputs, results: pd.DataFrame) -> list[str]:
 
 
 def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on HBM capacities."""
+    """Yield the section on HBM capacities."""
     table = findings.memories
     if table.empty:
         return
@@ -81,7 +81,7 @@ def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the best architectures, and the smallest one within the tolerance of the best."""
+    """Yield the section on the best architectures, and the smallest within the tolerance of the best."""
     table = findings.rankings
     if table.empty:
         return
@@ -92,7 +92,7 @@ def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _cloud(inputs: Inputs, ranked: pd.DataFrame) -> pd.DataFrame:
-    """Fastest accelerators of a model with its chosen HBM, from the model's rows of table `rankings`."""
+    """Fastest accelerators of a model at its chosen HBM size; `ranked` are its rows of table `rankings`."""
     best, rows = ranked.iloc[0], candidates(inputs.cluster)
     mine = (rows["model"] == best["model"]) & (rows["hbm_gib"] == best["hbm_gib"])
     shown = in_order(rows[mine & (rows["status"] == "placed")]).drop_duplicates("architecture")
@@ -105,11 +105,11 @@ def _cloud(inputs: Inputs, ranked: pd.DataFrame) -> pd.DataFrame:
 
 
 PARTS: tuple[Part, ...] = (throughput, memory, ranking)
-"""Sections of this part, in order."""
+"""Functions that yield the sections of this part, in order."""
 
 
 def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Table `gains`; empty for a study without readings or without a baseline.
+    """Table `gains`; empty for a study without interpretations or without a baseline.
 
     All architectures use Phaze's planner, with their own HBM capacity or else the best one. The gain of a
     design is the geometric mean over the models that both it and the baseline can train.
@@ -143,7 +143,7 @@ def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def accelerators(inputs: Inputs, results: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Accelerators to compare, by model: the best one, the common one, and named ones outside families."""
+    """Yield the accelerators to compare, by model: best, common, and named ones outside families."""
     models, named = inputs.study.models, inputs.study.architectures.named
     members = {name for family in inputs.families.values() for name in family.values()}
     for design in (PER_MODEL, COMMON):
@@ -161,7 +161,7 @@ EVEN = 0.01
 
 
 def assumptions(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the gains under each reading, for a study with readings."""
+    """Yield the section on the gains under each interpretation; nothing without interpretations."""
     gains = gains_in_order(inputs, findings.gains)
     if gains.empty:
         return
@@ -173,7 +173,7 @@ def assumptions(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _gains_chart(inputs: Inputs, gains: pd.DataFrame) -> Iterator[Chart]:
-    """Figure of the claimed gains under each reading; none for a study without other readings."""
+    """Yield the chart of claimed gains under each interpretation; nothing if there is only one."""
     shown = claims_of(gains)
     wide = shown.pivot(index="reading", columns="design", values="gain")
     wide = wide.reindex(index=shown["reading"].unique(), columns=shown["design"].unique())
@@ -188,7 +188,7 @@ def _gains_chart(inputs: Inputs, gains: pd.DataFrame) -> Iterator[Chart]:
 
 
 def gains_in_order(inputs: Inputs, gains: pd.DataFrame) -> pd.DataFrame:
-    """Gains sorted by design and reading in the order of the study; its own settings come first."""
+    """Gains sorted by design and interpretation in study order; the study's own settings come first."""
     designs = (PER_MODEL, COMMON, *inputs.study.architectures.named)
     order = {name: place for place, name in enumerate((*designs, *inputs.study.shown_readings))}
     rows = gains[(gains["design"] != COMMON) | (len(inputs.study.models) > 1)]
@@ -196,7 +196,7 @@ def gains_in_order(inputs: Inputs, gains: pd.DataFrame) -> pd.DataFrame:
 
 
 def claims(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Gains claimed by the study: those of designs that are never the baseline.
+    """Gains that the study claims: the gains of all designs that are never the baseline.
 
     Of designs with equal gains only the last is kept, so that a named one replaces an unnamed one.
     """
@@ -204,14 +204,14 @@ def claims(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def claims_of(gains: pd.DataFrame) -> pd.DataFrame:
-    """Claims among sorted gains."""
+    """Rows of sorted gains that are claims of the study; see `claims`."""
     found = gains[~gains["design"].isin(gains["baseline"])]
     wide = found.pivot(index="design", columns="reading", values="gain").reindex(found["design"].unique())
     return found[~found["design"].isin(wide.index[wide.duplicated(keep="last")])]
 
 
 def turned_over(gains: pd.DataFrame) -> Iterator[str]:
-    """Yield sentences on readings under which an accelerator loses its gain, or gains one."""
+    """Yield a sentence per design that loses its gain, or gains one, under some interpretation."""
     for design, own, others in _by_design(gains):
         turned = _turned(own, others)
         words = join(
@@ -226,7 +226,7 @@ def turned_over(gains: pd.DataFrame) -> Iterator[str]:
 
 
 def caveats_in_words(gains: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence per design on how far its gain depends on a reading; reversed gains come first."""
+    """Yield a sentence per design on how its gain depends on interpretation; reversals come first."""
     said: list[tuple[bool, str]] = []
     for design, own, others in _by_design(gains):
         turned = _turned(own, others)
@@ -243,7 +243,7 @@ def caveats_in_words(gains: pd.DataFrame) -> Iterator[str]:
 
 
 def spread(gains: pd.DataFrame, design: str, baseline: str, *also: float) -> str:
-    """Smallest and largest gain of a design over a baseline under any reading, such as 0.9× to 2×.
+    """Smallest and largest gain of a design over a baseline under any interpretation, such as 0.9× to 2×.
 
     The gains `also` count too.
     """
@@ -254,7 +254,7 @@ def spread(gains: pd.DataFrame, design: str, baseline: str, *also: float) -> str
 
 
 def gains_in_words(gains: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence per design on its gain, under the study's settings and under its readings."""
+    """Yield a sentence per design on its gain, under the study's settings and each interpretation."""
     for design, own, others in _by_design(gains):
         changes = [f"{row['reading']} {times(row['gain'])}" for _, row in others.iterrows()]
         under = f"; under the readings {join(changes)}" if changes else ""
@@ -262,13 +262,13 @@ def gains_in_words(gains: pd.DataFrame) -> Iterator[str]:
 
 
 def _turned(own: pd.Series, others: pd.DataFrame) -> pd.DataFrame:
-    """Readings under which an accelerator loses its gain, or gains one."""
+    """Gains under the interpretations that take an accelerator's gain away, or give it one."""
     found: pd.DataFrame = others[(others["gain"] > 1 + EVEN) != (own["gain"] > 1 + EVEN)]
     return found
 
 
 def _by_design(gains: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.DataFrame]]:
-    """Yield the title of each design, its gain under the study's settings, and its gains under readings."""
+    """Yield each design's title, its gain under the study's settings, and under interpretations."""
     for design, rows in gains.groupby("design", sort=False):
         own = rows["reading"] == OWN_READING
         if own.any():

@@ -40,7 +40,7 @@ class SheetWords(Noun):
     across: str = ""
     """Column of the data whose values become columns of the table."""
     cell: str = "{cell}"
-    """Template of a cell in these columns."""
+    """Template of a cell in the columns that `across` makes."""
     source: str = ""
     folded: bool = False
 
@@ -54,12 +54,12 @@ class PageWords(Noun):
     sentences: dict[str, str] = Field(default_factory=dict)
 
     def section(self, name: str, blocks: Iterable[Block], /, **given: object) -> Section:
-        """Section with its texts filled in and the given blocks."""
+        """Build a section from its texts, filled in, and the given blocks."""
         words, row = self.sections[name], pd.Series(given, dtype=object)
         return Section(name, fill(words.title, row), fill(words.about, row), tuple(blocks))
 
     def chart(self, name: str, draw: Draw, anchor: str = "", /, **given: object) -> Chart:
-        """Chart with its texts filled in, named by an anchor, by default the name of its texts."""
+        """Build a chart from its texts, filled in, under an anchor name."""
         words, row = self.charts[name], pd.Series(given, dtype=object)
         return Chart(anchor or name, fill(words.title, row), fill(words.caption, row), draw)
 
@@ -72,7 +72,7 @@ class PageWords(Noun):
         heads: Mapping[str, str] | None = None,
         **given: object,
     ) -> Sheet:
-        """Table of rows, one column per value of `across`.
+        """Build a report table of the rows; with `across`, it has one column per value.
 
         `heads` maps each value to its heading and sets the order of columns; by default that of the rows.
         """
@@ -93,15 +93,15 @@ class PageWords(Noun):
         return Sheet(caption, header, cells, count, lit, words.source, words.folded)
 
     def sentence(self, name: str, /, **given: object) -> str:
-        """Sentence with its values filled in."""
+        """Fill the values into a sentence."""
         return fill(self.sentences[name], pd.Series(given, dtype=object))
 
     def items(self, name: str, rows: pd.DataFrame) -> Items:
-        """List with one sentence per row."""
+        """Build a bulleted list with one sentence per row."""
         return Items(tuple(fill(self.sentences[name], row) for _, row in rows.iterrows()))
 
 
 @cache
 def words_of(page: str, folder: Path = TEXTS) -> PageWords:
-    """Texts of a page, read once."""
+    """Texts of a page, loaded from its YAML file once."""
     return PageWords.from_file(folder / f"{page}.yaml")

@@ -25,7 +25,7 @@ def case_page(
     sections: Iterable[Section],
     last: Iterable[Section] = (),
 ) -> Report:
-    """Page of a study's cases, with its checks.
+    """Build the page of a study's cases, with its checks.
 
     `checks` has the name of their table, the checklist, and the subject of the checks as text. `answer`
     builds the first screen from table checks. `sections` precede the section of the checks; `last` follow it.
@@ -37,6 +37,6 @@ def case_page(
 
 
 def notes(*sentences: str) -> Section:
-    """Section on how the numbers are computed."""
+    """Build the section on how the numbers are computed."""
     about = "What to know when reading them."
     return Section("method", "How these numbers are made", about, (Items(sentences),))

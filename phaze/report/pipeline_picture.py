@@ -25,32 +25,32 @@ from phaze.report.words import seconds
 WIDE = 1000
 """Width of the picture in pixels."""
 LETTERS = 150
-"""Letters of a line of the notes."""
+"""Maximum number of characters on a line of the notes."""
 FONT, DIGIT = 10, 6
-"""Size of the numbers in passes, and the width of a digit, in pixels."""
+"""Font size of the microbatch numbers in passes, and the width of a digit, in pixels."""
 MOST_ROWS = 24
 MOST_PASSES = 96
 AROUND = 1.25
 """Minimum drawn time of each part, relative to the time to fill or drain the pipeline."""
 WHOLE = 0.8
-"""Share of the time covered by the two parts from which the whole pipeline is drawn instead."""
+"""Share of the time covered by beginning and end above which the whole pipeline is drawn."""
 MOMENT = 1e-9
-"""Share of the time that counts as zero, because of rounding in sums of seconds."""
+"""Duration that counts as zero, as a share of the whole time, because sums of seconds are rounded."""
 GAP = 1
 """Empty rows in place of omitted stages."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Simulation to draw, with the limits of the picture."""
+    """Simulated plan to draw, with the limits of the picture."""
 
     title: str
     jobs: pd.DataFrame
     """Jobs in the format of `report.over_time`; times in seconds."""
     held: Mapping[int, Profile]
-    """Memory over time of a device of each stage's first replica."""
+    """Memory over time, by stage, of a device of the stage's first replica."""
     lanes: int = 1
-    """Number of identical concurrent pipelines; the jobs are those of one."""
+    """Number of identical concurrent pipelines; `jobs` contains the jobs of one."""
     batches: int = 1
     most_rows: int = MOST_ROWS
     most_passes: int = MOST_PASSES
@@ -58,7 +58,7 @@ class Shown:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """Jobs with the rows of their workers."""
+        """Jobs, each with the row of its worker."""
         return cells(self.jobs)
 
     @cached_property
@@ -90,7 +90,7 @@ class Shown:
 
     @cached_property
     def rows(self) -> dict[int, int]:
-        """Positions of the drawn rows, by row; with a gap in place of omitted rows."""
+        """Drawn position of each drawn row; omitted rows leave a gap."""
         count = len(self.workers)
         if count <= self.most_rows:
             return {row: row for row in range(count)}
@@ -105,7 +105,7 @@ class Shown:
 
     @cached_property
     def lines(self) -> dict[int, Profile]:
-        """Memory over time of all stages, or of some, including the first, the last and the peak one."""
+        """Memory over time of all stages, or of some: the first, the last, the peak and others."""
         stages = list(self.held)
         if len(stages) > MOST_LINES:
             fullest = max(stages, key=lambda stage: float(self.held[stage][1].max()))
@@ -120,7 +120,7 @@ class Shown:
         return np.append(time_s[lasts], self.time_s), np.append(held_bytes[lasts], held_bytes[-1])
 
     def timeline(self) -> alt.Chart:
-        """Draw the passes of every stage over time, with sliders for the zoom and its place."""
+        """Draw the passes of every stage over time, with sliders for the zoom and its position."""
         return pipeline(self.drawn, self.windows, "seconds of a step", end_s=self.time_s)
 
     def memory(self, limits_gib: Mapping[str, float] | None = None) -> alt.LayerChart:
@@ -129,7 +129,7 @@ class Shown:
 
 
 def picture(shown: Shown) -> alt.TopLevelMixin:
-    """Draw the stages over time, and their memory below, as a file."""
+    """Draw the stages over time, with their memory below, for a picture file."""
     wide = WIDE / len(shown.windows)
     notes = [line for note in _notes(shown) for line in wrap(note, LETTERS)]
     above = [_numbered(shown, window, wide).properties(width=wide) for window in shown.windows]
@@ -144,7 +144,7 @@ def picture(shown: Shown) -> alt.TopLevelMixin:
 
 
 def _numbered(shown: Shown, window: Window, wide: float) -> alt.LayerChart | alt.FacetChart:
-    """Cells of a window, with the numbers of the microbatches in the passes that have room for them."""
+    """Draw the cells of a window, with microbatch numbers in the passes that have room for them."""
     chart = pipeline(shown.drawn, [window], "seconds of a step")
     room = f"(datum.end - datum.start) / {window[1] - window[0]:.9g} * {wide:.9g}"
     passes = f"indexof({list(MICROBATCH_JOBS)}, datum.kind) >= 0"
@@ -181,7 +181,7 @@ def _notes(shown: Shown) -> Iterator[str]:
 
 
 def left_out(shown: Shown) -> Iterator[str]:
-    """What the picture leaves out, as sentences."""
+    """Yield sentences on what the picture leaves out."""
     hidden = [row for row in range(len(shown.workers)) if row not in shown.rows]
     if hidden:
         stages = shown.workers.loc[[hidden[0], hidden[-1]], "stage"].tolist()
@@ -206,7 +206,7 @@ ROWS, PASSES = 8, 40
 
 
 def shown(title: str, timeline: Timeline) -> Shown:
-    """Picture of a timeline."""
+    """Prepare a simulated timeline for drawing."""
     jobs = pd.DataFrame([*job_rows(timeline), *transfer_rows(timeline)])
     held = {stage: (of.time_s, of.bytes_) for stage, of in stage_memory(timeline).items()}
     pipeline = timeline.pipeline
@@ -221,7 +221,7 @@ class Pictures:
     """Table `plan_stages`, all models."""
 
     def __call__(self, plan: pd.Series) -> Shown:
-        """Draw one row of table `plans`."""
+        """Simulate one row of table `plans`, and prepare it for drawing."""
         answer = replay_one(plan, self.plan_stages)
         what = shown(answer.which(), answer.found.timeline)
         return replace(what, most_rows=ROWS, most_passes=PASSES)

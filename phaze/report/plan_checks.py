@@ -23,7 +23,7 @@ _CHIP = ("model", "architecture", "hbm_gib")
 _PLAN = tuple(PLAN)
 _MAPPED = (*PLAN, "system")
 LOOSE = 1e-3
-"""Tolerance of steady-state times, which transfers in long cycles make inexact; with margin."""
+"""Tolerance of steady-state times, inexact if transfers form long cycles; includes a margin."""
 PLANNER_CHECKS, SIMULATION_CHECKS, MAPPED_CHECKS = (Checklist[Evidence]() for _ in range(3))
 
 
@@ -152,7 +152,7 @@ def _device_time_is_conserved(e: Evidence) -> Verdicts:
 
 @SIMULATION_CHECKS.hold("no simulated HBM works longer than the passes, no link more than the time")
 def _no_more_is_moved_than_can_be(e: Evidence) -> Verdicts:
-    """The load of a link is the sum of all-reduces, tensors between stages and gradient exchange."""
+    """Check the loads of HBM and links; a link's load is the sum of its three kinds of traffic."""
     rows = e.inputs.simulation_stages
     parts = rows[["slices_link_share", "stages_link_share", "replicas_link_share"]].sum(axis=1)
     fits = at_most(rows["hbm_share"], rows["busy_share"]) & at_most(rows["link_share"], 1)
@@ -161,7 +161,7 @@ def _no_more_is_moved_than_can_be(e: Evidence) -> Verdicts:
 
 @SIMULATION_CHECKS.hold("no simple plan beats the certified plan as planned and by 5 % in the simulator")
 def _certified_plans_lose_little(e: Evidence) -> Verdicts:
-    """Simple plans are the better of equal and experts' stages on the same accelerator.
+    """Check certified plans against the better of equal and expert stages on the same accelerator.
 
     In the simulator, a certified plan may lose through effects that its planner's formula ignores. Such a
     loss is no failure, but the page reports it.
@@ -180,7 +180,7 @@ def _certified_plans_lose_little(e: Evidence) -> Verdicts:
 
 @MAPPED_CHECKS.hold("the best plans are mapped to every network")
 def _best_plans_are_mapped(e: Evidence) -> Verdicts:
-    """The best plans of each workload are mapped to each network of the study.
+    """Check that the best plans of each workload are mapped to each network of the study.
 
     Plans with unequal tensor widths are exempt: they need more devices than they use, and a network may have
     too few.

@@ -30,7 +30,7 @@ WAY_NAMES = {
 
 
 def by_part(values: Mapping[str, float], what: str, form: str) -> alt.TopLevelMixin:
-    """Draw a horizontal bar per name; `form` is the format of the value behind the bar."""
+    """Draw a horizontal bar per name; `form` is the format of the value next to the bar."""
     return bars(pd.DataFrame({what: values}), what, said=f"{{:{form}}}".format)
 
 
@@ -101,7 +101,7 @@ def saved(ways: Sequence[WhatIf], own_s: float) -> alt.TopLevelMixin:
 
 
 def front(table: pd.DataFrame, value: str, title: str) -> alt.TopLevelMixin:
-    """Draw a figure of every number of devices; those on the front are filled.
+    """Draw a quantity against the number of devices; points on the Pareto front are filled.
 
     Columns: devices, `front` (bool) and `value`.
     """
@@ -140,7 +140,7 @@ def mappings(network: DeviceNetwork, devices: pd.DataFrame, width: int | None = 
 
 
 def _cells(what: str) -> alt.Chart:
-    """Rectangles of equal bandwidth."""
+    """Chart layer with rectangles of equal bandwidth."""
     axis = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
     chart: alt.Chart = (
         alt.Chart()
@@ -158,12 +158,12 @@ def _cells(what: str) -> alt.Chart:
 
 
 def _matrices(matrices: Mapping[str, Floats]) -> pd.DataFrame:
-    """Runs of equal bandwidth of all panels."""
+    """Rectangles of equal bandwidth for the matrices of all panels, as a table."""
     return pd.concat([_runs(values / GIB).assign(panel=label) for label, values in matrices.items()])
 
 
 def _runs(values: Floats) -> pd.DataFrame:
-    """Runs of equal bandwidth in each row, without the diagonal; of many devices, means of blocks."""
+    """Rectangles of equal bandwidth in each row, without the diagonal; large matrices use block means."""
     edges = np.append(np.arange(0, len(values), -(-len(values) // MOST_CELLS)), len(values))
     others = ~np.eye(len(values), dtype=bool)
     sums, counts = (

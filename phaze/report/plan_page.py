@@ -1,4 +1,4 @@
-"""Page of an answer of `phaze plan`: the ranked layouts, what the best one rests on, and its flags."""
+"""Page of an answer of `phaze plan`: the ranked layouts, the reasons for the best one, and its flags."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan, WhatIf
 
 WORDS = words_of("plan")
 REPLANNED_CPU_S = 60.0
-"""Processor seconds of all searches with 10 % more of a resource."""
+"""Limit on the CPU time of all searches with 10 % more of a resource, in seconds."""
 ROWS, PASSES = 16, 96
-"""Maximum number of stages, and of passes of each, that a page draws."""
+"""Maximum number of stages, and of passes per stage, that a page draws."""
 Answer = TrainingPlan | UnfitPlan
 Settings = tuple[Mapping[str, str], Sequence[str]]
 """Files of a runtime's settings by name, and sentences on what they cannot express."""
@@ -34,7 +34,7 @@ Settings = tuple[Mapping[str, str], Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class PlanPage:
-    """Plan to show, the answers for other numbers of devices, and the settings of its runtime."""
+    """Page about one plan, with the answers for other numbers of devices and the runtime's settings."""
 
     plan: TrainingPlan
     every: Sequence[Answer]
@@ -43,17 +43,17 @@ class PlanPage:
 
     @property
     def hbm_gib(self) -> float:
-        """HBM of a device."""
+        """HBM capacity of a device, in GiB."""
         return load_cluster(self.plan.question.system)[1].hbm_gib
 
     @cached_property
     def replayed(self) -> ReplayedPlan:
-        """The plan with its price."""
+        """The plan, replayed to get its price."""
         return ReplayedPlan.of(self.plan)
 
     @cached_property
     def shown(self) -> Shown:
-        """Pipeline of the plan over time."""
+        """Simulated pipeline of the plan, prepared for drawing."""
         found = shown("", self.replayed.now.price.timeline)
         return replace(found, most_rows=ROWS, most_passes=PASSES)
 
@@ -66,7 +66,7 @@ class PlanPage:
         return tuple(replanned(asked.system, ranked, asked.fixed, REPLANNED_CPU_S))
 
     def report(self) -> Report:
-        """The page."""
+        """Build the page."""
         parts = (
             self.time, self.memory, self.timeline, self.ranges, self.evidence, self.rivals, self.sizes,
             self.resources, self.flags, self.assumed,
@@ -75,7 +75,7 @@ class PlanPage:
         return page_of("plan.html", "plan of a training run", self.answer(), sections, {})
 
     def answer(self) -> FirstScreen:
-        """Caveat if nothing like the plan was measured, recommendation, and the ranked layouts."""
+        """First screen: caveats, the recommendation, and the ranked layouts."""
         plan = self.plan
         question, *said = words.recommendation(plan, self.hbm_gib)
         also = [
@@ -138,7 +138,7 @@ class PlanPage:
         )
 
     def time(self) -> Iterator[Section]:
-        """Step time by part."""
+        """Yield the section on the step time by part."""
         least_s = words.NEGLIGIBLE * self.plan.time_s
         ranked = sorted(self.plan.times_s.items(), key=lambda item: -item[1])
         parts = {name: part_s for name, part_s in ranked if part_s >= least_s}
@@ -146,7 +146,7 @@ class PlanPage:
         yield WORDS.section("time-by-part", [WORDS.chart("time", draw, bound_by=self.plan.bound_by)])
 
     def memory(self) -> Iterator[Section]:
-        """Memory by rank, and over time, against HBM."""
+        """Yield the section on memory by pipeline rank and over time, against the HBM capacity."""
         plan, hbm_gib = self.plan, self.hbm_gib
         limit_gib = self.replayed.now.question.limit_bytes(self.replayed.now.divided.layout) / GIB
         used = "" if plan.in_use_gib is None else f" In use: {words.used(plan)}."
@@ -159,18 +159,18 @@ class PlanPage:
         yield WORDS.section("memory-by-rank", charts)
 
     def timeline(self) -> Iterator[Section]:
-        """Pipeline over time."""
+        """Yield the section on the pipeline over time."""
         told = "".join(f" {sentence}" for sentence in left_out(self.shown))
         yield WORDS.section("pipeline", [WORDS.chart("timeline", self.shown.timeline, left_out=told)])
 
     def ranges(self) -> Iterator[Section]:
-        """Expected and prudent time of the ranked layouts."""
+        """Yield the section on the expected and prudent times of the ranked layouts."""
         chart = WORDS.chart("ranges", partial(plan_figures.ranges, self.plan.alternatives))
         said = [words.PRUDENT] if self.plan.prudence is None else [words.PRUDENT, self.plan.prudence]
         yield WORDS.section("expected-prudent", (chart, Items(tuple(said))))
 
     def evidence(self) -> Iterator[Section]:
-        """Nearest measured runs with the errors of their predictions."""
+        """Yield the section on the most similar measured runs, with their prediction errors."""
         runs = self.plan.evidence
         if not runs:
             nothing = next(words.evidence_in_words(self.plan))
@@ -180,7 +180,7 @@ class PlanPage:
         yield WORDS.section("evidence", (sheet, WORDS.chart("errors", partial(plan_figures.errors, runs))))
 
     def rivals(self) -> Iterator[Section]:
-        """Why the other layouts are behind."""
+        """Yield the section on why other layouts are slower."""
         plan, rank = self.plan, self.plan.question.rank
         rows = tuple(
             (
@@ -207,7 +207,7 @@ class PlanPage:
         yield WORDS.section("rivals", (*((sheet,) if rows else ()), *figures, Items(said)))
 
     def sizes(self) -> Iterator[Section]:
-        """Devices, days and cost, if several numbers of devices were asked for."""
+        """Yield the section on devices, days and cost, if several numbers of devices were requested."""
         if len(self.every) < 2:
             return
         table = front_of(self.every)
@@ -232,7 +232,7 @@ class PlanPage:
         yield WORDS.section("sizes", (sheet, *charts, *((Items(best),) if best else ())))
 
     def resources(self) -> Iterator[Section]:
-        """Effect of 10 % more of each resource."""
+        """Yield the section on the effect of 10 % more of each resource."""
         own_s = self.plan.by(self.plan.question.rank)
         rows = pd.DataFrame(map(dict, self.more), columns=[*WhatIf.model_fields])
         rows["plan"] = rows["replanned"].map({True: "re-planned", False: "same plan"})
@@ -241,20 +241,20 @@ class PlanPage:
         yield WORDS.section("resources", (chart, sheet))
 
     def flags(self) -> Iterator[Section]:
-        """Settings of the runtime, to copy."""
+        """Yield the section with the runtime's settings, to copy."""
         files, notes = self.settings
         listings = [Listing(name, text) for name, text in files.items()]
         section = WORDS.section("flags" if files else "no-flags", (*listings, *map(Prose, notes)))
         yield replace(section, anchor="flags")
 
     def assumed(self) -> Iterator[Section]:
-        """Assumptions of the answer."""
+        """Yield the section on the assumptions of the answer."""
         versions = ", ".join(f"{name} {version}" for name, version in self.plan.versions.items())
         yield WORDS.section("assumptions", (Items(self.plan.assumptions), Prose(versions)))
 
 
 def front_of(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Devices, step time, days and cost of every answer, and whether no other has less of all of them."""
+    """Devices, step time, days and cost of every answer, and whether it is on the Pareto front."""
     table = pd.DataFrame(
         [
             {
@@ -273,12 +273,12 @@ def front_of(answers: Sequence[Answer]) -> pd.DataFrame:
 
 
 def _is_best(answer: Answer) -> bool:
-    """True if an answer is the cheapest or fastest training run of those compared, or the closest to it."""
+    """True if an answer's run is the cheapest or fastest compared, or the closest to the deadline."""
     return isinstance(answer, TrainingPlan) and answer.run is not None and bool(answer.run.is_the)
 
 
 def plan_page(every: Sequence[Answer], settings: Callable[[TrainingPlan], Settings]) -> Report:
-    """Page of the answers for one or several numbers of devices, about the cheapest or the fastest plan.
+    """Build the page of the answers for one or several numbers of devices, about the best plan.
 
     `settings` returns the runtime's settings for a plan.
     """

@@ -23,13 +23,13 @@ from phaze.tables.plans import PLAN
 TITLES = {planner: title for planner, (title, _) in charts.PLANNERS.items()}
 """Display names of planners."""
 NEAR = 0.05
-"""Relative difference of times from which the report explains it."""
+"""Relative difference of times above which the report explains the difference."""
 WORDS = words_of("study")
 CHIP = ["model", "architecture", "hbm_gib"]
 
 
 def titled(study: Study, results: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
-    """Join rows on plans with the results: one row per plan and design of its accelerator.
+    """Join plans with the results: one row per plan and per design that uses the plan's accelerator.
 
     Column `title` is the display name of the planner.
     """
@@ -46,7 +46,7 @@ def titled(study: Study, results: pd.DataFrame, found: pd.DataFrame) -> pd.DataF
 
 
 def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the comparison of planners on the same accelerators."""
+    """Yield the section that compares planners on the same accelerators."""
     plans = titled(inputs.study, findings.results, findings.plans)
     if plans.empty:
         return
@@ -72,7 +72,7 @@ def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _ratios(plans: pd.DataFrame) -> pd.DataFrame:
-    """Throughput over Phaze's by (model, design) and planner; 0 without a plan.
+    """Throughput relative to Phaze's plan, by (model, design) and planner; 0 without a plan.
 
     Column `unflushed` is Phaze's own plan under Piper's model.
     """
@@ -110,7 +110,7 @@ def _fact(model: str, phaze: pd.Series, piper: pd.Series) -> str:
 
 
 def _heterogeneity(findings: Findings) -> Iterator[str]:
-    """Yield a sentence on the number of Piper's plans with features that Phaze's planner lacks."""
+    """Yield a sentence on how many of Piper's plans use features that Phaze's planner lacks."""
     plans = findings.plans[(findings.plans["planner"] == "piper") & (findings.plans["status"] == "placed")]
     counts = {
         "several tensor widths": plans["tensor"].str.contains(","),
@@ -146,7 +146,7 @@ def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def in_words(inputs: Inputs, findings: Findings) -> str:
-    """Sentence on the result of the study's planner; empty if it is Phaze's."""
+    """Sentence on the result of the study's planner; empty if the planner is Phaze's."""
     best = chosen(inputs, findings).set_index("model").reindex(inputs.study.models).dropna(how="all")
     if best.empty:
         return ""

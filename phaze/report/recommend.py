@@ -1,4 +1,4 @@
-"""Recommended plans of a study, with the least simulated time, and the loss of the certified plans to them.
+"""Recommended plans of a study, with the least simulated time, and how much the certified plans lose.
 
 The certificate proves that no plan is better by the planner's formula. The simulator also covers effects that
 the formula ignores. Of the certified plan, equal stages and the experts' stages on the same accelerator, the
@@ -36,7 +36,7 @@ _OF_BEST = (*CHIP[1:], "planner", *SHAPE, "bound_by", "planned_s", "simulated_s"
 
 
 def loss(certified: pd.Series, other: pd.Series) -> dict[str, float]:
-    """Loss of the certified plan to another in the simulator, as a share of the other's time.
+    """Extra time of the certified plan over another plan in the simulator, relative to the other plan.
 
     Both arguments are rows of table `simulations`. `lost` is explained by effects that the planner's formula
     ignores, because the certified plan has the least planned time. If its planned time is longer than the
@@ -66,7 +66,7 @@ def recommend(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(plans: pd.DataFrame, reference_s: float, also: tuple[str, ...]) -> dict[str, object]:
-    """Row of the recommended plan of one accelerator; `plans` has one row per planner."""
+    """Row of table `recommendations` for one accelerator; `plans` has one row per planner."""
     certified, best = fastest(plans, (CERTIFIED,)), fastest(plans, (*FLUSHING, *also))
     taken = dict(zip(plans["planner"], plans["simulated_s"], strict=True))
     return {
@@ -86,11 +86,11 @@ def fastest(plans: pd.DataFrame, planners: tuple[str, ...]) -> pd.Series:
 
 
 PLANS = {**TITLES, CERTIFIED: "certified", "piper": "Piper (no flush)"}
-"""Display names of the origin of plans."""
+"""Display names of plans, by planner."""
 
 
 def recommended(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on recommended plans, for a study with simulated plans."""
+    """Yield the section on recommended plans, for a study with simulated plans."""
     rows = findings.recommendations
     if rows.empty:
         return
@@ -120,10 +120,10 @@ class Recommended:
     microbatch: str
     planned: str
     simulated: str
-    """Empty without a simulation."""
+    """Simulated time per batch; empty without a simulation."""
     bound_by: str
     gain: float
-    """Planned time of the certified plan over the simulated time of this one."""
+    """Planned time of the certified plan over the simulated time of this plan."""
 
 
 def recommended_on(findings: Findings, result: pd.Series) -> Recommended:
@@ -156,7 +156,7 @@ def shape(row: pd.Series) -> str:
 
 
 def _losses(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield sentences on the losses of certified plans in the simulator, on the best accelerators."""
+    """Yield sentences on how much the certified plans lose in the simulator, on the best accelerators."""
     losing = rows[rows["lost"] > NEAR]
     one = len(rows) == 1
     plans = "The certified plan loses" if one else f"{len(losing)} of {len(rows)} certified plans lose"
@@ -175,7 +175,7 @@ def _losses(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
-    """Fact for the first screen: the largest loss of a certified plan in the simulator."""
+    """Yield a key figure for the first screen: the largest loss of a certified plan in the simulator."""
     rows = findings.recommendations
     rows = rows[rows["design"] == PER_MODEL]
     for _, most in rows.sort_values("lost", ascending=False, kind="stable").head(1).iterrows():

@@ -24,7 +24,7 @@ MOST_ROWS = 60
 
 
 def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the comparison of scenarios, for a study with several."""
+    """Yield the section that compares scenarios, for a study with several."""
     table = findings.comparisons[findings.comparisons["design"] == PER_MODEL]
     if table.empty:
         return
@@ -38,14 +38,14 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the models."""
+    """Yield the section on the sizes of the models."""
     del inputs
     if len(findings.complexities):
         yield WORDS.section("models", [WORDS.sheet("models", findings.complexities)])
 
 
 def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on infeasible placements."""
+    """Yield the section on infeasible placements."""
     del findings
     every = inputs.cluster.placements
     rows = every[every["status"] == "infeasible"]
@@ -63,7 +63,7 @@ def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def checks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Sections on the checks of the results, and on the assumptions of the model."""
+    """Yield the sections on the checks of the results, and on the modelling assumptions."""
     yield checks_section(findings.checks, "checks", WORDS.sentences["checked"])
     training = {
         "microbatches": ", ".join(map(str, inputs.study.training.microbatches)),
@@ -79,7 +79,7 @@ def checks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the run time of the stages, and on the proofs of the schedules."""
+    """Yield the section on the run time of the stages, and on the proofs of the schedules."""
     blocks: list[Block] = []
     if len(findings.times):
         spent = findings.times.pivot_table(
@@ -100,7 +100,7 @@ def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _times(table: pd.DataFrame) -> Sheet:
-    """Table of the wall time of jobs, by model and stage."""
+    """Yield the report table of the wall time of jobs, by model and stage."""
     wide = table.pivot_table(
         index="model", columns="stage", values="wall_s", aggfunc="sum", fill_value=0.0, sort=False
     )
@@ -138,4 +138,4 @@ def count_proofs(solves: pd.DataFrame) -> pd.DataFrame:
 
 
 PARTS: tuple[Part, ...] = (scenarios, proofs, models, misfits, checks)
-"""Sections of this part, in order."""
+"""Functions that yield the sections of this part, in order."""

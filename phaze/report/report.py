@@ -37,7 +37,7 @@ MOST_OPEN = 5
 """Number of figures that a page shows unfolded."""
 
 Written = Mapping[str, tuple[type[Table], pd.DataFrame]]
-"""Tables of a page by file name, each with its contract."""
+"""Tables to write with a page, by file name, each with its table class."""
 
 
 def page_of(
@@ -48,7 +48,7 @@ def page_of(
     tables: Written,
     shown: Mapping[str, pd.DataFrame] | None = None,
 ) -> Report:
-    """Report of a page; `tables` are also written as files, `shown` are only in the page."""
+    """Build the report of a page; `tables` are also written as files, `shown` are only in the page."""
     frames = {table: frame for table, (_, frame) in tables.items()} | dict(shown or {})
     contracts = {table: contract for table, (contract, _) in tables.items()}
     return Report(name, subtitle, answer, tuple(sections), frames, contracts)
@@ -65,7 +65,7 @@ class Report:
     sections: tuple[Section, ...]
     tables: Mapping[str, pd.DataFrame]
     written: Mapping[str, type[Table]]
-    """Contracts of the tables that are also written as files, by file name."""
+    """Classes of the tables that are also written as files, by file name."""
     title: str = "phaze"
 
     @property
@@ -94,7 +94,7 @@ class Report:
 
     @cached_property
     def leading(self) -> tuple[tuple[Section, Chart], ...]:
-        """Figures that stay open, with their sections; by default the first of each section."""
+        """Figures that stay unfolded, with their sections; by default the first of each section."""
         every = {
             chart.name: (section, chart)
             for section in self.sections
@@ -107,7 +107,7 @@ class Report:
 
     @property
     def opened(self) -> set[str]:
-        """Names of the figures that stay open."""
+        """Names of the figures that stay unfolded."""
         return {chart.name for _, chart in self.leading}
 
     @property
@@ -157,7 +157,7 @@ def write_report(report: Report, folder: Path) -> None:
 
 
 def as_csv(frame: pd.DataFrame) -> str:
-    """Frame as CSV; infinity is `inf`."""
+    """Convert a frame to CSV; infinity becomes `inf`."""
     return frame.to_csv(index=False, lineterminator="\n")
 
 

@@ -1,4 +1,4 @@
-"""Comparison of search strategies, and the paper's walk down the areas."""
+"""Comparison of search strategies, and the paper's search by descending area."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from phaze.tables import MILESTONES, Searches, Walks
 
 WORDS = words_of("study")
 WALK = "hysteresis-"
-"""Prefix of the name of a walk down the areas; its hysteresis level follows."""
+"""Prefix of the strategy name of a search by descending area; its hysteresis level follows."""
 
 
 def optima(trials: pd.DataFrame) -> dict[tuple[str, str], float]:
@@ -34,7 +34,7 @@ def optima(trials: pd.DataFrame) -> dict[tuple[str, str], float]:
 
 
 def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
-    """Table `walks`: the architecture chosen by the walk down the areas at each hysteresis level.
+    """Table `walks`: the architecture that the search by descending area selects at each hysteresis level.
 
     It is the best visited one by throughput, then area, then name.
     """
@@ -50,7 +50,7 @@ def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """Table `searches`, for searches of the whole space; without models that nothing can train."""
+    """Table `searches`, for searches of the whole space; omits models that no architecture can train."""
     best = optima(trials)
     whole = trials[trials["scope"] == "whole"]
     rows = [
@@ -84,7 +84,7 @@ def _first(reached: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
 
 
 def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on search strategies, with a figure and a table per compared model."""
+    """Yield the section on search strategies, with a figure and a table per compared model."""
     blocks: list[Block] = []
     best, whole = optima(inputs.trials), inputs.trials[inputs.trials["scope"] == "whole"]
     for model, table in findings.searches.groupby("model", sort=False):
@@ -105,11 +105,11 @@ _SCOPES = {
     "recomputing": "recomputing (Figure 8)",
     "least-microbatch": "smallest microbatch (Figure 9)",
 }
-"""Titles of the restricted spaces searched by the walks in the paper's figures."""
+"""Titles of the restricted spaces that the paper's figures search by descending area."""
 
 
 def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the walk down the areas, with Figures 9 and 8 for each model with a walk."""
+    """Yield the section on the search by descending area, with Figures 9 and 8 for each searched model."""
     blocks: list[Block] = []
     for model, walks in findings.walks.groupby("model", sort=False):
         optimum = {scope: best for (of, scope), best in optima(inputs.trials).items() if of == model}
@@ -126,7 +126,7 @@ def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | None) -> Iterator[Block]:
-    """Figure 9: all architectures visited by the longest walk, and the choice of each level."""
+    """Yield Figure 9: all architectures visited by the longest search, and the choice at each level."""
     if optimum is not None:
         every, pes = inputs.trials, inputs.cluster.chips["pe_x"] * inputs.cluster.chips["pe_y"]
         longest = (every["scope"] == "least-microbatch") & (every["strategy"] == "hysteresis-8")
@@ -138,7 +138,7 @@ def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | 
 
 
 def _savings(model: str, shown: dict[str, pd.DataFrame]) -> Iterator[Block]:
-    """Figure 8: the number of architectures visited by each level, and its distance from the optimum."""
+    """Yield Figure 8: architectures visited at each level, and the distance from the optimum."""
     yield WORDS.chart("levels", partial(levels_reached, shown), f"levels-{file_name(model)}", model=model)
     rows = next(iter(shown.values()))
     saved = rows["visited"].max() / rows["visited"]
@@ -146,7 +146,7 @@ def _savings(model: str, shown: dict[str, pd.DataFrame]) -> Iterator[Block]:
 
 
 PARTS: tuple[Part, ...] = (searches, walk)
-"""Sections of this part, in order."""
+"""Functions that yield the sections of this part, in order."""
 MOST_POINTS = 90
 """Maximum number of points of a curve, evenly spaced in the logarithm of the evaluations."""
 
@@ -189,7 +189,7 @@ def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) 
 
 
 def _range(name: str, trials: pd.DataFrame, optimum: float, more: Sequence[int] = ()) -> pd.DataFrame:
-    """Median and range over seeds; a finished run counts with its best, also after `more` evaluations."""
+    """Median and range over seeds of the best value so far; a finished run keeps its best value."""
     runs = [run / optimum for run in curves(trials)]
     at = np.union1d(_logarithmic(max(map(len, runs))), np.array(more, dtype=np.int64))
     found = np.array([run[np.minimum(at, len(run)) - 1] for run in runs])
@@ -225,7 +225,7 @@ def levels_reached(walks: dict[str, pd.DataFrame]) -> alt.TopLevelMixin:
 
 
 def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2: float) -> alt.TopLevelMixin:
-    """Draw Figure 9: area, throughput and tensor-core size of all visited architectures; rings: chosen."""
+    """Draw Figure 9: area, throughput and tensor-core size of visited architectures; rings mark choices."""
     shown = visits.drop_duplicates(["area_um2", "pes", "samples_per_s"])
     levels = walks.groupby("architecture")["hysteresis"].agg(lambda mine: ", ".join(map(str, mine)))
     chosen = walks.drop_duplicates("architecture").assign(

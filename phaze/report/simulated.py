@@ -1,4 +1,4 @@
-"""Simulated plans: their times against the planners' times, and on networks before and after mapping."""
+"""Simulated plans: their times against the planned times, and on networks before and after mapping."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = words_of("study")
 
 
 def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on simulated plans."""
+    """Yield the section on simulated plans."""
     rows = titled(inputs.study, findings.results, findings.simulations)
     if rows.empty:
         return
@@ -40,7 +40,7 @@ def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _difference_chart(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
-    """Figure of simulated over planned times on the best accelerators; none without plans."""
+    """Yield the chart of simulated over planned times on the best accelerators; nothing without plans."""
     if best.empty:
         return
     order = [model for model in inputs.study.models if model in set(best["model"])]
@@ -52,7 +52,7 @@ def _difference_chart(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
 
 
 def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
-    """Picture over time of the first placement with several stages, else of the first placement."""
+    """Yield charts over time of the first placement with several stages, else of the first placement."""
     plans = best[list(PLAN)].merge(inputs.plans[inputs.plans["planner"] == "phaze"], on=list(PLAN))
     if plans.empty or inputs.pictures is None:
         return
@@ -68,7 +68,7 @@ def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
 
 
 def _facts(best: pd.DataFrame) -> Iterator[Items]:
-    """List of sentences on the errors of planners, and on plans that are faster in simulation."""
+    """Yield a list of sentences on the planners' errors, and on plans that are faster in simulation."""
     sentences = []
     for title, mine in best.groupby("title", sort=False):
         ratio = mine["simulated_s"] / mine["planned_s"]
@@ -103,7 +103,7 @@ _PLACE = ["model", "architecture", "hbm_gib", "planner", "system"]
 
 
 def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on plans mapped to the devices of networks."""
+    """Yield the section on plans mapped to the devices of networks."""
     rows = side_by_side(inputs, findings)
     if rows.empty:
         return
@@ -120,7 +120,7 @@ def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Times of both default orders and of the chosen mapping, one row per plan and network.
+    """Simulated times in both default orders and as mapped, one row per plan and network.
 
     A plan on several equally fast accelerators is shown once, on the accelerator in the results.
     """
@@ -174,7 +174,7 @@ _ORDERS = {
 
 
 def added(rows: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw the time added by communication in %, one bar per plan and order of devices."""
+    """Draw the time added by communication in %, one bar per plan and device order."""
     names = [f"{row.model}, {row.title}" for row in rows.itertuples()]
     table = 100 * (rows[[*_ORDERS]].div(rows["alone_s"], axis=0) - 1).set_axis(names)
     colours = dict(_ORDERS.values())

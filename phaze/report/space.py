@@ -1,4 +1,4 @@
-"""Results on the whole space: the certificate of the best architectures, and the Pareto front."""
+"""Results on the whole design space: the certificate of the best architectures, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from phaze.tables import COMMON
 
 WORDS = words_of("study")
 DIGITS = 7
-"""Significant digits that distinguish the best from the largest bound of the excluded."""
+"""Significant digits, enough to distinguish the best value from the largest bound of excluded points."""
 _WORDS = {
     "memory": "fit no memory",
     "work": "are excluded by the work of their operators",
@@ -35,7 +35,7 @@ _WORDS = {
 
 
 def certificate(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the proof of the best architectures, for a study with certificates."""
+    """Yield the section on the proof of the best architectures, for a study with certificates."""
     table = findings.certificates
     if table.empty:
         return
@@ -69,7 +69,7 @@ def sentence(row: pd.Series) -> str:
 
 
 def _verification(audits: pd.DataFrame) -> str:
-    """Sentence on the re-solved points and their verdicts."""
+    """Sentence on the excluded points that were solved again, and their verdicts."""
     if audits.empty:
         return "No point was solved again."
     drawn = int(audits["chosen"].isin(["drawn", "nearest"]).sum())
@@ -80,7 +80,7 @@ def _verification(audits: pd.DataFrame) -> str:
 
 
 def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
-    """Fact for the first screen: the number of points covered by the certificates."""
+    """Yield a key figure for the first screen: the number of points covered by the certificates."""
     table, audits = findings.certificates[findings.certificates["model"] != COMMON], findings.audits
     if len(table) and not table["open"].any():
         confirmed = f"{int(audits['verdict'].isin(VERIFIED).sum()):,} of {len(audits):,} solved again agree"
@@ -96,7 +96,7 @@ OBJECTIVES = {
 
 
 def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Section on the Pareto front of throughput, area and energy over the whole space."""
+    """Yield the section on the Pareto front of throughput, area and energy over the whole space."""
     fronts = findings.fronts
     if fronts.empty:
         return
@@ -122,7 +122,7 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def area_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw the best throughput within every area, a panel per model, and the results of other designs."""
+    """Draw the best throughput within every area, one panel per model, and results of other designs."""
     largest = fronts["area_limit_um2"].max()
     curves = [
         pd.concat([curve, curve.tail(1).assign(area_um2=largest)])
@@ -143,7 +143,7 @@ def area_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def curve_of(front: pd.DataFrame) -> pd.DataFrame:
-    """Members of one front that are faster than all smaller ones, sorted by area."""
+    """Members of a Pareto front that are faster than all smaller members, sorted by area."""
     rows = front.sort_values(["area_um2", "samples_per_s"], ascending=[True, False])
     before = rows["samples_per_s"].cummax().shift(fill_value=0.0)
     curve: pd.DataFrame = rows[rows["samples_per_s"] > before]
@@ -151,7 +151,7 @@ def curve_of(front: pd.DataFrame) -> pd.DataFrame:
 
 
 def energy_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw throughput against energy per sample of the front, a panel per model, and other designs."""
+    """Draw throughput against energy per sample on the front, one panel per model, and other designs."""
     rows = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
     looks = {
         "front with area": (SILVER, rows[~rows["objectives"]]),
@@ -163,11 +163,11 @@ def energy_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixi
 
 
 Kinds = dict[str, tuple[str, pd.DataFrame]]
-"""Colour and rows of each drawn kind."""
+"""Colour and rows of each kind of point drawn."""
 
 
 def _others(others: pd.DataFrame) -> Kinds:
-    """Results of designs that the study names."""
+    """Results of the named designs, by design, each with a colour."""
     return {
         str(design): (colour, rows)
         for colour, (design, rows) in zip((RED, AMBER, GREY), others.groupby("design"), strict=False)
@@ -182,7 +182,7 @@ def _throughput(
     marks: Sequence[alt.Chart],
     lines: Sequence[alt.Chart] = (),
 ) -> alt.TopLevelMixin:
-    """Panels of throughput against a column in a unit, and lines across them."""
+    """Draw panels of throughput against a column in a unit, with lines across them."""
     table = pd.concat([rows.assign(kind=kind) for kind, (_, rows) in looks.items()])
     table = table[["model", "kind", "architecture", column, "samples_per_s"]]
     table[column] *= unit

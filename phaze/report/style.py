@@ -1,4 +1,4 @@
-"""Colours of charts, and names on several lines."""
+"""Chart colours, and wrapping of long names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ INK, MUTED, GRID = "#1c2430", "#5d6875", "#e4e8ec"
 BLUE, SKY, AMBER, SAND, GREY, SILVER = "#0b5394", "#5b9bd5", "#d07a12", "#f0c27f", "#77828e", "#c3cad1"
 RED, PURPLE, TEAL = "#b3261e", "#7b5ea7", "#2a8c82"
 HUES = (BLUE, AMBER, TEAL, PURPLE, SKY, RED, SAND, GREY)
-"""Colours of things without a colour of their own."""
+"""Colours for series without a colour of their own."""
 LIMITS = {
     "compute": BLUE,
     "vector": SKY,

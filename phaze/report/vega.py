@@ -22,23 +22,24 @@ from phaze.base.units import digits
 from phaze.report.document import Chart
 
 WIDTH: Final = "container"
-"""Width of a chart: that of its place in the page."""
+"""Width of a chart: it fills its place in the page."""
 
 BY_LINE: Final = "split(datum.label, '\\n')"
-"""Expression for the labels of an axis whose names have line breaks."""
+"""Vega expression that splits axis labels at their line breaks."""
 COLUMNS, PANEL = 4, 170
 """Maximum number of panels side by side, and the height of one in pixels."""
 DIGITS = 6
 """Significant digits of the numbers in a chart."""
 PPI = 144
+"""Pixels per inch of a picture."""
 PACKAGE = Path(__file__).resolve().parents[1]
 CACHE = PACKAGE / "__pycache__" / "scripts"
-"""Pixels per inch of a picture."""
+"""Folder of the bundled JavaScript of charts, one file per version of the library."""
 _ID = re.compile(r"(?<=[\"#])(clip|gradient)[_\d]+")
 
 
 def coloured(column: str, looks: Mapping[str, str], *, legend: bool = True) -> alt.Color:
-    """Colours of the values of a column, in the order of the legend."""
+    """Colour encoding for the values of a column, in the order of the legend."""
     scale = alt.Scale(domain=[*looks], range=[*looks.values()])
     return alt.Color(f"{column}:N", scale=scale, legend=alt.Undefined if legend else None)
 
@@ -76,7 +77,7 @@ def panels(
 
 
 def spec_of(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    """Specification of a chart, with data in few digits and no schema or colours."""
+    """Vega-Lite specification of a chart, with rounded data and without schema or colours."""
     alt.data_transformers.disable_max_rows()  # long timelines stay whole
     spec: dict[str, Any] = chart.to_dict()
     del spec["$schema"], spec["config"]  # the page asks for nothing, and has colours for dark screens
@@ -95,7 +96,7 @@ class Drawn:
 
 
 def draw(chart: Chart) -> Drawn:
-    """Specification of a chart for a page; a single value is not drawn."""
+    """Specification of a chart for a page, or its value if the chart shows a single one."""
     spec = spec_of(chart.draw())
     only = single_value(spec)
     return Drawn("" if only else as_json(spec), only)
@@ -107,7 +108,7 @@ def as_json(spec: Mapping[str, object]) -> str:
 
 
 def single_value(spec: Mapping[str, Any]) -> str:
-    """Value of a chart whose marks all show the same one; empty for a chart of several values."""
+    """Value of a chart whose marks all show the same value; empty for a chart of several values."""
     found = list(_values(spec, spec.get("datasets", {}), []))
     if len({*found}) != 1 or "" in found[0]:
         return ""
@@ -117,7 +118,7 @@ def single_value(spec: Mapping[str, Any]) -> str:
 def _values(
     spec: Mapping[str, Any], datasets: Mapping[str, Any], rows: list[dict[str, Any]]
 ) -> Iterator[tuple[str, ...]]:
-    """Values of each mark as text, after the part of a stacked bar; an empty text for an area."""
+    """Yield each mark's values as text, after the part of a stacked bar; an empty text for an area."""
     rows = datasets.get(spec.get("data", {}).get("name"), rows)
     for part in (*spec.get("layer", ()), *([spec["spec"]] if "spec" in spec else ())):
         yield from _values(part, datasets, rows)
@@ -157,7 +158,7 @@ def _renumbered(svg: str) -> str:
 
 @cache
 def library(drawing: str) -> str:
-    """Vega, Vega-Lite and Vega-Embed with the script that draws the charts of a page, as one script.
+    """Script that bundles Vega, Vega-Lite, Vega-Embed and the code that draws the charts of a page.
 
     The script is cached inside the package, because bundling takes two seconds.
     """

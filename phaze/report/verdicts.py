@@ -1,4 +1,4 @@
-"""Checks of results: a verdict on each row, table checks, and its section in a report."""
+"""Checks of results: a verdict per row, table `checks`, and its section in a report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Subject = TypeVar("Subject")
 
 
 class Checklist(dict[str, Callable[[Subject], Verdicts]]):
-    """Checks by the sentence that must hold; each yields its verdicts on a subject."""
+    """Checks, keyed by the sentence that must hold; each check yields its verdicts on a subject."""
 
     def hold(self, sentence: str) -> Callable[[Callable[[Subject], Verdicts]], Callable[[Subject], Verdicts]]:
         """Decorator that registers a check under its sentence."""
@@ -59,7 +59,7 @@ def at_most(one: Numbers, other: Numbers) -> Bools:
 
 
 def run_checks(checks: Mapping[str, Callable[[Subject], Verdicts]], subject: Subject) -> pd.DataFrame:
-    """Table `checks`: one row per check, with the number of rows checked and of failures."""
+    """Run checks: table `checks`, one row per check, with the number of rows checked and of failures."""
     return Checks.check(pd.DataFrame([_row(name, check(subject)) for name, check in checks.items()]))
 
 
@@ -81,7 +81,7 @@ def failures(checks: pd.DataFrame) -> list[str]:
 
 
 def checks_section(checks: pd.DataFrame, source: str, about: str) -> Section:
-    """Section on the checks, with failed ones highlighted; `source` names their result table."""
+    """Build the section on the checks, failed ones highlighted; `source` names their result table."""
     verdict = (
         checks["passed"].map({True: "passed", False: "FAILED"}).where(checks["rows"] > 0, "nothing to check")
     )

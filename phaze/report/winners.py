@@ -1,4 +1,4 @@
-"""Tables memories, rankings and results: the best placements (`search.winners`) by design and model."""
+"""Tables `memories`, `rankings` and `results`: the best placements by design and model."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _title(name: str, planner: str) -> str:
 
 
 def baseline_design(study: Study) -> str | None:
-    """Reference design of speed-ups: the baseline with the experts' placement; None without a baseline."""
+    """Reference design for speed-ups: the baseline with the expert placement; None without a baseline."""
     return None if study.architectures.baseline is None else _title(study.architectures.baseline, EXPERT)
 
 
@@ -75,7 +75,7 @@ def memories(inputs: Inputs) -> pd.DataFrame:
 
 
 def rankings(inputs: Inputs) -> pd.DataFrame:
-    """Table `rankings`: the best architectures with the chosen HBM, and the smallest within the tolerance."""
+    """Table `rankings`: best architectures at the chosen HBM size, and the smallest within tolerance."""
     screen, every = inputs.study.screen, candidates(inputs.cluster)
     ranked = (rank(rows, screen.best, screen.tolerance) for _, rows in every.groupby("model"))
     best = [rows for rows in ranked if len(rows)]

@@ -120,13 +120,13 @@ def tensor_width(key: object) -> str:
 
 
 def sliced(key: object) -> str:
-    """Tensor-parallel width and microbatch size of the layout with a key."""
+    """Format the tensor-parallel width and microbatch size of the layout with a key."""
     layout = Layout.of_key(str(key))
     return f"t {layout.tp}, b {layout.microbatch}"
 
 
 def samples(key: object) -> str:
-    """Microbatch size of the layout with a key."""
+    """Format the microbatch size of the layout with a key."""
     return str(Layout.of_key(str(key)).microbatch)
 
 

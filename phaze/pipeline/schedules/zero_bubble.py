@@ -134,7 +134,7 @@ class ZeroBubbleTwice(ZeroBubble):
         return Passes(kind, np.full(len(kind), group), own[number])
 
 
-class ZeroBubbleByTimes(Written):
+class ZeroBubbleByTimes(ExplicitSchedule):
     """ZB-1P: 1f1b with B and W split, and W placed in gaps by the passes' times; p microbatches in flight."""
 
     name = "zbb"
