@@ -1,4 +1,4 @@
-"""Audit a certificate: re-solve the best point and some excluded points with independent code."""
+"""Audit a certificate: solve the best point and some excluded points again with independent code."""
 
 from itertools import cycle
 from pathlib import Path
@@ -31,7 +31,7 @@ def main(
     technology: dict[str, object],
     store: Store,
 ) -> None:
-    """Draw points from the screens of a model, re-solve them, and write table `audits`."""
+    """Draw points from a model's screens, solve them again independently, and write table `audits`."""
     asked, cluster = CertifySettings.parse(certify, "certify"), Scenario.parse(scenario, "scenario")
     certificates = tables.Certificates.load(*files["certificates"]).set_index("model")
     of_models = certificates.drop(index=tables.COMMON)
@@ -53,7 +53,7 @@ def main(
 
 
 def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int) -> pd.DataFrame:
-    """Points to re-solve, from the screens of all TMP widths, microbatches and shards."""
+    """Randomly drawn points to solve again, from the screens of all TMP widths, microbatches and shards."""
     shards = [tables.Architectures.load(path) for path in files["architectures"]]
     architectures = pd.concat(shards, ignore_index=True)
     names = names_of_space(architectures, limit_um2)

@@ -1,4 +1,4 @@
-"""Certify the best point of a model's space, with counts of the reasons that exclude the others."""
+"""Certify the best point of a model's search space, and count the reasons that exclude other points."""
 
 from phaze import tables
 from phaze.base.job import logged
@@ -23,7 +23,7 @@ def main(
     technology: dict[str, object],
     overlap_communication: bool,
 ) -> None:
-    """Read the screens of all points and shards one at a time, and write certificate and ranges."""
+    """Read the screens of all points and shards one file at a time; write the certificate and the ranges."""
     limit_um2 = area_limit_um2(area_limit, Technology.parse(technology, "technology"))
     screens = (tables.Screens.load(path, columns=SCREENED) for path in files["screens"])
     certificate, ranges = certify_model(

@@ -1,4 +1,4 @@
-"""Add the certificate of the common architecture to the certificates of the models."""
+"""Add the common architecture's certificate to those of the models."""
 
 import pandas as pd
 
@@ -21,7 +21,7 @@ def main(
     technology: dict[str, object],
     settings: dict[str, object],
 ) -> None:
-    """Read the results of each model's jobs, and write the certificates of all models and of their mean."""
+    """Read the results of each model's jobs, and write the certificates of the models and the common one."""
     everything = tables.Placements.load(*files["placements"], columns=["model", "samples_per_s"])
     best = everything.groupby("model")["samples_per_s"].max()
     found = certify_common(

@@ -15,7 +15,7 @@ def main(
     weights: dict[str, float],
     settings: dict[str, object],
 ) -> None:
-    """Rank the candidates by mean throughput over models; normalised means divide by each model's best."""
+    """Rank the candidates by their mean throughput over the models, normalised if the study asks for it."""
     screen = ScreenSettings.parse(settings, "screen")
     everything = tables.Placements.load(*placements, columns=["model", "samples_per_s"])
     best = everything.groupby("model")["samples_per_s"].max()

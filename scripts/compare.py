@@ -30,7 +30,7 @@ def main(
     solutions: str,
     store: Store,
 ) -> None:
-    """Search the grid with every strategy, and write the evaluations of each strategy in order."""
+    """Search the grid with every strategy, and write the architectures each evaluates, in order."""
     subject, terms = problem.read_subject(files), problem.terms(solutions)
     chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
     bounds = tables.Screens.load(*screens)

@@ -1,4 +1,4 @@
-"""Write the candidates for the common architecture: all that could be the best over all models."""
+"""Write the candidates for the common architecture: all that could have the best mean over the models."""
 
 from phaze import tables
 from phaze.base.job import logged
@@ -22,7 +22,7 @@ def main(
     technology: dict[str, object],
     settings: dict[str, object],
 ) -> None:
-    """Read all screens one at a time, and write the candidates as a shard with its own designs."""
+    """Read all screens one at a time, and write the candidates as a shard, with core designs of its own."""
     screen = ScreenSettings.parse(settings, "screen")
     known = tables.Architectures.load(*architectures)
     found = common_candidates(

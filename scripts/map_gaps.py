@@ -1,4 +1,4 @@
-"""Measure how far mappings by local search alone are from the best known ones."""
+"""Measure how far mappings found by local search alone are from the best known mappings."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def main(
     topology: tuple[str, dict[str, object]],
     settings: dict[str, int],
 ) -> None:
-    """Read the stages, and write the gaps of the local search."""
+    """Read the stages, and write the optimality gaps of the local search."""
     name, sizes = topology
     gaps = gap_rows(
         read_as(StoredStages, Path(source)),

@@ -10,7 +10,7 @@ from phaze.spec.settings import PlanMapSettings
 
 
 def main(plans: str, plan_stages: str, outputs: dict[str, str], *, asked: MapQuestion, store: Store) -> None:
-    """Read plans and their stages, and write their devices and simulated times on the networks."""
+    """Read plans and their stages, map them to the networks, and write the devices and simulated times."""
     maps, places = map_plans(tables.Plans.load(plans), tables.PlanStages.load(plan_stages), asked, store)
     tables.PlanMaps.save(maps, outputs["plan_maps"])
     tables.PlanDevices.save(places, outputs["plan_devices"])

@@ -22,7 +22,7 @@ def main(
     search: Search,
     settings: dict[str, float],
 ) -> None:
-    """Read the stages, and write the result and the devices of every mapping method."""
+    """Read the stages, map them with every method, and write results and devices."""
     name, sizes = topology
     found = map_point(
         read_as(StoredStages, Path(source)),

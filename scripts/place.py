@@ -23,7 +23,7 @@ def main(
     energy: dict[str, object],
     expert: dict[str, int] | None,
 ) -> None:
-    """Read layers and solves, and write placements and their stages."""
+    """Read layers and solves, place the model, and write the placements with their stages."""
     conditions = Conditions(
         Scenario.parse(scenario, "scenario"),
         Training.parse(training, "training"),

@@ -1,4 +1,4 @@
-"""Find the Pareto front of a model over its whole space."""
+"""Find the Pareto front of a model over the whole search space."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def main(
     solutions: str,
     evaluations: Store,
 ) -> None:
-    """Read the screens of all points and shards, and write the front and the placements found on the way."""
+    """Read the screens of all points and shards, and write the front and all placements evaluated for it."""
     chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
     found = find_front(
         problem.read_subject(files),

@@ -20,7 +20,7 @@ Plain = dict[str, object]
 
 
 def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain, folder: Path) -> None:
-    """Plan, and write the ranked layouts, their proofs, and the plan as a file for other commands."""
+    """Plan the training, and write the ranked layouts, their proofs, and the plan file for other commands."""
     study, size = LayoutStudy.parse(asked, "layouts"), LayoutPoint.parse(point, "layouts")
     trained = runtime_for(size.system, folder, study.runtime)
     question = AskedPlan.parse(

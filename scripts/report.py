@@ -78,7 +78,7 @@ def main(
 
 @dataclass(frozen=True)
 class Files:
-    """Files of a study by table; other files in the same folders are ignored."""
+    """Result files of a study by table; other files in the same folders are ignored."""
 
     results: Path
     paths: list[Path]
@@ -91,7 +91,7 @@ class Files:
 
 
 def read_cluster(files: Files, scenario: Scenario, limit_um2: float) -> Outcome:
-    """Load the results of a scenario."""
+    """Load the result tables of one scenario."""
     commons = tables.Commons.load(files.results / "commons" / f"{files.scenario}.parquet")
     chosen = commons[commons["chosen"]]
     return Outcome(

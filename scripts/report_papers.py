@@ -29,7 +29,7 @@ CASES: dict[str, tuple[Callable[..., object], Callable[..., Paper]]] = {
     "maps": (MapInputs, parmesan_paper),
     "tiled": (TiledInputs, palm_paper),
 }
-"""Input class and function for the paper's section, for each part of a study with cases."""
+"""Class of inputs, and function that builds the paper's section, for each part of a study with cases."""
 BESIDE = ("results", "memories", "breakdowns", "complexities", "walks")
 Plain = dict[str, object]
 

@@ -1,4 +1,4 @@
-"""Recompute PALM's published tables of tiled accelerators, next to which a study shows its results."""
+"""Compute our values for PALM's published tables, for the comparison in a study's report."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from phaze.spec.tiled_study import PrintedTable
 def main(
     output: str, folder: Path, *, wanted: tuple[PrintedTable, ...], published: dict[str, object] | None
 ) -> None:
-    """Compute the tables from the files of a folder, and write table `tiled_besides`."""
+    """Compute our values for the requested tables of PALM, and write table `tiled_besides`."""
     rows = None if published is None else PublishedTiled.parse(published, "published")
     tables.TiledBesides.save(besides(wanted, rows, folder), output)
 

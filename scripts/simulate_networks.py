@@ -7,7 +7,7 @@ from phaze.tiles.network_cases import simulate_networks
 
 
 def main(output: str, *, tiled: dict[str, object]) -> None:
-    """Simulate the figures requested by a study, and write table `tiled_networks`."""
+    """Simulate the network cases of the requested figures, and write table `tiled_networks`."""
     study = TiledStudy.parse(tiled, "tiled")
     tables.TiledNetworks.save(simulate_networks(study.figures, study.exchanges), output)
 

@@ -1,4 +1,4 @@
-"""Place a model under other bandwidths, on its best, the common and the baseline architecture."""
+"""Place a model under varied bandwidths, on its best, the common and the baseline architecture."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Write a model of the study, on one of its accelerators, as an input of Piper's planner."""
+"""Write a model of the study, on one of its accelerators, as input for Piper's planner."""
 
 from phaze import tables
 from phaze.base.errors import PhazeError
@@ -25,7 +25,7 @@ def main(
     flops_per_token: dict[str, object],
     energy: dict[str, object],
 ) -> None:
-    """Read layers and solves, and write the layers with their configurations."""
+    """Read layers and solves, and write the layers with their configurations as the input file."""
     given = OwnInput.parse(own, "own")
     conditions = Conditions(
         Scenario.parse(scenario, "scenario"),

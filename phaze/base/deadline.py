@@ -39,7 +39,7 @@ class Deadline:
 
     @contextmanager
     def for_threads(self) -> Iterator[None]:
-        """End worker threads soon if the block that waits for them raises, for example on Ctrl-C."""
+        """Context that ends worker threads soon if its block raises while waiting for them, as on Ctrl-C."""
         try:
             yield
         except BaseException:

@@ -106,7 +106,7 @@ def _refuse_unless_plain(path: Path) -> None:
 
 
 def name_run(file: Path) -> None:
-    """Name the starting run, in a file and in the environment of child processes."""
+    """Give the starting run a new name, stored in a file and in the environment of child processes."""
     name = secrets.token_hex(8)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(name, encoding="utf-8")

@@ -71,7 +71,7 @@ def _locks(folder: Path) -> Iterator[Path]:
 
 
 def begin_run(results: Path, folder: Path = FOLDER) -> None:
-    """Name the starting run, and remove the unfinished files of dead runs; the folder is already locked.
+    """Give the starting run a name, and remove the unfinished files of dead runs in the locked folder.
 
     Raises PhazeError if results cannot be written.
     """

@@ -146,7 +146,7 @@ def _members(package: str, root: Path) -> Iterator[str]:
 
 
 def _find(name: str, root: Path) -> Path | None:
-    """File of a module of phaze, or None for any other name."""
+    """File of a module of phaze; None for any other name."""
     if name.partition(".")[0] != PACKAGE:
         return None
     base = root.joinpath(*name.split("."))

@@ -41,13 +41,13 @@ class Store:
     def __init__(self, folder: Path | None = None, code: str = "") -> None:
         self._folder, self._code = folder, code
         self._known: dict[str, dict[str, Plain]] = {}
-        """Answers known so far, by digest of their questions' common part, then of the question."""
+        """Answers known so far, by digest of the requests' common part, then of the request."""
         self._files: dict[str, dict[str, tuple[Path, Plain]]] = {}
         """Answers found in files, each with its path, keyed as in `_known`."""
         self._used: set[Path] = set()
 
     def __enter__(self) -> Store:
-        """Begin the work of a job that owns the folder."""
+        """Enter a job that owns the folder, so that `__exit__` may remove its unused files."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
@@ -66,7 +66,7 @@ class Store:
         holds: Callable[[Answer], bool] = lambda _: True,
         lasts: Callable[[Answer], bool] = lambda _: True,
     ) -> Answer:
-        """Answer to a single question, as in `each`."""
+        """Answer to a single request, as in `each`."""
         return self.each([None], lambda _: [make()], about=asked, holds=holds, lasts=lasts)[0]
 
     def each(
@@ -78,7 +78,7 @@ class Store:
         holds: Callable[[Answer], bool] = lambda _: True,
         lasts: Callable[[Answer], bool] = lambda _: True,
     ) -> list[Answer]:
-        """Answers to all questions, from the cache; `make` computes missing ones, given their indices.
+        """Answers to all requests, from the cache; `make` computes missing ones, given their indices.
 
         `make` is called once for all missing answers, with equal questions once. Its results are converted as
         if read from a file: tuples become lists. An answer in a file is accepted if it still `holds`. A
@@ -106,7 +106,7 @@ class Store:
         return digest_of([self._code, about])
 
     def _read(self, name: str) -> dict[str, tuple[Path, Plain]]:
-        """Cached answers to questions with a common part, each with its file; read on first use."""
+        """Cached answers to requests with a common part, each with its file; read on first use."""
         if name not in self._files:
             paths = [] if self._folder is None else sorted((self._folder / name).glob("*.json"))
             self._files[name] = {
@@ -122,7 +122,7 @@ class Store:
 
 
 def _answers_in(path: Path) -> dict[str, Plain]:
-    """Answers in a cache file, by digest of the question; empty if the file cannot be read."""
+    """Answers in a cache file, by digest of the request; empty if the file cannot be read."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         answers: dict[str, Plain] = dict(document["answers"])

@@ -122,13 +122,13 @@ def _refuse_more(name: str, most: int, devices: int) -> None:
 
 @dataclass(frozen=True)
 class FoundPlacement:
-    """All placements of a model, the best one, and simulated plans at the HBM size of the best one."""
+    """All placements of a model, the best one, and simulated plans at the HBM size of the best placement."""
 
     evaluation: Evaluation
     best: pd.Series
     """Best row of table `placements`; the row with the least memory if nothing fits."""
     simulated: pd.DataFrame
-    """Table `simulations`, indexed by planner: `phaze`, the best placement, and `equal`, equal stages."""
+    """Table `simulations` by planner: `phaze` for the best placement, `equal` for equal stages."""
 
 
 def answer(question: PlacementQuestion) -> FoundPlacement:
@@ -155,7 +155,7 @@ def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Serie
 def read_subject(
     name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
 ) -> Subject:
-    """Operators of a model per TMP width and microbatch. Default widths: those of `POWERS` it supports."""
+    """Operators of a model per TMP width and microbatch; default: all widths in `POWERS` that it supports."""
     model, tokens = _checked(name, sequence, widths)
     chosen = widths or [t for t in POWERS if model.divides(t)]
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
@@ -231,7 +231,7 @@ def schedule_subject(
 
 
 def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: float | None) -> Terms:
-    """Conditions of the search, with a batch at least as large as the subject's largest microbatch."""
+    """Inputs of the search: cluster, training, technology; the batch is at least the largest microbatch."""
     cluster = load_system_of(architecture, system, flat=flat_bandwidth).model_dump()
     largest = max(point.layout.microbatch for point in subject.points)
     scenario = Scenario.parse(cluster, system)

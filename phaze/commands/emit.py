@@ -72,7 +72,7 @@ def emit(
 
 
 def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: RuntimeOption) -> None:
-    """Raise PhazeError if plan or target runtime is MaxText, whose configurations phaze cannot write."""
+    """Raise PhazeError if the plan's or the target runtime is MaxText, whose settings phaze cannot write."""
     from phaze.runtimes.maxtext import axes_of
 
     if plan.question.runtime == RuntimeOption.MAXTEXT.value:

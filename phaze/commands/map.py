@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class InstantiationOption(StrEnum):
-    """Communication that a mapping search counts in the stage time, or how it is chosen."""
+    """Communication that a mapping search includes in the stage time, or the rule that selects it."""
 
     P2P = "p2p"
     ALLREDUCE = "allreduce"
@@ -156,7 +156,7 @@ def map_stages(asked: MapOptions) -> None:
 
 
 def _reads(stages: Path, topology: str | None, *, is_plan: bool) -> list[Path]:
-    """Input files of the command."""
+    """Files that the command reads."""
     files = [stages, *([] if topology is None else [_topology_path(topology)])]
     if is_plan:
         from phaze.plan.single import stages_beside
@@ -183,7 +183,7 @@ def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _MapTask:
-    """Inputs of one mapping: the file with stages or plans, the network, the settings and the deadline."""
+    """Inputs of one mapping job: file of stages or plans, network, settings and deadline."""
 
     source: Path
     topology: str
@@ -327,7 +327,7 @@ def _batch(simulated_s: float | None) -> str:
 
 
 def _proof(one: StoredSearch) -> str:
-    """A method's longest stage time and its proven lower bound, as text; empty if it has no time."""
+    """Text: a mapping method's longest stage time and its lower bound; empty if the method has no result."""
     if one.objective_s is None:
         return ""
     known = "proven optimal" if one.proven else f"none below {one.bound_s:.6g} s"

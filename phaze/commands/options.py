@@ -24,7 +24,7 @@ MOST = 2**31
 
 
 class RuntimeOption(StrEnum):
-    """Runtimes whose layouts can be planned, or that a plan can be written for."""
+    """Runtimes for which layouts can be planned or plans can be written."""
 
     MEGATRON = "megatron"
     BRIDGE = "bridge"
@@ -160,7 +160,7 @@ def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None,
 def grown(
     verb: str, gpus: str | None, system: str | None, devices: int | None
 ) -> tuple[str | None, int | None]:
-    """System and number of devices, from --gpus or from the separate options; both may be None."""
+    """System and number of devices, from --gpus or from the separate options; each may be None."""
     if gpus is None:
         return system, devices
     named, number = cluster(verb, gpus, system, None if devices is None else str(devices))

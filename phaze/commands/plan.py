@@ -32,11 +32,11 @@ BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 MOST_DEVICES = 2**24
 WORDS = {"true": 1, "false": 0}
 CLEARLY = 0.05
-"""Minimum relative gain over the last reported plan for a better plan to be reported."""
+"""Minimum relative gain over the last reported plan at which a faster plan is reported."""
 
 
 class RankOption(StrEnum):
-    """Time by which layouts are ranked."""
+    """Kind of step time by which layouts are ranked."""
 
     PRUDENT = "prudent"
     EXPECTED = "expected"
@@ -390,7 +390,7 @@ def _answer(
 
 
 def _fewest(asked: AskedPlan) -> FewestNodes:
-    """Fewest nodes on which the model fits."""
+    """Smallest number of nodes on which the model fits."""
     from phaze.plan.layouts.answer import fewest
 
     return fewest(asked)
@@ -408,7 +408,7 @@ def _with_planners(found: TrainingPlan | UnfitPlan) -> TrainingPlan | UnfitPlan:
 
 
 def _better(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout], None]:
-    """Callback that reports the first plan, and each clearly better one, on standard error."""
+    """Callback that reports the first plan, and each clearly faster one, on standard error."""
     told: list[float] = []
 
     def report(better: PlannedLayout) -> None:
@@ -471,7 +471,7 @@ def _write_page(
 
 
 def settings_for(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
-    """Settings for the runtime that will train, or the reason why they cannot be written."""
+    """Configuration files for the runtime that will train, or the reason why they cannot be written."""
     from phaze.commands.emit import emitted
     from phaze.runtimes.maxtext import axes_of
     from phaze.runtimes.recipe import Recipe

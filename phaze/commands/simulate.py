@@ -120,7 +120,7 @@ def _simulate_plan(placement: Path, asked: SimulateOptions, system: str | None) 
 
 
 def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bool) -> None:
-    """Replay a plan of `phaze plan` on the current definition of its system."""
+    """Replay a plan written by `phaze plan` on the current definition of its system."""
     from phaze.pipeline.trace import write_trace
     from phaze.plan.layouts.replay import ReplayedPlan
     from phaze.spec.documents import read_as
@@ -164,7 +164,7 @@ def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Pat
 
 
 def _with_nearest(column: str) -> str:
-    """Column name, with the nearest known column if one is close."""
+    """Column name for a message, with the most similar known column as a hint if one is close."""
     from phaze.base.nearest import nearest
     from phaze.validate.rows import ABOUT, MEANT, OWN
 

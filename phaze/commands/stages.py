@@ -44,7 +44,7 @@ def extract(asked: options.WorkloadOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class OnArchitecture(options.WorkloadOptions, options.ArchitectureOptions):
-    """Options for a model on an architecture."""
+    """Options that select a model and the architecture that runs it."""
 
 
 @dataclass(frozen=True, kw_only=True)

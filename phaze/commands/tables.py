@@ -58,7 +58,7 @@ def counts(key: str, title: str) -> Titled:
 
 
 def scaled(key: str, title: str, unit: float) -> Titled:
-    """Column of numbers divided by a unit, such as 1e-6 for microseconds."""
+    """Column of numbers divided by a unit, such as 1e-6 to show seconds as microseconds."""
     return Titled(key, title, lambda value: digits(float(str(value)) / unit), right=True)
 
 

@@ -35,7 +35,7 @@ LEFT_OUT_SHOWN = {
     "rows": "{:.0f}", "median_error": "{:.1%}", "mean_error": "{:.1%}", "left_out_median": "{:.1%}",
     "left_out_mean": "{:.1%}",
 }  # fmt: skip
-"""Columns of the printed table of left-out sources, with their formats."""
+"""Columns of the printed table of held-out sources, with their formats."""
 
 
 def validate(
@@ -124,7 +124,7 @@ def validate(
 
 
 def _parts_shown() -> str:
-    """Errors of every part of the price on measured kernels, and the sources of each fitted constant."""
+    """Errors of every part of the cost model on measured kernels, and the sources of each fitted constant."""
     import pandas as pd
 
     from phaze.spec.measured import PublishedRuns
@@ -148,7 +148,7 @@ def _parts_shown() -> str:
 
 
 def _left_out(source: str, *, as_json: bool) -> str:
-    """Errors of each source with constants fitted to the other sources, as a table or JSON."""
+    """Errors of each held-out source with constants fitted to the other sources, as a table or JSON."""
     from phaze.validate.study import left_out
 
     with telling("validate"):
@@ -159,7 +159,7 @@ def _left_out(source: str, *, as_json: bool) -> str:
 
 
 def _part(name: str, files: list[Path] | None, system: str | None, out: Path | None, *, as_json: bool) -> str:
-    """Errors of one part of the price on measured kernels, as a table or JSON."""
+    """Errors of one part of the cost model on measured kernels, as a table or JSON."""
     import pandas as pd
 
     from phaze.validate.parts.registry import kernel_files, part_named

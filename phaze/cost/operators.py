@@ -81,7 +81,7 @@ def estimate_operators(
 def _as_set(
     parts: pd.DataFrame, architectures: pd.DataFrame, hardware: Hardware, settings: EstimateSettings
 ) -> tuple[pd.DataFrame, pd.DataFrame, Hardware]:
-    """Parts, architectures and hardware with the settings' overrides applied."""
+    """Parts, architectures and hardware, with the overrides of the settings applied."""
     if not settings.vector_traffic:
         parts = parts.assign(streamed_bytes=0.0)
     if settings.words_per_cycle is not None:

@@ -78,7 +78,7 @@ _NO: Any = False
 _REPLICATED: Any = 0
 _STORED: Any = "none"
 _GATHERED: Any = "all_gather"
-"""Defaults of generic fields, valid for a single layout only."""
+"""Defaults of layout fields that may also hold arrays; they are valid for a single layout only."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
 
     @property
     def folded(self) -> Number:
-        """Number of ranks over which a layer's experts are sharded if every rank has its own tokens."""
+        """Number of ranks over which a layer's experts are sharded if every rank has tokens of its own."""
         return self.ep * self.etp
 
     @property
@@ -203,7 +203,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
     @property
     def heads_ranks(self) -> int:
-        """Number of context-parallel ranks that exchange heads, so that each has whole sequences."""
+        """Number of context-parallel ranks that exchange heads to get whole sequences."""
         return heads_ranks_of(self.cp_kind, self.cp)
 
     @property
@@ -213,7 +213,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
     @cached_property
     def key(self) -> str:
-        """Key of the fields that change a rank's operators, such as tp4-sp-b2, for paths and tables.
+        """Key of the fields that determine a rank's operators, such as tp4-sp-b2, for paths and tables.
 
         Axes of width 1 other than tp are left out, so that a new axis renames no existing key.
         """
@@ -226,7 +226,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
     @property
     def modules(self) -> frozenset[Module]:
-        """Modules that are recomputed individually; empty for none, full and selective."""
+        """Modules that are recomputed individually; empty for the options none, full and selective."""
         return modules_of(self.recompute)
 
     @cached_property
@@ -312,7 +312,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
 
 def named_widths(layout: object) -> list[str]:
-    """Parallel widths greater than 1, in common notation such as tp 2; missing widths are omitted."""
+    """Parallel widths greater than 1, in common notation such as tp 2; other widths are omitted."""
     named = ((name, getattr(layout, name) or 1) for name in MODEL_WIDTHS)
     return [f"{name} {width}" for name, width in named if width > 1]
 

@@ -160,14 +160,14 @@ class Offloaded:
 
     @property
     def word(self) -> Offload:
-        """Offload option as text, with its parts in order."""
+        """Offload option as text, with its parts in canonical order."""
         words: list[str] = [module for module in OFFLOADED_MODULES if module in self.modules]
         words += [f"layers:{self.layers}"] * bool(self.layers) + ["optimizer"] * self.optimizer
         return "+".join(words) or "none"
 
 
 ON_DEVICE = Offloaded()
-"""Nothing is offloaded."""
+"""Value of `Offloaded` if everything stays on the device."""
 SHARED_OPTIONS = ("offload",)
 """Layout fields with one value for all layouts of a search, which a user can fix."""
 
@@ -184,7 +184,7 @@ def load_of(text: str) -> Load:
 
 
 def law_of_load(text: str) -> tuple[str, float]:
-    """Routing law and its parameter, or "" and a factor; PhazeError for an invalid load."""
+    """Routing law of an expert load and its parameter, or "" and a factor; PhazeError for an invalid load."""
     word = text.strip().lower()
     law = next((law for law in LOADS if word.startswith(law)), "")
     text_of_number = "1" if word == BALANCED else word.removeprefix(law)
@@ -200,4 +200,4 @@ READERS: dict[str, Callable[[str], str]] = {
     "recompute": recompute_of, "compute": compute_of, "cp_kind": cp_kind_of, "load": load_of,
     "offload": offload_of,
 }  # fmt: skip
-"""Functions that parse options into canonical form; they raise PhazeError for an invalid text."""
+"""Functions that parse options into canonical form, by option; they raise PhazeError for an invalid text."""

@@ -15,7 +15,7 @@ from phaze.tables import Claims
 
 Values = dict[str, object]
 Function = Callable[[pd.DataFrame, object], Mapping[str, object]]
-"""Function that computes named values from rows and their published figure, where no aggregate can."""
+"""Function of rows and their published figure that computes named values no aggregation can express."""
 
 AGGREGATES: dict[str, Callable[[pd.Series], object]] = {
     "first": lambda values: values.iloc[0],
@@ -47,7 +47,7 @@ def check_claims(
 def claims_on(
     publication: Publication, group: TableClaims, rows: pd.DataFrame, functions: Mapping[str, Function]
 ) -> Iterator[Values]:
-    """Yield the claims of a group, checked on the given rows of the group's table; nothing without rows."""
+    """Yield the claims of a group, checked on the given rows of its table; nothing if there are no rows."""
     if rows.empty:
         return
     parts = [part for _, part in rows.groupby(list(group.each), sort=False)] if group.each else [rows]
@@ -102,7 +102,7 @@ def _claims_of(
 
 
 def _printed(publication: Publication, claim: PrintedClaim, values: Values) -> Values | None:
-    """Published figure for rows with these values, with its other columns; None if there is none."""
+    """Published figure to compare with these values, with its other columns; None if there is none."""
     printed: object = claim.printed
     if isinstance(printed, str):
         printed = getattr(publication, printed)

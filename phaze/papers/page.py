@@ -18,7 +18,7 @@ from phaze.report.verdicts import checks_section
 from phaze.tables import Checks, Claims
 
 words_of = partial(page_words.words_of, folder=Path(__file__).parent / "words")
-"""Texts of a paper's section."""
+"""Texts of a paper's section, by the paper's name."""
 CHECKED = "What must hold of any results of this kind."
 
 

@@ -26,7 +26,7 @@ Row = dict[str, object]
 WORDS = words_of("parmesan")
 
 OWN: dict[Search, str] = {"ours": "ours", "authors": "paper"}
-"""Column of `phaze.map.speed_ups.steps` with the result of each kind of search."""
+"""Column of `phaze.map.speed_ups.steps` that holds the step times of each kind of search."""
 OVER = {
     "over-consecutive": ("cs-map", "over CS map (Table III)"),
     "over-heuristics": ("heuristics", "over CS and p2p map (Table VI)"),
@@ -40,7 +40,7 @@ REFINED = {"refined, CS map for both (Table IV)": "cs-map", "refined, our map fo
 
 @dataclass(frozen=True)
 class MapInputs(MapCases):
-    """Mappings of a study, with Parmesan's publication to compare with."""
+    """Mappings of a study, and Parmesan's publication to compare them with."""
 
     published: PublishedMaps | None = None
     search_gaps: pd.DataFrame = field(default_factory=SearchGaps.empty)
@@ -64,7 +64,7 @@ def readings_of(case: MapCase) -> dict[str, MapReading]:
 
 
 def read_figures(inputs: MapInputs) -> pd.DataFrame:
-    """Speed-ups under each interpretation next to the published: table `figures_read`, and of refinement."""
+    """Published speed-ups, and ours under each interpretation: table `figures_read`, and of refinement."""
     rows = [
         {"case": name, "reading": key, **row}
         for show, read in (("topologies", _by_topology), ("partitioners", _by_partitioner))
@@ -76,7 +76,7 @@ def read_figures(inputs: MapInputs) -> pd.DataFrame:
 
 
 def _steps(inputs: MapInputs, name: str, reading: MapReading) -> pd.DataFrame:
-    """Step times of a case, by the criterion with which an interpretation compares mappings."""
+    """Step times of a case, in the measure by which an interpretation compares mappings."""
     return inputs.rows(name, f"{reading.judge.replace('-', '_')}_s", reading)
 
 
@@ -133,7 +133,7 @@ def _ratios(
 
 
 def groups(inputs: MapInputs, case: MapCase) -> dict[str, list[str]]:
-    """Topologies of a case by group: meshes and tori, random, and other topologies; no empty groups."""
+    """Non-empty groups of a case's topologies: meshes and tori, random topologies, and other topologies."""
     kinds = {topology: inputs.study.topologies[topology].sizes[0] for topology in case.topologies}
     named = {"meshes and tori": (MeshOrTorus,), "random topologies": (RandomBlocks, UniformDist)}
     found = {name: [one for one, kind in kinds.items() if isinstance(kind, of)] for name, of in named.items()}
@@ -143,13 +143,13 @@ def groups(inputs: MapInputs, case: MapCase) -> dict[str, list[str]]:
 
 
 def about(figures: pd.DataFrame, reading: str, subjects: Sequence[str]) -> pd.DataFrame:
-    """Figures of an interpretation for the given subjects; empty if any subject is missing."""
+    """Figures under an interpretation for the given topologies or graphs; empty if any is missing."""
     mine = figures[(figures["reading"] == reading) & figures["subject"].isin(subjects)]
     return mine if set(mine["subject"]) == set(subjects) else mine.iloc[:0]
 
 
 def nearest(figures: pd.DataFrame, readings: Iterable[str], subjects: Sequence[str]) -> tuple[str, float]:
-    """Closest interpretation over all subjects, and its mean factor; ("", NaN) if none has all subjects."""
+    """Interpretation with the smallest mean deviation over all `subjects`, and that deviation."""
     factors = {one: mean_factor(about(figures, one, subjects)) for one in readings}
     known = {one: factor for one, factor in factors.items() if np.isfinite(factor)}
     return min(known.items(), key=lambda pair: pair[1]) if known else ("", float("nan"))
@@ -165,7 +165,7 @@ def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
 
 
 def _blocks(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> Iterator[Block]:
-    """Yield the deviations of interpretations, all figures under each, and the unexplained figures."""
+    """Yield report blocks: deviation of each interpretation, all figures, and the unexplained figures."""
     labels = inputs.subjects(case)
     printed = mine[(mine["printed"] > 0) & ~mine["figure"].isin(REFINED)]
     by_shape = printed.groupby(["reading", "subject", "figure"], sort=False)[["ours", "printed"]]
@@ -195,7 +195,7 @@ def _figures_sheet(rows: pd.DataFrame, case: MapCase, labels: Mapping[str, str])
 def _factors_sheet(
     mine: pd.DataFrame, means: pd.DataFrame, case: MapCase, parts: Mapping[str, Sequence[str]]
 ) -> Sheet:
-    """Report table of mean factors by interpretation: per part, over all figures, over means of shapes."""
+    """Report table of mean deviations by interpretation: per part, over all figures, over means of shapes."""
     rows = []
     for key, one in readings_of(case).items():
         own = mine[mine["reading"] == key]

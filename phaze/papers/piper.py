@@ -24,7 +24,7 @@ from phaze.spec.planning import PlanCase
 from phaze.tables import TABLES, Checks, Claims
 
 _DIGITS = 6
-"""Significant digits of the published table, without trailing zeros: the default of C++ streams."""
+"""Number of significant digits in the published table, the default of C++ streams (no trailing zeros)."""
 PANEL = ["case", "mode", "memory_gib", "microbatches"]
 """Key columns of a panel of Figures 1 and 2."""
 WORDS = words_of("piper")
@@ -33,7 +33,7 @@ PLANNED = ("cases", "pipelines", "curves")
 
 @dataclass(frozen=True)
 class PlanInputs(PlanCases):
-    """Plans of a study, with Piper's publication to compare with."""
+    """Plans of a study, and Piper's publication to compare them with."""
 
     published: PublishedPlans | None = None
 
@@ -50,7 +50,7 @@ class PlanInputs(PlanCases):
 
 
 def as_printed(value: float) -> str:
-    """Time in the format of the paper's table; a dash for NaN, if nothing was planned."""
+    """Time in the format of the paper's table; a dash for NaN, which marks a missing plan."""
     if np.isnan(value):
         return "–"
     return f"{value:.{_DIGITS}g}" if np.isfinite(value) else OUT_OF_MEMORY
@@ -78,7 +78,7 @@ def printed_times(inputs: PlanInputs) -> pd.DataFrame:
 
 
 def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:
-    """Relative extra time of equal stages over Piper, at the device counts `ks` where both have a plan."""
+    """Relative extra time of equal stages over Piper's plans, at the device counts `ks` where both exist."""
     piper, equi = (read_curve(rows[rows["planner"] == p], ks) for p in ("piper", "equi"))
     both = np.isfinite(piper) & np.isfinite(equi)
     more: np.ndarray = equi[both] / piper[both] - 1

@@ -102,6 +102,6 @@ class Publication(Noun):
     claims: tuple[TableClaims, ...] = ()
     """Claims by result table."""
     missing: tuple[str, ...] = ()
-    """Published results that are not compared, with the reason; sentences."""
+    """Published results that are not compared, as sentences that give the reason."""
     notes: tuple[str, ...] = ()
-    """Remarks on the published figures; sentences."""
+    """Remarks on the published figures, as sentences."""

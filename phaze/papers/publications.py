@@ -37,7 +37,7 @@ class PublishedArchitecture(Architecture):
     """Published accelerator: cores, buffers and memory."""
 
     name: Chip = "printed"
-    """Published accelerators have no name of their own."""
+    """Placeholder: published accelerators have no name of their own."""
     pe_vc: PositiveInt
     """Lanes of a vector core."""
     hbm_gib: Positive
@@ -110,7 +110,7 @@ def _as_printed(text: str) -> str:
 
 
 Printed = Annotated[str, AfterValidator(_as_printed)]
-"""Time with the digits of the paper, or OOM."""
+"""Published time with its printed digits, or OOM."""
 
 
 class PublishedPlan(Noun):

@@ -9,13 +9,13 @@ import pandas as pd
 
 
 def geometric_mean(values: pd.Series | Sequence[float]) -> float:
-    """Geometric mean; NaN for no values."""
+    """Geometric mean of some values; NaN if there are none."""
     found = np.asarray(values, dtype=np.float64)
     return float(np.exp(np.log(found).mean())) if len(found) else float("nan")
 
 
 def mean_factor(figures: pd.DataFrame) -> float:
-    """Geometric mean of the deviation from published figures, in either direction; 1 if all agree.
+    """Mean factor by which figures deviate from published ones, in either direction; 1 if all agree.
 
     `figures` has columns `ours` and `printed`; 0 in `printed` marks a missing figure. NaN if all are missing.
     """

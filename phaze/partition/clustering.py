@@ -133,7 +133,7 @@ def _lists(end: Ints, n: int) -> tuple[Ints, Ints]:
 
 @njit
 def _still(live: Ints, count: int, alive: Bools) -> int:
-    """Move those of the first `count` edges that still exist to the front of `live`; return their number."""
+    """Compact the first `count` entries of `live` to the edges that still exist; return their number."""
     kept = 0
     for k in range(count):
         if alive[live[k]]:

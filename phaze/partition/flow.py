@@ -49,23 +49,23 @@ SLACK = 0.02
 SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Tolerances of the slowest stage time to try, in exchange for fewer messages."""
 MOST_SETS = 20_000
-"""Maximum number of fronted subgraphs at a border; limits the number of pairs."""
+"""Maximum number of fronted subgraphs at a stage boundary, which limits the pairs to compare."""
 FEW_SETS = 1_000
-"""Maximum number of fronted subgraphs at a border in a quick search near the best partition."""
+"""Maximum number of fronted subgraphs at a boundary in a quick search near the best partition."""
 PROOF = 2e-6
 """Largest relative gap to a bound that counts as proven; solvers stop at half of it."""
 ROUNDS = 8
-"""Maximum number of rounds that move borders if a border has too many fronted subgraphs."""
+"""Maximum number of rounds that move stage boundaries if one has too many fronted subgraphs."""
 NARROWER = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
-"""Widths of the range in which a border may move to either side, as shares of the slowest stage time."""
+"""How far a stage boundary may move to either side, as shares of the slowest stage time."""
 
 
 @dataclass(frozen=True)
 class CutOptions:
-    """Settings of a partition."""
+    """Options of the search for a partition."""
 
     hyper_operators: int | None = None
-    """K, with S « K « operators; by default 4 S, at least 48.
+    """K, the number of hyper-operators, with S « K « operators; by default 4 S, at least 48.
 
     The paper's models use 32 to 96 for 4 to 16 stages (Tables VII and VIII)."""
     flow: Flow = "full"
@@ -77,7 +77,7 @@ class CutOptions:
 
 @dataclass(frozen=True, eq=False)
 class FoundPartition:
-    """A partition that the flow found."""
+    """A partition that the flow found, with its times and the method that made it."""
 
     stage_of: Ints
     """Stage of each node, shape (n,)."""
@@ -120,11 +120,11 @@ class PartitionProblem:
     replicas: int
 
     def candidate(self, stage_of: Ints, made_by: Maker) -> FoundPartition:
-        """Compute the times of a partition."""
+        """Candidate partition with its slowest stage time and its simulated step time."""
         return FoundPartition(stage_of, cut_of(self.weights, stage_of).time_s, self.step_s(stage_of), made_by)
 
     def step_s(self, stage_of: Ints) -> float:
-        """Simulated step time."""
+        """Simulated step time of a partition."""
         stages = stage_graph_of(self.graph, stage_of, self.terms, self.replicas)
         return flat_step_time_s(stages, self.terms.bandwidth_bytes_per_s)
 
@@ -146,7 +146,7 @@ def problem_of(graph: OperatorGraph, terms: PartitionTerms, stages: int, replica
 def partition(
     graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int, options: CutOptions
 ) -> Partition:
-    """Partition into S stages of R devices each.
+    """Partition an operator graph into S stages of R devices each.
 
     Raises PhazeError for fewer operators than stages, and if no partition that fits in memory is found.
     """
@@ -163,7 +163,7 @@ def partition(
 
 
 def _paper_flow(problem: PartitionProblem, options: CutOptions) -> Iterator[FoundPartition]:
-    """Yield the partition of the clusters, and its refinement, for each α."""
+    """For each α, yield the best partition of the clusters, then its refinement."""
     weights, far = problem.weights, distances(problem.weights)
     most = options.hyper_operators or max(48, 4 * problem.stages)
     for alpha in ALPHAS:
@@ -198,7 +198,7 @@ def cut_clusters(smaller: Weights, stages: int) -> Ints | None:
 def _full_flow(
     problem: PartitionProblem, options: CutOptions, met: list[FoundPartition], lowest: float
 ) -> Partition:
-    """Best partition found by the paper's flow and its continuation."""
+    """Best partition found by the paper's flow, refinement by time, dynamic and integer programs."""
     weights = problem.weights
     ordered = cut_in_order(weights, problem.stages)  # close to optimal if branches are narrow
     met += [] if ordered is None else [problem.candidate(ordered, "order")]
@@ -252,7 +252,7 @@ def _cut_without_sets(weights: Weights, stages: int, near: Cut | None) -> tuple[
 
 
 def _cut_near(weights: Weights, stage_of: Ints, most_sets: int) -> Cut:
-    """Best partition with borders near those of a given one, improved in several rounds."""
+    """Best partition with stage boundaries near those of a given one, improved in several rounds."""
     best = cut_of(weights, stage_of)
     for _ in range(ROUNDS):
         found = next(_cuts_around(weights, best, most_sets), None)
@@ -263,7 +263,7 @@ def _cut_near(weights: Weights, stage_of: Ints, most_sets: int) -> Cut:
 
 
 def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
-    """Yield the best partition with borders near those of `best`, for ranges from widest to narrowest.
+    """Yield the best partition with boundaries near those of `best`, for ranges from widest to narrowest.
 
     Ranges with too many fronted subgraphs are skipped.
     """

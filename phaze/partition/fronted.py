@@ -1,4 +1,4 @@
-"""Fronted subgraphs, enumerated within windows: node sets closed under ancestors (Parmesan, Section IV-A).
+"""Fronted subgraphs, node sets closed under ancestors, enumerated per stage boundary (Parmesan, IV-A).
 
 They are the complements of the downsets of `phaze.plan.downsets`. Here they are enumerated for one border at
 a time, so that the border's window limits their number. Nodes are decided in a topological order, as there.
@@ -26,11 +26,11 @@ from phaze.base.errors import PhazeError
 from phaze.partition.weights import ROUNDING, Weights, sums
 
 LIMIT = 20_000
-"""Default limit on the number of fronted subgraphs at a border."""
+"""Default limit on the number of fronted subgraphs at a stage boundary."""
 
 
 class TooManyError(PhazeError):
-    """A border has more fronted subgraphs than the limit."""
+    """A stage boundary has more fronted subgraphs than the limit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ def windows_within(weights: Weights, stages: int, limit_s: float) -> Windows:
 
 
 def around(weights: Weights, least_s: Floats, most_s: Floats) -> Windows:
-    """Range of stages allowed for every node by bounds on the compute time before each border."""
+    """Range of stages allowed for every node by bounds on the compute time before each boundary."""
     before, after = weights.closures
     outside = np.searchsorted(most_s, before, side="left")
     inside = len(least_s) - np.searchsorted(least_s, weights.total_s - after, side="right")
@@ -77,24 +77,24 @@ def around(weights: Weights, least_s: Floats, most_s: Floats) -> Windows:
 
 
 class SetFamily(NamedTuple):
-    """Fronted subgraphs at one border, with the sums that determine stage costs."""
+    """Fronted subgraphs at one stage boundary, with the sums that determine stage costs."""
 
     words: Words
     """Sets as bits, shape (count, words): node v is bit v % 64 of word v // 64."""
     compute_s: Floats
-    """Compute time, shape (count,)."""
+    """Compute time of each set, shape (count,)."""
     memory_bytes: Floats
-    """Memory without messages, shape (count,)."""
+    """Memory of each set without messages, shape (count,)."""
     sent_bytes: Floats
-    """Bytes over the border, shape (count,)."""
+    """Bytes that leave each set, shape (count,)."""
     first: Ints
     """Index in `crossing` of each set's first edge, shape (count + 1,)."""
     crossing: Ints
-    """Edges over the border, set by set."""
+    """Edges that leave each set, set by set."""
 
 
 class _Bounds(NamedTuple):
-    """Bounds on the compute time of a set, alone and combined with the messages over its border."""
+    """Bounds on the compute time of a set, alone and combined with the messages that leave it."""
 
     least: float
     most: float
@@ -106,7 +106,7 @@ class _Bounds(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """Initial sums, shared by all sets of a border."""
+    """Initial sums of the enumeration, common to all sets at a boundary."""
 
     beyond: Floats
     """Bytes from each node to nodes that are outside for certain, (n,)."""
@@ -170,7 +170,7 @@ def _begun(weights: Weights, inside: Bools, outside: Bools) -> _Begun:
 
 
 def describe(weights: Weights, words: Words) -> SetFamily:
-    """Compute the sums of sets, and the edges over their borders."""
+    """Build the family of the given sets, with their compute time, memory and leaving edges."""
     source, target = weights.sources, weights.targets
     sums = _sums(words, weights.compute_s, weights.memory_bytes)
     first, crossing, sent = _crossing(words, source, target, weights.edge_bytes)

@@ -1,4 +1,4 @@
-"""Partitions by an integer program, for borders with too many fronted subgraphs to enumerate.
+"""Partitions by an integer program, for boundaries with too many fronted subgraphs to enumerate.
 
     minimise T
     x[v, b] ≥ x[v, b - 1]                    node sets of the first stages are nested
@@ -28,7 +28,7 @@ from phaze.solver import Limits
 from phaze.solver.programs import BACKENDS, POINT
 
 MOST_TERMS = 1_500
-"""Limit on edges times stages, up to which an integer program is solved in seconds."""
+"""Largest product of edges and stages for which an integer program is solved in seconds."""
 LIMITS = Limits(gap=1e-6, nodes=300, wall_s=120.0)
 """Solver limits. A solve that reaches the wall time is discarded, so that results are reproducible."""
 BETTER = 1e-6
@@ -46,7 +46,7 @@ class Solved:
 
 
 def cut_by_program(weights: Weights, stages: int, known_s: float = np.inf) -> Solved | None:
-    """Find a partition faster than `known_s`, and a bound; None if the integer program is too large.
+    """Find a partition faster than `known_s`, and a lower bound; None if the program is too large.
 
     Without a known partition the result is any one that fits in memory, or a proof that there is none.
     """
@@ -81,7 +81,7 @@ def _checked(weights: Weights, stage_of: Ints, stages: int, known_s: float) -> C
 
 
 class _Program:
-    """Integer program of a graph; times are in units of `limit_s`, which no stage exceeds."""
+    """Integer program that partitions a graph; times are in units of `limit_s`, which no stage exceeds."""
 
     def __init__(self, weights: Weights, windows: Windows, limit_s: float) -> None:
         self.weights, self.windows = weights, windows
@@ -116,7 +116,7 @@ class _Program:
         return self._first(v, stage + 1) - self._first(v, stage)
 
     def _fix(self) -> None:
-        """Fix the variables that the windows decide."""
+        """Fix the variables that each node's range of stages determines."""
         for v, border in self.model.first:
             if self.windows.latest[v] < border or self.windows.earliest[v] >= border:
                 self.model.first[v, border].fix(int(self.windows.latest[v] < border))

@@ -90,7 +90,7 @@ def cut_as_pipedream(graph: OperatorGraph, weights: Weights, stages: int) -> Int
 
 
 def _sent(weights: Weights) -> Floats:
-    """Bytes over each border of the order, shape (n + 1,)."""
+    """Bytes that cross each cut of the topological order, shape (n + 1,)."""
     sent = np.zeros(len(weights) + 1)
     for u, v, size in weights.tensors:
         sent[u + 1 : v + 1] += size  # only added, as subtracting a large message would cancel small ones
@@ -98,14 +98,14 @@ def _sent(weights: Weights) -> Floats:
 
 
 class _Messages(NamedTuple):
-    """Edges sorted by target, and bytes over the borders of the order."""
+    """Edges sorted by target node, and the bytes that cross each cut of the order."""
 
     source: Ints
     first: Ints
     """First edge into each node, and the end, (n + 1,)."""
     size: Floats
     sent: Floats
-    """Bytes over each border, (n + 1,)."""
+    """Bytes that cross each cut of the order, (n + 1,)."""
 
 
 @njit

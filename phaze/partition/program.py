@@ -1,4 +1,4 @@
-"""Dynamic program over fronted subgraphs (Parmesan, Section IV-A), one border after the other.
+"""Dynamic program over fronted subgraphs, one stage boundary after the other (Parmesan, Section IV-A).
 
 With R devices for every stage, (2) becomes (13):
 
@@ -61,14 +61,14 @@ def cut_within(
 
 
 def cut_of(weights: Weights, stage_of: Ints) -> Cut:
-    """Compute the time of a partition."""
+    """Partition with the time of its slowest stage."""
     return Cut(stage_of, float(stage_times(weights, stage_of).max()))
 
 
 def cut_between(
     weights: Weights, windows: Windows, limit_s: float, most_sets: int, *, thrifty: bool
 ) -> Ints | None:
-    """Stage of each node (n,) in the best partition within windows; None if none satisfies the limit."""
+    """Stage of each node (n,) in the best partition that respects the stage ranges; None if infeasible."""
     stages = len(windows.least_s) + 1
     families = [family(weights, windows, border, most_sets, limit_s) for border in range(stages + 1)]
     return best_chain(weights, families, limit_s, thrifty=thrifty)
@@ -110,7 +110,7 @@ def _trace(families: Sequence[SetFamily], choices: Sequence[Ints], last: int, no
 
 
 class _Costs(NamedTuple):
-    """Costs and limits of a stage between two borders."""
+    """Costs and limits of a stage between two boundaries."""
 
     target: Ints
     """Target node of each edge, (e,)."""
@@ -127,7 +127,7 @@ class _Costs(NamedTuple):
 def _one_more_stage(
     order: Ints, value: Floats, inner: SetFamily, outer: SetFamily, costs: _Costs
 ) -> tuple[Floats, Ints]:
-    """Compute T[F, s] and the best F' for each F, from T[F', s - 1], ascending; messages if thrifty.
+    """Compute T[F, s] and the best F' for each F, from ascending T[F', s - 1]; in bytes if thrifty.
 
     The sets of `inner` are in that order, but the offsets of their crossing edges are not.
     """

@@ -1,4 +1,4 @@
-"""Iterative refinement: single operators move across the borders of stages (Parmesan, Section IV-C).
+"""Iterative refinement: single operators move across stage boundaries (Parmesan, Section IV-C).
 
 A move shifts an operator with an edge to another stage by one stage. Afterwards all edges must still lead
 forward (the stages stay convex), its old stage must keep an operator, and both stages must fit in memory.
@@ -77,9 +77,9 @@ class _Moves:
     source: Ints
     target: Ints
     source_bytes: Floats
-    """Increase in the bytes over the borders of the source stage."""
+    """Increase in the bytes that cross the boundaries of the source stage."""
     target_bytes: Floats
-    """Increase in the bytes over the borders of the target stage."""
+    """Increase in the bytes that cross the boundaries of the target stage."""
 
     def take(self, chosen: Bools) -> _Moves:
         """Subset of the moves by a mask."""
@@ -88,7 +88,7 @@ class _Moves:
 
 
 def _moves(weights: Weights, stage_of: Ints) -> _Moves:
-    """Valid moves of a partition."""
+    """Valid moves of single nodes to a neighbouring stage."""
     first, last = _range(weights, stage_of)
     on_border = _on_border(weights, stage_of)
     kept = np.bincount(stage_of)[stage_of] > 1
@@ -142,7 +142,7 @@ def _that_fit(weights: Weights, stage_of: Ints, moves: _Moves) -> _Moves:
 
 
 def _gains(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> tuple[Floats, Floats, Floats]:
-    """The three gains of each move, (m,) each."""
+    """Gains of each move: distance, message bytes and slowest compute time, (m,) each."""
     fewer = -(moves.source_bytes + moves.target_bytes) / 2.0
     compute = sums(stage_of, weights.compute_s, int(stage_of.max()) + 1)
     shorter = compute.max() - _longest_after(compute, moves, weights.compute_s[moves.node])
@@ -179,7 +179,7 @@ def _longest_after(compute: Floats, moves: _Moves, moved: Floats) -> Floats:
 
 
 def _nearer(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> Floats:
-    """Decrease in the summed distances of all nodes that send to another stage, for each move, (m,)."""
+    """For each move (m,), decrease in the summed `distance` of all nodes that send to another stage."""
     source, target = weights.sources, weights.targets
     over = stage_of[source] != stage_of[target]
     sends = np.bincount(source[over], minlength=len(weights))

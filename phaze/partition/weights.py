@@ -152,7 +152,7 @@ def stage_memory(weights: Weights, stage_of: Ints) -> Floats:
 
 
 def border_bytes(weights: Weights, stage_of: Ints) -> Floats:
-    """Bytes over the borders of each stage, one way, shape (S,)."""
+    """Bytes that cross the boundaries of each stage in one direction, shape (S,)."""
     pairs = stage_of[weights.edges]
     across = pairs[:, 0] != pairs[:, 1]
     sizes = np.repeat(weights.edge_bytes[across], 2)
@@ -195,20 +195,20 @@ def _topological(count: int, pairs: Ints, first: Ints) -> Ints:
 
 
 def with_ancestors(values: Floats, edges: Ints) -> Floats:
-    """Sum over each node and its ancestors, (n,); edges (e, 2) lead to later nodes."""
+    """Sum of values over each node and its ancestors, (n,); edges (e, 2) lead to later nodes."""
     order = np.argsort(edges[:, 1], kind="stable")
     first = np.searchsorted(edges[order, 1], np.arange(len(values) + 1)).astype(np.int64)
     return _closure(values, first, np.ascontiguousarray(edges[order, 0]))
 
 
 def with_descendants(values: Floats, edges: Ints) -> Floats:
-    """Sum over each node and its descendants, (n,)."""
+    """Sum of values over each node and its descendants, (n,)."""
     return with_ancestors(values[::-1].copy(), len(values) - 1 - edges[::-1, ::-1])[::-1].copy()
 
 
 @njit
 def _closure(values: Floats, first: Ints, source: Ints) -> Floats:
-    """Sums over each node and its ancestors; the edges to node v begin at first[v]."""
+    """Sum of values over each node and its ancestors; the edges to node v begin at first[v]."""
     n = len(values)
     words = (n + BITS - 1) // BITS
     reached, total = np.zeros((n, words), np.uint64), np.zeros(n)

@@ -1,4 +1,4 @@
-"""Pipeline splits of a chain with the smallest bottleneck cost, by the placement's dynamic program.
+"""Pipeline splits of a chain with the smallest bottleneck cost, found by dynamic programming.
 
 Index letters: i, j positions in the chain; s stages counted from the end; u stages among them on a single
 device (those without a tensor-parallel layer; all others take t devices); d data-parallel width. A stage is
@@ -89,7 +89,7 @@ def devices_of(stages: int, singles: int, wide: int) -> int:
 def least_worst(
     last: Floats, cost: Floats, growth: Floats, most_stages: Ints, single: Bools, stages: int, singles: int
 ) -> Floats:
-    """Table dp[s, u, i]: smallest bottleneck cost of a split of [i, n) into s stages, u of them single.
+    """Table dp[s, u, i]: smallest bottleneck cost of splitting [i, n) into s stages, u of them single-device.
 
     Phaze, Section 5, with downset D = [i, n), next stage D minus D' = [i, j) and u for the devices:
 
@@ -118,7 +118,7 @@ def least_worst(
 
 
 def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[Bools, Ints]:
-    """Mask of feasible splits into s stages, u of them single, and their device counts; arrays (s, u)."""
+    """Mask of feasible splits into s stages, u of them single-device, and device counts, both (s, u)."""
     last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
     dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
     stages, singles = np.indices(dp.shape[:2])
@@ -130,7 +130,7 @@ def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[
 def best_first_stage(
     dp: Floats, costs: SplitCosts, first_sync: Floats, pipelines: PipelineCounts, fewest: int, most: int
 ) -> tuple[float, int, int, int, int]:
-    """Best time per batch, with its d, s, u and the end j of the first stage (Phaze, Section 5).
+    """Best time per batch, its d, s, u (single-device stages) and the first stage's end j (Phaze, Section 5).
 
         min over d, s, u, j of (ceil(B/d) + s - 1) max(load[0, j], dp[s - 1][u'][j]) + (d - 1)/d
         first_sync[j]
@@ -168,7 +168,7 @@ def best_first_stage(
 
 
 def limits_of(exchange: Floats) -> Floats:
-    """Distinct exchange times of all stages [i, j), ascending, from an array (n, n + 1).
+    """Distinct gradient exchange times of all stages [i, j), ascending, from an array (n, n + 1).
 
     They are the only values of the limit W that matter in `best_cut`.
     """
@@ -238,7 +238,7 @@ def _without_growth(costs: SplitCosts, stages: int, singles: int) -> Floats:
 
 @njit_nested
 def _trace_back(dp: Floats, costs: SplitCosts, s: int, u: int, j: int) -> Ints:
-    """First layers of s stages, u of them single, with first stage [0, j); the earliest ends on ties."""
+    """First layers of s stages, u of them single-device, given first stage [0, j); earliest ends on ties."""
     n, singles = dp.shape[2] - 1, dp.shape[1] - 1
     starts, i = np.zeros(s, np.int64), 0
     for left in range(s - 1, 0, -1):
@@ -255,7 +255,7 @@ def _trace_back(dp: Floats, costs: SplitCosts, s: int, u: int, j: int) -> Ints:
 
 @njit_nested
 def _capped(costs: SplitCosts, exchange: Floats, cap: float) -> SplitCosts:
-    """Costs of the stages whose exchange stays within a limit; the loads of the others are infinite."""
+    """Stage costs with an infinite load for every stage whose gradient exchange exceeds a limit."""
     n = len(costs.last)
     allowed, ends = costs.load.copy(), costs.last.copy()
     for i in range(n):

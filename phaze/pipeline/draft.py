@@ -66,7 +66,7 @@ class Draft:
 
 @lru_cache(maxsize=2)
 def draft(pipeline: Pipeline, sent: frozenset[Pair], timed: frozenset[Job]) -> Draft:
-    """Build a pipeline's draft: pairs `sent` transfer tensors, jobs `timed` alternate work and messages."""
+    """Build the draft: stage pairs in `sent` send tensors, jobs in `timed` alternate work and messages."""
     writer = _Writer(event_graph(pipeline), sent, timed)
     for job in in_order(writer.graph):
         writer.write(job)
@@ -91,7 +91,7 @@ class _Writer:
         self.after: list[list[int]] = []
         self.known: dict[Part, int] = {}
         self.there: dict[tuple[int, int], int] = {}
-        """Part of a sent tensor by sending job and receiving stage; several jobs may wait for one tensor."""
+        """Part that sends a tensor, by sending job and receiving stage; several jobs may wait for it."""
 
     def write(self, job: int) -> None:
         """Append the transfers that a job waits for, then the job."""

@@ -83,14 +83,14 @@ def occupied_share(pipeline: Pipeline) -> float:
 
 
 def in_flight_s(pipeline: Pipeline) -> tuple[Floats, Floats]:
-    """Transfer time per border that occupies no device, for activations and gradients, (stages - 1,) each."""
+    """Transfer time that occupies no device, over each boundary, activations and gradients, (stages - 1,)."""
     activation, gradient = borders(pipeline)
     share = 1.0 - occupied_share(pipeline)
     return share * activation, share * gradient
 
 
 def borders(pipeline: Pipeline) -> tuple[Floats, Floats]:
-    """Transfer time of an activation and of a gradient over each border, (stages - 1,) each.
+    """Transfer time of an activation and of a gradient over each stage boundary, (stages - 1,) each.
 
     Transfers between stages of one device group take no time.
     """

@@ -229,7 +229,7 @@ def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
 
 
 def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
-    """Smallest d for each distinct number of microbatches per pipeline: (ceil(B/d), d), d ascending.
+    """Fewest pipelines d for each distinct number of microbatches per pipeline: (ceil(B/d), d), d ascending.
 
     A larger d with the same number of microbatches only adds synchronisation and devices, so no other d can
     be optimal. There are about 2 sqrt(B) of them. `limit` is the maximum d, min(K, B) in the paper.

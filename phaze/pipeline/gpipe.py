@@ -45,7 +45,7 @@ UPDATE_TRAFFIC = 3.0
 
 @dataclass(frozen=True, eq=False)
 class GPipeStep:
-    """A simulated training step."""
+    """A simulated training step: its time, and the times of its passes, all-reduces and updates."""
 
     step_s: float
     ended_s: Floats
@@ -92,7 +92,7 @@ def step_times_s(
 def simulate_step(
     stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
 ) -> GPipeStep:
-    """Simulate a step under one mapping, shape (S, R), with its time by part."""
+    """Simulate a step under one mapping, shape (S, R): its pass, all-reduce and update times."""
     check_mapping(stages, mapping, network.devices)
     work, mapping = stage_arrays(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
     seconds, waits, count = network.seconds_per_byte, network.waits_s, len(mapping)
@@ -108,7 +108,7 @@ def simulate_step(
 def held_step_s(
     stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
 ) -> float:
-    """Step time under one mapping, shape (S, R), if messages occupy both devices."""
+    """Step time under one mapping, shape (S, R), if a message occupies its sender and its receiver."""
     check_mapping(stages, mapping, network.devices)
     work, mapping = stage_arrays(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
     seconds, waits, edges = network.seconds_per_byte, network.waits_s, work.edges
@@ -126,7 +126,7 @@ def held_step_s(
 
 
 def flat_step_time_s(stages: StageGraph, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> float:
-    """Step time on a network with equal links; all replicas behave alike, so only one is simulated."""
+    """Step time on a network with equal links, where all replicas behave alike and one is simulated."""
     count, replicas = len(stages.forward_s), stages.replicas
     network = flat_network(count, bandwidth_bytes_per_s, latency_s)
     work = stage_arrays(stages, math.inf)

@@ -36,7 +36,7 @@ PASS_BYTES = 190
 ANY_PASSES = 100_000
 """Number of passes below which the memory is not checked."""
 MOST_KEPT = 32
-"""Number of graphs cached for further pipelines with the same jobs."""
+"""Maximum number of cached graphs, for further pipelines with the same jobs."""
 
 
 class Lag(IntEnum):

@@ -68,7 +68,7 @@ def _run(
     position: Ints,
     free: Floats,
 ) -> int:
-    """Fill the results of `longest_path`, and return the number of runnable jobs.
+    """Compute the arrays of `longest_path` in place, and return the number of runnable jobs.
 
     `waiting` (n,) is the first resource that waits for a job, `next_waiting` (R,) the next one, -1 for none.
     `stack`, `position` and `free` (R,) are runnable resources, their next jobs, and when they are free.

@@ -65,9 +65,9 @@ class StageCost:
     fixed_bytes: float = 0.0
     """Permanent bytes: weights, gradients, optimizer state, buffers."""
     update_bytes: float = 0.0
-    """Additional bytes during the update of a batch: states that are elsewhere until then."""
+    """Additional bytes during the update of a batch: optimizer states that are elsewhere until then."""
     weight_s: float = 0.0
-    """Part of the backward pass that computes weight gradients, which some schedules postpone."""
+    """Part of the backward pass that computes weight gradients, which some schedules defer."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -93,7 +93,7 @@ class Pipeline:
     chunks: int = 1
     """Number of stages per device group, v."""
     microbatch_group: int = 0
-    """Interleaved schedule: microbatches that pass a chunk before the next chunk.
+    """Interleaved schedule: number of microbatches that pass one chunk before the next chunk.
 
     0: the smallest number that Megatron-LM accepts."""
     data: tuple[int, ...] = ()

@@ -47,7 +47,7 @@ WAITS: dict[JobKind, Use] = {
     JobKind.INPUT_GRADIENT: "transfer",
     JobKind.LAST_SYNC: "synchronisation",
 }
-"""Kind of use that a worker's wait before a job counts as, by the kind of job that sends its input."""
+"""Use to which a worker's wait before a job is attributed, by the kind of job that sends its input."""
 
 RESOURCES: dict[Use, str] = {
     "forward": "compute",
@@ -106,7 +106,7 @@ class Timeline:
     start_s: Floats
     duration_s: Floats
     arrival_s: Floats
-    """Arrival time of the job's last input; the wait for its resource does not count."""
+    """Arrival time of each job's last input, excluding the wait for its resource."""
     binding: Ints
     """Job that sent the last input, -1 if there is none."""
 
@@ -216,7 +216,7 @@ class Timeline:
 
     @cached_property
     def _under_way(self) -> Floats:
-        """Time that the input of each worker's job was in flight."""
+        """Time for which the input of each job of a worker was in flight."""
         sender = self.binding[self._own]
         source, travel = self.jobs.kind[sender], self.arrival_s[self._own] - self.end_s[sender]
         travel[source == JobKind.FETCH] = self.pipeline.fetch_s

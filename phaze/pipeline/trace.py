@@ -117,7 +117,7 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
 
 
 def job_rows(timeline: Timeline) -> Iterator[Row]:
-    """Yield a row per job (workers, then ports) with a device's memory during it; seconds and bytes."""
+    """Yield one row per job, workers before ports, with a device's memory; seconds and bytes."""
     jobs = timeline.jobs
     for resource in range(len(jobs.first) - 1):
         first, last = jobs.first[resource : resource + 2].tolist()
@@ -137,7 +137,7 @@ def job_rows(timeline: Timeline) -> Iterator[Row]:
 
 
 def transfer_rows(timeline: Timeline) -> Iterator[Row]:
-    """Yield a row per tensor in flight between workers, as a job of the receiver; without memory."""
+    """Yield one row per tensor in flight between workers, as if it were a job of the receiver."""
     jobs, resource = timeline.jobs, timeline.jobs.resource
     for job, sender in _sent(timeline):
         if resource[job] == resource[sender]:

@@ -47,7 +47,7 @@ class Sends:
     sent_bytes: Mapping[tuple[int, int], float]
     """Bytes of the tensor from a stage to a neighbour, shared equally by all nodes of a worker."""
     turns: Mapping[tuple[JobKind, int, int], Sequence[Turn]] = field(default_factory=dict)
-    """Turns of jobs by kind, resource (workers, then ports) and stage; they replace the jobs' durations.
+    """Rounds by job kind, resource (workers, then ports) and stage; they replace the jobs' durations.
     """
 
 
@@ -253,7 +253,7 @@ def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
 
 
 def passing(source: Sequence[int], target: Sequence[int], size_bytes: float) -> Plan:
-    """Messages that send a tensor between tiles: equal shares per pair in order, shorter list repeated."""
+    """Messages that send equal shares of a tensor between pairs of tiles; the shorter list repeats."""
     pairs = max(len(source), len(target))
     part = size_bytes / pairs
     return tuple(

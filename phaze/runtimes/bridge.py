@@ -55,7 +55,7 @@ WITHOUT: dict[str, tuple[Plain, tuple[str, ...]]] = {
     "--cross-entropy-loss-fusion": (False, ("model.cross_entropy_loss_fusion",)),
     "--no-bias-swiglu-fusion": (True, ("model.bias_activation_fusion",)),
 }  # fmt: skip
-"""Configuration fields that each flag sets, and Megatron-LM's default if the flag is absent."""
+"""Configuration fields set by each flag, and Megatron-LM's default for an absent flag."""
 PRECISION = {
     "--fp8-format": "fp8", "--fp8-recipe": "fp8_recipe", "--fp4-format": "fp4", "--fp4-recipe": "fp4_recipe",
     "--grad-reduce-in-bf16": "grad_reduce_in_fp32",

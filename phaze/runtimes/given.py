@@ -54,7 +54,7 @@ class GivenRun:
             raise _named(file, error) from error
 
     def software(self, stack: Stack) -> Software:
-        """Training software of the run; the stack supplies the settings that the file does not have."""
+        """Training software of the run; the stack supplies settings that are not in the file."""
         if self.runtime == "torchtitan":
             unlike = torchtitan_unlike(self.text, self.recipe, stack)
             return Software(stack, unmodelled=tuple(f"stack {stack.name} is priced {one}" for one in unlike))
@@ -64,7 +64,7 @@ class GivenRun:
             raise _named(self.file, error) from error
 
     def remarks(self, software: Software) -> tuple[str, ...]:
-        """Remarks on what the price omits and assumes."""
+        """Remarks on what the predicted time omits and assumes."""
         devices = (
             "number of devices is missing: assuming the fewest that the layout allows, "
             f"{self.recipe.layout.devices}"

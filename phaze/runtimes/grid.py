@@ -12,13 +12,13 @@ from phaze.base.arrays import Bools, Ints
 from phaze.layout import SHARED_OPTIONS, WIDTHS, CpKind, Layout, LayoutFields, Recompute
 
 WORDS = {"schedule": "schedules", "recompute": "recomputes", "cp_kind": "cp_kinds"}
-"""Grid fields that are indices, with the field into which each of them indexes."""
+"""Grid fields that hold indices, with the field of the grid into which each of them indexes."""
 ALIKE = (*SHARED_OPTIONS, "compute", "load")
-"""Grid fields with one value for all layouts."""
+"""Grid fields whose value is the same for all layouts."""
 COLUMNS = (*WIDTHS, "microbatch", "zero", "sequence_parallel", *WORDS)
 """Fields of a grid that are arrays."""
 FIXABLE = (*COLUMNS, *SHARED_OPTIONS)
-"""Fields that a user can fix."""
+"""Layout fields that a user can fix."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -32,7 +32,7 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
     cp_kinds: tuple[CpKind, ...]
 
     def __post_init__(self) -> None:
-        """Raise TypeError for an omitted column, whose default is that of a single layout."""
+        """Raise TypeError if a column is omitted: the inherited default is a single value, not an array."""
         if missing := [name for name in COLUMNS if np.ndim(getattr(self, name)) != 1]:
             raise TypeError(f"grid of layouts: columns {', '.join(missing)} must be arrays")
 
@@ -49,14 +49,14 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
         return replace(self, **{name: getattr(self, name)[which] for name in COLUMNS})
 
     def joined(self, other: Self) -> Self:
-        """Concatenate this grid and another; both must have the same named options."""
+        """Concatenate this grid and another one with the same named options."""
         found: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in COLUMNS
         }
         return replace(self, **found)
 
     def recomputing(self, chosen: Bools) -> Self:
-        """Expand every layout to each of its chosen recompute options, in order; `chosen` is (N, options)."""
+        """Copy every layout once per recompute option chosen for it, in order; `chosen` is (N, options)."""
         places, recompute = np.nonzero(chosen)
         return replace(self.take(places), recompute=recompute)
 

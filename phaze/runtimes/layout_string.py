@@ -53,7 +53,7 @@ def _short(stage: str) -> str:
 
 
 def counted(layers: int, mtp: int, count: int) -> tuple[str, ...]:
-    """Split into `count` virtual stages; embedding, loss and multi-token prediction count as layers.
+    """Split layers into `count` virtual stages; embedding, loss and multi-token prediction count as layers.
 
     Stage lengths differ by at most one entry, and the longer stages are spread out. All layers of multi-token
     prediction are in one stage (recipes of Megatron-Bridge; `--account-for-embedding-in-pipeline-split`,
@@ -67,7 +67,7 @@ def counted(layers: int, mtp: int, count: int) -> tuple[str, ...]:
 
 
 def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
-    """Split into `count` stages by cumulative cost; a block costs 1, the embedding nothing.
+    """Split layers into `count` stages by cumulative cost; a block costs 1, the embedding nothing.
 
     An entry goes to the stage of the entry before it, or to the next stage once the cumulative cost exceeds
     the share of the stages up to there (nanotron, `build_model`). `TRAILING` modules without cost follow the
@@ -90,7 +90,7 @@ def by_cost(layers: int, head_cost: float, count: int) -> tuple[str, ...]:
 
 
 def _shift(stages: list[str], empty: int) -> None:
-    """Move blocks to later stages so that an empty stage gets one.
+    """Give an empty stage one block by moving blocks to later stages.
 
     They come from the nearest earlier stage with at least two entries.
     """
@@ -101,7 +101,7 @@ def _shift(stages: list[str], empty: int) -> None:
 
 
 def equal_stages(layers: int, mtp: int, count: int) -> tuple[str, ...]:
-    """Split into `count` virtual stages with equal numbers of blocks.
+    """Split blocks into `count` virtual stages with equal numbers of blocks.
 
     Ends and multi-token prediction are additional. If the blocks cannot be split equally, these count as
     layers too (`counted`).
@@ -140,7 +140,7 @@ def stages_of(layout: str) -> tuple[str, ...]:
 
 
 def cuts_of(stages: Iterable[str]) -> tuple[range, ...]:
-    """Range of layers in every virtual stage, by position in the model, starting at the embedding."""
+    """Range of entries in every virtual stage, by position in the model, starting at the embedding."""
     ends = [0]
     for stage in stages:
         ends.append(ends[-1] + len(stage))

@@ -103,7 +103,7 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
 
 
 def _not_hidden(recipe: Recipe, stack: Stack | None) -> Iterator[str]:
-    """Yield a message if the stack overlaps tensor-parallel collectives and Megatron-LM cannot."""
+    """Yield a message if the stack overlaps tensor-parallel collectives but Megatron-LM cannot."""
     hides = stack is not None and "tp" in stack.overlap
     if hides and refused_overlap(recipe.layout, hides) is not None:
         yield "collectives of tensor-parallel ranks: exposed, not overlapped, without sequence_parallel"
@@ -173,7 +173,7 @@ def _check_launch(text: str, flags: Flags, recipe: Recipe, blackwell: bool) -> N
 
 
 def _replicas(flags: Flags, devices: int | None, layout: Layout) -> int:
-    """Number of replicas; without a device count, the fewest that the expert ranks need."""
+    """Number of replicas; if the device count is unknown, the fewest that the expert ranks allow."""
     slices = layout.tp * layout.cp * layout.pp
     if devices is None and "--nproc-per-node" not in flags:
         fewest = layout.folded // gcd(layout.folded, layout.tp * layout.cp)

@@ -134,7 +134,7 @@ def _write_cp_kind(recipe: Recipe) -> Iterator[tuple[str, ...]]:
 
 
 def _cp_kind(flags: Flags, _: Model) -> CpKind:
-    """Exchange method of context parallelism; Megatron-LM's default is p2p."""
+    """Exchange method of context parallelism, read from flags; Megatron-LM's default is p2p."""
     cp = whole_number(flags, CP, 1)
     if cp == 1:
         return MEGATRON.cp_kinds[0]
@@ -177,7 +177,7 @@ def _write_recompute(recipe: Recipe) -> Written:
 
 
 def recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple[int, ...]]:
-    """Recompute option, and number of fully recomputed blocks per virtual stage."""
+    """Recompute option of a run, and number of fully recomputed blocks per virtual stage, read from flags."""
     none = (0,) * len(blocks)
     selective = "--recompute-activations" in flags
     if AGAIN not in flags:
@@ -217,7 +217,7 @@ def _offload(flags: Flags, _: Model) -> Offload:
 
 
 def _compute(flags: Flags, _: Model) -> Compute:
-    """Operand format of the GEMMs with block weights."""
+    """Operand format of the GEMMs with block weights, read from flags."""
     for bits, usual in (("--fp4", "nvfp4"), ("--fp8", "delayed")):
         if f"{bits}-format" in flags:
             recipe = one_value(flags, f"{bits}-recipe") if f"{bits}-recipe" in flags else None
@@ -233,7 +233,7 @@ def _precision(flags: Flags, _: Model) -> Precision:
 
 
 def _load(flags: Flags, _: Model) -> Load:
-    """Expert load of the busiest rank: the capacity factor if tokens are padded to it."""
+    """Expert load of the busiest rank, read from flags: the capacity factor if tokens are padded to it."""
     if CAPACITY not in flags or PADDED not in flags:
         return BALANCED
     text = one_value(flags, CAPACITY)

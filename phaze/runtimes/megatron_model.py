@@ -51,7 +51,7 @@ USUAL = {
     "--linear-key-head-dim": 128, "--linear-value-head-dim": 128, "--linear-conv-kernel-dim": 4,
     "--mamba-head-dim": 64, "--mamba-state-dim": 128, "--mamba-num-groups": 8,
 }  # fmt: skip
-"""Megatron-LM's default sizes; any other size is absent unless its flag is given."""
+"""Megatron-LM's default sizes by flag; sizes without a default are absent unless their flag is given."""
 VARIANT, SPARSE, LINEAR = "--experimental-attention-variant", "dsa", "gated_delta_net"
 BLOCKS_WITH = {
     "experts": "--moe-layer-freq", "window": "--window-attn-skip-freq", "delta": "--linear-attention-freq",
@@ -189,7 +189,7 @@ def _kind_flags(model: Model) -> Iterator[tuple[str, ...]]:
 
 
 def _said(noun: object, flags: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the flags of a part's sizes that differ from the defaults."""
+    """Yield the flags for those sizes of a model part that differ from the defaults."""
     for field, flag in flags.items():
         value = getattr(noun, field)
         if value is not None and value != USUAL.get(flag):
@@ -197,7 +197,7 @@ def _said(noun: object, flags: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _kinds(model: Model) -> list[tuple[str, ...]]:
-    """Names of the parts of every block."""
+    """Names of the parts (mixer and networks) of every block."""
     return [words_of(kind) for kind, count in model.runs for _ in range(count)]
 
 

@@ -36,7 +36,7 @@ SOFTWARE = frozenset(
 )  # fmt: skip
 """Flags that a software stack determines."""
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
-"""Flag of the number of microbatches that pass a virtual stage before the rank's next one; pp by default."""
+"""Flag of the number of microbatches that a rank runs in a virtual stage before its next one; default: pp."""
 USUAL: Mapping[str, tuple[str, ...]] = {
     "--optimizer": ("adam",), "--exp-avg-dtype": ("fp32",), "--exp-avg-sq-dtype": ("fp32",),
     "--main-grads-dtype": ("fp32",), "--main-params-dtype": ("fp32",), "--cuda-graph-impl": ("none",),
@@ -44,7 +44,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "--num-layers-at-start-in-bf16": ("0",), "--moe-z-loss-coeff": ("0",),
     "--num-distributed-optimizer-instances": ("1",),
 }  # fmt: skip
-"""Flags of which only one value is modelled, with that value."""
+"""Flags for which only one value is modelled, with that value."""
 UNMODELLED = frozenset(
     (
         *USUAL, "--align-grad-reduce", "--apply-query-key-layer-scaling", "--attention-softmax-in-fp32",
@@ -123,7 +123,7 @@ def _overlap_flags(recipe: Recipe, hides: Overlap) -> Iterator[tuple[str, ...]]:
 
 
 def read_software(flags: Flags, recipe: Recipe, stack: Stack) -> Software:
-    """Read the training software from flags; the stack supplies the settings that flags do not have."""
+    """Read the training software from flags; the stack supplies settings that flags do not determine."""
     local = flags.get(IMPLEMENTATION) == ("local",)
     backends = ("auto", "flash", "fused", "unfused", "local")
     usual = "flash" if FLASH in flags else "auto"
@@ -147,12 +147,12 @@ def read_software(flags: Flags, recipe: Recipe, stack: Stack) -> Software:
 
 
 def _unless(flags: Flags, flag: str, usual: bool, asked: bool) -> bool:
-    """True if kernels are fused: unless `flag` is given, or as in the stack where the flag has no effect."""
+    """True if kernels are fused: `flag` is absent, or, if the flag does not apply, the stack fuses them."""
     return flag not in flags if asked else usual
 
 
 def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
-    """Kinds of communication that overlap with compute; kinds that the layout lacks are as in the stack."""
+    """Kinds of communication that overlap with compute; kinds the layout does not use are as in the stack."""
     layout, usual = recipe.layout, stack.overlap
     hides = {
         "dp": GRADIENTS in flags and (not layout.zero or WEIGHTS in flags)
@@ -168,7 +168,7 @@ def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
 
 
 def _attention(backend: str, stack: Stack) -> tuple[str, ...]:
-    """Attention kernels in order of preference; as in the stack if Transformer Engine chooses."""
+    """Attention kernels in order of preference; the stack's order if Transformer Engine may choose."""
     others = tuple(name for name in stack.attention if name != CUDNN) or ("2",)
     if backend == "flash" and stack.attention[:1] == (CUDNN,):
         return (*others, CUDNN)

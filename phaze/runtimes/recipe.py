@@ -65,7 +65,7 @@ class Recipe:
 
     @property
     def microbatch_group(self) -> int:
-        """Number of microbatches that pass a virtual stage before the rank's next one; pp if possible."""
+        """Microbatches that a rank runs in one virtual stage before its next one; pp if possible."""
         count, pp = self.layout.microbatches(self.global_batch), self.layout.pp
         return least_group(count, pp) if self.schedule == "interleaved" else pp
 
@@ -89,7 +89,7 @@ class Recipe:
             raise PhazeError(f"recomputed: must be at most {shown(most)}, got {shown(self.recomputed)}")
 
     def beyond(self, other: Recipe) -> tuple[str, ...]:
-        """Differences between this recipe and another one that a runtime's reader returned."""
+        """Differences between this recipe and `other`, which a runtime's reader returned."""
         own, said = self._values(), other._values()
         return tuple(
             f"{name}: {shown(said.get(name))} instead of {shown(own.get(name))}"
@@ -112,7 +112,7 @@ class Recipe:
                 )
 
     def unlike(self, other: Recipe, names: Mapping[str, str]) -> Iterator[str]:
-        """Yield remarks on the fields that may differ between two runs of one task, and do."""
+        """Yield remarks on differences in the fields that may differ between two runs of one task."""
         own, others = self._task_values(), other._task_values()
         for name in REMARKED:
             if own[name] != others[name]:
@@ -126,7 +126,7 @@ class Recipe:
         return {**self._model_values(), **sizes, "devices": self.layout.devices}
 
     def _model_values(self) -> dict[str, Value]:
-        """Values of the model fields that distinguish runs; nested fields have dotted names."""
+        """Values of the model fields that distinguish runs; names of nested fields are dotted."""
         model = self.model
         usual = f"attention-{'experts' if model.experts else 'dense'}"
         kinds = [kind if model.pattern else usual for kind, count in model.runs for _ in range(count)]

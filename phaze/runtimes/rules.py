@@ -82,7 +82,7 @@ class TrainingTask:
 
 
 Predicate = Callable[["TrainingTask", LayoutGrid], Bools]
-"""Function that returns the mask of the layouts that break a rule, (N,)."""
+"""Function that returns the mask of the layouts of a grid that break a rule, (N,)."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Rule:
     reason: str
     """Template of the error message, with allowed and actual values; braces hold fields of `values_of`."""
     columns: tuple[str, ...]
-    """Grid columns that the rule reads."""
+    """Grid columns that the predicate reads."""
     broken: Predicate
     """Predicate: mask of the layouts that break the rule, (N,)."""
 
@@ -169,7 +169,7 @@ class Runtime:
         return compute
 
     def exchanges(self, kind: str) -> tuple[CpKind, ...]:
-        """Context-parallel exchange methods that the runtime supports, with the requested two-level one."""
+        """Context-parallel exchange methods that the runtime supports, and the requested two-level method."""
         levels = self.two_levels and kind.startswith(f"{LEVELS}:")
         return (*self.cp_kinds, *([cp_kind_of(kind)] if levels else []))
 
@@ -195,7 +195,7 @@ class Runtime:
         return f"{self.name}: {broken.reason.format(**values_of(task, layout, schedule))}"
 
     def _again(self, model: Model, layout: Layout) -> Recompute:
-        """Recompute option to validate; `none` if the runtime and the model have all of its modules."""
+        """Recompute option to validate; `none` stands for modules that the runtime and the model all have."""
         known = layout.modules and layout.modules <= self.recomputable(model)
         return "none" if known else layout.recompute
 
@@ -204,7 +204,7 @@ class Runtime:
         return {*self.modules, "core_attn", "moe"} & modules_in(model) if self.modules else set()
 
     def _unknown(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
-        """Error message for an unsupported option or wrong device count; None for a valid layout."""
+        """Error message for an unsupported option or a wrong device count; None for a valid layout."""
         allowed: dict[str, tuple[object, tuple[object, ...]]] = {
             "schedule": (schedule, self.schedules),
             "zero": (layout.zero, self.zeros),
@@ -237,7 +237,7 @@ def modules_in(model: Model) -> set[Module]:
 
 
 def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, int | str]:
-    """Values for error messages: layout fields, model sizes, and quantities derived from both."""
+    """Values to insert into error messages: layout fields, model sizes, and quantities derived from both."""
     model = task.model
     return {
         **{field.name: getattr(layout, field.name) for field in fields(layout)},

@@ -14,13 +14,13 @@ from phaze.spec.model import Model
 
 
 def leaves_rest(number: int | Ints, by: Ints) -> Bools:
-    """True where a number is not a multiple of the divisor, (N,)."""
+    """Mask of the numbers that are not a multiple of the divisor, (N,)."""
     rest: Bools = np.mod(number, by) != 0
     return rest
 
 
 def expert_widths(model: Model, tp: int, ep: int, *, whole: bool = False) -> dict[str, int]:
-    """Expert-parallel widths if no option sets etp: it is tp, or 1 with `whole` and ep >= 2."""
+    """Widths ep and etp of experts if no option sets etp, which is then tp (1 if `whole` and ep >= 2)."""
     return {"ep": ep, "etp": 1 if whole and ep > 1 else tp} if model.experts else {"ep": 1, "etp": 1}
 
 
@@ -34,7 +34,7 @@ def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Mask of the layouts with GEMM shapes that the format rejects, (N,); experts' rows are padded."""
+    """Mask of the layouts whose GEMM shapes the compute format rejects, (N,); experts' rows are padded."""
     model, (rows, width) = task.model, MULTIPLES[grid.compute]
     cut = [model.feed_forward]
     if model.latent is None:
@@ -82,7 +82,7 @@ def _scans(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _shared_evenly(name: str, said: str, number: Callable[[Model], int]) -> Rule:
-    """Build the rule that tp must divide a given size of the model."""
+    """Build the rule that tp must divide a given model size."""
     broken = f"{said} must be a multiple of tp, got {{tp}}"
     return Rule(name, broken, ("tp",), lambda task, grid: leaves_rest(number(task.model), grid.tp))
 

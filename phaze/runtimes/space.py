@@ -19,7 +19,7 @@ from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
 MOST = 2**31 - 1
 """Maximum value of an integer field."""
 ROW, BECOMES = "row", "becomes"
-"""Columns of partially expanded rows: index of their widths, and number of layouts they expand to."""
+"""Extra columns of partial layouts: index of their row of widths, and number of layouts they expand to."""
 
 Columns = dict[str, Ints]
 Fixed = Mapping[str, int | str]
@@ -73,7 +73,7 @@ def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> L
 
 
 def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fixed) -> bool:
-    """True if `space` with these fixed values contains the layout, which the runtime can run."""
+    """True if `space` with these fixed values contains a layout; the runtime must be able to run it."""
     asked = given_values(runtime, task, fixed)[0]
     return (
         ("etp" in fixed or is_searched_etp(layout.tp, layout.ep, layout.etp, task.experts))
@@ -93,7 +93,7 @@ def is_searched_etp(tp: int, ep: int, etp: int, experts: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Choice:
-    """Candidate values of some columns; each row of widths uses a contiguous range of them."""
+    """Candidate values of some columns, of which each row of widths uses a contiguous range."""
 
     columns: Columns
     first: Ints
@@ -142,7 +142,7 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
 def given_values(
     runtime: Runtime, task: TrainingTask, fixed: Fixed
 ) -> tuple[Runtime, dict[str, int], Options]:
-    """Runtime with the options named in `fixed`, fixed values of columns, and options of all layouts.
+    """Runtime with the requested options, fixed values by column, and options shared by all layouts.
 
     Raises PhazeError for an unknown field or value.
     """
@@ -155,7 +155,7 @@ def given_values(
 
 
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
-    """Value of a fixed column; for named options the index."""
+    """Value at which a column is fixed; for named options the index of the option."""
     if name not in COLUMNS:
         near = choices(name, FIXABLE, "config/commands.md")
         raise PhazeError(f"{name}: is not a field of a layout; known are {near}")
@@ -177,7 +177,7 @@ def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) ->
 
 
 def _widths(devices: int, given: Mapping[str, int]) -> Columns:
-    """All tp, cp, pp and dp whose product is the device count."""
+    """Widths tp, cp, pp and dp, one row for every combination whose product is the device count."""
     divisors = _divisors(devices)
     tp, cp, pp = (
         each.ravel()
@@ -194,7 +194,7 @@ def _widths(devices: int, given: Mapping[str, int]) -> Columns:
 def _choices(
     widths: Columns, runtime: Runtime, task: TrainingTask, given: Mapping[str, int]
 ) -> list[_Choice]:
-    """Choices by which every row of widths is expanded; columns that rules read come first."""
+    """Choices that expand every row of widths into layouts; columns that rules read come first."""
     every = np.ones(len(widths["tp"]), np.bool_)
     cuts = np.array(runtime.sequence_parallel, np.int64)
     return [
@@ -208,7 +208,7 @@ def _choices(
 
 
 def _free(name: str, values: Ints, free: Bools, given: Mapping[str, int]) -> _Choice:
-    """Choice of all values in the rows where the column is free, and of the first value elsewhere."""
+    """Choice among all values in rows where the column is free; in other rows only the first value."""
     kept = values == given.get(name, values)
     zeros = np.zeros(len(free), np.int64)
     return _Choice({name: values[kept]}, zeros, np.where(free, kept.sum(), int(kept[0])))
@@ -254,13 +254,13 @@ def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int
 
 
 def _virtual_stages(schedule: str, most: int) -> range:
-    """Numbers of virtual stages per rank that a schedule allows; above its minimum, at most `most`."""
+    """Numbers of virtual stages per rank that a schedule allows: its minimum, or more up to `most`."""
     least, allowed = SCHEDULES[schedule].chunks
     return range(least, min(allowed, max(most, 1)) + 1)
 
 
 def _chosen(columns: Columns, choice: _Choice) -> Columns:
-    """Expand every row by each value of a choice."""
+    """Expand every partial layout into one row for each of its values of a choice."""
     count = choice.count[columns[ROW]]
     source = np.repeat(np.arange(len(count)), count)
     number = np.arange(len(source)) - (np.cumsum(count) - count)[source]

@@ -95,7 +95,7 @@ def modules(blocks: Sequence[int]) -> list[list[str]]:
 
 
 def _width(field: str, name: str) -> FieldSettings:
-    """Setting of a parallel width."""
+    """Table entry for the setting of a parallel width."""
 
     def write(recipe: Recipe) -> Written:
         yield name, getattr(recipe.layout, field)
@@ -104,7 +104,7 @@ def _width(field: str, name: str) -> FieldSettings:
 
 
 def _local(recipe: Recipe) -> Written:
-    """Yield the samples per replica and optimizer step, or per microbatch if there is no pipeline."""
+    """Yield the local batch: samples per replica and step, or per microbatch if there is no pipeline."""
     count = recipe.layout.microbatches(recipe.global_batch) if recipe.layout.pp > 1 else 1
     yield LOCAL, recipe.layout.microbatch * count
 
@@ -130,7 +130,7 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
 
 
 def _compute(said: Said) -> Compute:
-    """Operand format of the GEMMs with block weights; PhazeError for an unknown converter."""
+    """Operand format of the GEMMs with block weights, read from settings; PhazeError if it is unknown."""
     unknown = next((name for name in said if name.endswith("Converter") and name not in CONVERTERS), None)
     if unknown is not None:
         raise PhazeError(f"{unknown}: is not modelled; known are {', '.join(sorted(CONVERTERS))}")

@@ -102,7 +102,7 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
 
 
 def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
-    """Differences of the file's settings from the priced software stack and compute format."""
+    """Differences between the file's settings and the priced software stack and compute format."""
     said = {**DEFAULTS, **_found(text)}
     priced = dict([*software(recipe, stack), *flat(converters(recipe))])
     unlike = {name: value for name, value in priced.items() if str(said.get(name)) != str(value)}
@@ -150,7 +150,7 @@ def _written(text: str) -> dict[str, object]:
 
 
 def _made(node: ast.Call) -> dict[str, object]:
-    """Settings passed to the constructor of a configuration or a converter."""
+    """Settings that a constructor call of a configuration or a converter makes, by name."""
     name, told = ast.unparse(node.func), {str(word.arg): _value(word.value) for word in node.keywords}
     if name.endswith("Converter.Config"):
         name = name.removesuffix(".Config").rpartition(".")[2]
@@ -205,7 +205,7 @@ def _zero(said: Said, shards: int, pp: int) -> Zero:
 
 
 def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
-    """Blocks per virtual stage of a pipeline; from the list of modules if the file has one."""
+    """Blocks per virtual stage, from the file's list of modules or else by torchtitan's default split."""
     parts = said[MODULES]
     if parts is None:
         ends = whole(said, LESS_FIRST), whole(said, LESS_LAST)
@@ -226,7 +226,7 @@ def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
 
 
 def made_stages(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> tuple[int, ...]:
-    """Blocks per stage of torchtitan's default split: even, where the ends count as `ends` blocks.
+    """Blocks per stage in torchtitan's default split: even, if the ends count as `ends` blocks.
 
     Raises PhazeError if a stage would have fewer blocks than its end counts
     (`_generate_llm_fqn_per_model_part`).

@@ -32,7 +32,7 @@ TRAINED: list[Plain] = [
 
 
 def converters(recipe: Recipe) -> Converters:
-    """Converters that give a model from torchtitan's registry the recipe's compute format and LoRA."""
+    """Model converters that give torchtitan's model the recipe's compute format and LoRA."""
     compute, model = recipe.layout.compute, recipe.model
     experts = GROUPED.get(compute, {}) if model.experts else {}
     trained: Converters = {LORA: {"rank": model.lora, "target_modules": TRAINED}} if model.lora else {}
@@ -47,7 +47,7 @@ def software(recipe: Recipe, stack: Stack) -> Iterator[tuple[str, bool]]:
 
 
 def flat(said: Converters) -> Iterator[tuple[str, Plain]]:
-    """Yield the arguments of converters as settings, and one true setting per converter."""
+    """Yield one true setting per converter, and its arguments as further settings."""
     for name, told in said.items():
         yield name, True
         yield from ((f"{name}.{key}", value) for key, value in told.items())

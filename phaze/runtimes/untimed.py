@@ -25,7 +25,7 @@ NUMBERS = {
 }  # fmt: skip
 """Flags that take the value of a published field unchanged."""
 BASE = ("--rotary-base", "--norm-epsilon")
-"""Flag that every model with rotary positions needs, and flag that every model needs."""
+"""Flag that all models with rotary positions need (rotary base), and flag that all need (norm epsilon)."""
 YARN: Fields = {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}
 """YaRN parameters that `MLATransformerConfig` fixes, for which there are no flags."""
 LLAMA3: Fields = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
@@ -59,20 +59,20 @@ def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
 
 
 def unsettable_fields(model: Model) -> tuple[str, ...]:
-    """Fields without effect on time that a runtime cannot take, and those that the model spec lacks."""
+    """Model fields without effect on time that the runtime cannot set, and those that the spec lacks."""
     flags, _ = untimed_flags(model)
     said = [f"{name} {short(value)}" for name, value in model.untimed.items()]
     return (*said, *_unsaid(model, {flag[0]: flag for flag in flags}))
 
 
 def _unsaid(model: Model, flags: Mapping[str, Flag]) -> tuple[str, ...]:
-    """Properties without effect on time that every model needs and this spec lacks."""
+    """Properties without effect on time that every model needs and that the spec does not give."""
     rotary = model.positions == "rotary" and not any("rope" in name for name in model.untimed)
     return (*["rotary base"] * rotary, *["norm epsilon"] * ("--norm-epsilon" not in flags))
 
 
 def _whole(untimed: Fields) -> dict[str, Plain]:
-    """Fields with `rope_parameters` flattened to the form of earlier configurations."""
+    """Published fields, with `rope_parameters` flattened to the form of earlier configurations."""
     parts = untimed.get("rope_parameters")
     if not isinstance(parts, dict) or any(isinstance(value, dict) for value in parts.values()):
         return dict(untimed)
@@ -83,7 +83,7 @@ def _whole(untimed: Fields) -> dict[str, Plain]:
 
 
 def _flags(name: str, value: Plain, fields: Fields, model: Model) -> list[Flag] | None:
-    """Flags of a field; empty if it is Megatron-LM's default behaviour, None if no flag can set it."""
+    """Flags for a published field; empty if it is Megatron-LM's default, None if no flag can set it."""
     if name in NUMBERS and _is_number(value):
         return [(NUMBERS[name], str(value))]
     if name in _READ:
@@ -96,13 +96,13 @@ def _is_number(value: Plain) -> bool:
 
 
 def _base(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    """Flag of the rotary base, or None: Megatron-LM takes only an integer."""
+    """Flag that sets the rotary base; None if it is not an integer, which Megatron-LM requires."""
     whole = isinstance(value, int | float) and float(value).is_integer()
     return [("--rotary-base", f"{value:.0f}")] if whole else None
 
 
 def _scaling(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
-    """Flags that scale rotary positions beyond the original training length; None if there are none."""
+    """Flags that extend rotary positions beyond the original training length; None if no flag can."""
     if not isinstance(value, dict):
         return None
     kind = str(value.get("rope_type", value.get("type", "default")))
@@ -135,7 +135,7 @@ def _score(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
 
 
 def _scaled(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
-    """Flag of the scale factor of router scores.
+    """Flag of the factor by which router scores are scaled.
 
     Megatron-LM applies it only to scores that softmax has not normalised after top-k.
     """

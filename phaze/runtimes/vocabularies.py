@@ -29,7 +29,7 @@ They are `vocab_size` of the models' published configurations, or of the tokeniz
 
 
 def is_word_piece(flags: Flags) -> bool:
-    """True if the vocabulary is BERT's, judged by tokenizer type or by a file with one token per line."""
+    """True if the vocabulary is BERT's, judged by tokenizer type or by the name of its file."""
     kind, file = (" ".join(flags.get(flag, ())).lower() for flag in (KIND, FILE))
     return kind.startswith("bertwordpiece") or (not kind and file.endswith("vocab.txt"))
 

@@ -56,12 +56,12 @@ class BoundEffort(NamedTuple):
 SCREENING = BoundEffort(100, 5_000, 400)
 """Effort for screening tens of thousands of architectures."""
 SCHEDULING = BoundEffort(10_000, 5_000_000, 30_000)
-"""Effort for scheduling the kept architectures."""
+"""Effort for scheduling the architectures that screening kept."""
 
 
 @dataclass(frozen=True, eq=False)
 class ComponentTask:
-    """A component on one architecture."""
+    """A component with its operators' latencies and the usable cores on one architecture."""
 
     component: Component
     one_s: Floats
@@ -186,7 +186,7 @@ def bound_task(task: ComponentTask, effort: BoundEffort = SCHEDULING) -> Bounded
 def _search_barriers(
     blocks: Blocks, part: ComponentArrays, effort: BoundEffort
 ) -> tuple[float, Floats, Ints]:
-    """Lower bound, start times and cores; only a gap that the screening effort leaves is searched further."""
+    """Lower bound, start times and cores; `effort` is spent only if the screening effort leaves a gap."""
     lower, feasible, path, latencies = find_path(blocks, part, SCREENING.rounds, SCREENING.nodes)
     if effort != SCREENING and lower < feasible * (1 - EQUAL):
         longer = find_path(blocks, part, effort.rounds, effort.nodes)

@@ -23,7 +23,7 @@ from phaze.schedule.graphs import NETWORK, ComponentArrays
 from phaze.schedule.pairing import occupies
 
 ROUNDS = 200
-"""Number of rounds of the game; its value converges like 1 / rounds."""
+"""Number of rounds of the game between weights and operator choices; it converges like 1 / rounds."""
 
 
 @njit

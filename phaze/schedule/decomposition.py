@@ -86,7 +86,7 @@ class LayerSolution:
 
     @property
     def status(self) -> str:
-        """Worst status of a part."""
+        """Worst status of any part."""
         return max((part.status for part in self.parts), key=STATUSES.index, default="optimal")
 
     @property

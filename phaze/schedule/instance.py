@@ -26,7 +26,7 @@ class ProgramData(Component):
     """A component, scaled so that its feasible latency is SCALE."""
 
     one: Floats
-    """Latency on one core ℓ; ℓ̂, which is finite, for operators that must run on all cores."""
+    """Latency on one core ℓ; for operators that must run on all cores ℓ̂, which is finite."""
     every: Floats
     """Latency on all cores ℓ̂."""
     must: Bools

@@ -30,7 +30,7 @@ def occupies(kind: int, resource: int) -> bool:
 
 @njit
 def sort_stably(keys: Floats) -> Ints:
-    """Positions of a few keys in ascending order of the keys; stable."""
+    """Positions that sort a few keys in ascending order; the sort is stable."""
     positions = np.arange(len(keys))
     for i in range(1, len(keys)):
         k = i

@@ -155,7 +155,7 @@ def _run_path(
     left: Ints,
     slack: float,
 ) -> tuple[bool, float]:
-    """Search a path's blocks not yet searched with `limit` nodes; True if nothing changed, and the latency.
+    """Search the path's blocks with up to `limit` nodes each; True if no value rose, and the path's latency.
 
     Only runs that lengthen the path by less than `slack` matter. The value of a block becomes its lower
     bound, or without a limit its feasible latency.
@@ -175,7 +175,7 @@ def _run_path(
 def _run_block(
     blocks: Blocks, b: int, part: ComponentArrays, values: Values, limit: int, left: Ints, slack: float
 ) -> None:
-    """Search a block with `limit` nodes, or with a few if there is no limit."""
+    """Search a block with up to `limit` nodes, or with a few nodes if `limit` is 0."""
     nodes = min(limit, left[0]) if limit else FIRST_NODES
     members = members_of(blocks.masks[b])
     lower, upper, _, used = run_members(members, part, values.lower[b] + slack, nodes)
@@ -215,7 +215,7 @@ def run_members(
 
 @njit
 def _pair_block(block: BarrierBlock, start: Floats) -> float:
-    """Latency of the schedule with the same sequence of starts, but with core pairs; fills its starts."""
+    """Latency of the schedule that starts operators in the same order, on core pairs; overwrites `start`."""
     n = len(start)
     offsets, followers = np.zeros(n + 1, dtype=np.int64), np.zeros(n * n, dtype=np.int64)
     for i in range(n):
@@ -240,7 +240,7 @@ def _pair_block(block: BarrierBlock, start: Floats) -> float:
 
 @njit
 def bound_blocks(blocks: Blocks, part: ComponentArrays) -> Floats:
-    """Lower bounds on all blocks from paths and work; inf if operators one at a time are as fast."""
+    """Lower bounds on all blocks from paths and work; inf where one operator at a time is as fast."""
     n = len(part.kinds)
     value = np.full(len(blocks.masks), np.inf)
     head, path, serial = np.zeros(n), np.zeros(n + 1), np.zeros(n + 1)

@@ -35,7 +35,7 @@ from phaze.schedule.pairing import sort_stably
 
 
 class SequenceState(NamedTuple):
-    """State while a sequence is followed: when cores, kinds of operators and predecessors finish."""
+    """State while following a sequence: end times of cores, of kinds of operators and of predecessors."""
 
     cores: Floats
     """End of the current work on each tensor core (row 0) and vector core (row 1)."""
@@ -126,7 +126,7 @@ def sequence_by_tail(part: ComponentArrays, duration: Floats) -> Ints:
 Randoms = npt.NDArray[np.uint64]
 
 HOT, COLD = 0.1, 0.001
-"""First and last temperature, relative to the latency."""
+"""First and last temperature of the simulated annealing, relative to the latency."""
 STARTS = 5
 """Number of initial states, each with its own threshold for running operators on all cores."""
 
@@ -146,7 +146,7 @@ def bound_wide_all(arrays: OrderArrays, designs: ComponentDesigns, moves: int) -
 
 @njit
 def search_sequences(part: ComponentArrays, moves: int) -> tuple[float, Floats, Ints]:
-    """Latency, start times and cores of the best schedule found in `moves` moves."""
+    """Latency, start times and cores of the best schedule that simulated annealing finds in `moves` moves."""
     n = len(part.kinds)
     start, core = np.zeros(n), np.zeros(n, dtype=np.int64)
     sequence, wide = _first_state(part, start, core)
@@ -168,7 +168,7 @@ def search_sequences(part: ComponentArrays, moves: int) -> tuple[float, Floats, 
 
 @njit
 def _first_state(part: ComponentArrays, start: Floats, core: Ints) -> tuple[Ints, Bools]:
-    """Best of several initial states; operators run on all cores if that gains more than a threshold."""
+    """Best of several initial states, each with all cores for operators that gain more than a threshold."""
     n = len(part.kinds)
     gain, duration, wide = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.bool_)
     for i in range(n):
@@ -189,7 +189,7 @@ def _first_state(part: ComponentArrays, start: Floats, core: Ints) -> tuple[Ints
 
 @njit
 def _propose(part: ComponentArrays, sequence: Ints, wide: Bools, random: Randoms) -> tuple[int, int, int]:
-    """Propose a move: new cores for operator i, or the operator at place p goes to q; -1: unused."""
+    """Apply a random move: toggle all cores for operator i, or move place p to q; -1 for unused indices."""
     n = len(sequence)
     p = int(_draw(random) * n)
     i = sequence[p]

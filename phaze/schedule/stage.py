@@ -117,7 +117,7 @@ def _largest_gap(solutions: list[LayerSolution]) -> str:
 
 
 def _solve_row(case: Case, solution: LayerSolution, formulation: str) -> dict[str, object]:
-    """Row of table `solves`."""
+    """Row of table `solves` for one pass of a layer on an architecture."""
     programs = solution.programs
     layer = case.layer
     working = layer.kinds != NONE
@@ -141,7 +141,7 @@ def _solve_row(case: Case, solution: LayerSolution, formulation: str) -> dict[st
 
 
 def _schedule_frame(cases: list[Case], solutions: list[LayerSolution]) -> pd.DataFrame:
-    """Build table `schedules`."""
+    """Build table `schedules` from the solutions of all passes."""
     keys = pd.DataFrame([case.key for case in cases], columns=KEY)
     frame = keys.loc[np.repeat(np.arange(len(cases)), [len(case.operators) for case in cases])]
     return frame.reset_index(drop=True).assign(

@@ -35,7 +35,7 @@ class Limits:
     wall_s: float = 60.0
     """Maximum wall time in seconds; ends a solve as `timed_out`."""
     gap: float = 1e-9
-    """Relative gap of objective and bound at which a solve counts as proven."""
+    """Relative gap between objective and bound at which a solve counts as proven."""
 
 
 def relative_gap(objective: float, bound: float) -> float:
@@ -71,7 +71,7 @@ def _printed_version(program: str | None) -> str | None:
 
 
 VERSIONS: dict[str, Callable[[], str | None]] = {"glpk": glpsol_version, "highs": highs_version}
-"""Version functions of the solvers that a study can name; they return None for absent solvers."""
+"""Functions that return a solver's version (None if absent), for all solvers that a study can name."""
 
 
 def solver_versions(

@@ -52,7 +52,7 @@ class SolverAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Solve(SolverRun):
-    """Result of a solve; for a status in POINT, the model's variables contain the point."""
+    """Result of solving a program; for a status in POINT, the model's variables contain the point."""
 
     status: Status
     """`feasible` and `bounded` mean that a limit was reached first, with or without a point."""
@@ -65,7 +65,7 @@ class Solve(SolverRun):
 
     @property
     def gap(self) -> float:
-        """Gap of objective and bound relative to the objective."""
+        """Gap between objective and bound, relative to the objective."""
         return relative_gap(self.objective, self.bound)
 
 
@@ -76,7 +76,7 @@ class Backend(Protocol):
     """Number of free variables above which other solvers are tried first."""
 
     def version(self) -> str | None:
-        """Version, or None if the solver is not installed."""
+        """Version of the solver, or None if it is not installed."""
 
     def run(self, model: pyo.ConcreteModel, limits: Limits) -> SolverAnswer:
         """Solve the model; any exception means that the solver failed."""

@@ -115,7 +115,7 @@ class Grid(Noun):
     core are exempt; null: no minimum."""
 
     def restricted_to(self, shard: str) -> Grid:
-        """Part of the grid in one shard; an architecture's shard does not depend on the grid."""
+        """Part of the grid in one shard; the shard of an architecture does not depend on the grid."""
         inside = tuple(g for g in self.glb_mib if shard_of(g) == shard)
         return self.model_copy(update={"glb_mib": inside})
 

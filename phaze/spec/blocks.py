@@ -91,7 +91,7 @@ class Experts(Noun):
         return self
 
     def sent_width(self, hidden: int) -> int:
-        """Number of elements per token that are sent to an expert."""
+        """Number of elements per token that token dispatch sends to an expert."""
         return self.latent_width or hidden
 
     def expert_parameters(self, hidden: int) -> int:
@@ -145,7 +145,7 @@ class Attention(Noun):
     latent: Latent | None = None
     """Keys and values from a narrow vector; `key_value_heads` and `head_size` then have no effect."""
     chooses: Flag = True
-    """With an indexer: this block chooses tokens; otherwise it reuses the choice of an earlier block."""
+    """With an indexer: this block chooses the tokens; false: it reuses the choice of an earlier block."""
 
     @property
     def index(self) -> Indexer | None:
@@ -208,7 +208,7 @@ class Attention(Noun):
         return Counts({"attention": found, "norm": norms})
 
     def attended(self, sequence: int, *, causal: bool) -> float:
-        """Mean number of tokens to which a token attends; all tokens unless `causal`.
+        """Mean number of tokens to which a token attends, within window, chunk, indexer and causal mask.
 
         Of s tokens a causal window of w tokens leaves w − w²/2s, chunks of w tokens leave w/2.
         """
@@ -220,7 +220,7 @@ class Attention(Noun):
         return reach / 2 if self.chunk else reach - reach**2 / (2 * sequence)
 
     def products(self, hidden: int, sequence: int, *, causal: bool) -> float:
-        """Number of multiply-accumulates per token in a forward pass."""
+        """Number of multiply-accumulates per token in a forward pass, scores included."""
         scores = self.attended(sequence, causal=causal) * self.heads * (self.query_size + self.value_size)
         index = self.index
         if self.latent and index:
@@ -268,7 +268,7 @@ class Block:
         return self.mixer if isinstance(self.mixer, Attention) else None
 
     def parameters(self, hidden: int, norm: int, *, active: bool = False) -> Counts:
-        """Number of parameters by group, given that of a norm; `active`: only those one token uses."""
+        """Number of parameters by group, given that of a norm; `active`: only those that one token uses."""
         found = Counts({"norm": self.norms * norm})
         for part in (self.mixer, self.feed_forward):
             if part is not None:

@@ -38,7 +38,7 @@ GRID_SHARDS = ("small-buffer", "large-buffer")
 NAMED_SHARD = "named"
 """Shard of the named architectures in a study without a grid."""
 SMALLER_SHARD = "smaller"
-"""Shard of the architectures that only smaller area limits allow: the minimum area depends on the limit."""
+"""Shard of the architectures that only smaller area limits admit, as these also lower the minimum area."""
 
 TEMPLATE = "__use_yte__"
 """Key that marks a Snakemake template, whose expressions Snakemake would evaluate."""
@@ -66,18 +66,18 @@ class Settings:
     layout_models: dict[str, dict[str, object]] = field(default_factory=dict)
     """Specs of the models to plan, by name, as plain values."""
     layout_inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Files that a training plan reads, by system."""
+    """Files on which a training plan depends, by system."""
     map_networks: dict[str, dict[str, object]] = field(default_factory=dict)
     """Networks on which the report maps plans, by name, as plain values."""
     reading_scenarios: dict[str, Scenario] = field(default_factory=dict)
-    """First scenario under each interpretation and the study's own settings; empty without any."""
+    """First scenario under the study's own settings and each interpretation; empty if there are none."""
 
     def workload(self, model: str) -> WorkloadChoice:
         """Workload with the given name."""
         return self.study.workloads[model]
 
     def layouts(self, model: str, microbatches: Sequence[int] = ()) -> list[Layout]:
-        """Single-stage, single-replica layouts that are considered for a model.
+        """Single-stage, single-replica layouts that the study considers for a model.
 
         `microbatches` default to the study's.
         """
@@ -95,7 +95,7 @@ class Settings:
 
     @cached_property
     def problem_parts(self) -> dict[str, Callable[[str, str], object]]:
-        """Functions that return the parts of a `Problem` (a workload with all inputs of its evaluation)."""
+        """Functions that compute the parts of a `Problem` (a workload with all inputs of its evaluation)."""
         return {
             "sequence": lambda _, model: self.workload(model).sequence,
             "flops_per_token": lambda _, model: self.flops_per_token(model),
@@ -110,7 +110,7 @@ class Settings:
 
     @cached_property
     def reading_changes(self) -> dict[str, dict[str, dict[str, object]]]:
-        """Settings of a `Problem` that each interpretation changes, by interpretation, section and key."""
+        """Settings of a `Problem` that differ under an interpretation: by interpretation, section and key."""
         each = {reading: self._readable(reading) for reading in self.study.shown_readings}
         return {
             reading: {
@@ -122,12 +122,12 @@ class Settings:
         }
 
     def _readable(self, reading: str) -> dict[str, dict[str, object]]:
-        """Sections that an interpretation may change, with its settings applied."""
+        """Sections that interpretations may change, with the settings of one interpretation applied."""
         study = self.study.under(reading).model_dump(mode="json", include={"training", "extract", "estimate"})
         return {"scenario": self.reading_scenarios[reading].model_dump(mode="json"), **study}
 
     def read_architectures(self, model: str, families: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Architectures to which interpretations apply, without families designed for other models."""
+        """Architectures to which interpretations apply: all but those a family designed for other models."""
         others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
         mine = {family[model] for family in families.values() if model in family}
         return [
@@ -172,7 +172,7 @@ class Settings:
         }
 
     def members(self, shard: str) -> dict[str, object]:
-        """Members of a shard: part of the grid, and in one of the shards also the named architectures."""
+        """Architectures of a shard: a part of the grid and, in one of the shards, the named architectures."""
         grid = self.study.architectures.grid
         if shard == SMALLER_SHARD:
             assert grid is not None
@@ -182,7 +182,7 @@ class Settings:
         return part | {"named": [architecture.model_dump(mode="json") for architecture in asked]}
 
     def variations(self, scenario: str) -> dict[str, dict[str, float]]:
-        """Bandwidths under every variation of a scenario, by name of the variation."""
+        """Changed bandwidths under every variation of a scenario, by name of the variation."""
         own = self.scenarios[scenario].model_dump(include={f"{part}_bytes_per_s" for part in VARIED})
         return {name: variation.values(own) for name, variation in self.study.report.sensitivity.items()}
 
@@ -203,7 +203,7 @@ class Settings:
         }
 
     def estimates_of(self, scenario: str) -> str:
-        """First scenario whose estimates a scenario shares: equal bandwidths, clock and area limit."""
+        """First scenario that shares a scenario's estimates: equal bandwidths, clock and area limit."""
         return next(name for name in self.scenarios if self._hardware(name) == self._hardware(scenario))
 
     def _hardware(self, scenario: str) -> tuple[float | str, ...]:
@@ -264,7 +264,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
 
 
 def _with_clusters(maps: Maps, models: dict[str, AnyModel], source: str) -> Maps:
-    """Fill in the model's K for graphs without one; PhazeError if the model has none."""
+    """Fill in K, the number of clusters, from the model for graphs without one; PhazeError if it has none."""
     graphs = {}
     for name, graph in maps.graphs.items():
         most = graph.hyper_operators or models[graph.model].hyper_operators

@@ -1,4 +1,4 @@
-"""Base of document types that take their fields from dataclasses, such as that of a layout."""
+"""Base of document types that take fields from dataclasses, such as from that of a layout."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ OPTIONS: dict[str, object] = {
     "load": ExpertLoad,
     "compute": Compute,
 }
-"""Types in documents of a layout's options, by option."""
+"""Types in documents of layout options, by option."""
 
 
 class DerivedNoun(Noun):
-    """Base of document types that also derive from dataclasses and include their fields."""
+    """Base of document types that include the fields of the dataclasses they also derive from."""
 
     def __init_subclass__(cls, required: tuple[str, ...] = ()) -> None:
         """Declare the dataclass fields with their types in documents; `required` ones have no default."""

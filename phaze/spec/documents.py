@@ -30,7 +30,7 @@ class CamelCase(BaseModel):
 
 
 class ClusterInstance(CamelCase):
-    """Cluster and batch in a planner's input instance."""
+    """Cluster and batch of a planner's input instance."""
 
     max_memory_per_device: Positive
     max_devices: Count

@@ -37,7 +37,7 @@ def is_path(name: str) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """True if the file exists; False also for paths that are too long for the file system."""
+    """True if the path is an existing file; False also if it is too long for the file system."""
     try:
         return path.is_file()
     except (OSError, ValueError):

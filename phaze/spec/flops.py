@@ -4,7 +4,7 @@ from phaze.spec.noun import Noun
 
 
 class TokenFlops(Noun):
-    """FLOPs to train a model on one token, without recomputation, by two definitions."""
+    """FLOPs to train a model on one token, without recomputation: for `mfu` and for `mfu_paper`."""
 
     needed: float
     """Forward 2 FLOPs per multiply-accumulate, backward 4; half of the scores of causal attention. For

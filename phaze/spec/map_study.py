@@ -14,7 +14,7 @@ Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S a
 
 
 Search = Literal["ours", "authors"]
-"""Mapper: all searches with the local search, or the better of the paper's two algorithms."""
+"""Mapper: all of our searches with local search, or the better of the paper's two algorithms."""
 Judge = Literal["step", "shared-step", "held-step", "stage-time"]
 """Objective by which mappings are compared."""
 
@@ -56,7 +56,7 @@ class MapTopology(Noun):
         return self
 
     def drawn(self, devices: int) -> tuple[tuple[int, Topology], ...]:
-        """Topology with this number of devices, for every seed; empty if there is none of that size."""
+        """Topology with this number of devices, for every seed; empty if there is none with that number."""
         found = next((size for size in self.sizes if getattr(size, "devices", None) == devices), None)
         if found is None:
             return ()
@@ -181,12 +181,12 @@ class MapCase(Noun):
 
     @property
     def plain_readings(self) -> tuple[Name, ...]:
-        """Interpretations that can be the closest one, without sensitivities."""
+        """Interpretations that can count as the closest one: all except sensitivity studies."""
         return tuple(name for name, reading in self.readings.items() if not reading.sensitivity)
 
 
 class Job(NamedTuple):
-    """Mapping job: a set of stages and a topology."""
+    """Mapping job: the stages of a partition, and the topology to map them to."""
 
     point: StagesPoint
     topology: Name
@@ -246,7 +246,7 @@ class Maps(Noun):
                             )
 
     def showing(self, *shows: str) -> tuple[str, ...]:
-        """Names of the cases with one of these `show` values."""
+        """Names of the cases whose `show` is one of these values."""
         return tuple(name for name, case in self.cases.items() if case.show in shows)
 
     @property
@@ -270,7 +270,7 @@ class Maps(Noun):
                     yield Job(point, topology)
 
     def searches(self, cases: Iterable[str]) -> dict[tuple[str, Name], Search]:
-        """Mapper for each mapping job of some cases, by stages and topology; "ours" includes "authors"."""
+        """Mapper for each mapping job of the given cases, by stages and topology; "ours" covers "authors"."""
         found: dict[tuple[str, Name], Search] = {}
         for case in cases:
             for reading in (None, *self.cases[case].readings.values()):

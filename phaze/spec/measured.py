@@ -32,7 +32,7 @@ class KnownFrom(Noun):
     key: Label
     """Key of the constant in that file; dots lead to nested keys."""
     most: Positive
-    """Largest allowed value."""
+    """Largest value that the constant may have."""
     sources: Annotated[tuple[Name, ...], Once] = Field(min_length=1)
     """Sources to which the constant is fitted."""
 

@@ -13,7 +13,7 @@ allocator, or all memory in use according to the driver (`device`)."""
 
 
 class Fragments(Noun):
-    """Allocator fragmentation, as fractions of the reserved memory that contain no tensor."""
+    """Allocator fragmentation: shares of the reserved memory that contain no tensor."""
 
     expected: float = Field(default=0.0, ge=0, lt=1)
     """Expected share, while memory is plentiful and tensors of many sizes come and go, as with

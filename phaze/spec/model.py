@@ -216,12 +216,12 @@ class Model(Noun):
 
     @property
     def token(self) -> str:
-        """Word that messages use for one element of a sample, such as token."""
+        """Word for one element of a sample in messages: token."""
         return "token"
 
     @property
     def counts_positions(self) -> bool:
-        """True if the model has a limited number of positions."""
+        """True if the model limits the number of positions."""
         return self.positions in ("learned", "sinusoidal")
 
     @property
@@ -285,7 +285,7 @@ class Model(Noun):
         return self._block(self._words(self.mtp_kind))
 
     def _words(self, kind: str) -> tuple[str, ...]:
-        """Mixer and networks that a kind of block names."""
+        """Names of the mixer and networks of a kind of block."""
         return ("attention", "experts" if self.experts else "dense") if kind == "block" else words_of(kind)
 
     def _block(self, words: tuple[str, ...]) -> Block:
@@ -411,7 +411,7 @@ class Model(Noun):
         return all(scan.divides(tp, cp) for scan in (self.mamba, self.delta) if scan)
 
     def _sliced(self) -> dict[str, int]:
-        """Sizes that the tensor-parallel width must divide."""
+        """Model sizes that the tensor-parallel width must divide, by name."""
         sizes = {"heads": self.heads, "key_value_heads": self.kv_heads, "feed_forward": self.feed_forward}
         if self.latent is not None:
             del sizes["key_value_heads"]
@@ -439,7 +439,7 @@ class Model(Noun):
             )
 
     def check_chain(self, where: str) -> None:
-        """Do nothing: layers of a transformer always form a chain (other models raise PhazeError)."""
+        """Do nothing: the layers of a transformer form a chain (models without one raise PhazeError)."""
 
     def without_head(self) -> Model:
         """Base model without logits and loss, ending with the norm or pooler after the last block."""

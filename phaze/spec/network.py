@@ -15,7 +15,7 @@ from phaze.spec.plain import LONGEST_KEY
 from phaze.spec.values import Positive, PositiveInt, Size
 
 Absent = Literal["widest", "refuse"]
-"""Policy for pairs of devices without a link: the widest path over other links, or an error."""
+"""Treatment of pairs of devices without a link: the widest path over other links, or an error."""
 
 
 class Torus(Noun):
@@ -55,7 +55,7 @@ class Matrix(Noun):
 
 
 def check_nested(devices: Sequence[int]) -> None:
-    """Raise ValueError unless each group size is a multiple of the next smaller one."""
+    """Raise ValueError unless the group size of each level is a multiple of that of the level inside it."""
     for inner, outer in pairwise(devices):
         if outer <= inner or outer % inner:
             raise ValueError(

@@ -68,7 +68,7 @@ def documentation_of(kind: type) -> dict[str, str]:
 
 @cache
 def _documented(module: str) -> dict[str, dict[str, str]]:
-    """Docstrings of the fields of every class in a module, by class and field name."""
+    """Docstrings of the fields of every class in a module, by class name and field name."""
     return {
         noun.name: {
             ast.unparse(field.target): inspect.cleandoc(text.value.value)
@@ -91,7 +91,7 @@ def describe(error: ValidationError, source: str) -> str:
 def mistakes(
     error: ValidationError, source: str, kind: type[BaseModel] | None = None, where: str = "config/README.md"
 ) -> PhazeError:
-    """Convert validation errors to an error with one line each; a validator may report several lines.
+    """Convert validation errors to one PhazeError with a line each; a validator may report several lines.
 
     For unknown keys of `kind` the help names the most similar known keys, and `where` lists all of them. The
     error of a list that is too short is dropped if its items have errors.
@@ -121,7 +121,7 @@ def _key(problem: ErrorDetails) -> str:
 
 
 def _nearest(problem: ErrorDetails, kind: type[BaseModel] | None, where: str) -> str:
-    """Known keys most similar to an unknown key; empty for other errors."""
+    """Hint with the known keys most similar to an unknown key; empty for other errors."""
     if kind is None or problem["type"] != "extra_forbidden":
         return ""
     kinds = {kind}
@@ -133,7 +133,7 @@ def _nearest(problem: ErrorDetails, kind: type[BaseModel] | None, where: str) ->
 
 
 def _inside(kind: type[BaseModel], key: str | int) -> set[type[BaseModel]]:
-    """Types that the value of a key can contain, directly or in lists and mappings."""
+    """Types that can occur in the value of a key, directly or inside lists and mappings."""
     for name, field in kind.model_fields.items():
         if key in (name, field.alias):
             return _kinds(field.annotation)
@@ -147,7 +147,7 @@ def _kinds(annotation: object) -> set[type[BaseModel]]:
 
 
 def _value(problem: ErrorDetails) -> str:
-    """Suffix that shows the value; empty if it is a validator's whole input, whose message suffices."""
+    """Suffix of a message that shows the invalid value; empty if the validator's own message suffices."""
     if problem["type"] == "value_error" and isinstance(problem["input"], dict):
         return ""
     return f", got {short(problem['input'])}"

@@ -111,7 +111,7 @@ class StoredOperators(Noun):
 
 
 def refuse(mistakes: Iterator[str]) -> None:
-    """Raise ValueError listing the first mistakes, one per line, if there are any."""
+    """Raise ValueError with the first few mistakes, one per line, if there are any."""
     found = list(mistakes)
     if found:
         more = [f"and {len(found) - SHOWN} more mistakes"] if len(found) > SHOWN else []

@@ -23,6 +23,6 @@ class OverlapShare(Noun):
 
 
 def proven_shares(shares: Mapping[Overlapped, OverlapShare]) -> dict[Overlapped, OverlapShare]:
-    """Overlap fractions of all kinds of communication, with each expected one set to the proven one."""
+    """Overlap fractions of all kinds of communication, with the expected fractions set to the proven ones."""
     proven = {kind: shares.get(kind, OverlapShare()).proven for kind in get_args(Overlapped)}
     return {kind: OverlapShare(expected=share, proven=share) for kind, share in proven.items()}

@@ -12,7 +12,7 @@ _SIGN = re.compile(r"\s*(?:([a-z-]+)|([()])|\*\s*(\d+))")
 
 
 def words_of(kind: str) -> tuple[str, ...]:
-    """Parts that a kind of block names; ValueError for an invalid kind."""
+    """Names of the mixer and networks in a kind of block; ValueError for an invalid kind."""
     words = tuple(kind.split("-"))
     order = [word for word in (*MIXERS, *NETWORKS) if word in words]
     if list(words) != order or sum(word in MIXERS for word in words) > 1:
@@ -25,7 +25,7 @@ def words_of(kind: str) -> tuple[str, ...]:
 
 @cache
 def runs_of(pattern: str) -> tuple[tuple[str, int], ...]:
-    """Kinds in a pattern, with the number of consecutive blocks of each; ValueError if it is invalid.
+    """Kinds of blocks in a pattern, each with its number of consecutive blocks; ValueError if invalid.
 
     Groups in parentheses do not nest.
     """
@@ -59,7 +59,7 @@ def runs_of(pattern: str) -> tuple[tuple[str, int], ...]:
 
 
 def period_of(values: Sequence[object]) -> int:
-    """Length of the shortest group of values that, repeated, gives the whole sequence."""
+    """Length of the shortest group of values whose repetition gives the whole sequence."""
     count, values = len(values), list(values)
     return next(n for n in range(1, count + 1) if count % n == 0 and values[:n] * (count // n) == values)
 

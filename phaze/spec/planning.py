@@ -77,7 +77,7 @@ class PlanSettings(Noun):
 
 
 class PlanPoint(PlanSettings):
-    """Planning job of a case: one model size, one memory size and one N."""
+    """Planning job of a case: one model size, one memory size and one number of microbatches N."""
 
     blocks: int
     """Number of repeated layers; 0: as in the input."""
@@ -138,12 +138,12 @@ class PlanStudy(Noun):
 
     @property
     def made(self) -> dict[str, PlanCase]:
-        """Cases that have an input, by name."""
+        """Cases that have an input (a file or one of our models), by name."""
         return {name: case for name, case in self.cases.items() if self.file_of(case) or self.own_of(case)}
 
     @property
     def stand_ins(self) -> dict[str, OwnInput]:
-        """Inputs made from our own models that cases use, by name."""
+        """Inputs made from our own models in place of the authors' files, by name."""
         found = {case.input: self.own_of(case) for case in self.cases.values()}
         return {name: own for name, own in found.items() if own is not None}
 

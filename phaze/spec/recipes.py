@@ -44,15 +44,15 @@ ROUTER_KERNELS = (31, 17)
 """Number of router and dispatch kernels with moe_router_fusion: for all-to-all, for the dispatchers above
 (Megatron-LM, Optimizing DeepSeek-V3 Training Performance on GB200, Sections 2.1.4 and 2.2.1)."""
 FP8_ATTENTION = "{}-fp8"
-"""Name of an attention kernel with FP8 operands, from the name of its generation."""
+"""Name of an attention kernel with FP8 operands, given the name of its generation."""
 SAID = ("capacity", "graphs", "moments", "nccl_ub", "agrees")
-"""Columns that are only for readers."""
+"""Columns for human readers only, which phaze does not use."""
 NUMBERS = ("gpus", "sequence", "global_batch", "microbatch", *MODEL_WIDTHS, "zero")
 FLAGS = {"true": True, "false": False}
 JOINED = ("captured", "overlap")
-"""Columns whose values are joined by +."""
+"""Columns that list several values, joined by +."""
 SETTINGS = "captured"
-"""Column that only tables with stack settings have."""
+"""Column that marks tables with stack settings; other tables lack it."""
 BLOCKS = re.compile(r"full:([1-9]\d{0,3})")
 """Pattern of full recomputation of k blocks per virtual stage (`--recompute-num-layers`)."""
 
@@ -131,7 +131,7 @@ class PublishedRecipe(DerivedNoun, ModelWidths[int]):
         return int(found[1]) if found else None
 
     def layout(self, microbatch: int, vp: int, load: Load) -> Layout:
-        """Layout with this expert load; `microbatch` and `vp` apply where the source states none.
+        """Layout of the recipe with an expert load; `microbatch` and `vp` apply if the source states none.
 
         Raises PhazeError for recomputation and offload options that phaze does not support.
         """
@@ -212,7 +212,7 @@ def recipe_of(
 
 
 def _refuse(recipes: Sequence[StackRecipe], asked: dict[str, str]) -> None:
-    """Raise PhazeError for the first criterion that no recipe meets in addition to the earlier ones."""
+    """Raise PhazeError for the first criterion that no recipe meets together with the earlier criteria."""
     left = list(recipes)
     for name, value in asked.items():
         known = sorted({str(getattr(one, name)) for one in left})

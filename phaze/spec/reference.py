@@ -252,7 +252,7 @@ class _Section:
 
 @dataclass
 class _Links:
-    """Links from class names to their sections, on the same page or another page."""
+    """Markdown links from class names to the sections that describe the classes, on any page."""
 
     targets: dict[str, str] = field(default_factory=dict)
     """Link target by class name."""
@@ -332,7 +332,7 @@ def _text(section: _Section, links: _Links, folder: Path) -> str:
 
 
 def _example(entry: Entry, folder: Path) -> str:
-    """Location of the type's files, and an example: start of a file, a text, or a command that writes one."""
+    """Where the type's files are, and an example: start of a file, a text, or the command that writes one."""
     where = f"Files: {entry.files}." if entry.files else ""
     if entry.example.startswith("phaze "):
         return f"{where} Written by:\n\n```sh\n{entry.example}\n```\n"
@@ -346,7 +346,7 @@ def _example(entry: Entry, folder: Path) -> str:
 
 
 def _lines(file: Path, key: str) -> list[str]:
-    """Lines of a YAML file, or of one of its top-level keys."""
+    """Lines of a YAML file, or only those of one top-level key."""
     lines = file.read_text(encoding="utf-8").rstrip().splitlines()
     if not key:
         return lines
@@ -397,7 +397,7 @@ def _allowed(schema: dict[str, object], links: _Links) -> str:
 
 
 def _values(schema: dict[str, object]) -> dict[str, object]:
-    """Schema of the values in a mapping with arbitrary keys; empty if anything is allowed."""
+    """Schema of the values of a mapping with arbitrary keys; empty if any value is allowed."""
     patterns = schema.get("patternProperties") or {"": schema.get("additionalProperties")}
     (values, *others) = patterns.values()  # type: ignore[attr-defined]
     return values if isinstance(values, dict) and not others else {}

@@ -12,14 +12,14 @@ MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Unfit(yaml.constructor.ConstructorError):
-    """Error with the keys that lead to the rejected part of the file."""
+    """Error for invalid YAML, with the keys that lead to the rejected value."""
 
     def __init__(self, problem: str, mark: yaml.Mark | None, keys: tuple[str, ...] = ()) -> None:
         super().__init__(None, None, ": ".join(filter(None, (".".join(keys), problem))), mark)
         self.what, self.keys = problem, keys
 
     def under(self, key: object) -> _Unfit:
-        """Same error with `key`, of the parent mapping, added to its path."""
+        """Copy of the error with `key`, of the parent mapping, added to its path."""
         return _Unfit(self.what, self.problem_mark, (str(key)[:LONGEST_KEY], *self.keys))
 
 

@@ -205,12 +205,12 @@ class Study(Noun):
 
     @property
     def shown_readings(self) -> dict[str, Reading]:
-        """Interpretations, with the study's own settings first; empty if the study has none."""
+        """Interpretations to show, the study's own settings first; empty if there are no interpretations."""
         own = {OWN_READING: Reading(note="the settings of the study")}
         return own | self.readings if self.readings else {}
 
     def under(self, reading: str) -> Study:
-        """Study with an interpretation's settings, in the first scenario; ValueError if they are invalid."""
+        """Study in its first scenario, with an interpretation's settings; ValueError if they are invalid."""
         if reading == OWN_READING:
             return self
         chosen = self.readings[reading]
@@ -225,7 +225,7 @@ class Study(Noun):
 
 
 def _with(noun: Noun, changes: Changes, where: str) -> Noun:
-    """Copy of settings with some values changed; ValueError names the place of an invalid value."""
+    """Copy of settings with some values changed; ValueError says where an invalid value is."""
     try:
         return type(noun).model_validate({**noun.model_dump(), **changes})
     except ValidationError as error:

@@ -30,7 +30,7 @@ STACKS = {
 """Default software stack of each runtime, for systems whose own stack belongs to another runtime."""
 PEAK = "peak_flops_per_s"
 FIGURES = (PEAK, "hbm_gib", "hbm_bandwidth_bytes_per_s")
-"""Three figures that suffice to define a device; a file with the first one is such a definition."""
+"""Three figures that suffice to define a device; the first one marks a file that defines it so."""
 RUNTIME = "megatron"
 """Default runtime of devices that are not tied to another runtime's stack."""
 
@@ -151,14 +151,14 @@ def _read_cluster(fields: dict[str, object], path: Path, folder: Path) -> Cluste
 
 
 def _with_network(level: object, path: Path, folder: Path) -> object:
-    """Replace the name of a level's measured collectives by their contents."""
+    """Fields of a level, with the name of measured collectives replaced by their contents."""
     if not isinstance(level, dict) or not isinstance(level.get("nccl"), str):
         return level
     return {**level, "nccl": NcclSpeeds.from_file(_network_path(level["nccl"], folder, path))}
 
 
 def _networks(levels: Sequence[object]) -> list[str]:
-    """Names of the measured collectives in a file's levels."""
+    """Names of the measured collectives to which a file's levels refer."""
     given = [level.get("nccl") for level in levels if isinstance(level, dict)]
     return [name for name in given if isinstance(name, str)]
 
@@ -198,7 +198,7 @@ def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
 
 
 def _part(inner: Sequence[Level], devices: int) -> int:
-    """Largest equal size of the innermost groups that divides `devices`; 0 if it drops an eighth or more.
+    """Largest equal size of the innermost groups that divides `devices`; 0 if groups lose an eighth or more.
 
     The size is a multiple of the groups inside.
     """
@@ -209,7 +209,7 @@ def _part(inner: Sequence[Level], devices: int) -> int:
 
 
 def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
-    """Files on which a system depends: its own, and those of device, stack and measured collectives."""
+    """Files on which a system depends: its own file, and those of device, stack and measured collectives."""
     path = system_path(name, folder)
     cluster, _ = load_cluster(name, folder)
     stack = () if cluster.stack is None else (stack_path(cluster.stack, folder),)
@@ -253,7 +253,7 @@ Constants = TypeVar("Constants", Device, Stack, Level)
 
 
 def with_numbers(noun: Constants, numbers: Mapping[str, float], source: str) -> Constants:
-    """Replace some constants; PhazeError names source, key and value of an invalid one."""
+    """Replace constants of a device or stack; PhazeError names source, key and value of an invalid one."""
     return noun.parse({**noun.model_dump(), **numbers}, source) if numbers else noun
 
 
@@ -276,7 +276,7 @@ def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, di
 
 
 def tiled_flops(tiled: TiledStudy, folder: Path = FOLDER) -> float:
-    """16-bit FLOP/s of the first system of the first tiled case; 0 without cases."""
+    """Peak 16-bit FLOP/s of the first system of the first tiled case; 0 if there are no cases."""
     for case in tiled.cases.values():
         system, device = load_tiled(case.systems[0], folder)
         return system.chips * device.flops
@@ -302,7 +302,7 @@ def _device_file(name: str, folder: Path) -> Path:
 
 
 def _read_device(path: Path, folder: Path, after: tuple[Path, ...] = ()) -> Device:
-    """Load a device from a file; `after` are the files whose key `like` led here."""
+    """Load a device from a file; `after` are the files whose key `like` has led to it."""
     if path in after:
         circle = " -> ".join(one.stem for one in (*after[after.index(path) :], path))
         raise PhazeError(f"{path}: like: must lead to a device with its own clock, got the circle {circle}")
@@ -387,7 +387,7 @@ def chip_path(name: str, folder: Path = FOLDER) -> Path:
 
 
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
-    """Load the device that an architecture's name or path refers to; None if it is no device."""
+    """Load the device to which an architecture's name or path refers; None if it refers to no device."""
     path = chip_path(name, folder)
     known = read_mapping(path).keys() & {"clock_hz", "tile", PEAK}
     return _read_device(path, folder) if known else None
@@ -396,7 +396,7 @@ def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | No
 def load_system_of(
     architecture: str, system: str, folder: Path = FOLDER, flat: float | None = None
 ) -> System:
-    """Load a system with the given accelerator; one of config/devices also sets clock and memory.
+    """Load a system with a given accelerator; a device of config/devices also sets clock and memory.
 
     Raises PhazeError if the clock is unknown: the system has another device, and the architecture is no
     device.

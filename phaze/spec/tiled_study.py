@@ -81,7 +81,7 @@ class TiledSettings(Noun):
 
 
 class TiledPoint(TiledSettings):
-    """Simulation job: a case with one model on one system."""
+    """Simulation job: one model of a case on one system."""
 
     system: Name
     """System of tiles: a name in config/systems."""

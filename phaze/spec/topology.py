@@ -122,7 +122,7 @@ class Nodes(Links):
 
 
 class Hops(Noun):
-    """Bandwidth between devices within a number of hops."""
+    """Bandwidth between devices up to a number of hops apart."""
 
     to: PositiveInt | None = None
     """Maximum number of hops for this row; null: no maximum."""

@@ -64,7 +64,7 @@ class TracedOperator(Noun):
         return 0 if own is None else own.batch * own.m * own.k * own.n
 
     def attends(self, sequence: int) -> bool:
-        """True for a matrix product of attention: of two activations, between each token and all others."""
+        """True for a matrix product of attention, which multiplies activations of all pairs of tokens."""
         own = self.product
         return (
             own is not None and len(self.inputs) == 2 and own.m % sequence == 0 and sequence in (own.k, own.n)
@@ -125,7 +125,7 @@ class Traced(UnshardedModel):
 
     @property
     def token(self) -> str:
-        """Word that messages use for one element of a sample, such as token."""
+        """Word for one element of a sample in messages, such as token."""
         return "token"
 
     @property

@@ -16,12 +16,12 @@ from phaze.spec.traced import Traced, TracedLayer, TracedOperator, TracedProduct
 Fields = dict[str, object]
 OPTION = "--set"
 _ATTENTION = 2
-"""Number of matrix products without weights in a block: the scores, and the weighted values."""
+"""Number of matrix products without weights in a block: for the scores, and for the weighted values."""
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Operators of a block, split into those before attention, its two matrix products, and those after."""
+    """Operators of a block: those before attention, its two matrix products, and those after it."""
 
     layer: TracedLayer
     tokens: int
@@ -32,7 +32,7 @@ class _Block:
 
     @classmethod
     def of(cls, layer: TracedLayer, tokens: int) -> _Block:
-        """Split the operators of a layer; PhazeError unless it has exactly one attention."""
+        """Split the operators of a layer; PhazeError unless the layer has exactly one attention."""
         own = layer.operators
         free = [(i, one.product) for i, one in enumerate(own) if one.product and not one.parameters]
         if len(free) != _ATTENTION:
@@ -78,7 +78,7 @@ def transformer_of(traced: Traced, where: str, given: Mapping[str, object] | Non
 
 
 def _fields(traced: Traced, order: Sequence[TracedLayer], given: Mapping[str, object]) -> Fields:
-    """Spec fields of the model."""
+    """Spec fields of the model, derived from its layers."""
     blocks = [_Block.of(layer, traced.sequence) for layer in order[1:-1]]
     if not blocks:
         raise PhazeError("must have an embedding, blocks and a head")
@@ -96,7 +96,7 @@ def _fields(traced: Traced, order: Sequence[TracedLayer], given: Mapping[str, ob
 
 
 def _with(fields: Fields, given: Mapping[str, object]) -> Fields:
-    """Merge the given fields into others; a dot in a name leads to a nested field."""
+    """Merge the given fields into `fields`; a dot in a name leads to a nested field."""
     found = {name: dict(value) if isinstance(value, dict) else value for name, value in fields.items()}
     for name, value in given.items():
         part, _, own = name.partition(".")
@@ -109,7 +109,7 @@ def _with(fields: Fields, given: Mapping[str, object]) -> Fields:
 
 
 def _ends(order: Sequence[TracedLayer], hidden: int) -> Fields:
-    """Spec fields from the layers before and after the blocks."""
+    """Spec fields read from the layers before and after the blocks."""
     rows = [one.parameters // hidden for one in order[0].operators if one.kind == "lookup"]
     rows = [count for count in rows if count]
     if not rows:
@@ -182,7 +182,7 @@ def _norms(block: _Block, queries: int, keys: int, size: int) -> Fields:
 
 
 def _after(block: _Block, norms: Sequence[TracedOperator]) -> str:
-    """Position of norms that do not precede attention: `post` after the residual sum, else `output`."""
+    """Position of the norms after attention: `post` if they follow the residual sum, otherwise `output`."""
     place = block.after.index(norms[0]) if norms else 0
     return "post" if any(one.kind == "add" for one in block.after[:place]) else "output"
 
@@ -248,7 +248,7 @@ def _untold(block: _Block, name: str, what: str) -> PhazeError:
 
 
 def _products(own: Sequence[TracedOperator]) -> list[TracedOperator]:
-    """Operators that multiply by a weight matrix."""
+    """Operators of a sequence that multiply by a weight matrix."""
     return [one for one in own if one.product and one.parameters]
 
 

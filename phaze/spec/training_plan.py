@@ -25,7 +25,7 @@ from phaze.spec.values import (
 )
 
 Rank = Literal["prudent", "expected"]
-"""Kind of step time by which layouts are ranked."""
+"""Kind of step time by which layouts are ranked: expected, or prudent (proven overlap only)."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 REQUIRED = (*WIDTHS, "microbatch", "sequence_parallel", "zero", "recompute")
 """Layout fields that every plan file contains."""
@@ -157,7 +157,7 @@ class RankedPlan(Noun):
         return self.fullest_gib if self.in_use_gib is None else self.in_use_gib.expected
 
     def by(self, rank: Rank) -> float:
-        """Step time in seconds of the given kind (prudent or expected)."""
+        """Step time in seconds of the given kind: expected, or prudent (conservative)."""
         return self.time_s if rank == "expected" or self.prudent_s is None else self.prudent_s
 
 
@@ -178,17 +178,17 @@ class PlanCertificate(Noun):
     layouts: Index
     """Number of layouts: the sum of the counts below."""
     illegal: dict[Label, Index]
-    """Layouts that the runtime cannot run, by the first rule they break."""
+    """Number of layouts that the runtime cannot run, by the first rule they break."""
     same: Index
-    """Layouts equivalent to another one."""
+    """Number of layouts equivalent to another one."""
     unfit: Index
-    """Layouts that exceed memory for every pipeline split."""
+    """Number of layouts that exceed memory for every pipeline split."""
     lacking_gib: Result | None = None
     """Smallest memory shortfall of the unfit layouts in GiB, on their peak-memory rank; null if none fits."""
     bounded: dict[Label, Index]
-    """Layouts excluded by a lower bound on step time, by origin of the bound."""
+    """Number of layouts excluded by a lower bound on step time, by origin of the bound."""
     simulated: Index
-    """Layouts with simulated pipeline splits."""
+    """Number of layouts with simulated pipeline splits."""
     divisions: Index
     """Number of simulated pipeline splits."""
     bound_s: Result | None = None
@@ -337,7 +337,7 @@ class FewestNodes(Noun):
     smaller: Index | None = None
     """Next smaller number of nodes whose total memory could hold the weights; null for none."""
     lacking_gib: Result | None = None
-    """Memory shortfall per device in GiB there, at least this much for every layout; null if the runtime
+    """Lower bound on all layouts' memory shortfall per device in GiB on `smaller` nodes; null if the runtime
     cannot run any."""
     undecided: Index = 0
     """Layouts on the smaller number of nodes that no bound rules out and no tested split fits."""
@@ -378,7 +378,7 @@ class TrainingPlan(PlanFile, RankedPlan):
     uncalibrated: str | None = None
     """Warning that the predicted speed is an upper limit, if no run on the device is measured."""
     prudence: str | None = None
-    """Plan that ranking by expected time would choose, if layouts are ranked by prudent time."""
+    """Note on the plan that ranking by expected time would choose, if layouts are ranked by prudent time."""
     may_fit: str | None = None
     """Ways to make the plan fit, and the first alternative that does, if it exceeds memory at the upper end
     of its range."""
@@ -402,7 +402,7 @@ class TrainingPlan(PlanFile, RankedPlan):
 
 
 class UnfitPlan(PlanFile):
-    """Reason why no layout fits, with the closest layout: equal stages that recompute every block."""
+    """Reason why no layout fits, and the layout that comes closest: equal stages, all blocks recomputed."""
 
     format: Literal["phaze-no-plan"] = "phaze-no-plan"
     certificate: PlanCertificate

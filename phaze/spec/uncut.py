@@ -14,7 +14,7 @@ class UnshardedModel(Noun):
     """K, the target number of clusters that `partition` merges operators into; its option overrides this."""
 
     def divides(self, width: int) -> bool:
-        """True only for a tensor-parallel width of 1."""
+        """True only for a tensor-parallel width of 1, since the layers cannot be sharded."""
         return width == 1
 
     def check_tensor_width(self, width: int, where: str) -> None:

@@ -42,7 +42,7 @@ def _once(values: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def repeated(values: Iterable[T]) -> list[tuple[T, int]]:
-    """Values that occur more than once, with their counts."""
+    """Values that occur more than once, each with its number of occurrences."""
     return [(value, times) for value, times in Counter(values).items() if times > 1]
 
 
@@ -55,7 +55,7 @@ def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str], of: s
 
 
 def read_by(read: Callable[[str], T]) -> AfterValidator:
-    """Validator that parses a text with the given function."""
+    """Validator that parses a text with `read`, and turns its PhazeError into a ValueError."""
 
     def check(text: str) -> T:
         try:
@@ -69,7 +69,7 @@ def read_by(read: Callable[[str], T]) -> AfterValidator:
 Once = AfterValidator(_once)
 """Validator of a list without duplicates."""
 WHOLE, NUMBER = BeforeValidator(_whole), BeforeValidator(_number)
-"""Validators that must follow all constraints, or the reference pages would not list the constraints."""
+"""Validators of numbers; they must follow all constraints so that the reference pages list these."""
 Flag = Annotated[bool, Field(strict=True)]
 Whole = Annotated[int, Field(strict=True), WHOLE]
 Index = Annotated[int, Field(strict=True, ge=0), WHOLE]
@@ -77,9 +77,9 @@ Index = Annotated[int, Field(strict=True, ge=0), WHOLE]
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**31), WHOLE]
 PositiveInt = Annotated[int, Field(strict=True, gt=0, le=2**31), WHOLE]
 Count = Annotated[int, Field(strict=True, gt=0, le=MOST), WHOLE]
-"""Integer from 1 to MOST, as a file, option or table of a study may name it."""
+"""Integer from 1 to MOST, such as a number of devices in a file, an option or a table of a study."""
 Result = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False), NUMBER]
-"""Non-negative number that is computed from sizes."""
+"""Non-negative number computed from other values."""
 Size = Annotated[Result, AfterValidator(_bounded)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False), NUMBER, AfterValidator(_bounded)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1), NUMBER]

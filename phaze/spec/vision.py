@@ -41,12 +41,12 @@ class Vision(UnshardedModel):
 
     @property
     def token(self) -> str:
-        """Word that messages use for one element of a sample: image."""
+        """Word for one element of a sample in messages: image."""
         return "image"
 
     @property
     def usual_sequence(self) -> int:
-        """Tokens per sample, 1: a sample is one image."""
+        """Tokens per sample: 1, since a sample is one image."""
         return 1
 
     def flops_per_token(self, sequence: int) -> TokenFlops:
@@ -94,7 +94,7 @@ class Backbone(Noun):
         return tuple(self.expansion * width for width in self.widths)
 
     def sizes(self, image: int) -> tuple[int, ...]:
-        """Output height of every stage: halved by the stem, the pooling, and each later stage."""
+        """Output height of every stage: the image halved by the stem, the pooling, and each later stage."""
         return tuple(-(-image // 2 ** (2 + stage)) for stage in range(len(self.blocks)))
 
     def multiply_accumulates(self, image: int, channels: int) -> int:
@@ -110,7 +110,7 @@ class Backbone(Noun):
         return found
 
     def first(self, image: int, channels: int) -> int:
-        """Multiply-accumulates of the first convolution."""
+        """Multiply-accumulates of the backbone's first convolution, per image."""
         size = -(-image // 2)
         return channels * self.stem * 49 * size * size
 
@@ -252,7 +252,7 @@ class Swin(Vision):
         return min(self.window, max(self.sizes[stage], 1))
 
     def shifts(self, stage: int) -> bool:
-        """True if every other block of a stage shifts its windows."""
+        """True if every other block of a stage shifts its windows (the windows do not cover the stage)."""
         return self.sizes[stage] > self.window_of(stage)
 
     @property

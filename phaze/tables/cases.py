@@ -1,4 +1,4 @@
-"""Results of cases apart from the study's models: mappings of stages to devices, simulations on tiles."""
+"""Results of cases that use none of the study's models: mappings to devices, simulations on tiles."""
 
 from phaze.spec.mapping import StoredSearch
 from phaze.spec.names import PARTITIONERS

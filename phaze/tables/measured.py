@@ -78,7 +78,7 @@ class SourceScores(Table):
 
 
 class GroupRegrets(Table):
-    """Rank correlation over the measured layouts of a model, size and batch; cost of the predicted choice."""
+    """Per model, size and batch: rank correlation over measured layouts, and cost of the predicted choice."""
 
     keys = {"source": text("file of config/measured"), "group": text("model, devices and batch")}
     columns = {

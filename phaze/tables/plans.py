@@ -1,4 +1,4 @@
-"""Plans on equal architectures, under interpretations of a paper, and for profiled inputs; simulations."""
+"""Plans on equal architectures, under interpretations of a paper and for profiled inputs, and simulations."""
 
 from phaze.spec.names import MODEL_PLANNERS
 from phaze.spec.names import PLANNERS as CASE_PLANNERS
@@ -229,7 +229,7 @@ READING = text("name of the reading, `study` for the study's own settings")
 
 
 class Readings(Table):
-    """Best plan for every named architecture and HBM size under an interpretation, and the expert plan."""
+    """Best plan per named architecture and HBM size under an interpretation, and the hand-designed plan."""
 
     keys = {
         "reading": READING,

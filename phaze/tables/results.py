@@ -152,7 +152,7 @@ class Gains(Table):
 
 
 class Comparisons(Table):
-    """Results of every scenario of the study."""
+    """Results of all scenarios of the study, side by side."""
 
     keys = {"scenario": text("name of the scenario"), **_DESIGN}
     columns = Results.columns
@@ -271,7 +271,7 @@ class Times(Table):
 
 
 class Proofs(Table):
-    """Schedules by proof status; how many needed core assignment, and how many beat running on all cores."""
+    """Numbers of schedules: by proof status, needing core assignment, and beating all-core schedules."""
 
     keys = {"model": MODEL}
     columns = {

@@ -1,10 +1,10 @@
-"""Search of the design space: by descending area, by every other strategy, and the proof of the best."""
+"""Searches of the design space, by descending area and by other strategies, and proofs of the best."""
 
 from phaze.tables.base import Table, count, real, text
 from phaze.tables.columns import ARCHITECTURE, BOUNDS, MODEL, SETTING, SIZED
 
 SCOPES = ("whole", "least-microbatch", "recomputing")
-"""Scopes of a search.
+"""Scopes of a search: how much of the study's space it covers.
 
 The whole space of the study; the smallest microbatch only, as in the paper's Figure 9; and also the largest
 HBM and recomputation only, as in its Figure 8.

@@ -33,11 +33,11 @@ class Chip:
     memory: PortMemory | None = None
     """DRAM that all tiles reach through the network; None if the chip has no DRAM."""
     fetched_once: bool = False
-    """True if a GEMM fetches operands that exceed SRAM only once, not again for every part that fits."""
+    """True if a GEMM fetches operands that exceed SRAM only once, not again for every part that fits SRAM."""
 
     @cached_property
     def topology(self) -> Topology:
-        """Network: the tiles as nodes, followed by one node per port, and the links."""
+        """Network of the chip: tiles as nodes, followed by one node per memory port, and the links."""
         return mesh(self.grid, self.wires, self.memory)
 
     def port(self, tile: int) -> int:
@@ -99,7 +99,7 @@ class TiledMachine:
 
     @cached_property
     def grid(self) -> TileGrid:
-        """Positions of all chips as one grid; some may be routers without a tile."""
+        """Positions of all chips joined into one grid; some positions may be routers without a tile."""
         rows, columns = self.system.rows * self.device.rows, self.system.columns * self.device.columns
         return TileGrid(rows, columns, self.device.torus)
 
@@ -118,7 +118,7 @@ class TiledMachine:
 
     @property
     def wires(self) -> Wires:
-        """Links inside chips and, if the system defines them, different links between chips."""
+        """Links inside chips and, if the system defines them, links with other properties between chips."""
         inside, between = self.device.link, self.system.link
         if between is None:
             return Wires(inside.bandwidth_bytes_per_s, inside.latency_s)

@@ -61,7 +61,7 @@ class TwoGroups(NamedTuple):
 def exchange(
     grid: TileGrid, source: Sequence[int], target: Sequence[int], adapters: int, ties: Ties
 ) -> TwoGroups:
-    """Match the runs of a source group with the adapters of a target group; both in ring order.
+    """Match the runs of a source group with the adapters of a target group; both groups in ring order.
 
     The destination is cut into one run per adapter, of nearly equal length. The adapter is the tile of the
     run nearest to the source. Each run of the source sends to one adapter, from its tile nearest to that

@@ -40,7 +40,7 @@ from phaze.tiles.tile import TileExecution, inference_s
 
 
 def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
-    """First operator of each stage in the split that minimises the slowest stage.
+    """First operator of each stage in the pipeline split that minimises the load of the slowest stage.
 
     `compute_s` (n,) is the time of each operator. On ties the first stages get as many operators as possible.
     """
@@ -74,7 +74,7 @@ Fetched = Literal["own", "shared"]
 """Weight fetch: every replica fetches all of its weights, or fetches a share and gathers the rest."""
 
 Samples = Callable[[int], tuple[TileOperator, ...]]
-"""Function from the microbatch size, in samples, to the operators."""
+"""Function from the microbatch size, in samples, to the operators of the model."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def fastest(machine: TiledMachine, operators: Samples, numbers: Numbers, choices
 
 
 def in_numbers(machine: TiledMachine, numbers: Numbers) -> Chip:
-    """Chip whose arrays are enlarged by the speed-up of a number format, int8 or half."""
+    """Chip whose arrays are enlarged to match the speed-up of a number format (int8 or half)."""
     tile = machine.device.tile
     rate = tile.int8_rate if numbers == "int8" else 1
     side = isqrt(rate)
@@ -189,7 +189,7 @@ def throughput(programs: tuple[StageProgram, ...], microbatch: int, fidelity: Fi
 
 
 def _sends(chip: Chip, programs: tuple[StageProgram, ...]) -> tuple[float, ...]:
-    """Transfer times in s of the tensors between stages, all sent at once; 0 for the last stage."""
+    """Transfer time from each stage to the next in s, if all send at once; 0 for the last stage."""
     plan = [
         Message(a, b, sent.sizes[-1].outputs)
         for sent, received in pairwise(programs)
@@ -205,7 +205,7 @@ def _sends(chip: Chip, programs: tuple[StageProgram, ...]) -> tuple[float, ...]:
 def _best(
     chip: Chip, tiles: int, operator: TileOperator, element_bytes: int
 ) -> tuple[Degrees | None, Degrees | None]:
-    """Fastest degrees of an operator, and the fastest degrees that store the fewest weights per tile.
+    """Fastest split of an operator over tiles, and the fastest one that stores the fewest weights per tile.
 
     None if the operator cannot be cut into one part per tile. All-reduces are rings of neighbours.
     """
@@ -233,7 +233,7 @@ def _best(
 
 @lru_cache(maxsize=64)
 def _of_product(size: int, axes: int) -> tuple[Degrees, ...]:
-    """All degrees whose product is `size`, with ones after the first `axes` axes."""
+    """All tuples of degrees with product `size`, with ones after the first `axes` axes."""
     divisors = [d for d in range(1, size + 1) if size % d == 0]
     found = [some for some in product(divisors, repeat=axes) if prod(some) == size]
     return tuple((*some, *(1,) * (4 - axes)) for some in found)  # type: ignore[misc]

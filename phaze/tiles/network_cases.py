@@ -51,7 +51,7 @@ class Contended(NamedTuple):
         return max(self.formulas_s) if against == "longest" else sum(self.formulas_s)
 
     def short(self, against: Against = "longest") -> float:
-        """Underestimate by the formula, as a share of the simulated time."""
+        """Underestimate of the formula, relative to the simulated time."""
         return 1 - self.formula_s(against) / self.simulated_s
 
 
@@ -85,7 +85,7 @@ def _tasks(size_bytes: float) -> Mapping[TileTask, Plan]:
 
 
 def in_turns(tasks: int, size_bytes: float) -> Contended:
-    """Like `overlapping`, for `tasks` tasks whose kinds alternate as in the authors' program (Figure 7).
+    """Like `overlapping`, for `tasks` tasks of alternating kinds, as in the authors' program (Figure 7).
 
     In that program an all-to-all is sent around the ring, in p − 1 rounds of (p − 1)/p of a tensor each.
     Every tile reads or writes a tensor of its own.
@@ -104,19 +104,19 @@ def in_turns(tasks: int, size_bytes: float) -> Contended:
 
 
 def _access(tiles: Sequence[int], size_bytes: float, *, write: bool = False) -> Plan:
-    """Concurrent reads or writes of equal shares, each tile at its nearest memory port."""
+    """Messages for concurrent reads or writes of equal shares, each tile at its nearest memory port."""
     pairs = [(tile, nearest_memory(GRID, MEMORY, tile)) for tile in tiles]
     return tuple(Message(*(pair if write else pair[::-1]), size_bytes / len(tiles)) for pair in pairs)
 
 
 def _contended(plans: Sequence[Plan]) -> Contended:
-    """Compare plans that run concurrently with each plan alone."""
+    """Simulate plans that run concurrently, and each plan alone."""
     alone_s = tuple(deliver(TOPOLOGY, plan, "none").time_s for plan in plans)
     return Contended(deliver(TOPOLOGY, together(*plans)).time_s, alone_s)
 
 
 class Congestion(NamedTuple):
-    """Underestimates by a formula over all mixes of the given number of tasks (Figure 7)."""
+    """Smallest, mean and largest underestimate of a formula over all mixes of some tasks (Figure 7)."""
 
     tasks: int
     against: Against
@@ -126,7 +126,7 @@ class Congestion(NamedTuple):
 
 
 def congestion(size_bytes: float, most_tasks: int = 5) -> list[Congestion]:
-    """Errors of contention-free formulas by number of equally large tasks (Figure 7).
+    """Underestimates of contention-free formulas by number of equally large concurrent tasks (Figure 7).
 
     PALM gives 30 % for 5 tasks of 8 MB and at most 50 %. It names neither the tasks, tiles and ports, nor the
     formula.
@@ -239,7 +239,7 @@ def _rings(_: Exchanges) -> Iterator[Row]:
 
 
 def _overlaps(_: Exchanges) -> Iterator[Row]:
-    """Yield rows with the formulas' underestimates for concurrent tasks (Figure 7), in turn and mixed."""
+    """Yield rows with the underestimates of formulas for alternating and mixed tasks (Figure 7)."""
     for size in TASK_BYTES:
         each = f"of {size / 1e6:g} MB"
         for tasks, against in product(range(1, 6), get_args(Against)):

@@ -101,7 +101,7 @@ class TiledRun:
 
 @dataclass(frozen=True, eq=False)
 class TiledOutcome:
-    """Result of a simulated run: times, SRAM strategies, and traffic on links and ports."""
+    """Result of a simulated run: batch times, SRAM strategies, and traffic on links and ports."""
 
     run: TiledRun
     chip: Chip
@@ -225,7 +225,7 @@ def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
 
 
 def _cost(program: StageProgram) -> StageCost:
-    """Jobs of a stage and bytes stored per tile, with placeholder durations: steps are timed one by one."""
+    """Cost of a stage for the schedule, with placeholder durations, because steps are timed one by one."""
     there = {part: PRESENT if program.steps(part) else 0.0 for part in KINDS.values()}
     fixed = zip(*((each.weights, each.gradients, each.optimizer) for each in program.sizes), strict=True)
     return StageCost(
@@ -260,7 +260,7 @@ def _accessed(chip: Chip, tiles: Tiles, step: TileStep) -> Plan:
 
 @lru_cache(maxsize=1024)
 def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
-    """Memory ports that a group uses, each with its farthest tile and its number of tiles."""
+    """Memory ports that a group uses, each with its farthest tile and the number of its tiles."""
     hops = chip.topology.hops
     return {
         port: (max(mine, key=lambda tile: hops(port, tile)), len(mine))
@@ -269,7 +269,7 @@ def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
 
 
 def _exchanged(chip: Chip, collectives: Sequence[GroupCollective]) -> Plan:
-    """Messages of consecutive collectives; all rounds of a ring are merged into one message per member."""
+    """Messages of consecutive collectives; each member sends all rounds of a ring as one message."""
     return then(
         *(
             together(*(ring(chip.topology, some.kind, group, some.size_bytes, 1) for group in some.groups))

@@ -205,7 +205,7 @@ class TransformerLayer:
         return Linear(self.batch, self.sequence, n, k).shares((d, 1, 1, t), ("d", "m", "n", "t"))
 
     def _attention(self, n: int, k: int, d: int, t: int) -> TileShare:
-        """One tile's share of an attention GEMM: whole heads of whole samples."""
+        """One tile's share of an attention GEMM, which covers whole heads of whole samples."""
         (share,) = Linear(self.batch * self.heads, self.sequence, n, k, False).shares((d * t, 1, 1, 1))
         return replace(share, product=Gemm(_most(self.batch, d) * _most(self.heads, t), self.sequence, k, n))
 

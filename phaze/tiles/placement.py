@@ -102,7 +102,7 @@ def compact(rows: int, columns: int, size: int) -> tuple[int, int]:
 
 
 STEPS = 200_000
-"""Step limit of the search for a ring."""
+"""Maximum number of steps of the search for a ring."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _around_rectangle(grid: TileGrid, tiles: Sequence[int]) -> tuple[int, ...] |
 
 
 def _comb(even: int, other: int) -> list[tuple[int, int]]:
-    """Ring over an even × other rectangle: a snake without the first column, and back along that column."""
+    """Ring over a rectangle with an even number of rows: a snake, closed by the first column."""
     there = [
         (a, b) for a in range(even) for b in (range(1, other) if a % 2 == 0 else range(other - 1, 0, -1))
     ]
@@ -180,7 +180,7 @@ def _grown(grid: TileGrid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _detour(grid: TileGrid, a: int, b: int, free: set[int]) -> list[int]:
-    """Two free tiles on a detour from a to its neighbour b; empty if there are none."""
+    """Two free tiles that form a detour from a to its neighbour b; empty if there are none."""
     for first in grid.neighbours(a):
         for second in grid.neighbours(b):
             if first != second and {first, second} <= free and second in grid.neighbours(first):
@@ -212,7 +212,7 @@ def _one_colour_too_many(grid: TileGrid, tiles: Sequence[int], closed: bool) -> 
 def _extend(
     around: dict[int, list[int]], path: list[int], closed: bool, budget: list[int]
 ) -> list[int] | None:
-    """Extend a path to all tiles, depth first; None if impossible or beyond the budget."""
+    """Extend a path to all tiles, depth first; None if that is impossible or exceeds the budget."""
     used = set(path)
     ways = [iter(_next(around, path[-1], used))]
     while ways:
@@ -233,7 +233,7 @@ def _extend(
 
 
 def _next(around: dict[int, list[int]], tile: int, used: set[int]) -> list[int]:
-    """Unused neighbours, those with the fewest continuations first (Warnsdorff)."""
+    """Unused neighbours of a tile, those with the fewest continuations first (Warnsdorff)."""
     fresh = [other for other in around[tile] if other not in used]
     return sorted(fresh, key=lambda other: (sum(far not in used for far in around[other]), other))
 
@@ -244,7 +244,7 @@ TileTable = NDArray[np.int64]
 def axis_groups(
     grid: TileGrid, tiles: Sequence[int], axes: Mapping[TileAxis, int], placed: Placed = "near"
 ) -> dict[TileAxis, tuple[Tiles, ...]]:
-    """Groups along each axis, each in ring order.
+    """Groups of tiles along each axis, each in ring order.
 
     With "near", each group along the last axis is a block of adjacent tiles. A group along the axis before it
     has one tile in each of several adjacent blocks, and so on. The last axis is tensor parallelism in a
@@ -263,7 +263,7 @@ def axis_groups(
 def _groups(
     grid: TileGrid, tiles: Tiles, axes: tuple[tuple[TileAxis, int], ...]
 ) -> tuple[tuple[TileAxis, tuple[Tiles, ...]], ...]:
-    """Groups along each axis; the last axis has the closest tiles."""
+    """Groups of tiles along each axis; groups along the last axis have the closest tiles."""
     table = _table(grid, tiles, [width for _, width in axes])
     found = []
     for place, (axis, width) in enumerate(axes):
@@ -273,7 +273,7 @@ def _groups(
 
 
 def _table(grid: TileGrid, tiles: Tiles, widths: Sequence[int]) -> TileTable:
-    """Tile at each position along the axes, as an array of shape `widths`."""
+    """Tile at each position along the axes, shape `widths`; neighbours along the last axes are closest."""
     rectangle = _rectangle(grid, tiles)
     if rectangle is None:
         return np.array(snake(grid, tiles)).reshape(widths)
@@ -284,7 +284,7 @@ def _table(grid: TileGrid, tiles: Tiles, widths: Sequence[int]) -> TileTable:
 
 
 def _merged(blocks: TileTable, width: int) -> TileTable:
-    """Merge blocks into larger ones of `width` blocks each; blocks are (rows, columns, tiles of a block)."""
+    """Merge blocks of tiles, `width` at a time; arrays have shape (rows, columns, tiles of a block)."""
     rows, columns, size = blocks.shape
     down, across = compact(rows, columns, width)
     parts = blocks.reshape(rows // down, down, columns // across, across, size)

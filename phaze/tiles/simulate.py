@@ -41,7 +41,7 @@ def simulate(chip: Chip, activities: Sequence[Activity], fidelity: Fidelity) -> 
 
 
 def _each(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
-    """Finish times in s, simulated tile by tile with contention."""
+    """Finish time of each activity in s, simulated tile by tile with contention."""
     plans = [_written(chip, activity) for activity in activities]
     turn = sorted((k, p) for p, plan in enumerate(plans) for k in range(len(plan)))
     arrived_s = deliver(chip.topology, together(*plans)).arrived_s
@@ -55,7 +55,7 @@ Waits = dict[int, tuple[int, ...]]
 
 
 def _written(chip: Chip, activity: Activity) -> list[Message]:
-    """Messages of an activity, in order."""
+    """Messages of an activity in order: work, memory accesses and collectives of every step."""
     plan: list[Message] = []
     waits: Waits = dict.fromkeys(activity.tiles, ())
     for step in activity.steps:
@@ -70,7 +70,7 @@ def _written(chip: Chip, activity: Activity) -> list[Message]:
 def _worked(
     plan: list[Message], chip: Chip, tile: int, step: TileStep, after: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Append a tile's work, read and write to the plan; returns their message indices."""
+    """Append a tile's work, read and write to the plan; return the indices of these messages."""
     begin, access = len(plan), step.access
     plan.append(Message(tile, tile, 0.0, after, step.work_s))
     if access.read_bytes:
@@ -81,7 +81,7 @@ def _worked(
 
 
 def _exchanged(plan: list[Message], some: GroupCollective, waits: Waits) -> Waits:
-    """Append a collective to the plan, interleaving the messages of its groups; returns the new waits."""
+    """Append a collective to the plan, interleaving the messages of its groups; return the new waits."""
     found = dict(waits)
     pattern = _pattern(some.kind, len(some.groups[0]))
     begin, count = len(plan), len(some.groups)
@@ -121,7 +121,7 @@ def _pattern(kind: Collective, width: int) -> _Pattern:
 
 
 def _least(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
-    """Lower bounds on the finish times in s, by formulas.
+    """Lower bounds on the finish times of activities in s, by formulas.
 
     The total load of a shared resource bounds the finish of the last activity only.
     """
@@ -146,7 +146,7 @@ class _Linear(NamedTuple):
 
 
 def _longest_s(chip: Chip, activity: Activity) -> float:
-    """Time of the slowest tile's steps in s, without contention."""
+    """Time of the slowest tile over all steps in s, without contention."""
     total = np.zeros(len(activity.tiles))
     for step in activity.steps:
         for some in (*step.before, *step.after):
@@ -174,7 +174,7 @@ def _of_size(linear: Floats, size_bytes: float) -> Floats:
 
 
 def _accesses(chip: Chip, tiles: Tiles, step: TileStep) -> list[tuple[_Linear, float]]:
-    """Reads and writes of a step, each with its bytes per tile."""
+    """Timing functions of a step's read and write, each with the bytes per tile."""
     sizes = (False, step.access.read_bytes), (True, step.access.write_bytes)
     return [(_access(chip, tiles, write), size) for write, size in sizes if size]
 

@@ -33,7 +33,7 @@ class GroupCollective(NamedTuple):
 
     kind: Collective
     groups: tuple[Tiles, ...]
-    """Groups, each in ring order."""
+    """Groups of tiles, each in ring order."""
     size_bytes: float
 
 
@@ -49,7 +49,7 @@ class TileStep(NamedTuple):
 
 @dataclass(frozen=True)
 class TileStage:
-    """Operators on a group of tiles, each with the degrees by which it is split."""
+    """Operators on a group of tiles, each with the degrees by which its dimensions are split."""
 
     tiles: Tiles
     operators: tuple[tuple[TileOperator, Degrees], ...]
@@ -67,7 +67,7 @@ class TileStage:
 
 @dataclass(frozen=True)
 class StageProgram:
-    """Stage on a chip, as a sequence of steps."""
+    """Stage on a chip as a sequence of steps: compute, memory accesses and collectives."""
 
     chip: Chip
     stage: TileStage
@@ -85,7 +85,7 @@ class StageProgram:
 
     @cached_property
     def sizes(self) -> tuple[TileBytes, ...]:
-        """Tensor bytes of one tile for each of `parts`."""
+        """Bytes of one tile's tensors, for each of `parts`."""
         return tuple(tile.tile_bytes(share, self.execution) for share, _ in self.parts)
 
     @cached_property

@@ -29,11 +29,11 @@ NOISE = 0.05
 LEAST_EFFECT = 0.005
 """Minimum relative effect of a constant on some run, over its range, to count as identifiable."""
 ALIKE = 0.95
-"""Correlation of two constants' effects above which runs determine only the combined effect."""
+"""Correlation of two constants' effects above which runs determine only their combined effect."""
 MOST_ROWS = 60
-"""Maximum number of runs in a fit, evenly spread; more take longer and add little for a few constants."""
+"""Maximum number of runs in a fit, evenly spread; more runs take longer and hardly change the constants."""
 FOLDS = 20
-"""Maximum number of leave-out fits: each leaves out one run or one group of runs."""
+"""Maximum number of cross-validation fits: each holds out one run or one group of runs."""
 STEP = 0.01
 """Step in a constant's logarithm for finite differences.
 
@@ -56,7 +56,7 @@ class FittedConstant:
     before: float
     after: float
     effect: float
-    """Largest relative change of a run's time if the constant moves over its range."""
+    """Largest relative change of any run's time as the constant moves over its range."""
     uncertainty: float
     """Standard deviation after the fit, as a fraction of the value; nan if it is not identifiable."""
 
@@ -78,7 +78,7 @@ class Calibrated:
     site: Site
     constants: tuple[FittedConstant, ...]
     alike: tuple[tuple[str, str, float], ...]
-    """Pairs of constants of which only the combined effect is determined, with their correlation."""
+    """Pairs of constants whose effects the runs cannot separate, with the correlation of the effects."""
     rows: int
     """Number of runs to which the constants are fitted."""
     error_before: float
@@ -116,7 +116,7 @@ def _mean_error(log_errors: Floats) -> float:
 
 
 def _effect(site: Site, rows: Sequence[RunRow], constant: Constant) -> float:
-    """Largest relative change of a run's time if one constant moves over its range."""
+    """Largest relative change of any run's time as one constant moves over its range."""
     ends = [site.with_values({constant: value}).machine for value in (constant.low, constant.high)]
     low, high = (log_errors(rows, machine) for machine in ends)
     return float(np.expm1(np.abs(high - low).max()))
@@ -148,7 +148,7 @@ class Fit:
         return (high - low) / 4
 
     def at(self, x: Floats) -> Site:
-        """Site with the constants rounded to four digits; constants that hardly changed keep their value."""
+        """Site with constants `x`, rounded to four digits; constants that hardly changed keep their value."""
         moved = np.abs(x - self.start) > np.where(
             [self.site.value(one) > 0 for one in self.constants], SAME, 1
         )
@@ -156,7 +156,7 @@ class Fit:
         return self.site.with_values({one: float(f"{value:.4g}") for one, value, new in values if new})
 
     def errors(self, x: Floats, kept: Bools) -> Floats:
-        """Logarithms of predicted over measured times, for the rows that are kept."""
+        """Logarithms of predicted over measured times at constants `x`, for the rows in the mask `kept`."""
         return log_errors([row for row, keep in zip(self.rows, kept, strict=True) if keep], self._exact(x))
 
     def jacobian(self, x: Floats) -> Floats:
@@ -210,7 +210,7 @@ class Fit:
         return np.asarray(found.x, np.float64)
 
     def _folds(self) -> Ints:
-        """Index of the fold that leaves out each row; equal runs share a fold."""
+        """Index of the cross-validation fold that holds out each row; equal runs share a fold."""
         distinct = list(dict.fromkeys(row.runs for row in self.rows))
         return np.array([distinct.index(row.runs) % FOLDS for row in self.rows])
 
@@ -219,7 +219,7 @@ class Fit:
 
 
 def _along(errors: Floats, slopes: Floats, found: Floats, x: Floats) -> Floats:
-    """First-order approximation of the errors near the fitted constants."""
+    """First-order approximation of the log errors as the constants move away from their fitted values."""
     return errors + slopes @ (x - found)
 
 

@@ -33,7 +33,7 @@ ERRORS = "errors.csv"
 KEYS = ("stack", "device", "parallelism", "experts", "precision")
 """Properties that determine how similar two runs are, in addition to their utilisation."""
 APART: dict[str, float] = {"stack": 1.0, "device": 1.5, "experts": 1.0, "precision": 0.5}
-"""Distance between runs that differ in a property; half of it if both values belong to one family."""
+"""Distance that a difference in each property adds; half of it if both values belong to one family."""
 EACH_AXIS = 0.25
 """Distance for each kind of parallelism that only one of two runs uses."""
 UTILISATION = 1.0
@@ -49,7 +49,7 @@ REACH = 0.5
 UNLIKE = 2.5
 """Distance to the nearest published run above which no run counts as similar."""
 COVERED = 0.8
-"""Fraction of runs that intervals are meant to contain."""
+"""Fraction of runs that prediction intervals are meant to contain."""
 LEAST_SPREAD = 0.01
 """Minimum distance from the median to an end, as a fraction of the time: the spread of repeated runs."""
 MEAN_ABSOLUTE = float(np.sqrt(np.pi / 2))
@@ -94,7 +94,7 @@ class SimilarRuns:
 
     low: float
     high: float
-    """Upper end; both ends are factors on the predicted time that contain COVERED of the runs."""
+    """Upper end; multiplied by the predicted time, both ends contain the fraction COVERED of the runs."""
     nearest: tuple[NearRun, ...]
 
 
@@ -119,7 +119,7 @@ class PublishedErrors:
             ) from error
 
     def most_similar(self, kind: RunKind, but: str = "") -> SimilarRuns | None:
-        """Interval from the runs most similar to a kind, without source `but`; None if none is similar."""
+        """Interval from the runs most similar to `kind`, except source `but`; None if none is similar."""
         if but not in self._widths:
             self._widths[but] = self._calibrated(but)
         return self._likeness(kind, self._sources != but, self._widths[but])
@@ -148,7 +148,7 @@ class PublishedErrors:
         return SimilarRuns(float(np.exp(ends[0])), float(np.exp(ends[1])), tuple(nearest))
 
     def _percentiles(self, distances: Floats, asked: Bools) -> tuple[float, float, float]:
-        """Weighted 10th, 50th and 90th percentile of the logarithms of the ratios."""
+        """Weighted 10th, 50th and 90th percentile of the log ratios of measured to predicted time."""
         alike = np.exp(-(distances - distances[asked].min()) / REACH) * asked
         weights = alike / np.sqrt(self._counts)
         tail = (1 - COVERED) / 2
@@ -168,7 +168,7 @@ class PublishedErrors:
         return np.asarray(found + UTILISATION * np.nan_to_num(ratio), float)
 
     def _calibrated(self, but: str) -> float:
-        """Widening of the interval per unit of distance, calibrated by leaving out each source in turn."""
+        """Widening of the interval per unit of distance, calibrated by holding out each source in turn."""
         asked = self._sources != but
         needed, weights = [], []
         for source in np.unique(self._sources[asked]):
@@ -189,7 +189,7 @@ class PublishedErrors:
 
     @cached_property
     def _between(self) -> Floats:
-        """Distances between all pairs of published runs, (R, R)."""
+        """Distances between all pairs of published runs, (R, R), used for calibration."""
         names = [*KEYS, "mfu"]
         kinds = [
             RunKind(**{str(key): one for key, one in row.items()})
@@ -200,7 +200,7 @@ class PublishedErrors:
 
     @cached_property
     def _widths(self) -> dict[str, float]:
-        """Cache of calibrated widenings, by the source that is left out."""
+        """Cache of the calibrated widening of intervals, keyed by the held-out source."""
         return {}
 
     @cached_property
@@ -237,7 +237,7 @@ class PublishedErrors:
 
 
 def _family(device: str) -> str:
-    """Generation to which a device belongs, or its own name."""
+    """Generation of a device; the device's own name if it belongs to no known generation."""
     return next((name for name, own in FAMILIES.items() if device.startswith(own)), device)
 
 
@@ -277,7 +277,7 @@ def interval(
 
 
 def _own(fitted: Calibration, seconds: float) -> tuple[float, float]:
-    """80 % interval from the leave-out error of a user's own runs, in seconds.
+    """80 % interval of a predicted time, in seconds, from the leave-one-out error of the user's own runs.
 
     This is Student's prediction interval for one more run. Its standard deviation is 1.25 mean absolute
     errors, as for normally distributed errors.

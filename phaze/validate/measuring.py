@@ -25,12 +25,12 @@ from phaze.base.errors import PhazeError
 WARM, ROUNDS = 5, 20
 """Numbers of warm-up rounds and of timed rounds."""
 ROWS = (1024, 4096, 8192, 16384)
-"""Values of m of the measured GEMMs."""
+"""Values of m of the GEMMs to measure."""
 WIDTHS = ((4096, 4096), (4096, 14336), (14336, 4096), (8192, 8192), (8192, 1024), (2048, 2048), (16384, 2048))
-"""Values of n and k of the measured GEMMs: layers of models with 1 to 70 billion parameters, and shards."""
+"""Values of n and k of the GEMMs to measure: layers of models with 1 to 70 billion parameters, and shards."""
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 HEADS = ((16, 16), (32, 8), (8, 1))
-"""Numbers of query heads and key-value heads of the measured attention."""
+"""Numbers of query heads and key-value heads of the attention to measure."""
 HEAD = 128
 BATCHES = (1, 4)
 MOST_TOKENS = 32768
@@ -64,7 +64,7 @@ class Timer:
 
 
 def measured() -> pd.DataFrame:
-    """Measure GEMMs and attention on one GPU, and collectives on several; a table with one row each.
+    """Measure GEMMs and attention on one GPU, and collectives on several; returns a table of kernel times.
 
     Raises PhazeError if PyTorch sees no GPU.
     """
@@ -114,7 +114,7 @@ def attention(timer: Timer, place: str) -> Iterator[Row]:
 
 
 def passes(inputs: tuple[torch.Tensor, ...]) -> dict[str, Callable[[], object]]:
-    """Functions that run the forward and the backward pass of causal attention."""
+    """Functions that run the forward and the backward pass of causal attention on the given inputs."""
 
     def forward() -> torch.Tensor:
         return functional.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)

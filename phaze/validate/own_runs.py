@@ -39,14 +39,14 @@ The margin is the error of memory predictions (torchtitan's runs, 8 %).
 
 @dataclass(frozen=True)
 class OwnRuns:
-    """User's own runs on a system, all with one software stack, that are measured and can be predicted."""
+    """User's own runs on a system that are measured and can be predicted, all with one software stack."""
 
     site: Site
     rows: tuple[RunRow, ...]
     unused: Mapping[str, int]
     """Number of unused rows, by reason."""
     named: bool
-    """True if the rows name their system, which then overrides the command's."""
+    """True if the rows name their system, which then overrides the system given to the command."""
 
 
 def own_runs(path: Path, system: str) -> OwnRuns:
@@ -74,7 +74,7 @@ def own_runs(path: Path, system: str) -> OwnRuns:
 
 
 def _mistaken(rows: Sequence[RunRow], site: Site) -> list[str]:
-    """Reason why each row must be wrong (invalid layout, or more than device memory); otherwise empty."""
+    """Reason why each row's description must be wrong (invalid layout, too much memory), or an empty text."""
     found = predict_rows(rows, site.machine)
     larger = found["memory_gib"].to_numpy(float) > ROOM * site.device.hbm_gib
     return [
@@ -88,7 +88,7 @@ def _mistaken(rows: Sequence[RunRow], site: Site) -> list[str]:
 
 
 def _likeliest(rows: Sequence[RunRow], found: Sequence[str], site: Site) -> str:
-    """Hint at the column that is most likely wrong if rows do not fit in memory as described."""
+    """Hint at the column that is probably wrong if completed runs do not fit in memory as described."""
     wrong = [row for row, one in zip(rows, found, strict=True) if one.startswith(LARGER)]
     if not wrong:
         return ""
@@ -103,13 +103,13 @@ def _likeliest(rows: Sequence[RunRow], found: Sequence[str], site: Site) -> str:
 
 
 def in_words(unused: Mapping[str, int]) -> Iterator[str]:
-    """Yield one line per reason with its number of unused rows, the most frequent reason first."""
+    """Yield one line per reason for unused rows, with the number of rows; the most frequent reason first."""
     for reason, count in sorted(unused.items(), key=lambda pair: (-pair[1], pair[0])):
         yield f"not used: {count} × {reason}"
 
 
 def _unfit(row: RunRow, system: str) -> str:
-    """Reason why a row cannot be used for a system; otherwise empty."""
+    """Reason why a row cannot be used for a system; an empty text for a usable row."""
     if not row.runs:
         return row.problem
     if row.system not in ("", system):

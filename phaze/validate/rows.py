@@ -45,7 +45,7 @@ OVERLAPS = ("tp", "dp", "pp", "ep")
 ABOUT = (
     "system", "stack", "release", "outcome", "overlap_dp", "measured_s", "measured_gib", "memory_kind"
 )  # fmt: skip
-"""Columns that do not describe the run itself, including an older name of `overlap`."""
+"""Columns that say something about a run but are not part of it, including an old name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _FIELDS = {field.name: field for field in fields(Layout)}
 _NAMES = [name for name in _FIELDS if name != "vp"]
@@ -62,7 +62,7 @@ OWN = {field.name: field for field in fields(Run) if field.name not in DERIVED} 
 MEANT = ("model", "vp", "pipeline_layout")
 """Columns that are not fields of a run: a file, an alias of `chunks`, and the layers of every stage."""
 SIZES = ("hidden", "heads", "layers", "vocab")
-"""Columns with sizes that a named model also defines."""
+"""Model sizes given as columns, which a named model also defines."""
 REQUIRED = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
 """Required columns; all others may be missing, or empty in a row."""
 MICROBATCHES = ("1", "2", "4", "8")
@@ -153,7 +153,7 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
 
 
 def meanings(given: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]:
-    """Runs that a row may describe, including invalid ones."""
+    """All runs that a row may describe, including invalid ones."""
     given = _with_compute(_with_chunks(_with_sizes(given, folder)))
     microbatches = MICROBATCHES if "microbatch" not in given else (given["microbatch"],)
     found = []
@@ -195,7 +195,7 @@ def _positive(name: str, text: str) -> float:
 
 
 def _with_sizes(given: Mapping[str, str], folder: Path) -> Mapping[str, str]:
-    """Add the model's sizes to a row's texts; PhazeError if the row contradicts them."""
+    """Add the sizes of a row's named model to its texts; PhazeError if the row contradicts them."""
     if "model" not in given:
         return given
     spec = _spec(given["model"], folder)
@@ -215,7 +215,7 @@ def _spec(name: str, folder: Path) -> Model:
 
 
 def _with_compute(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Move a row's precision to `compute` if it is a compute format, as in `plan --precision`."""
+    """Move a row's precision to column `compute` if it names a compute format, as in `plan --precision`."""
     name = given.get("precision", "").lower().replace("_", "-")
     if name in WORDS["precision"] or name not in COMPUTE_NAMES:
         return given

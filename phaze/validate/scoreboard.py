@@ -20,9 +20,9 @@ from phaze.validate.table import OK, measured_of, predict_rows, rank_correlation
 MEASURED = FOLDER / "measured"
 """Folder of published runs, one CSV file per source."""
 SAME = ("model", "hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
-"""Columns that define a group, if present: layouts of one model, batch and number of devices."""
+"""Columns that define a group of comparable layouts, if present: model, batch and number of devices."""
 LEFT_OUT = "left_out_error"
-"""Column with errors of fits that leave out the source."""
+"""Column with a source's error if constants are fitted without it (held out)."""
 LEAST_IN_GROUP = 3
 """Minimum number of layouts in a group to rank them."""
 
@@ -56,7 +56,7 @@ def predict_files(paths: Sequence[Path], machine: Machine | None = None) -> pd.D
 
 
 def runs_with_intervals(runs: pd.DataFrame, folder: Path = FOLDER) -> pd.DataFrame:
-    """Add to the runs of several sources an interval from the errors of the other sources."""
+    """Add prediction intervals to the runs of several sources, each from the errors of the other sources."""
     each = runs.groupby("source", sort=False)
     found = [with_intervals(mine, "predicted_s", str(but), folder) for but, mine in each]
     return pd.concat(found, ignore_index=True)
@@ -68,7 +68,7 @@ def measured_files() -> list[Path]:
 
 
 def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
-    """Predict the runs of a file; table of predictions and measurements, one row per run.
+    """Table of predictions and measurements for the runs of a file, one row per run.
 
     Columns are source, label, group, the properties that make runs similar (`intervals.KEYS`), mfu,
     predicted_s, prudent_s, measured_s, predicted_gib, measured_gib, the range of the memory, outcome and
@@ -106,12 +106,12 @@ def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
 
 
 def _group(source: str, same: Iterable[str], texts: Iterable[str]) -> str:
-    """Name of a group: its source, and the columns that its layouts have in common."""
+    """Name of a group of layouts: its source, and the values of the columns that define it."""
     return f"{source}: " + ", ".join(f"{name} {text}" for name, text in zip(same, texts, strict=True))
 
 
 def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Table `GroupRegrets`: rank correlation in each group of layouts, and cost of choosing by prediction."""
+    """Table `GroupRegrets`: rank correlation in each group of layouts, and loss if predictions choose."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     found = [
         {
@@ -136,7 +136,7 @@ def _chosen_s(runs: pd.DataFrame, by: str) -> float:
 
 
 def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
-    """Row of table `SourceScores`, without the left-out error."""
+    """Row of table `SourceScores` for one source, without its held-out error."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     low, high = INTERVAL
     errors = (timed["predicted_s"] / timed["measured_s"] - 1).to_numpy(float)

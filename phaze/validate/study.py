@@ -33,22 +33,22 @@ STEP = 0.01
 WIDTH, NOISE = 0.3, 0.05
 """Prior standard deviation of a constant's logarithm, and standard deviation of a source's mean error."""
 Changes = Mapping[KnownFrom, float]
-"""Changes in the logarithms of constants."""
+"""Change in the logarithm of each constant."""
 
 
 @dataclass(frozen=True)
 class Refit:
-    """Measured rows by source, and constants to be fitted again without one source at a time."""
+    """Measured rows by source, and constants to fit again with one source held out at a time."""
 
     rows: Mapping[str, Sequence[RunRow]]
     """Rows with a system, a measured time and a predicted time, by source."""
     fitted: Sequence[KnownFrom]
     folder: Path = FOLDER
     _known: dict[tuple[str, KnownFrom | None], Floats] = field(default_factory=dict)
-    """Cache of the errors of a source's representative rows, and of their derivatives by a constant."""
+    """Cache of a source's log errors on representative rows, and of their derivatives by a constant."""
 
     def times_s(self, source: str) -> Floats | None:
-        """Predicted times of a source with constants fitted to others; None if it shares no constant."""
+        """Predicted times of a source with constants fitted to the others; None if no constant is shared."""
         shared = [one for one in self.fitted if source in one.sources and self._others(one, source)]
         if not shared:
             return None
@@ -151,7 +151,7 @@ ALL = "all"
 
 
 def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:
-    """Errors of a source (or ALL) with constants fitted to the other sources; one row per source.
+    """Errors of a held-out source (or ALL) with constants fitted to the others; one row per source.
 
     Columns are source, rows, median_error and mean_error with the constants as they are, and left_out_median
     and left_out_mean, NaN if no constant of the source depends on another one.
@@ -201,7 +201,7 @@ def _predicted(
 
 
 def _left_out(runs: pd.DataFrame) -> list[float]:
-    """Mean absolute error per source, with constants fitted without it; NaN if none is refitted."""
+    """Mean absolute error of each held-out source, then of all runs if there are several; NaN: no refit."""
     errors = (runs["left_out_s"] / runs["measured_s"] - 1).abs()
     found = errors.groupby(runs["source"], sort=False).mean().tolist()
     return found if len(found) == 1 else [*found, float(errors.mean())]
@@ -239,7 +239,7 @@ def _tools(runs: pd.DataFrame, published: PublishedRuns, folder: Path) -> list[d
 
 
 def _errors(both: pd.DataFrame) -> dict[str, object]:
-    """Errors of a tool and of phaze over the same runs."""
+    """Mean and largest errors of a tool and of phaze over the same runs, in time and memory."""
     tool, ours = ((both[f"predicted_s{of}"] / both["measured_s"] - 1).abs() for of in ("_tool", ""))
     sizes, own = ((both[f"predicted_gib{of}"] / both["measured_gib"] - 1).abs() for of in ("_tool", ""))
     return {

@@ -110,15 +110,15 @@ class Prediction:
 
 
 CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
-"""Columns of the choices for a row's unspecified fields, and of the time with the worst choice."""
+"""Columns of the values chosen for a row's unspecified fields, and of the time with the worst choice."""
 DIVIDED = "pipeline_layout_used"
-"""Column of the layers per stage if blocks do not divide evenly and no layout is given; else dropped."""
+"""Column of the layers per stage if a row has no layout and blocks do not divide evenly; else dropped."""
 STACK = "stack_used"
 """Column of a row's software stack, by default its system's."""
 KIND = "memory_kind_used"
 """Column of a row's kind of memory: given in the row, or the kind that its stack reports."""
 PRUDENT = "prudent_s"
-"""Column of the time with no more than the proven overlap, if requested."""
+"""Column of the conservative time, with no more than the proven overlap; present if requested."""
 ADDED = (
     "time_s", PRUDENT, *(field.name for field in fields(Prediction)[1:]), *INTERVAL, *CHOSEN, DIVIDED, STACK,
     KIND, "status",
@@ -155,7 +155,7 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
 
 
 def _ranges(found: InUse, kind: MemoryKind) -> dict[str, float]:
-    """Memory fields of a prediction with their ranges, in GiB."""
+    """Predicted memory and the ends of its range, in GiB, by field of `Prediction`."""
     fields: dict[str, float] = {}
     for name, asked in (("memory", kind), ("device", "device")):
         low, expected, high = found.of(asked).gib
@@ -194,7 +194,7 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
 def predict_rows(
     rows: Sequence[RunRow], machine: Machine | None, folder: Path = FOLDER, *, prudent: bool = False
 ) -> pd.DataFrame:
-    """Predict rows, and add the columns that determine similar runs; without intervals.
+    """Predict rows, without intervals, and add the columns that determine which runs are similar.
 
     `machine` is used for rows that name no system. Prudent times need a second pricing and are NaN unless
     requested.
@@ -227,7 +227,7 @@ def _invalid(problem: str) -> dict[str, object]:
 
 
 def _machine_of(default: Machine | None, folder: Path, system: str, stack: str) -> Machine:
-    """Machine for the system and software stack that a row names, or the default."""
+    """Machine for the system and software stack named in a row; by default the given machine."""
     if system:
         return load_machine(system, folder, stack or None)
     if default is None:
@@ -283,7 +283,7 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
 
 
 def _prudent_s(run: Run, machine: Machine, time_s: float) -> float:
-    """Time of a run with no more than the proven overlap, in seconds; `time_s` is its expected time."""
+    """Conservative time of a run, with proven overlap only, in seconds; `time_s` is its expected time."""
     return time_s if machine.stack.is_proven else predict(run, proven(machine)).time_s
 
 

@@ -55,7 +55,7 @@ def rank_loads(tokens: int, experts: int, per_token: int, ranks: int, distributi
 
 @cache
 def load_factor(load: Load, tokens: int, experts: int, per_token: int, ranks: int) -> float:
-    """Load of the busiest rank relative to balanced routing, for `tokens` tokens summed over all ranks."""
+    """Load of the busiest rank over that with balanced routing, for `tokens` tokens summed over all ranks."""
     law, number = law_of_load(load)
     if law == POWER_LAW:
         rows = rank_loads(tokens, experts, per_token, ranks, load).sum(axis=1).mean()
@@ -80,7 +80,7 @@ def _largest_of(number: int) -> float:
 
 
 def _filled(rows: Floats, more: float) -> Floats:
-    """Dispatched tokens per expert (E,) after giving `more` tokens to the least loaded experts."""
+    """Dispatched tokens per expert (E,) after `more` tokens have filled up the least loaded experts."""
     order = np.sort(rows)
     levels = (np.cumsum(order) + more) / np.arange(1, len(order) + 1)
     level = levels[np.argmax(np.append(order[1:], np.inf) >= levels)]

@@ -39,9 +39,9 @@ class Kind:
     (no work); or network.
     """
     forward: tuple[str, ...] = ()
-    """Keys in the cycle table for the forward pass, each applied to every output element."""
+    """Keys into the table of vector cycles for the forward pass, each applied to every output element."""
     backward: tuple[str, ...] = ()
-    """Keys in the cycle table for the gradients, each applied to every output element."""
+    """Keys into the table of vector cycles for the gradients, each applied to every output element."""
     keeps: Keeps = "nothing"
     """Data stored for the backward pass; a mask is one byte per element."""
     passes_gradient: bool = False
@@ -49,7 +49,7 @@ class Kind:
     per_input: bool = False
     """True if the keys apply to every input element instead of every output element."""
     idle: tuple[str, ...] = ()
-    """Passes that only move data."""
+    """Passes in which the primitive only moves data."""
     statistics: int = 0
     """Number of single-precision values per row that a fused kernel stores for the backward pass."""
     rereads: int = 0

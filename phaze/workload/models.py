@@ -49,7 +49,7 @@ def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload
 
 
 def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
-    """Table `graphs` of a model, a chain of runs; the only table that depends on the number of blocks.
+    """Table `graphs` of a chain model: its layer runs; the only table that depends on the number of blocks.
 
     Without `head` it is the graph of the base model. Raises PhazeError for a model that is no chain of
     layers.
@@ -59,7 +59,7 @@ def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
 
 
 def _trained(model: AnyModel, *, head: bool) -> AnyModel:
-    """Model to be trained; a transformer with or without its head."""
+    """Model to train: without its head if it is a transformer and `head` is false."""
     return model.without_head() if isinstance(model, Model) and not head else model
 
 

@@ -48,7 +48,7 @@ class OperatorGraph(TimedGraph):
 
 @dataclass(frozen=True, eq=False)
 class StageGraph(TimedGraph):
-    """Stage graph G_S: the stages of a partition, each mapped to R devices (Section V)."""
+    """Stage graph G_S: the stages of a partition, each replicated on R devices (Section V)."""
 
     kind = "stage graph"
     node = "a stage"

@@ -26,12 +26,12 @@ class Part(PartSizes):
 
 
 def product(gemm: Gemm, role: PartRole) -> Part:
-    """Build the part for a matrix multiplication."""
+    """Build the part that describes a matrix multiplication."""
     return Part("matmul", role, gemm.batch, gemm.m, gemm.k, gemm.n, unrolled=gemm.unrolled)
 
 
 def collectives(primitive: Primitive, role: PartRole, bytes_per_element: int, kind: str) -> tuple[Part, ...]:
-    """Parts of a collective in one pass; for a ring one message per step.
+    """Parts for a collective in one pass: a single part, or one per step for a ring.
 
     Data is read from HBM and written back there.
     """

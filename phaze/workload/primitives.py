@@ -248,7 +248,7 @@ def with_forks(layer: LayerGraph) -> LayerGraph:
     forked = _forked(layer)
     made: list[Primitive] = []
     place: dict[int, int] = {}
-    """Maps old indices to the new index to read from: the primitive or its fork."""
+    """New index to read instead of each old one: that of the primitive, or of its fork."""
     if INPUT in forked:
         made.append(
             Primitive("input_fork", "fork", (Tensor(INPUT, layer.input_elements),), layer.input_elements)
@@ -266,7 +266,7 @@ def with_forks(layer: LayerGraph) -> LayerGraph:
 
 
 def _forked(layer: LayerGraph) -> set[int]:
-    """Primitives whose whole output is read several times, so that several gradients arrive there."""
+    """Primitives whose whole output has several readers, and therefore receives several gradients."""
     count: dict[int, int] = {}
     for primitive in layer.primitives:
         for tensor in primitive.inputs:
@@ -287,7 +287,7 @@ class LayerRun:
     """Name of the distinct layer."""
     count: int = 1
     reads: tuple[int, ...] = ()
-    """Runs whose last layers feed the pieces of this run's input, by index; empty: the previous run."""
+    """Indices of the runs whose last layers feed the pieces of this run's input; empty: the previous run."""
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,7 @@ class ModelGraph:
         return with_forks(LayerGraph("model", _read_forks(made), 0, 0))
 
     def _placed(self, ends: list[int]) -> Iterator[tuple[str, LayerGraph, list[int]]]:
-        """Yield every layer with its name and the positions of the layers that it reads."""
+        """Yield every layer with its unrolled name and the positions of the layers that it reads."""
         layers = {layer.name: layer for layer in self.layers}
         times = Counter[str]()
         for run in self.runs:

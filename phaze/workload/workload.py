@@ -31,7 +31,7 @@ APART: tuple[ParameterGroup, ...] = ("expert", "embedding", "tied")
 
 Row = dict[str, str | int | float | bool]
 Work = tuple[str, tuple[Part, ...]]
-"""Key that identifies equal works: the core type and the parts."""
+"""Key of a unit of work that several operators may share: the core type and the parts."""
 
 
 class Collective(NamedTuple):
@@ -52,7 +52,7 @@ class Layer:
     forward: LayerPass
     backward: LayerPass
     groups: Mapping[ParameterGroup, int]
-    """Number of parameters by group; empty groups are left out."""
+    """Number of parameters by group; empty groups are omitted."""
     parameter_bytes: float
     input_bytes: float
     """Bytes of activations received from the previous layer."""
@@ -100,7 +100,7 @@ class Layer:
         return sum(one.nbytes for one in self.kept if one.regions & regions)
 
     def waiting_bytes(self, modules: frozenset[OffloadedModule], again: frozenset[Region]) -> int:
-        """Bytes offloaded to host memory if inputs of `modules` are, and regions `again` are recomputed."""
+        """Bytes offloaded to host with the inputs of `modules`, except what recomputing `again` frees."""
         return sum(one.nbytes for one in self.kept if one.waits(modules) and not one.regions & again)
 
     def without(self, regions: frozenset[Region]) -> Self:
@@ -215,7 +215,7 @@ class Workload:
                 yield {"layer": layer.name, "direction": direction}, layer.pass_of(direction)
 
     def _works(self) -> dict[Work, int]:
-        """Number every distinct work, in an order that depends only on the works."""
+        """Number of every distinct unit of work, independent of the order of the layers."""
         found = {_work(o) for _, run in self._passes() for o in run.operators if o.core != "none"}
         return {work: number for number, work in enumerate(sorted(found))}
 

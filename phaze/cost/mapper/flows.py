@@ -137,7 +137,7 @@ def most_passes(flow: Dataflow, time: float) -> float:
 def may_hold(
     flow: Dataflow, down: float, across: float, folds: float, passes: float, l2_words: float
 ) -> bool:
-    """True if the buffer may fit a tile (down, across), for mappings of at most `passes` cycles.
+    """True if a tile (down, across) may fit in the buffer, for mappings of at most `passes` cycles.
 
     `folds` is a lower bound on their folds. The streaming tile is that of `smallest_stream` before rounding;
     both sides of the inequality are multiplied by its denominator.
@@ -157,7 +157,7 @@ def may_hold(
 
 @njit_nested
 def smallest_tile(flow: Dataflow, size: float, folds: float, passes: float) -> float:
-    """Lower bound on the tile size along an array dimension, for mappings of at most `passes` cycles.
+    """Lower bound on a tile's size along an array dimension, for mappings of at most `passes` cycles.
 
     `folds` is a lower bound on the folds along the other dimension. Along this one there are at least as many
     folds as tiles.

@@ -122,7 +122,7 @@ def _map(
 
 
 def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Ints]:
-    """Distinct tensor-core configurations, and each design's index on one core and on all cores, (2, D)."""
+    """Distinct tensor-core configurations, and each design's index with one core and with all, (2, D)."""
     l2_words = designs.l2_tc_bytes // bytes_per_element
     cores = [designs.rows, designs.columns, l2_words, designs.words_per_cycle]
     one = np.column_stack([*cores, np.ones_like(designs.tensor_cores)])
@@ -214,7 +214,7 @@ def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) ->
 
 @njit_nested
 def _largest(inner: int, tile: int, capacity: int) -> int:
-    """Largest tile size in the other dimension that fits the buffer; 0 if none fits."""
+    """Largest size of a tile in its second dimension that fits in the buffer; 0 if none fits."""
     if inner == INNER_K:
         return max(0, (capacity - 2 * tile) // (2 + tile))
     return max(0, (capacity - tile) // (2 * (tile + 1)))

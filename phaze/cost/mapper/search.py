@@ -153,7 +153,7 @@ def _bound_flow(
     place: Ints,
     start: int,
 ) -> None:
-    """Compute lower bounds for the splits from `start` on with a dataflow; `first` is the flow on split 0.
+    """Compute lower bounds for one dataflow on the splits from `start` on; `first` describes split 0.
 
     All arrays read here are contiguous in the split index, so that the compiler can vectorise.
     """

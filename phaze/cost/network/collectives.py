@@ -59,7 +59,7 @@ def all_reduce(
 def ring(
     topology: Topology, kind: Collective, members: Sequence[int], size_bytes: float, most: int = ROUNDS
 ) -> Plan:
-    """Message plan of a ring collective in at most `most` rounds; p members pass on 1/p of a tensor each."""
+    """Message plan of a ring collective, with its rounds merged into at most `most` rounds."""
     width, all_rounds = len(members), int(rounds(kind, len(members)))
     taken = min(all_rounds, most)
     if not taken:

@@ -18,14 +18,14 @@ Contention = Literal["arrival", "order", "none"]
 
 @dataclass(frozen=True)
 class Delivery:
-    """Result of simulating a message plan: message times, busy seconds and bytes on the links."""
+    """Result of simulating a message plan: message times, and the links' busy time and bytes."""
 
     topology: Topology
     plan: Plan
     times_s: Floats
     """Times at which every message was ready, started and arrived, (3, messages)."""
     busy_s: Floats
-    """Busy seconds of every resource, (resources,)."""
+    """Busy time of every resource, in seconds, (resources,)."""
     link_bytes: Floats
     """Bytes transferred over every link, (links,)."""
 

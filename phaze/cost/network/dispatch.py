@@ -38,7 +38,7 @@ class Routing:
 
     @property
     def eligible(self) -> int:
-        """Number of experts in the groups that a token is assigned."""
+        """Number of experts in the groups from which a token's experts are chosen."""
         return self.experts // self.groups * self.top_groups
 
     def distinct(self, parts: int) -> float:

@@ -197,7 +197,7 @@ def torus(
 
 
 def _neighbours(shape: tuple[int, ...], *, wrap: bool) -> list[list[int]]:
-    """Previous and next device along every axis, for each device; -1 at a border."""
+    """Previous and next device along every axis, for each device; -1 at the edge of a mesh."""
     numbers = np.arange(prod(shape)).reshape(shape)
     found = []
     for axis, step in itertools.product(range(len(shape)), (-1, 1)):

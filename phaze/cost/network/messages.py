@@ -28,7 +28,7 @@ Plan = tuple[Message, ...]
 
 
 def together(*plans: Sequence[Message]) -> Plan:
-    """Run plans concurrently; their messages are interleaved: the first of each, the second of each, …."""
+    """Combine plans to run concurrently, with interleaved messages: first of each, second of each, …."""
     if len(plans) == 1:
         return tuple(plans[0])
     turn = sorted((k, p) for p, plan in enumerate(plans) for k in range(len(plan)))
@@ -39,7 +39,7 @@ def together(*plans: Sequence[Message]) -> Plan:
 
 
 def then(*plans: Sequence[Message]) -> Plan:
-    """Run plans in sequence; each starts when all messages of the previous one have arrived."""
+    """Combine plans to run in sequence; each starts when all messages of the previous one have arrived."""
     joined: list[Message] = []
     for plan in plans:
         if not plan:
@@ -52,7 +52,7 @@ def then(*plans: Sequence[Message]) -> Plan:
 
 
 def _moved(message: Message, by: int, barrier: int) -> Message:
-    """Shift a message's dependencies by `by`; a message of a later plan without any waits for the barrier."""
+    """Message with its dependencies shifted by `by`; without any, it waits for `barrier` unless `by` is 0."""
     before = tuple(other + by for other in message.after)
     return message.waiting_for(before if before or not by else (barrier,))
 

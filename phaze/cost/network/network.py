@@ -26,7 +26,7 @@ Kind = Collective | Literal["send"]
 Members = Group | Sequence[int] | Ints
 """Participants: ranks at a stride, or device numbers in ring order."""
 Size = TypeVar("Size", float, Floats)
-"""Size of one collective in bytes, or an array of sizes in any order."""
+"""Size of one collective in bytes, or an array of such sizes."""
 
 EXCHANGES: dict[Collective, float] = {
     "all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0, "broadcast": 2.0,
@@ -73,7 +73,7 @@ class Flat:
 
     bandwidth_bytes_per_s: float
     all_reduce_factor: float = 2.0
-    """Time of an all-reduce relative to (n − 1)/n of its tensor over the bandwidth; others in proportion.
+    """Time of an all-reduce relative to (n − 1)/n of its tensor over the bandwidth; scales all collectives.
 
     The factor is 2 if a link carries both directions at once, and `BOTH_DIRECTIONS` in the papers.
     """

@@ -36,7 +36,7 @@ Row = dict[str, object]
 TERA = 1e12
 GRAYSKULL = "grayskull"
 MOST = 40
-"""Maximum number of stages, and of samples in a microbatch."""
+"""Maximum number of stages, and maximum number of samples in a microbatch."""
 UNITS = {"sram-to-compute": "MiB per TFLOP/s", "hops-to-memory": "hops", "links-to-memory": "ratio"}
 """Units by kind of ratio: SRAM per 16-bit peak; largest number of hops to DRAM; link over DRAM bandwidth."""
 GPUS = "a100-selene"
@@ -86,7 +86,7 @@ def inference_row(case: PrintedInference, ours: Throughput) -> Row:
 
 
 def reading_of(case: PrintedInference) -> str:
-    """Describe the assumed precision, sequence length and weight fetching."""
+    """Text that describes the assumed precision, sequence length and weight fetching of a case."""
     tokens = f", {case.sequence} tokens" if case.sequence > 1 else ""
     fetched = "" if len(case.fetched) > 1 else f", weights {case.fetched[0]}"
     return f"{'8-bit integers' if case.numbers == 'int8' else '16 bits'}{tokens}{fetched}"
@@ -101,7 +101,7 @@ def run(case: PrintedInference, folder: Path = FOLDER) -> Throughput:
 
 
 def figures_of(system: str, folder: Path = FOLDER) -> dict[str, float]:
-    """Hardware figures of a system, by name, for the ratios of Table I; links count one direction."""
+    """Hardware figures of a system, by name, for the ratios of Table I; link bandwidths are per direction."""
     if "dram" not in read_mapping(system_path(system, folder)):
         cluster, device = load_cluster(system, folder)
         names = ("num_tc", "pe_x", "pe_y", "clock_hz", "glb_mib")

@@ -77,7 +77,7 @@ def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 
 def networks(inputs: TiledInputs) -> Iterator[Section]:
-    """Yield the report section for Figure 7; nothing without results."""
+    """Yield the report section for Figure 7; nothing if there are no results."""
     rows = inputs.tiled_networks[inputs.tiled_networks["figure"] == 7]
     if len(rows):
         draw = partial(case_charts.congestion, rows)
@@ -85,7 +85,7 @@ def networks(inputs: TiledInputs) -> Iterator[Section]:
 
 
 def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
-    """Yield the section of the paper's tables next to our values; 0 marks values that do not exist."""
+    """Yield the section of the paper's tables next to our values; 0 in a column marks a missing value."""
     sheets = []
     for name, rows in inputs.tiled_besides.groupby("table"):
         known = rows.assign(**{key: rows[key].where(rows[key] > 0) for key in ("palm", "measured")})

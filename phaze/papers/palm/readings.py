@@ -28,10 +28,10 @@ EQUAL = 1e-6
 """Relative difference below which throughputs count as equal."""
 Row = dict[str, object]
 Figures = Sequence[tuple[float, Sequence[float]]]
-"""Pairs of a published figure and our values, one for each setting that an interpretation leaves open."""
+"""Pairs of a published figure and our values for it, one per setting that an interpretation leaves open."""
 WORDS = words_of("palm")
 FEW = 6
-"""Maximum number of figures that a row lists individually."""
+"""Maximum number of figures that a row of the table lists individually."""
 WAFER = "Table VII; Figures 9 and 10"
 OWN = "PALM's own figures"
 MANY = "see the table below"
@@ -39,7 +39,7 @@ MANY = "see the table below"
 
 @dataclass(frozen=True)
 class TiledInputs(TiledCases):
-    """Results of a study's simulations on tiles, with PALM's publication to compare with."""
+    """Results of a study's simulations on tiles, and PALM's publication to compare them with."""
 
     tiled_besides: pd.DataFrame
     flops: float
@@ -90,7 +90,7 @@ def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
 
 
 def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
-    """Tensor-parallel ranks of the fastest split, and the slowdown at the published number."""
+    """Tensor-parallel ranks of our fastest split, and the slowdown of the published split against it."""
     best = rows.groupby("tensor")["samples_per_s"].max()
     ours, short = int(str(best.idxmax())), 1 - float(best.get(printed, np.nan)) / float(best.max())
     same = ours == printed or np.isnan(short)
@@ -98,7 +98,7 @@ def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
 
 
 def _faster(column: str, one: str, other: str, rows: pd.DataFrame, _: object) -> dict[str, object]:
-    """Number of otherwise equal pairs of runs in which `one` is faster than `other`, and the mean ratio."""
+    """Number of otherwise equal pairs of runs in which `one` beats `other`, and the mean throughput ratio."""
     others = [key for key in ("model", "layout", "placed", "tensor") if key != column]
     wide = rows.pivot_table(index=others, columns=column, values="samples_per_s")
     both = wide.reindex(columns=[one, other]).dropna()
@@ -168,7 +168,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _wafer(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
-    """Yield a row per system and microbatch count: best layout's throughput, and claims about splits."""
+    """Yield a row per system and microbatch count: throughput of the best layout, and claims about splits."""
     splits = pd.concat([inputs.tiled_runs.iloc[:0], *(inputs.rows(name) for name, _ in inputs.of("splits"))])
     claims = [group for group in published.claims if group.table == "splits"]
     for name, case in inputs.of("table"):
@@ -229,7 +229,7 @@ def _exchanges(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
 
 
 def _printed_tables(besides: pd.DataFrame) -> Iterator[Row]:
-    """Yield rows that compare our and PALM's figures for Tables I, IV and V with the hardware's figures."""
+    """Yield rows that compare our and PALM's figures for Tables I, IV and V with the reference figures."""
     by = {"I": [], "IV": ["reading"], "V": ["case", "reading"]}
     for table, keys in by.items():
         rows = besides[besides["table"] == table]

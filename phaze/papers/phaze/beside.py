@@ -31,7 +31,7 @@ SEARCHED = "{} accelerator over {} with searched placements"
 
 @dataclass(frozen=True)
 class Beside:
-    """The publication, and the result tables of a study to compare with it."""
+    """Phaze's publication, and the result tables of a study to compare with it."""
 
     inputs: Inputs
     published: Published
@@ -48,7 +48,7 @@ class Beside:
 
     @cached_property
     def workloads(self) -> list[tuple[str, PublishedWorkload, pd.Series]]:
-        """Name, published figures and our best row of each workload for which both exist."""
+        """Name, published figures and our best result of each workload for which both exist."""
         rows = {m: row_of(self.results, m, PER_MODEL) for m in self.inputs.study.models}
         printed = self.published.workloads
         return [(m, printed[m], row) for m, row in rows.items() if m in printed and row is not None]
@@ -81,7 +81,7 @@ class Beside:
 
     @property
     def designs(self) -> dict[Design, str]:
-        """Our design for each kind of published utilisation."""
+        """Our design for each kind of design with published utilisations."""
         baseline = self.inputs.study.architectures.baseline
         expert = baseline_design(self.inputs.study)
         names = zip(get_args(Design), (expert, baseline, self.common), strict=True)
@@ -136,7 +136,7 @@ def _ours_and_printed(name: str, rows: list[dict[str, object]], source: str) -> 
 
 
 def utilisations(beside: Beside) -> pd.DataFrame:
-    """Best row of each workload on each published design, with MFU, speed-up, and binding limits."""
+    """Best result of each workload on each published design, with MFU, speed-up, and binding limits."""
     rows = []
     for model, (kind, design) in product(beside.inputs.study.models, beside.designs.items()):
         row = row_of(beside.results, model, design)
@@ -152,7 +152,7 @@ def utilisations(beside: Beside) -> pd.DataFrame:
 
 
 def shares(limits: pd.Series) -> str:
-    """Text of the limits that bind at least 5 % of operator time, largest first, for example "HBM 22 %"."""
+    """Text that lists limits that bind at least 5 % of operator time, largest first, such as "HBM 22 %"."""
     largest = limits[limits >= 0.05].sort_values(ascending=False)
     return ", ".join(f"{LIMITS[str(name)]} {percent(share, 0)}" for name, share in largest.items())
 
@@ -203,7 +203,7 @@ def sizes_sheet(beside: Beside) -> Iterator[Sheet]:
 
 
 def walk_sheets(beside: Beside) -> Iterator[Block]:
-    """Yield the designs that the search by descending area chooses per hysteresis level, if published."""
+    """Yield the table of designs that the search by descending area chooses per hysteresis level."""
     chosen = beside.walks[beside.walks["scope"] == "least-microbatch"]
     chosen = chosen[chosen["model"].isin([*beside.published.walks])]
     if len(chosen):
@@ -267,7 +267,7 @@ def _winners(inputs: Inputs, best: pd.DataFrame) -> pd.DataFrame:
 
 
 def _largest_memory(chosen: pd.DataFrame, printed: object) -> dict[str, object]:
-    """Workloads that need the largest HBM, ours and published, and whether they agree (`same`)."""
+    """Names of the workloads that need the largest HBM, ours and published, and whether they agree."""
     ours = set(chosen.loc[chosen["hbm_gib"] == chosen["largest"], "model"])
     theirs = set(printed) & set(chosen["model"])  # type: ignore[call-overload]
     return {

@@ -135,7 +135,7 @@ def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) 
 
 
 def _about_synchronisation(beside: Beside, model: str, sent_bytes: float) -> Iterator[str]:
-    """Yield a sentence if the published utilisation needs a faster network for synchronisation alone."""
+    """Yield a sentence if synchronisation alone rules out the published utilisation on this network."""
     row = row_of(beside.results, model, beside.common)
     implied = implied_s(beside, row, "common", beside.mfu(model, "common")) if row is not None else None
     bandwidth = beside.inputs.cluster.scenario.network_bandwidth_bytes_per_s
@@ -155,7 +155,7 @@ def _weight_bytes(beside: Beside, model: str, layout: Layout) -> float:
 
 
 def least_bound_s(inputs: Inputs, model: str, architecture: str) -> float:
-    """Smallest lower bound of an architecture in table `screens`; infinity or NaN if nothing fits."""
+    """Smallest lower bound on an architecture's batch time in `screens`; infinity or NaN if nothing fits."""
     chips = inputs.cluster.architectures
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
     only = Only("architecture", (architecture,))
@@ -189,7 +189,7 @@ def phaze_paper(beside: Beside) -> Paper:
 
 
 def best(beside: Beside, reading: str, model: str, role: str, value: str = "samples_per_s") -> float:
-    """Best throughput, or other `value`, with a role's accelerator and planner; 0 without a placement."""
+    """Best throughput, or other `value`, on a role's accelerator with its planner; 0 without a placement."""
     published = beside.published
     baseline = str(beside.inputs.study.architectures.baseline)
     other = published.families.get(published.compared_family, {})
@@ -332,7 +332,7 @@ def readings(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Ite
 
 
 def in_words(scores: pd.DataFrame) -> str:
-    """Sentence on how well the best interpretation agrees with the publication; empty without several."""
+    """Sentence on how well the best interpretation agrees with the publication; empty for fewer than two."""
     if len(scores) < 2:
         return ""
     own, best = scores[scores["reading"] == OWN_READING].iloc[0], scores.sort_values("mfu_factor").iloc[0]
@@ -340,7 +340,7 @@ def in_words(scores: pd.DataFrame) -> str:
 
 
 def _explained(figures: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence per kind: how many figures some interpretation reproduces, and which remain."""
+    """Yield a sentence per kind of figure: how many some interpretation reproduces, and which remain."""
     for kind, mine in figures.groupby("kind", sort=False):
         none = mine[mine["given"] == NONE]
         of = "" if kind == "mean" else " of " + none["model"]

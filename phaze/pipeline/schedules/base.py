@@ -130,7 +130,7 @@ class Line:
     passes: list[tuple[int, int, int]] = field(default_factory=list)
     """Kind, chunk and microbatch of each pass."""
     waiting: list[tuple[int, int]] = field(default_factory=list)
-    """Chunk and microbatch of postponed weight gradients, the oldest first."""
+    """Chunk and microbatch of deferred weight gradients, the oldest first."""
     _next: dict[tuple[bool, int], int] = field(default_factory=dict)
 
     def forward(self, chunk: int, times: int = 1) -> None:
@@ -143,7 +143,7 @@ class Line:
         self._take(JobKind.BACKWARD, chunk)
 
     def input_gradient(self, chunk: int) -> None:
-        """Append the input gradient of the next microbatch and postpone its weight gradient."""
+        """Append the input gradient of the next microbatch and defer its weight gradient."""
         self.waiting.append((chunk, self._take(JobKind.INPUT_GRADIENT, chunk)))
 
     def pair(self, forward: int, backward: int) -> None:
@@ -152,7 +152,7 @@ class Line:
         self._take(JobKind.PAIRED_BACKWARD, backward)
 
     def weights(self, chunk: int | None = None) -> None:
-        """Append the oldest postponed weight gradient of a chunk, or of any chunk."""
+        """Append the oldest deferred weight gradient of a chunk, or of any chunk."""
         found = next(one for one in self.waiting if chunk in (None, one[0]))
         self.waiting.remove(found)
         self.passes.append((JobKind.WEIGHT_GRADIENT, *found))
@@ -195,7 +195,7 @@ def most_held(kind: Ints) -> int:
 
 
 def turns(window: int, count: int) -> tuple[Ints, Ints]:
-    """Kinds of alternating backward and forward passes, and the index of each pass in its direction.
+    """Kind of each pass if backward and forward passes alternate, and its index in its direction.
 
     The first `window` passes are forward.
     """
@@ -208,7 +208,7 @@ def turns(window: int, count: int) -> tuple[Ints, Ints]:
 
 
 def split_turns(window: int, count: int, put_off: int) -> tuple[Ints, Ints]:
-    """Kinds of alternating passes with postponed weight gradients, and the index of each pass.
+    """Kind of each pass if weight gradients are deferred, and its index among passes of that kind.
 
     Each weight gradient follows the input gradient of the microbatch `put_off` later, or is at the end.
     """

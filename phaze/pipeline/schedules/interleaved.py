@@ -90,7 +90,7 @@ class InterleavedZeroBubble(Interleaved):
         return pipeline.depth - rank - 1 + (pipeline.chunks - 1) * group_of(pipeline)
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """In-flight microbatches, equal on all ranks, including those with postponed weight gradients."""
+        """In-flight microbatches, equal on all ranks, including those with deferred weight gradients."""
         return (self.warm_up(pipeline, 0) + 1,) * pipeline.depth
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:

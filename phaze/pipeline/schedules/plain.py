@@ -44,7 +44,7 @@ TRIALS = 64
 
 
 def stashes(pipeline: Pipeline) -> tuple[int, ...]:
-    """Number of stashes of each device group, ceil(s/d)."""
+    """Number of microbatches that each replica of a device group stashes, ceil(s/d)."""
     return tuple(-(-s // d) for s, d in zip(pipeline.suffixes, pipeline.replicas, strict=True))
 
 
@@ -124,7 +124,7 @@ class GPipe(Schedule):
         return Passes(kind, np.full(len(kind), group), own[number])
 
     def lower_bound_s(self, loads_s: Floats, data: Sequence[int], microbatches: int) -> float:
-        """Lower bound: each group starts after the first microbatch of the groups before it."""
+        """Lower bound: a group starts only after the first microbatch has left the groups before it."""
         count = -(-microbatches // np.asarray(data))
         return float((np.cumsum(loads_s) - loads_s + count * loads_s).max())
 

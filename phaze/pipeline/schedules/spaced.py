@@ -118,7 +118,7 @@ def _fill(ways: Ints, numbers: Ints, apart: bool) -> None:
 
 @njit_nested
 def _most_held(ways: Ints, with_weights: bool) -> int:
-    """Peak number of half-stage activations on a rank, with weight gradients in their or in free slots."""
+    """Peak number of half-stage activations on a rank, with weight gradients in their own or idle slots."""
     held, most, waiting = 0, 0, 0
     for way in ways:
         if way in (0, 1):

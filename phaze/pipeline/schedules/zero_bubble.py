@@ -103,11 +103,11 @@ class ZeroBubble(Schedule):
     in_runs = True
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """In-flight microbatches: p on every rank, including those with postponed weight gradients."""
+        """In-flight microbatches: p on every rank, including those with deferred weight gradients."""
         return (pipeline.depth,) * pipeline.depth
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Passes with each weight gradient after the input gradient i microbatches later, or at the end."""
+        """Passes of rank i: each weight gradient i microbatches after its input gradient, or at the end."""
         window = min(pipeline.depth - group, len(own))
         kind, number = split_turns(window, len(own), group)
         return Passes(kind, np.full(len(kind), group), own[number])
@@ -128,14 +128,14 @@ class ZeroBubbleTwice(ZeroBubble):
         return (2 * pipeline.depth - 1,) * pipeline.depth
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Passes with each weight gradient after the input gradient 2 i microbatches later, or at the end."""
+        """Passes of rank i: each weight gradient 2 i microbatches after its input gradient or at the end."""
         window = min(2 * (pipeline.depth - group) - 1, len(own))
         kind, number = split_turns(window, len(own), 2 * group)
         return Passes(kind, np.full(len(kind), group), own[number])
 
 
 class ZeroBubbleByTimes(ExplicitSchedule):
-    """ZB-1P: 1f1b with B and W split, and W placed in gaps by the passes' times; p microbatches in flight."""
+    """ZB-1P: 1f1b with weight gradients placed in gaps according to pass times; p microbatches in flight."""
 
     name = "zbb"
     splits = True
@@ -151,7 +151,7 @@ class ZeroBubbleByTimes(ExplicitSchedule):
 
 @dataclass(frozen=True)
 class _Task:
-    """Times of F, B and W by rank in seconds, transfer time of a tensor, and number of microbatches."""
+    """Inputs of ZB-1P: times of the three kinds of passes by rank, transfer time, number of microbatches."""
 
     seconds: tuple[tuple[float, ...], ...]
     sent_s: float
@@ -177,7 +177,7 @@ def _ranks_by_times(task: _Task) -> tuple[Passes, ...]:
 
 @dataclass
 class _Greedy:
-    """Greedy builder of the order for one combination of the three open choices."""
+    """Greedy builder of the pass order, for one combination of `prompt`, `skips` and `eager`."""
 
     task: _Task
     prompt: bool
@@ -185,9 +185,9 @@ class _Greedy:
     skips: bool
     """True if a rank that is ahead may skip a forward pass."""
     eager: bool
-    """True if weight gradients also go into gaps no longer than others."""
+    """True if weight gradients also go into short gaps that would not make the rank the most idle one."""
     ends: dict[tuple[int, int, int], float] = field(default_factory=dict)
-    """End of each pass, by pass, rank and microbatch."""
+    """End of each pass, by kind, rank and microbatch."""
 
     @cached_property
     def passes(self) -> list[list[tuple[int, int]]]:
@@ -210,7 +210,7 @@ class _Greedy:
         return [0.0] * self.task.depth
 
     def run(self) -> float:
-        """Build all passes and return the time when they end; inf if a skipped forward pass is missing."""
+        """Build all passes and return the time when they end; inf if a skipped forward pass is never run."""
         ranks, count = range(self.task.depth), self.task.count
         self._warm_up()
         for number in range(1, count):
@@ -235,7 +235,7 @@ class _Greedy:
         return all(counts) and all(ends[F, q, n] <= ends[B, q, n] for way, q, n in ends if way == B)
 
     def _waiting(self, rank: int) -> int:
-        """Number of postponed weight gradients of a rank."""
+        """Number of deferred weight gradients of a rank."""
         return self.done[rank][B] - self.done[rank][W]
 
     def _held(self, rank: int) -> int:
@@ -284,7 +284,7 @@ class _Greedy:
         return wanted
 
     def _skips(self, rank: int) -> bool:
-        """True if a rank two passes ahead of the next skips a forward pass without idling the longest."""
+        """True if a rank two passes ahead of the next may skip one without becoming the most idle."""
         task = self.task
         if not self.skips or rank + 1 == task.depth or self.done[rank][F] < self.done[rank + 1][F] + 2:
             return False

@@ -35,7 +35,7 @@ ANY_GROUP = -1
 
 
 class PassSteps(NamedTuple):
-    """One pass over n layers in topological order: their times, and the incoming edges of every layer."""
+    """One pass over n layers in topological order: the time and the incoming edges of each layer."""
 
     seconds: Floats
     """(n,) time of every layer."""
@@ -60,7 +60,7 @@ class PassBuffers(NamedTuple):
     """Scratch buffers of passes over n layers; their contents are not kept between passes."""
 
     following: Ints
-    """(n,) index into `Branches.order` of the next layer to run of every branch."""
+    """(n,) index into `Branches.order` of each branch's next layer to run."""
     done_s: Floats
     """(n,) end time of every layer."""
     place: Ints
@@ -149,7 +149,7 @@ def _branch_of(inside: Bools, first: Ints, source: Ints) -> tuple[Ints, int]:
 
 @njit
 def mirrored(branches: Branches, nodes: int) -> Branches:
-    """The same branches in the mirrored graph; branch b becomes c - 1 - b."""
+    """The same branches in the mirrored graph; of c branches, branch b becomes c - 1 - b."""
     order, first = np.empty_like(branches.order), np.empty_like(branches.first)
     for i in range(len(order)):
         order[i] = nodes - 1 - branches.order[len(order) - 1 - i]

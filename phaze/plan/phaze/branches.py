@@ -46,12 +46,12 @@ Rank = tuple[float, ...]
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """Tables of the recurrence for a range of data widths, and the best pipeline they yield."""
+    """Tables of the recurrence for a range of data-parallel widths, and the best pipeline they yield."""
 
     tables: list[Floats]
     """Tables dp[0], dp[1], ... of the recurrence, by number of stages."""
     costs: list[Floats]
-    """Load of every option, one array per position from the end; inf where it does not fit in memory."""
+    """Load of every option, one array per stage position from the end; inf where memory does not suffice."""
     first: FirstStage
 
 
@@ -170,7 +170,7 @@ def _explaining(cut: Cutting, widths: DeviceCounts, found: _Pipeline, s: int, ou
 
 
 def best_choice(choices: int, bound: Callable[[int, int], RangeBest[Answer] | None]) -> Answer | None:
-    """Best answer over all choices by branch and bound, or None; `bound(lo, hi)` relaxes lo to hi - 1.
+    """Best answer by branch and bound, None if there is none; `bound(lo, hi)` relaxes choices lo to hi - 1.
 
     The range with the best bound is halved until an answer holds; the answer of a single choice always holds.
     """
@@ -214,7 +214,7 @@ def leanest(cut: Cutting, setting: Setting) -> Leanest:
 
 
 def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
-    """Yield the peak memory of every option in bytes, as the last stage, the second last, and so on."""
+    """Yield the peak memory of every option in bytes, if it is the last stage, the second last, and so on."""
     for s in range(1, len(cut.graph) + 1):
         yield cut.options.peak_bytes(needed(setting, s, microbatches))
 
@@ -236,7 +236,7 @@ def _enough_devices(cut: Cutting, setting: Setting) -> float:
 
 
 def _hurdles(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
-    """Yield 0 for options that fit and inf for the others, as the last stage, the second last, and so on."""
+    """Yield 0 for options that fit and inf for others, if they are the last stage, the second last, ..."""
     room = cut.room(setting)
     for s in range(1, len(cut.graph) + 1):
         yield np.where(room >= needed(setting, s, microbatches), 0.0, np.inf)

@@ -1,4 +1,4 @@
-"""Best time per batch for many architectures at once; the model is a sequence of layers of any kinds.
+"""Best time per batch of a chain of layers of any kinds, computed for many architectures at once.
 
 The optimum is the same as of the dynamic program of `plan.phaze.flush`, for every architecture with its own
 layer latencies. Memory and the devices of a cut do not depend on the architecture, so both are computed once,
@@ -106,7 +106,7 @@ def best_times(
     settings: Sequence[Setting],
     at_most_s: float = np.inf,
 ) -> Floats:
-    """Best time per batch for all settings and architectures, at most `at_most_s`.
+    """Best time per batch for all settings and architectures, capped at `at_most_s`.
 
     The result is (settings, A); the latencies (A, kinds) are of one layer of each kind. Settings in which the
     same stages fit are computed once. A limit prunes the search.
@@ -156,7 +156,7 @@ class Depths:
 
 
 def possible_depths(runs: Runs, layout: Layout, setting: Setting) -> Depths:
-    """Pipeline depths with a cut that fits in memory; under GPipe, with the fewest microbatches in flight."""
+    """Pipeline depths with a cut that fits in memory, under GPipe with the fewest microbatches in flight."""
     chain = runs.untimed()
     footprints, shape = chain.footprints, shape_of(chain, layout, setting.devices)
     fitting = room(footprints, setting, int(useful_widths(setting.microbatches, setting.devices)[0].min()))
@@ -168,7 +168,7 @@ def possible_depths(runs: Runs, layout: Layout, setting: Setting) -> Depths:
 
 @dataclass(frozen=True)
 class _EqualRoom:
-    """Data widths for which the same stages fit."""
+    """Data-parallel widths at which the same stages fit in memory."""
 
     room: Room
     counts: Ints
@@ -181,7 +181,7 @@ class _EqualRoom:
 
 
 def _groups(footprints: Footprints, setting: Setting) -> list[_EqualRoom]:
-    """Useful data widths, grouped by the stages that fit in memory; a single group under 1F1B."""
+    """Useful data-parallel widths, grouped by which stages fit in memory; under 1F1B all in one group."""
     counts, widths = useful_widths(setting.microbatches, setting.devices)
     if setting.schedule == "1f1b":
         return [_EqualRoom(room(footprints, setting, setting.microbatches), counts, widths)]
@@ -202,7 +202,7 @@ def _improve(
     group: _EqualRoom,
     times: Floats,
 ) -> None:
-    """Lower the times of all architectures to those of the best cuts at the group's data widths."""
+    """Lower each architecture's time to that of its best cut at the group's data-parallel widths."""
     shape = shape_of(chain, layout, setting.devices)
     fits, used = possible_cuts(chain.footprints, group.room, shape)
     widest = np.searchsorted(group.widths, setting.devices // np.maximum(used, 1), side="right") - 1
@@ -213,7 +213,7 @@ def _improve(
 
 
 def _data_widths(chain: Chain, setting: Setting, group: _EqualRoom, widest: Ints) -> DataWidths:
-    """Data widths of a group; `widest` (s, u) is by depth and number of single-device stages."""
+    """Data-parallel widths of a group; `widest` is by depth and by number of single-device stages."""
     most, depths = widest.max(axis=1), np.arange(len(widest))
     exchange = setting.exchange_s(chain.parameter_bytes)
     wait = np.full(len(most), exchange[0])
@@ -230,7 +230,7 @@ def _data_widths(chain: Chain, setting: Setting, group: _EqualRoom, widest: Ints
 
 
 def _sequence(runs: Runs, chain: Chain, shape: Shape, setting: Setting, fitting: Room) -> LayerSequence:
-    """Inputs of the search: layers, their memory and the network."""
+    """Inputs of the search over cuts: the layers, their memory and the network."""
     between = runs.output_bytes[runs.layers][:-1] / setting.bandwidth_bytes_per_s
     exchange = setting.exchange_s(chain.parameter_bytes)
     split = np.append(np.flatnonzero(chain.tensor_parallel), len(chain))

@@ -76,7 +76,7 @@ class Cutting:
         return int(self.stages.inner[np.searchsorted(self.options.first, option, side="right") - 1])
 
     def tables(self, widths: DeviceCounts, costs: Iterator[Floats]) -> Iterator[Floats]:
-        """Yield dp[0], dp[1], ... for costs of s = 1, 2, ..., until nothing can be placed."""
+        """Yield tables dp[0], dp[1], ... from the costs at s = 1, 2, ..., until no downset can be placed."""
         dp = np.full((len(self.downsets), len(widths.devices)), np.inf)
         dp[0, 0] = 0.0
         yield dp
@@ -111,7 +111,7 @@ def few_downsets(
 
 
 def needed(setting: Setting, s: int, microbatches: int) -> int:
-    """Number of microbatches in flight for which the s-th stage from the end needs memory."""
+    """Number of microbatches in flight that the s-th stage from the end must hold in memory."""
     return microbatches_in_flight(setting.schedule, s, microbatches)
 
 
@@ -162,7 +162,7 @@ class FirstStage:
     """First stage of the best pipeline of a given depth."""
 
     rank: tuple[float, int, int, int, int]
-    """(time per batch, devices of all pipelines, d, s, layers of the first stage)."""
+    """Sort key: (time per batch, devices of all pipelines, d, s, number of layers in the first stage)."""
     option: int
     k: int
     """Index of the pipeline's device count."""

@@ -1,4 +1,4 @@
-"""Energy per sample of training with a placement: dynamic energy, links, leakage.
+"""Training energy per sample of a placement: dynamic energy, links and leakage.
 
 A layer runs forward and backward once per microbatch, and is recomputed if its stage recomputes (all stages
 but the last), on every rank of a tensor-parallel layer. Every device of a stage sends the activations at its

@@ -1,4 +1,4 @@
-"""Best placement for flushing pipelines (Phaze, Section 5 and Appendix B): t, d, s and the stages.
+"""Best placement for flushing pipelines (Phaze, Section 5 and Appendix B): widths t and d, and s stages.
 
 For one TMP width t, over data widths d <= min(K, B), pipeline depths s, and cuts of the chain into stages:
 
@@ -89,7 +89,7 @@ class Infeasible:
 
 @dataclass(frozen=True)
 class Widths:
-    """Search range: pipeline depths from `fewest` to `most`, and data widths with their ceil(B/d)."""
+    """Search range: pipeline depths `fewest` to `most`, and data-parallel widths d with their ceil(B/d)."""
 
     fewest: int
     most: int
@@ -127,7 +127,7 @@ def place_chain(
 def place_within(
     chain: Chain, layout: Layout, setting: Setting, widths: Widths, limit_s: float = np.inf
 ) -> Placement | None:
-    """Best placement within the given depths and data widths that beats the limit, or None."""
+    """Best placement within the given depths and data-parallel widths; None if none beats the limit."""
     shape = shape_of(chain, layout, setting.devices)
     most = min(widths.most, shape.stages)
     if widths.fewest > most:
@@ -154,7 +154,7 @@ def place_within(
 
 
 def _groups(widths: Widths, setting: Setting) -> Iterator[tuple[Ints, Ints]]:
-    """Yield groups of data widths for which the same stages fit: all at once, or one by one under GPipe."""
+    """Yield data-parallel widths grouped by which stages fit: all at once, or one by one under GPipe."""
     if setting.schedule == "1f1b":
         yield widths.counts, widths.data
         return
@@ -176,7 +176,7 @@ def evaluate_cut(
     starts: Sequence[int],
     loads: Loads | None = None,
 ) -> Placement:
-    """Placement with the given stages and widths, and its time per batch; memory is not checked."""
+    """Placement with the given stages and widths, with its time per batch; memory is not checked."""
     footprints, layout = chain.footprints, replace(layout, pp=len(starts))
     loads = loads or stage_loads(chain, setting.bandwidth_bytes_per_s)
     ends = (*starts[1:], len(chain))

@@ -1,4 +1,4 @@
-"""Place a model on every kept architecture, for every HBM size, with and without recomputation."""
+"""Place a model on every architecture that passed screening, for every HBM size and recompute option."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _place_all(
     reasons: dict[Setting, Infeasible],
     limits_s: Floats,
 ) -> list[Placement | Infeasible]:
-    """Best placement for every setting; settings that differ only in memory must come largest first.
+    """Best placement for every setting; of those that differ only in memory the largest must come first.
 
     Memory does not depend on latencies: `reasons` collects the infeasible settings for all devices. The best
     times are below the limits (settings,).
@@ -115,7 +115,7 @@ def _place_all(
 
 
 def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Setting) -> Placement | None:
-    """The best placement for a larger memory, which is optimal here too if it fits; None if it does not."""
+    """Best placement for a larger memory if it fits in this one, where it is optimal too; None if not."""
     if not isinstance(larger, Placement):
         return None
     fullest = setting.in_pipeline(larger.layout)
@@ -125,7 +125,7 @@ def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Se
 def find_expert_placements(
     point: Point, devices: list[TimedChip], conditions: Conditions, expert: Layout
 ) -> Iterator[Found]:
-    """Yield hand-designed (expert) placements per device and setting, with best and even boundaries."""
+    """Yield hand-designed (expert) placements per device and setting, with the best and with even splits."""
     for device in devices:
         chain, bound_chain = point.runs.chain(*device.latencies), point.runs.chain(*device.bounds)
         for setting in conditions.settings(point.layout):

@@ -65,7 +65,7 @@ class Point:
         return [self.kinds[kind] for kind in self.runs.layers]
 
     def repeated(self) -> tuple[int, int]:
-        """Position of the first block and number of blocks: the longest periodic stretch of layer kinds.
+        """First block and number of blocks of the longest periodic stretch of layer kinds.
 
         It has at least two periods, so alternating dense and expert blocks all count.
         """

@@ -108,7 +108,7 @@ def leanest(chain: Chain, layout: Layout, setting: Setting) -> Leanest:
 
 
 def lean_placements(chain: Chain, layout: Layout, setting: Setting) -> list[Leanest]:
-    """Leanest placement of every possible depth of d pipelines."""
+    """For every possible depth, the placement of d pipelines with the lowest peak memory."""
     shape = shape_of(chain, layout, setting.devices // layout.dp)
     peaks = _peaks(chain.footprints, setting, shape, setting.in_pipeline(layout))
     return [
@@ -119,7 +119,7 @@ def lean_placements(chain: Chain, layout: Layout, setting: Setting) -> list[Lean
 
 
 def pipelines(setting: Setting, most: int) -> list[tuple[int, int]]:
-    """Pairs (microbatches per pipeline, d) to consider; only d = 1 unless memory depends on d."""
+    """Pairs (microbatches per pipeline, d) to consider, for d pipelines; only d = 1 if memory ignores d."""
     if setting.schedule == "1f1b":
         return [(setting.microbatches, 1)]
     counts, widths = useful_widths(setting.microbatches, most)

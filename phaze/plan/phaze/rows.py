@@ -25,7 +25,7 @@ MEMORY_GAIN = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedStage(StageLoad):
-    """One stage of a placement; seconds per microbatch, bytes on each of its devices."""
+    """One stage of a placement, with times per microbatch and bytes on each of its devices."""
 
     first_layer: int
     last_layer: int
@@ -69,7 +69,7 @@ class Found:
 
 
 def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
-    """Row of table `placements`."""
+    """Row of table `placements` for the result of a planner."""
     if isinstance(found.result, Infeasible):
         return {**_keys(point, found), **_infeasible(found.result)}
     placement = found.result
@@ -133,7 +133,7 @@ def _infeasible(result: Infeasible) -> Row:
 
 
 def stage_rows(point: Point, found: Found) -> list[Row]:
-    """Rows of table `stages`; empty if there is no placement."""
+    """Rows of table `stages`, one per stage; empty if there is no placement."""
     if isinstance(found.result, Infeasible):
         return []
     parameters = np.add.reduceat(point.parameters[point.runs.layers], found.result.starts).tolist()

@@ -61,7 +61,7 @@ class LayerSequence(NamedTuple):
 
 
 class DataWidths(NamedTuple):
-    """Data widths to choose from, ascending, each with its number of microbatches ceil(B/d)."""
+    """Data-parallel widths d to choose from, ascending, each with its number of microbatches ceil(B/d)."""
 
     counts: Ints
     widths: Ints
@@ -98,7 +98,7 @@ class _Space(NamedTuple):
 def search(
     forward: Floats, backward: Floats, sequence: LayerSequence, choices: DataWidths, times: Floats
 ) -> None:
-    """Lower the times (A,) of all architectures to the best found, given their layer latencies (A, kinds)."""
+    """Lower each architecture's time (A,) to that of the best cut found; layer latencies are (A, kinds)."""
     n, (depths, singles) = len(sequence.kinds), choices.widest.shape
     space = _Space(
         np.zeros(n + 1), np.zeros(n + 1), np.zeros(depths, np.int64), np.zeros(depths, np.int64),
@@ -153,7 +153,7 @@ def _search_one(
 
 @njit
 def _price(s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float) -> float:
-    """Time of the stored cut at its best data width, or `best` if it is not faster."""
+    """Time of the stored cut at its best data-parallel width, or `best` if it is not faster."""
     end, load, wait, singles = len(sequence.kinds), 0.0, 0.0, 0
     for p in range(1, s + 1):
         i = space.cut[p]
@@ -188,7 +188,7 @@ def _single(i: int, j: int, sequence: LayerSequence) -> int:
 
 @njit
 def _offer(load: float, wait: float, s: int, widest: int, choices: DataWidths, best: float) -> float:
-    """Time of s stages at their best data width, or `best` if it is not faster."""
+    """Time of s stages at their best data-parallel width, or `best` if it is not faster."""
     if widest < 0 or load >= _longest_s(wait, s, widest, choices, best):
         return best
     for w in range(widest, -1, -1):
@@ -201,7 +201,7 @@ def _offer(load: float, wait: float, s: int, widest: int, choices: DataWidths, b
 
 @njit
 def _longest_s(wait: float, s: int, widest: int, choices: DataWidths, best: float) -> float:
-    """Largest load with which s stages can still beat `best`; uses that B/d is at most ceil(B/d)."""
+    """Largest bottleneck load with which s stages can still beat `best`."""
     d, steps = choices.widths[widest], s - 1.0
     alone = best / (choices.counts[0] + steps)
     longest: float = max(alone, (best - (d - 1) / d * wait) / (choices.counts[0] / d + steps))
@@ -280,7 +280,7 @@ def _find_latest(limit: float, cap: float, last: int, s: int, sequence: LayerSeq
 
 @njit
 def _fits(i: int, j: int, limit: float, cap: float, sequence: LayerSequence, space: _Space) -> bool:
-    """True if stage [i, j), not the last, may meet load limit and exchange cap; so may shorter ones."""
+    """True if stage [i, j), not the last, may meet the load limit and exchange cap; monotone in length."""
     out = sequence.shortest_s
     if sequence.recompute:
         out = max(out, space.forward_s[j] - space.forward_s[i])
@@ -292,7 +292,7 @@ def _fits(i: int, j: int, limit: float, cap: float, sequence: LayerSequence, spa
 
 @njit
 def _fill_windows(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> None:
-    """Fill `worst` and `end` of the last 1 to s stages, for every first layer in their ranges."""
+    """Fill tables `worst` and `end` for the last 1 to s stages, at every first layer in their ranges."""
     n, singles = len(sequence.kinds), space.worst.shape[1]
     for i in range(space.earliest[1], space.latest[1] + 1):
         for u in range(singles):
@@ -307,7 +307,7 @@ def _fill_windows(limit: float, cap: float, s: int, sequence: LayerSequence, spa
 
 @njit
 def _fill_one(p: int, i: int, limit: float, cap: float, sequence: LayerSequence, space: _Space) -> None:
-    """Fill `worst` and `end` of the last p stages if they start at layer i."""
+    """Fill tables `worst` and `end` for the last p stages, starting at layer i."""
     singles, worst, last = min(p, sequence.singles[i]), np.inf, space.latest[p - 1]
     for j in range(max(space.earliest[p - 1], i + 1), min(last, sequence.reach[p, i]) + 1):
         if not _fits(i, j, min(limit, worst), cap, sequence, space):
@@ -359,7 +359,7 @@ def _trace(s: int, u: int, first: int, sequence: LayerSequence, space: _Space) -
 
 @njit
 def _note(s: int, space: _Space) -> None:
-    """Store the cut under test as the best."""
+    """Store the cut under test as the best one."""
     space.cut[0] = s
     for p in range(1, s + 1):
         space.cut[p] = space.tried[p]

@@ -24,10 +24,10 @@ Values = TypeVar("Values", Ints, Floats)
 
 
 class NestedStages(NamedTuple):
-    """Stages of a graph, by the downset that they begin with."""
+    """All stages of a graph, sorted by their outer downset: the stage and everything after it."""
 
     first: Ints
-    """(downsets + 1,) index of the first stage that begins with each downset."""
+    """(downsets + 1,) index of the first stage with each outer downset."""
     inner: Ints
     """(stages,) downset that remains after the stage, largest first, so the smallest stage comes first."""
 
@@ -157,7 +157,7 @@ def _real() -> Floats:
 
 @njit
 def _grown(values: Values, position: int) -> Values:
-    """The array, enlarged if it is too short for a position."""
+    """Return the array, enlarged if it is too short for a position."""
     if position < len(values):
         return values
     longer = np.zeros(2 * len(values), values.dtype)

@@ -83,7 +83,7 @@ class GroupSchedules(NamedTuple):
 
 
 def work_of(graph: Chain, layout: Layout, bandwidth_bytes_per_s: float) -> TimedLayers:
-    """Convert a graph to the input of compiled code."""
+    """Convert a graph to arrays for the compiled code."""
     cover_first, cover = covers(graph)
     size = {(u, v): size for u, v, size in graph.tensors}
     forward = forward_pass(graph, bandwidth_bytes_per_s)
@@ -121,7 +121,7 @@ def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
 def stage_schedules(
     work: TimedLayers, inside: Bools, recompute: bool, ways: Ints, begins: Ints, desk: PassBuffers
 ) -> GroupSchedules:
-    """Schedules of a stage; `inside` (n,) marks its layers, `ways` are all assignments.
+    """Schedules of a stage; `inside` (n,) marks its layers, `ways` holds all assignments to groups.
 
     The last stage of a pipeline does not recompute.
     """
@@ -209,7 +209,7 @@ def _load_s(
     recompute: bool,
     desk: PassBuffers,
 ) -> float:
-    """Load of a stage under one assignment; the pairs hold values for the forward and the mirrored pass."""
+    """Load of a stage under one assignment; pairs hold the inputs of the forward and the mirrored pass."""
     first, second, turned = np.zeros(groups), np.zeros(groups), group[::-1].copy()
     run_pass(work.forward, branches[0], inside[0], group, first, True, desk)
     if recompute and groups > 1:
@@ -224,7 +224,7 @@ def _load_s(
 
 @njit
 def _links(work: TimedLayers, branches: Branches, inside: Bools, branch: Ints) -> Bools:
-    """Mask (c, c) of branches that send tensors to another one; `branch` (n,) is a scratch buffer."""
+    """Mask (c, c) of branch pairs with an edge from one to the other; `branch` (n,) is a scratch buffer."""
     count, forward = len(branches.first) - 1, work.forward
     linked = np.zeros((count, count), np.bool_)
     for b in range(count):
@@ -299,7 +299,7 @@ def _keep(found: GroupSchedules) -> int:
 
 @njit
 def _needless(found: GroupSchedules, v: int, count: int) -> bool:
-    """True if a kept schedule is as fast as v and needs no more memory."""
+    """True if a kept schedule is as fast as schedule v and needs no more memory."""
     for i in range(count):
         w = found.kept[i]
         if found.load_s[w] <= found.load_s[v] and _leaner(found, w, v):
@@ -309,7 +309,7 @@ def _needless(found: GroupSchedules, v: int, count: int) -> bool:
 
 @njit
 def _leaner(found: GroupSchedules, v: int, w: int) -> bool:
-    """True if each group of v needs no more memory than a group of w, fixed and per microbatch in flight."""
+    """True if each group of v needs no more memory, fixed and per microbatch, than some group of w."""
     for g in range(found.groups[v]):
         covered = False
         for h in range(found.groups[w]):

@@ -37,7 +37,7 @@ from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers,
 from phaze.plan.piper.stages import costs_of, planned_stage
 
 STASH, RECOMPUTE = "stash", "recompute"
-"""Names of the configurations."""
+"""Names of a layer's two configurations."""
 CONFIGURATIONS: dict[Recompute, str] = {"none": STASH, "full": RECOMPUTE, "selective": "selective"}
 """Configuration name by recompute option of a layout; no layer has the selective one."""
 
@@ -92,7 +92,7 @@ def _by_layer(kinds: Sequence[Floats]) -> Floats:
 
 
 def why_outside(cluster: FlatCluster, layouts: Sequence[Layout]) -> str:
-    """Reason text if a data width is outside Piper's space as it does not divide N; empty if all divide N.
+    """Reason text if a data-parallel width does not divide the batch, as Piper requires; empty if all do.
 
     Such a plan can be priced, with fewer microbatches on some replicas, but it is outside Piper's space.
     """
@@ -105,7 +105,7 @@ def why_outside(cluster: FlatCluster, layouts: Sequence[Layout]) -> str:
 def price(
     layers: ProfiledLayers, cluster: FlatCluster, cuts: Sequence[range], layouts: Sequence[Layout]
 ) -> float | str:
-    """Time per sample of given stages under Piper's cost model, or the reason why they cannot run.
+    """Time per sample of the given stages under Piper's cost model, or the reason why they cannot run.
 
     Stages are in the order of the data flow, with layers as positions; all layers of a stage have the
     configuration of its layout. Data widths need not divide N (see `why_outside`).

@@ -1,4 +1,4 @@
-"""Baseline `equi`: stages with equal numbers of repeated layers, all with the same d and t.
+"""Baseline `equi`: stages with equal numbers of repeated layers, all with the same degrees d and t.
 
 The repeated layers are those with the most frequent name, or all layers if all names differ, as in GNMT and
 ResNet-50. Layers before (embedding, masks) and after them (pooling) are stages of their own, or join the
@@ -25,7 +25,7 @@ from phaze.layout import Layout
 from phaze.plan.piper.layers import Configurations, FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
 
 Cut = tuple[int, ...]
-"""Positions in the order of the layers at which stages begin."""
+"""Positions in the layer order at which stages begin."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class _EqualStages:
     """(L,) memory of each device."""
 
     def times(self, cluster: FlatCluster, widths: Ints) -> Floats:
-        """Time per sample of every stage for several data widths, (widths, L)."""
+        """Time per sample of every stage at several data-parallel widths, (widths, L)."""
         shares = np.array([cluster.exchanged(Layout(dp=d)) / d for d in widths.tolist()])
         return self.time_s / widths[:, None] + shares[:, None] * self.weight_s
 
@@ -67,7 +67,7 @@ class _EqualStages:
         )
 
     def best_layout(self, cluster: FlatCluster) -> tuple[float, Layout] | None:
-        """Slowest stage's time at the best data width, with the layout; None if the stages do not fit."""
+        """Slowest stage's time at the best data-parallel width, and the layout; None if stages do not fit."""
         count = len(self.members)
         most = min(cluster.devices // (count * self.layout.tp), cluster.microbatches // count)
         if most == 0 or np.any(self.memory_bytes > cluster.memory_bytes):
@@ -108,7 +108,7 @@ def depth_first_order(layers: ProfiledLayers) -> Ints:
 
 
 def equal_cuts(names: Sequence[str]) -> Iterator[Cut]:
-    """Yield the equal cuts of a sequence of named layers, for every number of groups."""
+    """Yield the cuts of a sequence of named layers into equal stages, for every number of groups."""
     name, times = Counter(names).most_common(1)[0]
     repeated = [i for i, one in enumerate(names) if times == 1 or one == name]
     for groups in range(1, len(repeated) + 1):
@@ -116,7 +116,7 @@ def equal_cuts(names: Sequence[str]) -> Iterator[Cut]:
 
 
 def group_cuts(layers: int, repeated: Sequence[int], groups: int) -> Iterator[Cut]:
-    """Yield cuts of the repeated layers into groups, with the other layers joined to them or separate."""
+    """Yield cuts of the repeated layers into groups; other layers join them or form their own stages."""
     size, longer = divmod(len(repeated), groups)
     inner = tuple(repeated[j * size + max(0, j - (groups - longer))] for j in range(groups))
     before, after = (0,) * (repeated[0] > 0), (repeated[-1] + 1,) * (repeated[-1] + 1 < layers)
@@ -126,7 +126,7 @@ def group_cuts(layers: int, repeated: Sequence[int], groups: int) -> Iterator[Cu
 
 
 def uniform_choices(options: Configurations, layers: int) -> Iterator[Ints]:
-    """Yield, for each configuration name, a choice (n,) of that name; layers without it get their fastest."""
+    """Yield one choice (n,) per configuration name; layers without that name get their fastest one."""
     first = options.first(layers)
     if np.any(first[1:] == first[:-1]):
         return

@@ -35,7 +35,7 @@ TOLERANCE = 1e-12
 CLOSE = 1e-4
 """Relative gap below which the search tests a time just below the best plan's instead of bisecting."""
 Link = tuple[int, int, int]
-"""A set of layers, the index of the way it runs (see `Ways`), and s.
+"""A set of layers, the index of its degrees in `Ways`, and s.
 
 s is the sum of its degrees and all later ones, as its enclosing device sees them.
 """
@@ -83,7 +83,7 @@ def _between(low: float, high: float) -> float:
 
 
 def _plan_at(within: WithinTime) -> PiperPlan | None:
-    """Plan in which every device stays within the time; None if infeasible."""
+    """Plan in which every device stays within the time limit; None if infeasible."""
     hierarchy, fewest = within.costs.hierarchy, within.fewest()
     sums = fewest[-1].copy()
     if hierarchy.inner.exactly:
@@ -112,7 +112,7 @@ def _highest(within: WithinTime, fewest: Greatest, degree: int) -> Iterator[Link
 
 
 def _inside(within: WithinTime, level: int, around: int, pair: int, x: int, s: int) -> Iterator[Link]:
-    """Yield the superstages inside one device of the next level that runs a set with degrees x and sum s."""
+    """Yield the parts inside one device of the next level; their degrees sum to x, with later ones to s."""
     sets, devices = within.costs.sets, within.costs.hierarchy.levels[level - 1].devices
     ways, bottom = within.ways(level, around), int(sets.inner[pair])
     inside = sets.number[sets.outer[pair]] >= 0
@@ -134,7 +134,7 @@ def _inside(within: WithinTime, level: int, around: int, pair: int, x: int, s: i
 
 
 def _joins(ways: Ways, pair: int, o: int, s: int) -> bool:
-    """True if a set of layers can run in the o-th way with degree sum s."""
+    """True if a set of layers can run with the o-th choice of degrees and degree sum s."""
     return pair >= 0 and bool(ways.degree[o] <= s <= ways.limit[pair, o])
 
 

@@ -1,4 +1,4 @@
-"""Decide whether a plan stays within a time on every device of every level (Piper, Appendix E, inverted).
+"""Decide whether a plan meets a time limit on every device of every level (Piper, Appendix E, inverted).
 
 A stage of level 1 with degrees d and t, of which the levels above run q replicas, takes for a sample of the
 whole
@@ -116,7 +116,7 @@ def sets_of(downsets: Downsets) -> Sets:
 
 @njit
 def staircase_of(costs: ConfigurationCosts, member: Bools, t: int, exchanged: float, most: int) -> Staircase:
-    """Least time of every set as a stage with d = q = 1, for a given number of gradient exchanges.
+    """Least time of every set as a stage without replicas, for a given number of gradient exchanges.
 
     The least time rises with the microbatches in flight. The best choice for m microbatches stays the best
     until it no longer fits, hence one knapsack per step of the staircase. member: (P, n); t: index of the
@@ -179,7 +179,7 @@ def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
 
 @njit
 def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
-    """Compute r[D][k][x], -1 where no cut is within the time, (len(around), devices + 1, degrees + 1).
+    """Compute r[D][k][x], -1 if no cut is within the time limit, (len(around), devices + 1, degrees + 1).
 
     `around` lists D' and then the downsets D that contain it, smaller ones first.
     """
@@ -208,7 +208,7 @@ def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -
 
 @njit
 def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
-    """Compute G, the greatest s with which a set fits on one device of the next level, (P, degrees + 1)."""
+    """Compute G, the greatest degree sum s of a set on one device of the next level, (P, degrees + 1)."""
     greatest = np.full((len(ways.limit), degrees + 1), np.int32(-1))
     for bottom in range(len(number) - 1):
         around = np.concatenate((np.array([bottom]), np.flatnonzero(number[:, bottom] >= 0)))
@@ -223,7 +223,7 @@ def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Great
 
 @njit
 def fewest_devices(number: Ints, ways: Ways, devices: int, degrees: int, remaining: Ints) -> Greatest:
-    """Compute f[D][s], the fewest devices of the highest level, NONE if too many, (downsets, N + 1).
+    """Compute f[D][s], the fewest highest-level devices, (downsets, N + 1); NONE if there are too few.
 
     A state is dropped if it exceeds the devices with `remaining` added, the lower bound of devices for the
     layers outside D: no plan extends it.
@@ -261,24 +261,24 @@ class LevelCosts:
     """Costs of all contiguous sets as stages and superstages, independent of the time limit."""
 
     def __init__(self, layers: ProfiledLayers, hierarchy: Hierarchy, downsets: Downsets) -> None:
-        """Compute the sums that do not depend on degrees."""
+        """Compute the costs of all sets that do not depend on their degrees."""
         self.hierarchy, self.sets = hierarchy, sets_of(downsets)
         self.costs = costs_of(layers, hierarchy.inner)
         member = self.sets.member
         crossing = member[:, layers.sources] != member[:, layers.targets]
         self.border_bytes: Floats = crossing @ layers.edge_bytes
-        """(P,) total bytes c of the edges that cross the border of the set."""
+        """(P,) total bytes c of the edges that cross the boundary of the set."""
         self.weight_bytes: Floats = member @ _whole_weight_bytes(layers)
         """(P,) W, the weights of the set on all its devices together."""
         work_s = layers.least(lambda width, options: width * options.time_s, hierarchy.inner.devices)
         self.work_s: Floats = downsets.membership.astype(float) @ np.where(np.isinf(work_s), 0.0, work_s)
-        """(downsets,) lower bound on the device-seconds of the layers."""
+        """(downsets,) lower bound on the device-seconds of the layers in each downset."""
         self.constant_s = [_constant_weight_s(self.costs, member, t) for t in range(len(self.costs.widths))]
-        """Sum w / B_1 of every set (P,) for each width, None where it depends on the configurations."""
+        """For each width, each set's sum of w / B_1, (P,); None if it depends on the configurations."""
         self._stairs: dict[tuple[int, float], Staircase] = {}
 
     def most_in_flight(self, t: int, layout: Layout, around: int, time_s: float) -> Ints:
-        """Most microbatches in flight with which a stage at the t-th width stays within the time, (P,)."""
+        """Most microbatches in flight of each set, as a stage of the t-th width, within the limit, (P,)."""
         exchanged = self.hierarchy.cluster(1, around).exchanged(layout)
         constant_s = self.constant_s[t]
         key = (t, exchanged if constant_s is None else 0.0)
@@ -291,7 +291,7 @@ class LevelCosts:
         return longest_in_flight(self._stairs[key], allowed)
 
     def superstage_s(self, level: int, layout: Layout, around: int) -> Floats:
-        """Communication time of each set as a superstage of a level, per sample of the whole, (P,)."""
+        """Communication time of each set as a superstage of a level, per sample of the global batch, (P,)."""
         cluster = self.hierarchy.cluster(level, around)
         gradients = BOTH_DIRECTIONS * cluster.exchanged(layout) * self.weight_bytes
         return (gradients + 2 * self.border_bytes) / cluster.bandwidth_bytes_per_s / (layout.dp * around)
@@ -325,7 +325,7 @@ class WithinTime:
     _ways: dict[tuple[int, int], Ways] = field(default_factory=dict)
 
     def ways(self, level: int, around: int) -> Ways:
-        """Ways to run sets at a level, if the data widths of all enclosing levels multiply to `around`."""
+        """Choices of degrees at a level; `around` is the product of the outer levels' replica counts."""
         key = (level, around)
         if key not in self._ways:
             rows = list(self._stages(around) if level == 1 else self._superstages(level, around))
@@ -354,7 +354,7 @@ class WithinTime:
         )
 
     def _stages(self, around: int) -> Iterator[tuple[int, int, int, int, Ints]]:
-        """Yield the ways to run a stage of level 1: d, t, devices, degree, and the greatest s of each set."""
+        """Yield the choices for a level-1 stage: d, t, devices, degree, and the greatest s of each set."""
         cluster = self.costs.hierarchy.cluster(1, around)
         for t, width in enumerate(self.costs.costs.widths.tolist()):
             degrees = cluster.data_widths()

@@ -45,7 +45,7 @@ from phaze.workload.graphs import edge_arrays
 EXCHANGE_BYTES = 64
 """Memory needed per configuration and edge, in bytes: all arrays, for both directions."""
 SHOWN = 10
-"""Largest number of mistakes of one kind that are listed."""
+"""Maximum number of mistakes of each kind that an error message lists."""
 
 
 class StoredConfiguration(CamelCase):

@@ -38,7 +38,7 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 
 SLACK = 1e-9
-"""Relative tolerance of bounds: pairs within it are not excluded."""
+"""Relative tolerance of bounds: (memory, time) pairs within it are not excluded."""
 
 
 @njit
@@ -255,7 +255,7 @@ def memory_price(
 
 @njit
 def cheapest(first: Ints, layers: Ints, value: Floats, priced: Floats, price: float) -> tuple[float, float]:
-    """Sums of `value` and `priced` over the cheapest configurations; ties go to the smaller `priced`."""
+    """Sums of `value` and `priced` over the configurations with the least value + price · priced."""
     total, amount = 0.0, 0.0
     for v in layers:
         best = first[v]

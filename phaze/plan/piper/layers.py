@@ -109,7 +109,7 @@ class FlatCluster:
         return widths[divides] if self.synchronisation == "batch" else widths
 
     def exchanged(self, layout: Layout) -> float:
-        """Gradient exchange time per microbatch, multiplied by d: (d-1)/n, in units of 4 w/B."""
+        """Gradient exchange time per microbatch, times d, in units of 4 w/B: (d-1)/n, with n = N or d."""
         together = self.microbatches if self.synchronisation == "batch" else layout.dp
         return (layout.dp - 1) / together
 
@@ -139,7 +139,7 @@ class Hierarchy:
 
     @property
     def levels(self) -> tuple[NetworkLevel, ...]:
-        """All levels from the innermost, device counts and bandwidths: K_1 and B_1 to K_L and B_L."""
+        """All levels from the innermost, with their device counts and bandwidths: K_1, B_1 to K_L, B_L."""
         return (NetworkLevel(self.inner.devices, self.inner.bandwidth_bytes_per_s), *self.above)
 
     def devices(self, levels: int) -> int:
@@ -165,7 +165,7 @@ class PlannedStage:
     layout: Layout
     """Data- and tensor-parallel degrees d and t."""
     time_s: float
-    """Time per sample of the whole, TPS(S, t, d, s); above level 1 the communication time of one device."""
+    """Time per sample of the global batch, TPS(S, t, d, s); above level 1 only one device's communication."""
     configurations: tuple[int, ...] = ()
     """Index of each layer's configuration in `ProfiledLayers.options[layout.tp]`."""
     in_flight: int = 0
@@ -182,7 +182,7 @@ class PlannedStage:
         return self.layout.dp * (sum(part.degree for part in self.parts) or 1)
 
     def walk(self, around: int = 1) -> Iterator[tuple[int, PlannedStage]]:
-        """Yield the stage and all its parts, outer before inner, each with the product of d around it."""
+        """Yield the stage and its parts, outer before inner, each with the number of its outer replicas."""
         yield around, self
         for part in self.parts:
             yield from part.walk(around * self.layout.dp)

@@ -181,7 +181,7 @@ class ThresholdSearch:
         return found
 
     def _any(self, lower: float, devices: int, margin: float) -> PiperPlan | None:
-        """First plan found within growing margins above a lower bound; None if infeasible."""
+        """First plan found as the time limit is raised from a lower bound; None if infeasible."""
         lower = max(lower, self.slowest_s * 1e-9)
         while lower * (1 + margin) < self.slowest_s:
             found = self.within(lower * (1 + margin), devices)
@@ -191,7 +191,7 @@ class ThresholdSearch:
         return self.within(self.slowest_s, devices)
 
     def within(self, threshold_s: float, devices: int) -> PiperPlan | None:
-        """Plan with every stage within the threshold, on the fewest devices."""
+        """Plan on the fewest devices whose stages all stay within the time threshold; None if infeasible."""
         known = self._known or empty_cache(self.problem)
         costs = costs_of(self.layers, self.cluster)
         self._known = fewest_devices(self.problem, costs, known, devices, threshold_s, self.table)

@@ -43,7 +43,7 @@ MOST_DIFFERENCE = 1e5
 
 
 class SearchTables(NamedTuple):
-    """Inputs of the search for a threshold, except the threshold itself."""
+    """Inputs of the search for a plan within a time threshold, except the threshold itself."""
 
     sums: Sums
     steps: SavingSteps
@@ -64,7 +64,7 @@ class SearchTables(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Cache of the extra time that stages take to save memory, as an addition to d times their time."""
+    """Cache of the extra time that saving memory costs each stage, added to d times the stage's time."""
 
     stage: Ints
     """(c + 1,) stage examined last, by microbatches in flight."""
@@ -73,7 +73,7 @@ class Known(NamedTuple):
     bound_s: Floats
     """(c + 1,) lower bound on that stage's extra time for any choice of configurations."""
     keys: Ints
-    """(2^x,) hash table of stages priced as a whole; -1 for empty slots."""
+    """(2^x,) hash table of the stages priced from all their layers; -1 for empty slots."""
     prices_s: Floats
     """(2^x,) extra time of the stages in `keys`."""
     wanted: Ints
@@ -81,7 +81,7 @@ class Known(NamedTuple):
 
 
 def empty_cache(problem: SearchTables) -> Known:
-    """Empty cache."""
+    """Empty cache of the extra times of stages."""
     count = problem.steps.whose.shape[1]
     return Known(
         stage=np.full(count, -1),
@@ -95,7 +95,7 @@ def empty_cache(problem: SearchTables) -> Known:
 
 @njit
 def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[float, float]:
-    """Single-device time of the stage between downsets i and j with its fastest configurations, and 4 w/B.
+    """Single-replica time and gradient exchange time 4 w/B of stage (i, j) in its fastest configurations.
 
     threshold_s: the time with which it will be compared.
     """
@@ -153,7 +153,7 @@ def meets(
 
 @njit
 def _price(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> float:
-    """Extra time of a stage that is priced as a whole; inf until it has been priced."""
+    """Extra time of a stage that must be priced from all its layers; inf until that is done."""
     key = _key(problem, known, t, i, j, index, in_flight)
     at = _place(known.keys, key)
     if known.keys[at] == key:
@@ -189,7 +189,7 @@ def _place(keys: Ints, key: int) -> int:
 
 
 def price_wanted(problem: SearchTables, costs: ConfigurationCosts, known: Known) -> Known:
-    """Price the wanted stages and add them to the cache."""
+    """Price the stages listed in `wanted` and add them to the cache."""
     count = int(known.wanted[0, 0])
     if not count:
         return known
@@ -217,7 +217,7 @@ def _copy_prices(known: Known, larger: Known) -> None:
 def _price_some(
     problem: SearchTables, costs: ConfigurationCosts, known: Known, begin: int, end: int, exact: bool | None
 ) -> None:
-    """Price some rows of `wanted`. Numba omits the branch after a test of `exact` for None."""
+    """Price some rows of `wanted`; `exact` is True or None, so that Numba compiles only one of the rules."""
     for row in range(begin, end):
         t, i, j = known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2]
         index, in_flight = known.wanted[row, 3], known.wanted[row, 4]
@@ -254,7 +254,7 @@ def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tup
 
 @njit
 def _fits_after(problem: SearchTables, t: int, i: int, j: int, in_flight: int, taken: int) -> bool:
-    """True if a stage fits after `taken` steps of the rule, with its memory summed layer by layer."""
+    """True if a stage fits after `taken` memory-saving steps, with its memory summed layer by layer."""
     whose, total = problem.steps.whose, 0.0
     for v in range(problem.sums.fast.shape[1]):
         if _between(problem.sums.words, i, j, v):

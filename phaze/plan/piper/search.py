@@ -1,4 +1,4 @@
-r"""Fewest devices with which every stage stays within a time: Piper's dynamic program for a threshold.
+r"""Fewest devices with which every stage meets a time limit: Piper's dynamic program for a threshold.
 
 For a time τ let f(D, s) be the fewest devices that run the downset D in stages of at most τ each whose
 data-parallel degrees sum to exactly s. With Piper's recursion (Section 4),
@@ -45,7 +45,7 @@ NONE = 2**30
 
 
 FIRST_PAIRS = 100_000
-"""Pairs of downsets in the first slice, so that small searches need only one slice."""
+"""Number of downset pairs in the first slice, enough for small searches to need only one slice."""
 
 
 class States(NamedTuple):
@@ -67,7 +67,7 @@ def fewest_devices(
     threshold_s: float,
     fewest: Table,
 ) -> Known:
-    """Write f(D, s) for all downsets, (m, S + 1), NONE if more than `devices` are needed.
+    """Compute f(D, s), the fewest devices for a downset and degree sum, (m, S + 1); NONE if too many.
 
     The search stops at a downset with stages whose price needs an exact knapsack or all layers, and continues
     from it once they are priced. It runs in slices, between which Ctrl-C is handled. Returns the updated
@@ -187,7 +187,7 @@ def _follow(
     margin_s: float,
     stage: tuple[int, int, int, int],
 ) -> None:
-    """Relax states of downset j with stage (i, j) at t and d, from states of i with at most `most` devices.
+    """Relax states of downset j with stage (i, j) at degrees t, d, from states of i with <= `most` devices.
 
     margin_s: allowed extra time of saving memory, for d times the time.
     """

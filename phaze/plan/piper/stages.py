@@ -141,7 +141,7 @@ def planned_stage(
 def price_stage(
     costs: ConfigurationCosts, member: Bools, t: int, exchanged: float, in_flight: int
 ) -> tuple[Floats, Floats, float]:
-    """Contribution of each configuration to d times the time (C,) and to memory (C,), and a common time.
+    """Each configuration's share (C,) of d times the stage time and of memory, and the time common to all.
 
     The minimum over a layer's configurations of all terms except X.p is common; each configuration adds its
     difference. If they are equal, ratios of memory to time have no rounding error: equal ones stay equal.
@@ -168,7 +168,7 @@ def price_stage(
 
 @njit
 def _set_apart(own_s: Floats, times: float, cost_s: Floats, column: int, begin: int, end: int) -> float:
-    """Move each configuration's cost above the minimum to its own time, and return the minimum."""
+    """Add each configuration's excess over the minimum cost to its own time, and return the minimum."""
     least_s = np.inf
     for x in range(begin, end):
         least_s = min(least_s, cost_s[x, column])

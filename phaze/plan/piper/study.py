@@ -77,7 +77,7 @@ def _stage(
 
 
 def price_planned(task: PlanningTask, planned: Planned) -> tuple[float, str]:
-    """Time per sample under Piper's model, inf if infeasible, and why the plan is outside its space."""
+    """Time per sample under Piper's model, inf if infeasible, and the reason if outside Piper's space."""
     plan, microbatch = planned.plan, planned.plan.layout.microbatch
     if plan.schedule == "2bw":
         return plan.claimed.time_per_sample_s, ""
@@ -91,7 +91,7 @@ def price_planned(task: PlanningTask, planned: Planned) -> tuple[float, str]:
 
 @lru_cache(maxsize=1)
 def models_of(task: PlanningTask) -> dict[int, ProfiledLayers]:
-    """Model as Piper's layers, by microbatch size."""
+    """Piper's layers of a model, for each microbatch size."""
     chains: dict[int, dict[Layout, Chain]] = {}
     for one in task.prospects:
         chains.setdefault(one.point.layout.microbatch, {})[one.point.layout] = one.chain

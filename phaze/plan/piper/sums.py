@@ -1,4 +1,4 @@
-"""Sums over downsets, which allow pricing a stage by a few subtractions.
+"""Sums of layer costs over downsets, from which a few subtractions give the cost of any stage.
 
 A stage is a downset D without a smaller one D'. The contribution of its layers to time and memory is a sum
 over D minus a sum over D'. Its incoming edges are those into D from outside, minus those that lead on into
@@ -34,7 +34,7 @@ configuration, and the edges into the downset from outside, at their heads and a
 
 
 STEP_BYTES = 88
-"""Memory per step of the rule while the steps are sorted, in bytes."""
+"""Memory per memory-saving step while the steps are sorted, in bytes."""
 
 
 class Sums(NamedTuple):
@@ -58,9 +58,9 @@ class Sums(NamedTuple):
     """(m + 1,) index in `cut_edges` of the first edge into each downset from outside."""
     cut_edges: Ints
     work_s: Floats
-    """(m,) lower bound on the device-seconds of the layers of D on any devices."""
+    """(m,) lower bound on the device-seconds of each downset's layers on any devices."""
     rest_s: Floats
-    """(m,) lower bound on the device-seconds of the other layers, with transfers over the edges into D."""
+    """(m,) lower bound on the device-seconds of all other layers, with transfers over edges into the set."""
 
 
 class SavingSteps(NamedTuple):
@@ -73,7 +73,7 @@ class SavingSteps(NamedTuple):
 
 
 def sum_up(costs: ConfigurationCosts, downsets: Downsets) -> Sums:
-    """Compute the sums over all downsets (Piper, Appendix D: contributions are additive)."""
+    """Sum up the costs of the layers of each downset (Piper, Appendix D: contributions are additive)."""
     member = downsets.membership
     inside = member.astype(np.float64).T
     first, last = costs.first[:, :-1], costs.first[:, 1:]
@@ -120,7 +120,7 @@ def downset_bytes(layers: int, edges: int, widths: int) -> int:
 
 
 def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
-    """Steps that save memory by the rule, for up to `most_in_flight` microbatches; only for alike widths."""
+    """Memory-saving steps of the paper's rule for up to `most_in_flight` microbatches; needs alike widths."""
     widest = int(np.ptp(costs.first, axis=1).max())
     shape = (len(costs.widths), most_in_flight + 1, widest)
     refuse_beyond_memory(
@@ -188,7 +188,7 @@ def _least(values: Floats, first: Ints) -> Floats:
 
 
 def _at(values: Floats, ends: Ints) -> Floats:
-    """Cost of every edge for the layer at one end, (T, E), from (T, n, E); 0 if the layer has none."""
+    """Cost of every edge for the layer at one end, (T, E), from (T, n, E); 0 without a configuration."""
     chosen = values[:, ends, np.arange(len(ends))]
     return np.where(np.isfinite(chosen), chosen, 0.0)
 

@@ -36,9 +36,9 @@ FIRST_DENSE: dict[Plain, int] = {
     "deepseek_v2": 0, "dots1": 0, "exaone_moe": 1, "glm4_moe": 1, "glm4_moe_lite": 1, "hy_v3": 1,
     "sarvam_mla": 1, "sarvam_moe": 1, "solar_open": 0,
 }  # fmt: skip
-"""Default number of leading dense layers before those with experts; 3 in families after DeepSeek-V3."""
+"""Default number of leading dense layers by family; 3 in families after DeepSeek-V3."""
 SHARED: dict[Plain, int] = {"deepseek_v2": 2}
-"""Default number of shared experts, where it is not 1."""
+"""Default number of shared experts by family, where it is not 1."""
 FIRST = (
     Key("first_k_dense_replace", "count", lambda config: FIRST_DENSE.get(config["model_type"], 3)),
     Key("n_shared_experts", "count", lambda config: SHARED.get(config["model_type"], 1)),
@@ -47,7 +47,7 @@ FIRST = (
 
 
 def first_dense(found: Config, said: Config) -> list[str]:
-    """Network of each layer (dense or experts); the first layers may be dense."""
+    """Network of each layer (dense or experts): from the published list, or else the first ones dense."""
     layers, dense = number(found["layers"]), number(said["first_k_dense_replace"])
     usual = ["dense" if i < dense else "experts" for i in range(layers)]
     return words(found, said, "mlp_layer_types", usual, NETWORKS)
@@ -93,7 +93,7 @@ def _glm(found: Config, said: Config) -> Config:
 
 
 def with_shared(found: Config, said: Config, mixers: list[str]) -> Config:
-    """Add shared experts, each as wide as a routed one, and leading dense layers to the fields."""
+    """Add shared experts, each as wide as a routed expert, and leading dense layers to the spec fields."""
     parts = found["experts"]
     assert isinstance(parts, dict)
     width = number(parts["width"]) * number(said["n_shared_experts"])

@@ -79,7 +79,7 @@ def _further(said: Config, signs: str | None) -> str:
 
 
 def _global_heads(found: Config, said: Config, mixers: list[str]) -> tuple[Plain, Plain]:
-    """Head dimension, and number of key and value heads, in layers without a window.
+    """Head dimension and number of key-value heads in the layers with full attention (no window).
 
     They come from separate fields, or from overrides for single layers (since `transformers` 5.24). Raises
     ValueError.
@@ -118,7 +118,7 @@ def _qwen(found: Config, said: Config) -> Config:
 
 
 def _gemma4(found: Config, said: Config) -> Config:
-    """Spec fields of Gemma 4: own heads in window layers, and experts in addition to the dense network.
+    """Spec fields of Gemma 4: separate head sizes in window layers, experts in addition to a dense network.
 
     The last layer never has a window.
     """

@@ -35,7 +35,7 @@ PLAIN_ACTIVATIONS = frozenset({"gelu", "relu", "relu2", "silu", "swish"})
 def untimed(
     config: Mapping[str, Plain], costless: frozenset[str], activations: frozenset[str]
 ) -> dict[str, Plain]:
-    """Fields of a configuration that affect training but not its price.
+    """Published fields of a configuration that affect training but not its time.
 
     `costless` are the fields that the family ignores, `activations` those that name an activation.
     """
@@ -113,13 +113,13 @@ it."""
 NEEDED = (
     "experts.count", "experts.per_token", "experts.width", "mamba.heads", "mamba.head_size", "mamba.state",
 )  # fmt: skip
-"""Required fields of model parts that are optional in some families."""
+"""Fields that a model part requires where the part is optional in a family."""
 
 OVERRIDES = "per_layer_config"
-"""Field with overrides for individual layers, by layer number (`transformers` 5.24)."""
+"""Published field with overrides for individual layers, by layer number (`transformers` 5.24)."""
 
 FIXED: Config = {"add_cross_attention": False, "pruned_heads": {}}
-"""Fields that would change the work, with the only value that is modelled."""
+"""Published fields that would change the work, with the only value that is modelled."""
 
 _ACTIVATIONS = {"relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu"}
 """Activation in a spec for each published one; all others are GELU variants, computed by table lookup."""
@@ -154,7 +154,7 @@ _KINDS: dict[str, _Adapter] = {
     "overrides": TypeAdapter(dict[str, dict[str, Scalar]]),
 }
 _NOTHING: Config = {"flag": False, "count": 0, "share": 0.0, "overrides": {}}
-"""Values that are valid for kinds of fields that allow false or zero; in other kinds they mean absence."""
+"""False or zero value of each kind of field that allows one; for other kinds it means an absent field."""
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class Family:
 
 
 def set_field(fields: Config, name: str, value: Plain) -> None:
-    """Set a field, or a nested one if the name has a dot; a part without values stays absent."""
+    """Set a field, or a nested one if the name has a dot; None adds no nested part."""
     part, _, own = name.partition(".")
     if not own:
         fields[name] = value
@@ -295,7 +295,7 @@ def set_field(fields: Config, name: str, value: Plain) -> None:
 
 
 def read(config: Config, key: Key, source: str) -> Plain:
-    """Read a published field or its default; PhazeError if it is invalid or missing."""
+    """Read a published field, or its default if absent; PhazeError if it is invalid or missing."""
     value = config.get(key.published)
     if isinstance(value, list) and key.kind == "size" and value and value == value[:1] * len(value):
         value = value[0]  # one number per layer, all equal

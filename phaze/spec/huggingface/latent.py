@@ -6,7 +6,7 @@ from phaze.spec.huggingface.llama import BIAS, DECODER, KEYS, LAYER_TYPES, ROTAR
 from phaze.spec.plain import Plain
 
 _CHOICE = {"full": "attention", "F": "attention", "shared": "reuse", "S": "reuse"}
-"""Published names for the indexer that chooses a layer's tokens: its own, or an earlier layer's."""
+"""Published names for the origin of a layer's tokens: chosen by its own indexer, or by an earlier layer's."""
 _HEADS = {name: key for name, key in KEYS.items() if name not in ("key_value_heads", "head_size")}
 
 

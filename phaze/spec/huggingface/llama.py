@@ -50,14 +50,14 @@ PARTS = {
     "chunked_attention": "chunk",
     "linear_attention": "delta",
 }
-"""Part of a block for each published name."""
+"""Mixer or network of a block, by its published name."""
 MIXERS = ("attention", "window")
-"""Mixers allowed in most families that list them."""
+"""Mixers allowed in most families that publish a list of mixers."""
 NETWORKS = ("dense", "experts")
 
 
 def with_kinds(found: Config, mixers: list[str], networks: list[str]) -> Config:
-    """Add the pattern of these mixers and networks to the fields, unless all blocks are the default kind."""
+    """Add the block pattern for these mixers and networks to the fields, unless all blocks are default."""
     kinds = ["-".join(filter(None, pair)) for pair in zip(mixers, networks, strict=True)]
     usual = "attention-experts" if found.get("experts") else "attention-dense"
     return found if set(kinds) == {usual} else found | {"pattern": pattern_of(kinds)}
@@ -93,18 +93,18 @@ def words(
 
 
 def number(value: Plain) -> int:
-    """Return a field that was validated as an integer, with that type."""
+    """Return a field that was validated as an integer, with type `int`."""
     assert isinstance(value, int)
     return value
 
 
 def windowed(said: Config) -> bool:
-    """True if the later layers of a Qwen model have a window, which needs a flag and a size."""
+    """True if the later layers of a Qwen model have a window: a flag and a size must be given."""
     return bool(said["use_sliding_window"] and said["sliding_window"])
 
 
 def with_window(found: Config, said: Config, mixers: list[str]) -> tuple[Config, list[str]]:
-    """Add the window to the fields, and return the mixers; without a size no layer has a window."""
+    """Add the window to the fields, and return the mixers, without windows if the window has no size."""
     if said["sliding_window"] is None:
         return found, ["attention" if mixer == "window" else mixer for mixer in mixers]
     return found | ({"window": {"size": said["sliding_window"]}} if "window" in mixers else {}), mixers
@@ -122,7 +122,7 @@ def all_windows(found: Config, said: Config) -> Config:
 
 
 def every(found: Config, said: Config, step: Plain) -> list[str]:
-    """Mixers from the list, or by default full attention in every `step`-th layer, windows in others."""
+    """Mixers from the published list; default: full attention in every `step`-th layer, windows in others."""
     usual = ["window" if (i + 1) % number(step) else "attention" for i in range(number(found["layers"]))]
     return words(found, said, "layer_types", usual)
 

@@ -23,12 +23,12 @@ MASKS = ("causal", "none")
 LONG = 2048
 """Number of tokens from which a sequence counts as long."""
 SPREAD = 0.05
-"""Error of a logarithm above which a row has less than quadratic weight."""
+"""Error of a predicted time's logarithm above which a row has less than quadratic weight."""
 DIGITS = 3
 
 
 class AttentionPart(KernelPart):
-    """Attention kernels, with one table row per pass.
+    """Kernel part for attention, with one table row per pass.
 
     A table may omit `direction` (forward), `mask` (causal), `value_size` (head_size), `precision` (bf16) and
     `kernel`, which then is the third part of a path in `source`, as in h100_sxm/attention/trtllm/1.3.
@@ -59,7 +59,7 @@ class AttentionPart(KernelPart):
         return table.assign(**{name: texts for name, texts in more.items() if name not in table})
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
-        """Error message for each row's direction, mask or heads; empty for a valid row."""
+        """Error message for each row's direction, mask or number of heads; empty for a valid row."""
         columns = (rows[name] for name in ("direction", "mask", "heads", "kv_heads"))
         return [_problem(*row) for row in zip(*columns, strict=True)]
 
@@ -145,7 +145,7 @@ def _problem(direction: object, mask: object, heads: int, kv_heads: int) -> str:
 
 @dataclass(frozen=True)
 class PassConstant:
-    """Constant of a pass with its prior value, which weighs as much as one row with an error of `spread`."""
+    """Constant of a pass with its prior value, which counts like one row with an error of `spread`."""
 
     name: str
     usual: float
@@ -156,11 +156,11 @@ class PassConstant:
     """True if the logarithm of the constant is fitted."""
 
     def coded(self, value: float) -> float:
-        """Convert a value to the representation that is fitted."""
+        """Convert a value to the fitted variable: its logarithm if `log` is set."""
         return float(np.log(value)) if self.log else value
 
     def value(self, coded: float, *, rounded: bool = False) -> float:
-        """Convert a fitted representation back to a value."""
+        """Convert a fitted variable back to the value of the constant."""
         value = float(np.exp(coded)) if self.log else float(coded)
         if not rounded:
             return value

@@ -36,7 +36,7 @@ UNPRICED = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "half")
 PART = "part"
 """Column with the part's name, in tables that have rows of several parts."""
 OWN = ("line", "device", "precision", "measured_s", "source")
-"""Columns that every table has after reading."""
+"""Columns that every table has once it is read."""
 
 
 class KernelPart(ABC):
@@ -55,7 +55,7 @@ class KernelPart(ABC):
 
     @abstractmethod
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Predicted seconds (R,) of rows of one device, NaN if not priced; `site` has its full clock."""
+        """Predicted seconds (R,) of rows of one device at its full clock; NaN for unpriced rows."""
 
     @abstractmethod
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
@@ -102,7 +102,7 @@ class KernelPart(ABC):
         return rows
 
     def reads(self, path: Path) -> bool:
-        """True if a table has rows of this part, judged by its columns or by its column PART."""
+        """True if a table has rows for this part, according to its columns or to its column PART."""
         table = self.completed(_texts(path, self.renamed))
         if PART in table:
             return bool((table[PART] == self.name).any())
@@ -134,7 +134,7 @@ class KernelPart(ABC):
 
 
 def in_a_loop(site: Site) -> Site:
-    """Copy of a site whose device keeps its full clock, as in short kernel timings."""
+    """Copy of a site whose device runs at its full clock, as in kernels timed in a short loop."""
     return replace(site, device=site.device.model_copy(update={"sustained_clock": 1.0}))
 
 

@@ -40,7 +40,7 @@ TYPICAL = NcclSpeeds(
 They are NCCL's own latencies and efficiencies (src/graph/tuning.cc), rounded.
 """
 NOISE, PULL = 0.1, 0.01
-"""Log error above which rows weigh less, and residual per e-fold change of a constant."""
+"""Log error above which rows weigh less, and residual per e-fold change of a constant from TYPICAL."""
 STARTS: tuple[tuple[frozenset[str], tuple[float, ...]], ...] = (
     (frozenset({"ll", "ll128", "simple", "nvls", "direct"}), (1.0, 1.25, 0.8)),
     (frozenset({"own_bytes_per_s", "direct_own_bytes_per_s"}), (1.0, 0.5)),
@@ -55,11 +55,11 @@ SIGNIFICANT = 3
 """Number of significant digits of fitted constants."""
 OF_NVLS = ("nvls_start_s", "nvls")
 DIRECT = ("peer_s", "peer", "direct_start_s", "direct", "direct_own_bytes_per_s")
-"""Constants that only all-to-alls determine; the others belong to rings and NVLink switches."""
+"""Constants that only all-to-alls determine; rows of rings and NVLink switches determine the others."""
 
 
 class Collectives(KernelPart):
-    """NCCL collectives inside one NVLink domain; sizes are those of the whole tensor on a rank."""
+    """Kernel part for NCCL collectives inside one NVLink domain; sizes are of a rank's whole tensor."""
 
     name: ClassVar[str] = "collectives"
     fitted_to: ClassVar[str] = "nccl-tests with NCCL 2.27.3 (A100) and 2.29.2 (aiconfigurator), vTrain"
@@ -120,7 +120,7 @@ def fitted_speeds(
     *,
     switches_add: bool,
 ) -> NcclSpeeds:
-    """Fit NCCL's constants to rows, for links of a given bandwidth: log least squares (soft L1).
+    """Fit NCCL's constants for links of a given bandwidth to rows, by log least squares (soft L1).
 
     Constants on which no row depends keep their previous value: those of all-to-alls if there is none, and
     those of rings if there are only all-to-alls. `switches_add` is true if the switches support NVLS.
@@ -168,7 +168,7 @@ def _shifts(names: Sequence[str]) -> Iterator[Floats]:
 
 
 def _alike(rows: pd.DataFrame) -> Iterator[tuple[Collective, int, Ints, Floats]]:
-    """Yield groups of rows with one collective and number of ranks: row indices and tensor bytes."""
+    """Yield rows grouped by collective and number of ranks: their indices and tensor sizes in bytes."""
     kinds, ranks = rows["kind"].to_numpy(), rows["ranks"].to_numpy()
     size_bytes = ELEMENT_BYTES * rows["elements"].to_numpy(float)
     for kind, count in dict.fromkeys(zip(kinds.tolist(), ranks.tolist(), strict=True)):

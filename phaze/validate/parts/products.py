@@ -56,7 +56,7 @@ RANGES: dict[str, tuple[float, float, float]] = {
 """Lower end, upper end and scale of each fitted constant."""
 FIRST = {"reached": 0.7, "fill": 150.0, "start_s": 2.3e-6, "cast": 0.6, "cast_start_s": 8e-6}
 SPLITS = (100.0, 2000.0)
-"""Initial values of `split`; a fit from each, since split sums and whole waves look alike for many shapes."""
+"""Initial values of `split`, one fit each: for many shapes the fit confuses split sums with whole waves."""
 NOISE = 0.03
 """Relative spread of repeated measurements; larger errors get less than quadratic weight."""
 DIGITS = 3
@@ -82,7 +82,7 @@ MOST_TIMES = 6.0
 
 
 class ProductsPart(KernelPart):
-    """GEMMs, identified by their sizes m × k × n."""
+    """Kernel part for GEMMs, identified by their sizes m × k × n."""
 
     name: ClassVar[str] = "products"
     fitted_to: ClassVar[str] = "TensorRT-LLM 1.0.0 (A100) and 1.3.0rc20 (aiconfigurator); gradients: SimuMax"
@@ -133,7 +133,7 @@ def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:
 
 
 def _works(shapes: Ints) -> Works:
-    """Convert GEMMs to works for the mapper, for devices without GEMM speeds."""
+    """Convert GEMMs to works for the mapper, which prices devices without fitted GEMM speeds."""
     nothing, every = np.zeros(len(shapes)), np.arange(len(shapes))
     kinds = np.full(len(shapes), "matmul")
     return Works(every, every, shapes, nothing, nothing, nothing, nothing, nothing, kinds)
@@ -168,7 +168,7 @@ def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Devic
 
 
 def _start(device: Device, compute: Compute) -> ProductSpeed:
-    """Speed from which a fit starts: the device's own, or half precision at another rate."""
+    """Initial GEMM speed of a fit: the device's own, or its half-precision speed at a different rate."""
     if compute in device.products:
         found = device.products[compute]
     elif compute == "bf16":
@@ -181,7 +181,7 @@ def _start(device: Device, compute: Compute) -> ProductSpeed:
 
 
 def _alike(speed: ProductSpeed, device: Device, compute: Compute) -> dict[Compute, ProductSpeed]:
-    """Speeds to store: that of the fitted precision, also for precisions with the same GEMM."""
+    """Fitted speed, listed for the fitted precision and for all precisions with the same GEMM."""
     found = {compute: speed}
     found |= {other: speed for other in ALIKE.get(compute, ()) if other in (*device.products, "fp8-cs")}
     return found
@@ -230,7 +230,7 @@ class Draws:
 
 
 class ExpertsPart(KernelPart):
-    """Expert feed-forward networks."""
+    """Kernel part for the feed-forward networks of experts."""
 
     name = "experts"
     fitted_to: ClassVar[str] = "TensorRT-LLM 1.0.0 (A100) and 1.3.0rc20 (aiconfigurator), SimuMax"

@@ -27,7 +27,7 @@ class Heads:
 
 
 def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) -> Tensor:
-    """Append attention with its output projection; its bias follows the sum over tensor-parallel ranks."""
+    """Append attention and its output projection; the projection's bias is added after the sum over ranks."""
     tp, keys = part.layout.tp, round(2 * own.attended(part.sequence, causal=True))
     kv_heads = max(own.kv_heads // tp, 1)
     heads = Heads(own.heads // tp, kv_heads, own.query_size, own.value_size, keys)
@@ -51,7 +51,7 @@ def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) 
 def attend(
     layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """Append attention: from queries, keys and values by head to the results of all heads by token."""
+    """Append attention, from per-head queries, keys and values to the results of all heads by token."""
     if part.layout.cp > 1 and part.layout.heads_ranks > 1:
         return _attend_whole(layer, part, own, heads, qkv)
     q, k, v = qkv
@@ -62,7 +62,7 @@ def attend(
 def _attend_whole(
     layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """Append attention over whole sequences for a subset of the heads, between two all-to-alls.
+    """Append attention over whole sequences for a share of the heads, between two all-to-alls.
 
     This is DeepSpeed Ulysses (Jacobs et al. 2023). Heads of keys and values are copied if there are too few.
     If only groups of ranks exchange heads, their sequences are still partial and a ring runs among the
@@ -122,7 +122,7 @@ def _core(
 
 
 def _shape(part: ModelSlice, own: Attention, heads: Heads, queries: int) -> Scores:
-    """Shape of a shard's attention, as seen by a fused kernel."""
+    """Sizes of a shard's attention, as input of a fused kernel."""
     causal, sequence = part.model.causal, part.sequence
     longest, mean = own.attended(sequence, causal=False), own.attended(sequence, causal=causal)
     return Scores(
@@ -230,7 +230,7 @@ def _latent_projections(
 def _index(
     layer: LayerBuilder, part: ModelSlice, latent: Latent, own: Indexer, low: Tensor, x: Tensor
 ) -> Tensor:
-    """Append the indexer of sparse attention: score all earlier tokens, and choose the best ones.
+    """Append the indexer of sparse attention: score earlier tokens, and choose those with the highest scores.
 
     The indexer is replicated on every rank, for its own tokens (DeepSeek-AI 2025, V3.2, Section 2.1).
     """

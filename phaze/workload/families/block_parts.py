@@ -39,7 +39,7 @@ SOLVED = 16
 
 
 def dense_network(layer: LayerBuilder, part: ModelSlice, own: FeedForward, x: Tensor) -> Tensor:
-    """Append a feed-forward network with its second matrix; its bias follows the sum over ranks."""
+    """Append a feed-forward network; the bias of its second matrix is added after the sum over ranks."""
     first = layer.count
     x = part.enter(layer, "feed_forward", x)
     y = _network(layer, part, x, "feed_forward", own.width // part.layout.tp, gated=own.gated, bias=own.bias)
@@ -101,7 +101,7 @@ def _check(part: ModelSlice, own: Experts) -> None:
 
 
 def _routed(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
-    """Append the scores of all experts and the top-k choice; return the weights of each token's experts."""
+    """Append the router's scores and its top-k choice; return the weights of each token's experts."""
     tokens, width = part.own_tokens, part.bytes_per_element
     if own.scales:
         x = layer.add("rms_norm", "router_norm", x, parameters=part.model.hidden)
@@ -116,7 +116,7 @@ def _routed(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> T
 
 
 def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
-    """Append token dispatch, the experts, and the weighted sum of each token's results."""
+    """Append token dispatch, the experts, and the weighted sum of each token's expert outputs."""
     layout, wide = part.layout, own.sent_width(part.model.hidden)
     load = load_factor(layout.load, part.own_tokens * layout.ep, own.count, own.per_token, layout.ep)
     rows = ceil(part.own_tokens * own.per_token * load)
@@ -140,7 +140,7 @@ def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, we
 
 
 def _experts(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
-    """Append a rank's experts as batched GEMMs; activations are weighted before the second GEMM."""
+    """Append a rank's experts as batched GEMMs; router weights are applied before the second GEMM."""
     model, wide = part.model, own.sent_width(part.model.hidden)
     inner = own.width // part.layout.expert_slices
     first = layer.count
@@ -228,7 +228,7 @@ def _convolved(layer: LayerBuilder, x: Tensor, channels: int, taps: int, *, bias
 def _state_space(
     layer: LayerBuilder, part: ModelSlice, own: Mamba, cut: tuple[int, int], mixed: Tensor, steps: Tensor
 ) -> Tensor:
-    """Append the Mamba-2 scan for `cut` (heads, groups); a group's heads share B and C (Listing 1)."""
+    """Append the Mamba-2 scan for the (heads, groups) in `cut`; a group's heads share B and C (Listing 1)."""
     heads, groups = cut
     q, count = _chunks(part, own.chunk)
     p, n = own.head_size, own.state

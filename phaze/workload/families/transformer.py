@@ -124,7 +124,7 @@ def _block(layer: LayerBuilder, part: ModelSlice, block: Block, x: Tensor) -> Te
 
 
 def _both(layer: LayerBuilder, part: ModelSlice, x: Tensor, block: Block, stream: Tensor) -> Tensor:
-    """Append a dense network in parallel with a mixture of experts, each with its norms (Gemma 4)."""
+    """Append a dense network in parallel with a mixture of experts, each with norms of its own (Gemma 4)."""
     assert block.feed_forward is not None
     assert block.experts is not None
     y = dense_network(layer, part, own=block.feed_forward, x=x)
@@ -144,7 +144,7 @@ def _residual(
     bias: bool = False,
     apart: bool = False,
 ) -> Tensor:
-    """Append x + f(norm(x)) or norm(x + f(x)); a row-parallel matrix's bias and dropout follow the sum.
+    """Append x + f(norm(x)) or norm(x + f(x)); bias and dropout are applied to f after the sum over ranks.
 
     If `apart`, the norm is a kernel of its own and can be recomputed alone. Otherwise it is fused with the
     single product that reads it (Transformer Engine).
@@ -204,7 +204,7 @@ def further_layer(part: ModelSlice) -> LayerGraph:
 
 
 def head_layer(part: ModelSlice) -> LayerGraph:
-    """Layer after the last block: final norm, pooler, logits and loss, as far as the model has them.
+    """Layer after the last block: final norm, pooler, logits and loss, where the model has them.
 
     It has its own copy of a tied embedding matrix, because it may be on another pipeline stage than the
     embedding; Megatron-LM stores it in the same way. (Megatron's sum of the two gradients over those stages
@@ -240,7 +240,7 @@ def _token_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
 
 
 def _logits(layer: LayerBuilder, part: ModelSlice, x: Tensor, *, shared: bool = False) -> Tensor:
-    """Append the logits over the shard's vocabulary, with its own matrix unless that is shared."""
+    """Append the logits over the shard's vocabulary, with a new matrix, or an existing one if `shared`."""
     model, first = part.model, layer.count
     if shared:
         gemm = Gemm(1, part.tokens, x.elements // part.tokens, part.vocabulary)
@@ -302,7 +302,7 @@ def _adapted(layer: LayerGraph, rank: int) -> LayerGraph:
     """Insert adapters after each run of matrices, so that matrices that share an input stay adjacent."""
     made: list[Primitive] = []
     place: dict[int, int] = {}
-    """Maps old indices to the new index to read from: the primitive, or its sum with the adapter."""
+    """New index to read instead of each old one: that of the primitive, or of its sum with the adapter."""
     waiting: list[tuple[int, Primitive]] = []
 
     def add_adapters() -> None:

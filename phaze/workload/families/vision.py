@@ -229,7 +229,7 @@ def _residual_stage(run: LayerRun) -> str:
 def _backbone(
     backbone: Backbone, image: int, channels: int, samples: int
 ) -> tuple[tuple[LayerGraph, ...], tuple[LayerRun, ...]]:
-    """Stem and residual blocks; the first block of a stage differs from the others."""
+    """Layers of the backbone and their order: stem and residual blocks; a stage's first block differs."""
     stem, x = _stem(backbone, image, channels, samples)
     layers, runs = [stem], [LayerRun(stem.name)]
     for stage, (blocks, width) in enumerate(zip(backbone.blocks, backbone.widths, strict=True)):

@@ -95,7 +95,7 @@ class _Maker:
         self._written = self._in_memory()
 
     def operators(self) -> tuple[Gradients, ...]:
-        """Gradients for which the split form has an operator: of data, of weights, or both."""
+        """Operators that the split form needs: for data gradients, for weight gradients, or for both."""
         weight = any(self._primitive(i).parameters for i in self._group)
         data = any(self._keys(i, "data") or self._products(i, "data") for i in self._group)
         sends = any(tensor.gradient for tensor in entering(self._layer, self._group))
@@ -120,7 +120,7 @@ class _Maker:
         )
 
     def inner_weight_bytes(self) -> int:
-        """Bytes of gradients that the weight operator reads from the data operator; 0 if none."""
+        """Bytes that the weight-gradient operator reads from the data-gradient operator; 0 if none."""
         needed = {self._arriving[i] for i in self._group if self._primitive(i).parameters}
         return self._width * sum(g.elements for g in needed if g.maker != OUTSIDE)
 
@@ -190,7 +190,7 @@ class _Maker:
         return stashes(self._layer, index, self._width) if needs else ()
 
     def _scales(self, index: int) -> int:
-        """Number of parameters on which the input gradients depend."""
+        """Number of parameters that the primitive reads to compute its input gradients."""
         primitive = self._primitive(index)
         return 0 if primitive.kind in ("bias", "lookup") else primitive.parameters
 
@@ -219,7 +219,7 @@ class _Maker:
         return max(0, self._arriving_bytes() - operand * self._width)
 
     def _weight_bytes(self, *, with_operand: bool) -> int:
-        """Bytes of gradients that the weight operator reads, with or without the operands of its GEMMs."""
+        """Bytes that the weight-gradient operator reads, with or without the operands of its GEMMs."""
         weighted = [i for i in self._group if self._primitive(i).parameters]
         operands = {self._arriving[i] for i in weighted if self._primitive(i).gemm is not None}
         needed = {self._arriving[i] for i in weighted} - (set() if with_operand else operands)
@@ -245,12 +245,12 @@ class _Maker:
 
 
 def _trained(primitive: Primitive, gradients: Gradients) -> Gradients:
-    """Gradients that a primitive computes; frozen parameters get none."""
+    """Gradients that a primitive has to compute; frozen parameters need none."""
     return "data" if primitive.frozen and gradients == "both" else gradients
 
 
 def _trace(layer: LayerGraph, group: Group) -> tuple[dict[int, Gradient], dict[tuple[int, int], Gradient]]:
-    """Gradients that arrive at every primitive of an operator, and that each sends to its inputs."""
+    """Incoming gradient of every primitive of an operator, and the gradient sent to each of its inputs."""
     arriving: dict[int, Gradient] = {}
     sent: dict[tuple[int, int], Gradient] = {}
     passed_to: dict[int, Gradient] = {}

@@ -51,7 +51,7 @@ def group_name(layer: LayerGraph, group: Group) -> str:
 
 
 def shared_regions(members: Sequence[Primitive]) -> frozenset[Region]:
-    """Regions common to all primitives of an operator, except views and biases, which GEMMs add."""
+    """Regions common to all primitives of an operator, ignoring views, and biases that GEMMs add."""
     work = [one for one in members if one.traits.role != "view"]
     held = [one.regions for one in work if one.kind != "bias"] or [one.regions for one in work]
     return frozenset.intersection(*held) if held else frozenset()
@@ -120,6 +120,6 @@ def _streamed_bytes(
 
 
 def _leaving(layer: LayerGraph, group: Group) -> int:
-    """Index of the primitive that produces the operator's output, looking through views."""
+    """Index of the primitive whose stored output the operator passes on, looking through views."""
     last = group[-1]
     return stored(layer, Tensor(last, layer.primitives[last].elements)).source

@@ -44,7 +44,7 @@ class Kept:
     """True if only GEMMs with weights store the tensor, in the precision in which they compute."""
 
     def waits(self, modules: frozenset[OffloadedModule]) -> bool:
-        """True if the tensor is offloaded to host memory when the inputs of `modules` are."""
+        """True if offloading the inputs of `modules` to host memory offloads this tensor."""
         return bool(self.keepers) and all(own & modules for own in self.keepers)
 
 
@@ -63,7 +63,7 @@ SINGLE = 4
 
 
 def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:
-    """Tensor that is in memory, found by looking through views."""
+    """Tensor in memory to which a tensor refers, found by looking through views."""
     while tensor.source != INPUT:
         view = layer.primitives[tensor.source]
         # Only a rank's own shard of a gathered tensor is stored; the backward pass gathers it again.
@@ -76,7 +76,7 @@ def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:
 
 
 def stashes(layer: LayerGraph, index: int, bytes_per_element: int) -> tuple[Stash, ...]:
-    """Tensors and masks that the backward pass of one primitive needs, even if others need them too."""
+    """Tensors and masks that the backward pass of one primitive needs, even if it shares them with others."""
     primitive = layer.primitives[index]
     if primitive.frozen and primitive.gemm is not None:
         return ()  # the input gradient needs the weights only
@@ -94,7 +94,7 @@ def _kept(primitive: Primitive, index: int) -> tuple[Tensor, ...]:
 
 
 def first_stashes(layer: LayerGraph, bytes_per_element: int) -> tuple[tuple[Stash, ...], ...]:
-    """Stashes of every primitive, excluding those that an earlier primitive already stores."""
+    """Tensors that every primitive stores for the backward pass, except those already stored by another."""
     seen: set[Stash] = set()
     found = []
     for index in range(len(layer.primitives)):

@@ -127,7 +127,7 @@ class ModelSlice:
 
 
 def _cut_sizes(block: Block, tp: int) -> dict[str, int]:
-    """Dimensions of a block that tp must divide, by name; shared key-value heads always pass."""
+    """Dimensions of a block that tp must divide, by name; shared key-value heads count as divisible."""
     sizes, own = {}, block.mixer
     if isinstance(own, Attention):
         shared = tp % own.kv_heads == 0 and own.kv_width % tp == 0

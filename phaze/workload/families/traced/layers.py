@@ -87,7 +87,7 @@ def _layer(primitives: Sequence[Primitive], first: int, last: int) -> LayerGraph
 
 
 def described(graph: ModelGraph, name: str, sequence: int, *, causal: bool = False) -> Traced:
-    """Model spec with these layers, for one sample of `sequence` tokens; attention may be causal."""
+    """Model spec of the traced layers, for one sample of `sequence` tokens."""
     layers = (
         TracedLayer(
             name=layer.name,

@@ -123,12 +123,12 @@ PICKING = ("index", "index_select")
 EXPERT_DIMS = 3
 """Number of dimensions of stacked expert matrices."""
 Names = frozenset[int]
-"""Set of parameters, by identifying number."""
+"""Identifying numbers of a set of parameters."""
 
 
 @dataclass
 class TraceState:
-    """State of the translation after some of the calls."""
+    """State of the translation after some of the recorded calls."""
 
     primitives: list[Primitive] = field(default_factory=list)
     made: dict[int, Tensor] = field(default_factory=dict)
@@ -259,7 +259,7 @@ def _write(state: TraceState, call: Call, operator: str, *, gradient: bool) -> N
 
 
 def _results(call: Call, operator: str) -> tuple[SeenTensor, ...]:
-    """All outputs of a view, otherwise the first output; further ones only serve the backward pass."""
+    """Outputs to record for a call: all for a view, else the first (others only serve the backward pass)."""
     return call.outputs if operator in VIEWS else call.outputs[:1]
 
 
