@@ -18,7 +18,7 @@ class LayoutPoint(Noun):
 
 
 class LayoutStudy(Noun):
-    """Training plans over all layouts of a runtime, for each combination of model, system and devices."""
+    """Training plans over all layouts of a runtime, for each model, system and number of devices."""
 
     models: Annotated[tuple[Name, ...], Once] = ()
     """Names of transformer specs in config/models; empty: no layouts are planned."""

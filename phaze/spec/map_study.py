@@ -56,7 +56,7 @@ class MapTopology(Noun):
         return self
 
     def drawn(self, devices: int) -> tuple[tuple[int, Topology], ...]:
-        """Topology with this number of devices, for every seed; empty if there is none with that number."""
+        """Topologies with this number of devices, one per seed; empty if no size has that number."""
         found = next((size for size in self.sizes if getattr(size, "devices", None) == devices), None)
         if found is None:
             return ()
@@ -181,7 +181,7 @@ class MapCase(Noun):
 
     @property
     def plain_readings(self) -> tuple[Name, ...]:
-        """Interpretations that can count as the closest one: all except sensitivity studies."""
+        """Interpretations among which the closest one is chosen: all except sensitivity studies."""
         return tuple(name for name, reading in self.readings.items() if not reading.sensitivity)
 
 
@@ -226,7 +226,7 @@ class Maps(Noun):
         return self
 
     def stages_of(self, case: str, reading: MapReading | None = None) -> Iterator[StagesPoint]:
-        """Yield the partitioning jobs of a case or an interpretation; every graph must have its K."""
+        """Partitioning jobs of a case or interpretation; none for a graph without `hyper_operators` (K)."""
         of = self.cases[case]
         graphs = of.graphs if reading is None or reading.graph is None else (reading.graph,)
         one_cuts = reading is not None and of.show == "topologies"
@@ -270,7 +270,7 @@ class Maps(Noun):
                     yield Job(point, topology)
 
     def searches(self, cases: Iterable[str]) -> dict[tuple[str, Name], Search]:
-        """Mapper for each mapping job of the given cases, by stages and topology; "ours" covers "authors"."""
+        """Mapper for each mapping job of the cases, by stages and topology; "ours" if any case needs it."""
         found: dict[tuple[str, Name], Search] = {}
         for case in cases:
             for reading in (None, *self.cases[case].readings.values()):

@@ -38,7 +38,7 @@ class KnownFrom(Noun):
 
 
 class PublishedRuns(Noun):
-    """Sources of measured runs, the constants fitted to them, and other tools that predict them."""
+    """Sources of measured runs, constants fitted to the runs, and other tools that predict the runs."""
 
     sources: dict[Name, Label]
     """Description of each file of config/measured, for readers."""

@@ -216,7 +216,7 @@ class Model(Noun):
 
     @property
     def token(self) -> str:
-        """Word for one element of a sample in messages: token."""
+        """Word for an element of a sample in user messages: "token"."""
         return "token"
 
     @property
@@ -261,7 +261,7 @@ class Model(Noun):
 
     @property
     def position_rows(self) -> int:
-        """Number of rows in the table of learned positions; 0 for other positions."""
+        """Number of rows in the table of learned positions; 0 if positions are not learned."""
         return self.position_count + self.position_offset if self.positions == "learned" else 0
 
     @property
@@ -325,7 +325,7 @@ class Model(Noun):
 
     @property
     def active_parameters(self) -> int:
-        """Number of parameters that one token uses: of the experts only those to which it is sent."""
+        """Number of parameters that one token uses, counting only the experts to which it is routed."""
         return self.parameter_groups(active=True).total()
 
     @property
@@ -336,7 +336,7 @@ class Model(Noun):
         return self.mtp * (block + joined)
 
     def parameter_groups(self, *, active: bool = False) -> Counts:
-        """Number of parameters by group; `active`: only those that one token uses."""
+        """Number of parameters by group; if `active` is set, only parameters that one token uses."""
         norm, found = self.norm_parameters(self.hidden), Counts()
         for kind, count in self.runs:
             for group, number in self.blocks[kind].parameters(self.hidden, norm, active=active).items():
@@ -381,7 +381,7 @@ class Model(Noun):
         return TokenFlops(needed=needed, paper=6.0 * self.active_parameters + 6.0 * scores)
 
     def products_per_token(self, sequence: int, *, causal: bool) -> float:
-        """Multiply-accumulates per token in a forward pass; `causal`: only scores that the mask keeps."""
+        """Multiply-accumulates per token in a forward pass, without masked scores if `causal` is set."""
         blocks = sum(
             count * self.blocks[kind].products(self.hidden, sequence, causal=causal)
             for kind, count in self.runs
@@ -392,7 +392,7 @@ class Model(Noun):
         return blocks + head + projections + self.mtp * (further + 2 * self.hidden**2 + head)
 
     def trained_products_per_token(self, sequence: int, *, causal: bool) -> float:
-        """Multiply-accumulates per token in training, three times those of the forward pass.
+        """Multiply-accumulates per token in training, three times as many as in the forward pass.
 
         Frozen weights have no gradients, so their products count twice; products of LoRA matrices are left
         out.

@@ -1,4 +1,4 @@
-"""Names that settings and tables share.
+"""Names and limits that settings and tables share.
 
 Kept apart from the validation of settings, so that commands without settings start faster.
 """

@@ -55,7 +55,7 @@ class Matrix(Noun):
 
 
 def check_nested(devices: Sequence[int]) -> None:
-    """Raise ValueError unless the group size of each level is a multiple of that of the level inside it."""
+    """Raise ValueError unless the group size of each level is a multiple of the next inner level's."""
     for inner, outer in pairwise(devices):
         if outer <= inner or outer % inner:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Plans of planners from the literature, as they are stored in a plan file."""
+"""Plans of planners from the literature, as stored in a plan file."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class PublishedRecipe(DerivedNoun, ModelWidths[int]):
 
     @property
     def recomputed_blocks(self) -> int | None:
-        """Fully recomputed blocks per virtual stage; None: every block that the layout recomputes."""
+        """Number of fully recomputed blocks per virtual stage; None if the recipe states no number."""
         found = BLOCKS.fullmatch(self.recompute)
         return int(found[1]) if found else None
 
@@ -180,7 +180,7 @@ class StackRecipe(PublishedRecipe):
 
 
 def release_of(text: str) -> str:
-    """Parse the release at the start of a text; PhazeError if there is none."""
+    """Parse the release at the start of a string; PhazeError if there is none."""
     found = RELEASE.match(text.strip())
     if found is None:
         raise PhazeError(f"release must look like 26.04 or 26.04.01, got {short(text)}")

@@ -332,7 +332,7 @@ def _text(section: _Section, links: _Links, folder: Path) -> str:
 
 
 def _example(entry: Entry, folder: Path) -> str:
-    """Where the type's files are, and an example: start of a file, a text, or the command that writes one."""
+    """Location of the type's files, and an example: YAML, or the command that writes such a file."""
     where = f"Files: {entry.files}." if entry.files else ""
     if entry.example.startswith("phaze "):
         return f"{where} Written by:\n\n```sh\n{entry.example}\n```\n"

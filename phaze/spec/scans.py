@@ -61,7 +61,7 @@ class Mamba(Noun):
         return Counts({"scan": matrices + conv + 3 * self.heads, "norm": self.inner})
 
     def products(self, hidden: int, attended: float) -> float:
-        """Multiply-accumulates per token: projections, convolution, products in its chunk, and states."""
+        """Multiply-accumulates per token: projections, convolution, products within a chunk, and states."""
         within = min(self.chunk / 2, attended) * (self.groups * self.state + self.inner)
         states = 2 * self.inner * self.state
         return hidden * (self.projected + self.inner) + self.convolved * self.conv + within + states
@@ -116,7 +116,7 @@ class DeltaNet(Noun):
         )
 
     def products(self, hidden: int, attended: float) -> float:
-        """Multiply-accumulates per token: projections, convolution, products in its chunk, and states.
+        """Multiply-accumulates per token: projections, convolution, products within a chunk, and states.
 
         Inside a chunk keys are multiplied by keys (to invert the update) and by queries, and both results by
         values.

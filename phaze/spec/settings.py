@@ -1,4 +1,4 @@
-"""Settings of every stage of a study, in a module of their own so that readers depend on nothing else."""
+"""Settings of every stage of a study, separate from `study` so that they can be imported alone."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -16,7 +16,7 @@ VARIED = ("hbm_bandwidth", "network_bandwidth")
 
 
 class Triple(Noun):
-    """Layout given by its three widths {p, d, t}."""
+    """Layout given by its pipeline, data-parallel and tensor-parallel widths {p, d, t}."""
 
     pipeline: PositiveInt
     """Pipeline depth p."""
@@ -181,7 +181,7 @@ class PlanMapSettings(Noun):
 
 
 class Variation(Noun):
-    """Variation of the cluster: bandwidths as factors on the study's values, or as absolute values."""
+    """Changed bandwidths of the cluster, as factors of the study's values or as absolute values."""
 
     hbm_bandwidth_factor: Positive | None = None
     """HBM bandwidth as a factor of the scenario's."""

@@ -32,7 +32,7 @@ Changes = dict[str, JsonValue]
 
 
 class Reading(Noun):
-    """Alternative settings, with which every model is placed again on the named architectures."""
+    """Interpretation of a paper: alternative settings with which models are placed on named architectures."""
 
     note: str = Field(min_length=1)
     """Sentence on the assumptions of this interpretation, for the report."""

@@ -198,7 +198,7 @@ def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
 
 
 def _part(inner: Sequence[Level], devices: int) -> int:
-    """Largest equal size of the innermost groups that divides `devices`; 0 if groups lose an eighth or more.
+    """Largest group size that divides `devices`; 0 if groups would shrink by an eighth or more.
 
     The size is a multiple of the groups inside.
     """
@@ -209,7 +209,7 @@ def _part(inner: Sequence[Level], devices: int) -> int:
 
 
 def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
-    """Files on which a system depends: its own file, and those of device, stack and measured collectives."""
+    """Files on which a system depends: its own, and the files of device, stack and measured collectives."""
     path = system_path(name, folder)
     cluster, _ = load_cluster(name, folder)
     stack = () if cluster.stack is None else (stack_path(cluster.stack, folder),)
@@ -302,7 +302,7 @@ def _device_file(name: str, folder: Path) -> Path:
 
 
 def _read_device(path: Path, folder: Path, after: tuple[Path, ...] = ()) -> Device:
-    """Load a device from a file; `after` are the files whose key `like` has led to it."""
+    """Load a device from a file; `after` lists the files that led to it through their key `like`."""
     if path in after:
         circle = " -> ".join(one.stem for one in (*after[after.index(path) :], path))
         raise PhazeError(f"{path}: like: must lead to a device with its own clock, got the circle {circle}")
@@ -360,7 +360,7 @@ def _spelt(device: str) -> str:
 
 @cache
 def _systems_of_devices(folder: Path) -> dict[str, str]:
-    """System for every name of its device; systems with shorter names take precedence."""
+    """System for each device name; systems with shorter names take precedence."""
     found: dict[str, str] = {}
     for path in sorted((folder / "systems").glob("*.yaml"), key=lambda one: (len(one.stem), one.stem)):
         try:

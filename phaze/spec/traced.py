@@ -125,7 +125,7 @@ class Traced(UnshardedModel):
 
     @property
     def token(self) -> str:
-        """Word for one element of a sample in messages, such as token."""
+        """Word for an element of a sample in user messages, such as "token"."""
         return "token"
 
     @property
@@ -141,7 +141,7 @@ class Traced(UnshardedModel):
         )
 
     def _products(self, *, causal: bool) -> float:
-        """Number of multiply-accumulates in a forward pass; `causal`: attention counts half."""
+        """Number of multiply-accumulates in a forward pass; if `causal` is set, attention counts half."""
         each = {
             layer.name: sum(
                 one.products * (0.5 if causal and one.attends(self.sequence) else 1.0)

@@ -21,7 +21,7 @@ _ATTENTION = 2
 
 @dataclass(frozen=True)
 class _Block:
-    """Operators of a block: those before attention, its two matrix products, and those after it."""
+    """Operators of a block before and after attention, and the two matrix products of attention."""
 
     layer: TracedLayer
     tokens: int

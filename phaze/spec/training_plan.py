@@ -79,7 +79,7 @@ class ChosenLayout(DerivedNoun, LayoutFields[int, bool, Zero, str], required=REQ
 
 
 class StageShare(Noun):
-    """Virtual stage of a plan; the first also has the embedding, the last the head with the loss."""
+    """Blocks of a plan's virtual stage; the first stage also has the embedding, the last one the head."""
 
     rank: Index
     """Pipeline rank of the stage."""
@@ -402,7 +402,7 @@ class TrainingPlan(PlanFile, RankedPlan):
 
 
 class UnfitPlan(PlanFile):
-    """Reason why no layout fits, and the layout that comes closest: equal stages, all blocks recomputed."""
+    """Reason why no layout fits, and the layout with the smallest memory shortfall."""
 
     format: Literal["phaze-no-plan"] = "phaze-no-plan"
     certificate: PlanCertificate

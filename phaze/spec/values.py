@@ -19,12 +19,12 @@ LEAST_SIZE, MOST_SIZE = 1e-30, 1e30
 
 
 def _number(value: object) -> object:
-    """Convert a text such as 1e12, which YAML 1.1 reads as a string, to a number; keep other values."""
+    """Convert a string such as 1e12 (a string in YAML 1.1) to a number; return other values unchanged."""
     return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
 def _whole(value: object) -> object:
-    """Convert integral values (8.0, or text such as 1e3) to int; return other values unchanged."""
+    """Convert integral values (8.0, or a string such as 1e3) to int; return other values unchanged."""
     value = _number(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -55,7 +55,7 @@ def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str], of: s
 
 
 def read_by(read: Callable[[str], T]) -> AfterValidator:
-    """Validator that parses a text with `read`, and turns its PhazeError into a ValueError."""
+    """Validator that parses a string with `read`, and turns its PhazeError into a ValueError."""
 
     def check(text: str) -> T:
         try:

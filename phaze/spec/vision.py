@@ -41,7 +41,7 @@ class Vision(UnshardedModel):
 
     @property
     def token(self) -> str:
-        """Word for one element of a sample in messages: image."""
+        """Word for an element of a sample in user messages: "image"."""
         return "image"
 
     @property
@@ -252,7 +252,7 @@ class Swin(Vision):
         return min(self.window, max(self.sizes[stage], 1))
 
     def shifts(self, stage: int) -> bool:
-        """True if every other block of a stage shifts its windows (the windows do not cover the stage)."""
+        """True if every other block of a stage shifts its windows (only if no window covers the stage)."""
         return self.sizes[stage] > self.window_of(stage)
 
     @property

@@ -247,7 +247,7 @@ def _write(frame: pd.DataFrame, path: Path, name: str) -> None:
 
 
 def _digest(content: bytes, at: int) -> bytes:
-    """SHA-256 of a file whose digest at `at` is replaced by the placeholder."""
+    """SHA-256 of a file in which the placeholder replaces the digest at offset `at`."""
     whole = memoryview(content)
     digest = hashlib.sha256(whole[:at])
     digest.update(BLANK)
@@ -256,7 +256,7 @@ def _digest(content: bytes, at: int) -> bytes:
 
 
 def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, where: Where) -> pyarrow.Table:
-    """Read a table file; in a single thread, because a job has one core and a study's files are small."""
+    """Read a table file in a single thread, because a job has one core and a study's files are small."""
     try:
         refuse_endless(path)
         content = path.read_bytes()

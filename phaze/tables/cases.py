@@ -77,7 +77,7 @@ class MappedDevices(Table):
 
 
 class SearchGaps(Table):
-    """Longest stage time by local search alone, compared with the best known time and the bound."""
+    """Longest stage time found by local search alone, next to the best known time and the lower bound."""
 
     keys = {
         **_KEYS,

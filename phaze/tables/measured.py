@@ -78,7 +78,7 @@ class SourceScores(Table):
 
 
 class GroupRegrets(Table):
-    """Per model, size and batch: rank correlation over measured layouts, and cost of the predicted choice."""
+    """Rank correlation per model, device count and batch, and time lost by choosing the predicted layout."""
 
     keys = {"source": text("file of config/measured"), "group": text("model, devices and batch")}
     columns = {

@@ -1,4 +1,4 @@
-"""Plans on equal architectures, under interpretations of a paper and for profiled inputs, and simulations."""
+"""Plans on equal architectures, for interpretations of a paper and profiled inputs, with simulations."""
 
 from phaze.spec.names import MODEL_PLANNERS
 from phaze.spec.names import PLANNERS as CASE_PLANNERS
@@ -251,7 +251,7 @@ class Readings(Table):
 
 
 class ReadingFigures(Table):
-    """Published figures, compared with every interpretation: placements, utilisations, means."""
+    """Published placements, utilisations and mean gains, compared with ours under every interpretation."""
 
     keys = {
         "reading": READING,
@@ -271,7 +271,7 @@ class ReadingFigures(Table):
 
 
 class ReadingScores(Table):
-    """Agreement of every interpretation with the paper: placements, deviation of utilisations, means."""
+    """Agreement of every interpretation with the paper: equal placements, utilisation errors, mean gains."""
 
     keys = {"reading": READING}
     columns = {

@@ -22,7 +22,7 @@ from phaze.tables.stages import Placements
 
 
 class Commons(Table):
-    """Candidates for the common architecture with their mean throughput over the models, and the choice."""
+    """Candidates for the common architecture with their mean throughput; the chosen one is marked."""
 
     keys = {"architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
     columns = {
@@ -139,7 +139,7 @@ class Recommendations(Table):
 
 
 class Gains(Table):
-    """Geometric mean gain over the baseline under every interpretation, with one planner for both."""
+    """Geometric mean gain over the baseline under every interpretation, with the same planner for both."""
 
     keys = {"reading": text("name of the reading, `study` for the study's own settings"), **_ACCELERATOR}
     columns = {
@@ -183,7 +183,7 @@ class Rankings(Table):
 
 
 class Breakdowns(Table):
-    """Time per batch in the slowest stage: passes, transfers, pipeline fill, gradient synchronisation."""
+    """Time per batch in the slowest stage: forward and backward passes, transfers, fill, gradient sync."""
 
     keys = _DESIGN
     columns = {
@@ -271,7 +271,7 @@ class Times(Table):
 
 
 class Proofs(Table):
-    """Numbers of schedules: by proof status, needing core assignment, and beating all-core schedules."""
+    """Number of schedules that are proven, that need core assignment, and that beat all-core schedules."""
 
     keys = {"model": MODEL}
     columns = {
@@ -287,7 +287,7 @@ class Proofs(Table):
 
 
 class Claims(Table):
-    """Claims of the publication as checks: published and own figure, and whether the claim holds."""
+    """Claims of the publication, each with the published figure, our figure, and whether the claim holds."""
 
     keys = {"claim": count("order")}
     columns = {

@@ -1,4 +1,4 @@
-"""Searches of the design space, by descending area and by other strategies, and proofs of the best."""
+"""Searches of the design space by descending area and other strategies, and proofs of the optimum."""
 
 from phaze.tables.base import Table, count, real, text
 from phaze.tables.columns import ARCHITECTURE, BOUNDS, MODEL, SETTING, SIZED
@@ -55,7 +55,7 @@ class Trials(Table):
 
 
 class Walks(Table):
-    """Architecture chosen by the search by descending area at each hysteresis level (Figures 8 and 9)."""
+    """Architecture that the descending-area search chooses at each hysteresis level (Figures 8 and 9)."""
 
     keys = {
         **_SEARCHED,

@@ -79,7 +79,7 @@ class Edges(Table):
 
 
 class Layers(Table):
-    """Distinct layers: parameters, activations, bytes on their pipeline edges, FLOPs."""
+    """Distinct layers: parameters, activations, bytes passed between pipeline stages, and FLOPs."""
 
     keys = {**POINT, "layer": LAYER}
     columns = {
@@ -145,7 +145,7 @@ class Architectures(Table):
 
     @classmethod
     def distinct(cls, rows: pd.DataFrame) -> pd.DataFrame:
-        """One row per combination of cores, buffers and area; searched rows take precedence, then names."""
+        """One row per combination of cores, buffers and area; searched rows are preferred to named ones."""
         kind = list(cls.columns)[: list(cls.columns).index("area_um2") + 1]
         return rows.sort_values(["named", "architecture"]).drop_duplicates(kind)
 

@@ -72,7 +72,7 @@ class Chip:
 
     @property
     def part_bytes(self) -> float:
-        """Bytes of an operand that can stay in SRAM while the other one streams; inf if fetched once."""
+        """Bytes of an operand that stay in SRAM while the other one streams; inf if each is fetched once."""
         return inf if self.fetched_once else self.tile.sram_bytes
 
     @property

@@ -101,7 +101,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class TileMappings:
-    """Candidate mappings: numbers of stages, microbatch sizes and weight fetches."""
+    """Candidate mappings: numbers of stages, microbatch sizes, and modes of fetching weights."""
 
     stages: tuple[int, ...]
     microbatches: tuple[int, ...]

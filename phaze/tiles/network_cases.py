@@ -51,7 +51,7 @@ class Contended(NamedTuple):
         return max(self.formulas_s) if against == "longest" else sum(self.formulas_s)
 
     def short(self, against: Against = "longest") -> float:
-        """Underestimate of the formula, relative to the simulated time."""
+        """Underestimate by the formula, as a fraction of the simulated time."""
         return 1 - self.formula_s(against) / self.simulated_s
 
 
@@ -85,7 +85,7 @@ def _tasks(size_bytes: float) -> Mapping[TileTask, Plan]:
 
 
 def in_turns(tasks: int, size_bytes: float) -> Contended:
-    """Like `overlapping`, for `tasks` tasks of alternating kinds, as in the authors' program (Figure 7).
+    """Compare `tasks` tasks of alternating kinds, as in the authors' program, with each run alone (Figure 7).
 
     In that program an all-to-all is sent around the ring, in p − 1 rounds of (p − 1)/p of a tensor each.
     Every tile reads or writes a tensor of its own.
@@ -116,7 +116,7 @@ def _contended(plans: Sequence[Plan]) -> Contended:
 
 
 class Congestion(NamedTuple):
-    """Smallest, mean and largest underestimate of a formula over all mixes of some tasks (Figure 7)."""
+    """Smallest, mean and largest underestimate by a formula over all mixes of `tasks` tasks (Figure 7)."""
 
     tasks: int
     against: Against
@@ -126,7 +126,7 @@ class Congestion(NamedTuple):
 
 
 def congestion(size_bytes: float, most_tasks: int = 5) -> list[Congestion]:
-    """Underestimates of contention-free formulas by number of equally large concurrent tasks (Figure 7).
+    """Underestimates by contention-free formulas for 1 to `most_tasks` equally large tasks (Figure 7).
 
     PALM gives 30 % for 5 tasks of 8 MB and at most 50 %. It names neither the tasks, tiles and ports, nor the
     formula.
@@ -194,7 +194,7 @@ class StrategyTimes(NamedTuple):
         return slow(self.first_s), fast(self.second_s)
 
     def gain(self, compare: Compare) -> float:
-        """Speed-up of PALM's choice: strategy 1 on a ring (3.08), 2 on a broken one (1.23)."""
+        """Speed-up of PALM's preferred strategy: 1 on a ring (published: 3.08), 2 on a broken ring (1.23)."""
         return self._gain(self.compared(compare))
 
     def _gain(self, pair: tuple[float, float]) -> float:
@@ -239,7 +239,7 @@ def _rings(_: Exchanges) -> Iterator[Row]:
 
 
 def _overlaps(_: Exchanges) -> Iterator[Row]:
-    """Yield rows with the underestimates of formulas for alternating and mixed tasks (Figure 7)."""
+    """Yield rows with the underestimates by formulas for alternating and mixed tasks (Figure 7)."""
     for size in TASK_BYTES:
         each = f"of {size / 1e6:g} MB"
         for tasks, against in product(range(1, 6), get_args(Against)):

@@ -240,7 +240,7 @@ def _cost(program: StageProgram) -> StageCost:
 
 
 def turns_of(program: StageProgram, part: StagePart) -> list[Turn]:
-    """Steps in one part of a stage, as simulated: each with work, collectives and memory accesses."""
+    """Simulated steps of one part of a stage, each with work, collectives and memory accesses."""
     chip, tiles = program.chip, program.stage.tiles
     return [
         Turn(step.work_s, _exchanged(chip, step.after), _accessed(chip, tiles, step))

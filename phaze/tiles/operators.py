@@ -81,7 +81,7 @@ class TileShare:
 
 @dataclass(frozen=True)
 class Linear:
-    """Linear operator Y = X Wᵀ, or a product of two activations; degrees (b, m, n, k)."""
+    """Linear operator Y = X Wᵀ, or a product of two activations, split by degrees (b, m, n, k)."""
 
     batch: int
     m: int
@@ -120,7 +120,7 @@ class Linear:
 
 
 def _convolution_shares(conv: ConvolutionShape, degrees: Degrees) -> tuple[TileShare]:
-    """One tile's share of a convolution; degrees (b, c, i, k), where i splits rows.
+    """One tile's share of a convolution split by degrees (b, c, i, k), where i splits rows.
 
     Table III gives 2 B H W R S C K FLOPs with H and W of the output, and B H W K/(b i c) for the gradient of
     the input: its K must be C, which c divides. It ignores the halo rows that neighbours along i exchange.
@@ -153,7 +153,7 @@ def _convolution_shares(conv: ConvolutionShape, degrees: Degrees) -> tuple[TileS
 
 @dataclass(frozen=True)
 class Pool(SlidingWindow):
-    """Pooling of square maps, per channel; degrees (b, c, i, 1).
+    """Pooling of square maps per channel, split by degrees (b, c, i, 1).
 
     Table III gives 2 B H W R S K/(b c i) FLOPs, and the text K = 1: K there must be C, which c divides.
     """
@@ -169,7 +169,7 @@ class Pool(SlidingWindow):
 
 @dataclass(frozen=True)
 class TransformerLayer:
-    """Megatron's transformer layer: six GEMMs on inputs of B × S × H; degrees (N_d, N_m, 1, 1).
+    """Megatron's transformer layer: six GEMMs on inputs of B × S × H, split by degrees (N_d, N_m, 1, 1).
 
     Consecutive products are cut along n, then along k. Thus only every second one is reduced in each
     direction. A test asserts that the sums over the products are the row of Table III.

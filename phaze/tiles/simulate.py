@@ -81,7 +81,7 @@ def _worked(
 
 
 def _exchanged(plan: list[Message], some: GroupCollective, waits: Waits) -> Waits:
-    """Append a collective to the plan, interleaving the messages of its groups; return the new waits."""
+    """Append a collective, interleaving its groups; return the messages that each tile then waits for."""
     found = dict(waits)
     pattern = _pattern(some.kind, len(some.groups[0]))
     begin, count = len(plan), len(some.groups)

@@ -112,7 +112,7 @@ def allocate(wsg_bytes: float, activation_bytes: float, sram_bytes: float) -> Sr
 
 
 def passed_bytes(inputs: float, weights: float, part_bytes: float) -> float:
-    """Bytes of both operands read under S_PTY: the larger once, the smaller once per part of the larger."""
+    """Bytes read if no operand fits (S_PTY): the larger once, the smaller once per part of the larger."""
     stays, passes = (inputs, weights) if inputs >= weights else (weights, inputs)
     return stays + _parts(stays, part_bytes) * passes
 

@@ -124,7 +124,7 @@ def _effect(site: Site, rows: Sequence[RunRow], constant: Constant) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    """Least-squares fit of a system's constants to measured runs; x (C,) holds their logarithms."""
+    """Least-squares fit of a system's constants to measured runs; x (C,) holds the constants' logarithms."""
 
     site: Site
     rows: tuple[RunRow, ...]
@@ -160,7 +160,7 @@ class Fit:
         return log_errors([row for row, keep in zip(self.rows, kept, strict=True) if keep], self._exact(x))
 
     def jacobian(self, x: Floats) -> Floats:
-        """Derivative of the logarithm of every run's time by that of every constant, (R, C)."""
+        """Derivatives of the runs' log times with respect to the constants' logarithms, (R, C)."""
         every = np.ones(len(self.rows), bool)
         here, (_, high) = self.errors(x, every), self.bounds
         found = np.zeros((len(self.rows), len(x)))

@@ -100,7 +100,7 @@ class SimilarRuns:
 
 @dataclass(frozen=True, eq=False)
 class PublishedErrors:
-    """Ratios of measured to predicted time of published runs: source, label, KEYS, mfu and ratio."""
+    """Table of published runs with the ratio of measured to predicted time and the properties of each run."""
 
     table: pd.DataFrame
 

@@ -74,7 +74,7 @@ def own_runs(path: Path, system: str) -> OwnRuns:
 
 
 def _mistaken(rows: Sequence[RunRow], site: Site) -> list[str]:
-    """Reason why each row's description must be wrong (invalid layout, too much memory), or an empty text."""
+    """Reason why each row's description must be wrong (invalid layout, too much memory), or empty."""
     found = predict_rows(rows, site.machine)
     larger = found["memory_gib"].to_numpy(float) > ROOM * site.device.hbm_gib
     return [
@@ -109,7 +109,7 @@ def in_words(unused: Mapping[str, int]) -> Iterator[str]:
 
 
 def _unfit(row: RunRow, system: str) -> str:
-    """Reason why a row cannot be used for a system; an empty text for a usable row."""
+    """Reason why a row cannot be used for a system; empty for a usable row."""
     if not row.runs:
         return row.problem
     if row.system not in ("", system):

@@ -93,7 +93,7 @@ class RunRow:
 
 
 def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
-    """Read a table of runs as text, and its rows; PhazeError if the file has another format."""
+    """Read a table of runs, as text and as parsed rows; PhazeError if the file has another format."""
     try:
         refuse_endless(path)
         table = _named(
@@ -126,12 +126,12 @@ def _named(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def unknown_columns(table: pd.DataFrame) -> list[str]:
-    """Columns that do not describe a run: a user's own, or misspelt names."""
+    """Columns that do not describe a run: columns of the user's own, or misspelt names."""
     return [name for name in table.columns if name not in (*OWN, *MEANT, *ABOUT)]
 
 
 def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
-    """Parse a row from the texts of its columns; an empty text counts as missing.
+    """Parse a row from the cells of its columns; an empty cell counts as missing.
 
     Model paths are relative to `folder`.
     """
@@ -195,7 +195,7 @@ def _positive(name: str, text: str) -> float:
 
 
 def _with_sizes(given: Mapping[str, str], folder: Path) -> Mapping[str, str]:
-    """Add the sizes of a row's named model to its texts; PhazeError if the row contradicts them."""
+    """Fill in the sizes of the model that a row names; PhazeError if the row contradicts them."""
     if "model" not in given:
         return given
     spec = _spec(given["model"], folder)
@@ -271,7 +271,7 @@ def _run(given: Mapping[str, str], folder: Path) -> Run:
 
 
 def _spread(fields: Mapping[str, object], given: Mapping[str, str]) -> Layout:
-    """Build the layout; dp defaults to the number of devices over the other widths."""
+    """Build a row's layout; dp defaults to the number of devices over the product of the other widths."""
     spread = Layout(**fields)  # type: ignore[arg-type]
     if "dp" in given:
         return spread

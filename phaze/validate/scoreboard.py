@@ -111,7 +111,7 @@ def _group(source: str, same: Iterable[str], texts: Iterable[str]) -> str:
 
 
 def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Table `GroupRegrets`: rank correlation in each group of layouts, and loss if predictions choose."""
+    """Table `GroupRegrets`: per group of layouts, rank correlation and time lost by the predicted choice."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     found = [
         {

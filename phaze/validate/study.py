@@ -78,7 +78,7 @@ class Refit:
         return self._known[source, None]
 
     def _effect(self, source: str, constant: KnownFrom) -> Floats:
-        """Derivatives of a source's log errors by the logarithm of a constant."""
+        """Derivatives of a source's log errors with respect to the logarithm of a constant."""
         if (source, constant) not in self._known:
             rows = self._standing(source)
             ends = [self._logs(rows, {constant: step}) for step in (-STEP, 0.0)]
@@ -180,7 +180,7 @@ def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:
 def _predicted(
     sources: Iterable[str], published: PublishedRuns, folder: Path, refitted: Iterable[str] | None = None
 ) -> pd.DataFrame:
-    """Predict the runs of sources.
+    """Predict the published runs of the given sources.
 
     Sources in `refitted`, by default all, also have predictions with constants fitted without their source.
     """
@@ -201,7 +201,7 @@ def _predicted(
 
 
 def _left_out(runs: pd.DataFrame) -> list[float]:
-    """Mean absolute error of each held-out source, then of all runs if there are several; NaN: no refit."""
+    """Mean absolute error by held-out source, and over all runs of several sources; NaN without a refit."""
     errors = (runs["left_out_s"] / runs["measured_s"] - 1).abs()
     found = errors.groupby(runs["source"], sort=False).mean().tolist()
     return found if len(found) == 1 else [*found, float(errors.mean())]

@@ -62,7 +62,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted time, memory and utilisation of a run; memory is that of the device with peak memory."""
+    """Predicted time and utilisation of a run, and memory of the device with peak memory."""
 
     time_s: float
     """Seconds per batch."""
@@ -317,7 +317,7 @@ def _status(found: Prediction, machine: Machine) -> str:
 
 
 def _assumed(run: Run, machine: Machine) -> str:
-    """Note that flash attention is assumed, or an empty text."""
+    """Note that flash attention is assumed; empty if it is not."""
     taken = run.flash_attention is None and run.flash_on(machine)
     why = "a model is named" if run.spec else f"the stack {machine.stack.name} has it"
     return f"; flash_attention true because {why}" if taken else ""

@@ -55,7 +55,7 @@ def rank_loads(tokens: int, experts: int, per_token: int, ranks: int, distributi
 
 @cache
 def load_factor(load: Load, tokens: int, experts: int, per_token: int, ranks: int) -> float:
-    """Load of the busiest rank over that with balanced routing, for `tokens` tokens summed over all ranks."""
+    """Load of the busiest rank relative to balanced routing, for `tokens` tokens summed over all ranks."""
     law, number = law_of_load(load)
     if law == POWER_LAW:
         rows = rank_loads(tokens, experts, per_token, ranks, load).sum(axis=1).mean()
@@ -64,7 +64,7 @@ def load_factor(load: Load, tokens: int, experts: int, per_token: int, ranks: in
 
 
 def _busiest(violation: float, experts: int, ranks: int) -> float:
-    """Expected load of the busiest rank relative to the mean, if that of the busiest expert is 1 + violation.
+    """Expected load of the busiest rank over the mean, if the busiest expert's load is 1 + violation.
 
     Expert loads are assumed independent and normal. Their deviation follows from the largest load of all
     experts. The deviation of a rank is smaller by the square root of its number of experts. With one expert

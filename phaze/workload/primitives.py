@@ -125,7 +125,7 @@ class Primitive:
 
     @property
     def parameters_read(self) -> int:
-        """Number of parameters read; of an embedding table only the rows that are looked up."""
+        """Number of parameters read; for an embedding table, only those of the rows looked up."""
         return min(self.elements, self.parameters) if self.kind == "lookup" else self.parameters
 
 

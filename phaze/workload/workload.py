@@ -100,7 +100,7 @@ class Layer:
         return sum(one.nbytes for one in self.kept if one.regions & regions)
 
     def waiting_bytes(self, modules: frozenset[OffloadedModule], again: frozenset[Region]) -> int:
-        """Bytes offloaded to host with the inputs of `modules`, except what recomputing `again` frees."""
+        """Bytes offloaded to host with inputs of `modules`, except tensors that recomputing `again` frees."""
         return sum(one.nbytes for one in self.kept if one.waits(modules) and not one.regions & again)
 
     def without(self, regions: frozenset[Region]) -> Self:
@@ -215,7 +215,7 @@ class Workload:
                 yield {"layer": layer.name, "direction": direction}, layer.pass_of(direction)
 
     def _works(self) -> dict[Work, int]:
-        """Number of every distinct unit of work, independent of the order of the layers."""
+        """Index of every distinct unit of work, independent of the order of the layers."""
         found = {_work(o) for _, run in self._passes() for o in run.operators if o.core != "none"}
         return {work: number for number, work in enumerate(sorted(found))}
 

@@ -23,7 +23,7 @@ WITHOUT_DENSE = {name: key for name, key in KEYS.items() if name != "feed_forwar
 
 
 def experts(count: str, width: str = "moe_intermediate_size", per_token: int | None = None) -> dict[str, Key]:
-    """Keys for the sizes of experts, with the family's names and default number per token."""
+    """Rules that read the sizes of experts, with the family's key names and default number per token."""
     return {
         "experts.count": Key(count, "size"),
         "experts.per_token": Key("num_experts_per_tok", "size", per_token),
@@ -47,7 +47,7 @@ FIRST = (
 
 
 def first_dense(found: Config, said: Config) -> list[str]:
-    """Network of each layer (dense or experts): from the published list, or else the first ones dense."""
+    """Network of each layer (dense or experts): as published; by default dense only in the first layers."""
     layers, dense = number(found["layers"]), number(said["first_k_dense_replace"])
     usual = ["dense" if i < dense else "experts" for i in range(layers)]
     return words(found, said, "mlp_layer_types", usual, NETWORKS)

@@ -1,4 +1,4 @@
-"""Families whose layers differ in more than windows: Nemotron-H, Qwen3-Next, Qwen3.5, Gemma 4."""
+"""Families whose layers differ in more than attention windows: Nemotron-H, Qwen3-Next, Qwen3.5, Gemma 4."""
 
 from phaze.spec.huggingface.experts import SPARSE, experts, sparse, without_unused
 from phaze.spec.huggingface.keys import OVERRIDES, Config, Family, Key, none
@@ -23,7 +23,7 @@ _NEMOTRON |= {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 def _nemotron(found: Config, said: Config) -> Config:
-    """Spec fields of Nemotron-H, with one part per layer from symbols or names; unused parts are dropped."""
+    """Spec fields of Nemotron-H, whose layers have one part each; parts that no layer uses are dropped."""
     main, further = _signs(said, "layers_block_type", "hybrid_override_pattern")
     if main is None:
         raise ValueError("hybrid_override_pattern: must be given: one symbol or word per layer")
@@ -43,7 +43,7 @@ def _nemotron(found: Config, said: Config) -> Config:
 
 
 def _signs(said: Config, *names: str) -> tuple[list[str] | None, str | None]:
-    """Layer parts from the first given field: a string of symbols (bars between stages ignored) or a list.
+    """Part of each layer, from the first field that is set: a string of symbols (bars ignored) or a list.
 
     Also returns the signs behind a slash, for multi-token prediction layers. Raises ValueError.
     """

@@ -228,7 +228,7 @@ class Family:
                 )
 
     def _untimed(self, config: Config) -> Config:
-        """Published fields that affect learning but not time."""
+        """Published fields that affect learning but not training time."""
         names = (key.published for key in self.keys.values() if key.kind == "activation")
         return untimed(config, (COSTLESS | self.costless) - self._used, frozenset(names))
 
@@ -284,7 +284,7 @@ class Family:
 
 
 def set_field(fields: Config, name: str, value: Plain) -> None:
-    """Set a field, or a nested one if the name has a dot; None adds no nested part."""
+    """Set a field; a dot in its name leads to a nested field, which is set only if the value is not None."""
     part, _, own = name.partition(".")
     if not own:
         fields[name] = value

@@ -22,7 +22,7 @@ def _deepseek(found: Config, said: Config) -> Config:
 
 
 def _sparse(found: Config, said: Config) -> Config:
-    """Spec fields of layers with sparse attention, by their own indexer or an earlier layer's."""
+    """Spec fields of sparse attention: each layer has an indexer or reuses an earlier layer's selection."""
     layers = number(found["layers"])
     words(found, said, "layer_types", ["attention"] * layers, ("attention",))
     pattern = said["index_topk_pattern"]

@@ -57,7 +57,7 @@ NETWORKS = ("dense", "experts")
 
 
 def with_kinds(found: Config, mixers: list[str], networks: list[str]) -> Config:
-    """Add the block pattern for these mixers and networks to the fields, unless all blocks are default."""
+    """Add the pattern of blocks with these mixers and networks, unless all are of the default kind."""
     kinds = ["-".join(filter(None, pair)) for pair in zip(mixers, networks, strict=True)]
     usual = "attention-experts" if found.get("experts") else "attention-dense"
     return found if set(kinds) == {usual} else found | {"pattern": pattern_of(kinds)}
@@ -71,7 +71,7 @@ def words(
     allowed: tuple[str, ...] = MIXERS,
     published: Mapping[str, str] = PARTS,
 ) -> list[str]:
-    """Translate a published list of parts, one per layer; `otherwise` if there is no list.
+    """Translate a published list with one part per layer; return `otherwise` if there is no list.
 
     The list may continue with multi-token prediction layers. Raises ValueError.
     """
@@ -99,12 +99,12 @@ def number(value: Plain) -> int:
 
 
 def windowed(said: Config) -> bool:
-    """True if the later layers of a Qwen model have a window: a flag and a size must be given."""
+    """True if later layers of a Qwen model have a window, that is, if both its flag and its size are set."""
     return bool(said["use_sliding_window"] and said["sliding_window"])
 
 
 def with_window(found: Config, said: Config, mixers: list[str]) -> tuple[Config, list[str]]:
-    """Add the window to the fields, and return the mixers, without windows if the window has no size."""
+    """Add the window to the fields and return the mixers; full attention replaces windows without a size."""
     if said["sliding_window"] is None:
         return found, ["attention" if mixer == "window" else mixer for mixer in mixers]
     return found | ({"window": {"size": said["sliding_window"]}} if "window" in mixers else {}), mixers
@@ -122,7 +122,7 @@ def all_windows(found: Config, said: Config) -> Config:
 
 
 def every(found: Config, said: Config, step: Plain) -> list[str]:
-    """Mixers from the published list; default: full attention in every `step`-th layer, windows in others."""
+    """Mixers as published; by default full attention in every `step`-th layer and windows in the others."""
     usual = ["window" if (i + 1) % number(step) else "attention" for i in range(number(found["layers"]))]
     return words(found, said, "layer_types", usual)
 

@@ -42,7 +42,7 @@ class AttentionPass(Noun):
 
 
 class AttentionKernel(Noun):
-    """Speed of both passes of an attention kernel; a plain number means a pass with only a `share`."""
+    """Speed of both passes of an attention kernel; a plain number is short for a pass with only a `share`."""
 
     forward: AttentionPass
     """Forward pass: two matrix products."""

@@ -35,7 +35,7 @@ class ExpertSpeed(Noun):
 
 
 class ExpertLoads(Noun):
-    """Expert load in training runs with a software stack."""
+    """Expert loads assumed for a software stack's training runs, for expected and prudent step times."""
 
     expected: ExpertLoad = BALANCED
     """Expert load assumed for expected step times."""

@@ -1,4 +1,4 @@
-"""Base of the comparisons of predicted kernels with measured ones, and of the fits of constants to them.
+"""Base of the comparisons of predicted with measured kernels, and of the fits of kernel constants.
 
 A part is a kind of kernel. Its table has one row per measurement. This module reads the common columns, and
 each part names the sizes it needs. Kernels are timed in a loop: the power limits of hours of training do not
@@ -55,7 +55,7 @@ class KernelPart(ABC):
 
     @abstractmethod
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Predicted seconds (R,) of rows of one device at its full clock; NaN for unpriced rows."""
+        """Predicted times (R,) in seconds of one device's rows at its full clock; NaN for unpriced rows."""
 
     @abstractmethod
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
@@ -63,7 +63,7 @@ class KernelPart(ABC):
 
     @abstractmethod
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Lower bound on the seconds (R,) on the site's device: work over peak, bytes over links."""
+        """Lower bound on times (R,) in seconds on the site's device, from peak FLOP/s and link bandwidth."""
 
     @abstractmethod
     def kinds(self, rows: pd.DataFrame) -> list[str]:
@@ -78,7 +78,7 @@ class KernelPart(ABC):
         return [""] * len(rows)
 
     def read(self, path: Path, system: str | None = None) -> pd.DataFrame:
-        """Read the rows of a table: OWN, sizes and words; PhazeError lists the lines of invalid rows."""
+        """Read the columns OWN, sizes and words of a table; PhazeError lists the lines of invalid rows."""
         table = self.completed(_texts(path, self.renamed))
         if PART in table:
             table = table[table[PART] == self.name].reset_index(drop=True)
@@ -124,7 +124,7 @@ class KernelPart(ABC):
             _refuse(path, own["line"], wrong)
 
     def predicted(self, rows: pd.DataFrame, system: str | None = None) -> Floats:
-        """Predicted seconds (R,) of rows of any devices, NaN for rows that are not priced."""
+        """Predicted times (R,) in seconds of rows of any devices; NaN for rows that are not priced."""
         found = np.full(len(rows), np.nan)
         for device, places in rows.reset_index(drop=True).groupby("device", sort=False).indices.items():
             site = site_of(str(device), system)
@@ -169,7 +169,7 @@ def _plain(text: str) -> str:
 
 
 def _wrong(row: Mapping[Hashable, str], sizes: Sequence[str], named: Mapping[Hashable, str]) -> str:
-    """Error message for a row of texts; empty if valid. `named` maps columns to their names in the file."""
+    """Error message for the cells of a row; empty if valid. `named` maps columns to names in the file."""
     for name in sizes:
         if not _is_number(row[name], whole=True):
             return f"{named.get(name, name)} must be a whole number from 1 to {MOST}, got {short(row[name])}"

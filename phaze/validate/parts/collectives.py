@@ -59,7 +59,7 @@ DIRECT = ("peer_s", "peer", "direct_start_s", "direct", "direct_own_bytes_per_s"
 
 
 class Collectives(KernelPart):
-    """Kernel part for NCCL collectives inside one NVLink domain; sizes are of a rank's whole tensor."""
+    """Kernel part for NCCL collectives inside one NVLink domain, sized by a rank's whole tensor."""
 
     name: ClassVar[str] = "collectives"
     fitted_to: ClassVar[str] = "nccl-tests with NCCL 2.27.3 (A100) and 2.29.2 (aiconfigurator), vTrain"
@@ -71,7 +71,7 @@ class Collectives(KernelPart):
     }  # fmt: skip
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Predicted seconds (R,) of collectives among adjacent devices; NaN for more ranks than devices."""
+        """Predicted times (R,) in seconds of collectives; NaN for more ranks than the system has devices."""
         network, found = network_of(site.cluster), np.full(len(rows), np.nan)
         for kind, ranks, places, size_bytes in _alike(rows):
             if ranks <= site.cluster.devices:
@@ -88,7 +88,7 @@ class Collectives(KernelPart):
         return replace(site, cluster=cluster)
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Lower bound on the seconds (R,): links carry (n − 1)/n of each rank's tensor."""
+        """Lower bound on times (R,) in seconds: links carry (n − 1)/n of each rank's tensor."""
         ranks, size_bytes = rows["ranks"].to_numpy(float), ELEMENT_BYTES * rows["elements"].to_numpy(float)
         found: Floats = (ranks - 1) / ranks * size_bytes / site.cluster.levels[0].bandwidth_bytes_per_s
         return found
@@ -120,7 +120,7 @@ def fitted_speeds(
     *,
     switches_add: bool,
 ) -> NcclSpeeds:
-    """Fit NCCL's constants for links of a given bandwidth to rows, by log least squares (soft L1).
+    """Fit NCCL's constants for links of a given bandwidth to measured rows, by log least squares (soft L1).
 
     Constants on which no row depends keep their previous value: those of all-to-alls if there is none, and
     those of rings if there are only all-to-alls. `switches_add` is true if the switches support NVLS.

@@ -90,7 +90,7 @@ class ProductsPart(KernelPart):
     renamed: ClassVar[dict[str, str]] = {"gemm_dtype": "precision"}
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Predicted seconds (R,) of rows of one device, NaN for precisions that it lacks."""
+        """Predicted times (R,) in seconds of rows of one device; NaN for precisions that it lacks."""
         found = np.full(len(rows), np.nan)
         for compute in set(rows["precision"]) & {"bf16", *site.device.products}:
             own = (rows["precision"] == compute).to_numpy()
@@ -133,7 +133,7 @@ def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:
 
 
 def _works(shapes: Ints) -> Works:
-    """Convert GEMMs to works for the mapper, which prices devices without fitted GEMM speeds."""
+    """Convert GEMMs to mapper workloads, for devices without fitted GEMM speeds."""
     nothing, every = np.zeros(len(shapes)), np.arange(len(shapes))
     kinds = np.full(len(shapes), "matmul")
     return Works(every, every, shapes, nothing, nothing, nothing, nothing, nothing, kinds)
@@ -168,7 +168,7 @@ def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Devic
 
 
 def _start(device: Device, compute: Compute) -> ProductSpeed:
-    """Initial GEMM speed of a fit: the device's own, or its half-precision speed at a different rate."""
+    """Initial GEMM speed of a fit: the device's own, or else its bf16 speed scaled to the precision."""
     if compute in device.products:
         found = device.products[compute]
     elif compute == "bf16":
@@ -181,7 +181,7 @@ def _start(device: Device, compute: Compute) -> ProductSpeed:
 
 
 def _alike(speed: ProductSpeed, device: Device, compute: Compute) -> dict[Compute, ProductSpeed]:
-    """Fitted speed, listed for the fitted precision and for all precisions with the same GEMM."""
+    """Fitted speed by precision, for the fitted precision and all others with the same GEMM."""
     found = {compute: speed}
     found |= {other: speed for other in ALIKE.get(compute, ()) if other in (*device.products, "fp8-cs")}
     return found
@@ -248,7 +248,7 @@ class ExpertsPart(KernelPart):
         ]
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
-        """Predicted seconds (R,) of rows of one device, NaN for kernels and precisions without constants."""
+        """Predicted times (R,) in seconds; NaN for kernels and precisions without constants."""
         found = np.full(len(rows), np.nan)
         for (kernel, compute), which in _groups(rows).items():
             speed = expert_speed(site.device, kernel, compute)
@@ -288,7 +288,7 @@ class ExpertsPart(KernelPart):
 def fitted_speed(
     draws: Draws, measured_s: Floats, device: Device, kernel: ExpertKernel, compute: Compute
 ) -> ExpertSpeed:
-    """Fit constants to the measured seconds (R,) of draws by log least squares (soft L1)."""
+    """Fit constants to measured times (R,) in seconds, for drawn loads, by log least squares (soft L1)."""
     names = FITTED if kernel == "masked" else FITTED[:-1]
     device = device.model_copy(update={"sustained_clock": 1.0})
 

@@ -39,7 +39,7 @@ class ComparedKernels:
 
     @property
     def score(self) -> PartScore:
-        """Errors over all rows."""
+        """Prediction errors over all rows."""
         return self._of(np.ones(len(self.rows), bool))
 
     @property
@@ -48,7 +48,7 @@ class ComparedKernels:
         return self.rows.assign(predicted_s=self.predicted_s)
 
     def by(self, *names: str) -> list[dict[str, object]]:
-        """Errors of the rows grouped by columns; `kind` is the part's class of a row."""
+        """Prediction errors of rows grouped by columns; `kind` is the part's class of a row."""
         rows = self.rows.reset_index(drop=True).assign(kind=self.part.kinds(self.rows))
         groups = rows.groupby(list(names), sort=False).indices
         scores = [self._of(_mask(np.asarray(places), len(rows))) for places in groups.values()]

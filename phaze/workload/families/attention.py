@@ -51,7 +51,7 @@ def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) 
 def attend(
     layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """Append attention, from per-head queries, keys and values to the results of all heads by token."""
+    """Append attention over per-head queries, keys and values; return the results of all heads by token."""
     if part.layout.cp > 1 and part.layout.heads_ranks > 1:
         return _attend_whole(layer, part, own, heads, qkv)
     q, k, v = qkv
@@ -88,7 +88,7 @@ def _attend_whole(
 
 
 def _copied(layer: LayerBuilder, name: str, x: Tensor, times: int) -> tuple[str, Tensor]:
-    """Append `times` copies of the key or value heads, and return the name with the result."""
+    """Append `times` copies of the key or value heads; return the given name and the tensor."""
     copied = layer.add("rearrange", f"{name}_copies", x, elements=x.elements * times) if times > 1 else x
     return name, copied
 

@@ -95,7 +95,7 @@ class _Maker:
         self._written = self._in_memory()
 
     def operators(self) -> tuple[Gradients, ...]:
-        """Operators that the split form needs: for data gradients, for weight gradients, or for both."""
+        """Kinds of operators that the split form needs: for data gradients, weight gradients, or both."""
         weight = any(self._primitive(i).parameters for i in self._group)
         data = any(self._keys(i, "data") or self._products(i, "data") for i in self._group)
         sends = any(tensor.gradient for tensor in entering(self._layer, self._group))

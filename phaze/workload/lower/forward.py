@@ -51,7 +51,7 @@ def group_name(layer: LayerGraph, group: Group) -> str:
 
 
 def shared_regions(members: Sequence[Primitive]) -> frozenset[Region]:
-    """Regions common to all primitives of an operator, ignoring views, and biases that GEMMs add."""
+    """Regions common to all primitives of an operator, ignoring views and biases that GEMMs add."""
     work = [one for one in members if one.traits.role != "view"]
     held = [one.regions for one in work if one.kind != "bias"] or [one.regions for one in work]
     return frozenset.intersection(*held) if held else frozenset()

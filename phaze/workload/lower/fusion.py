@@ -27,7 +27,7 @@ Group = tuple[int, ...]
 def fuse(
     layer: LayerGraph, *, enabled: bool = True, products: bool = True, after_reductions: bool = False
 ) -> tuple[Group, ...]:
-    """Fuse a layer's primitives into operators, in topological order; one operator each if disabled.
+    """Fuse a layer's primitives into operators, in topological order; one per primitive if disabled.
 
     If `products` is false, nothing joins a matrix multiplication. That is the case of library products next
     to the fused elementwise kernels of Megatron-LM (Narayanan et al., SC 2021, Section 4.2).

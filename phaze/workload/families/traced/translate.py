@@ -313,7 +313,7 @@ def _constant_bytes(state: TraceState, call: Call) -> int:
 
 
 def _gemm(state: TraceState, call: Call, operator: str) -> Gemm:
-    """GEMM of a call to a matrix product or convolution.
+    """GEMM that a call to a matrix product or convolution performs.
 
     A convolution is the product of its unrolled input. Rows with the matrices of their experts give one
     product per expert, if the rows divide evenly.
