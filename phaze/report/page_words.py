@@ -55,13 +55,13 @@ class PageWords(Noun):
 
     def section(self, name: str, blocks: Iterable[Block], /, **given: object) -> Section:
         """Build a section from its texts, filled in, and the given blocks."""
-        words, row = self.sections[name], pd.Series(given, dtype=object)
-        return Section(name, fill(words.title, row), fill(words.about, row), tuple(blocks))
+        words = self.sections[name]
+        return Section(name, fill(words.title, given), fill(words.about, given), tuple(blocks))
 
     def chart(self, name: str, draw: Draw, anchor: str = "", /, **given: object) -> Chart:
         """Build a chart from its texts, filled in, under an anchor name."""
-        words, row = self.charts[name], pd.Series(given, dtype=object)
-        return Chart(anchor or name, fill(words.title, row), fill(words.caption, row), draw)
+        words = self.charts[name]
+        return Chart(anchor or name, fill(words.title, given), fill(words.caption, given), draw)
 
     def sheet(
         self,
@@ -77,7 +77,7 @@ class PageWords(Noun):
         `heads` maps each value to its heading and sets the order of columns; by default that of the rows.
         """
         words = self.sheets[name]
-        caption = fill(words.caption, pd.Series(given, dtype=object))
+        caption = fill(words.caption, given)
         if not words.across:
             columns = {**words.words, **words.columns}
             count = len(words.words)
@@ -94,7 +94,7 @@ class PageWords(Noun):
 
     def sentence(self, name: str, /, **given: object) -> str:
         """Fill the values into a sentence."""
-        return fill(self.sentences[name], pd.Series(given, dtype=object))
+        return fill(self.sentences[name], given)
 
     def items(self, name: str, rows: pd.DataFrame) -> Items:
         """Build a bulleted list with one sentence per row."""

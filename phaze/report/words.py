@@ -162,7 +162,7 @@ class _Filled(Formatter):
         return format(value, format_spec) if form is None else form(value)  # type: ignore[arg-type]
 
 
-def fill(template: str, row: pd.Series) -> str:
+def fill(template: str, row: pd.Series | Mapping[str, object]) -> str:
     """Fill a template with the values of a row, for example `"{hbm_gib:g} GiB in {time_s:seconds}"`.
 
     In addition to Python's formats, the formats of this module are available: seconds, size, percent,
