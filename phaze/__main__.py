@@ -19,7 +19,6 @@ try:
     from phaze.base.printed import LONGEST_REMARK, EscapedStream, shortened
     from phaze.commands.calibrate import calibrate, measure
     from phaze.commands.emit import compare, emit, read
-    from phaze.commands.export import export
     from phaze.commands.lists import devices, models, recipes, stacks, systems
     from phaze.commands.map import map_stages
     from phaze.commands.model import model, trace
@@ -27,7 +26,7 @@ try:
     from phaze.commands.place import place
     from phaze.commands.plan import plan
     from phaze.commands.simulate import certify, simulate
-    from phaze.commands.stages import estimate, extract, schedule, space
+    from phaze.commands.stages import estimate, export, extract, schedule, space
     from phaze.commands.study import new_study, status
     from phaze.commands.terminal import Verb, Verbs, paragraphs
     from phaze.commands.validate import validate

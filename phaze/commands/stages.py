@@ -1,9 +1,11 @@
-"""Show the search space, and a model's operators, estimates and schedules."""
+"""Show the search space, and a model's operators, estimates and schedules; export any table of a study."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +13,14 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
 from phaze.commands import options
-from phaze.commands.output import print_records, tell_sequence, telling, with_widths
+from phaze.commands.output import (
+    print_records,
+    refuse_outputs,
+    tell_sequence,
+    telling,
+    with_widths,
+    write_or_print,
+)
 from phaze.commands.tables import UNKNOWN, Titled, counts, number, print_rows, rows_of, scaled
 
 if TYPE_CHECKING:
@@ -208,3 +217,34 @@ def space(
         one = found[which]
         if isinstance(one, dict):
             typer.echo(f"{which}: {one['architecture']}, {one['area_mm2']:.5f} mm2")
+
+
+class Format(StrEnum):
+    """Formats of exported tables."""
+
+    CSV = "csv"
+    JSON = "json"
+
+
+def export(
+    table: Annotated[Path, typer.Argument(help="Parquet table of a study.")],
+    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.CSV,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File to write. Default: standard output.")
+    ] = None,
+) -> None:
+    """Write any table of a study as CSV or JSON."""
+    refuse_outputs(out, reads=(table,))
+    write_or_print(export_table(table, form.value), out)
+
+
+def export_table(path: Path, form: str) -> str:
+    """Convert a table to CSV (infinity becomes `inf`) or JSON (a list of rows; infinity becomes null)."""
+    from phaze.tables.layouts import read_any
+
+    if form not in list(Format):
+        raise PhazeError(f"--format {form!r} is unknown; must be one of {', '.join(Format)}")
+    frame = read_any(path)
+    if form == Format.CSV:
+        return frame.to_csv(index=False, lineterminator="\n")
+    return frame.to_json(orient="records", indent=1, double_precision=15) + "\n"

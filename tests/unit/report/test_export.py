@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.commands.export import export_table
+from phaze.commands.stages import export_table
 from phaze.report.findings import Findings
 from phaze.tables import TABLES
 
