@@ -22,13 +22,12 @@ from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
 from phaze.report.measured_page import measured_section
 from phaze.report.page_words import words_of
-from phaze.report.planners import compared, in_words
+from phaze.report.planners import compared, in_words, on_networks, replayed
 from phaze.report.recommend import in_short as losses_in_short
 from phaze.report.recommend import recommend, recommended, recommended_on
 from phaze.report.record import count_proofs
 from phaze.report.report import Report, page_of
 from phaze.report.searches import choose_by_hysteresis, summarise_searches
-from phaze.report.simulated import on_networks, replayed
 from phaze.report.space import certificate, front, in_short
 from phaze.report.verdicts import run_checks
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, placed_rows, row_of

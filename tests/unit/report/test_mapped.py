@@ -12,7 +12,7 @@ from phaze.report.document import Items, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import MAPPED_CHECKS
-from phaze.report.simulated import on_networks, side_by_side
+from phaze.report.planners import on_networks, side_by_side
 from phaze.tables import PlanMaps
 from tests.unit.report.builder import assert_caught
 

@@ -11,7 +11,7 @@ from phaze.report.document import Chart, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import SIMULATION_CHECKS
-from phaze.report.simulated import replayed
+from phaze.report.planners import replayed
 from phaze.report.vega import draw
 from phaze.tables import Simulations
 from tests.unit.report.builder import assert_caught, scaled
