@@ -90,12 +90,12 @@ class Headline:
         found = rates[design] / rates[over]
         return found[np.isfinite(found) & (found > 0)]
 
-    def chip_gain(self, model: str, design: str = PER_MODEL) -> float:
+    def chip_gain(self, model: str) -> float:
         """Gain of a model's accelerator over the baseline, with the same planner.
 
         0 if one of them cannot train the model.
         """
-        return self._gain(model, design, self.baseline)
+        return self._gain(model, PER_MODEL, self.baseline)
 
     def planner_gain(self, model: str) -> float:
         """Gain of planning over the hand-designed (expert) plan on the baseline."""
