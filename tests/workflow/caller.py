@@ -15,6 +15,8 @@ from pathlib import Path
 
 SOCKET, PYTHON = "socket", "python"
 """Files in the folder of a server."""
+PARENT = "PHAZE_PARENT"
+"""Environment variable of scripts: process of their Snakemake."""
 
 
 def called(
@@ -35,7 +37,8 @@ def main() -> None:
     place, *arguments = sys.argv
     if len(arguments) != 1 or arguments[0].startswith("-"):
         os.execv(sys.executable, [sys.executable, *arguments])
-    status = called(Path(place).parent, arguments, os.environ, (0, 1, 2))
+    environment = {**os.environ, PARENT: str(os.getppid())}
+    status = called(Path(place).parent, arguments, environment, (0, 1, 2))
     if status < 0:
         os.kill(os.getpid(), -status)
     sys.exit(status)

@@ -24,7 +24,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 IMPORTED = ("pandas", "smart_open", "snakemake.notebook", "snakemake.storage")
 """Modules that Snakemake imports in every call."""
-JOBS = ("pyomo.environ", *(f"scripts.{path.stem}" for path in sorted((ROOT / "scripts").glob("*.py"))))
+JOBS = (
+    "pyomo.environ",
+    "phaze.__main__",
+    *(f"scripts.{path.stem}" for path in sorted((ROOT / "scripts").glob("*.py"))),
+)
 """Modules that jobs import."""
 TINY = {
     "layers": 4,
@@ -88,11 +92,11 @@ def _started(command: list[str], environment: dict[str, str]) -> Run:
     return Run(done.returncode, done.stdout + done.stderr)
 
 
-def _forked(server: Path, arguments: list[str], environment: dict[str, str]) -> Run:
-    """Output of Snakemake in a fork of a server."""
+def forked(*arguments: str, own: bool = True, variables: dict[str, str] | None = None) -> Run:
+    """Output of a module in a fork of a server, with changed environment variables."""
     with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, Path(os.devnull).open() as nothing:
         files = [file.fileno() for file in (nothing, output, errors)]
-        status = called(server, ["snakemake", *arguments], environment, files)
+        status = called(_server(own=own), arguments, {**os.environ, **(variables or {})}, files)
         return Run(status, "".join(file.read() for file in (output, errors) if file.seek(0) == 0))
 
 
@@ -143,8 +147,8 @@ class Folder:
         if "PYTHONPATH" in environment:  # may change how Python starts
             run = _started(self.command(*arguments), environment)
         else:
-            server = _server(own=self.workflow == ROOT)  # another one has its own phaze
-            run = _forked(server, self.arguments(*arguments), environment)
+            own = self.workflow == ROOT  # another one has its own phaze
+            run = forked("snakemake", *self.arguments(*arguments), own=own, variables=variables)
         assert not check or run.returncode == 0, run.output
         return run
 

@@ -1,8 +1,8 @@
-"""Run Snakemake and the scripts of its jobs in forks of one process, as imports take most of a short call.
+"""Run Snakemake, the scripts of its jobs, and commands in forks of one process: their imports take longest.
 
 Standard input is the socket to listen on (caller.py). The arguments are modules to import. A call sends its
-three standard streams, and as JSON its arguments, environment and folder. It runs a Python script, or else
-Snakemake. The answer is the exit status.
+three standard streams, and as JSON its arguments, environment and folder. It runs a Python script or a
+module. The answer is the exit status.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from importlib import import_module
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 
-from snakemake.cli import get_argument_parser, main
+from snakemake.cli import get_argument_parser
 
+from tests.workflow import killer
 from tests.workflow.caller import PYTHON
 
 
@@ -61,17 +62,20 @@ def enter(files: list[int], arguments: list[str], environment: dict[str, str], f
 
 
 def run() -> None:
-    """Run a script, or Snakemake, whose jobs call this server."""
+    """Run a script or a module, whose own jobs call this server."""
+    killer.arm()
     if sys.argv[0].endswith(".py"):
         runpy.run_path(sys.argv[0], run_name="__main__")
     else:
         python = Path(listener.getsockname()).with_name(PYTHON)
         sys.executable = str(python) if python.exists() else sys.executable
-        main(sys.argv[1:])
+        runpy.run_module(sys.argv[0], run_name="__main__")
 
 
 def end(status: int) -> None:
     """End this process at once: to free its objects would copy the memory that it shares with the server."""
+    if killer.ASKED in os.environ:
+        sys.exit(status)  # which it may wait for
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +10,8 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
-from tests.workflow.folders import Folder, full, read_only
-from tests.workflow.test_kills import KILLER
+from tests.workflow.folders import Folder, forked, full, read_only
+from tests.workflow.killer import ASKED
 
 pytestmark = pytest.mark.workflow
 
@@ -56,14 +53,8 @@ def test_a_command_that_is_killed_while_it_writes_leaves_what_was_there(
     (answers / "file").write_text("old")
     moment = {"moment": "writing", "victim": "job", "nth": 1}
     asked = {"folder": str(tmp_path), "moments": {"phaze": moment}}
-    done = subprocess.run(
-        [sys.executable, "-m", "phaze", *command, str(answers / "file")],
-        env={**os.environ, "PHAZE_KILL": json.dumps(asked), "PYTHONPATH": str(KILLER)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == -9, done.stderr
+    done = forked("phaze", *command, str(answers / "file"), variables={ASKED: json.dumps(asked)})
+    assert done.returncode == -9, done.output
     assert (answers / "file").read_text() == "old"
     (half,) = set(answers.iterdir()) - {answers / "file"}
     assert half.name.startswith(".file.")

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.workflow.folders import Folder, Run, write_study
+from tests.workflow.killer import ASKED
 from tests.workflow.studies import EVERYTHING
 
 pytestmark = [pytest.mark.workflow, pytest.mark.long]
@@ -54,7 +55,6 @@ FILES = {
 }
 """Scripts of the study in a possible order, with the number of files that each writes."""
 MOMENTS = ("writing", "working", "written", "start")
-KILLER = Path(__file__).parent / "killer"
 NOT_COMPARED = ("logs", "benchmarks", "solutions")
 MEASURED = (".html", ".md")
 """Pages and figures that contain measured times."""
@@ -111,7 +111,7 @@ class Disturbed:
     def run(self, moments: dict[str, Moment], *arguments: str) -> Run:
         """Run with moments to kill at; afterwards every file with its final name is complete."""
         asked = {"folder": str(self.notes), "moments": {name: vars(m) for name, m in moments.items()}}
-        variables = {"PHAZE_KILL": json.dumps(asked), "PYTHONPATH": str(KILLER)}
+        variables = {ASKED: json.dumps(asked)}
         run = self.folder.snakemake("--cores", "1", *arguments, check=False, variables=variables)
         self.finished.update(finished_jobs(run))
         for name, content in written(self.folder).items():

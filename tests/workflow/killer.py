@@ -1,10 +1,10 @@
-"""Kill a job, or its Snakemake, at a moment that a test asks for; Python runs this first, from PYTHONPATH.
+"""Kill a job, or its Snakemake, at a moment that a test asks for; every fork of a server (server.py) asks.
 
 `PHAZE_KILL` holds a JSON object: script -> {moment, victim, seconds, nth}, and under "folder" where to note
 what was done, so that nothing is killed twice. The script "snakemake" means Snakemake itself, "phaze" a
 command; of rules that share a script it is the rule, whose name stands in the script that Snakemake runs.
 
-Moments: `start`, before anything is imported; `working`, after some seconds or else at the end; `writing`,
+Moments: `start`, before the script begins; `working`, after some seconds or else at the end; `writing`,
 when the nth file of the job is half written; `written`, when all are and Snakemake does not know it yet;
 `recording`, when Snakemake begins to note the nth finished job.
 """
@@ -17,18 +17,19 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.workflow.caller import PARENT
+
+ASKED = "PHAZE_KILL"
 SHARED = ".report_page.py"
 
 
 def _asked() -> tuple[str, dict] | None:
-    asked = json.loads(os.environ.get("PHAZE_KILL", "{}"))
-    words = " ".join(sys.orig_argv)
-    shared = next((Path(word).read_bytes() for word in sys.orig_argv if word.endswith(SHARED)), b"")
+    asked = json.loads(os.environ.get(ASKED, "{}"))
+    program = sys.argv[0]
+    shared = Path(program).read_text() if program.endswith(SHARED) else ""
     for script, moment in asked.get("moments", {}).items():
-        module = script in ("snakemake", "phaze")
-        found = (f"-m {script}" if module else f".{script}.py") in words
-        if script.startswith("report_"):
-            found = found or script.encode() in shared
+        found = program == script or program.endswith(f".{script}.py")
+        found = found or (script.startswith("report_") and script in shared)
         if found and not (Path(asked["folder"]) / script).exists():
             return script, {**moment, "done": Path(asked["folder"]) / script}
     return None
@@ -85,10 +86,12 @@ class _Killer:
             return
         victim = self._moment["victim"]
         if victim in ("run", "all"):
-            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(int(os.environ[PARENT]), signal.SIGKILL)
         if victim in ("job", "all"):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-if (_found := _asked()) is not None:
-    _Killer(_found[1]).arm()
+def arm() -> None:
+    """Wait for the moment that was asked for in this program."""
+    if (found := _asked()) is not None:
+        _Killer(found[1]).arm()
