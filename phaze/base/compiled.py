@@ -72,7 +72,7 @@ class ByReach:
         FOLDER.mkdir(parents=True, exist_ok=True)
 
     def get_cache_path(self) -> str:
-        """Folder of all compiled functions."""
+        """Folder in which compiled functions are cached."""
         return str(FOLDER)
 
     def get_source_stamp(self) -> str:
@@ -80,7 +80,7 @@ class ByReach:
         return self._stamp
 
     def get_disambiguator(self) -> str:
-        """Suffix that tells functions of equal names apart, and the versions of their code.
+        """Suffix that distinguishes functions of equal names, and the versions of their code.
 
         An entry holds the types of arguments by the names of their classes. Numba cannot read one whose class
         has another name now, so every version of the code has entries of its own.
@@ -93,7 +93,7 @@ class ByReach:
 
 
 def reach(file: Path, name: str, root: Path) -> str:
-    """SHA-256 of the code of a name in a file, and of all code below `root` that it uses."""
+    """SHA-256 of the code that defines a name in a file, and of all code below `root` that it uses."""
     found: dict[tuple[Path, str], str] = {}
     waiting = [(file, name)]
     while waiting:
@@ -109,7 +109,7 @@ def reach(file: Path, name: str, root: Path) -> str:
 
 @cache
 def _where(path: Path, name: str, root: Path) -> tuple[Path, str]:
-    """File and name that an import `module:name` refers to; for other packages, a name without definition."""
+    """File and name that an import `module:name` refers to; an undefined name for other packages."""
     module, _, imported = name.rpartition(":")
     base = root.joinpath(*module.split("."))
     if (base / f"{imported}.py").is_file():

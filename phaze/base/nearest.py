@@ -1,4 +1,4 @@
-"""Suggestions for misspelt names, for messages."""
+"""Suggestions for misspelt names in messages."""
 
 from collections.abc import Collection
 from difflib import get_close_matches
@@ -14,7 +14,7 @@ def nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> list[str]
 
 
 def choices(name: str, known: Collection[str], where: str) -> str:
-    """Text of all known names if there are few; else the three nearest, and where all are listed."""
+    """All known names as text if there are few; else the three nearest names, and where all are listed."""
     if len(known) <= MOST_SHOWN:
         return ", ".join(known)
     return f"{', '.join(nearest(name, known, 0.0))} (nearest of {len(known)}, all are in {where})"

@@ -55,7 +55,7 @@ def clear_dead_lock(folder: Path = FOLDER) -> bool:
 
 
 def _take(handle: int, locks: list[Path]) -> bool:
-    """Remove the locks of a dead run on this host, and record the host; return True if there were any."""
+    """Remove the locks of a dead run on this host, and record the host; return True if there were locks."""
     host = platform.node().encode()
     if locks and os.pread(handle, 256, 0) != host:
         return False

@@ -1,4 +1,4 @@
-"""Order of architectures, for keeping candidates and for choosing among them.
+"""Ranking of architectures, used to keep candidates and to choose the best one.
 
 Architectures are ordered by time per batch, then area, then name. Times that agree to 30 bits (a relative
 1e-9) are ties: they differ by the order of floating-point sums, not by hardware, and area decides. Unlike
@@ -29,12 +29,12 @@ def tied(time_s: Floats | float) -> Floats:
 
 
 def order(time_s: Floats, area_um2: Floats, name: Ranks) -> Ranks:
-    """Indices from best to worst; `name` are ranks from `name_ranks`."""
+    """Indices of the architectures from best to worst; `name` contains ranks from `name_ranks`."""
     return np.lexsort((name, area_um2, tied(time_s))).astype(np.int64)
 
 
 def within(time_s: Floats, tolerance: float) -> Bools:
-    """Mask of times with at least (1 - tolerance) of the best throughput; none if all are infinite."""
+    """Mask of times with at least (1 - tolerance) of the best throughput; all False if none is finite."""
     time = tied(time_s)
     result: Bools = np.isfinite(time) & (time <= limit_of(time, tolerance))
     return result

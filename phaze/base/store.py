@@ -31,12 +31,12 @@ Answer = TypeVar("Answer")
 
 
 def digest_of(content: Plain) -> str:
-    """SHA-256 of plain content, 64 hexadecimal digits."""
+    """SHA-256 of plain (JSON) content, as 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class Store:
-    """Cache of answers in a folder, for one version of the code; in memory only without a folder."""
+    """Cache of computed answers for one version of the code, in a folder or, without one, in memory."""
 
     def __init__(self, folder: Path | None = None, code: str = "") -> None:
         self._folder, self._code = folder, code
@@ -51,7 +51,7 @@ class Store:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
-        """Remove cache files without used answers, unless the work failed."""
+        """Remove cache files of which no answer was used, unless the job failed."""
         if kind is None and self._folder is not None:
             for path in set(self._folder.glob("*/*.json")) - self._used:
                 with suppress(OSError):
@@ -78,7 +78,7 @@ class Store:
         holds: Callable[[Answer], bool] = lambda _: True,
         lasts: Callable[[Answer], bool] = lambda _: True,
     ) -> list[Answer]:
-        """Answers to all requests, from the cache; `make` computes missing ones, given their indices.
+        """Answers to all requests; `make` computes the answers that are not cached, given their indices.
 
         `make` is called once for all missing answers, with equal questions once. Its results are converted as
         if read from a file: tuples become lists. An answer in a file is accepted if it still `holds`. A

@@ -39,7 +39,7 @@ from phaze.tables.columns import layout_of
 
 @dataclass(frozen=True)
 class LayerChain:
-    """Layers of a model in order, arrays with one value per layer; bytes per tensor-parallel rank."""
+    """Layers of a model in order, as arrays with one value per layer; bytes are per tensor-parallel rank."""
 
     weight_bytes: Floats
     static_bytes: Floats
@@ -68,7 +68,7 @@ class PlacementLimits:
 
 @dataclass(frozen=True)
 class StageSpans:
-    """Costs of every stage [i, j) of a chain, arrays (n, n + 1); entries with j <= i are infeasible."""
+    """Costs of every stage [i, j) of a chain, as arrays (n, n + 1); entries with j <= i are infeasible."""
 
     load_s: Floats
     last_s: Floats
@@ -102,7 +102,7 @@ def best_time_s(
 def _best_by_first(
     stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, _: float
 ) -> float:
-    """Minimum time per batch over data-parallel widths if only the first stage's exchange counts."""
+    """Minimum time per batch over data-parallel widths if only the first stage's gradient exchange counts."""
     most = min(len(stages.last_s), cluster.devices)
     return min(
         _least(loads, stages.synced_s[0, -loads.shape[1] :], s, widths, cluster)
@@ -168,7 +168,7 @@ def _stages(chain: LayerChain, forward_s: Floats, backward_s: Floats, cluster: P
 
 
 def _sums(values: Floats) -> Floats:
-    """Sums of the values in all intervals [i, j), an array (n, n + 1)."""
+    """Sums of the values in all intervals [i, j), as an array (n, n + 1)."""
     before = np.concatenate([[0.0], np.cumsum(values)])
     sums: Floats = before[None, :] - before[:-1, None]
     return sums
@@ -328,7 +328,7 @@ def judge_points(points: pd.DataFrame, times: Sequence[Times], best_s: float) ->
 
 
 def judge(row: Mapping[str, object]) -> str:
-    """Verdict on a design point by its times: the first contradiction, otherwise confirmed or unproven.
+    """Verdict on a design point from its times: the first contradiction, otherwise confirmed or unproven.
 
     The exact time lies between bound_s and exact_s, which are equal if all layers are proven.
     """

@@ -23,7 +23,7 @@ AT = ["architecture", "hbm_gib"]
 
 @dataclass(frozen=True)
 class Aim:
-    """Objective of the choice of a common architecture."""
+    """Criterion for the best common architecture: weighted mean over models, and area limit."""
 
     weights: Mapping[str, float]
     """Weight of every model."""
@@ -43,7 +43,7 @@ def certify_common(
     architectures: pd.DataFrame,
     aim: Aim,
 ) -> pd.DataFrame:
-    """Table `certificates` with the row of the best common architecture of all models.
+    """Table `certificates` with one row, for the best common architecture of all models.
 
     `ranges` cover all models; `commons`, `placements` and `solves` cover the candidates.
     """

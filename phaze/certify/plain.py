@@ -35,7 +35,7 @@ Edges = tuple[tuple[int, int], ...]
 
 
 class Estimated:
-    """One pass of a layer with its latencies on A architectures, arrays (n, A), from `estimated_s`."""
+    """One pass of a layer, with its operators' latencies on A architectures from `estimated_s`, (n, A)."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ def read_passes(
 
 
 def _design(core: str) -> str:
-    """Column of the design that runs a core type. Collectives reduce on the vector cores."""
+    """Name of the design column for a core type; collectives use the column of the vector cores."""
     return {"tensor": "tensor_design", "fused": "fused_design"}.get(core, "vector_design")
 
 

@@ -105,7 +105,7 @@ class PlanAudit:
         return [one for one in self.faster if not one.searched]
 
     def as_row(self) -> dict[str, float | int | None]:
-        """Counts and times of the audit."""
+        """Table row with the counts and times of the audit."""
         return {
             "drawn": len(self.drawn),
             "layouts": len({(one.layout, one.schedule) for one in self.drawn}),
@@ -238,7 +238,7 @@ class RandomPlans:
         return self.pricer.runtime.why_not(self.pricer.task, layout, schedule) is None
 
     def _any(self) -> tuple[Layout, str]:
-        """Random layout of all devices: widths first, then the other options."""
+        """Random layout that uses all devices; widths are drawn first, then the other options."""
         task, left, widths = self.pricer.task, self.pricer.task.devices, dict[str, int]()
         for name in self.rng.permutation(["tp", "cp", "pp"]).tolist():
             widths[name] = self._one_of(divisors(left), name)
@@ -252,7 +252,7 @@ class RandomPlans:
         return self._chosen(self._with_experts(replace(own, **options)))  # type: ignore[arg-type]
 
     def _with_experts(self, layout: Layout) -> Layout:
-        """Copy of a layout with new expert-parallel and expert-tensor-parallel widths."""
+        """Copy of a layout with random expert-parallel and expert-tensor-parallel widths."""
         experts = self.pricer.task.model.experts
         if experts is None:
             return layout
@@ -351,7 +351,7 @@ class RandomPlans:
 
 
 def given(plan: TrainingPlan) -> Drawn:
-    """Layout, schedule and pipeline split of a plan file."""
+    """Layout, schedule and pipeline split of a training plan."""
     recipe = Recipe.of(plan)
     return recipe.layout, recipe.schedule, recipe.blocks, recipe.recomputed
 

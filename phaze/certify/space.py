@@ -24,7 +24,7 @@ def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Architectures of a shard, and the array positions of those in the space."""
+    """Architectures of a shard, with the array position of each one that is in the space."""
 
     chips: pd.DataFrame
     """Rows of table `architectures` that are in the space."""
@@ -46,7 +46,7 @@ def read_shards(architectures: pd.DataFrame, space: pd.Index) -> dict[str, Shard
 
 
 class Places:
-    """Positions of table rows in an array (grid, chips of a shard)."""
+    """Positions of table rows in an array of shape (memory grid, chips of a shard)."""
 
     def __init__(self, rows: pd.DataFrame, shard: Shard, grid: list[tuple[float, bool]]) -> None:
         place = places_of(rows["architecture"], shard)

@@ -39,7 +39,7 @@ DIRECTIONS = ("forward", "backward")
 
 @dataclass(frozen=True)
 class SliceTables:
-    """Tables of one tensor-parallel width (TMP), one microbatch size and one shard of architectures."""
+    """Input tables of a certificate for one tensor-parallel width (TMP), microbatch size and shard."""
 
     operators: pd.DataFrame
     edges: pd.DataFrame
@@ -63,7 +63,7 @@ class SliceTables:
 
 
 def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str]) -> Iterator[SliceTables]:
-    """Yield the tables of every TMP width, microbatch and shard of a model, in the order of the estimates.
+    """Yield the tables of each TMP width, microbatch and shard of a model, in order of the estimate files.
 
     `estimated` are the columns of estimates that are needed.
     """
@@ -189,14 +189,14 @@ def _count_causes(count: CauseCounts, flags: dict[str, Bools]) -> None:
 
 
 def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
-    """Mask of the times between their bounds; a time may be infinite only if nothing fits."""
+    """Mask of the times that lie between their bounds; a time may be infinite only if nothing fits."""
     between = (time >= lower * (1.0 - EQUAL)) & (time <= feasible * (1.0 + EQUAL))
     result: Bools = between & (np.isfinite(time) == np.isfinite(lower))
     return result
 
 
 def _ranges(count: CauseCounts, shards: dict[str, Shard], training: Training, model: str) -> pd.DataFrame:
-    """Table `ranges`: the minimum times by architecture and HBM size."""
+    """Table `ranges`: smallest lower bound and feasible time by architecture and HBM size."""
     frames, grid = [Ranges.empty()], training.memory_grid
     for name, (lower, feasible) in count.ranges.items():
         for size in sorted(training.hbm_gib):
@@ -255,7 +255,7 @@ def _passes(
 
 
 def _row(count: CauseCounts, names: pd.Index, best: pd.Series | None, batch: int) -> dict[str, object]:
-    """Row of table `certificates`: counts and values."""
+    """Row of table `certificates`: number of points by cause, best design point, and throughput bounds."""
     value = 0.0 if best is None else batch / float(best["time_per_batch_s"])
     return {
         "architectures": len(names),
@@ -271,7 +271,7 @@ def _row(count: CauseCounts, names: pd.Index, best: pd.Series | None, batch: int
 
 
 def count_proofs(solves: pd.DataFrame) -> dict[str, object]:
-    """Number of schedules, how many are not proven optimal, and the largest optimality gap."""
+    """Number of schedules, number without an optimality proof, and the largest optimality gap."""
     return {
         "schedules": len(solves),
         "unproven": int((solves["status"] != "optimal").sum()),

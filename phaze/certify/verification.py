@@ -71,7 +71,7 @@ class StoredSlice:
 
     @property
     def content(self) -> Plain:
-        """Digests of the files."""
+        """Digests of the slice's files, for the cache key."""
         files = (self.operators, self.edges, self.layers, self.estimates)
         return [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files]
 
@@ -149,7 +149,7 @@ def solve_points(
 
 
 def solve_again(one: SliceTables, chips: pd.DataFrame, settings: ScheduleSettings) -> pd.DataFrame:
-    """Bounds and schedules of every layer on every architecture, one row per direction.
+    """Bounds and scheduled latency of every layer on every architecture, one row per direction.
 
     Columns plain_s (bound of `certify` alone), bound_s (the same, with an integer program where plain_s does
     not meet the schedule), exact_s (the verified schedule) and programs (number of integer programs).

@@ -53,7 +53,7 @@ ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
 
 @dataclass(frozen=True)
 class PlacementQuestion:
-    """Placement request: model, architecture and cluster. Open options are searched or use defaults."""
+    """Placement request: model, architecture and cluster. Omitted options are searched or use defaults."""
 
     model: str
     """Name of a spec in config/models, or path of a spec or of a Hugging Face config.json."""

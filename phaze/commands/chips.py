@@ -1,4 +1,4 @@
-"""Compare accelerators: the best placement of a model on each, and on variants of them."""
+"""Compare the best placements of a model on several accelerators and on variants of them."""
 
 from __future__ import annotations
 

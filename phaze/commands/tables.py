@@ -53,7 +53,7 @@ class Titled:
 
 
 def counts(key: str, title: str) -> Titled:
-    """Column of numbers."""
+    """Right-aligned column of numbers."""
     return Titled(key, title, number, right=True)
 
 

@@ -1,4 +1,4 @@
-"""Latency and energy of every distinct work on every core design of a shard, on one core and on all cores.
+"""Latency and energy of every unit of work on every core design of a shard, on one core and on all cores.
 
 A work consists of matrix multiplications in sequence, of vector operations that run concurrently with them in
 a fused work, or of a collective. All cores share the global buffer and HBM, so the latency is the maximum of
@@ -81,7 +81,7 @@ def estimate_operators(
 def _as_set(
     parts: pd.DataFrame, architectures: pd.DataFrame, hardware: Hardware, settings: EstimateSettings
 ) -> tuple[pd.DataFrame, pd.DataFrame, Hardware]:
-    """Parts, architectures and hardware, with the overrides of the settings applied."""
+    """Parts, architectures and hardware, with the settings' overrides applied."""
     if not settings.vector_traffic:
         parts = parts.assign(streamed_bytes=0.0)
     if settings.words_per_cycle is not None:
@@ -165,7 +165,7 @@ def energies_of(
 
 
 def sram_j_per_byte(capacity_bytes: Ints, figures: Mapping[float, float]) -> Floats:
-    """SRAM access energy per byte: log-log interpolation between figures, the nearest figure elsewhere.
+    """SRAM access energy per byte, interpolated log-log between the given capacities, constant beyond them.
 
     A buffer larger than the largest figure consists of banks of that size.
     """

@@ -131,7 +131,7 @@ def _combinations(grid: Grid) -> pd.DataFrame:
 
 
 def _per_core(rule: Callable[..., float], *sizes: Ints) -> Floats:
-    """Evaluate a rule on arrays of sizes; each distinct combination is computed once."""
+    """Evaluate a sizing rule on arrays of sizes; each distinct combination is computed once."""
     distinct, place = np.unique(np.column_stack(sizes), axis=0, return_inverse=True)
     return np.array([rule(*map(int, one)) for one in distinct], dtype=float)[place.ravel()]
 

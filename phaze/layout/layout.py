@@ -83,7 +83,7 @@ _GATHERED: Any = "all_gather"
 
 @dataclass(frozen=True)
 class ModelWidths(Generic[Number]):
-    """Parallel widths that divide the model, of one layout or as arrays over many layouts."""
+    """Parallel widths that divide the model, for one layout or as arrays over many layouts."""
 
     tp: Number = _ONE
     """Tensor-parallel width."""

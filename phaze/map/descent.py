@@ -25,7 +25,7 @@ FOUND, NONE, STOPPED, PAUSED = 1, 0, -1, -2
 
 
 class DescentInput(NamedTuple):
-    """Input of a search: slots, costs, and devices with their symmetry."""
+    """Input of the depth-first search: slots, costs, and devices with their symmetries."""
 
     plan: SlotOrder
     costs: LinkCosts
@@ -57,7 +57,7 @@ class DescentState(NamedTuple):
 
 
 def new_state(plan: SlotOrder, exchange: DeviceSymmetry, stages: int) -> DescentState:
-    """State before any slot is assigned."""
+    """Search state before any slot is assigned."""
     n, devices = len(plan.order), len(exchange.before)
     degree = max(1, int(np.diff(plan.first_link).max()))
     return DescentState(

@@ -187,7 +187,7 @@ class Chains:
 def best_of_chains(
     task: AnnealingTask, starts: list[Ints], near: Ints, chains: Chains, deadline: Deadline | None = None
 ) -> tuple[float, Ints]:
-    """Best objective and mapping (S, R) of several annealing chains, at the deadline the best so far.
+    """Best objective and mapping (S, R) that several annealing chains find before the deadline.
 
     Chains start at good mappings, one in four at a random one, at different temperatures. `starts` are
     ranked, the best first. `near` holds the devices near each device, shape (D, D).

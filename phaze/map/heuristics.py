@@ -13,7 +13,7 @@ from phaze.map.objective import MappingProblem
 
 
 def consecutive_map(stages: int, replicas: int) -> Ints:
-    """CS map: replicas of the first stage on the first devices, then those of the second.
+    """CS map: replicas of the first stage on the first devices, replicas of the second stage on the next.
 
     Shape (S, R). Consecutive stages are on consecutive devices, all-reduce first (Parmesan, Section VIII-A).
     """
@@ -21,7 +21,7 @@ def consecutive_map(stages: int, replicas: int) -> Ints:
 
 
 def p2p_map(stages: int, replicas: int) -> Ints:
-    """P2p map: stages of the first replica on the first devices, then those of the second.
+    """P2p map: stages of the first replica on the first devices, stages of the second replica on the next.
 
     Shape (S, R) (Parmesan, Section VIII-C).
     """
@@ -84,7 +84,7 @@ def _link_s(problem: MappingProblem) -> Floats:
 
 
 def _on(order: Ints, problem: MappingProblem) -> tuple[Ints, Ints, Ints]:
-    """Mappings to an order's first devices, replica by replica and stage by stage, and the folded order."""
+    """Mappings to the first devices of an order, by replica and by stage, and the folded replica order."""
     stages, replicas = problem.shape
     used = order[: problem.slots]
     folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
@@ -119,7 +119,7 @@ def device_order(time: Floats, width: int) -> Ints:
 
 
 def grid_order(time: Floats, widths: tuple[int, ...]) -> Ints:
-    """Greedy order of all devices as a grid; each is nearest to its predecessors in all dimensions.
+    """Greedy order of all devices as a grid; each device is nearest to its predecessors in all dimensions.
 
     The first width is the length of a row, the second the size of a plane of rows, and so on. The
     predecessors of a device are the previous device of its row, the same place in the previous row, in the

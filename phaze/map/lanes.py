@@ -26,7 +26,7 @@ from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
 
 @dataclass(frozen=True)
 class Lanes:
-    """Lanes (concurrent pipelines) of a plan, with their workers and units of devices."""
+    """Lanes (concurrent pipelines) of a plan: their number, the workers of a lane, and devices per worker."""
 
     count: int
     workers: tuple[tuple[int, int], ...]
@@ -93,7 +93,7 @@ def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:
 
 
 def between_slices_bytes(stage: Stage, later: Stage) -> float:
-    """Bytes per microbatch between two tensor-parallel ranks of adjacent stages, mean of both passes.
+    """Bytes per microbatch between two tensor-parallel ranks of adjacent stages, as the mean of both passes.
 
     Each receiving rank needs the whole tensor. There are as many pairs as ranks in the wider group.
     """

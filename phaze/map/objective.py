@@ -108,7 +108,7 @@ class MappingProblem:
         return slowest
 
     def value_s(self, mapping: Ints) -> float:
-        """Longest stage time (5) of a mapping."""
+        """Longest stage time of a mapping, Equation (5)."""
         return float(self.stage_times_s(mapping).max())
 
 

@@ -77,7 +77,7 @@ class Tried:
 
 @dataclass(frozen=True, eq=False)
 class PlanMap:
-    """A plan on a network under several mappings."""
+    """A plan on a network, with its time per batch under each mapping that was tried."""
 
     plan: Plan
     lanes: Lanes

@@ -32,7 +32,7 @@ class SlotOrder(NamedTuple):
 
 
 class LinkTimes(NamedTuple):
-    """Times per byte and latencies of messages and ring links on pairs of devices."""
+    """Times per byte and latencies of messages and ring links between pairs of devices."""
 
     message: Floats
     message_wait: Floats
@@ -43,14 +43,14 @@ class LinkTimes(NamedTuple):
 
     @classmethod
     def of(cls, problem: MappingProblem) -> Self:
-        """Link times of a problem."""
+        """Link times of a mapping problem."""
         network = problem.network
         rings = problem.ring_bytes, problem.ring_waits
         return cls(*network.both_ways, *rings, network.seconds_per_byte, network.waits_s)
 
 
 class LinkCosts(NamedTuple):
-    """Compute times of stages, sizes of edges, and times of links, with the best link of each device."""
+    """Compute time of each stage, bytes of each edge, link times, and the best link of each device."""
 
     compute: Floats
     sizes: Floats

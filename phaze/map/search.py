@@ -37,7 +37,7 @@ class SearchLimits:
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """Best mapping of a search, and the proven bound."""
+    """Best mapping found by a search, and a proven lower bound on the longest stage time."""
 
     mapping: Ints
     """Device of each stage and replica, shape (S, R)."""
@@ -107,7 +107,7 @@ def search(
 def _narrow(
     problem: MappingProblem, interval: _Interval, limits: SearchLimits, seed: int, until: Deadline
 ) -> None:
-    """Try targets within the interval, several at a time, until it is closed or at the deadline."""
+    """Try targets within the interval, several at a time, until it is closed or the deadline passes."""
     symmetry = device_symmetry(problem, until)
     near = [near_devices(problem, k and seed * TARGETS + k, until) for k in range(TARGETS)]
     plan = make_plan(problem)

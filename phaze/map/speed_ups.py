@@ -1,4 +1,4 @@
-"""Speed-ups of mappings over the heuristics: ratios of step times of a study, medians over seeds."""
+"""Speed-ups of mappings over the heuristics: ratios of step times, as medians over seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NETWORK = ["topology", "seed"]
 
 
 def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
-    """Step times by method in columns, one row per mapping problem, with its shape.
+    """Step times of mapping problems: one row per problem, with its shape, and one column per method.
 
     ours: best of the searches and the local search; searched: best of the searches, the paper's ensemble with
     the exact instantiation; by-sizes: the one instantiation that the paper selects by message sizes; paper:

@@ -42,7 +42,7 @@ MapTables = dict[str, pd.DataFrame]
 def map_point(
     stored: StoredStages, point: StagesPoint, topology: tuple[str, MapTopology], settings: MapSettings
 ) -> MapTables:
-    """Map the stages of a file to a topology, given with its name, and return the tables.
+    """Map the stages of a file to a named topology; return tables `mappings` and `mapped_devices`.
 
     The searches start without the heuristics, so that their own results count.
     """
@@ -114,7 +114,7 @@ def device_rows(one: FoundMapping) -> list[Row]:
 
 
 def find_gap(problem: MappingProblem, chains: Chains, limits: SearchLimits) -> tuple[float, SearchResult]:
-    """Objective of the local search alone, and the result of Algorithm 1 started from there."""
+    """Longest stage time that local search alone reaches, and the result of Algorithm 1 from that start."""
     starts = sorted(compact_maps(problem), key=problem.value_s)
     _, mapping = best_of_chains(stage_task(problem), starts, near_devices(problem, 0), chains)
     return problem.value_s(mapping), search(problem, limits, chains.seed, (mapping,))
@@ -127,7 +127,7 @@ def gap_rows(
     chains: Chains,
     limits: SearchLimits,
 ) -> list[Row]:
-    """Rows of table `search_gaps`, for the first seed of a topology, which is given with its name."""
+    """Rows of table `search_gaps` for a named topology, drawn with its first seed."""
     name, sizes = topology
     seed, made = sizes.drawn(point.stages * point.replicas)[0]
     assert not isinstance(made, MatrixFile)
@@ -211,7 +211,7 @@ def map_plans(
 def _chosen(
     plans: pd.DataFrame, stages: pd.DataFrame, asked: MapQuestion
 ) -> Iterator[tuple[Row, Row, pd.DataFrame]]:
-    """Yield the plans to map: their key, and the parts of their rows that affect the simulation."""
+    """Yield each plan to map: its key, and the parts of its rows that affect the simulation."""
     placed = plans[plans["status"] == "placed"]
     by_phaze = placed[placed["planner"] == "phaze"]
     times = tied(by_phaze["time_per_sample_s"].to_numpy())
@@ -228,7 +228,7 @@ def _chosen(
 def _map(
     row: Row, stages: pd.DataFrame, system: str, asked: MapQuestion
 ) -> tuple[list[Row], list[list[list[int]]]] | None:
-    """Rows and devices of a plan on a system; None if the system has too few devices."""
+    """Rows of table `plan_maps` and devices of a plan on a system; None if the system has too few devices."""
     from phaze.map.plan_maps import map_rows  # compiled loops load slowly, and most plans are cached
 
     return map_rows(row, stages, asked.systems[system], asked.devices, asked.search)

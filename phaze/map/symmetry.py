@@ -1,4 +1,4 @@
-"""Symmetries of devices and replicas: mappings that an equivalent one makes redundant.
+"""Symmetries of devices and replicas, used to omit mappings that are equivalent to others.
 
 A permutation of devices that preserves all bandwidths and latencies turns a mapping into one with equal
 times. So does a permutation of replicas that preserves the objective: any for c_m; for c_AR the rotations of

@@ -64,7 +64,7 @@ def readings_of(case: MapCase) -> dict[str, MapReading]:
 
 
 def read_figures(inputs: MapInputs) -> pd.DataFrame:
-    """Published speed-ups, and ours under each interpretation: table `figures_read`, and of refinement."""
+    """Build table `figures_read`: published speed-ups next to ours under each interpretation."""
     rows = [
         {"case": name, "reading": key, **row}
         for show, read in (("topologies", _by_topology), ("partitioners", _by_partitioner))
@@ -94,7 +94,7 @@ def _by_topology(inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd
 def _by_partitioner(
     inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd.DataFrame
 ) -> Iterator[Row]:
-    """Yield speed-ups of partitioners over PipeDream's partition with CS map, and of refinement."""
+    """Yield speed-ups over PipeDream's partition with CS map, and speed-ups from refinement."""
     first, published = reading.partitioner, inputs.published
     if published is None:
         return
@@ -143,7 +143,7 @@ def groups(inputs: MapInputs, case: MapCase) -> dict[str, list[str]]:
 
 
 def about(figures: pd.DataFrame, reading: str, subjects: Sequence[str]) -> pd.DataFrame:
-    """Figures under an interpretation for the given topologies or graphs; empty if any is missing."""
+    """Speed-ups under an interpretation for the given topologies or graphs; empty if any is missing."""
     mine = figures[(figures["reading"] == reading) & figures["subject"].isin(subjects)]
     return mine if set(mine["subject"]) == set(subjects) else mine.iloc[:0]
 
@@ -195,7 +195,7 @@ def _figures_sheet(rows: pd.DataFrame, case: MapCase, labels: Mapping[str, str])
 def _factors_sheet(
     mine: pd.DataFrame, means: pd.DataFrame, case: MapCase, parts: Mapping[str, Sequence[str]]
 ) -> Sheet:
-    """Report table of mean deviations by interpretation: per part, over all figures, over means of shapes."""
+    """Report table of mean deviations by interpretation: for each part, all figures and means over shapes."""
     rows = []
     for key, one in readings_of(case).items():
         own = mine[mine["reading"] == key]
@@ -240,7 +240,7 @@ def parmesan_paper(inputs: MapInputs) -> Paper:
 
 
 def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> str:
-    """Summary by kind of topology: published gain of mapping, our gain, and the closest interpretation."""
+    """Summary by kind of topology: published gain from mapping, our gain, and the closest interpretation."""
     for name, case in inputs.of("topologies"):
         mine = figures[(figures["case"] == name) & (figures["printed"] > 0)]
         if case.readings and len(mine):

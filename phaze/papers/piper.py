@@ -180,7 +180,7 @@ def stand_ins(inputs: PlanInputs) -> Iterator[str]:
 
 
 def sections_of(inputs: PlanInputs) -> Iterator[Section]:
-    """Yield the sections of all cases; a table only if something is published for its input."""
+    """Yield a section per case, except table cases for whose input no results are published."""
     printed = inputs.published.table if inputs.published else {}
     for show in ("table", "throughput", "curve"):
         for name, case in inputs.of(show):

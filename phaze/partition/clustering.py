@@ -144,7 +144,7 @@ def _still(live: Ints, count: int, alive: Bools) -> int:
 
 @njit
 def _cheapest(graph: _Graph, live: Ints, count: int, reward: float) -> int:
-    """Edge with the minimum cost (4) that is not excluded; the first one on ties."""
+    """Edge with the minimum cost, Equation (4), that is not excluded; the first one on ties."""
     best, least = NONE, np.inf
     compute, ends = graph.compute, graph.out
     for k in range(count):

@@ -105,7 +105,7 @@ class Partition:
 
     @property
     def gap(self) -> float:
-        """Relative excess of the slowest stage over the bound."""
+        """Relative excess of the slowest stage's time over its lower bound."""
         return self.chosen.time_s / self.bound_s - 1.0 if self.bound_s else 0.0
 
 

@@ -30,7 +30,7 @@ LIMIT = 20_000
 
 
 class TooManyError(PhazeError):
-    """A stage boundary has more fronted subgraphs than the limit."""
+    """Raised if a stage boundary has more fronted subgraphs than the limit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class Windows:
 
 
 def windows_within(weights: Weights, stages: int, limit_s: float) -> Windows:
-    """Range of stages allowed for every node by a limit on stage time; the full range if infinite."""
+    """Range of stages allowed for every node by a limit on stage time; the full range if that is infinite."""
     total, borders = weights.total_s, np.arange(1, stages)
     if not np.isfinite(limit_s):
         return around(weights, np.full(stages - 1, -np.inf), np.full(stages - 1, np.inf))
@@ -77,7 +77,7 @@ def around(weights: Weights, least_s: Floats, most_s: Floats) -> Windows:
 
 
 class SetFamily(NamedTuple):
-    """Fronted subgraphs at one stage boundary, with the sums that determine stage costs."""
+    """Fronted subgraphs at one stage boundary, with the compute time, memory and message bytes of each."""
 
     words: Words
     """Sets as bits, shape (count, words): node v is bit v % 64 of word v // 64."""
@@ -106,7 +106,7 @@ class _Bounds(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """Initial sums of the enumeration, common to all sets at a boundary."""
+    """Compute time and bytes with which the enumeration starts, common to all sets at a boundary."""
 
     beyond: Floats
     """Bytes from each node to nodes that are outside for certain, (n,)."""
@@ -170,7 +170,7 @@ def _begun(weights: Weights, inside: Bools, outside: Bools) -> _Begun:
 
 
 def describe(weights: Weights, words: Words) -> SetFamily:
-    """Build the family of the given sets, with their compute time, memory and leaving edges."""
+    """Build a family from node sets, with the compute time, memory and outgoing edges of each set."""
     source, target = weights.sources, weights.targets
     sums = _sums(words, weights.compute_s, weights.memory_bytes)
     first, crossing, sent = _crossing(words, source, target, weights.edge_bytes)
@@ -282,7 +282,7 @@ def _sums(words: Words, compute: Floats, memory: Floats) -> Floats:
 
 @njit
 def _crossing(words: Words, source: Ints, target: Ints, size: Floats) -> tuple[Ints, Ints, Floats]:
-    """Edges that leave each set: offset of each set's edges, the edges, and the bytes of each set."""
+    """Edges that leave each set: offset of each set's edges, the edges, and the bytes that leave each set."""
     count = len(words)
     first, sent = np.zeros(count + 1, np.int64), np.zeros(count)
     for row in range(count):

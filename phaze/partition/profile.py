@@ -95,7 +95,7 @@ def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:
 
 
 def library_operators(layer: LayerGraph) -> tuple[Group, ...]:
-    """Group primitives into framework operators: GEMM with bias, operator with the forks of its result."""
+    """Group primitives into framework operators: a bias joins its GEMM, and a fork its source operator."""
     groups: dict[int, tuple[int, ...]] = {}
     readers = layer.readers()
     for index, primitive in enumerate(layer.primitives):

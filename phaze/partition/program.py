@@ -127,7 +127,7 @@ class _Costs(NamedTuple):
 def _one_more_stage(
     order: Ints, value: Floats, inner: SetFamily, outer: SetFamily, costs: _Costs
 ) -> tuple[Floats, Ints]:
-    """Compute T[F, s] and the best F' for each F, from ascending T[F', s - 1]; in bytes if thrifty.
+    """Compute T[F, s] and the best F' for each F, from ascending T[F', s - 1]; T is in bytes if `thrifty`.
 
     The sets of `inner` are in that order, but the offsets of their crossing edges are not.
     """

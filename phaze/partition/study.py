@@ -28,7 +28,7 @@ ANY_SLACK = 1.0
 
 
 def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float) -> StoredStages:
-    """Partition the graph of a study point into stages, without a memory limit and with recompute."""
+    """Partition the graph of a study point into stages, with recomputation and without a memory limit."""
     graph = operator_graph(stored)
     terms = PartitionTerms(bandwidth_bytes_per_s, microbatches=point.microbatches)
     found = _cut(graph, terms, point)
@@ -161,7 +161,7 @@ def _tried(
 
 
 def shapes(stages: int | None, replicas: int | None, devices: int | None, most: int) -> list[tuple[int, int]]:
-    """All possible pairs (S, R), with S at most `most` if it is searched."""
+    """All possible pairs (S, R); if both are searched, S is at most `most`."""
     if stages is not None and replicas is not None:
         if devices is not None and devices < stages * replicas:
             raise PhazeError(

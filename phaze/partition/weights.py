@@ -139,14 +139,14 @@ def stage_graph_of(graph: OperatorGraph, stage_of: Ints, terms: PartitionTerms, 
 
 
 def stage_times(weights: Weights, stage_of: Ints) -> Floats:
-    """Time (3) of each stage on one device, shape (S,)."""
+    """Time of each stage on one device, Equation (3), shape (S,)."""
     count = int(stage_of.max()) + 1
     compute = sums(stage_of, weights.compute_s, count)
     return np.asarray(compute + weights.seconds_per_byte * border_bytes(weights, stage_of))
 
 
 def stage_memory(weights: Weights, stage_of: Ints) -> Floats:
-    """Memory (14) of each stage, shape (S,)."""
+    """Memory of each stage, Equation (14), shape (S,)."""
     memory = sums(stage_of, weights.memory_bytes, int(stage_of.max()) + 1)
     return np.asarray(memory + border_bytes(weights, stage_of))
 
@@ -173,7 +173,7 @@ def _merge_edges(pairs: Ints, sizes: Floats) -> tuple[Ints, Floats]:
 
 
 def _topological(count: int, pairs: Ints, first: Ints) -> Ints:
-    """Place of each group in a topological order; among ready groups the smallest `first` goes first."""
+    """Position of each group in a topological order; the ready group with the smallest `first` comes next."""
     after: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for i, j in np.unique(pairs, axis=0).tolist() if len(pairs) else ():

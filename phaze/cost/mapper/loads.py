@@ -1,4 +1,4 @@
-"""Load of each work (unit of computation) on core designs: cycles, traffic and operations."""
+"""Load of each unit of work on core designs: cycles, traffic and operations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Load:
-    """Cycles, traffic and operations of works on designs; (W, D), or (W, 1) if equal for all designs."""
+    """Cycles, traffic and operations of units of work on designs; (W, D), or (W, 1) if equal for all."""
 
     core_cycles: Floats
     """Tensor-core cycles, including waits for the global buffer."""
@@ -64,7 +64,7 @@ def loads_of(
     *,
     preload: bool,
 ) -> tuple[Load, Load]:
-    """Loads of works on one core and on all cores; collectives always reduce on all cores.
+    """Loads of units of work on one core and on all cores; collectives always reduce on all cores.
 
     If `preload`, arrays load the next stationary operand ahead.
     """
@@ -102,7 +102,7 @@ def loads_of(
 def _map(
     works: Works, designs: Designs, hardware: Hardware, *, preload: bool
 ) -> tuple[MappedShapes, MappedShapes]:
-    """Map the matrix multiplications of each work to one core and to all cores; totals are (W, D).
+    """Map the matrix multiplications of each unit of work to one core and to all cores; totals are (W, D).
 
     Matrix multiplications run sequentially. The traffic that vector parts stream through the global buffer is
     divided equally among them.
@@ -122,7 +122,7 @@ def _map(
 
 
 def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Ints]:
-    """Distinct tensor-core configurations, and each design's index with one core and with all, (2, D)."""
+    """Distinct tensor-core configurations, and the indices of each design with one and all cores, (2, D)."""
     l2_words = designs.l2_tc_bytes // bytes_per_element
     cores = [designs.rows, designs.columns, l2_words, designs.words_per_cycle]
     one = np.column_stack([*cores, np.ones_like(designs.tensor_cores)])
@@ -148,7 +148,7 @@ def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
 
 
 def reduced_bytes(works: Works) -> Floats:
-    """Size of the all-reduce equivalent to each work's collectives, in bytes, (W,).
+    """Size of the all-reduce equivalent to the collectives of each unit of work, in bytes, (W,).
 
     Any other collective counts as the all-reduce in which a device sends the same number of bytes.
     """

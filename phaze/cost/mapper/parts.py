@@ -39,7 +39,7 @@ class SplitRanges(NamedTuple):
 
 
 def list_splits(counts: Ints) -> tuple[Ints, SplitRanges]:
-    """Table of splits (X, 4), see `Division`, for ascending core counts, and each count's row ranges."""
+    """Table of splits (X, 4) for ascending core counts (see `Division`), and the row ranges of each count."""
     ladder = [row for parts in _numbers(int(counts[-1])) for row in _into(parts)]
     sizes = [b * m * n for b, m, n, _ in ladder]
     rows, ranges = list(ladder), []

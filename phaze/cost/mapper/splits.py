@@ -24,7 +24,7 @@ tiles in the tables.
 
 
 class Splits(NamedTuple):
-    """Distinct splits of a shape (X,), with lower bounds by array size and by buffer."""
+    """Distinct splits of a shape (X,), with lower bounds on folds per array size and on words per buffer."""
 
     fields: Floats
     """Fields of every split, (10, X)."""

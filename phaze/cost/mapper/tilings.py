@@ -1,4 +1,4 @@
-"""Best tiling of one dataflow for parts of one size: the fastest, on ties the one with the fewest words.
+"""Best tiling of one dataflow for parts of one size: the fastest, or with the fewest words on ties.
 
 The streaming tile is as large as fits. The cost of a stationary tile (down, across) then decreases with the
 number of tiles along each dimension, the folds, and the starts of the stream. Among tiles with the same

@@ -1,4 +1,4 @@
-"""Distinct works (units of computation) of one core type and their parts, as arrays."""
+"""Distinct units of work of one core type and their parts, as arrays."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ SHAPE = ["batch", "m", "k", "n"]
 
 @dataclass(frozen=True)
 class Works:
-    """Works (W,) of one core type, and their parts (P,) in order."""
+    """Units of work (W,) of one core type, and their parts (P,) in order."""
 
     ids: Ints
     of_part: Ints
@@ -46,7 +46,7 @@ class Works:
         return np.flatnonzero(self.shapes[:, 0])
 
     def total(self, values: Floats, parts: Ints | None = None) -> Floats:
-        """Sum values over the parts of every work, (P, ...) to (W, ...); `parts` selects a subset."""
+        """Sum values over the parts of each unit of work, (P, ...) to (W, ...); `parts` selects a subset."""
         of_part = self.of_part if parts is None else self.of_part[parts]
         sums = np.zeros((len(self), *values.shape[1:]))
         if len(of_part):
@@ -56,7 +56,7 @@ class Works:
 
 
 def works_of(parts: pd.DataFrame, core: str, figures: Mapping[tuple[str, str], float]) -> Works:
-    """Works of a core type in table `parts`; `figures` maps (role, kind) to vector cycles."""
+    """Units of work of a core type in table `parts`; `figures` maps (role, kind) to vector cycles."""
     own = parts[parts["core"] == core].sort_values(["work", "part"], ignore_index=True)
     ids, of_part = np.unique(own["work"].to_numpy(np.int64), return_inverse=True)
     shapes = own[SHAPE].to_numpy(np.int64)

@@ -52,7 +52,7 @@ def then(*plans: Sequence[Message]) -> Plan:
 
 
 def _moved(message: Message, by: int, barrier: int) -> Message:
-    """Message with its dependencies shifted by `by`; without any, it waits for `barrier` unless `by` is 0."""
+    """Message with dependencies shifted by `by`; if it has none and `by` is not 0, it waits for `barrier`."""
     before = tuple(other + by for other in message.after)
     return message.waiting_for(before if before or not by else (barrier,))
 

@@ -47,7 +47,7 @@ class Nccl:
     )
 
     def seconds(self, kind: str, size_bytes: Size, ranks: int) -> Size:
-        """Time of collectives on whole tensors, or of messages, excluding their start; 0 for one rank."""
+        """Time of collectives on whole tensors, or of messages, excluding start-up time; 0 for one rank."""
         ways = self._ways.get((kind, ranks))
         if ways is None:
             ways = self._ways[kind, ranks] = self.ways(kind, ranks)

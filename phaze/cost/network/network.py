@@ -97,7 +97,7 @@ class Flat:
         return self.all_reduce_factor / 2 * (rounds(kind, ranks) / ranks * size_bytes)
 
     def endless_s(self, kind: Collective, size_bytes: Size) -> Size:
-        """Time in the limit of many ranks, without latencies; n ranks take (n − 1)/n of it."""
+        """Time of a collective for n → ∞ ranks, without latencies; n ranks take (n − 1)/n of it."""
         return self.all_reduce_factor / 2 * (EXCHANGES[kind] * size_bytes) / self.bandwidth_bytes_per_s
 
 

@@ -17,7 +17,7 @@ Router = Callable[[int, int], Sequence[int]]
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of a wire."""
+    """One direction of a wire between two nodes, with its bandwidth and latency."""
 
     source: int
     target: int

@@ -189,7 +189,7 @@ def phaze_paper(beside: Beside) -> Paper:
 
 
 def best(beside: Beside, reading: str, model: str, role: str, value: str = "samples_per_s") -> float:
-    """Best throughput, or other `value`, on a role's accelerator with its planner; 0 without a placement."""
+    """Best throughput, or best `value`, on a role's accelerator with its planner; 0 without a placement."""
     published = beside.published
     baseline = str(beside.inputs.study.architectures.baseline)
     other = published.families.get(published.compared_family, {})
@@ -332,7 +332,7 @@ def readings(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Ite
 
 
 def in_words(scores: pd.DataFrame) -> str:
-    """Sentence on how well the best interpretation agrees with the publication; empty for fewer than two."""
+    """Sentence on how well the best of several interpretations agrees with the publication; else empty."""
     if len(scores) < 2:
         return ""
     own, best = scores[scores["reading"] == OWN_READING].iloc[0], scores.sort_values("mfu_factor").iloc[0]
@@ -340,7 +340,7 @@ def in_words(scores: pd.DataFrame) -> str:
 
 
 def _explained(figures: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence per kind of figure: how many some interpretation reproduces, and which remain."""
+    """Yield a sentence per kind of figure with the number that is reproduced, and the unexplained figures."""
     for kind, mine in figures.groupby("kind", sort=False):
         none = mine[mine["given"] == NONE]
         of = "" if kind == "mean" else " of " + none["model"]
