@@ -23,7 +23,7 @@ from phaze.pipeline.flushing import Chain, Footprints, Room
 
 @dataclass(frozen=True)
 class Shape:
-    """Limits on the number of stages of a pipeline, and the devices per stage."""
+    """Limits on the number of stages of a pipeline, and the number of devices per stage."""
 
     wide: int
     """Number of devices of a stage that is not single-device: t, or 1 if no layer is tensor parallel."""
@@ -47,7 +47,7 @@ class SplitCosts(NamedTuple):
 
 
 class PipelineCounts(NamedTuple):
-    """Number of devices, and the useful numbers of pipelines."""
+    """Devices per stage and in total, and the candidate numbers of pipelines, d."""
 
     wide: int
     """Number of devices of a stage that is not single-device."""
@@ -60,7 +60,7 @@ class PipelineCounts(NamedTuple):
 
 
 def refuse_large(layers: int, shape: Shape) -> None:
-    """Raise PhazeError if two consecutive tables `dp` (s, u, i) exceed the memory."""
+    """Raise PhazeError if two tables `dp` (s, u, i) do not fit in this machine's memory."""
     refuse_beyond_memory(
         2 * 8.0 * (shape.stages + 1) * (shape.singles + 1) * (layers + 1),
         f"the tables of {layers:,} layers in up to {shape.stages:,} stages, {shape.singles:,} of them on one "
@@ -70,7 +70,7 @@ def refuse_large(layers: int, shape: Shape) -> None:
 
 
 def shape_of(chain: Chain, layout: Layout, devices: int) -> Shape:
-    """Possible numbers of stages of a chain on a number of devices with tensor-parallel width t."""
+    """Limits on the stages of a chain on `devices` devices, at tensor-parallel width t."""
     whole = int(np.count_nonzero(~chain.tensor_parallel))
     width = layout.tp if whole < len(chain) else 1
     singles = whole if width > 1 else 0
@@ -81,7 +81,7 @@ def shape_of(chain: Chain, layout: Layout, devices: int) -> Shape:
 
 @njit
 def devices_of(stages: int, singles: int, wide: int) -> int:
-    """Number of devices of one pipeline."""
+    """Number of devices of a pipeline with `singles` single-device stages among its `stages`."""
     return stages * wide - singles * (wide - 1)
 
 
@@ -130,7 +130,7 @@ def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[
 def best_first_stage(
     dp: Floats, costs: SplitCosts, first_sync: Floats, pipelines: PipelineCounts, fewest: int, most: int
 ) -> tuple[float, int, int, int, int]:
-    """Best time per batch, its d, s, u (single-device stages) and the first stage's end j (Phaze, Section 5).
+    """Best time, d pipelines, s stages (u single-device) and first stage [0, j) (Phaze, Section 5).
 
         min over d, s, u, j of (ceil(B/d) + s - 1) max(load[0, j], dp[s - 1][u'][j]) + (d - 1)/d
         first_sync[j]
@@ -186,7 +186,7 @@ def best_cut(
     singles: int,
     limit: float,
 ) -> tuple[float, int, Ints]:
-    """Best time per batch below the limit (inf if none), its d, and the first layer of each stage.
+    """Best time per batch below the limit (inf if none), its d replicas, and the first layer of each stage.
 
     `exchange` (n, n + 1) is the exchange time of each stage with infinitely many replicas, in seconds. If the
     batch waits for the slowest exchange instead of the first stage's, `caps` are its values (`limits_of`);
@@ -231,14 +231,14 @@ def best_cut(
 
 @njit_nested
 def _without_growth(costs: SplitCosts, stages: int, singles: int) -> Floats:
-    """Smallest bottleneck loads, dp[s, u, i]; the load of a stage does not depend on its position."""
+    """Table dp[s, u, i] of smallest bottleneck loads, if a stage's load does not depend on its position."""
     growth = np.zeros(costs.load.shape)
     return least_worst(costs.last, costs.load, growth, costs.most_stages, costs.single, stages, singles)
 
 
 @njit_nested
 def _trace_back(dp: Floats, costs: SplitCosts, s: int, u: int, j: int) -> Ints:
-    """First layers of s stages, u of them single-device, given first stage [0, j); earliest ends on ties."""
+    """First layers of s stages, u of them single-device, after first stage [0, j); earliest ends on ties."""
     n, singles = dp.shape[2] - 1, dp.shape[1] - 1
     starts, i = np.zeros(s, np.int64), 0
     for left in range(s - 1, 0, -1):

@@ -24,7 +24,7 @@ Job = tuple[JobKind, int, int]
 
 
 class TimedJob(NamedTuple):
-    """Job whose alternating work and messages are given by the traffic (see `traffic.Turn`)."""
+    """Job that alternates between work and messages, as its traffic specifies (see `traffic.Turn`)."""
 
     job: Job
 
@@ -66,7 +66,7 @@ class Draft:
 
 @lru_cache(maxsize=2)
 def draft(pipeline: Pipeline, sent: frozenset[Pair], timed: frozenset[Job]) -> Draft:
-    """Build the draft: stage pairs in `sent` send tensors, jobs in `timed` alternate work and messages."""
+    """Build the draft: stage pairs in `sent` send tensors, jobs in `timed` alternate work with messages."""
     writer = _Writer(event_graph(pipeline), sent, timed)
     for job in in_order(writer.graph):
         writer.write(job)
@@ -105,7 +105,7 @@ class _Writer:
         self.job[job] = self._append(part, before)
 
     def _arrival(self, edge: int, stage: int, resource: int) -> int:
-        """Index of the part after which the input of an edge is available to a stage."""
+        """Index of the part after which an edge's tensor is available to the receiving stage."""
         sender, delay = self.predecessor[edge], self.delay[edge]
         source, worker = self.jobs[1][sender], self.jobs[2][sender]
         if delay < 0:

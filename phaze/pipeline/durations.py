@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class JobKind(IntEnum):
-    """Kinds of work of a worker or port: passes of a microbatch, then the work done once per batch."""
+    """Kinds of jobs on a worker or port: first those of each microbatch, then those of each batch."""
 
     FETCH = 0
     FORWARD = 1
@@ -42,7 +42,7 @@ BACKWARD_PASSES = (JobKind.BACKWARD, JobKind.PAIRED_BACKWARD, JobKind.INPUT_GRAD
 
 
 def goes_back(kind: NDArray[np.integer]) -> Bools:
-    """Mask of the jobs that are backward passes for the input gradient."""
+    """Mask of the jobs that compute the gradient of a stage's input."""
     return np.asarray((kind >= JobKind.BACKWARD) & (kind <= JobKind.INPUT_GRADIENT))
 
 
@@ -78,12 +78,12 @@ def occupied_s(pipeline: Pipeline) -> Floats:
 
 
 def occupied_share(pipeline: Pipeline) -> float:
-    """Share of a transfer during which sender and then receiver are occupied."""
+    """Share of a transfer that occupies its sender, and then its receiver."""
     return 1.0 if pipeline.transfers == "occupying" else pipeline.exposed_transfers
 
 
 def in_flight_s(pipeline: Pipeline) -> tuple[Floats, Floats]:
-    """Transfer time that occupies no device, over each boundary, activations and gradients, (stages - 1,)."""
+    """Transfer times of activations and gradients that occupy no device, by boundary, (stages - 1,) each."""
     activation, gradient = borders(pipeline)
     share = 1.0 - occupied_share(pipeline)
     return share * activation, share * gradient

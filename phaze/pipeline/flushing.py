@@ -97,11 +97,11 @@ class Setting:
 
     @property
     def network(self) -> Flat:
-        """Network between any two devices."""
+        """Network with equal links between any two devices."""
         return Flat(self.bandwidth_bytes_per_s, self.all_reduce_factor)
 
     def in_pipeline(self, layout: Layout) -> int:
-        """Number of microbatches of the busiest pipeline, ceil(B/d)."""
+        """Number of microbatches per batch in the busiest pipeline, ceil(B/d)."""
         return -(-self.microbatches // layout.dp)
 
     def exchange_s(self, weight_bytes: Floats) -> Floats:
@@ -123,7 +123,7 @@ class Loads:
 
 @dataclass(frozen=True)
 class Footprints:
-    """Memory of each stage and whether it takes a single device; independent of latencies."""
+    """Memory of each possible stage, and whether the stage takes a single device."""
 
     constant_bytes: Floats
     """Weights, gradients, optimizer state and the activations of one microbatch."""
@@ -160,7 +160,7 @@ def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
 def latencies(
     forward: Floats, backward: Floats, sources: Ints, targets: Ints, transfers: Floats
 ) -> tuple[Floats, Floats]:
-    """Loads of all stages without and with recompute; `transfers` are the transfer times of the edges."""
+    """Loads of all stages without and with recompute, from the transfer times of the edges."""
     n = len(forward)
     arrive, depart = np.zeros((n, n)), np.zeros((n + 1, n))
     for e in range(len(sources)):
@@ -186,7 +186,7 @@ def latencies(
 
 
 def stage_footprints(chain: Chain) -> Footprints:
-    """Memory footprint of every possible stage of a chain; PhazeError if the tables exceed the memory."""
+    """Memory footprint of every possible stage of a chain; PhazeError if the tables do not fit in memory."""
     refuse_beyond_memory(
         8.0 * TABLES * len(chain) * (len(chain) + 1),
         f"the tables of all stages of {len(chain):,} layers",
@@ -203,13 +203,13 @@ def stage_footprints(chain: Chain) -> Footprints:
 
 
 def interval_sums(values: Floats) -> Floats:
-    """Sums over all intervals [i, j), an array (n, n + 1); exact for integers below 2^53."""
+    """Sums of `values` over all intervals [i, j), shape (n, n + 1); exact for integers below 2^53."""
     before = np.concatenate(([0.0], np.cumsum(values)))
     return before[None, :] - before[:-1, None]
 
 
 def _arriving_bytes(layers: int, sources: Ints, targets: Ints, sizes: Floats) -> Floats:
-    """Bytes on the edges that enter each stage: from before i into [i, j)."""
+    """Bytes on the edges that enter each stage [i, j) from earlier layers, (n, n + 1)."""
     arriving = np.zeros((layers, layers + 1))
     for source, target, size in zip(sources, targets, sizes, strict=True):
         arriving[source + 1 : target + 1, target + 1] += size
@@ -217,7 +217,7 @@ def _arriving_bytes(layers: int, sources: Ints, targets: Ints, sizes: Floats) ->
 
 
 def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
-    """Positions at which each stage fits in memory; `microbatches` per pipeline matter for GPipe only."""
+    """Positions at which each stage fits in memory; only GPipe depends on `microbatches` per pipeline."""
     n = len(footprints.constant_bytes)
     constant, stashed = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
     if setting.schedule == "1f1b":
@@ -229,7 +229,7 @@ def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
 
 
 def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
-    """Fewest pipelines d for each distinct number of microbatches per pipeline: (ceil(B/d), d), d ascending.
+    """Pairs (ceil(B/d), d), d ascending: the fewest pipelines d for each number of microbatches per pipeline.
 
     A larger d with the same number of microbatches only adds synchronisation and devices, so no other d can
     be optimal. There are about 2 sqrt(B) of them. `limit` is the maximum d, min(K, B) in the paper.
@@ -241,7 +241,7 @@ def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
 
 
 def sync_s(weight_bytes: Floats, layout: Layout, setting: Setting) -> float:
-    """Time that a batch waits for the gradient exchange, in seconds; weights are per stage, (s,).
+    """Time that a batch waits for the gradient exchange, in seconds, from each stage's weight bytes, (s,).
 
     All stages exchange after the last backward pass. The result is the slowest exchange, or the first stage's
     alone (paper, equation 18). An earlier start of later stages, while earlier ones still work, is not

@@ -126,7 +126,7 @@ def held_step_s(
 
 
 def flat_step_time_s(stages: StageGraph, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> float:
-    """Step time on a network with equal links, where all replicas behave alike and one is simulated."""
+    """Step time on a network with equal links, where all replicas are identical and one is simulated."""
     count, replicas = len(stages.forward_s), stages.replicas
     network = flat_network(count, bandwidth_bytes_per_s, latency_s)
     work = stage_arrays(stages, math.inf)
@@ -183,7 +183,7 @@ def _reduced_s(work: StageArrays, mapping: Ints, network: DeviceNetwork) -> Floa
 
 @njit_nested
 def ring_s(size: float, ring: Ints, seconds: Floats, waits: Floats) -> float:
-    """Time of an all-reduce of `size` bytes around a ring of devices, by its slowest link (9)."""
+    """All-reduce time of `size` bytes around a ring of devices, bound by its slowest link (equation 9)."""
     replicas = len(ring)
     slowest = 0.0
     if replicas == 1:
@@ -257,7 +257,7 @@ def _all_steps(work: StageArrays, mappings: Ints, seconds: Floats, waits: Floats
 def _one_way(
     times: Floats, messages: Ints, message_s: Floats, order: Ints, microbatches: int, free: Floats
 ) -> None:
-    """Simulate one pass of all microbatches in stage order; `free` (S,) is when each device becomes free.
+    """Simulate one pass of all microbatches in stage order, updating each device's end time in `free` (S,).
 
     `messages` (e, 2) are pairs of sender and receiver, in the order of their senders.
     """

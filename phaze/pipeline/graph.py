@@ -55,7 +55,7 @@ class Lag(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class EventGraph:
-    """N jobs and their predecessors; the predecessors of job i are entries [preceded[i], preceded[i + 1])."""
+    """Jobs with durations and delays; the predecessors of job i are [preceded[i], preceded[i + 1])."""
 
     jobs: Jobs
     duration_s: Floats
@@ -84,13 +84,13 @@ class Join:
 
 
 def all_jobs(pipeline: Pipeline) -> Jobs:
-    """Jobs of workers and ports in the schedule's order; PhazeError if they exceed the memory."""
+    """Jobs of workers and ports in the schedule's order; PhazeError if they do not fit in memory."""
     refuse_endless(pipeline.lane_microbatches * pipeline.batches, len(pipeline.stages))
     return joined([*worker_jobs(pipeline), *_input_ports(pipeline), *_sync_ports(pipeline)])
 
 
 def refuse_endless(microbatches: int, stages: int) -> None:
-    """Raise PhazeError if the events exceed the memory of this machine."""
+    """Raise PhazeError if the events do not fit in this machine's memory."""
     if microbatches * stages < ANY_PASSES:
         return
     refuse_beyond_memory(
@@ -160,7 +160,7 @@ def _happens(pipeline: Pipeline, *, recomputes: bool = False) -> Bools:
 
 
 def has_jobs_of(pipeline: Pipeline, shape: Pipeline) -> bool:
-    """True if a shape has all jobs of a pipeline."""
+    """True if a shape (`shape_of`) contains all jobs of a pipeline."""
     return bool((_happens(pipeline) <= _happens(shape)).all())
 
 
@@ -174,7 +174,7 @@ def _lags_s(pipeline: Pipeline) -> Floats:
 
 
 def fetches_ahead(pipeline: Pipeline) -> bool:
-    """True if data is prefetched, on separate ports."""
+    """True if data is prefetched through separate input ports."""
     return (pipeline.fetch_s > 0 or pipeline.release_s > 0) and not fetches_on_worker(pipeline)
 
 
@@ -195,7 +195,7 @@ def _input_ports(pipeline: Pipeline) -> list[Passes]:
 
 
 def _sync_ports(pipeline: Pipeline) -> list[Passes]:
-    """Synchronisation jobs by port, one port per group: batch by batch, the last chunk first."""
+    """Gradient synchronisation jobs of each group's port, by batch and from the last chunk to the first."""
     ports = []
     syncs, early = pipeline.column("sync_s") > 0, pieces(pipeline) > 1
     for group in synchronising_groups(pipeline):
@@ -215,7 +215,7 @@ def _sync_ports(pipeline: Pipeline) -> list[Passes]:
 
 
 def _sites(pipeline: Pipeline, jobs: Jobs) -> dict[JobKind, Ints]:
-    """Index of each pass among the jobs by kind, (stages, microbatches); -1 for missing passes.
+    """Job index of each pass, by kind, as arrays (stages, microbatches); -1 for missing passes.
 
     Input-gradient passes are stored as backward passes. A paired forward pass ends with its pair.
     """

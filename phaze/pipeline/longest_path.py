@@ -40,7 +40,7 @@ def simulate(pipeline: Pipeline, graph: EventGraph | None = None) -> Timeline:
 def longest_path(
     first: Ints, duration: Floats, preceded: Ints, predecessor: Ints, delay: Floats
 ) -> tuple[Floats, Floats, Ints, int]:
-    """Start and latest arrival of each job, its binding predecessor, and the number of runnable jobs.
+    """Start of each job, its latest input arrival and binding predecessor, and the number of runnable jobs.
 
     The binding predecessor arrives last; -1 for none. `first` (R + 1,) are the offsets of each resource's
     jobs; arrivals without predecessors are at 0.

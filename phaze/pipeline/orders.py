@@ -36,7 +36,7 @@ class Jobs:
 
     @property
     def resource(self) -> Ints:
-        """Resource of each job, (N,)."""
+        """Index of each job's resource, (N,)."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 
@@ -51,7 +51,7 @@ def joined(resources: list[Passes]) -> Jobs:
 
 
 def worker_jobs(pipeline: Pipeline) -> list[Passes]:
-    """Jobs of each worker of a lane."""
+    """Jobs of each worker of a lane, in order of execution."""
     found = []
     for group, replica in pipeline.workers:
         own = own_microbatches(pipeline, replica, group)
@@ -63,7 +63,7 @@ def worker_jobs(pipeline: Pipeline) -> list[Passes]:
 
 
 def _check_complete(pipeline: Pipeline, own: int, passes: Passes) -> None:
-    """Raise RuntimeError unless the passes of a worker are complete.
+    """Raise RuntimeError unless a worker runs every pass exactly once and in a valid order.
 
     Every microbatch must pass each stage once, forward, then backward, with the weight gradients last. A lost
     pass would make a schedule look fast.

@@ -121,7 +121,7 @@ class Pipeline:
 
     @property
     def rules(self) -> Schedule:
-        """Rules of the schedule."""
+        """The `Schedule` that the field `schedule` names."""
         return SCHEDULES[self.schedule]
 
     @cached_property
@@ -147,17 +147,17 @@ class Pipeline:
 
     @property
     def stream(self) -> int:
-        """Number of stages that a microbatch passes: all, unless there are several copies of the model."""
+        """Number of stages that a microbatch passes: all of them, divided by the copies of the model."""
         return len(self.stages) // self.rules.streams
 
     @cached_property
     def lanes(self) -> int:
-        """Number of concurrent pipelines: the greatest common divisor of all d."""
+        """Number of concurrent pipelines: the greatest common divisor of the groups' replica counts d."""
         return gcd(*self.data) if self.data else 1
 
     @cached_property
     def replicas(self) -> tuple[int, ...]:
-        """Replicas of each group in one lane."""
+        """Number of replicas of each group in one lane."""
         return tuple(d // self.lanes for d in self.data) if self.data else (1,) * self.depth
 
     @property
@@ -167,7 +167,7 @@ class Pipeline:
 
     @cached_property
     def suffixes(self) -> tuple[int, ...]:
-        """Sum of the replicas from each group to the last (Piper's s)."""
+        """Total number of replicas from each group to the last (Piper's s)."""
         return tuple(np.cumsum(self.replicas[::-1])[::-1].tolist())
 
     @cached_property
@@ -182,7 +182,7 @@ class Pipeline:
         return np.array([widths[g] for g, _ in self.workers], np.int64)
 
     def column(self, name: str) -> Floats:
-        """Values of one cost for all stages, as a read-only array."""
+        """Values of one field of `StageCost` for all stages, as a read-only array."""
         if name not in self._columns:
             column = np.array([getattr(stage, name) for stage in self.stages], np.float64)
             column.setflags(write=False)

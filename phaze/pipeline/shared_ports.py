@@ -56,7 +56,7 @@ def shared_step_s(
 
 
 class _Work:
-    """All jobs of a step: passes in the order of their device, messages, and all-reduce rounds."""
+    """All jobs of a step: the passes of each device in order, messages, and all-reduce rounds."""
 
     def __init__(self, stages: StageGraph, mapping: Ints, network: DeviceNetwork, node: int) -> None:
         self.stages, self.network, self.node = stages, network, node
@@ -106,7 +106,7 @@ class _Work:
                 arriving[other].append(self._add(sent, done))
 
     def _sent(self, stage: int, *, forward: bool) -> Iterator[tuple[int, float]]:
-        """Yield the stages to which a stage sends a microbatch, and the bytes."""
+        """Yield each stage to which a stage sends a microbatch, with the number of bytes sent."""
         edges = self.stages.edges.reshape(-1, 2).tolist()
         for (source, target), size in zip(edges, self.stages.edge_bytes.tolist(), strict=True):
             if (source if forward else target) == stage:
@@ -135,7 +135,7 @@ class _Events:
         self.busy: set[Resource] = set()
 
     def ended_s(self) -> list[float]:
-        """Times at which each job has ended and its latency is over."""
+        """Time at which each job has ended, including its message latency."""
         ended = [0.0] * len(self.jobs)
         heapq.heapify(self.events)
         while self.events:

@@ -63,7 +63,7 @@ RESOURCES: dict[Use, str] = {
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the critical path."""
+    """Step of the critical path: its use of time, its stage and its duration."""
 
     use: Use
     stage: int
@@ -99,7 +99,7 @@ class MemoryProfile:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Start and end of N jobs, by resource and in the order of execution; times in seconds."""
+    """Result of a simulation: start and end of N jobs in seconds, by resource and in order of execution."""
 
     pipeline: Pipeline
     jobs: Jobs

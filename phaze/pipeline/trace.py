@@ -80,7 +80,7 @@ def _slices(timeline: Timeline) -> Iterator[Event]:
 
 
 def _sent(timeline: Timeline) -> Iterator[tuple[int, int]]:
-    """Yield pairs of a job that waits for the tensor of a pass, and the job that sends the tensor."""
+    """Yield pairs of a job that waits for the tensor of a pass and the job that sends it."""
     kind, passes = timeline.jobs.kind, (JobKind.FORWARD, *BACKWARD_PASSES)
     for job, sender in enumerate(timeline.binding.tolist()):
         if sender >= 0 and kind[sender] in passes and kind[job] < JobKind.SYNC:
@@ -117,7 +117,7 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
 
 
 def job_rows(timeline: Timeline) -> Iterator[Row]:
-    """Yield one row per job, workers before ports, with a device's memory; seconds and bytes."""
+    """Yield one row per job, workers before ports, with a device's memory, in seconds and bytes."""
     jobs = timeline.jobs
     for resource in range(len(jobs.first) - 1):
         first, last = jobs.first[resource : resource + 2].tolist()

@@ -40,7 +40,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Sends:
-    """Communication of a pipeline: nodes of its workers, tensors between stages, and messages within jobs."""
+    """Communication of a pipeline: network nodes of workers, tensors between stages, messages within jobs."""
 
     tiles: Sequence[Sequence[int]]
     """Nodes of each worker."""
@@ -99,7 +99,7 @@ class Script:
 
 
 def script(pipeline: Pipeline, traffic: Sends) -> Script:
-    """Message plan of a pipeline with its traffic; raises `PhazeError` if the two do not match."""
+    """Build the message plan of a pipeline with its traffic; PhazeError if the two do not match."""
     if len(traffic.tiles) != len(pipeline.workers):
         raise PhazeError(
             f"network: tiles must have the nodes of {len(pipeline.workers)} workers, got {len(traffic.tiles)}"
@@ -253,7 +253,7 @@ def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
 
 
 def passing(source: Sequence[int], target: Sequence[int], size_bytes: float) -> Plan:
-    """Messages that send equal shares of a tensor between pairs of tiles; the shorter list repeats."""
+    """Messages that send equal shares of a tensor between pairs of tiles, repeating the shorter list."""
     pairs = max(len(source), len(target))
     part = size_bytes / pairs
     return tuple(

@@ -117,7 +117,7 @@ def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
 
 
 def linear_order(nodes: int, edges: Edges) -> tuple[int, ...]:
-    """Nodes in reverse topological order; of the available nodes, the smallest always comes next."""
+    """Nodes in reverse topological order, where the smallest available node always comes next."""
     import networkx as nx  # slow import that planners of chains do not need
 
     graph: nx.DiGraph[int] = nx.DiGraph()

@@ -117,7 +117,7 @@ def lowered_plan(
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """Lowering of a model on a machine: stages for any layout and any layers, with cached costs."""
+    """Builder of a model's stages and plans on a machine, for any layout and layers, with cached costs."""
 
     training: ModelTraining
     machine: Machine
@@ -149,7 +149,7 @@ class Lowering:
         return layout.key, bool(kept_apart(layout, self.machine))
 
     def prepare(self, layouts: Iterable[Layout]) -> None:
-        """Compute layer costs for all these layouts together, which is much faster than one by one."""
+        """Compute the layer costs of several layouts together, which is much faster than one by one."""
         training, machine = self.training, self.machine
         new = {key: one for one in layouts if (key := self._key(one)) not in self._known}
         workloads = {
@@ -258,12 +258,12 @@ class Lowering:
         return self._working[key]
 
     def beside_bytes(self, cost: LayerCost, layout: Layout) -> float:
-        """Minimum working memory of a stage with a layer, excluding the part that depends on recompute."""
+        """Minimum working memory of a stage that contains a layer, excluding what depends on recompute."""
         again = cost.kept_bytes("none", layout.offloaded)[1]
         return self.working([(cost, "none")], layout).work - again
 
     def limit_bytes(self, layout: Layout, *, upper: bool) -> float:
-        """Maximum tensor bytes with which a layout fits, as expected or at the upper end of the range.
+        """Maximum tensor bytes with which a layout fits, by expected memory use or by its upper end.
 
         The limit allows for any temporary copies next to the tensors of a stage.
         """
@@ -425,7 +425,7 @@ def _hbm_shares(
 def _ways(
     names: Sequence[str], costs: Mapping[str, LayerCost], recompute: Recompute, recomputed: int | None
 ) -> Iterator[tuple[int, LayerCost, Recompute]]:
-    """Yield counts and costs of layers by recompute option, which only the first `recomputed` blocks use."""
+    """Yield number, cost and recompute option of equal layers; only the first blocks use `recompute`."""
     again = Counter([name for name in names if name not in KEPT][:recomputed])
     for name, count in Counter(names).items():
         for number, way in ((again[name], recompute), (count - again[name], "none")):

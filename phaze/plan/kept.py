@@ -180,14 +180,14 @@ def copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float
 
 
 def _whole_bytes(layers: Sequence[Layer], layout: Layout) -> float:
-    """Bytes of an unsharded activation between layers, if sequence parallelism shards it; otherwise 0."""
+    """Bytes of the largest unsharded activation between layers under sequence parallelism; otherwise 0."""
     if not layout.cuts_sequence:
         return 0.0
     return layout.tp * max(max(layer.input_bytes, layer.output_bytes) for layer in layers)
 
 
 def unshared_bytes(layers: Iterable[Layer], layout: Layout) -> float:
-    """Bytes of weights and gradients that ZeRO 3 gathers for a stage: its ends, and two blocks."""
+    """Bytes of weights and gradients that ZeRO 3 gathers for a stage: embedding, head and two blocks."""
     held = {layer.name: (layer.parameters, layer.trained) for layer in layers}
     blocks = max((sum(both) for name, both in held.items() if name not in KEPT), default=0)
     ends = sum(parameters for name, (parameters, _) in held.items() if name in KEPT)
@@ -210,7 +210,7 @@ def _made_bytes(layer: Layer, layout: Layout, stack: Stack, *, flash: bool) -> f
 
 
 def _largest_products(layer: Layer, *, flash: bool) -> tuple[int, int]:
-    """Elements of the largest GEMM results that share one input, and elements of that input."""
+    """Number of elements of the largest GEMM results that share one input, and of that input."""
     core = layer.attention("forward") if flash else ()
     found = [(0, 0)]
     dense = (operator for operator in layer.forward.operators if operator not in core)

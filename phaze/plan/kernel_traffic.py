@@ -82,7 +82,7 @@ def moves_of(
 
 
 def _moved(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
-    """Bytes that a stack moves for one kernel, relative to the minimum; `in_steps` for unfused scores."""
+    """Bytes that a stack moves for one kernel, relative to the minimum; scores are unfused if `in_steps`."""
     kinds = {part.kind for part in kernel}
     if "matmul" in kinds:
         return 1.0
@@ -253,7 +253,7 @@ def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -
 
 
 def _router_kernels(operators: Sequence[Operator], stack: Stack) -> int:
-    """Number of router and dispatch kernels without operators; 0 if a CUDA graph captures them."""
+    """Number of router and dispatch kernels in addition to the operators; 0 if a CUDA graph captures them."""
     if {"moe_router", "full"} & {*stack.cuda_graphs} or not any(one.name == "router" for one in operators):
         return 0
     own = sum(one.name.startswith("router") for one in operators)

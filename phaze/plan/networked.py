@@ -140,7 +140,7 @@ def consecutive_devices(plan: Plan) -> list[list[range]]:
 
 
 def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
-    """Bytes sent between adjacent stages; every tensor-parallel rank needs the whole tensor."""
+    """Bytes sent between adjacent stages, where every tensor-parallel rank needs the whole tensor."""
     found = {}
     for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
         found[q, q + 1] = later.arriving_bytes * lanes * later.layout.tp

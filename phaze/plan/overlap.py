@@ -35,12 +35,12 @@ ADDED = 1.0
 
 
 def lost_share(machine: Machine) -> float:
-    """Fraction of their speed that kernels lose to a concurrent collective."""
+    """Fraction of compute speed that kernels lose to a concurrent collective."""
     return 0.0 if machine.device is None else machine.stack.held_processors / machine.device.num_tc
 
 
 def lost_to_messages(machine: Machine) -> float:
-    """Fraction of their speed that kernels lose to a concurrent message to one device."""
+    """Fraction of compute speed that kernels lose to a concurrent message to one device."""
     if machine.device is None or not machine.stack.held_processors:
         return 0.0
     return MESSAGE_PROCESSORS / machine.device.num_tc
@@ -80,14 +80,14 @@ def kept_apart(layout: Layout, machine: Machine) -> str:
 
 
 def hbm_share(seconds: Floats) -> float:
-    """HBM-bound fraction of kernel times that are given by limiting resource, (limits,)."""
+    """HBM-bound fraction of kernel times, which are indexed by limiting resource, (limits,)."""
     return float(seconds[HBM] / seconds.sum()) if seconds.any() else 0.0
 
 
 def exposed_s(
     by_axis: Mapping[str, Floats], layout: Layout, machine: Machine, products_s: Floats, core_s: Floats
 ) -> float:
-    """Time that collectives add to a pass, in seconds; `by_axis` has their time and HBM time, (2,) each.
+    """Time that collectives add to a pass, in seconds, from their time and HBM time, (2,), in `by_axis`.
 
     Its products take `products_s` by bound, (limits,), and its attention `core_s` of them. With overlap,
     collectives of tensor-parallel ranks run in t pieces during the neighbouring product. Keys and values of

@@ -1,4 +1,4 @@
-"""Pipeline schedules by name. Related schedules share a file here and a test."""
+"""Pipeline schedules by name; related schedules share a source file and a test."""
 
 from phaze.pipeline.schedules.base import Passes, Schedule
 from phaze.pipeline.schedules.dualpipe import DualPipe, DualPipeV

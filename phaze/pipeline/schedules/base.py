@@ -25,7 +25,7 @@ MANY = 2**31
 
 
 class Passes(NamedTuple):
-    """Passes of one worker in order: forward passes, and backward passes or separate gradient passes."""
+    """Passes of one worker in order; backward passes may be split into input and weight gradients."""
 
     kind: Ints
     stage: Ints
@@ -60,7 +60,7 @@ class Schedule(ABC):
 
     @property
     def allowed_chunks(self) -> str:
-        """Allowed stages per device group, as text."""
+        """Allowed number of stages per device group, as text."""
         least, most = self.chunks
         return f"{least}" if most == least else f">= {least}"
 
@@ -105,7 +105,7 @@ class Schedule(ABC):
 
 
 class ExplicitSchedule(Schedule):
-    """A schedule with explicit passes of each rank, which determine its in-flight microbatches."""
+    """Schedule that lists the passes of each rank, from which in-flight microbatches are counted."""
 
     equal_replicas = True
     in_runs = True
@@ -125,7 +125,7 @@ class ExplicitSchedule(Schedule):
 
 @dataclass
 class Line:
-    """Builder of a rank's passes; each chunk takes the microbatches in order."""
+    """Builder of a rank's passes, where each chunk processes the microbatches in order."""
 
     passes: list[tuple[int, int, int]] = field(default_factory=list)
     """Kind, chunk and microbatch of each pass."""
@@ -195,7 +195,7 @@ def most_held(kind: Ints) -> int:
 
 
 def turns(window: int, count: int) -> tuple[Ints, Ints]:
-    """Kind of each pass if backward and forward passes alternate, and its index in its direction.
+    """Kind of each pass, and its index in its direction, if backward and forward passes alternate.
 
     The first `window` passes are forward.
     """
@@ -208,7 +208,7 @@ def turns(window: int, count: int) -> tuple[Ints, Ints]:
 
 
 def split_turns(window: int, count: int, put_off: int) -> tuple[Ints, Ints]:
-    """Kind of each pass if weight gradients are deferred, and its index among passes of that kind.
+    """Kind of each pass, and its index among passes of that kind, if weight gradients are deferred.
 
     Each weight gradient follows the input gradient of the microbatch `put_off` later, or is at the end.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Interleaved(Schedule):
-    """Megatron's order over m v passes, in groups of g microbatches per chunk (`get_schedule_table`).
+    """Megatron-LM's interleaved order, in groups of g microbatches per chunk (`get_schedule_table`).
 
     2 (p - rank - 1) + (v - 1) g forward passes precede the first pair (Narayanan et al., SC 2021, Section
     2.2; `get_pp_rank_microbatches`).
@@ -48,7 +48,7 @@ class Interleaved(Schedule):
         return 2 * (pipeline.depth - rank - 1) + (pipeline.chunks - 1) * group_of(pipeline)
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """In-flight microbatches: the forward passes before the first pair, and one more."""
+        """In-flight microbatches: one more than the forward passes before the first pair."""
         return [self.warm_up(pipeline, rank) + 1 for rank in range(pipeline.depth)]
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
@@ -103,7 +103,7 @@ class InterleavedZeroBubble(Interleaved):
 
 
 def is_group(count: int, depth: int, size: int) -> bool:
-    """True if Megatron-LM accepts groups of `size` of `count` microbatches.
+    """True if Megatron-LM accepts groups of `size` microbatches, out of `count`.
 
     All groups, including the last, need p or more (`forward_backward_pipelining_with_interleaving`). Here a
     single group of fewer than p is valid as well.
@@ -119,7 +119,7 @@ def least_group(count: int, depth: int) -> int:
 
 
 def group_of(pipeline: Pipeline) -> int:
-    """Group size g: microbatches that pass one chunk before the next chunk."""
+    """Group size g: number of microbatches that pass one chunk before they pass the next."""
     return pipeline.microbatch_group or least_group(pipeline.lane_microbatches, pipeline.depth)
 
 

@@ -115,7 +115,7 @@ class GPipe(Schedule):
     in_runs = True
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """In-flight microbatches: all of them."""
+        """Maximum number of in-flight microbatches: all microbatches of the batch."""
         return (pipeline.lane_microbatches,) * pipeline.depth
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
@@ -124,7 +124,7 @@ class GPipe(Schedule):
         return Passes(kind, np.full(len(kind), group), own[number])
 
     def lower_bound_s(self, loads_s: Floats, data: Sequence[int], microbatches: int) -> float:
-        """Lower bound: a group starts only after the first microbatch has left the groups before it."""
+        """Lower bound on the batch time: a group waits until a microbatch has left all groups before it."""
         count = -(-microbatches // np.asarray(data))
         return float((np.cumsum(loads_s) - loads_s + count * loads_s).max())
 
@@ -135,7 +135,7 @@ class OneForwardOneBackward(GPipe):
     name = "1f1b"
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """In-flight microbatches: number of workers from this group to the last, per replica, ceil(s/d)."""
+        """In-flight microbatches: ceil(s/d), for s workers from this group to the last, and d in this one."""
         return stashes(pipeline)
 
 
@@ -166,7 +166,7 @@ class TwoBuffered(GPipe):
         return steady_windows(pipeline)
 
     def lower_bound_s(self, loads_s: Floats, data: Sequence[int], microbatches: int) -> float:
-        """Lower bound from the slowest stage, which sets the steady-state rate (Piper, Section 3.2)."""
+        """Lower bound on the batch time: the slowest stage sets the steady rate (Piper, Section 3.2)."""
         return float((loads_s / np.asarray(data)).max()) * microbatches
 
 

@@ -99,7 +99,7 @@ def _ranks(depth: int, count: int, rise: int, pause: int) -> tuple[Passes, ...]:
 
 @njit
 def _fill(ways: Ints, numbers: Ints, apart: bool) -> None:
-    """Put weight gradients into free slots after their input gradients, in the same order.
+    """Put weight gradients into free slots, in the order of their input gradients and after them.
 
     `apart`: by chunk, those of the second chunk before those of the first.
     """
@@ -118,7 +118,7 @@ def _fill(ways: Ints, numbers: Ints, apart: bool) -> None:
 
 @njit_nested
 def _most_held(ways: Ints, with_weights: bool) -> int:
-    """Peak number of half-stage activations on a rank, with weight gradients in their own or idle slots."""
+    """Peak number of chunk activations on a rank; weight gradients use their own slots or idle ones."""
     held, most, waiting = 0, 0, 0
     for way in ways:
         if way in (0, 1):
@@ -134,7 +134,7 @@ def _most_held(ways: Ints, with_weights: bool) -> int:
 
 @njit_nested
 def _place_table(ways: Ints, numbers: Ints, count: int) -> Ints:
-    """Slot of each pass, by rank, kind of pass and number, (p, 5, 2 m)."""
+    """Slot of each pass, by rank, kind of pass and index within the kind, (p, 5, 2 m)."""
     places = np.zeros((ways.shape[0], WEIGHTS + 1, 2 * count), np.int64)
     for rank in range(ways.shape[0]):
         for slot in range(ways.shape[1]):
@@ -145,7 +145,7 @@ def _place_table(ways: Ints, numbers: Ints, count: int) -> Ints:
 
 @njit_nested
 def _after(places: Ints, rank: int, way: int, number: int) -> int:
-    """Last slot of a pass's predecessors, -1 without any; ignores the input gradient of a weight gradient."""
+    """Latest slot among a pass's predecessors (-1 if none), except a weight gradient's input gradient."""
     found = -1
     if way in (0, 2) and rank > 0:
         found = places[rank - 1, way, number]
@@ -211,7 +211,7 @@ def _move(
 
 @njit
 def _close_gaps(ways: Ints, numbers: Ints, count: int) -> None:
-    """Start each pass directly after its predecessors, in the order of the slots."""
+    """Close idle gaps: start each pass directly after its predecessors, in slot order."""
     before, number_before = ways.copy(), numbers.copy()
     places = np.full((ways.shape[0], WEIGHTS + 1, 2 * count), -1, np.int64)
     over = np.full(ways.shape[0], -1, np.int64)

@@ -53,7 +53,7 @@ class ZeroBubbleV(ExplicitSchedule):
 
 @lru_cache(maxsize=16)
 def _ranks(depth: int, count: int) -> tuple[Passes, ...]:
-    """Passes of a pipeline with at least 2 p - 1 microbatches, reduced to `count` of them."""
+    """Passes of each rank: the order for at least 2 p - 1 microbatches, reduced to the first `count`."""
     lines = [_line(depth, rank, max(count, 2 * depth - 1)) for rank in range(depth)]
     return folded_passes([one for one in line.passes if one[2] < count] for line in lines)
 
@@ -107,7 +107,7 @@ class ZeroBubble(Schedule):
         return (pipeline.depth,) * pipeline.depth
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Passes of rank i: each weight gradient i microbatches after its input gradient, or at the end."""
+        """Passes of rank i; weight gradients follow input gradients after i microbatches, or at the end."""
         window = min(pipeline.depth - group, len(own))
         kind, number = split_turns(window, len(own), group)
         return Passes(kind, np.full(len(kind), group), own[number])
@@ -128,14 +128,14 @@ class ZeroBubbleTwice(ZeroBubble):
         return (2 * pipeline.depth - 1,) * pipeline.depth
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Passes of rank i: each weight gradient 2 i microbatches after its input gradient or at the end."""
+        """Passes of rank i; weight gradients follow input gradients after 2 i microbatches, or at the end."""
         window = min(2 * (pipeline.depth - group) - 1, len(own))
         kind, number = split_turns(window, len(own), 2 * group)
         return Passes(kind, np.full(len(kind), group), own[number])
 
 
 class ZeroBubbleByTimes(ExplicitSchedule):
-    """ZB-1P: 1f1b with weight gradients placed in gaps according to pass times; p microbatches in flight."""
+    """ZB-1P: 1f1b with weight gradients in gaps chosen by pass times; p microbatches in flight."""
 
     name = "zbb"
     splits = True
@@ -151,7 +151,7 @@ class ZeroBubbleByTimes(ExplicitSchedule):
 
 @dataclass(frozen=True)
 class _Task:
-    """Inputs of ZB-1P: times of the three kinds of passes by rank, transfer time, number of microbatches."""
+    """Inputs of ZB-1P: pass times by kind and rank, transfer time and number of microbatches."""
 
     seconds: tuple[tuple[float, ...], ...]
     sent_s: float
@@ -159,7 +159,7 @@ class _Task:
 
     @property
     def depth(self) -> int:
-        """Number of ranks; also the maximum number of in-flight microbatches of each."""
+        """Number of ranks, which is also the maximum number of in-flight microbatches on each of them."""
         return len(self.seconds[F])
 
 
@@ -229,7 +229,7 @@ class _Greedy:
         return max(self.free_s) if self._complete() else inf
 
     def _complete(self) -> bool:
-        """True if all passes exist, each gradient after its forward pass."""
+        """True if every pass exists and each gradient follows its forward pass."""
         counts = [count == self.task.count for done in self.done for count in done]
         ends = self.ends
         return all(counts) and all(ends[F, q, n] <= ends[B, q, n] for way, q, n in ends if way == B)
@@ -252,7 +252,7 @@ class _Greedy:
         self.passes[rank].append((KINDS[way], number))
 
     def _warm_up(self) -> None:
-        """Add forward passes within memory until the first gradient returns; then one backward pass each."""
+        """Add forward passes within memory until the first gradient returns, then one backward pass each."""
         task, ranks = self.task, range(self.task.depth)
         for rank in ranks:
             self._put(F, rank)

@@ -71,7 +71,7 @@ def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
 
 
 def _ruled_out(found: LayoutPlans) -> dict[str, object]:
-    """Evidence that a node count is too small: smallest memory shortfall, number of undecided layouts.
+    """Evidence that a node count is too small: smallest memory shortfall and number of undecided layouts.
 
     Dominated layouts need at least the memory of the layout that dominates them.
     """
@@ -94,7 +94,7 @@ def _ignored(_: PlannedLayout) -> None:
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlanner:
-    """Search, ranked plans and explanations for one planning request."""
+    """Planner for one planning request: it searches layouts, ranks plans and explains them."""
 
     asked: AskedPlan
     interval: Interval
@@ -220,7 +220,7 @@ class TrainingPlanner:
         )
 
     def refused(self, fixed: Fixed, best: ChosenLayout | None = None) -> str:
-        """Reason why the runtime cannot run the layout with these fields that is closest to `best`."""
+        """Reason why the runtime cannot run the layout closest to `best` that has the fixed fields."""
         question, place = self.question, 0
         grid = space(question.runtime, question.task, {**self.asked.fixed, **fixed})
         if best is not None:

@@ -172,7 +172,7 @@ def loads_of(question: PlanQuestion, grid: LayoutGrid) -> LayoutLoads:
 def _bounds_of_part(
     question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, on_average: bool
 ) -> tuple[Floats, Floats]:
-    """Bounds for one batch of layouts, small enough to be processed in memory."""
+    """Lower bounds for one batch of layouts, which is small enough to be processed at once."""
     figures, by_kind, shapes, held, _ = _figures_of(question, grid, slices, which)
     before, limits = slices.order.before, question.limits_bytes(grid)
     found, lacking = least_times(figures, by_kind, shapes, held, before, limits, on_average)
@@ -280,7 +280,7 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> S
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
-    """Microbatches in flight on each rank of all distinct pipelines, and the first row for each layout.
+    """Microbatches in flight on each rank of all distinct pipelines, and the first row of each layout.
 
     Each layout has the first row of its pipeline. Columns are a, b, c and d. A rank with n layers stores
     activations of at least a n + b layers at its peak, and no layer stores more than c microbatches. At that

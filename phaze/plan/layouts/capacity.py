@@ -80,7 +80,7 @@ def _fill_times(
 def least_lacking(
     row: Floats, kinds: Floats, shape: Ints, held: Floats, before: Ints, limit: float, known: float
 ) -> float:
-    """Smallest memory shortfall per rank with which all layers would fit, or `known` if that is smaller."""
+    """Smallest extra memory per rank with which all layers would fit, or `known` if that is smaller."""
     if known < np.inf and not holds_all(row, kinds, shape, held, before, limit + known, np.inf):
         return known
     low, high = 0.0, row[3] + row[4]

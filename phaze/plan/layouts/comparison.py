@@ -208,7 +208,7 @@ class Comparison:
     def _with_needed(
         self, name: str, left: Sequence[str], taken: Taken, now: PricedLayout
     ) -> tuple[str, ...]:
-        """Change `name` with the fewest others that make it possible; of equal sets the fastest."""
+        """Fastest of the smallest sets of changes that include `name` and can be made together."""
         others = [one for one in left if one != name]
         for number in range(len(others)):
             ways = [(name, *more) for more in combinations(others, number)]

@@ -25,7 +25,7 @@ MOST_READY = 32
 
 @dataclass(eq=False)
 class LayoutContender:
-    """Candidate layout of an opened family, with the search over its pipeline splits."""
+    """Candidate layout, with the search over its pipeline splits."""
 
     place: int
     search: DivisionSearch | None = None
@@ -45,7 +45,7 @@ class LayoutContender:
 
 @dataclass(eq=False)
 class Contenders:
-    """Candidate layouts of the opened families, with their lower bounds and simulated pipeline splits."""
+    """Candidate layouts of a search, with their lower bounds and simulated pipeline splits."""
 
     question: PlanQuestion
     families: LayoutFamilies
@@ -68,7 +68,7 @@ class Contenders:
 
     @property
     def grid(self) -> LayoutGrid:
-        """Layouts of the families opened so far; indices stay valid when more families are opened."""
+        """Layouts of the families expanded so far; indices stay valid when more families are expanded."""
         return self.families.grid
 
     @property
@@ -82,7 +82,7 @@ class Contenders:
         return self.distinct.longest_s * (1 - self.gap)
 
     def enough_of(self, contender: LayoutContender) -> float:
-        """Threshold for a layout's bound, also limited by the fastest plan of its family."""
+        """Step-time threshold for a layout's bound, also limited by the fastest plan of its family."""
         return min(self.enough_s, self.fastest_s(contender.place) * (1 - self.gap))
 
     def fastest_s(self, place: int) -> float:
@@ -118,7 +118,7 @@ class Contenders:
         }
 
     def begun(self, contender: LayoutContender, *, simple: bool = False) -> DivisionSearch:
-        """Search over the pipeline splits of a candidate, which the first call starts with `guess`."""
+        """Search over the pipeline splits of a candidate; the first call starts it with `guess`."""
         if contender.search is None:
             place = contender.place
             divided = self.question.divided(self.grid.layout(place), self.grid.schedule_of(place))
@@ -139,7 +139,7 @@ class Contenders:
         return contender.search
 
     def look_at(self, contender: LayoutContender) -> None:
-        """Raise the bound of a layout by one step: linear relaxation first, whole layers later."""
+        """Raise the bound of a layout by one step: first by linear relaxation, later with whole layers."""
         search, other = self.begun(contender), self._recomputed(contender.place)
         if not search.done:
             if other is not None:
@@ -180,7 +180,7 @@ class Contenders:
         del self._ready[MOST_READY:]
 
     def _raise(self, contender: LayoutContender) -> None:
-        """Raise the bound of a layout by one step, unless it is high enough."""
+        """Raise the bound of a layout by one step, unless it has reached its threshold."""
         search, enough_s = self.begun(contender), self.enough_of(contender)
         if search.bound_s < enough_s and not search.done:
             (search.finish if search.relaxed else search.relax)(enough_s)

@@ -31,7 +31,7 @@ class DistinctPlans:
         return inf if known is None else known.found.time_s
 
     def note(self, family: int, plan: PlannedLayout) -> bool:
-        """Record a plan of a family if it is faster; True if it is the fastest of all."""
+        """Record a plan if it is the fastest of its family so far; True if it is the fastest of all."""
         time_s = plan.found.time_s
         if time_s >= self.fastest_s(family):
             return False

@@ -28,7 +28,7 @@ CLOSE = 2e-4
 
 
 class SplitLimits(NamedTuple):
-    """Bounds on layers n and recomputed layers k by stage and kind: all n, then all k, (2 stages K,)."""
+    """Limits on layers n and recomputed layers k by stage and kind: all n, then all k, (2 stages K,)."""
 
     least: Floats
     most: Floats
@@ -62,7 +62,7 @@ class DivisionProgram:
     _cuts: list[tuple[Floats, float]] = field(default_factory=list)
 
     def within(self, limits: SplitLimits) -> CutProgram:
-        """Linear program over the pipeline splits within limits, with all cuts."""
+        """Linear program over the pipeline splits within `limits`, with all cuts."""
         return CutProgram(self.constrained(limits), self._cuts)
 
     @cached_property
@@ -74,7 +74,7 @@ class DivisionProgram:
 
     @property
     def variables(self) -> int:
-        """Number of variables: layers and recomputed layers, sums per rank, flags of used ends, step time."""
+        """Number of variables: layers, recomputed layers, sums per rank, flags of used ends, step time."""
         return 2 * self.divided.count * len(self.totals) + len(self.of_whole) + 1
 
     def constrained(self, limits: SplitLimits, more: int = 0) -> LinearProgram:
@@ -115,14 +115,14 @@ class DivisionProgram:
         return program
 
     def add_cut(self, cut: Floats) -> None:
-        """Add a cut: a path's coefficients of 1, layers n and recomputed layers k, (stages, 1 + 2K)."""
+        """Add a cut from a path's coefficients of 1, layers n and recomputed layers k, (stages, 1 + 2K)."""
         kinds = len(self.totals)
         own, again = cut[:, 1 : 1 + kinds].ravel(), cut[:, 1 + kinds :].ravel()
         row = np.concatenate([own, again, np.zeros(len(self.of_whole)), [-1.0]])
         self._cuts.append((row, float(cut[:, 0].sum())))
 
     def by_stage(self, point: Floats) -> Floats:
-        """Reshape layers n and recomputed layers k, (2 stages K,), to 1, n, k by stage, (stages, 1 + 2K)."""
+        """Reshape a solution n, k of shape (2 stages K,) to rows [1, n, k] by stage, (stages, 1 + 2K)."""
         n, k = point.reshape(2, self.divided.count, -1)
         n = np.maximum(n, self.fewest)  # except for a tolerance
         found: Floats = np.concatenate([np.ones((len(n), 1)), n, k], axis=1)
@@ -194,7 +194,7 @@ class DivisionProgram:
 
     @cached_property
     def _moments(self) -> list[tuple[Ints, Ints]]:
-        """Microbatches in flight on every rank, with the stage that is active, see `held_while_busy`."""
+        """Microbatches in flight on every rank over time, with the active stage, see `held_while_busy`."""
         return [held_while_busy(self.divided, rank) for rank in range(self.divided.layout.pp)]
 
     def _work(self, limits: SplitLimits) -> Floats:
@@ -217,7 +217,7 @@ class DivisionProgram:
         return found
 
     def memory_rows(self, limits: SplitLimits) -> tuple[Floats, Floats]:
-        """Memory constraints of ranks at their peaks: GiB per variable, and available GiB, (rows,)."""
+        """Memory constraints of ranks at their peaks, as rows of GiB per variable and available GiB."""
         planes, count, kinds = self.paths.planes, self.divided.count, len(self.totals)
         rows, room, work = [], [], self._work(limits)
         for rank, moments in enumerate(self._moments):

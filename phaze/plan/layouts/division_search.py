@@ -187,7 +187,7 @@ class DivisionSearch:
         self.relaxed = True
 
     def _follow(self, enough_s: float) -> None:
-        """Raise the bound with known flows of the same event graph, then with the layout's own best flow."""
+        """Raise the bound with known event-graph flows, then with the layout's own best flow."""
         known = len(self._parts.known)
         bound_s = self._followed()
         if bound_s < enough_s and (bound_s > NEARLY * enough_s or not known):
@@ -198,7 +198,7 @@ class DivisionSearch:
         self.bound_s, self.done = max(self.bound_s, bound_s), bound_s == inf
 
     def _followed(self) -> float:
-        """Lower bound over all pipeline splits from all known flows."""
+        """Lower bound on the step time of all pipeline splits, from all known flows."""
         self._parts.cut()
         self.work.count += 1
         return self._every.solve().bound

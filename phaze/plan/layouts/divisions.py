@@ -165,7 +165,7 @@ class DividedLayout:
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Position of every stage."""
+        """Position of every stage in the pipeline: first, middle, last, or whole if it is the only one."""
         if self.count == 1:
             return ("whole",)
         middle: list[Place] = ["middle"] * (self.count - 2)
@@ -184,7 +184,7 @@ class DividedLayout:
         return list({self.order.counts(window): window for window in reversed(every)}.values())[::-1]
 
     def content(self, place: Place, window: range, recomputed: int) -> Content:
-        """Content of a stage: its position, its layers by kind, and the recomputed ones by kind."""
+        """Content of a stage: its position, and its layers and recomputed layers by kind."""
         again = range(window.start, window.start + recomputed)
         return place, self.order.counts(window), self.order.counts(again)
 
@@ -230,7 +230,7 @@ class DividedLayout:
 
     @cached_property
     def _shape(self) -> Pipeline:
-        """Pipeline with the jobs that every pipeline split has."""
+        """Shape of the pipeline (`shape_of`), with the jobs that every pipeline split has."""
         return shape_of(self.frame, recomputes=self.layout.recompute != "none")
 
     @cached_property

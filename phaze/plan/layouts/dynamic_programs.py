@@ -1,4 +1,4 @@
-"""Plans by the dynamic programs of Phaze and Piper for a planning request, priced like all other plans.
+"""Plans found by the dynamic programs of Phaze and Piper for a planning request, priced like all others.
 
 Both get layers with the seconds and bytes of the question's machine, for every tensor-parallel width within a
 node and a few microbatch sizes. Their network is flat, with the bandwidth of the outermost level. As in the

@@ -50,7 +50,7 @@ class EventFlows:
         return sha256(b"".join(np.asarray(part, np.int32).tobytes() for part in parts)).digest()
 
     def best(self, program: LinearProgram, variables: int) -> Flow | None:
-        """Flow that gives the best lower bound for all pipeline splits; None if infeasible.
+        """Event-graph flow that gives the best lower bound for all pipeline splits; None if infeasible.
 
         The program has `variables` variables, n and k of all stages first and the step time last, followed by
         one per job.
@@ -115,7 +115,7 @@ class EventFlows:
         return found
 
     def cut(self, flow: Flow) -> Floats:
-        """Cut from a flow: its coefficients of 1, layers and recomputed layers, (stages, 1 + 2K)."""
+        """Coefficients of 1, layers and recomputed layers in the cut from a flow, (stages, 1 + 2K)."""
         graph, jobs, planes = self.paths.graph, self.paths.graph.jobs, self.paths.planes
         of_kind = np.zeros(planes.seconds.shape[:2])
         np.add.at(of_kind, (jobs.kind, jobs.stage), flow.jobs)

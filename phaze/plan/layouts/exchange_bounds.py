@@ -29,7 +29,7 @@ ROUNDING = 1e-9
 def with_exchanges(
     question: PlanQuestion, pass_s: Floats, exchange_s: Floats, links_s: Floats, totals: Ints, ends_s: Floats
 ) -> tuple[Floats, Bools]:
-    """Time of a pass with its replica collectives, (N, K); True if the pass itself is the bottleneck, (N,).
+    """Time of a pass with its replica collectives, (N, K), and whether the pass is the bottleneck, (N,).
 
     A share of the exchanges overlaps with the pass, on links that also carry the pass's own collectives; both
     are (N, K, levels). The seconds of the ends count only if passes bound the layout. The bounding side is
@@ -89,7 +89,7 @@ def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) 
 
 
 def lost_once_s(question: PlanQuestion, grid: LayoutGrid, reduce_s: Floats, backward_s: Floats) -> Floats:
-    """Delays of each layer by ZeRO 1 gradient scatters in the last backward pass, in seconds, (N, K).
+    """Delay of each layer from ZeRO 1 gradient scatters in the last backward pass, in seconds, (N, K).
 
     They are the slowdown of that pass and the exposed part of the scatter.
     """

@@ -1,4 +1,4 @@
-"""Families of layouts that differ only in recompute, with a common bound until a family is opened.
+"""Families of layouts that differ only in recompute, with a common bound until a family is expanded.
 
 A family has all layouts that differ only in recompute. Its bound holds for every recompute option, so a
 family whose bound is not below the best plan is excluded with all of its layouts. The other families are
@@ -28,7 +28,7 @@ Closest = tuple[Layout, str, float]
 
 @dataclass(eq=False)
 class LayoutFamilies:
-    """All families of a planning request with their bounds, and the layouts of the families opened so far."""
+    """All families of a planning request with their bounds, and the layouts of families expanded so far."""
 
     question: PlanQuestion
     every: LayoutGrid
@@ -58,7 +58,7 @@ class LayoutFamilies:
 
     @classmethod
     def of(cls, question: PlanQuestion, space: Space) -> Self:
-        """Build the families of a space of layouts, without bounds and equivalent recompute options."""
+        """Build the families of a layout space, without bounds, and without equivalent recompute options."""
         repeats = question.repeats(space.families.recomputes)
         options = space.options & ~repeats
         some: Bools = np.asarray(options.any(axis=1))
@@ -80,7 +80,7 @@ class LayoutFamilies:
         )
 
     def closed(self, enough_s: float) -> Ints:
-        """Unopened families that may fit and may be faster than `enough_s`, by increasing bound."""
+        """Families, not yet expanded, that may fit and may be faster than `enough_s`, by increasing bound."""
         return self.bounds.in_order(~self.opened & (self.bounds.time_s < enough_s))
 
     def bound(self) -> None:
@@ -95,7 +95,7 @@ class LayoutFamilies:
         self.sharpened[which] |= common == "microbatch"
 
     def open(self, which: Ints) -> None:
-        """Open families: add their layouts that may fit to `grid`, each with its own bound."""
+        """Expand families: add their layouts that may fit to `grid`, each with its own bound."""
         which = which[~self.opened[which]]
         if not len(which):
             return
@@ -147,18 +147,18 @@ class LayoutFamilies:
 
     @property
     def closed_s(self) -> float:
-        """Smallest time bound of unopened families that may fit; infinite if all are open."""
+        """Smallest time bound of unexpanded families that may fit; infinite if all are expanded."""
         left = ~self.opened & self.bounds.fits
         return float(self.bounds.time_s[left].min(initial=inf))
 
     @property
     def unknown(self) -> int:
-        """Number of layouts in unopened families that may fit."""
+        """Number of layouts in unexpanded families that may fit."""
         return int(self.options[~self.opened & self.bounds.fits].sum())
 
     @property
     def all_unfit(self) -> int:
-        """Number of layouts that do not fit."""
+        """Number of layouts that do not fit in memory."""
         return self.unfit + int(self.options[~self.opened & ~self.bounds.fits].sum())
 
     @property

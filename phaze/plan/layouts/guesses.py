@@ -48,7 +48,7 @@ class Guesses:
 
     @property
     def families(self) -> LayoutFamilies:
-        """Families of the search."""
+        """Layout families of the search."""
         return self.contenders.families
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class Guesses:
                     return
 
     def near(self, start: int) -> Ints:
-        """Unopened families that differ from a family in at most `MOST_STEPS` fields, by one step each."""
+        """Unexpanded families that differ from a family in at most `MOST_STEPS` fields, by one step each."""
         near = np.flatnonzero(~self.families.opened)
         steps = np.zeros(len(near), np.int64)
         for places in self._places:
@@ -142,7 +142,7 @@ class Guesses:
             self._begin_each(some)
 
     def undecided(self) -> None:
-        """From each group of open families that may be faster, simulate the one with the smallest bound.
+        """From each group of expanded families that may be faster, simulate the one with the smallest bound.
 
         Families of a group have the same `SPLIT` fields.
         """
@@ -152,12 +152,12 @@ class Guesses:
         self._begin_each(self.families.family[groups])
 
     def _begin_each(self, families: Ints) -> None:
-        """Simulate a few layouts of each open family, if they may be faster."""
+        """Simulate a few layouts of each expanded family, if they may be faster."""
         for family in families.tolist():
             self.begin(family, self.contenders.enough_s, MOST_TRIED)
 
     def begin(self, families: int | Ints, most_s: float = inf, most: int | None = None) -> bool:
-        """Simulate layouts of open families by increasing bound until one fits; True if one does.
+        """Simulate layouts of expanded families by increasing bound until one fits; True if one does.
 
         Only bounds below `most_s` count. With `most` at most that many layouts are simulated, also after one
         that fits if they may be faster.

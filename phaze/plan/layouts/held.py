@@ -23,7 +23,7 @@ def held_microbatches(divided: DividedLayout, rank: int) -> Ints:
 
 
 def held_while_busy(divided: DividedLayout, rank: int) -> tuple[Ints, Ints]:
-    """Microbatches in flight per chunk of a rank, (times, chunks), and active stage, -1 if none, (times,)."""
+    """Microbatches in flight per chunk of a rank, (times, chunks), and the active stage or -1, (times,)."""
     jobs = divided.events.jobs
     own = slice(*jobs.first[rank : rank + 2])
     kind, stage = jobs.kind[own], jobs.stage[own]

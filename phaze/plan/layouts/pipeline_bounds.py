@@ -44,7 +44,7 @@ LEAST = 1e-6
 
 
 class Passing(NamedTuple):
-    """Flow through the passes, updates and transfers of each virtual stage, (stages,) each."""
+    """Event-graph flow through the passes, updates and transfers of each virtual stage, (stages,) each."""
 
     forward: Floats
     backward: Floats
@@ -80,7 +80,7 @@ class PipelineFlow:
 
 @dataclass(frozen=True, eq=False)
 class PipelineBounds:
-    """Loads and memory limits of layouts, for which flows give lower bounds on the step time."""
+    """Loads and memory limits of layouts, from which flows give lower bounds on their step times."""
 
     places: Ints
     """Indices of the layouts in a grid, (N,)."""
@@ -140,7 +140,7 @@ class PipelineBounds:
         return np.concatenate([own, others[others != own[0]]])
 
     def by_flow(self, flow: PipelineFlow, which: Ints) -> Floats:
-        """Lower bounds from a flow on the step time of layouts with its pipeline shape, (which,)."""
+        """Lower bounds on the step time of layouts from a flow for their pipeline shape, (which,)."""
         found = np.empty(len(which))
         counts = self.microbatches[which]
         for count in np.unique(counts).tolist():
@@ -151,7 +151,7 @@ class PipelineBounds:
         return found
 
     def _by_flow(self, flow: PipelineFlow, passing: Passing, which: Ints) -> Floats:
-        """Lower bounds from a flow on the step time of layouts with equal microbatch counts, (which,)."""
+        """Lower bounds on the step time of layouts with equal microbatch counts from one flow, (which,)."""
         loads, sent_s = self.loads, self.sent_s[which]
         passes = (passing.forward, loads.forward_s, 0), (passing.backward, loads.backward_s, 1)
         each = sum(through[:, None] * own[which][:, None] for through, own, _ in passes)
@@ -193,7 +193,7 @@ class PipelineBounds:
         return left
 
     def best(self, layout: int) -> PipelineFlow | None:
-        """Flow that gives the best lower bound for a layout; None if infeasible."""
+        """Event-graph flow that gives the best lower bound for a layout; None if infeasible."""
         shape, loads, kinds = self.shapes[self.shape[layout]], self.loads, len(self.totals)
         pipeline = shape.pipeline(*self.sent_s[layout].tolist(), self.exposed)
         count, more = len(pipeline.stages), float(self.microbatches[layout] - shape.microbatches)

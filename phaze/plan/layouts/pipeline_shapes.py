@@ -60,12 +60,12 @@ class PipelineShape(NamedTuple):
 
     @property
     def work(self) -> int:
-        """Solve time of one flow, in units of one small linear program (order of magnitude)."""
+        """Time to compute one event-graph flow, in units of one small linear program (order of magnitude)."""
         return self.jobs // JOBS
 
     @property
     def has_flows(self) -> bool:
-        """True if flows can be computed for this shape.
+        """True if event-graph flows can be computed for this shape.
 
         It has several ranks, few enough passes for a program, and a schedule with one stream per rank that is
         not folded and does not split the backward pass.
@@ -89,7 +89,7 @@ class PipelineShape(NamedTuple):
         )
 
     def held(self) -> list[tuple[Ints, Ints]]:
-        """Stages of every rank, and its microbatches in flight at memory peaks, (peaks, chunks + 1).
+        """Stages of every rank, and the rank's microbatches in flight at memory peaks, (peaks, chunks + 1).
 
         The last column is 1 if a stage is at work that has layers whenever the rank has any, and no head.
         """
@@ -113,7 +113,7 @@ def _held(shape: PipelineShape) -> list[tuple[Ints, Ints]]:
 
 @dataclass(frozen=True, eq=False)
 class ShortGraph:
-    """Event graph of a shape, in which one chain of passes per rank stands for the rounds in between."""
+    """Event graph of a shape, in which one chain of passes per rank replaces the repeated middle rounds."""
 
     graph: EventGraph
     between: Floats
@@ -158,12 +158,12 @@ class ShortGraph:
         return cls(found, spread(np.zeros(len(jobs), np.int64), 1 + 0 * stages).astype(float))
 
     def times(self, more: float) -> Floats:
-        """Number of repetitions of every job with `more` microbatches in between, (N,)."""
+        """Number of repetitions of every job with `more` microbatches in the middle rounds, (N,)."""
         return 1.0 + (more - 1.0) * self.between
 
 
 def _cuts(jobs: Jobs, depth: int) -> Ints:
-    """Index of the job of every rank at which the rounds in between are inserted, (ranks,).
+    """Index of each rank's job at which the repeated middle rounds are inserted, (ranks,).
 
     It is in the middle of the alternating passes, one pair later on every next rank, so that few dependencies
     cross it.

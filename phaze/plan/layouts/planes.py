@@ -57,7 +57,7 @@ class Planes:
 
 
 def planes_of(divided: DividedLayout, most: int, near: Division) -> Planes:
-    """Linear bounds for stages of up to `most` layers, as tight as possible near a pipeline split."""
+    """Linear bounds on the costs of stages of up to `most` layers, tightest near a pipeline split."""
     by_place = {place: _Sampled(divided, place, most, near) for place in dict.fromkeys(divided.places)}
     each = [by_place[place] for place in divided.places]
     return Planes(
@@ -279,7 +279,7 @@ class Paths:
 
     @cached_property
     def edges(self) -> Ints:
-        """Index of the job that waits, for every dependency."""
+        """Index of the waiting job of every dependency."""
         return np.repeat(np.arange(len(self.graph.jobs)), np.diff(self.graph.preceded))
 
     @cached_property

@@ -134,7 +134,7 @@ class PricedLayout:
     def row(
         self, interval_s: tuple[float, float] | None = None, prudent_s: float | None = None
     ) -> RankedPlan:
-        """Row of the ranked table, with the interval from measured runs if there is one."""
+        """Row of the ranked table, with the prediction interval from measured runs if there is one."""
         found, each = self.price, self.tokens_per_s_per_device
         most = max(found.shares, key=lambda name: found.shares[name])
         return RankedPlan(

@@ -106,7 +106,7 @@ class PlanQuestion:
         return Lowerings(self.task, self.machine, self.optimizer, self.flash)
 
     def divided(self, layout: Layout, schedule: str) -> DividedLayout:
-        """Set of all pipeline splits of a layout under a schedule."""
+        """Layout under a schedule, with all that is needed to price any of its pipeline splits."""
         kin = replace(layout, vp=min(layout.vp, 2))  # more chunks change no stage costs
         costs = self._costs.setdefault((kin, schedule), {})
         part = self.runtime.recomputes_part

@@ -53,7 +53,7 @@ class ReplayedPlan:
 
     @property
     def of_this_version(self) -> bool:
-        """True if the file was written with the current prices of phaze and the system."""
+        """True if the file was written with the current pricing code and machine."""
         prices = versions(self.now.question)["prices"]
         return self.planned.versions.get("prices") == prices
 

@@ -92,7 +92,7 @@ class LayoutSearch:
 
     @property
     def grid(self) -> LayoutGrid:
-        """Layouts of the families opened so far, see `Contenders`."""
+        """Layouts of the families expanded so far, see `Contenders`."""
         return self.contenders.grid
 
     @property
@@ -142,7 +142,7 @@ class LayoutSearch:
                 self.guesses.begin(family, most=MOST_TRIED)
 
     def _begin_undecided(self) -> None:
-        """Simulate even splits of undecided layouts with the smallest bounds; then improve the best splits.
+        """Simulate even splits of undecided layouts with the smallest bounds, then improve the best splits.
 
         If the search stopped early, a faster plan may be among them.
         """
@@ -153,7 +153,7 @@ class LayoutSearch:
             self.contenders.climb(BEST)
 
     def run_on(self, rows: int) -> None:
-        """Continue the search until no other layout can be faster than the last of `rows` rows."""
+        """Continue the search until no other layout can be faster than the last of `rows` table rows."""
         if rows <= 1 or not self.distinct.found:
             return
         self.distinct.look_for(rows)
@@ -203,19 +203,19 @@ class LayoutSearch:
             self.contenders.look_at(contender)
 
     def _sharpen(self) -> None:
-        """Raise the bounds of all unopened families that may be faster than the best plan."""
+        """Raise the bounds of all unexpanded families that may be faster than the best plan."""
         some = self.families.closed(self.enough_s)
         for part in _parts(some[~self.families.sharpened[some]], MOST_SHARPENED):
             self.families.sharpen(part, "microbatch")
         self.question.forget(MOST_SLICES)
 
     def _open(self) -> None:
-        """Open all families that may be faster than the best plan."""
+        """Expand all families that may be faster than the best plan."""
         for part in _parts(self.families.closed(self.enough_s), MOST_OPENED):
             self.families.open(part)
 
     def _bound_shapes(self) -> None:
-        """Raise bounds with flows, smallest bound first, until no further flow is worth computing."""
+        """Tighten lower bounds with flow relaxations, smallest bound first, while this can still pay off."""
         done = []
         while self._queue and self._queue[0][0] < self.enough_s and self._shapes.work < self.most_work // 2:
             known_s, place, contender = heapq.heappop(self._queue)

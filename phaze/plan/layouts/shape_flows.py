@@ -1,4 +1,4 @@
-"""Raise the bounds of open layouts with flows shared by all layouts of the same pipeline shape."""
+"""Raise the bounds of undecided layouts with flows that all layouts of a pipeline shape share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEVERAL = 2
 
 @dataclass(eq=False)
 class ShapeFlows:
-    """Flows that bound all layouts of a pipeline shape at once, computed for selected layouts."""
+    """Event-graph flows that bound all layouts of a pipeline shape at once, computed for selected layouts."""
 
     question: PlanQuestion
     families: LayoutFamilies

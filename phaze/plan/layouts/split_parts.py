@@ -55,7 +55,7 @@ class SplitPart(NamedTuple):
 
 @dataclass(eq=False)
 class SplitParts:
-    """Lower bounds for a layout's pipeline splits, from flows and from branch and bound."""
+    """Lower bounds for a layout's pipeline splits, from event-graph flows and branch and bound."""
 
     program: DivisionProgram
     flows: dict[bytes, list[Flow]]
@@ -80,13 +80,13 @@ class SplitParts:
         return self.flows.setdefault(self.events.key, [])
 
     def cut(self) -> None:
-        """Add the known flows that are not yet cuts of this layout's program."""
+        """Add a cut to this layout's program for every known flow that has none yet."""
         for flow in self.known[self._used :]:
             self.program.add_cut(self.events.cut(flow))
         self._used = len(self.known)
 
     def best_flow(self, limits: SplitLimits, ranks: Floats | None = None) -> Flow | None:
-        """Best flow for all pipeline splits within limits, or only for those with these layers per rank.
+        """Best flow for all pipeline splits within limits, or for those with the given layers per rank.
 
         It becomes a known flow. None if the constraints are infeasible.
         """
@@ -104,7 +104,7 @@ class SplitParts:
     def divide_among_ranks(
         self, limits: SplitLimits, enough_s: float, rounds: int = ROUNDS, part_of: SplitPart | None = None
     ) -> tuple[float, Floats | None]:
-        """Lower bound with whole layers on every rank, and the last flow's solution, None without a flow.
+        """Lower bound with whole layers on every rank, and the solution of the last flow, if any.
 
         Each round finds the numbers of layers with the least bound, and adds the best flow for exactly these
         numbers; the first flow of a part is for all of its numbers. It ends when the bound reaches `enough_s`
@@ -174,7 +174,7 @@ class SplitParts:
         return min(self.closed_s, min((one.bound_s for one in self._parts), default=inf))
 
     def _add(self, of: SplitPart, limits: SplitLimits, enough_s: float) -> None:
-        """Bound a new subset of `of`, and keep it for branching if its bound is below `enough_s`."""
+        """Compute the bound of a new subset of `of`, and keep it for branching if below `enough_s`."""
         bound_s, point = of.bound_s, None
         if bound_s < enough_s:
             bound_s, point = self.divide_among_ranks(limits, enough_s, PART_ROUNDS, of)

@@ -104,7 +104,7 @@ def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
 
 
 def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -> str | None:
-    """Advice on how to make plan 1 fit at the upper end of its memory range, and which later plan fits.
+    """Advice on how to make plan 1 fit at the upper end of its memory range, and on the next plan that fits.
 
     The fixed fields of the question stay fixed. None if the first plan fits.
     """
@@ -152,7 +152,7 @@ def _machines(system: Cluster, question: PlanQuestion) -> Iterator[tuple[str, Ma
 
 
 def _with_faster(cluster: Cluster, number: int) -> Cluster:
-    """Cluster with 10 % more bandwidth on one level."""
+    """Cluster with 10 % more bandwidth at one network level."""
     levels = list(cluster.levels)
     bandwidth = MORE * levels[number].bandwidth_bytes_per_s
     levels[number] = levels[number].model_copy(update={"bandwidth_bytes_per_s": bandwidth})

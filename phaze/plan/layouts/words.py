@@ -178,7 +178,7 @@ def best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
 
 
 def _length(run: TrainingRun) -> str:
-    """Text of a complete training run's days, device-hours and cost."""
+    """Days, device-hours and cost of a complete training run, as text."""
     paid = "" if run.cost is None else f", {run.cost:,.0f} at {run.asked.price:g} each"
     ends = (run.days_low, run.days_high)
     within = "" if None in ends else f" ({' to '.join(f'{end:.4g}' for end in ends)})"
@@ -199,7 +199,7 @@ def run_in_words(run: TrainingRun) -> Iterator[str]:
 
 
 def unfit_in_words(plan: UnfitPlan) -> str:
-    """Reason why there is no plan, and the memory of the closest layout."""
+    """Reason why there is no plan, and the memory that the closest layout needs."""
     said = [plan.reason]
     if plan.layout is not None:
         said += [f"closest: {shape(plan.layout, None)}", *_fullest(plan.memory)]
@@ -207,7 +207,7 @@ def unfit_in_words(plan: UnfitPlan) -> str:
 
 
 def better_line(time_s: float, layout: str, seconds: float, rank: Rank, *, first: bool) -> str:
-    """Progress line for the first plan of a search, or for a better one, with the time that ranks plans."""
+    """Progress line for the first plan of a search or a better one, with the step time used for ranking."""
     which, then = ("first", "; looking for better ones") if first else ("better", "")
     return f"{which} plan after {seconds:.1f} s: {rank} {time_s:.4g} s a step with {layout}{then}"
 

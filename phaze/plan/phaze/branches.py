@@ -214,7 +214,7 @@ def leanest(cut: Cutting, setting: Setting) -> Leanest:
 
 
 def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
-    """Yield the peak memory of every option in bytes, if it is the last stage, the second last, and so on."""
+    """Yield the peak memory of every option in bytes, for each stage position counted from the last."""
     for s in range(1, len(cut.graph) + 1):
         yield cut.options.peak_bytes(needed(setting, s, microbatches))
 
@@ -236,7 +236,7 @@ def _enough_devices(cut: Cutting, setting: Setting) -> float:
 
 
 def _hurdles(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
-    """Yield 0 for options that fit and inf for others, if they are the last stage, the second last, ..."""
+    """Yield 0 for options that fit and inf for others, for each stage position counted from the last."""
     room = cut.room(setting)
     for s in range(1, len(cut.graph) + 1):
         yield np.where(room >= needed(setting, s, microbatches), 0.0, np.inf)

@@ -73,7 +73,7 @@ class Runs:
 
 
 def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, each: ParameterBytes) -> tuple[Runs, list[str]]:
-    """Read a model as runs of layers, and the name of every kind; `each` gives the bytes per parameter."""
+    """Read a model as runs of layers, and the names of all kinds, with `each` as the bytes per parameter."""
     graph = graph.sort_values("position")
     kinds, names = pd.factorize(graph["layer"])
     rows = layers.set_index("layer").loc[names]
@@ -156,7 +156,7 @@ class Depths:
 
 
 def possible_depths(runs: Runs, layout: Layout, setting: Setting) -> Depths:
-    """Pipeline depths with a cut that fits in memory, under GPipe with the fewest microbatches in flight."""
+    """Pipeline depths with a cut that fits in memory, for GPipe with the fewest microbatches per pipeline."""
     chain = runs.untimed()
     footprints, shape = chain.footprints, shape_of(chain, layout, setting.devices)
     fitting = room(footprints, setting, int(useful_widths(setting.microbatches, setting.devices)[0].min()))
@@ -181,7 +181,7 @@ class _EqualRoom:
 
 
 def _groups(footprints: Footprints, setting: Setting) -> list[_EqualRoom]:
-    """Useful data-parallel widths, grouped by which stages fit in memory; under 1F1B all in one group."""
+    """Candidate data-parallel widths, grouped by which stages fit in memory; under 1F1B all in one group."""
     counts, widths = useful_widths(setting.microbatches, setting.devices)
     if setting.schedule == "1f1b":
         return [_EqualRoom(room(footprints, setting, setting.microbatches), counts, widths)]

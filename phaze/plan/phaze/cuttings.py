@@ -76,7 +76,7 @@ class Cutting:
         return int(self.stages.inner[np.searchsorted(self.options.first, option, side="right") - 1])
 
     def tables(self, widths: DeviceCounts, costs: Iterator[Floats]) -> Iterator[Floats]:
-        """Yield tables dp[0], dp[1], ... from the costs at s = 1, 2, ..., until no downset can be placed."""
+        """Yield tables dp[0], dp[1], ... from the stage costs at s = 1, 2, ..., while any downset fits."""
         dp = np.full((len(self.downsets), len(widths.devices)), np.inf)
         dp[0, 0] = 0.0
         yield dp

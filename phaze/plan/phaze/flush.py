@@ -37,7 +37,7 @@ from phaze.plan.phaze.reasons import why_infeasible
 
 @dataclass(frozen=True)
 class Placement:
-    """Placement with its time; stage numbers count from the first."""
+    """Pipeline stages with their layers and device counts, their layout, and the resulting time per batch."""
 
     layout: Layout
     layers: tuple[Sequence[int], ...]
@@ -127,7 +127,7 @@ def place_chain(
 def place_within(
     chain: Chain, layout: Layout, setting: Setting, widths: Widths, limit_s: float = np.inf
 ) -> Placement | None:
-    """Best placement within the given depths and data-parallel widths; None if none beats the limit."""
+    """Best placement within the given depths and data-parallel widths; None if none beats `limit_s`."""
     shape = shape_of(chain, layout, setting.devices)
     most = min(widths.most, shape.stages)
     if widths.fewest > most:
@@ -154,7 +154,7 @@ def place_within(
 
 
 def _groups(widths: Widths, setting: Setting) -> Iterator[tuple[Ints, Ints]]:
-    """Yield data-parallel widths grouped by which stages fit: all at once, or one by one under GPipe."""
+    """Yield groups of data-parallel widths at which the same stages fit: all, or single ones under GPipe."""
     if setting.schedule == "1f1b":
         yield widths.counts, widths.data
         return

@@ -122,7 +122,7 @@ class Instance(ClusterInstance):
 
 
 class ResultStage(CamelCase):
-    """Stage of a placement."""
+    """Layers and device count of one stage of a placement."""
 
     nodes: list[int]
     """Ids of the stage's layers, in order."""

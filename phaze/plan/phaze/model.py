@@ -115,7 +115,7 @@ def _place_all(
 
 
 def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Setting) -> Placement | None:
-    """Best placement for a larger memory if it fits in this one, where it is optimal too; None if not."""
+    """Best placement for a larger memory if it also fits, and so is optimal, in this one; otherwise None."""
     if not isinstance(larger, Placement):
         return None
     fullest = setting.in_pipeline(larger.layout)

@@ -1,4 +1,4 @@
-"""Placement inputs: a model's layer chain in one layout, and the devices with their layer latencies."""
+"""Placement inputs: a model's layer chain under one layout, and the devices with their layer latencies."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from phaze.pipeline.flushing import Chain, Footprints, Setting, room, useful_wid
 
 @dataclass(frozen=True)
 class Leanest:
-    """Placement with the lowest peak memory."""
+    """Peak memory, layout and depth of the placement with the lowest peak memory."""
 
     memory_bytes: float
     layout: Layout
@@ -119,7 +119,7 @@ def lean_placements(chain: Chain, layout: Layout, setting: Setting) -> list[Lean
 
 
 def pipelines(setting: Setting, most: int) -> list[tuple[int, int]]:
-    """Pairs (microbatches per pipeline, d) to consider, for d pipelines; only d = 1 if memory ignores d."""
+    """Candidate pairs (microbatches per pipeline, number of pipelines d); only d = 1 if memory ignores d."""
     if setting.schedule == "1f1b":
         return [(setting.microbatches, 1)]
     counts, widths = useful_widths(setting.microbatches, most)

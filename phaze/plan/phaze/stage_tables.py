@@ -1,4 +1,4 @@
-"""Possible stages of a graph with branches, with one option per useful number of devices.
+"""Possible stages of a graph with branches, with one option per candidate number of devices.
 
 Stages are the differences of nested downsets. Each has options, one for every useful number of devices. Each
 option has schedules that are equally fast but differ in memory. Each schedule has groups of devices. Every

@@ -64,7 +64,7 @@ class TimedLayers(NamedTuple):
 
 
 class GroupSchedules(NamedTuple):
-    """The v schedules of a stage of c branches on at most g device groups, and which of them are useful."""
+    """The v schedules of a stage of c branches on at most g device groups, and the undominated ones."""
 
     group: Ints
     """(v, c) group of every branch."""
@@ -277,7 +277,7 @@ def _total_s(work: TimedLayers, inside: Bools) -> float:
 
 @njit
 def _keep(found: GroupSchedules) -> int:
-    """Store the indices of the useful schedules in `kept`, and return their number.
+    """Store the indices of the undominated schedules in `kept`, and return their number.
 
     These are the fastest for each number of devices, except ones that another schedule dominates.
     """

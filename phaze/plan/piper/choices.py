@@ -1,4 +1,4 @@
-"""User options for planning an instance with Piper; few imports, since the command line loads this module."""
+"""User options for planning an instance with Piper, in a module that the command line loads quickly."""
 
 from dataclasses import dataclass
 

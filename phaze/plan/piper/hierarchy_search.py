@@ -95,7 +95,7 @@ class Ways(NamedTuple):
 
 
 def sets_of(downsets: Downsets) -> Sets:
-    """All pairs of nested downsets; DownsetsError with advice if there are too many."""
+    """All contiguous sets, from pairs of nested downsets; DownsetsError with advice if there are too many."""
     inside: list[Ints] = []
     pairs = 0
     for i in range(len(downsets)):
@@ -116,7 +116,7 @@ def sets_of(downsets: Downsets) -> Sets:
 
 @njit
 def staircase_of(costs: ConfigurationCosts, member: Bools, t: int, exchanged: float, most: int) -> Staircase:
-    """Least time of every set as a stage without replicas, for a given number of gradient exchanges.
+    """Least time of every set as a stage without replicas, by microbatches in flight.
 
     The least time rises with the microbatches in flight. The best choice for m microbatches stays the best
     until it no longer fits, hence one knapsack per step of the staircase. member: (P, n); t: index of the
@@ -179,7 +179,7 @@ def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
 
 @njit
 def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
-    """Compute r[D][k][x], -1 if no cut is within the time limit, (len(around), devices + 1, degrees + 1).
+    """Greatest degree sum r[D][k][x] that may follow downset D with k devices and own sum x; -1 if none.
 
     `around` lists D' and then the downsets D that contain it, smaller ones first.
     """
@@ -208,7 +208,7 @@ def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -
 
 @njit
 def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
-    """Compute G, the greatest degree sum s of a set on one device of the next level, (P, degrees + 1)."""
+    """Greatest degree sum s of each set, by its own sum x, on one next-level device, (P, degrees + 1)."""
     greatest = np.full((len(ways.limit), degrees + 1), np.int32(-1))
     for bottom in range(len(number) - 1):
         around = np.concatenate((np.array([bottom]), np.flatnonzero(number[:, bottom] >= 0)))
@@ -223,7 +223,7 @@ def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Great
 
 @njit
 def fewest_devices(number: Ints, ways: Ways, devices: int, degrees: int, remaining: Ints) -> Greatest:
-    """Compute f[D][s], the fewest highest-level devices, (downsets, N + 1); NONE if there are too few.
+    """Fewest highest-level devices f[D][s] for downset D and degree sum s; NONE if they do not suffice.
 
     A state is dropped if it exceeds the devices with `remaining` added, the lower bound of devices for the
     layers outside D: no plan extends it.
@@ -278,7 +278,7 @@ class LevelCosts:
         self._stairs: dict[tuple[int, float], Staircase] = {}
 
     def most_in_flight(self, t: int, layout: Layout, around: int, time_s: float) -> Ints:
-        """Most microbatches in flight of each set, as a stage of the t-th width, within the limit, (P,)."""
+        """Most microbatches in flight with which each set, at the t-th width, meets the time limit, (P,)."""
         exchanged = self.hierarchy.cluster(1, around).exchanged(layout)
         constant_s = self.constant_s[t]
         key = (t, exchanged if constant_s is None else 0.0)
@@ -354,7 +354,7 @@ class WithinTime:
         )
 
     def _stages(self, around: int) -> Iterator[tuple[int, int, int, int, Ints]]:
-        """Yield the choices for a level-1 stage: d, t, devices, degree, and the greatest s of each set."""
+        """Yield choices for a level-1 stage: d, t, devices, degree, and each set's greatest degree sum."""
         cluster = self.costs.hierarchy.cluster(1, around)
         for t, width in enumerate(self.costs.costs.widths.tolist()):
             degrees = cluster.data_widths()

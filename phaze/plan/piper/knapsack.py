@@ -172,7 +172,7 @@ def _rounding(layers: int, largest: float) -> float:
 
 @njit
 def _no_slower(first: Ints, layers: Ints, time_s: Floats, more_s: float) -> Floats:
-    """Times of configurations, capped at the fastest of their layer plus `more_s`."""
+    """Times of configurations, capped at the fastest time of their layer plus `more_s`."""
     lowered_s = time_s.copy()
     for v in layers:
         least_s = time_s[first[v] : first[v + 1]].min()
@@ -208,7 +208,7 @@ def _extend(
 
 @njit
 def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, known: float) -> int:
-    """Index of the fastest pair that fits and is faster than `known`; -1: none."""
+    """Index of the fastest pair that fits and is faster than `known`; -1 if there is none."""
     best, least = -1, known
     for i in range(len(memory)):
         if memory[i] <= limit_bytes and time[i] < least:

@@ -78,7 +78,7 @@ class ProfiledLayers(Graph):
 
 @dataclass(frozen=True)
 class FlatCluster:
-    """Devices on a flat network, and the batch."""
+    """Cluster on a flat network: number, memory and bandwidth of its devices, and the batch."""
 
     devices: int
     """Number of devices, K."""
@@ -99,7 +99,7 @@ class FlatCluster:
 
     @property
     def network(self) -> Flat:
-        """Network between any two devices."""
+        """Network with equal links between any two devices."""
         return Flat(self.bandwidth_bytes_per_s, BOTH_DIRECTIONS)
 
     def data_widths(self, most: int | None = None) -> Ints:

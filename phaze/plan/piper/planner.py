@@ -82,7 +82,7 @@ def plan_over_devices(
 
 @dataclass
 class ThresholdSearch:
-    """Threshold search for the best plan of one input, on any number of devices up to the cluster's."""
+    """Threshold search for the best plan of given layers, on any number of devices up to the cluster's."""
 
     layers: ProfiledLayers
     cluster: FlatCluster
@@ -164,7 +164,7 @@ class ThresholdSearch:
         return straight.best(self.cluster.devices, None)
 
     def best(self, devices: int, known: PiperPlan | None, faster_s: float = 0.0) -> PiperPlan | None:
-        """Best plan on at most `devices`; `known` is a plan or None, `faster_s` a lower bound on the time."""
+        """Best plan on at most `devices`, from a known plan (or None) and a lower time bound `faster_s`."""
         if not self.possible:
             return None
         lower = max(self.problem.sums.work_s[-1] / devices, faster_s)
