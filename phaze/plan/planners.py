@@ -40,7 +40,7 @@ class Prospect:
     traffic: Traffic
 
     def crossing(self, layers: Ints) -> tuple[Floats, Floats]:
-        """Bytes of each edge that enters a stage with these layers, and of each edge that leaves it."""
+        """Bytes of each edge that enters a stage of the given layers, and of each edge that leaves it."""
         enters, leaves = self.chain.crossing(np.isin(np.arange(len(self.chain)), layers))
         return self.chain.edge_bytes[enters], self.chain.edge_bytes[leaves]
 
@@ -55,7 +55,7 @@ class Prospect:
         stash_bytes: float,
         work_bytes: float,
     ) -> Stage:
-        """Build a stage with these layers; mask `again` marks the recomputed layers."""
+        """Build a stage from the given layers; mask `again` marks the recomputed layers."""
         chain, traffic, repeated = self.chain, self.traffic, layers[again]
         arriving, departing = self.crossing(layers)
         return Stage(
@@ -98,7 +98,7 @@ class PlanningTask:
         return next(one for one in self.prospects if one.point.layout == layout)
 
     def claim(self, time_per_sample_s: float, sync_s: float) -> Claim:
-        """Build a planner's claim, with the network and HBM bandwidth of these conditions."""
+        """Build a planner's claim, with the network and HBM bandwidth of the task's scenario."""
         scenario = self.conditions.scenario
         network = Flat(scenario.network_bandwidth_bytes_per_s, scenario.all_reduce_factor)
         return Claim(time_per_sample_s, sync_s, network, scenario.hbm_bandwidth_bytes_per_s)
@@ -116,7 +116,7 @@ class StageMemory:
 
 @dataclass(frozen=True)
 class Planned:
-    """Best plan of a planner, with the memory of its stages and a lower bound."""
+    """Best plan found by a planner, with the memory of its stages and a lower bound."""
 
     plan: Plan
     memory: tuple[StageMemory, ...]
@@ -131,7 +131,7 @@ class Planned:
 
 
 class Planner(Protocol):
-    """Function that maps a model to the devices of a task."""
+    """Interface of a planner: a function that finds the best plan for a planning task."""
 
     def __call__(self, task: PlanningTask) -> Planned | Infeasible:
         """Find the best plan, or return the reason for infeasibility."""
@@ -146,7 +146,7 @@ def read_tasks(
     conditions: Conditions,
     expert: Layout | None,
 ) -> Iterator[tuple[PlansAsked, PlanningTask]]:
-    """Yield planning tasks, each with its set of requested plans; tables layers and solves have all
+    """Yield each set of requested plans with its planning task; tables layers and solves contain all
     points.
     """
     names = list(dict.fromkeys(one.architecture for one in asked))

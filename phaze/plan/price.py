@@ -54,7 +54,7 @@ COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisa
 
 @dataclass(frozen=True)
 class LinkUse:
-    """Load of a device's link in one direction per batch, in seconds or as utilisation."""
+    """Load per batch of a device's link in one direction, by traffic kind, in seconds or as utilisation."""
 
     slices: float
     """All-reduces between tensor-parallel ranks."""
@@ -65,7 +65,7 @@ class LinkUse:
 
     @property
     def total(self) -> float:
-        """Sum over all three uses."""
+        """Sum of the loads from all three kinds of traffic."""
         return self.slices + self.stages + self.replicas
 
     def over(self, seconds: float) -> LinkUse:
@@ -210,7 +210,7 @@ class Price:
         return self.timeline.bound_among(self._spends)
 
     def _spends(self, step: Step) -> Mapping[str, float]:
-        """Break down one step of the critical path by the use of its time, in seconds."""
+        """Break down the time of one step of the critical path by use, in seconds."""
         if step.use not in ("forward", "recompute", "backward"):
             return {RESOURCES[step.use]: step.seconds}
         stage = self.plan.stages[step.stage]

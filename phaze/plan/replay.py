@@ -63,7 +63,7 @@ def _read_stage(row: Mapping[Hashable, object], microbatch: int, depth: int) -> 
 
 
 def planned_on(plan: Plan) -> Machine:
-    """Flat machine that a plan was made for; an all-reduce on it takes as long as a ring."""
+    """Flat machine that a plan was made for; an all-reduce on it takes as long as a ring all-reduce."""
     return Machine.flat(plan.claimed.network.bandwidth_bytes_per_s, plan.claimed.hbm_bytes_per_s)
 
 
@@ -198,7 +198,7 @@ def simulation_row(found: Price) -> Row:
 
 
 def simulated_stages(found: Price, hbm_bytes: float) -> Iterator[Row]:
-    """Yield rows of table `simulation_stages` without key columns; links only if the network is flat."""
+    """Yield rows of table `simulation_stages` without key columns; link columns only for a flat network."""
     groups = [group for group, _ in found.timeline.pipeline.workers]
     for q, (busy, peak) in enumerate(zip(found.busy_s, found.peak_bytes.tolist(), strict=True)):
         links = {

@@ -35,7 +35,7 @@ Place = Callable[[PlanningTask, Prospect, Setting], Placement | Infeasible]
 
 
 def plan_phaze(task: PlanningTask) -> Planned | Infeasible:
-    """Best plan of Phaze's planner: stages and widths, over all TMP widths (Phaze, Section 5)."""
+    """Best plan of Phaze's planner, which chooses stages and widths, over all TMP widths (Section 5)."""
     return _best(task, lambda _, one, setting: place_chain(one.chain, one.point.layout, setting))
 
 

@@ -60,7 +60,7 @@ class PlanFilter:
 
 @dataclass(frozen=True, eq=False)
 class SimulatedPlan:
-    """Plan of a study's table, with its price from a simulation."""
+    """Plan read from a study's table, with its price from a simulation."""
 
     plan: pd.Series
     found: Price
@@ -168,7 +168,7 @@ def _refuse_other_flat(row: pd.Series, network: System) -> None:
 
 
 def read_wanted(path: Path, wanted: PlanFilter) -> tuple[pd.Series, pd.DataFrame]:
-    """Read the fastest matching plan of a file, and the table plan_stages that belongs to the file."""
+    """Read the fastest matching plan from a file, and the table plan_stages that belongs to the file."""
     _refuse_absent(path)
     plans, beside = Plans.load(path), stages_beside(path)
     _refuse_absent(beside)
@@ -176,7 +176,7 @@ def read_wanted(path: Path, wanted: PlanFilter) -> tuple[pd.Series, pd.DataFrame
 
 
 def plan_of(row: pd.Series, stages: pd.DataFrame) -> Plan:
-    """Build the plan of a row of table `plans`; `stages` may include other plans' rows."""
+    """Build the plan from a row of table `plans`; `stages` may include other plans' rows."""
     mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
     return read_plan(row, mine)
 
@@ -198,7 +198,7 @@ def _refuse_absent(path: Path) -> None:
 
 
 def _link_words(row: Mapping[str, object]) -> str:
-    """Text of the link load of a stage's devices in one direction; empty if it is unknown."""
+    """Format the link utilisation of a stage's devices, in total and by kind; empty if it is unknown."""
     if "link_share" not in row:
         return ""
     kinds = ("slices", "stages", "replicas")

@@ -34,7 +34,7 @@ MATRICES = 4
 def pipeline_of(
     plan: Plan, machine: Machine, tensors: Tensors = "all", costs: Sequence[StageCost] | None = None
 ) -> Pipeline:
-    """Build the pipeline of a plan, with transfers in the given mode, or with given stage costs."""
+    """Build the pipeline of a plan from given stage costs, or from costs with the selected transfers."""
     groups = [stage.layout for stage in plan.stages[: plan.depth]]
     if costs is None:
         costs = [stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))]
@@ -160,7 +160,7 @@ def _buckets(stage: Stage, machine: Machine, size_bytes: float) -> int:
 
 
 def _exchanged(stage: Stage, kind: Exchange) -> list[tuple[float, Group]]:
-    """Bytes that the replicas of a stage exchange in a collective, with their group of ranks."""
+    """Bytes that the replicas of a stage exchange in a collective, by group of ranks."""
     weights = stage.weight_bytes - stage.frozen_bytes * (stage.layout.zero < 3)  # updated, or all with ZeRO 3
     size = weights if kind == "all_gather" else stage.exchanged_bytes
     return [(part * size, group) for part, group in stage.replicated]

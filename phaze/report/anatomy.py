@@ -47,7 +47,7 @@ def stages_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
 
 
 def operators_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
-    """Scheduled operators of a placement with latency, limit and energy; empty without schedules."""
+    """Scheduled operators of a placement with latency, bottleneck and energy; empty without schedules."""
     architecture, shard = str(row["architecture"]), _shard(inputs, row)
     return _operators_on(inputs.cluster, inputs.details, point_of(row), architecture, shard)
 
@@ -98,7 +98,7 @@ def layer_chain(inputs: Inputs, model: str) -> list[str]:
 
 
 def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
-    """Table `bindings`: limit of every operator, on the best accelerator of each model."""
+    """Table `bindings`: bottleneck of every operator, on the best accelerator of each model."""
     frames = []
     for _, row in placed_rows(found, PER_MODEL).iterrows():
         operators = operators_of(inputs, row)
@@ -110,7 +110,7 @@ def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
 
 
 def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
-    """Share of busy time that each limit binds, over all layers of a placement with schedules."""
+    """Share of busy time bound by each resource, over all layers of a placement with schedules."""
     found, counts = operators_of(inputs, row), layer_counts(inputs, row["model"])
     return shares_of_limits(found["limit"], found["latency_s"], found["layer"], counts)
 
@@ -118,7 +118,7 @@ def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
 def shares_of_limits(
     limit: pd.Series, latency_s: pd.Series, layer: pd.Series, counts: pd.Series
 ) -> pd.Series:
-    """Share of the busy time bound by each limit; `counts` are the occurrences of each layer."""
+    """Share of the busy time bound by each resource; `counts` are the occurrences of each layer."""
     by_limit = (latency_s * layer.map(counts)).groupby(limit).sum()
     return by_limit / by_limit.sum() if by_limit.sum() > 0 else by_limit
 
@@ -202,7 +202,7 @@ def areas(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.D
 
 
 def breakdowns(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
-    """Table `breakdowns`: time = load of the slowest stage * (microbatches + s - 1) + sync."""
+    """Table `breakdowns`: terms of batch time = slowest load * (microbatches + s - 1) + sync."""
     rows = (_breakdown_of(inputs, row) for _, row in placed_rows(found, *designs).iterrows())
     return table_of(tables.Breakdowns, filter(None, rows))
 

@@ -1,4 +1,4 @@
-"""Report stage: result tables, first screen, Markdown and page from the tables of a study.
+"""Report stage: build result tables, first screen, Markdown and page from the tables of a study.
 
 The first screen separates the gains of accelerator and planner. The accelerator's gain is its throughput over
 the baseline's, with the same planner on both. The planner's gain is the baseline's throughput over its
@@ -138,7 +138,7 @@ def losses_in_words(inputs: Inputs, findings: Findings) -> Iterator[str]:
 
 
 def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
-    """Yield key figures for the first screen: accelerator gains by interpretation, and planner gain."""
+    """Yield key figures for the first screen: accelerator gains by interpretation, and the planner's gain."""
     found, several = Headline.of(inputs, findings), len(inputs.study.models) > 1
     if found is None:
         return
@@ -235,7 +235,7 @@ LEADING = ("gains", "speedups", "front-area", "breakdown", "simulated", "planner
 
 
 def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
-    """First screen: a caveat and the result; then details on losses, interpretations and accelerator."""
+    """First screen: a caveat and the result, then details on losses, interpretations and the accelerator."""
     gains = overview.claims(inputs, findings)
     losses = tuple(losses_in_words(inputs, findings))
     caveats = (*losses[::-1], *overview.caveats_in_words(gains), "Every time is predicted, none is measured.")
@@ -298,7 +298,7 @@ def _gain(inputs: Inputs, findings: Findings, common: pd.Series) -> str:
 
 
 def _size(inputs: Inputs, row: pd.Series) -> str:
-    """Area and HBM capacity of a result's accelerator."""
+    """Format the area and HBM capacity of a result's accelerator."""
     return f"{area(chip_of(inputs.cluster, row)['area_um2'])}, {row['hbm_gib']:g} GiB"
 
 

@@ -1,4 +1,4 @@
-"""Charts of the cases of `report.cases`: planners on inputs, and tiled accelerators.
+"""Charts of the cases of `report.cases`: planners on profiled inputs, and tiled accelerators.
 
 Planners: throughput over the best, and time by number of devices. Tiled accelerators: throughput and
 occupancy by split, pipelines over time, maps of links.
@@ -41,7 +41,7 @@ _MAPPINGS = (
 
 
 def throughputs(cases: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw Figure 1: throughput over the best against devices, one panel per memory and N."""
+    """Draw Figure 1: throughput relative to the best against devices, one panel per memory size and N."""
     table = _named(cases.assign(relative=relative(cases)), "relative")
     bars = (
         alt.Chart()
@@ -58,7 +58,7 @@ def throughputs(cases: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> alt.TopLevelMixin:
-    """Draw Figure 2: time per sample against devices, one panel per memory and N.
+    """Draw Figure 2: time per sample against devices, one panel per memory size and N.
 
     Curves are steps with `every_k`; otherwise dots mark the plans. They go on to the most devices.
     """
@@ -92,7 +92,7 @@ def _named(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
 
 
 def _looks(rows: pd.DataFrame) -> dict[str, str]:
-    """Colours of the planners of the rows, by name."""
+    """Colours of the planners that occur in the rows, by planner name."""
     return {name: colour for name, colour in _PLANNERS.values() if (rows["planner"] == name).any()}
 
 
@@ -103,7 +103,7 @@ def panel_name(row: pd.Series) -> str:
 
 
 def relative(cases: pd.DataFrame) -> pd.Series:
-    """Throughput of each row over the best on the same cluster; 0 without a plan."""
+    """Throughput of each row relative to the best on the same cluster; 0 without a plan."""
     best = cases.groupby([*GROUP, "devices"])["time_per_sample"].transform("min")
     share = best / cases["time_per_sample"]
     return share.where(np.isfinite(cases["time_per_sample"]), 0.0)
@@ -126,7 +126,7 @@ def splits(runs: pd.DataFrame, best: dict[str, int]) -> alt.TopLevelMixin:
 
 
 def _mapped(runs: pd.DataFrame) -> pd.DataFrame:
-    """Best `value` for each split and each mapping of stages and groups."""
+    """Highest `value` for each split and each mapping of stages and groups."""
     keys = ["model", "tensor", "data", "layout", "placed"]
     rows = runs[[*keys, "value"]].groupby(keys, sort=False).max().reset_index()
     rows = rows.sort_values("tensor", kind="stable")
@@ -161,7 +161,7 @@ def _bars(rows: pd.DataFrame, what: str) -> alt.Chart:
 
 
 def occupancy(runs: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw Figure 9: busy time of links, and its share of the batch, by TP × DP split."""
+    """Draw Figure 9: busy time of links, and its share of the batch time, by TP × DP split."""
     shown = {
         "s a batch, mean over links": runs["link_busy_s"],
         "share of the batch": runs["link_busy_s"] / runs["time_s"],
@@ -200,7 +200,7 @@ def memory(jobs: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def heat(links: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw the links of the mesh, coloured by busy share, with both directions next to each other."""
+    """Draw the links of the mesh, coloured by share of busy time, with both directions next to each other."""
     across, down = (links[f"target_{way}"] - links[f"source_{way}"] for way in ("column", "row"))
     table = pd.DataFrame(
         {
@@ -228,7 +228,7 @@ def heat(links: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def congestion(rows: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw Figure 7: underestimates of formulas by number of tasks of 8 MB, one panel per formula.
+    """Draw Figure 7: how far each formula underestimates, by number of tasks of 8 MB, in one panel each.
 
     Kinds of tasks are in turns, and in all mixes; negative if a formula overestimates.
     """

@@ -32,7 +32,7 @@ class PlanCases:
 
 
 def read_curve(curve: pd.DataFrame, devices: pd.Series | np.ndarray) -> np.ndarray:
-    """Times at the given device counts, from the step curve of one planner; infinite below its first step."""
+    """Times per sample at given device counts, from one planner's step curve; inf below its first step."""
     steps = curve.sort_values("devices")
     at = np.searchsorted(steps["devices"].to_numpy(), np.asarray(devices), side="right")
     times: np.ndarray = np.concatenate(([np.inf], steps["time_per_sample"].to_numpy()))[at]
@@ -62,7 +62,7 @@ class MapCases:
         return self.study.topologies[topology].label
 
     def rows(self, case: str, value: str = "step_s", reading: MapReading | None = None) -> pd.DataFrame:
-        """Step times of a case or an interpretation, one row per stages, topology and seed; see `steps`."""
+        """Step times of a case or interpretation, one row per stage count, topology and seed; see `steps`."""
         jobs = self.study.mapped(case, reading)
         wanted = pd.DataFrame([{**job.point.model_dump(), "topology": job.topology} for job in jobs])
         return steps(self.mappings, value).merge(wanted, on=[*POINT, "topology"], how="inner")

@@ -189,7 +189,7 @@ def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def memories(table: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw the throughput of each HBM capacity relative to the best; the chosen one is in full colour."""
+    """Draw the throughput with each HBM capacity relative to the best; the chosen one is in full colour."""
     looks = {"chosen": style.BLUE, "other": style.SILVER}
     chosen, other = looks
     table = _on_lines(table.set_index("model"))

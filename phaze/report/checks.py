@@ -245,7 +245,7 @@ def _no_placement_beats_a_front(e: Evidence) -> Verdicts:
 
 
 def _searched(e: Evidence) -> pd.DataFrame:
-    """Feasible placements of searched architectures, without named ones, as on the Pareto fronts."""
+    """Feasible placements that the Pareto fronts must match: searched architectures, without named ones."""
     placed = candidates(e.inputs.cluster)
     grid = ~e.inputs.cluster.chips["named"].reindex(placed["architecture"]).to_numpy(dtype=bool)
     searched: pd.DataFrame = placed[(placed["status"] == "placed") & grid]
@@ -261,7 +261,7 @@ def _objectives(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
 
 
 def _largest(fronts: pd.DataFrame) -> pd.DataFrame:
-    """Pareto fronts at the largest area limit, the limit of the study."""
+    """Pareto fronts at the largest area limit, which is the study's limit."""
     largest: pd.DataFrame = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
     return largest
 

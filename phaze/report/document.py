@@ -65,7 +65,7 @@ def sheet_of(
     *,
     folded: bool = False,
 ) -> Sheet:
-    """Displayed table with a template of cells per heading; `marked` has a flag per row to highlight it."""
+    """Build a report table with one cell template per heading; rows flagged in `marked` are highlighted."""
     rows = tuple(tuple(fill(cell, row) for cell in columns.values()) for _, row in table.iterrows())
     standing = frozenset(i for i, flag in enumerate(marked) if flag)
     return Sheet(caption, tuple(columns), rows, words, standing, source, folded)
@@ -120,7 +120,7 @@ class Section:
 
     @property
     def sheets(self) -> Iterator[Sheet]:
-        """Tables of the section, from the top down."""
+        """Tables of the section, from top to bottom."""
         yield from (block for block in self.blocks if isinstance(block, Sheet))
 
     @property
@@ -135,7 +135,7 @@ class Section:
 
     @property
     def charts(self) -> Iterator[Chart]:
-        """Figures of the section, from the top down."""
+        """Figures of the section, from top to bottom."""
         for block in self.blocks:
             if isinstance(block, Chart):
                 yield block

@@ -40,7 +40,7 @@ class Details(Protocol):
     def rows(
         self, table: type[tables.Table], point: Slicing, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
-        """Rows of a point and shard, filtered by `only`; empty if the table does not exist."""
+        """Table rows for a point and shard, filtered by `only`; empty if the table does not exist."""
 
     def __hash__(self) -> int:
         """Hash, required to cache lookups."""
@@ -66,7 +66,7 @@ class DetailFiles:
 
     @classmethod
     def under(cls, results: Path, scenario: str, estimates: str) -> DetailFiles:
-        """Locate a scenario's large tables in a results folder; `estimates` is the scenario of estimates."""
+        """Locate a scenario's large tables in a folder; `estimates` names the scenario with the estimates."""
         shards = {"screens": scenario, "stages": scenario, "schedules": scenario, "estimates": estimates}
         patterns = {
             table: f"{results}/{table}/{{model}}/{{layout}}.parquet" for table in ("operators", "layers")
@@ -81,7 +81,7 @@ class DetailFiles:
     def rows(
         self, table: type[tables.Table], point: Slicing, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
-        """Rows of the point; empty for a table without a pattern or a missing file."""
+        """Table rows for the point; empty if the table has no path pattern or its file is missing."""
         patterns = self.common if shard == COMMON_SHARD else self.patterns
         if table.name not in patterns:
             return table.empty()
@@ -144,7 +144,7 @@ class Inputs:
     """Function that simulates a row of table `plans` for its picture; None omits pictures."""
 
     def graph_of(self, model: str) -> pd.DataFrame:
-        """Rows of table `graphs` of a model; may be empty."""
+        """Rows of table `graphs` for a model; may be empty."""
         return self.graphs[self.graphs["model"] == model]
 
     @property

@@ -1,4 +1,4 @@
-"""Page of training plans: the best per cluster size, days against devices, throughput against memory."""
+"""Page of training plans: the best plan per cluster size, and charts of training time and peak memory."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class LayoutInputs:
 
     @property
     def shown(self) -> pd.DataFrame:
-        """Plans in the ranking shown first: by prudent time."""
+        """Plans in the ranking that is shown first, by prudent step time."""
         return self.ranked_layouts[self.ranked_layouts["ranking"] == SHOWN]
 
     @property
     def best(self) -> pd.DataFrame:
-        """Best plan for each model, system and size, with its proof and the training time in days."""
+        """Best plan for each model, system and device count, with its proof and the training time in days."""
         first = self.shown[self.shown["rank"] == 1]
         proofs = self.layout_proofs[[*SIZE, "gap", "bound_s", "layouts", "hbm_gib"]]
         rows = first.merge(proofs, on=list(SIZE))
@@ -106,7 +106,7 @@ def _sections(inputs: LayoutInputs) -> Iterator[Section]:
 
 
 def days_by_devices(best: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw days of training against the number of devices, one line per model and system."""
+    """Draw training time in days against the number of devices, one line per model and system."""
     of = best["model"] + " on " + best["system"]
     table = best[["devices", "days"]].assign(of=of)
     first = table.groupby("of")[["devices", "days"]].transform("first")

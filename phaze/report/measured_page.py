@@ -1,4 +1,4 @@
-"""Page that compares predictions with measured runs and lists fitted constants; a section for reports."""
+"""Page that compares predictions with measured runs and lists fitted constants, and a section for reports."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def ratios(runs: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw predicted over measured times, one row per source: each run, the median and the middle half."""
+    """Draw predicted over measured times, one row per source: all runs, median and interquartile range."""
     table = runs[["source", "label"]].assign(error=100 * (runs["ratio"] - 1))
     spread = runs.groupby("source").cumcount() * 0.618 % 1  # even and deterministic
     sources = [*dict.fromkeys(runs["source"])]
@@ -156,7 +156,7 @@ def build_measured_report(inputs: MeasuredInputs) -> Report:
 
 
 def _answer(inputs: MeasuredInputs) -> FirstScreen:
-    """First screen: errors over all runs, and by source."""
+    """First screen: prediction errors over all runs, and by source."""
     scores = inputs.source_scores
     whole = scores[scores["source"] == ALL_SOURCES] if len(scores) > 1 else scores
     row = whole.iloc[0]

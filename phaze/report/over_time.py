@@ -92,7 +92,7 @@ def pipeline(
 
 
 def _seen(drawn: pd.DataFrame, windows: Sequence[Window]) -> pd.DataFrame:
-    """Corners of the cells to draw: jobs inside the windows whose duration is not zero."""
+    """Corners of the cells to draw, for the jobs of nonzero duration inside the windows."""
     inside = [(drawn["start_s"] < end) & (drawn["end_s"] > start) for start, end in windows]
     seen = drawn[np.any(inside, axis=0) & (drawn["end_s"] > drawn["start_s"])]
     top, low = (
@@ -128,7 +128,7 @@ def _zoomed(end_s: float) -> alt.Scale:
 
 
 def _zoom(first: Window, end_s: float) -> tuple[alt.Parameter, alt.Parameter]:
-    """Sliders for the zoom, which starts at the first window, and for its position."""
+    """Sliders for the zoom level, which initially shows the first window, and for the position."""
     level = round(min(log2(end_s / (first[1] - first[0])), CLOSEST), 2)
     zoom = alt.param("zoom", value=level, bind=_slider("zoom", CLOSEST))
     return zoom, alt.param("at", value=0, bind=_slider("place", 1))
@@ -169,7 +169,7 @@ def memory(
 def _thinned(
     time_s: NDArray[np.float64], held_bytes: NDArray[np.float64], end_s: float, unit_bytes: float
 ) -> pd.DataFrame:
-    """Memory over time, reduced to the peak of each of `MOMENTS` intervals if there are more steps."""
+    """Memory over time, reduced to the peak in each of `MOMENTS` intervals if it has more points."""
     table = pd.DataFrame({"s": time_s, "held": held_bytes / unit_bytes})
     if len(table) > MOMENTS:
         interval = (table["s"] / end_s * MOMENTS).astype(int)

@@ -25,7 +25,7 @@ WORDS = words_of("study")
 
 
 def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on throughput over the baseline (Figure 4); nothing without a baseline."""
+    """Yield the section on throughput relative to the baseline (Figure 4); nothing without a baseline."""
     expert = baseline_design(inputs.study)
     results = findings.results
     if expert is None or not (results["speedup"] > 0).any():
@@ -211,7 +211,7 @@ def claims_of(gains: pd.DataFrame) -> pd.DataFrame:
 
 
 def turned_over(gains: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence per design that loses its gain, or gains one, under some interpretation."""
+    """Yield a sentence per design whose gain disappears or appears under some interpretation."""
     for design, own, others in _by_design(gains):
         turned = _turned(own, others)
         words = join(
@@ -262,13 +262,13 @@ def gains_in_words(gains: pd.DataFrame) -> Iterator[str]:
 
 
 def _turned(own: pd.Series, others: pd.DataFrame) -> pd.DataFrame:
-    """Gains under the interpretations that take an accelerator's gain away, or give it one."""
+    """Gains under the interpretations that turn an accelerator's gain into a loss, or a loss into a gain."""
     found: pd.DataFrame = others[(others["gain"] > 1 + EVEN) != (own["gain"] > 1 + EVEN)]
     return found
 
 
 def _by_design(gains: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.DataFrame]]:
-    """Yield each design's title, its gain under the study's settings, and under interpretations."""
+    """Yield each design's title, its gain under the study's settings, and its gains under interpretations."""
     for design, rows in gains.groupby("design", sort=False):
         own = rows["reading"] == OWN_READING
         if own.any():

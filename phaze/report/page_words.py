@@ -54,12 +54,12 @@ class PageWords(Noun):
     sentences: dict[str, str] = Field(default_factory=dict)
 
     def section(self, name: str, blocks: Iterable[Block], /, **given: object) -> Section:
-        """Build a section from its texts, filled in, and the given blocks."""
+        """Build a section from its filled-in texts and the given blocks."""
         words = self.sections[name]
         return Section(name, fill(words.title, given), fill(words.about, given), tuple(blocks))
 
     def chart(self, name: str, draw: Draw, anchor: str = "", /, **given: object) -> Chart:
-        """Build a chart from its texts, filled in, under an anchor name."""
+        """Build a chart from its filled-in texts, under an anchor name."""
         words = self.charts[name]
         return Chart(anchor or name, fill(words.title, given), fill(words.caption, given), draw)
 
@@ -72,7 +72,7 @@ class PageWords(Noun):
         heads: Mapping[str, str] | None = None,
         **given: object,
     ) -> Sheet:
-        """Build a report table of the rows; with `across`, it has one column per value.
+        """Build a report table from rows; with `across`, it has one column per value of that column.
 
         `heads` maps each value to its heading and sets the order of columns; by default that of the rows.
         """
@@ -93,7 +93,7 @@ class PageWords(Noun):
         return Sheet(caption, header, cells, count, lit, words.source, words.folded)
 
     def sentence(self, name: str, /, **given: object) -> str:
-        """Fill the values into a sentence."""
+        """Fill values into the sentence with the given name."""
         return fill(self.sentences[name], given)
 
     def items(self, name: str, rows: pd.DataFrame) -> Items:

@@ -1,4 +1,4 @@
-"""Shared parts of the pages of a study's cases: the page with its checks, and notes."""
+"""Shared parts of a study's case pages: the page with its checks, and the notes."""
 
 from __future__ import annotations
 

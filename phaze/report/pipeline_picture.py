@@ -42,7 +42,7 @@ GAP = 1
 
 @dataclass(frozen=True)
 class Shown:
-    """Simulated plan to draw, with the limits of the picture."""
+    """Simulated plan to draw, with the maximum numbers of rows and passes to show."""
 
     title: str
     jobs: pd.DataFrame
@@ -79,7 +79,7 @@ class Shown:
 
     @cached_property
     def windows(self) -> tuple[Window, ...]:
-        """Drawn time windows: the whole time, or its beginning and its end."""
+        """Time windows to draw: the whole simulated time, or its beginning and its end."""
         time_s, by_row = self.time_s, self.passes.groupby("row")
         part_s = time_s * self.most_passes / 2 / int(by_row.size().max())
         fills_s, drains_s = float(by_row["start_s"].min().max()), time_s - float(by_row["end_s"].max().min())
@@ -90,7 +90,7 @@ class Shown:
 
     @cached_property
     def rows(self) -> dict[int, int]:
-        """Drawn position of each drawn row; omitted rows leave a gap."""
+        """Position in the picture of each drawn row; omitted rows leave a gap."""
         count = len(self.workers)
         if count <= self.most_rows:
             return {row: row for row in range(count)}
@@ -105,7 +105,7 @@ class Shown:
 
     @cached_property
     def lines(self) -> dict[int, Profile]:
-        """Memory over time of all stages, or of some: the first, the last, the peak and others."""
+        """Memory over time of the stages to draw: all, or a selection with the first, last and peak stage."""
         stages = list(self.held)
         if len(stages) > MOST_LINES:
             fullest = max(stages, key=lambda stage: float(self.held[stage][1].max()))
@@ -114,7 +114,7 @@ class Shown:
         return {stage: self._to_the_end(stage) for stage in stages}
 
     def _to_the_end(self, stage: int) -> Profile:
-        """Memory of a stage until all stages are done, without values of zero duration."""
+        """Memory of a stage over time until all stages are done, without values of zero duration."""
         time_s, held_bytes = self.held[stage]
         lasts = np.append(np.diff(time_s) > MOMENT * self.time_s, True)
         return np.append(time_s[lasts], self.time_s), np.append(held_bytes[lasts], held_bytes[-1])
@@ -181,7 +181,7 @@ def _notes(shown: Shown) -> Iterator[str]:
 
 
 def left_out(shown: Shown) -> Iterator[str]:
-    """Yield sentences on what the picture leaves out."""
+    """Yield sentences on the parts of the plan that the picture omits."""
     hidden = [row for row in range(len(shown.workers)) if row not in shown.rows]
     if hidden:
         stages = shown.workers.loc[[hidden[0], hidden[-1]], "stage"].tolist()

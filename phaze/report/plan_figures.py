@@ -1,4 +1,4 @@
-"""Charts of plans: time and memory by part, rivals, and bandwidths between the devices of mapped stages."""
+"""Charts of plans: time and memory by part, other layouts, bandwidths between devices of mapped stages."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ WAY_NAMES = {
 
 
 def by_part(values: Mapping[str, float], what: str, form: str) -> alt.TopLevelMixin:
-    """Draw a horizontal bar per name; `form` is the format of the value next to the bar."""
+    """Draw a horizontal bar per part; `form` is the format of the value next to the bar."""
     return bars(pd.DataFrame({what: values}), what, said=f"{{:{form}}}".format)
 
 
 def memory_by_rank(memory: Sequence[RankMemory], hbm_gib: float) -> alt.TopLevelMixin:
-    """Draw the memory of every pipeline rank, stacked by part, against the HBM of a device."""
+    """Draw the memory of every pipeline rank, stacked by part, against the HBM capacity of a device."""
     parts = [
         {
             "weights and gradients": one.weights_gib,
@@ -158,12 +158,12 @@ def _cells(what: str) -> alt.Chart:
 
 
 def _matrices(matrices: Mapping[str, Floats]) -> pd.DataFrame:
-    """Rectangles of equal bandwidth for the matrices of all panels, as a table."""
+    """Table of the rectangles of equal bandwidth in the matrices of all panels."""
     return pd.concat([_runs(values / GIB).assign(panel=label) for label, values in matrices.items()])
 
 
 def _runs(values: Floats) -> pd.DataFrame:
-    """Rectangles of equal bandwidth in each row, without the diagonal; large matrices use block means."""
+    """Rectangles of equal bandwidth per matrix row, without the diagonal; large matrices use block means."""
     edges = np.append(np.arange(0, len(values), -(-len(values) // MOST_CELLS)), len(values))
     others = ~np.eye(len(values), dtype=bool)
     sums, counts = (

@@ -1,4 +1,4 @@
-"""Page of an answer of `phaze plan`: the ranked layouts, the reasons for the best one, and its flags."""
+"""Page for an answer of `phaze plan`: the ranked layouts, the reasons for the best one, and its flags."""
 
 from __future__ import annotations
 
@@ -273,12 +273,12 @@ def front_of(answers: Sequence[Answer]) -> pd.DataFrame:
 
 
 def _is_best(answer: Answer) -> bool:
-    """True if an answer's run is the cheapest or fastest compared, or the closest to the deadline."""
+    """True if an answer's run is the cheapest or fastest, or the closest to the deadline, of all compared."""
     return isinstance(answer, TrainingPlan) and answer.run is not None and bool(answer.run.is_the)
 
 
 def plan_page(every: Sequence[Answer], settings: Callable[[TrainingPlan], Settings]) -> Report:
-    """Build the page of the answers for one or several numbers of devices, about the best plan.
+    """Build the page about the best plan among the answers for one or several numbers of devices.
 
     `settings` returns the runtime's settings for a plan.
     """

@@ -257,7 +257,7 @@ def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Simulated times in both default orders and as mapped, one row per plan and network.
+    """Simulated times in both default device orders and as mapped, one row per plan and network.
 
     A plan on several equally fast accelerators is shown once, on the accelerator in the results.
     """
@@ -289,7 +289,7 @@ def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def _gains(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence per network on the gain of mapping, and on the difference of the default orders."""
+    """Yield a sentence per network on the gain from mapping, and on how much the default orders differ."""
     for system, mine in rows.groupby("system", sort=False):
         gain, cost = mine["gain"], mine["p2p_map"] / mine["cs_map"] - 1
         most, least, worst = (mine.iloc[int(at)] for at in (gain.argmax(), cost.argmin(), cost.argmax()))

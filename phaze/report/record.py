@@ -115,7 +115,7 @@ def _times(table: pd.DataFrame) -> Sheet:
 
 
 def _gaps(solves: pd.DataFrame) -> Block:
-    """Table of the schedules with a gap, or the sentence that there is none."""
+    """Table of the schedules with an optimality gap, or a sentence that there are none."""
     open_ = solves[solves["status"] != "optimal"].sort_values("gap", ascending=False)
     shown = open_.head(MOST_ROWS)
     if open_.empty:

@@ -70,7 +70,7 @@ class Report:
 
     @property
     def charts(self) -> Iterator[Chart]:
-        """All figures, from the top down."""
+        """All figures, from top to bottom."""
         for section in self.sections:
             yield from section.charts
 
@@ -89,7 +89,7 @@ class Report:
 
     @cached_property
     def drawn(self) -> Mapping[str, Drawn]:
-        """All figures as they are drawn, by name."""
+        """All figures as rendered for the page, by name."""
         return {chart.name: draw(chart) for chart in self.charts}
 
     @cached_property

@@ -189,7 +189,7 @@ def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) 
 
 
 def _range(name: str, trials: pd.DataFrame, optimum: float, more: Sequence[int] = ()) -> pd.DataFrame:
-    """Median and range over seeds of the best value so far; a finished run keeps its best value."""
+    """Median and range over seeds of the best throughput so far; a finished run keeps its best value."""
     runs = [run / optimum for run in curves(trials)]
     at = np.union1d(_logarithmic(max(map(len, runs))), np.array(more, dtype=np.int64))
     found = np.array([run[np.minimum(at, len(run)) - 1] for run in runs])

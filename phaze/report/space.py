@@ -122,7 +122,7 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def area_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw the best throughput within every area, one panel per model, and results of other designs."""
+    """Draw the best throughput within every area limit, with other designs, one panel per model."""
     largest = fronts["area_limit_um2"].max()
     curves = [
         pd.concat([curve, curve.tail(1).assign(area_um2=largest)])
@@ -151,7 +151,7 @@ def curve_of(front: pd.DataFrame) -> pd.DataFrame:
 
 
 def energy_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw throughput against energy per sample on the front, one panel per model, and other designs."""
+    """Draw throughput against energy per sample, for the front and other designs, one panel per model."""
     rows = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
     looks = {
         "front with area": (SILVER, rows[~rows["objectives"]]),
@@ -182,7 +182,7 @@ def _throughput(
     marks: Sequence[alt.Chart],
     lines: Sequence[alt.Chart] = (),
 ) -> alt.TopLevelMixin:
-    """Draw panels of throughput against a column in a unit, with lines across them."""
+    """Draw throughput against a column in a unit, one panel per model, with reference lines."""
     table = pd.concat([rows.assign(kind=kind) for kind, (_, rows) in looks.items()])
     table = table[["model", "kind", "architecture", column, "samples_per_s"]]
     table[column] *= unit

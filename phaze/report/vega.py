@@ -89,21 +89,21 @@ def spec_of(chart: alt.TopLevelMixin) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Chart of a page: its specification, or its value if it shows a single one."""
+    """Chart as drawn on a page: its specification, or its value if it shows only one."""
 
     spec: str
     only: str = ""
 
 
 def draw(chart: Chart) -> Drawn:
-    """Specification of a chart for a page, or its value if the chart shows a single one."""
+    """Convert a chart to its specification for a page, or to its value if it shows only one."""
     spec = spec_of(chart.draw())
     only = single_value(spec)
     return Drawn("" if only else as_json(spec), only)
 
 
 def as_json(spec: Mapping[str, object]) -> str:
-    """Specification as JSON that may stand inside an HTML element."""
+    """Specification as JSON that can be embedded in an HTML element."""
     return json.dumps(spec, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -118,7 +118,7 @@ def single_value(spec: Mapping[str, Any]) -> str:
 def _values(
     spec: Mapping[str, Any], datasets: Mapping[str, Any], rows: list[dict[str, Any]]
 ) -> Iterator[tuple[str, ...]]:
-    """Yield each mark's values as text, after the part of a stacked bar; an empty text for an area."""
+    """Yield each mark's value as text, preceded by its part in a stacked bar; an empty text for an area."""
     rows = datasets.get(spec.get("data", {}).get("name"), rows)
     for part in (*spec.get("layer", ()), *([spec["spec"]] if "spec" in spec else ())):
         yield from _values(part, datasets, rows)

@@ -59,7 +59,7 @@ def at_most(one: Numbers, other: Numbers) -> Bools:
 
 
 def run_checks(checks: Mapping[str, Callable[[Subject], Verdicts]], subject: Subject) -> pd.DataFrame:
-    """Run checks: table `checks`, one row per check, with the number of rows checked and of failures."""
+    """Run checks and build table `checks`: one row per check, with counts of checked rows and failures."""
     return Checks.check(pd.DataFrame([_row(name, check(subject)) for name, check in checks.items()]))
 
 

@@ -41,7 +41,7 @@ class Design:
 
 
 def named_designs(study: Study, families: Families) -> Iterator[Design]:
-    """Yield the designs of named accelerators: the baseline, families with one per model, single ones."""
+    """Yield the designs of named accelerators: the baseline, families (one per model), and single ones."""
     named, models = study.architectures.named, study.models
     baseline = study.architectures.baseline
     members = {name for family in families.values() for name in family.values()}
@@ -114,7 +114,7 @@ def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Ser
 
 
 def geometric_means(found: pd.DataFrame) -> pd.DataFrame:
-    """Geometric mean of the speed-ups of each design, and the number of models in it."""
+    """Geometric mean of the speed-ups of each design, and the number of models that it covers."""
     positive = found[found["speedup"] > 0]
     logs = np.log(positive["speedup"]).groupby(positive["design"])
     return pd.DataFrame({"speedup": np.exp(logs.mean()), "models": logs.size()}).reset_index()

@@ -72,7 +72,7 @@ def change(ratio: float) -> str:
 
 
 def count(value: float) -> str:
-    """Format a number of things, for example 1,250; a dash for infinity."""
+    """Format a count, for example 1,250; a dash for infinity."""
     return f"{value:,.0f}" if math.isfinite(value) else "–"
 
 
@@ -115,18 +115,18 @@ def widths(row: pd.Series) -> str:
 
 
 def tensor_width(key: object) -> str:
-    """Tensor-parallel width of the layout with a key."""
+    """Tensor-parallel width of the layout with the given key."""
     return str(Layout.of_key(str(key)).tp)
 
 
 def sliced(key: object) -> str:
-    """Format the tensor-parallel width and microbatch size of the layout with a key."""
+    """Format the tensor-parallel width and microbatch size of the layout with the given key."""
     layout = Layout.of_key(str(key))
     return f"t {layout.tp}, b {layout.microbatch}"
 
 
 def samples(key: object) -> str:
-    """Format the microbatch size of the layout with a key."""
+    """Format the microbatch size of the layout with the given key."""
     return str(Layout.of_key(str(key)).microbatch)
 
 

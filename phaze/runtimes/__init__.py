@@ -1,1 +1,1 @@
-"""Training runtimes: the layouts that each one can run, with reasons, and its configuration files."""
+"""Training runtimes: layouts that each can run, reasons against the others, and configuration files."""

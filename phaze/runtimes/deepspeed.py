@@ -138,7 +138,7 @@ def _recomputes_all(recipe: Recipe) -> bool:
 
 
 def _elsewhere(recipe: Recipe) -> Iterator[str]:
-    """Yield the settings of the plan that the user's training script must make."""
+    """Yield the plan's settings that the user's training script must apply itself."""
     layout, usual = recipe.layout, Layout()
     yield f"model {recipe.model.name}"
     yield from unsettable_fields(recipe.model)

@@ -27,7 +27,7 @@ class Emitted:
 
     @property
     def notes(self) -> list[str]:
-        """Differences and remaining settings, as sentences."""
+        """Sentences on differences from the recipe, and on settings that the user must make."""
         said = [f"{self.runtime} will differ: {sentence}" for sentence in self.beyond]
         return [*said, *([f"set these yourself: {', '.join(self.elsewhere)}"] if self.elsewhere else [])]
 

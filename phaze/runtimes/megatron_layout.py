@@ -99,7 +99,7 @@ class FieldFlags:
 
 
 def _width(field: str, flag: str) -> FieldFlags:
-    """Flag of a parallel width of dense layers; the width is 1 without the flag."""
+    """Table entry for the flag of a parallel width of dense layers, which is 1 without the flag."""
 
     def write(recipe: Recipe) -> Written:
         yield flag, str(getattr(recipe.layout, field))
@@ -108,7 +108,7 @@ def _width(field: str, flag: str) -> FieldFlags:
 
 
 def _expert_width(field: str, flag: str) -> FieldFlags:
-    """Flag of an expert-parallel width; written only for models with experts."""
+    """Table entry for the flag of an expert-parallel width, written only for models with experts."""
     dense = _width(field, flag)
 
     def read(flags: Flags, model: Model) -> object:
@@ -121,7 +121,7 @@ def _expert_width(field: str, flag: str) -> FieldFlags:
 
 
 def _number(field: str, flag: str, of: Callable[[Recipe], int]) -> FieldFlags:
-    """Flag with an integer value that is always written."""
+    """Table entry for a flag with an integer value that is always written."""
     return FieldFlags(field, (flag,), lambda recipe: [(flag, str(of(recipe)))])
 
 
@@ -233,7 +233,7 @@ def _precision(flags: Flags, _: Model) -> Precision:
 
 
 def _load(flags: Flags, _: Model) -> Load:
-    """Expert load of the busiest rank, read from flags: the capacity factor if tokens are padded to it."""
+    """Expert load of the busiest rank, read from flags: the capacity factor with padding, else balanced."""
     if CAPACITY not in flags or PADDED not in flags:
         return BALANCED
     text = one_value(flags, CAPACITY)

@@ -325,7 +325,7 @@ def _sizes(flags: Flags, names: dict[str, str], usual: dict[str, int] | None = N
 
 
 def _read_kinds(flags: Flags) -> tuple[list[str], int, tuple[int, ...] | None]:
-    """Read the kind of every block, the number of multi-token prediction layers, and a hybrid's split."""
+    """Read every block's kind, the number of multi-token prediction layers, and a hybrid's pipeline split."""
     hybrid = next((flag for flag in HYBRID if flag in flags), None)
     if hybrid is not None:
         return _read_hybrid(hybrid, one_value(flags, hybrid))
@@ -401,7 +401,7 @@ def _list(node: ast.AST) -> list[bool]:
 
 
 def _window(flags: Flags) -> int:
-    """Number of tokens to which a token attends, including itself."""
+    """Attention window read from flags: number of tokens to which a token attends, including itself."""
     text = " ".join(flags[WINDOW]).strip("()")
     left, _, right = (part.strip() for part in text.replace(" ", ",").replace(",,", ",").partition(","))
     if not left.isdecimal() or right not in ("0", "-1"):

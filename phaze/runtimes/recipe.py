@@ -45,7 +45,7 @@ class Recipe:
 
     @classmethod
     def of(cls, planned: TrainingPlan) -> Self:
-        """Build the recipe of a plan file."""
+        """Build the recipe of a training plan."""
         asked, stages = planned.question, planned.stages
         return cls(
             asked.model,
@@ -65,7 +65,7 @@ class Recipe:
 
     @property
     def microbatch_group(self) -> int:
-        """Microbatches that a rank runs in one virtual stage before its next one; pp if possible."""
+        """Number of microbatches that a rank runs in one virtual stage before the next; pp if possible."""
         count, pp = self.layout.microbatches(self.global_batch), self.layout.pp
         return least_group(count, pp) if self.schedule == "interleaved" else pp
 

@@ -20,7 +20,7 @@ def leaves_rest(number: int | Ints, by: Ints) -> Bools:
 
 
 def expert_widths(model: Model, tp: int, ep: int, *, whole: bool = False) -> dict[str, int]:
-    """Widths ep and etp of experts if no option sets etp, which is then tp (1 if `whole` and ep >= 2)."""
+    """Expert widths ep and etp if no option sets etp: it is then tp, or 1 if `whole` and ep >= 2."""
     return {"ep": ep, "etp": 1 if whole and ep > 1 else tp} if model.experts else {"ep": 1, "etp": 1}
 
 

@@ -93,7 +93,7 @@ def is_searched_etp(tp: int, ep: int, etp: int, experts: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Choice:
-    """Candidate values of some columns, of which each row of widths uses a contiguous range."""
+    """Candidate values of some columns; each row of widths uses a contiguous range of them."""
 
     columns: Columns
     first: Ints
@@ -155,7 +155,7 @@ def given_values(
 
 
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
-    """Value at which a column is fixed; for named options the index of the option."""
+    """Value to which a column is fixed; for named options, the index of the option."""
     if name not in COLUMNS:
         near = choices(name, FIXABLE, "config/commands.md")
         raise PhazeError(f"{name}: is not a field of a layout; known are {near}")
@@ -215,7 +215,7 @@ def _free(name: str, values: Ints, free: Bools, given: Mapping[str, int]) -> _Ch
 
 
 def _experts(widths: Columns, task: TrainingTask, given: Mapping[str, int]) -> _Choice:
-    """Choice of every ep and etp that fit into the ranks of a stage."""
+    """Choice among all ep and etp that fit into the ranks of a stage."""
     most = task.experts
     keys = np.stack([widths["tp"] * widths["cp"] * widths["dp"], widths["tp"]], axis=1)
     distinct, where = np.unique(keys, axis=0, return_inverse=True)
@@ -236,7 +236,7 @@ def _experts(widths: Columns, task: TrainingTask, given: Mapping[str, int]) -> _
 
 
 def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int]) -> _Choice:
-    """Choice of every schedule that the pipeline allows, with every valid number of virtual stages."""
+    """Choice among all schedules that the pipeline allows, with every valid number of virtual stages."""
     ways = np.array(
         [
             (depth, place, vp)
@@ -260,7 +260,7 @@ def _virtual_stages(schedule: str, most: int) -> range:
 
 
 def _chosen(columns: Columns, choice: _Choice) -> Columns:
-    """Expand every partial layout into one row for each of its values of a choice."""
+    """Expand every partial layout into one row per value that a choice allows for it."""
     count = choice.count[columns[ROW]]
     source = np.repeat(np.arange(len(count)), count)
     number = np.arange(len(source)) - (np.cumsum(count) - count)[source]

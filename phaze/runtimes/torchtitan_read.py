@@ -121,7 +121,7 @@ def _found(text: str) -> dict[str, object]:
 
 
 def _written(text: str) -> dict[str, object]:
-    """Settings made in a Python file with one function.
+    """Settings assigned in a Python file that defines one function.
 
     They are the arguments of configurations and of model converters, overridden by the assignments
     `config.section.name = value`.
@@ -150,7 +150,7 @@ def _written(text: str) -> dict[str, object]:
 
 
 def _made(node: ast.Call) -> dict[str, object]:
-    """Settings that a constructor call of a configuration or a converter makes, by name."""
+    """Settings passed to the constructor of a configuration or converter, by name."""
     name, told = ast.unparse(node.func), {str(word.arg): _value(word.value) for word in node.keywords}
     if name.endswith("Converter.Config"):
         name = name.removesuffix(".Config").rpartition(".")[2]
@@ -226,7 +226,7 @@ def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
 
 
 def made_stages(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> tuple[int, ...]:
-    """Blocks per stage in torchtitan's default split: even, if the ends count as `ends` blocks.
+    """Blocks per stage in torchtitan's even default split, where the model's ends count as `ends` blocks.
 
     Raises PhazeError if a stage would have fewer blocks than its end counts
     (`_generate_llm_fqn_per_model_part`).

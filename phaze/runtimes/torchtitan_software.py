@@ -47,7 +47,7 @@ def software(recipe: Recipe, stack: Stack) -> Iterator[tuple[str, bool]]:
 
 
 def flat(said: Converters) -> Iterator[tuple[str, Plain]]:
-    """Yield one true setting per converter, and its arguments as further settings."""
+    """Yield a setting `True` for each converter, and its arguments as further settings."""
     for name, told in said.items():
         yield name, True
         yield from ((f"{name}.{key}", value) for key, value in told.items())

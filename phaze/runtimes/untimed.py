@@ -59,14 +59,14 @@ def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
 
 
 def unsettable_fields(model: Model) -> tuple[str, ...]:
-    """Model fields without effect on time that the runtime cannot set, and those that the spec lacks."""
+    """Model fields without effect on time that the runtime cannot set, and such fields not in the spec."""
     flags, _ = untimed_flags(model)
     said = [f"{name} {short(value)}" for name, value in model.untimed.items()]
     return (*said, *_unsaid(model, {flag[0]: flag for flag in flags}))
 
 
 def _unsaid(model: Model, flags: Mapping[str, Flag]) -> tuple[str, ...]:
-    """Properties without effect on time that every model needs and that the spec does not give."""
+    """Properties without effect on time that every model needs but the spec does not contain."""
     rotary = model.positions == "rotary" and not any("rope" in name for name in model.untimed)
     return (*["rotary base"] * rotary, *["norm epsilon"] * ("--norm-epsilon" not in flags))
 
@@ -124,7 +124,7 @@ _SCALES = {"mscale": "--mscale", "mscale_all_dim": "--mscale-all-dim"}
 
 
 def _interleaved(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
-    """Flag of interleaved rotary positions; latent attention always interleaves."""
+    """Flag for interleaved rotary positions; latent attention always interleaves."""
     if model.latent:
         return [] if value else None
     return [("--rotary-interleaved",)] if value else []
@@ -135,7 +135,7 @@ def _score(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
 
 
 def _scaled(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
-    """Flag of the factor by which router scores are scaled.
+    """Flag for the factor by which router scores are scaled.
 
     Megatron-LM applies it only to scores that softmax has not normalised after top-k.
     """
@@ -146,14 +146,14 @@ def _scaled(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
 
 
 def _normalised(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
-    """Flag of unnormalised router scores; Megatron-LM normalises top-k scores unless softmax comes first."""
+    """Flag for unnormalised router scores; Megatron-LM normalises top-k scores unless softmax comes first."""
     if value is True:
         return []
     return None if fields.get("scoring_func") == "sigmoid" else [("--moe-router-pre-softmax",)]
 
 
 def _method(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    """Flags of the router's top-k method; expert groups are model sizes with flags of their own."""
+    """Flags for the router's top-k method; expert groups are model sizes with flags of their own."""
     bias: list[Flag] = [("--moe-router-enable-expert-bias",)]
     return {"noaux_tc": bias, "greedy": [], "group_limited_greedy": []}.get(str(value))
 

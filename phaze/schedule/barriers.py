@@ -25,7 +25,7 @@ MAX_OPERATORS = 60
 
 
 class Blocks(NamedTuple):
-    """All blocks of a component, and the steps between downsets that run them.
+    """All blocks of a component, and the steps between downsets in which they run.
 
     Every block except the first follows the block without its last operator, or an extension of that block.
     State of the shorter block is then still on a stack.
@@ -102,7 +102,7 @@ def _antichains(states: Ints, component: Component) -> Ints:
 
 @njit
 def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
-    """All nested pairs of downsets: offsets by larger set, index of the smaller set, difference as bits."""
+    """All nested pairs of downsets: offsets by larger set, index of the smaller set, and difference bits."""
     offsets = np.zeros(len(states) + 1, dtype=np.int64)
     sources, masks = [0], [np.int64(0)]
     for d in range(len(states)):
@@ -134,13 +134,13 @@ def _connected(masks: Ints, apart: Ints) -> Ints:
 
 
 def _widths(masks: Ints, antichains: Ints, types: Ints) -> Ints:
-    """Size of the largest antichain in each set, over all types and of each type, shape (b, types)."""
+    """Size of the largest antichain in each set, over all core types and for each type, shape (b, types)."""
     return np.stack([_largest(masks, _maximal(np.unique(antichains & kind))) for kind in types], axis=1)
 
 
 @njit
 def _maximal(sets: Ints) -> Ints:
-    """Maximal sets: those that no other set contains; the given sets are distinct."""
+    """Sets that no other set contains; the given sets are distinct."""
     kept = np.ones(len(sets), dtype=np.bool_)
     for k in range(len(sets)):
         for other in range(len(sets)):

@@ -186,7 +186,7 @@ def bound_task(task: ComponentTask, effort: BoundEffort = SCHEDULING) -> Bounded
 def _search_barriers(
     blocks: Blocks, part: ComponentArrays, effort: BoundEffort
 ) -> tuple[float, Floats, Ints]:
-    """Lower bound, start times and cores; `effort` is spent only if the screening effort leaves a gap."""
+    """Find a lower bound and a schedule; `effort` is spent only if the screening effort leaves a gap."""
     lower, feasible, path, latencies = find_path(blocks, part, SCREENING.rounds, SCREENING.nodes)
     if effort != SCREENING and lower < feasible * (1 - EQUAL):
         longer = find_path(blocks, part, effort.rounds, effort.nodes)
@@ -222,11 +222,11 @@ def vector_users(kinds: Ints) -> int:
 
 
 def overlaps(kinds: Ints, one: Floats) -> bool:
-    """True if a network operator may overlap with others, including one on all cores."""
+    """True if a network operator may overlap with other operators, including operators on all cores."""
     return bool(np.isfinite(one[..., kinds == NETWORK]).any())
 
 
 @lru_cache(maxsize=256)
 def blocks_of(component: Component) -> Blocks | None:
-    """Blocks between the barriers of a component, or None if it is too wide."""
+    """Blocks between the barriers of a component, or None if it has too many steps between downsets."""
     return make_blocks(component, MAX_STEPS)

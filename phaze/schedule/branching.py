@@ -61,7 +61,7 @@ class SeenSchedules(NamedTuple):
 
 
 class Search(NamedTuple):
-    """State of a search; `heads` and `open` have one row per number of operators started."""
+    """State of the branch and bound; `heads` and `open` have one row per number of operators started."""
 
     start: Floats
     end: Floats
@@ -296,7 +296,7 @@ def _work_bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats, r
 
 @njit_inlined
 def _fill_candidates(block: BarrierBlock, end: Floats, heads: Floats, ready: Bools) -> None:
-    """Mark the operators that may start next: ready, and able to start before any ready one could end."""
+    """Mark the operators that may start next: ready, and able to start before any ready operator ends."""
     n = len(end)
     horizon = np.inf
     for i in range(n):
@@ -312,7 +312,7 @@ def _fill_candidates(block: BarrierBlock, end: Floats, heads: Floats, ready: Boo
 
 @njit_inlined
 def _next(open_: Bools, heads: Floats, tail: Floats) -> int:
-    """Open operator with the earliest start, on ties with the longest remaining path; -1 for none."""
+    """Open operator with the earliest start, on ties with the longest remaining path; -1 if there is none."""
     best = -1
     for i in range(len(open_)):
         if open_[i] and (

@@ -91,7 +91,7 @@ class LayerSolution:
 
     @property
     def programs(self) -> list[Solution]:
-        """Parts solved by an integer program, the largest first."""
+        """Solutions found by an integer program, the largest program first."""
         return sorted((part for part in self.parts if part.method == "program"), key=lambda p: -p.variables)
 
 
@@ -197,7 +197,7 @@ def _is_sound(task: ComponentTask, solution: Solution) -> bool:
 
 
 def _decide(task: ComponentTask, bounded: Bounded, settings: ScheduleSettings) -> Solution:
-    """Solution by bounds, or by an integer program if the bounds leave a gap or must be checked."""
+    """Solve a component by its bounds, or by an integer program if these leave a gap or must be checked."""
     if settings.programs == "open":
         return _proven(task, bounded) if bounded.proven else _verified(task, bounded, settings)
     solution = _verified(task, Bounded(0.0, bounded.schedule), settings)

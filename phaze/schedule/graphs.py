@@ -110,7 +110,7 @@ class Component:
 
     @cached_property
     def arrays(self) -> OrderArrays:
-        """Kinds, order, offsets and followers, as in `ComponentArrays`."""
+        """Core types, order, offsets and followers of the operators, as in `ComponentArrays`."""
         counts = np.bincount([i for i, _ in self.edges], minlength=len(self.operators))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         return self.kinds, self.order, offsets, np.array([j for _, j in sorted(self.edges)], dtype=np.int64)
@@ -183,7 +183,7 @@ def core_codes(core: Sequence[str]) -> Ints:
 
 @lru_cache(maxsize=256)
 def make_graph(core: tuple[str, ...], edges: Edges) -> OperatorOrder:
-    """Order and series components of a layer; no-ops pass the order on but belong to no component."""
+    """Order and series components of a layer; no-ops take part in the order but belong to no component."""
     kinds = core_codes(core)
     topological = sort_topologically(len(core), edges)
     order = transitive_order(len(core), edges)

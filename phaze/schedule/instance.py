@@ -23,7 +23,7 @@ TYPES = ("tensor", "vector")
 
 @dataclass(frozen=True, eq=False)
 class ProgramData(Component):
-    """A component, scaled so that its feasible latency is SCALE."""
+    """Input of an integer program: a component, scaled so that its feasible latency is SCALE."""
 
     one: Floats
     """Latency on one core ℓ; for operators that must run on all cores ℓ̂, which is finite."""

@@ -73,7 +73,7 @@ def bound_all(
 def find_path(
     blocks: Blocks, part: ComponentArrays, rounds: int, nodes: int
 ) -> tuple[float, float, Ints, Floats]:
-    """Lower bound, best feasible latency, its blocks as bits, and their latencies, last block first.
+    """Lower bound, and the best feasible path: latency, blocks as bits and their latencies, last block first.
 
     While blocks are valued by lower bounds, the shortest path is a lower bound as well. Its blocks are run
     with a few nodes. If this changes nothing, they are run with more and more, `nodes` in total. When these
@@ -106,7 +106,7 @@ def find_path(
 
 @njit_inlined
 def _first_values(blocks: Blocks, part: ComponentArrays) -> Values:
-    """Bounds on all blocks; exact for single operators, and for blocks that never wait for cores."""
+    """Initial bounds on all blocks; exact for single operators, and for blocks that never wait for cores."""
     lower = bound_blocks(blocks, part)
     upper, nodes = np.full(len(lower), np.inf), np.zeros(len(lower), dtype=np.int64)
     for b in range(len(lower)):
@@ -155,7 +155,7 @@ def _run_path(
     left: Ints,
     slack: float,
 ) -> tuple[bool, float]:
-    """Search the path's blocks with up to `limit` nodes each; True if no value rose, and the path's latency.
+    """Search each block of a path, up to `limit` nodes; return whether no value rose, and the path's latency.
 
     Only runs that lengthen the path by less than `slack` matter. The value of a block becomes its lower
     bound, or without a limit its feasible latency.
@@ -186,7 +186,7 @@ def _run_block(
 
 @njit
 def members_of(mask: int) -> Ints:
-    """Operators of a set given as bits."""
+    """Indices of the operators in a set encoded as bits."""
     members, size = np.empty(64, dtype=np.int64), 0
     for i in range(63):
         if mask >> i & 1:
@@ -306,7 +306,7 @@ def _step_into(steps: BarrierSteps, value: Floats, d: int) -> None:
 
 @njit
 def follow_path(path: Ints, latencies: Floats, part: ComponentArrays, nodes: int) -> tuple[Floats, Ints]:
-    """Start times and cores along a path of blocks.
+    """Start times and cores of the operators when the blocks of a path run in order.
 
     Blocks are bits, from the last to the first; `latencies` were found with `nodes` nodes.
     """

@@ -88,7 +88,7 @@ def solve_program(task: ComponentTask, bounded: Bounded, settings: ScheduleSetti
 
 
 def _learn(best: Solution, result: Solve, schedule: LayerSchedule | None, data: ProgramData) -> Solution:
-    """Update the best solution after a solve, with its schedule if all operators found cores."""
+    """Update the best solution with a solve's bound, and with its schedule if all operators found cores."""
     found = best.schedule
     if schedule is not None and schedule.latency_s < found.latency_s * (1 - EQUAL):
         found = schedule

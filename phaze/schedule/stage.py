@@ -181,7 +181,7 @@ def schedule_takes(
 
 
 def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
-    """Index of each scheduled operator's work in the estimates, -1 for a no-op."""
+    """Workload index of each scheduled operator in the estimates, -1 for a no-op."""
     keys = [*PASS, "operator"]
     both = pd.concat([operators[keys], schedules[keys]], ignore_index=True)
     number = both.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
@@ -192,7 +192,7 @@ def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
 
 
 def _rows_of(estimates: pd.DataFrame) -> Ints:
-    """Row index of each estimate, by work and design."""
+    """Row index of each estimate, by workload and core design."""
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
     rows = np.full([int(index.max(initial=-1)) + 1 for index in at], -1)
     rows[at] = np.arange(len(estimates))
@@ -200,7 +200,7 @@ def _rows_of(estimates: pd.DataFrame) -> Ints:
 
 
 def _designs(scheduled: pd.DataFrame, architectures: pd.DataFrame) -> Ints:
-    """Number of the core design that each scheduled operator runs on."""
+    """Id of the core design that each scheduled operator runs on."""
     row = pd.Index(architectures["architecture"]).get_indexer(pd.Index(scheduled["architecture"]))
     return np.select(
         [(scheduled["resource"] == core).to_numpy() for core in _DESIGN],

@@ -66,7 +66,7 @@ def common_candidates(
 
 
 def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
-    """Mask of the rows of one HBM size that no searched architecture excludes."""
+    """Mask of the rows of one HBM size that no searched architecture provably excludes."""
     named, names = bounds["named"].to_numpy(np.bool_), name_ranks(bounds["architecture"])
     area = bounds["area_um2"].to_numpy(np.float64)
     fast, slow = _cost(bounds["upper"]), _cost(bounds["lower"])
@@ -112,7 +112,7 @@ class _Seen:
 
     @classmethod
     def of(cls, screen: pd.DataFrame) -> _Seen:
-        """Start with infinite times for all screening tables that have the rows of this one."""
+        """Start with infinite times, for all screening tables with the same rows as this one."""
         keys = screen[["model", *AT]]
         codes = np.stack([pd.factorize(keys[name])[0] for name in keys])
         starts = np.flatnonzero(np.diff(codes, axis=1, prepend=-1).any(axis=0))
@@ -141,7 +141,7 @@ def mean_of(
     mode: Mean,
     reference: pd.DataFrame | None = None,
 ) -> pd.Series:
-    """Mean over the model columns; 0 for rows that cannot train a model that another row can train.
+    """Mean throughput over the models; 0 for rows that cannot train a model that another row can train.
 
     A normalised mean divides by the maximum of the throughputs in `reference`, by default `samples_per_s`.
     """

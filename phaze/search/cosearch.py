@@ -222,7 +222,7 @@ def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms:
 
 
 def evaluate_point(subject: Subject, point: Workload, chips: pd.DataFrame, terms: Terms) -> Evaluation:
-    """Schedules and best placements in one layout, on architectures with their own design ids."""
+    """Schedules and best placements in one layout, on architectures from `with_own_designs`."""
     estimates = estimate_point(point, chips, terms)
     kept = chips[["architecture"]].assign(kept=True)
     solves, schedules = schedule_point(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
@@ -329,7 +329,7 @@ def vary_cluster(
     terms: Terms,
     variations: Mapping[str, Mapping[str, float]],
 ) -> pd.DataFrame:
-    """Table `sensitivities`: placements of the architectures with changed values of the scenario's keys.
+    """Table `sensitivities`: placements of the architectures with some values of the scenario changed.
 
     `variations` maps a name to the changed keys, as {"hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12}}.
     """

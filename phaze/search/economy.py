@@ -127,7 +127,7 @@ def least_sample_j(
 
 
 class _Chip(NamedTuple):
-    """Times and energies of one architecture."""
+    """Inputs of the bound for one architecture: times and energies."""
 
     time_s: float
     work_s: float
@@ -180,7 +180,7 @@ def _least_of_all(
 
 @njit
 def _most_per_second(values: Floats, seconds: Floats) -> float:
-    """Largest ratio of a layer's value to its time; a value may be 0."""
+    """Maximum over layers of value per second; layers with value 0 are ignored."""
     most = 0.0
     for r in range(len(values)):
         if values[r] > 0.0:
@@ -308,7 +308,7 @@ def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -
 
 @njit
 def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
-    """Gradient exchange time of the smallest first stage with at least this load."""
+    """Gradient exchange time of the smallest first stage with a load of at least `least`."""
     again = 2.0 if frame.recompute and s > 1 else 1.0
     weights_s: float = frame.weights_s[0]
     for r in range(len(frame.counts)):

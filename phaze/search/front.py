@@ -198,12 +198,12 @@ def _values(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
 
 
 def _inside(rows: pd.DataFrame, spaces: Spaces) -> list[Bools]:
-    """For each space, the mask of the rows that belong to it."""
+    """Masks of the rows that belong to each space."""
     return [members[rows["chip"].to_numpy()] for members in spaces.values()]
 
 
 def _with_exact(rows: pd.DataFrame, asked: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
-    """Rows with exact time and energy where they were evaluated, NaN where no placement exists."""
+    """Replace the bounds of evaluated rows by exact time and energy, NaN where no placement exists."""
     exact = placements.loc[placements["planner"] == "phaze", [*KEY, "time_per_batch_s", "joules_per_sample"]]
     near = np.flatnonzero(rows["chip"].isin(asked["chip"]))
     evaluated = near[
@@ -246,7 +246,7 @@ def _described(front: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
 
 
 def _first(*values: pd.Series | np.ndarray) -> Bools:
-    """Mask of the row with the least value; later values break ties."""
+    """Mask of the row with the smallest first value; the further values break ties."""
     result = np.zeros(len(values[0]), dtype=np.bool_)
     if len(result):
         result[np.lexsort(tuple(reversed(values)))[0]] = True

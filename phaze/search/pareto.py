@@ -20,7 +20,7 @@ SHARE = 64
 
 
 def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None = None) -> Bools:
-    """Mask (n,) of points that no other point dominates, or none of those in `covering`; O(n log n)."""
+    """Mask (n,) of points that no other point, or none in `covering` if given, dominates; O(n log n)."""
     ranks = np.unique(area, return_inverse=True)[1].astype(np.int64)
     order = np.lexsort((energy, area, time))
     among = np.ones(len(time), dtype=np.bool_) if covering is None else covering

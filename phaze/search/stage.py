@@ -185,7 +185,7 @@ def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, b
 
 
 def _after(keys: tuple[Floats, Floats, Ranks], key: tuple[float, float, int]) -> Bools:
-    """Mask of the keys that come lexicographically after the given one."""
+    """Mask of the keys (time, area, name) that come lexicographically after a given key."""
     (time, area, name), (at_time, at_area, at_name) = keys, key
     later_name = (area == at_area) & (name > at_name)
     later_area = (area > at_area) | later_name

@@ -73,7 +73,7 @@ def suggested_again(
 
 
 def _axes(architectures: pd.DataFrame) -> dict[str, BaseDistribution]:
-    """Range of grid positions of every size."""
+    """Range of grid positions for every size of an architecture, as Optuna distributions."""
     return {size: IntDistribution(0, architectures[size].nunique() - 1) for size in SIZES}
 
 

@@ -38,7 +38,7 @@ class Outcome:
 
     @cached_property
     def chips(self) -> pd.DataFrame:
-        """Architectures by name; of equal names the first."""
+        """Architectures by name; only the first of those with equal names."""
         chips = self.architectures.drop_duplicates("architecture")
         return chips.set_index("architecture", drop=False).rename_axis(None)
 
@@ -69,7 +69,7 @@ def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
 
 
 def chip_of(cluster: Outcome, row: pd.Series) -> pd.Series:
-    """Row of table `architectures` of a placement."""
+    """Row of table `architectures` for the architecture of a placement."""
     return chip_named(cluster, row["architecture"])
 
 
@@ -136,7 +136,7 @@ def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
 
 
 def own_hbm(rows: pd.DataFrame, hbm_gib: Mapping[str, float]) -> pd.DataFrame:
-    """Rows with the architecture's own HBM size; all rows if none has it."""
+    """Rows with the architecture's own HBM size; all rows if there are none."""
     own = rows[rows["hbm_gib"] == rows["architecture"].map(dict(hbm_gib))]
     return own if len(own) else rows
 
@@ -147,7 +147,7 @@ Chip = tuple[str, float]
 
 @dataclass(frozen=True)
 class Chips:
-    """Architectures to plan on."""
+    """Architectures to plan on: those for all planners, and those only for the study's planner."""
 
     compared: tuple[Chip, ...]
     """Architectures for all planners: the best for the model, the common one and the baseline."""
@@ -171,7 +171,7 @@ class ChipChoice(Noun):
 
 
 def choose_chips(cluster: Outcome, choice: ChipChoice) -> Chips:
-    """Accelerators to plan on for a cluster with one model, each with its HBM in the results."""
+    """Accelerators to plan on for a cluster with one model, each with its HBM size in the results."""
     mine, baseline = candidates(cluster), () if choice.baseline is None else (choice.baseline,)
     best, ranked = choose(mine, choice.tolerance), rank(mine, choice.best, choice.tolerance)
     compared = dict.fromkeys(

@@ -77,7 +77,7 @@ VERSIONS: dict[str, Callable[[], str | None]] = {"glpk": glpsol_version, "highs"
 def solver_versions(
     preference: Sequence[str], versions: Mapping[str, Callable[[], str | None]] = VERSIONS
 ) -> dict[str, str]:
-    """Installed solvers of a preference list with their versions, in the order of preference."""
+    """Installed solvers in a preference list with their versions, in order of preference."""
     unknown = [name for name in preference if name not in versions]
     if unknown:
         raise PhazeError(f"schedule.solver: {unknown[0]!r} is not one of {', '.join(versions)}")

@@ -240,7 +240,7 @@ def _ask(
 
 
 def _complete_point(model: pyo.ConcreteModel) -> str:
-    """Set variables left out by a solver because nothing depends on them; report if all are missing."""
+    """Set variables left out by a solver because nothing depends on them; a message if all are missing."""
     missing = [variable for variable in _variables(model) if variable.value is None]
     if missing and len(missing) == len(_variables(model)):
         return "it left no point"

@@ -268,7 +268,7 @@ class Block:
         return self.mixer if isinstance(self.mixer, Attention) else None
 
     def parameters(self, hidden: int, norm: int, *, active: bool = False) -> Counts:
-        """Number of parameters by group, given that of a norm; `active`: only those that one token uses."""
+        """Number of parameters by group, with `norm` per norm; `active`: only those that one token uses."""
         found = Counts({"norm": self.norms * norm})
         for part in (self.mixer, self.feed_forward):
             if part is not None:

@@ -157,7 +157,7 @@ class Settings:
 
     @property
     def front_shards(self) -> tuple[str, ...]:
-        """Shards for the Pareto fronts: those of the grid, for every area limit."""
+        """Shards for the Pareto fronts: the grid's shards, and one for smaller area limits if needed."""
         grid = self.study.architectures.grid
         bounded = grid is not None and grid.minimum_area_share and self.study.report.area_limits_mm2
         return (*self.grid_shards, SMALLER_SHARD) if bounded else self.grid_shards

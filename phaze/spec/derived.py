@@ -1,4 +1,4 @@
-"""Base of document types that take fields from dataclasses, such as from that of a layout."""
+"""Base of document types that take fields from dataclasses, such as the fields of a layout."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A family has all layouts that differ only in recompute. Its bound holds for every recompute option, so a
 family whose bound is not below the best plan is excluded with all of its layouts. The other families are
-opened: options that another option of the same shard dominates are dropped (`Slices.dominated`), and each
+expanded: options that another option of the same shard dominates are dropped (`Slices.dominated`), and each
 remaining option gets its own bound.
 """
 
@@ -36,25 +36,25 @@ class LayoutFamilies:
     options: Bools
     """Mask of the recompute options of each family, (F, options)."""
     bounds: LayoutBounds
-    """Lower bounds of the families; for an opened family, the smallest bound of its layouts."""
+    """Lower bounds of the families; for an expanded family, the smallest bound of its layouts."""
     bounded: Bools
     """Mask of the families with a first bound, (F,)."""
     sharpened: Bools
     """Mask of the families with a second, tighter bound, (F,)."""
     opened: Bools
-    """Mask of the opened families, (F,)."""
+    """Mask of the expanded families, (F,)."""
     grid: LayoutGrid
-    """Layouts of opened families that may fit and are not dominated, (N,)."""
+    """Layouts of expanded families that may fit and are not dominated, (N,)."""
     family: Ints
     """Family index of each layout in `grid`, (N,)."""
     own: LayoutBounds
     """Lower bounds of each layout in `grid`."""
     dominated: int = 0
-    """Number of dominated layouts in opened families."""
+    """Number of dominated layouts in expanded families."""
     unfit: int = 0
-    """Number of layouts in opened families that do not fit."""
+    """Number of layouts in expanded families that do not fit."""
     _closest: list[Closest] = field(default_factory=list)
-    """Layouts with the smallest memory shortfall of each batch opened, with one and with several chunks."""
+    """Layouts with the smallest memory shortfall of each batch expanded, with one and with several chunks."""
 
     @classmethod
     def of(cls, question: PlanQuestion, space: Space) -> Self:

@@ -21,7 +21,7 @@ MOST_STEPS = 2
 MOST_NEIGHBOURS = 40
 """Maximum number of neighbours that are simulated, smallest bounds first."""
 AT_ONCE = 10
-"""Maximum number of families opened together."""
+"""Maximum number of families expanded together."""
 CLEARLY = 0.02
 """Relative gain of a neighbour above which the search moves on to it at once."""
 FAR = 0.2

@@ -46,7 +46,7 @@ MOST_BEGUN = 200
 MOST_SHARPENED = 30_000
 """Maximum number of families whose bounds are raised together, which limits memory use."""
 MOST_OPENED = 3_000
-"""Maximum number of families opened together, which limits memory use."""
+"""Maximum number of families expanded together, which limits memory use."""
 MOST_SLICES = 300
 """Maximum number of shards whose costs stay in memory for reuse."""
 MOST_WORK = 100_000
@@ -77,7 +77,7 @@ class LayoutSearch:
     prove: bool = True
     """False if a good plan is enough, without a tight lower bound."""
     contenders: Contenders = field(init=False)
-    """Candidate layouts of the opened families."""
+    """Candidate layouts of the expanded families."""
     guesses: Guesses = field(init=False)
     """Heuristic that simulates promising families first."""
     _limit: str = ""

@@ -64,7 +64,7 @@ class SearchTables(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Cache of the extra time that saving memory costs each stage, added to d times the stage's time."""
+    """Cache of the extra time that saving memory adds to d times the time of each stage."""
 
     stage: Ints
     """(c + 1,) stage examined last, by microbatches in flight."""
@@ -153,7 +153,7 @@ def meets(
 
 @njit
 def _price(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> float:
-    """Extra time of a stage that must be priced from all its layers; inf until that is done."""
+    """Look up the extra time of a stage priced from all its layers; if missing, queue it and return inf."""
     key = _key(problem, known, t, i, j, index, in_flight)
     at = _place(known.keys, key)
     if known.keys[at] == key:
@@ -217,7 +217,7 @@ def _copy_prices(known: Known, larger: Known) -> None:
 def _price_some(
     problem: SearchTables, costs: ConfigurationCosts, known: Known, begin: int, end: int, exact: bool | None
 ) -> None:
-    """Price some rows of `wanted`; `exact` is True or None, so that Numba compiles only one of the rules."""
+    """Price a range of rows of `wanted`; `exact` is True or None so that Numba compiles only one rule."""
     for row in range(begin, end):
         t, i, j = known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2]
         index, in_flight = known.wanted[row, 3], known.wanted[row, 4]
@@ -229,7 +229,7 @@ def _price_some(
 
 @njit
 def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tuple[float, float]:
-    """Extra time of the greedy choice and its lower bound; inf if infeasible."""
+    """Extra time of the greedy choice, and a lower bound for any choice; inf if infeasible."""
     sums, steps, limit = problem.sums, problem.steps, problem.limit_bytes
     inner, outer = sums.totals[t, i], sums.totals[t, j]
     doubtful = 1e-12 * (limit + outer[STASH] * in_flight + outer[FIXED])

@@ -1,4 +1,4 @@
-"""Plans of Piper (with or without network levels) and its baselines as JSON, or why there is none.
+"""Plans of Piper (with or without network levels) and of its baselines as JSON, or why there are none.
 
 time_per_sample   of the slowest stage, null if there is no plan; in the unit of the input's times
 devices, degree   sums of d t and of d over the stages

@@ -49,7 +49,7 @@ FIRST_PAIRS = 100_000
 
 
 class States(NamedTuple):
-    """States (D, s) of the search: fewest devices of each, and the range of s reached."""
+    """Search states (D, s): the fewest devices of each state, and the range of s with a plan."""
 
     fewest: Table
     """(m, S + 1) f(D, s), NONE if no plan is known."""
@@ -67,7 +67,7 @@ def fewest_devices(
     threshold_s: float,
     fewest: Table,
 ) -> Known:
-    """Compute f(D, s), the fewest devices for a downset and degree sum, (m, S + 1); NONE if too many.
+    """Compute f(D, s), the fewest devices by downset and degree sum, (m, S + 1); NONE above `devices`.
 
     The search stops at a downset with stages whose price needs an exact knapsack or all layers, and continues
     from it once they are priced. It runs in slices, between which Ctrl-C is handled. Returns the updated
@@ -136,7 +136,7 @@ def _least_used(states: States, i: int) -> int:
 
 @njit
 def _first_from(values: Floats, least: float) -> int:
-    """Index of the first value of at least `least`; values are ascending."""
+    """Index of the first value that is at least `least`; `values` are ascending."""
     begin, end = 0, len(values)
     while begin < end:
         middle = (begin + end) // 2

@@ -1,4 +1,4 @@
-"""Piper in a study: plan its models, price other planners' plans, and write the rows of its cases.
+"""Use Piper in a study: plan models, price other planners' plans, and write the rows of planning cases.
 
 A case plans a profile with every planner on every cluster of a point (Piper, Section 5). A profile also gives
 deeper or shallower models, with another number of repeated layers. The layers of the most frequent name must
@@ -61,7 +61,7 @@ def plan_piper(task: PlanningTask) -> Planned | Infeasible:
 def _stage(
     task: PlanningTask, model: ProfiledLayers, microbatch: int, given: PlannedStage
 ) -> tuple[Stage, StageMemory]:
-    """Stage of a study's plan whose layers have individual configurations, and its memory."""
+    """Convert a stage with a configuration per layer to a stage of a study's plan, with its memory."""
     chosen, options = list(given.configurations), model.options[given.layout.tp]
     again = np.array([options.names[c] == RECOMPUTE for c in chosen])
     stage = task.prospect(Layout(tp=given.layout.tp, microbatch=microbatch)).stage(
@@ -77,7 +77,7 @@ def _stage(
 
 
 def price_planned(task: PlanningTask, planned: Planned) -> tuple[float, str]:
-    """Time per sample under Piper's model, inf if infeasible, and the reason if outside Piper's space."""
+    """Time per sample in Piper's model, inf if infeasible, and why the plan is not a valid Piper plan."""
     plan, microbatch = planned.plan, planned.plan.layout.microbatch
     if plan.schedule == "2bw":
         return plan.claimed.time_per_sample_s, ""
@@ -91,7 +91,7 @@ def price_planned(task: PlanningTask, planned: Planned) -> tuple[float, str]:
 
 @lru_cache(maxsize=1)
 def models_of(task: PlanningTask) -> dict[int, ProfiledLayers]:
-    """Piper's layers of a model, for each microbatch size."""
+    """Layers of a model as Piper's input, for each microbatch size."""
     chains: dict[int, dict[Layout, Chain]] = {}
     for one in task.prospects:
         chains.setdefault(one.point.layout.microbatch, {})[one.point.layout] = one.chain
@@ -111,7 +111,7 @@ def cluster_of(task: PlanningTask, microbatch: int) -> FlatCluster:
 
 
 def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:
-    """Resize a model to `times` layers of the most frequent name; PhazeError if these form no chain."""
+    """Resize the chain of the most frequent layer name to `times` layers; PhazeError if it is no chain."""
     chain = _chain(layers)
     if times == len(chain):
         return layers
@@ -153,7 +153,7 @@ def _chain(layers: ProfiledLayers) -> list[int]:
 def _edges(
     layers: ProfiledLayers, chain: list[int], originals: list[int]
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the new edges: source, target, and the two old edges that provide their sizes.
+    """Yield each new edge: its source, its target, and the two old edges that provide its sizes.
 
     The first gives the values at the source, c(u, v) and c_bw; the second those at the target, c_fw.
     """

@@ -120,7 +120,7 @@ def downset_bytes(layers: int, edges: int, widths: int) -> int:
 
 
 def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
-    """Memory-saving steps of the paper's rule for up to `most_in_flight` microbatches; needs alike widths."""
+    """Memory-saving steps of the paper's rule for up to `most_in_flight` microbatches, at `alike` widths."""
     widest = int(np.ptp(costs.first, axis=1).max())
     shape = (len(costs.widths), most_in_flight + 1, widest)
     refuse_beyond_memory(
@@ -139,7 +139,7 @@ def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
 
 
 def fastest_of(costs: ConfigurationCosts) -> Ints:
-    """Fastest configuration of each layer, (T, n); ties go to the smallest; undefined if a layer has none."""
+    """Fastest configuration of each layer, (T, n), ties by least memory; undefined if a layer has none."""
     first = costs.first
     group = np.repeat(np.arange(first[:, :-1].size), np.diff(first, axis=1).ravel())
     order = np.lexsort((costs.fixed_bytes, costs.stash_bytes, costs.time_s, group))
@@ -147,7 +147,7 @@ def fastest_of(costs: ConfigurationCosts) -> Ints:
 
 
 def most_in_flight(costs: ConfigurationCosts, degree: int) -> int:
-    """Most microbatches in flight with which any single layer fits on a device."""
+    """Upper bound on the microbatches in flight with which any single layer fits on a device."""
     room = costs.limit_bytes - costs.fixed_bytes
     with np.errstate(divide="ignore", invalid="ignore"):
         count = np.where(room < 0, 0, np.nan_to_num(room / costs.stash_bytes, nan=np.inf))
@@ -156,7 +156,7 @@ def most_in_flight(costs: ConfigurationCosts, degree: int) -> int:
 
 @njit
 def _follow(costs: ConfigurationCosts, fast: Ints, steps: SavingSteps, ratios: Floats) -> None:
-    """Write every layer's steps from its fastest configuration, (T, c + 1, P); ratios are -1 for missing
+    """Write every layer's memory-saving steps, (T, c + 1, P), and their ratios, which are -1 for missing
     steps.
 
     Ratios of a layer fall from step to step; if rounding would raise one, the previous ratio is kept.
@@ -181,14 +181,14 @@ def _follow(costs: ConfigurationCosts, fast: Ints, steps: SavingSteps, ratios: F
 
 
 def _least(values: Floats, first: Ints) -> Floats:
-    """Minimum over each layer's configurations, (T, n, ...); undefined for layers without any."""
+    """Minimum of a cost over each layer's configurations, (T, n, ...); undefined for a layer without any."""
     padded = np.concatenate([values, np.full((1, *values.shape[1:]), np.inf)])
     least = np.minimum.reduceat(padded, first[:, :-1].ravel(), axis=0)
     return np.asarray(least).reshape(*first[:, :-1].shape, *values.shape[1:])
 
 
 def _at(values: Floats, ends: Ints) -> Floats:
-    """Cost of every edge for the layer at one end, (T, E), from (T, n, E); 0 without a configuration."""
+    """Select each edge's cost for the layer at one end, (T, E), from (T, n, E); 0 without a configuration."""
     chosen = values[:, ends, np.arange(len(ends))]
     return np.where(np.isfinite(chosen), chosen, 0.0)
 
@@ -196,7 +196,7 @@ def _at(values: Floats, ends: Ints) -> Floats:
 def _least_work(
     costs: ConfigurationCosts, has: Bools, least_time_s: Floats, least_sent_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Fewest device-seconds of layers (n,) and of transfers over edges (E,), over all widths."""
+    """Minimum device-seconds of layers (n,) and of transfers over edges (E,), over all widths."""
     widths = costs.widths[:, None]
     work_s = np.where(has, widths * least_time_s, np.inf).min(axis=0)
     sent_s = np.where(has[:, costs.sources], widths * least_sent_s, np.inf).min(axis=0)
@@ -210,7 +210,7 @@ def _coarse(values: Floats) -> Floats:
 
 
 def _alike(costs: ConfigurationCosts) -> Bools:
-    """True for each width (T,) at which a layer's configurations differ only in X.p, X.a and X.b."""
+    """Mask of the widths at which each layer's configurations differ only in X.p, X.a and X.b, (T,)."""
     counts = np.diff(costs.first, axis=1)
     begin = np.repeat(costs.first[:, :-1].ravel(), counts.ravel())
     same = np.ones(len(begin), dtype=np.bool_)
