@@ -269,7 +269,7 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterable[str]:
 
 
 def _data_files(modules: dict[str, Module]) -> Iterator[tuple[str, Path]]:
-    """Yield the name and path of every data file in the packages among some modules."""
+    """Yield the name and path of every data file of those given modules that are packages."""
     for name, module in modules.items():
         folder = module.path.parent
         if module.path.name == "__init__.py":

@@ -59,7 +59,7 @@ PIPER = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(options.ArchitectureOptions):
-    """Options for the training and the cluster of a model."""
+    """Command-line options for a model's training and the cluster to place it on."""
 
     gpus: options.GpusOption = None
     global_batch: Annotated[

@@ -186,7 +186,7 @@ def _refuse_unpredicted(runs: pd.DataFrame) -> None:
 
 
 def _as_json(scores: pd.DataFrame, groups: pd.DataFrame, simulated: Collection[str]) -> str:
-    """JSON with the scores of every source, each with the choice regret in its groups of layouts."""
+    """Scores of every source as JSON, with the regret in each of its groups of layouts."""
     from phaze.validate.scoreboard import rows_of
 
     found = json.loads(scores.to_json(orient="records", double_precision=15))

@@ -115,7 +115,7 @@ def modules_of(recompute: Recompute) -> frozenset[Module]:
 
 
 def recompute_of(text: str) -> Recompute:
-    """Parse a recompute option, with each module once and in order; PhazeError if it is invalid."""
+    """Parse a recompute option: each module once, in canonical order; PhazeError if it is invalid."""
     if text in RECOMPUTES:
         return text
     parts = [part.strip() for part in text.split("+")]

@@ -204,7 +204,7 @@ def claims(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def claims_of(gains: pd.DataFrame) -> pd.DataFrame:
-    """Rows of sorted gains that are claims of the study; see `claims`."""
+    """Rows of the sorted gains that the study reports as claims; see `claims`."""
     found = gains[~gains["design"].isin(gains["baseline"])]
     wide = found.pivot(index="design", columns="reading", values="gain").reindex(found["design"].unique())
     return found[~found["design"].isin(wide.index[wide.duplicated(keep="last")])]

@@ -158,7 +158,7 @@ def _cells(what: str) -> alt.Chart:
 
 
 def _matrices(matrices: Mapping[str, Floats]) -> pd.DataFrame:
-    """Table of the rectangles of equal bandwidth in the matrices of all panels."""
+    """Bandwidth matrices of all panels, as a table of rectangles of equal bandwidth."""
     return pd.concat([_runs(values / GIB).assign(panel=label) for label, values in matrices.items()])
 
 

@@ -41,7 +41,7 @@ class Design:
 
 
 def named_designs(study: Study, families: Families) -> Iterator[Design]:
-    """Yield the designs of named accelerators: the baseline, families (one per model), and single ones."""
+    """Yield the designs of named accelerators: baseline, families (a design per model), and all others."""
     named, models = study.architectures.named, study.models
     baseline = study.architectures.baseline
     members = {name for family in families.values() for name in family.values()}

@@ -35,7 +35,7 @@ from phaze.schedule.pairing import sort_stably
 
 
 class SequenceState(NamedTuple):
-    """State of a partially scheduled sequence: end times by core, by kind of operator and of predecessors."""
+    """State of a partly scheduled sequence: last end times by core, by operator kind, by predecessor kind."""
 
     cores: Floats
     """End of the current work on each tensor core (row 0) and vector core (row 1)."""

@@ -240,7 +240,7 @@ def _ask(
 
 
 def _complete_point(model: pyo.ConcreteModel) -> str:
-    """Set variables left out by a solver because nothing depends on them; a message if all are missing."""
+    """Set the variables that a solver left out; returns an error message if it left out all of them."""
     missing = [variable for variable in _variables(model) if variable.value is None]
     if missing and len(missing) == len(_variables(model)):
         return "it left no point"

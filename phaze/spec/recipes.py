@@ -152,7 +152,7 @@ class PublishedRecipe(DerivedNoun, ModelWidths[int]):
 
 
 class StackRecipe(PublishedRecipe):
-    """Recipe of a software stack's release, with the settings of the stack."""
+    """Training recipe published with a release of a software stack, and the stack's settings."""
 
     captured: tuple[Captured, ...] = ()
     """Parts captured by CUDA graphs."""

@@ -75,7 +75,7 @@ class StageProgram:
 
     @cached_property
     def parts(self) -> tuple[tuple[TileShare, Mapping[TileAxis, tuple[Tiles, ...]]], ...]:
-        """One tile's share of every GEMM, each with the groups along its operator's axes."""
+        """One tile's share of every GEMM, with the groups of tiles along each axis of its operator."""
         found = []
         for operator, degrees in self.stage.operators:
             axes = dict(zip(AXES[type(operator)], degrees, strict=False))

@@ -103,7 +103,7 @@ def held_bytes(operators: Sequence[TileBytes], execution: TileExecution) -> tupl
 
 
 def allocate(wsg_bytes: float, activation_bytes: float, sram_bytes: float) -> SramStrategy:
-    """First strategy of PALM's text (IV.C.1) that fits the SRAM."""
+    """First allocation strategy listed by PALM (Section IV.C.1) that fits in SRAM."""
     if wsg_bytes + activation_bytes <= sram_bytes:
         return "S_WSG_ACT"
     if wsg_bytes <= sram_bytes:

@@ -137,7 +137,7 @@ class Comparison:
 
     @cached_property
     def steps(self) -> tuple[ChangedRun, ...]:
-        """States of the run, originally and after each change; the last one is the plan."""
+        """The original run and its state after each change; the last state is the plan."""
         return tuple(self._steps())
 
     def _steps(self) -> Iterator[ChangedRun]:

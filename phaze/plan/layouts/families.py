@@ -88,7 +88,7 @@ class LayoutFamilies:
         self.sharpen(np.arange(len(self.every)), "tokens")
 
     def sharpen(self, which: Ints, common: Common) -> None:
-        """Raise the bounds of some families, unless this was done before."""
+        """Raise the bounds of the given families, except those already raised."""
         which = which[~(self.sharpened if common == "microbatch" else self.bounded)[which]]
         self.bounds.sharpen(which, bound_layouts(self.question, self.every.take(which), common))
         self.bounded[which] = True

@@ -60,7 +60,7 @@ class PipelineShape(NamedTuple):
 
     @property
     def work(self) -> int:
-        """Time to compute one event-graph flow, in units of one small linear program (order of magnitude)."""
+        """Rough cost of computing one event-graph flow, relative to one small linear program."""
         return self.jobs // JOBS
 
     @property

@@ -162,7 +162,7 @@ def _lasts(stash: float, fixed: float, limit: float, most: int) -> int:
 
 @njit
 def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
-    """Most microbatches in flight with which each set stays within its allowed time, (P,); 0 if none."""
+    """Maximum number of microbatches in flight at which each set meets its time limit, (P,); 0 if none."""
     most = np.zeros(len(allowed), dtype=np.int64)
     for p in range(len(allowed)):
         low, high = stairs.start[p], stairs.start[p + 1]
