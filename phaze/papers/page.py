@@ -17,7 +17,7 @@ from phaze.report.report import Report, Written, page_of
 from phaze.report.verdicts import checks_section
 from phaze.tables import Checks, Claims
 
-words_of = partial(page_words.words_of, folder=Path(__file__).parent / "words")
+words_of = partial(page_words.words_of, folder=Path(__file__).parent / "texts")
 """Texts of a paper's section, by the paper's name."""
 CHECKED = "What must hold of any results of this kind."
 
