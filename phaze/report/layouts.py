@@ -15,8 +15,7 @@ import pandas as pd
 from phaze.report import style
 from phaze.report.document import FirstScreen, Gallery, Section
 from phaze.report.page_words import words_of
-from phaze.report.pages import case_page, notes
-from phaze.report.report import Report
+from phaze.report.report import Report, case_page
 from phaze.report.vega import WIDTH, coloured
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.report.words import fill, percent
@@ -66,9 +65,9 @@ def build_layout_report(inputs: LayoutInputs) -> Report:
             "ranked_layouts": (RankedLayouts, inputs.ranked_layouts),
             "layout_proofs": (LayoutProofs, inputs.layout_proofs),
         },
-        lambda _: _answer(inputs),
+        _answer(inputs),
         _sections(inputs),
-        (notes(*(WORDS.sentences[name] for name in ("ranked", "priced", "bounded", "chunked"))),),
+        (WORDS.sentences[name] for name in ("ranked", "priced", "bounded", "chunked")),
     )
 
 

@@ -14,8 +14,7 @@ import pandas as pd
 from phaze.report import style
 from phaze.report.document import FirstScreen, Gallery, Prose, Section, Sheet
 from phaze.report.page_words import words_of
-from phaze.report.pages import case_page, notes
-from phaze.report.report import Report
+from phaze.report.report import Report, case_page
 from phaze.report.vega import WIDTH, coloured, rule
 from phaze.report.verdicts import Checklist, Verdicts, each
 from phaze.report.words import percent
@@ -149,9 +148,9 @@ def build_measured_report(inputs: MeasuredInputs) -> Report:
         inputs,
         ("measured-checks", CHECKS, WORDS.sentences["checked"]),
         {name: (TABLES[name], getattr(inputs, name)) for name in MEASURED_TABLES},
-        lambda _: _answer(inputs),
+        _answer(inputs),
         sections_of(inputs),
-        (notes(*(WORDS.sentences[name] for name in ("priced", "lost", "held"))),),
+        (WORDS.sentences[name] for name in ("priced", "lost", "held")),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -28,9 +29,10 @@ from phaze.report.document import (
 )
 from phaze.report.style import COLOURS
 from phaze.report.vega import Drawn, draw, library
-from phaze.report.verdicts import failures
+from phaze.report.verdicts import Checklist, checks_section, failures, run_checks
 from phaze.tables import Checks, Table
 
+Subject = TypeVar("Subject")
 log = logging.getLogger(__name__)
 
 MOST_OPEN = 5
@@ -38,6 +40,29 @@ MOST_OPEN = 5
 
 Written = Mapping[str, tuple[type[Table], pd.DataFrame]]
 """Tables to write with a page, by file name, each with its table class."""
+
+
+def case_page(
+    page: str,
+    subtitle: str,
+    subject: Subject,
+    checks: tuple[str, Checklist[Subject], str],
+    tables: Written,
+    answer: FirstScreen,
+    sections: Iterable[Section],
+    notes: Iterable[str],
+) -> Report:
+    """Build the page of a study's cases, with its checks, and notes on how the numbers are computed.
+
+    `checks` has the name of their table, the checklist, and the subject of the checks as text.
+    """
+    name, checklist, of = checks
+    found = run_checks(checklist, subject)
+    judged = checks_section(found, name, f"What must hold of any {of}")
+    about = "What to know when reading them."
+    method = Section("method", "How these numbers are made", about, (Items(tuple(notes)),))
+    shown = (*sections, judged, method)
+    return page_of(page, subtitle, answer, shown, {**tables, name: (Checks, found)})
 
 
 def page_of(
