@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.workflow.conftest import Prepare
-from tests.workflow.folders import ROOT, Folder, Run, full, read_only, write_study
+from tests.workflow.folders import ROOT, Folder, Run, forked, full, read_only, write_study
 from tests.workflow.studies import SMALL
 
 pytestmark = pytest.mark.workflow
@@ -162,15 +161,14 @@ def test_no_code_of_a_study_runs_in_whatever_way_it_comes(way: list[str], tmp_pa
     template.write_text(f"__use_yte__: true\n__definitions__: [\"open('{ran}', 'w')\"]\n")
     (folder.path / "own.yaml").write_text(f"configfile: {template}\n")
     known = {"STUDY": folder.path / "study.yaml", "TEMPLATE": template, "OWN": folder.path / "own.yaml"}
-    start = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--dry-run"]
-    run = subprocess.run(
-        [*start, "--directory", str(folder.path), *(str(known.get(word, word)) for word in way)],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, **({} if way else {"SNAKEMAKE_PROFILE": str(known["OWN"])})},
+    run = forked(
+        "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--dry-run", "--directory", str(folder.path),
+        *(str(known.get(word, word)) for word in way),
+        variables={} if way else {"SNAKEMAKE_PROFILE": str(known["OWN"])},
     )  # fmt: skip
     assert run.returncode == 1
-    assert "template.yaml: __use_yte__: is not allowed: a study is data" in run.stderr
-    assert "Traceback" not in run.stderr
+    assert "template.yaml: __use_yte__: is not allowed: a study is data" in run.output
+    assert "Traceback" not in run.output
     assert not ran.exists()
 
 

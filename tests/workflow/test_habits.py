@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
-from tests.workflow.folders import ROOT, Folder
+from tests.workflow.folders import ROOT, Folder, forked
 
 pytestmark = pytest.mark.workflow
 
@@ -29,12 +28,10 @@ rule mine:
 
 def snakemake(folder: Path, *arguments: str) -> str:
     """Run Snakemake in a working directory, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", *arguments],
-        cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    with chdir(folder):
+        run = forked("snakemake", *arguments)
+    assert run.returncode == 0, run.output
+    return run.output
 
 
 def test_a_study_runs_from_the_folder_of_its_results(folder: Folder) -> None:
