@@ -142,9 +142,9 @@ class ReadOptions:
 
 @options.takes(ReadOptions)
 def read(asked: ReadOptions) -> None:
-    """Price a run from its flags or configuration.
+    """Predict the step time and memory of a run from its flags or configuration.
 
-    Prints the step time, the memory of every rank, and what binds.
+    Prints the step time, the memory of every rank, and the bottleneck.
     """
     system, count = options.cluster(
         "read", asked.gpus, asked.system, None if asked.devices is None else str(asked.devices)

@@ -86,7 +86,7 @@ def tell_sequence(model: str, sequence: int | None) -> None:
 
     found = load_model_named(model)
     if sequence is None and found.token == "token":
-        typer.echo(f"by default: --sequence {found.usual_sequence}", err=True)
+        typer.echo(f"Defaults used: --sequence {found.usual_sequence}", err=True)
 
 
 @contextmanager

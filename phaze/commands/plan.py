@@ -93,7 +93,7 @@ class LayoutSearchOptions:
     top: Annotated[int, typer.Option(help="Number of rows of the ranked table.", min=1, max=1000)] = 5
     rank: Annotated[
         RankOption,
-        typer.Option(help="Time that ranks layouts: prudent (counts only proven overlap) or expected."),
+        typer.Option(help="Time that ranks layouts: prudent (credits only measured overlap) or expected."),
     ] = RankOption.PRUDENT
     runtime: Annotated[
         RuntimeOption | None,
@@ -201,7 +201,7 @@ class PlanOptions(SizeOptions, LayoutSearchOptions, RunOptions, AnswerOptions):
 def plan(asked: PlanOptions) -> None:
     """Plan the training of a model on a cluster.
 
-    The answer has the fastest layouts that the runtime can run, with a proof. If nothing fits, or nothing
+    The answer has the fastest layouts that the runtime can run, with a proven lower bound. If nothing fits, or nothing
     ends within --days, the closest plan is printed and the exit status is 3.
     """
     named, number = options.cluster("plan", asked.gpus, asked.system, asked.devices)
@@ -267,7 +267,7 @@ def _defaults(question: AskedPlan, asked: PlanOptions) -> str:
         tokens, given = question.global_batch * question.sequence, asked.batch_tokens
         of = f"{tokens / 2**20:.3g} Mi" if given is None else f"{tokens:,} of {given:,}"
         said.append(f"--global-batch {question.global_batch} ({of} tokens)")
-    return f"by default: {', '.join([*said, f'--precision {question.precision}'])}"
+    return f"Defaults used: {', '.join([*said, f'--precision {question.precision}'])}"
 
 
 def _fields(option: str, text: str | None) -> dict[str, int | str]:

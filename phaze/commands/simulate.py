@@ -72,7 +72,7 @@ def simulate(asked: SimulateOptions) -> None:
 
     For a plan it prints the planner's time, the simulated time and the difference. If a file has several
     plans, the fastest that the options select is replayed. For runs (--runs) it predicts time, memory and
-    what binds, and compares them with measured times.
+    the bottleneck, and compares them with measured times.
     """
     if (asked.placement is None) == (asked.runs is None):
         raise PhazeError("simulate: give either a file of plans or --runs, not both")
@@ -178,7 +178,7 @@ def certify(
     seed: Annotated[int, typer.Option(help="Seed of the random plans.", min=0, max=2**62)] = 0,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Audit a plan's certificate with random plans.
+    """Try to refute a plan's lower bound with random plans.
 
     Random layouts and pipeline splits are priced without the search. A plan that fits and is faster than the
     certificate's lower bound is a counterexample: exit status 1.

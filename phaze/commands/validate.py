@@ -67,7 +67,7 @@ def validate(
     part: Annotated[
         str | None,
         typer.Option(
-            help="Compare one part of the price with measured kernels: products, experts, attention or "
+            help="Compare predicted with measured kernel times: products, experts, attention or "
             "collectives. FILES are then tables of kernels; see config/formats.md."
         ),
     ] = None,
@@ -140,7 +140,7 @@ def _parts_shown() -> str:
         for one in PublishedRuns.load().fitted
     ]
     return "\n".join([
-        "\nparts of the price compared with measured kernels (--part shows each by device)",
+        "\nkernel times, predicted and measured (--part shows each by device)",
         _formatted(pd.DataFrame(rows), ("part", "fitted to"), PART_SHOWN),
         "\nconstants fitted to step times",
         *constants,

@@ -154,7 +154,7 @@ def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, st
             yield range_, f"{words} over {found.baseline}, the same planner on both ({what}: {of}{how})"
     gain, how = found.mean(found.baseline, found.expert)
     if gain:
-        yield times(gain), f"the planner over the experts' plan, both on {found.baseline} ({what} {how})"
+        yield times(gain), f"the planner over the hand-designed plan, both on {found.baseline} ({what} {how})"
 
 
 def build_report(inputs: Inputs) -> Report:

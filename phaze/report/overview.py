@@ -220,8 +220,8 @@ def turned_over(gains: pd.DataFrame) -> Iterator[str]:
         )
         if words:
             yield (
-                f"A claim turns over. {design} trains {times(own['gain'])} as fast as {own['baseline']} "
-                f"under the settings of the study, but under {words}."
+                f"One claim depends on an assumption. {design} trains {times(own['gain'])} as fast as "
+                f"{own['baseline']} under the settings of the study, but under {words}."
             )
 
 

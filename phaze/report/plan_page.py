@@ -101,7 +101,7 @@ class PlanPage:
         )
         yield f"{plan.time_s:.4g} s", interval
         if plan.prudent_s is not None:
-            yield f"{plan.prudent_s:.4g} s", "prudent step: proven overlap only"
+            yield f"{plan.prudent_s:.4g} s", "prudent step: only measured overlap"
         yield f"{plan.mfu:.1%}", f"MFU; {plan.tokens_per_s_per_device:,.0f} tokens/s/device"
         yield (
             f"{plan.used_gib:.1f} GiB",

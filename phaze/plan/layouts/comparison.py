@@ -333,7 +333,7 @@ class Comparison:
         share = run.time_s / last.time_s - 1
         found = (
             f"{asked.model.name} on {asked.devices:,} devices of {asked.system}: the run takes "
-            f"{run.time_s:.4g} s a step, the plan {last.time_s:.4g} s, {share:+.1%} samples a second"
+            f"{run.time_s:.4g} s a step, the plan {last.time_s:.4g} s, {share:+.1%} throughput"
         )
         return "\n".join([found, *table([HEAD, *rows]), *self._notes()])
 

@@ -26,7 +26,7 @@ from phaze.spec.training_plan import (
 
 SIZES = ("devices", "step", "MFU", "GiB", "bubble", "comm", "gap", "layout")
 """Column names of the table over device counts."""
-PRUDENT = "Prudent: proven overlap only, memory at the upper end of its range."
+PRUDENT = "Prudent: credits only measured overlap; memory at the upper end of its range."
 """Explanation of prudent time, by which plans are ranked by default."""
 ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3

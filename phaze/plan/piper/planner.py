@@ -164,7 +164,7 @@ class ThresholdSearch:
         return straight.best(self.cluster.devices, None)
 
     def best(self, devices: int, known: PiperPlan | None, faster_s: float = 0.0) -> PiperPlan | None:
-        """Best plan on at most `devices` devices, no faster than `faster_s`; the search starts from a known plan."""
+        """Best plan on at most `devices` devices and no faster than `faster_s`, searched from a known one."""
         if not self.possible:
             return None
         lower = max(self.problem.sums.work_s[-1] / devices, faster_s)

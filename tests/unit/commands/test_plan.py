@@ -372,5 +372,7 @@ def test_few_words_are_a_question() -> None:
         app, ["plan", "gpt2", "--gpus", "8xH100", "--fix", "tp=1,pp=1,cp=1,microbatch=8"]
     )
     assert found.exit_code == 0, found.output
-    assert "by default: --sequence 1024, --global-batch 4096 (4 Mi tokens), --precision bf16" in found.stdout
+    assert (
+        "Defaults used: --sequence 1024, --global-batch 4096 (4 Mi tokens), --precision bf16" in found.stdout
+    )
     assert "on 8 h100: 4,096 samples of 1,024 tokens" in found.stdout

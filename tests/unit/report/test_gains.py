@@ -96,14 +96,14 @@ def test_the_first_lines_say_every_gain_and_first_the_claim_that_turns_over(
     first = answer(read, found)
     sentence = first.more
     turned = (
-        "A claim turns over. phaze-common trains 2.00× as fast as tpu-v4 under the settings of the study, "
-        "but under lanes, 0.80× over as-built (the lanes that were built)."
+        "One claim depends on an assumption. phaze-common trains 2.00× as fast as tpu-v4 under the settings "
+        "of the study, but under lanes, 0.80× over as-built (the lanes that were built)."
     )
     assert sentence.startswith(turned)
     gain = "trains 2.00× as fast as tpu-v4 as planned; under the readings paired 1.50× and lanes 0.80×."
     assert f"phaze-common {gain}" in sentence
     assert "The best one for all trains 12.00× as fast as tpu-v4 as planned" in sentence
-    assert sentence.count("turns over") == 1
+    assert sentence.count("depends on an assumption") == 1
     assert first.sentence.startswith(
         "The gain rests on assumptions: phaze-common trains 2.00× as fast as tpu-v4, "
         "but 0.80× over as-built under lanes. "
@@ -139,7 +139,7 @@ def test_the_readings_stand_side_by_side(read: Inputs, found: Findings) -> None:
 def test_a_study_without_readings_says_nothing_of_them(inputs: Inputs, findings: Findings) -> None:
     pd.testing.assert_frame_equal(find_gains(inputs, findings.results), Gains.empty())
     assert not list(assumptions(inputs, findings))
-    assert "turns over" not in answer(inputs, findings).more
+    assert "depends on an assumption" not in answer(inputs, findings).more
 
 
 def test_a_winner_that_has_a_name_is_said_once(read: Inputs, found: Findings) -> None:

@@ -44,7 +44,7 @@ def test_the_accelerators_gain_leads_and_the_planners_is_another_line(
         (
             (PER_MODEL, found.baseline, "an accelerator for each workload over tpu-v4, the same planner"),
             (COMMON, found.baseline, "one accelerator for all of them over tpu-v4, the same planner"),
-            (found.baseline, found.expert, "the planner over the experts' plan, both on tpu-v4"),
+            (found.baseline, found.expert, "the planner over the hand-designed plan, both on tpu-v4"),
         ),
         strict=False,
     ):
