@@ -130,11 +130,11 @@ class PlaceOptions(ModelOptions, PiperChoices):
 def place(asked: PlaceOptions) -> None:
     """Place a model on a cluster of a given accelerator.
 
-    Prints the widths t and d, the stages s with their layers and memory, the throughput, and the bottleneck. The
-    input is either a model on an architecture (--model), or an instance file of layers with their latencies.
-    An instance of Phaze's planner also defines the cluster. Options that begin with "Piper" override the
-    values of an instance of --planner piper. With several architectures, separated by commas, or with --sweep
-    it prints a table of them, with TPU v4 as built.
+    Prints the widths t and d, the stages s with their layers and memory, the throughput, and the
+    bottleneck. The input is either a model on an architecture (--model), or an instance file of layers with
+    their latencies. An instance of Phaze's planner also defines the cluster. Options that begin with
+    "Piper" override the values of an instance of --planner piper. With several architectures, separated by
+    commas, or with --sweep it prints a table of them, with TPU v4 as built.
     """
     if (asked.instance is None) == (asked.model is None):
         raise PhazeError("place: give either an instance file or --model, not both")

@@ -201,8 +201,8 @@ class PlanOptions(SizeOptions, LayoutSearchOptions, RunOptions, AnswerOptions):
 def plan(asked: PlanOptions) -> None:
     """Plan the training of a model on a cluster.
 
-    The answer has the fastest layouts that the runtime can run, with a proven lower bound. If nothing fits, or nothing
-    ends within --days, the closest plan is printed and the exit status is 3.
+    The answer has the fastest layouts that the runtime can run, with a proven lower bound. If nothing fits,
+    or nothing ends within --days, the closest plan is printed and the exit status is 3.
     """
     named, number = options.cluster("plan", asked.gpus, asked.system, asked.devices)
     refuse_outputs(asked.out, asked.page, reads=(asked.model, named, asked.stack))

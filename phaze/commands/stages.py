@@ -73,9 +73,9 @@ class EstimateOptions(OnArchitecture):
 def estimate(asked: EstimateOptions) -> None:
     """Print the time, energy and roofline of every operator, and their totals.
 
-    Times are on one core and on all cores, with the bottleneck on all. The roofline shows whether the peak of the
-    cores (compute) or of HBM (memory) is the higher roof, and the reached share of it. Totals count every
-    layer of the model, whose operators run one after another on all cores.
+    Times are on one core and on all cores, with the bottleneck on all. The roofline shows whether the peak
+    of the cores (compute) or of HBM (memory) is the higher roof, and the reached share of it. Totals count
+    every layer of the model, whose operators run one after another on all cores.
     """
     from phaze.commands.answers import estimate_subject
     from phaze.commands.roofline import totals
