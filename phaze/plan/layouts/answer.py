@@ -184,7 +184,7 @@ class TrainingPlanner:
         ).plans  # fmt: skip
         best = min((chosen, *others, *(PricedLayout.of(self.expected, one) for one in found)), key=_time_s)
         if chosen.price.time_s / best.price.time_s - 1 < TIE:
-            return "Ranking by expected time would choose no faster plan."
+            return "A short search by expected time found no faster plan."
         faster = 1 - best.price.time_s / chosen.price.time_s
         prudently = best.asked(self.expected.prudent)
         lacking_gib = prudently.lacking_gib

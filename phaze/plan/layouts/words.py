@@ -71,7 +71,7 @@ def fewest_in_words(found: FewestNodes) -> str:
     """Sentence on the fewest nodes on which a model fits, and why fewer do not suffice."""
     said = f"Fewest: {found.nodes} node{'s' * (found.nodes != 1)} ({found.devices} devices)"
     if found.smaller is None:
-        return f"{said}; fewer have less memory than the weights."
+        return f"{said}{'; fewer have less memory than the weights' * (found.nodes > 1)}."
     smaller = f"{found.smaller} node{'s' * (found.smaller != 1)}"
     if found.undecided:
         return f"{said}; no plan was found for {smaller}, where {found.undecided:,} layouts are undecided."
@@ -317,8 +317,13 @@ def plan_differences(one: RankedPlan, other: RankedPlan) -> str:
 
 def _parts(longer_s: Mapping[str, float]) -> str:
     """Text of the parts of a step that are longer or shorter, largest difference first."""
-    named = [f"{name} {more:+.3g} s" for name, more in list(longer_s.items())[:PARTS]]
-    return ", ".join(named) or "no part by as much as a thousandth of the step"
+    shown = dict(list(longer_s.items())[:PARTS])
+    if len(longer_s) > PARTS:
+        shown["other parts"] = sum(longer_s.values()) - sum(shown.values())
+    return (
+        ", ".join(f"{name} {more:+.3g} s" for name, more in shown.items())
+        or "no part by as much as a thousandth of the step"
+    )
 
 
 def proof_in_words(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[str]:
@@ -381,7 +386,7 @@ def explained(found: Explained, plan: TrainingPlan) -> Iterator[str]:
         rank = plan.question.rank
         share = found.best.by(rank) / plan.by(rank) - 1
         yield (
-            f"{fixed}: at best {found.best.by(rank):.4g} s ({share:+.1%}) with "
+            f"{fixed}: at best {found.best.by(rank):.4g} s {rank} ({share:+.1%}) with "
             f"{shape(found.best.layout, found.best.recomputed_layers)}: {_parts(found.longer_s)}"
         )
     elif found.closest is not None:

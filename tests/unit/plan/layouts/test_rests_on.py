@@ -11,10 +11,12 @@ from phaze.base.units import GIB
 from phaze.plan.in_use import capacity_bytes
 from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.assumptions import HIDDEN
+from phaze.plan.layouts.found import LayoutPlans
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.what_if import made_to_fit, rests_on
+from phaze.plan.layouts.words import in_words
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.price import price
 from phaze.runtimes.megatron import MEGATRON
@@ -83,10 +85,9 @@ def test_more_plans_are_compared_than_a_short_table_shows() -> None:
     assert int(found[1]) > 1
 
 
-def test_a_plan_with_less_expected_time_is_named_although_the_short_search_misses_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With a short search that finds nothing, the sentence names the fastest of the ranked plans."""
+@pytest.fixture(scope="module")
+def ranked() -> tuple[TrainingPlanner, LayoutPlans]:
+    """Return plans of a small model ranked by prudent time, with their planner."""
     asked = AskedPlan(
         model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 6}),
         system="h100",
@@ -97,7 +98,14 @@ def test_a_plan_with_less_expected_time_is_named_although_the_short_search_misse
         rank="prudent",
     )
     planner = TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.005)
-    found = planner.best(4)
+    return planner, planner.best(4)
+
+
+def test_a_plan_with_less_expected_time_is_named_although_the_short_search_misses_it(
+    ranked: tuple[TrainingPlanner, LayoutPlans], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a short search that finds nothing, the sentence names the fastest of the ranked plans."""
+    planner, found = ranked
     nothing = replace(found, plans=())
     monkeypatch.setattr("phaze.plan.layouts.answer.plan_layouts", lambda *_args, **_options: nothing)
     plan = planner.answer(found)
@@ -106,6 +114,19 @@ def test_a_plan_with_less_expected_time_is_named_although_the_short_search_misse
     assert least_s < plan.time_s
     assert plan.prudence is not None
     assert f"expected {least_s:.4g} s" in plan.prudence
+
+
+def test_parts_of_a_difference_sum_to_it(ranked: tuple[TrainingPlanner, LayoutPlans]) -> None:
+    """The three largest parts are named, and the sum of all others."""
+    planner, found = ranked
+    plan = planner.answer(found)
+    assert isinstance(plan, TrainingPlan)
+    named = " ".join(in_words(plan, 80.0).split())
+    said = re.search(r"Next best: plan 2 .*? takes [\d.]+% longer: (.*?)\. ", named)
+    assert said is not None
+    parts_s = [float(part.split()[-2]) for part in said[1].split(", ")]
+    assert len(parts_s) == 4
+    assert sum(parts_s) == pytest.approx(sum(plan.next_longer_s.values()), rel=0.05)
 
 
 def test_what_may_not_fit_is_made_to_fit(plans: list[PricedLayout]) -> None:
