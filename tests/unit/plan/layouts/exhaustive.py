@@ -1,13 +1,14 @@
 """A second implementation of the search over layouts: prices every valid layout with every pipeline split.
 
 It shares only the definition of a plan and its price with phaze: no bounds, linear programs or orders. The
-price builds its events once for all pipelines that have the same ones, which takes a third of the time.
+price builds its events once for all pipelines that have the same ones, and costs a stage once for all plans
+of a layout in which its neighbours exchange the same bytes with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import combinations, pairwise, product
 from math import inf
@@ -19,11 +20,13 @@ from phaze.base.arrays import Ints
 from phaze.layout import BALANCED, Compute, Layout, Load, Offload
 from phaze.pipeline.graph import kept_event_graph, shape_of
 from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.price import Price
+from phaze.plan.stage_costs import pipeline_of, stage_cost
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import Fixed, space
@@ -103,14 +106,33 @@ class PricedDivision:
     """Peak bytes of any rank."""
 
 
+Costs = dict[tuple[object, ...], StageCost]
+"""Costs of stages by what they depend on, in plans of one layout and schedule."""
+
+
+@dataclass(frozen=True, eq=False)
 class QuickPrice(Price):
-    """Price of a plan with known events, for schedules whose order does not depend on times."""
+    """Price of a plan with known events and costs, for schedules whose order does not depend on times."""
+
+    known: Costs = field(default_factory=dict)
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """Pipeline with all its communication."""
+        costs, ends = [], (None, *self.plan.stages, None)
+        for q, (before, stage, after) in enumerate(zip(ends, ends[1:], ends[2:], strict=False)):
+            key = q, stage, before and before.departing_bytes, after and after.arriving_bytes
+            if key not in self.known:
+                self.known[key] = stage_cost(self.plan, self.machine, q)
+            costs.append(self.known[key])
+        return pipeline_of(self.plan, self.machine, costs=costs)
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Timeline of a batch."""
+        """Timeline of a batch; stages that recompute nothing have such jobs without duration."""
         pipeline = self.pipeline
-        return simulate(pipeline, kept_event_graph(shape_of(pipeline)).of(pipeline))
+        shape = shape_of(pipeline, recomputes=self.plan.layout.recompute == "full")
+        return simulate(pipeline, kept_event_graph(shape).of(pipeline))
 
 
 def legal_layouts(question: PlanQuestion, fixed: Fixed | None = None) -> Iterator[tuple[Layout, str]]:
@@ -120,6 +142,13 @@ def legal_layouts(question: PlanQuestion, fixed: Fixed | None = None) -> Iterato
     for place in range(len(grid)):
         if not broken[place]:
             yield grid.layout(place), grid.schedule_of(place)
+
+
+def prepare(question: PlanQuestion, layouts: list[Layout]) -> None:
+    """Cost the layers of layouts together, as one by one takes as long as their prices."""
+    for tp in {layout.tp for layout in layouts}:
+        alike = [layout for layout in layouts if layout.tp == tp]
+        question.lowering(alike[0]).prepare(alike)
 
 
 def divisions(layout: Layout, layers: int, part: bool = True) -> Iterator[tuple[Numbers, Numbers]]:
@@ -158,10 +187,16 @@ def _stage(question: PlanQuestion, layout: Layout, start: int, end: int, again: 
 
 
 def priced(
-    question: PlanQuestion, layout: Layout, schedule: str, blocks: Numbers, again: Numbers
+    question: PlanQuestion,
+    layout: Layout,
+    schedule: str,
+    blocks: Numbers,
+    again: Numbers,
+    known: Costs | None = None,
 ) -> PricedDivision:
-    """Pipeline split with its price."""
-    found = QuickPrice(planned(question, layout, schedule, blocks, again), question.machine)
+    """Pipeline split with its price, and with what is known of other splits of the layout."""
+    plan = planned(question, layout, schedule, blocks, again)
+    found = QuickPrice(plan, question.machine, {} if known is None else known)
     peak_bytes = float(found.peak_bytes.max())
     time_s = found.time_s if peak_bytes <= question.limit_bytes(layout) else inf
     return PricedDivision(blocks, again, time_s, peak_bytes)
@@ -169,8 +204,9 @@ def priced(
 
 def priced_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedDivision]:
     """Every pipeline split of a layout, priced."""
+    known: Costs = {}
     for blocks, again in divisions(layout, question.task.model.layers, question.runtime.recomputes_part):
-        yield priced(question, layout, schedule, blocks, again)
+        yield priced(question, layout, schedule, blocks, again, known)
 
 
 def priced_layouts(
@@ -178,9 +214,7 @@ def priced_layouts(
 ) -> dict[tuple[Layout, str], tuple[PricedDivision, ...]]:
     """Every pipeline split of every layout of a question."""
     every = list(legal_layouts(question, fixed))
-    for tp in {layout.tp for layout, _ in every}:  # together, as one by one takes as long as the prices
-        alike = [layout for layout, _ in every if layout.tp == tp]
-        question.lowering(alike[0]).prepare(alike)
+    prepare(question, [layout for layout, _ in every])
     return {
         (layout, schedule): tuple(priced_divisions(question, layout, schedule)) for layout, schedule in every
     }

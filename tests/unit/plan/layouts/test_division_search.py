@@ -18,6 +18,7 @@ from tests.unit.plan.layouts.exhaustive import (
     SmallCase,
     fastest_s,
     legal_layouts,
+    prepare,
     priced_divisions,
 )
 
@@ -37,6 +38,7 @@ def searched(question: PlanQuestion) -> list[tuple[DivisionSearch, tuple[PricedD
     """
     found = []
     pipelines = [one for one in legal_layouts(question) if one[0].pp in (2, 4) and one[0].microbatch < 4]
+    prepare(question, [layout for layout, _ in pipelines[::EVERY]])
     for layout, schedule in pipelines[::EVERY]:
         search = DivisionSearch(question.divided(layout, schedule), question.limit_bytes(layout))
         search.guess()

@@ -29,6 +29,7 @@ from phaze.runtimes.space import Fixed, legal_space
 from phaze.spec.training_plan import TIE
 from tests.unit.plan.layouts.exhaustive import (
     KNOWN,
+    Costs,
     PricedDivision,
     QuickPrice,
     SmallCase,
@@ -172,9 +173,10 @@ def test_the_search_finds_the_best_of_all_layouts_and_its_bounds_are_right(
 def test_brute_force_prices_with_known_events_like_without(runtime: str) -> None:
     question = CASES["llama"].question(runtime)
     for layout, schedule in [*legal_layouts(question)][::7]:
+        known: Costs = {}
         for blocks, again in divisions(layout, 3, question.runtime.recomputes_part):
             plan = planned(question, layout, schedule, blocks, again)
-            found, quick = (one(plan, question.machine) for one in (price, QuickPrice))
+            found, quick = price(plan, question.machine), QuickPrice(plan, question.machine, known)
             assert (found.time_s, found.peak_bytes.tolist()) == (quick.time_s, quick.peak_bytes.tolist())
 
 
