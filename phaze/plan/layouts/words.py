@@ -409,8 +409,9 @@ def used(plan: RankedPlan) -> str:
 def _fullest(memory: Sequence[RankMemory]) -> Iterator[str]:
     """Yield the memory of the rank with peak memory, by part."""
     rank, most = max(enumerate(memory), key=lambda item: item[1].peak_gib)
+    total_gib = most.peak_gib + sum(most.parts_gib.values())
     yield (
-        f"rank {rank} of {len(memory)} with equal stages: {most.peak_gib:.4g} GiB, of which weights and "
+        f"rank {rank} of {len(memory)} with equal stages: {total_gib:.4g} GiB in use, of which weights and "
         f"gradients {most.weights_gib:.4g}, optimizer {most.optimizer_gib:.4g}, activations "
         f"{most.activations_gib:.4g} ({most.work_gib:.4g} of them for the microbatch at work)"
         + "".join(f", {name} {gib:.2g}" for name, gib in most.parts_gib.items() if gib >= LEAST_SAID_GIB)

@@ -157,9 +157,13 @@ def test_a_reader_gets_a_recommendation_a_table_and_the_certificate_on_one_scree
     plain = run(*asked).stdout.splitlines()
     assert len(plain) <= 24
     assert max(map(len, plain)) <= 80
-    assert all(
-        word in run(*asked, "--why").stdout for word in ("invalid for the runtime", "Assumes", "Memory:")
-    )
+    why = " ".join(run(*asked, "--why").stdout.split())
+    assert all(word in why for word in ("invalid for the runtime", "Assumes"))
+    memory = re.search(r"Memory: [^:]*: ([\d.]+) GiB in use, of which (.*), of 80 GiB\.", why)
+    assert memory is not None
+    assert f"MFU, {float(memory[1]):.1f} GiB (" in why
+    parts = [float(one) for one in re.findall(r"[a-z] ([\d.]+)(?:,|$| \()", memory[2])]
+    assert sum(parts) == pytest.approx(float(memory[1]), rel=0.01)
 
 
 def test_what_is_undecided_is_named_as_it_can_be_fixed(model: str) -> None:
