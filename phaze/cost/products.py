@@ -38,14 +38,14 @@ class Products:
     """
 
 
-def speed_of(device: Device, compute: Compute) -> ProductSpeed:
-    """GEMM speed of a device in a precision; PhazeError if the device does not support it.
+def speed_of(device: Device, compute: Compute, key: str = "compute") -> ProductSpeed:
+    """GEMM speed of a device in a precision; PhazeError, naming `key`, if the device does not support it.
 
     Devices whose products are priced by the mapper reach their peak in half precision.
     """
     found = device.products or {"bf16": ProductSpeed(reached=1.0)}
     if compute not in found:
-        raise PhazeError(f"compute: device {device.name} multiplies {', '.join(found)}, got {compute}")
+        raise PhazeError(f"{key}: device {device.name} multiplies {', '.join(found)}, got {compute}")
     return found[compute]
 
 

@@ -128,8 +128,9 @@ class TrainingPlanner:
 
     def check(self, fixed: Fixed, where: str) -> None:
         """Raise PhazeError, prefixed with `where`, for layout fields or values unknown to the runtime."""
+        question = self.question  # its own errors are not those of `where`
         try:
-            given_values(self.question.runtime, self.question.task, fixed)
+            given_values(question.runtime, question.task, fixed)
         except PhazeError as error:
             raise PhazeError(f"{where}: {error}") from error
 
@@ -267,5 +268,5 @@ def _time_s(priced: PricedLayout) -> float:
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     """Build the planning request with expected (not prudent) estimates; PhazeError if it is invalid."""
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
-    speed_of(device_of(machine), asked.precision)
+    speed_of(device_of(machine), asked.precision, "precision")
     return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])

@@ -349,7 +349,7 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
         (("gpt2", *H100[:3], "8,16", *H100[4:], "--fewest"), "--fewest accepts one number of devices"),
         (("gpt2", *H100, "--fix", f"pp={10**20}"), "pp: must be a whole number from 1 to"),
         (("gpt2", *H100, "--explain", "schedule=best"), r"schedule: must be one of .*, got best"),
-        (("gpt2", *H100, "--precision", "nvfp4"), "h100-80gb multiplies bf16, fp8, .*, got nvfp4"),
+        (("gpt2", *H100, "--precision", "nvfp4"), "^precision: device h100-80gb multiplies .* got nvfp4"),
         (
             ("gpt2", *H100, "--precision", "fp8", "--runtime", "torchtitan"),
             "torchtitan: precision must be one of bf16, fp8-cs, mxfp8, got fp8",
