@@ -153,7 +153,8 @@ def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Pat
         machine = None if system is None else load_machine(system, devices=devices)
         table, accuracy = predict_table(runs, machine)
     write_table(table, out)
-    typer.echo(f"{len(table)} runs, {int(table['status'].str.startswith(OK).sum())} predicted: {out}")
+    predicted, fit = int(table["time_s"].notna().sum()), int(table["status"].str.startswith(OK).sum())
+    typer.echo(f"{len(table)} run{'s' * (len(table) != 1)}, {predicted} predicted, of which {fit} fit: {out}")
     stacks = ", ".join(map(str, table[STACK].dropna().unique()))
     typer.echo(f"software stacks (for rows that name none, those of their systems): {stacks or 'none'}")
     kept = [name for name in unknown_columns(table) if name not in ADDED]

@@ -128,7 +128,7 @@ def test_the_command_writes_the_table_and_ends_with_the_errors(runs: Path, tmp_p
         app, ["simulate", "--runs", str(runs), "--system", "a100-selene", "-o", str(out)]
     )
     assert result.exit_code == 0, result.output
-    assert "5 runs, 2 predicted" in result.output
+    assert "5 runs, 3 predicted, of which 2 fit: " in result.output
     assert "3 measured rows: mean absolute error" in result.output
     assert "rank correlation" in result.output
     written = pd.read_csv(out)
