@@ -202,7 +202,7 @@ def unfit_in_words(plan: UnfitPlan) -> str:
     """Reason why there is no plan, and the memory that the closest layout needs."""
     said = [plan.reason]
     if plan.layout is not None:
-        said += [f"closest: {shape(plan.layout, None)}", *_fullest(plan.memory)]
+        said += [f"closest, with equal stages: {shape(plan.layout, None)}", *_fullest(plan.memory)]
     return "\n".join(map(wrapped, [*said, *counts_in_words(plan.certificate)]))
 
 
@@ -392,7 +392,7 @@ def explained(found: Explained, plan: TrainingPlan) -> Iterator[str]:
     elif found.closest is not None:
         lacking = digits(found.lacking_gib or 0.0)
         yield f"{fixed}: does not fit, the rank with peak memory lacks {lacking} GiB"
-        yield f"closest: {shape(found.closest, None)}"
+        yield f"closest, with equal stages: {shape(found.closest, None)}"
         yield from _fullest(found.memory)
     else:
         yield f"{fixed}: {found.reason}"
@@ -411,7 +411,7 @@ def _fullest(memory: Sequence[RankMemory]) -> Iterator[str]:
     rank, most = max(enumerate(memory), key=lambda item: item[1].peak_gib)
     total_gib = most.peak_gib + sum(most.parts_gib.values())
     yield (
-        f"rank {rank} of {len(memory)} with equal stages: {total_gib:.4g} GiB in use, of which weights and "
+        f"rank {rank} of {len(memory)}: {total_gib:.4g} GiB in use, of which weights and "
         f"gradients {most.weights_gib:.4g}, optimizer {most.optimizer_gib:.4g}, activations "
         f"{most.activations_gib:.4g} ({most.work_gib:.4g} of them for the microbatch at work)"
         + "".join(f", {name} {gib:.2g}" for name, gib in most.parts_gib.items() if gib >= LEAST_SAID_GIB)
