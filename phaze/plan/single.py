@@ -210,5 +210,5 @@ def stages_beside(path: Path) -> Path:
     """Path of the table plan_stages that belongs to a file of plans."""
     scenario = path.absolute().parent
     if path.name == "plans.parquet" or scenario.parent.name != "plans":
-        return path.with_name("plan_stages.parquet")
+        return path.parent / "plan_stages.parquet"
     return scenario.parents[1] / "plan_stages" / scenario.name / path.name

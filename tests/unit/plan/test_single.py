@@ -179,6 +179,7 @@ def test_the_picture_says_which_plan_it_is_and_what_is_what(study: Path, planner
         ("plans/paper/toy.parquet", ("-a", "a1", "--planner", "piper"), "planner piper; allowed: phaze"),
         ("plans/paper/toy.parquet", ("--hbm-gib", "7"), "no plan with hbm_gib 7.0; allowed: 1.0, 2.0"),
         ("plans/paper/none.parquet", (), "none.parquet: file does not exist"),
+        ("/", (), "/: must be a .parquet file with plans of a study"),
         ("plan_stages/paper/toy.parquet", (), "expected table plans"),
         ("plans/paper/toy.parquet", ("-o", "x.csv"), "-o applies to --runs only"),
         ("plans/paper/toy.parquet", ("--runs", "x.csv"), "either a file of plans or --runs"),
