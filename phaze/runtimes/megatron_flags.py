@@ -104,7 +104,7 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
 
 def _not_hidden(recipe: Recipe, stack: Stack | None) -> Iterator[str]:
     """Yield a message if the stack overlaps tensor-parallel collectives but Megatron-LM cannot."""
-    hides = stack is not None and "tp" in stack.overlap
+    hides = stack is not None and "tp" in stack.overlap and recipe.layout.tp > 1
     if hides and refused_overlap(recipe.layout, hides) is not None:
         yield "collectives of tensor-parallel ranks: exposed, not overlapped, without sequence_parallel"
 

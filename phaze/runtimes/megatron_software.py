@@ -81,10 +81,18 @@ class Software:
     unmodelled: tuple[str, ...] = ()
     """Flags that change time or memory and are not modelled, with their values."""
 
-    def __str__(self) -> str:
-        stack, kept = self.stack, "on the chip" if self.flash else "in memory"
-        overlap = "+".join(stack.overlap) or "none"
-        return f"overlap {overlap}, gradients of {stack.gradient_bytes} bytes, attention scores {kept}"
+    def overlap(self, recipe: Recipe) -> str:
+        """Kinds of communication that overlap with compute; token dispatch only where a recipe can."""
+        paired = pairs_passes(recipe.layout, recipe.model.mtp)
+        return "+".join(kind for kind in self.stack.overlap if kind != "ep" or paired) or "none"
+
+    def in_words(self, recipe: Recipe) -> str:
+        """Summary of the software that a recipe runs with."""
+        kept = "on the chip" if self.flash else "in memory"
+        return (
+            f"overlap {self.overlap(recipe)}, gradients of {self.stack.gradient_bytes} bytes, "
+            f"attention scores {kept}"
+        )
 
 
 def software_flags(recipe: Recipe, stack: Stack | None) -> Iterator[tuple[str, ...]]:

@@ -10,7 +10,6 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import write_text
-from phaze.layout import pairs_passes
 from phaze.plan.runs import GRADIENT_BYTES
 from phaze.runtimes.layout_string import layout_string
 from phaze.runtimes.megatron_software import Software
@@ -55,8 +54,6 @@ def model_file(out: Path) -> Path:
 
 def _row(recipe: Recipe, software: Software) -> dict[str, str]:
     layout, model, stack = recipe.layout, recipe.model, software.stack
-    # A row rejects an overlap that its layout lacks; the stack's overlap then has no effect.
-    overlap = "+".join(kind for kind in stack.overlap if kind != "ep" or pairs_passes(layout, model.mtp))
     said = {
         "seq": recipe.sequence,
         "gpus": layout.devices,
@@ -64,7 +61,7 @@ def _row(recipe: Recipe, software: Software) -> dict[str, str]:
         "schedule": recipe.schedule,
         "flash_attention": software.flash,
         "gradients": {size: word for word, size in GRADIENT_BYTES.items()}[stack.gradient_bytes],
-        "overlap": overlap or "none",
+        "overlap": software.overlap(recipe),  # a row rejects an overlap that its layout lacks
         "mtp": model.mtp,
         "lora": model.lora or 0,
         "pipeline_layout": layout_string(recipe.blocks, model.mtp),

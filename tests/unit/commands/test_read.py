@@ -67,6 +67,7 @@ def test_the_fewest_devices_are_taken_and_said(tmp_path: Path) -> None:
         app, ["read", str(file), "--for", "megatron", "--system", "h100"], catch_exceptions=False
     )
     assert "flags on 2 devices of h100" in found.stdout
+    assert "\noverlap dp+pp, gradients of 4 bytes" in found.stdout  # a dense model dispatches no tokens
     assert "the fewest that the layout allows, 2" in found.stderr
 
 

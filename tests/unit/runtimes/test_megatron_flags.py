@@ -221,6 +221,7 @@ def test_collectives_of_slices_are_overlapped_with_sequence_parallelism_alone() 
     assert beyond == (
         "collectives of tensor-parallel ranks: exposed, not overlapped, without sequence_parallel",
     )
+    assert not emit_megatron(small(Layout(dp=2), "1f1b", (6,)), Stack(overlap=("tp",))).beyond
 
 
 NEMOTRON = """
