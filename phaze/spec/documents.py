@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -17,7 +17,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_unwritable, write_text
 from phaze.spec.names import MOST
 from phaze.spec.noun import mistakes
-from phaze.spec.plain import Plain, read_json
+from phaze.spec.plain import Plain, read_json, short
 from phaze.spec.values import Count, Positive, Size, Whole, repeated
 
 
@@ -55,6 +55,10 @@ CHECKSUM = "sha256"
 def read_as(kind: type[Kind], path: str | Path) -> Kind:
     """Read a JSON file as a given type; PhazeError names file, key, value and what is allowed."""
     loaded = _read_object(Path(path))
+    if "format" in kind.model_fields:
+        (known,) = get_args(kind.model_fields["format"].annotation)
+        if (given := loaded.get("format")) != known:
+            raise PhazeError(f"{path}: format: must be {known}, got {short(given)}")
     try:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
     except ValidationError as error:

@@ -62,7 +62,7 @@ def _given(case: str, value: str) -> tuple[str, ...]:
     texts = {
         "key.yaml": f"layers: 4\n{quoted}: 4\n",
         "value.yaml": f"layers: {quoted}\n",
-        "key.json": f"{{{quoted}: 1}}",
+        "key.json": f'{{"format": "phaze-plan", {quoted}: 1}}',
         "cell.csv": f"{COLUMNS}{value},64,8,8,{value}\n",
         "column.csv": f"{COLUMNS.rstrip()},{value}\ngpt2,64,8,8,1,1\n",
         "flags.txt": f"--{value} 1 --num-layers 1\n",

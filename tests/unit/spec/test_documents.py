@@ -7,6 +7,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.spec.documents import read_as, text_of, write_checked
 from phaze.spec.stages import StoredStage, StoredStages
+from phaze.spec.training_plan import TrainingPlan
 
 STAGES = StoredStages(
     format="phaze-stages",
@@ -54,3 +55,12 @@ def test_who_edits_a_checked_file_is_told_what_to_do(tmp_path: Path) -> None:
         read_as(StoredStages, path)
     path.write_text(edited.partition(',\n "sha256"')[0] + "\n}\n")
     assert read_as(StoredStages, path).replicas == 3
+
+
+def test_a_document_of_another_kind_is_one_message(tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    for text, given in (('{"a": 1}', "None"), ('{"format": "phaze-stages"}', "'phaze-stages'")):
+        file.write_text(text)
+        with pytest.raises(PhazeError) as found:
+            read_as(TrainingPlan, file)
+        assert found.value.wrong == f"{file}: format: must be phaze-plan, got {given}"
