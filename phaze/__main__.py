@@ -53,6 +53,12 @@ GROUPS = {
     "Look (what phaze knows)": (models, systems, devices, stacks, recipes),
 }
 """Verbs by the title of their group in the help."""
+NAMES = {
+    verb.__name__.removesuffix("_stages").replace("_", "-"): verb
+    for verbs in GROUPS.values()
+    for verb in verbs
+}
+"""Verbs by name."""
 
 
 def _told(version: bool) -> None:  # parameter name required by Typer
@@ -87,12 +93,6 @@ def _begin(
     os.environ[variable] = named
 
 
-NAMES = {
-    verb.__name__.removesuffix("_stages").replace("_", "-"): verb
-    for verbs in GROUPS.values()
-    for verb in verbs
-}
-"""Verbs by name."""
 for title, verbs in GROUPS.items():
     for name, verb in NAMES.items():
         if verb in verbs:

@@ -36,6 +36,12 @@ from phaze.spec.system import Scenario
 from phaze.tables import Audits
 from phaze.tables.columns import layout_of
 
+ROUNDING = 1e-8
+"""Relative error allowed for sums in another order and for the solvers' tolerances."""
+VALUES = ("plain_s", "bound_s", "exact_s")
+"""Latencies of a layer: bounded by this package, bounded with integer programs, and as scheduled."""
+DIRECTIONS = ("forward", "backward")
+
 
 @dataclass(frozen=True)
 class LayerChain:
@@ -225,12 +231,6 @@ def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: Place
             best = min(best, float(((counts + s - 1) * load + (d - 1) / d * synced_s).min()))
     return best
 
-
-ROUNDING = 1e-8
-"""Relative error allowed for sums in another order and for the solvers' tolerances."""
-VALUES = ("plain_s", "bound_s", "exact_s")
-"""Latencies of a layer: bounded by this package, bounded with integer programs, and as scheduled."""
-DIRECTIONS = ("forward", "backward")
 
 Times = dict[str, float]
 """Times of a design point by the names in VALUES, and the number of integer programs solved for it."""

@@ -49,6 +49,16 @@ POWERS = (1, 2, 4, 8)
 LARGEST_HBM_GIB = 80.0
 TECHNOLOGY = "22nm"
 ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
+_ESTIMATED = [
+    *POINT, "layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all",
+    "energy_all_j", "flops", "hbm_all_bytes", "roof", "roof_share", "layers",
+]  # fmt: skip
+_HEADLINES = (
+    "status", "architecture", "tensor", "data", "stages", "microbatch", "recompute", "hbm_gib",
+    "devices_used", "time_per_batch_s", "samples_per_s", "tokens_per_s", "mfu", "binding",
+)  # fmt: skip
+_EQUAL = ("tensor", "data", "stages", "microbatch", "planned_s", "simulated_s")
+_STAGE = ("stage", "first_layer", "last_layer", "devices", "load_s", "memory_bytes", "headroom_bytes")
 
 
 @dataclass(frozen=True)
@@ -211,12 +221,6 @@ def _estimated(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFra
     return joined.assign(energy_all_j=energy)
 
 
-_ESTIMATED = [
-    *POINT, "layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all",
-    "energy_all_j", "flops", "hbm_all_bytes", "roof", "roof_share", "layers",
-]  # fmt: skip
-
-
 def schedule_subject(
     subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -267,14 +271,6 @@ def describe_placement(question: PlacementQuestion, found: FoundPlacement) -> De
     described["gap"] = 1.0 - float(best["bound_s"]) / float(best["time_per_batch_s"])
     described["assumptions"] = question.assumptions()
     return described
-
-
-_HEADLINES = (
-    "status", "architecture", "tensor", "data", "stages", "microbatch", "recompute", "hbm_gib",
-    "devices_used", "time_per_batch_s", "samples_per_s", "tokens_per_s", "mfu", "binding",
-)  # fmt: skip
-_EQUAL = ("tensor", "data", "stages", "microbatch", "planned_s", "simulated_s")
-_STAGE = ("stage", "first_layer", "last_layer", "devices", "load_s", "memory_bytes", "headroom_bytes")
 
 
 def _plain(value: object) -> object:

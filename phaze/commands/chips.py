@@ -32,6 +32,19 @@ if TYPE_CHECKING:
 BUILT = "tpu-v4-as-built"
 """Accelerator that every comparison includes, if the system specifies its clock and memory."""
 MOST_KEYS = 2
+COLUMNS = (
+    Titled("architecture", "architecture"),
+    Titled("step_s", "step s", lambda value: digits(float(str(value)), 4), right=True),
+    Titled("mfu", "MFU", lambda value: f"{float(str(value)):.1%}", right=True),
+    counts("memory_gib", "GiB"),
+    Titled("bound_by", "bound by"),
+    counts("area_mm2", "mm2"),
+    counts("watts", "W"),
+    counts("tensor", "t"),
+    counts("data", "d"),
+    counts("stages", "s"),
+    counts("microbatch", "mbs"),
+)
 
 
 @dataclass(frozen=True)
@@ -122,18 +135,3 @@ def _row(asked: PlaceOptions, chip: str) -> Row:
         "stages": int(best["stages"]),
         "microbatch": layout.microbatch,
     }
-
-
-COLUMNS = (
-    Titled("architecture", "architecture"),
-    Titled("step_s", "step s", lambda value: digits(float(str(value)), 4), right=True),
-    Titled("mfu", "MFU", lambda value: f"{float(str(value)):.1%}", right=True),
-    counts("memory_gib", "GiB"),
-    Titled("bound_by", "bound by"),
-    counts("area_mm2", "mm2"),
-    counts("watts", "W"),
-    counts("tensor", "t"),
-    counts("data", "d"),
-    counts("stages", "s"),
-    counts("microbatch", "mbs"),
-)

@@ -21,6 +21,9 @@ from phaze.spec import names
 Asked = TypeVar("Asked")
 MOST = 2**31
 """Largest accepted number of samples or tokens."""
+SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
+"""Decimal suffixes of numbers, case-insensitive; b is a billion."""
+_AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)", re.IGNORECASE)
 
 
 class RuntimeOption(StrEnum):
@@ -86,11 +89,6 @@ def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None
             raise PhazeError(f"{verb}: --gpus {gpus} already sets --system and --devices", "leave these out")
         devices, system = found.groups()
     return str(known_system(system)), devices
-
-
-SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
-"""Decimal suffixes of numbers, case-insensitive; b is a billion."""
-_AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)", re.IGNORECASE)
 
 
 def amount(text: str | float) -> float:

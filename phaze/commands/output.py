@@ -18,6 +18,9 @@ from phaze.commands.terminal import is_rich, live_line, tell
 if TYPE_CHECKING:
     import pandas as pd
 
+PICTURES = (".svg", ".png", ".pdf")
+"""Suffixes of picture files."""
+
 
 def write_or_print(text: str, out: Path | None) -> None:
     """Write a text that ends with a line break to a file, or print it if no file is given."""
@@ -52,10 +55,6 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
 
 def _is_same(path: Path, other: Path) -> bool:
     return path.exists() and other.exists() and path.samefile(other)
-
-
-PICTURES = (".svg", ".png", ".pdf")
-"""Suffixes of picture files."""
 
 
 def refuse_as_picture(path: Path | None) -> None:

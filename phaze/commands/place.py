@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 
 SAMPLES = 4096
 """Default global batch, in samples."""
-
-
-class PlannerOption(StrEnum):
-    """Planners for instance files."""
-
-    PHAZE = "phaze"
-    PIPER = "piper"
-
-
 PIPER = {
     "memory_gib": typer.Option(help="Piper: memory of a device in GiB. Default: the instance's.", min=0),
     "microbatches": typer.Option(help="Piper: microbatches in a batch, N. Default: the instance's.", min=1),
@@ -55,6 +46,13 @@ PIPER = {
     ),
 }
 """Command-line options for the fields of `PiperChoices`."""
+
+
+class PlannerOption(StrEnum):
+    """Planners for instance files."""
+
+    PHAZE = "phaze"
+    PIPER = "piper"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,20 @@ if TYPE_CHECKING:
 
     from phaze.search.cosearch import Subject
 
+WIDTHS = (counts("tensor", "t"), counts("microbatch", "mbs"))
+_LAYER = (Titled("layer", "layer"), Titled("direction", "pass"))
+TOTALS = (
+    *_LAYER, counts("layers", "layers"), scaled("latency_all_s", "ms", 1e-3),
+    scaled("energy_all_j", "mJ", 1e-3), scaled("flops", "GFLOP", 1e9), scaled("hbm_all_bytes", "MB", 1e6),
+)  # fmt: skip
+SOLVES = (
+    *_LAYER, Titled("status", "status"), scaled("objective_s", "us", 1e-6),
+    scaled("bound_s", "bound us", 1e-6),
+    Titled("gap", "gap", lambda value: f"{float(str(value)):.2%}", right=True), Titled("method", "method"),
+    Titled("solver", "solver"), counts("operators", "operators"),
+    scaled("all_cores_s", "all cores us", 1e-6), scaled("hbm_bytes", "MB", 1e6),
+)  # fmt: skip
+
 
 @options.takes(options.WorkloadOptions)
 def extract(asked: options.WorkloadOptions) -> None:
@@ -157,24 +171,11 @@ def _core(value: object) -> str:
     return "all" if value == -1 else number(value)
 
 
-WIDTHS = (counts("tensor", "t"), counts("microbatch", "mbs"))
-_LAYER = (Titled("layer", "layer"), Titled("direction", "pass"))
 _OPERATOR = Titled("name", "operator", _parts, wraps=True)
 ESTIMATE = (
     *_LAYER, _OPERATOR, Titled("core", "core"), scaled("latency_s", "core us", 1e-6),
     scaled("latency_all_s", "us", 1e-6), Titled("limit_all", "bound by"), scaled("energy_all_j", "mJ", 1e-3),
     scaled("flops", "GFLOP", 1e9), scaled("hbm_all_bytes", "MB", 1e6), Titled("roofline", "roofline"),
-)  # fmt: skip
-TOTALS = (
-    *_LAYER, counts("layers", "layers"), scaled("latency_all_s", "ms", 1e-3),
-    scaled("energy_all_j", "mJ", 1e-3), scaled("flops", "GFLOP", 1e9), scaled("hbm_all_bytes", "MB", 1e6),
-)  # fmt: skip
-SOLVES = (
-    *_LAYER, Titled("status", "status"), scaled("objective_s", "us", 1e-6),
-    scaled("bound_s", "bound us", 1e-6),
-    Titled("gap", "gap", lambda value: f"{float(str(value)):.2%}", right=True), Titled("method", "method"),
-    Titled("solver", "solver"), counts("operators", "operators"),
-    scaled("all_cores_s", "all cores us", 1e-6), scaled("hbm_bytes", "MB", 1e6),
 )  # fmt: skip
 SCHEDULE = (
     *_LAYER, counts("operator", "#"), _OPERATOR, Titled("resource", "type"),

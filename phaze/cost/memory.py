@@ -28,6 +28,18 @@ Optimizer = Literal["sgd", "sgd-momentum", "adam"]
 Schedule = Literal["1f1b", "gpipe"]
 Gradients = Literal["every-stage", "first-stage"]
 """Gradient synchronisation that a batch waits for: the longest, or the first stage's (Phaze, (18))."""
+_STATES: dict[Optimizer, int] = {"sgd": 0, "sgd-momentum": 1, "adam": 2}
+"""Number of values that an optimizer stores per parameter: none, the momentum, or both moments."""
+_SIZES: dict[Precision, tuple[int, int, int, int]] = {
+    "half": (2, 2, 0, 2),
+    "mixed": (2, 2, 4, 4),
+    "single": (4, 4, 0, 4),
+}
+"""Bytes per weight, gradient, master weight and optimizer state.
+
+Half precision with SGD is the paper's 2 * weights. Mixed precision follows Micikevicius et al., ICLR 2018: 16
+bytes in all with Adam, as in Rajbhandari et al., SC 2020, Section 3.1.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,21 +54,6 @@ class ParameterBytes:
     def static(self) -> int:
         """Bytes used at all times, independent of the microbatches in flight."""
         return self.weights + self.gradients + self.optimizer
-
-
-_STATES: dict[Optimizer, int] = {"sgd": 0, "sgd-momentum": 1, "adam": 2}
-"""Number of values that an optimizer stores per parameter: none, the momentum, or both moments."""
-
-_SIZES: dict[Precision, tuple[int, int, int, int]] = {
-    "half": (2, 2, 0, 2),
-    "mixed": (2, 2, 4, 4),
-    "single": (4, 4, 0, 4),
-}
-"""Bytes per weight, gradient, master weight and optimizer state.
-
-Half precision with SGD is the paper's 2 * weights. Mixed precision follows Micikevicius et al., ICLR 2018: 16
-bytes in all with Adam, as in Rajbhandari et al., SC 2020, Section 3.1.
-"""
 
 
 def parameter_bytes(

@@ -57,6 +57,14 @@ _KEY = re.compile(
 )
 KEY_PATTERN = re.sub(r"\((?!\?)", "(?:", _KEY.pattern)
 """Regular expression that matches a `Layout.key`, without capturing groups."""
+DEVICE_AXES = ("tp", "cp", "pp", "dp")
+"""Axes whose widths multiply to a layout's device count."""
+_ONE: Any = 1
+_NO: Any = False
+_REPLICATED: Any = 0
+_STORED: Any = "none"
+_GATHERED: Any = "all_gather"
+"""Defaults of layout fields that may also hold arrays; they are valid for a single layout only."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +75,10 @@ class Group:
     stride: int
 
 
-DEVICE_AXES = ("tp", "cp", "pp", "dp")
-"""Axes whose widths multiply to a layout's device count."""
 Number = TypeVar("Number", int, "Ints")
 Truth = TypeVar("Truth", bool, "Bools")
 ZeroStage = TypeVar("ZeroStage", Zero, "Ints")
 Option = TypeVar("Option", str, "Ints")
-_ONE: Any = 1
-_NO: Any = False
-_REPLICATED: Any = 0
-_STORED: Any = "none"
-_GATHERED: Any = "all_gather"
-"""Defaults of layout fields that may also hold arrays; they are valid for a single layout only."""
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,8 @@ OPERAND_BYTES: dict[Compute, float] = {
 """Bytes per operand element of the GEMMs with block weights, including its share of the scales."""
 _NUMBER = re.compile(r"\d{1,6}(\.\d{1,20})?")
 _COUNT = re.compile(r"[1-9]\d{0,5}")
+SHARED_OPTIONS = ("offload",)
+"""Layout fields with one value for all layouts of a search, which a user can fix."""
 
 
 def compute_of(text: str) -> Compute:
@@ -168,8 +170,6 @@ class Offloaded:
 
 ON_DEVICE = Offloaded()
 """Value of `Offloaded` if everything stays on the device."""
-SHARED_OPTIONS = ("offload",)
-"""Layout fields with one value for all layouts of a search, which a user can fix."""
 
 
 def offload_of(text: str) -> Offload:

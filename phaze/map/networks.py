@@ -27,6 +27,9 @@ from phaze.spec.plain import read_json, read_yaml
 from phaze.spec.system import Cluster
 from phaze.spec.topology import MOST_DEVICES, TOPOLOGY, MatrixFile
 
+_NO_GRAPH = (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError, nx.NetworkXError)
+"""Exceptions that the JSON and NetworkX readers raise for an invalid graph."""
+
 
 def part_of(system: Cluster, devices: int) -> Cluster:
     """Smallest part of a system with at least `devices` devices.
@@ -168,10 +171,6 @@ def _load_graph(path: Path) -> nx.Graph[object]:
     if len(set(graph.edges())) < graph.number_of_edges():
         raise PhazeError(f"{path}: must have at most one edge from a node to another")
     return graph
-
-
-_NO_GRAPH = (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError, nx.NetworkXError)
-"""Exceptions that the JSON and NetworkX readers raise for an invalid graph."""
 
 
 def _node_link(path: Path) -> nx.Graph[object]:

@@ -34,6 +34,9 @@ from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
 from phaze.spec.training_plan import TrainingPlan
 from phaze.workload.operator_graphs import stage_graph
 
+DEFAULT: Way = "cs-map"
+"""Mapping equal to the runtime's order: replicas of a stage on consecutive units, then stages."""
+
 
 @dataclass(frozen=True, eq=False)
 class Arranged:
@@ -75,10 +78,6 @@ class Arranged:
         first = ranks if kind == "send" else ranks[ranks // group.stride % group.ranks == 0]
         found: list[list[int]] = self.devices[first[:, None] + np.arange(group.ranks) * group.stride].tolist()
         return found
-
-
-DEFAULT: Way = "cs-map"
-"""Mapping equal to the runtime's order: replicas of a stage on consecutive units, then stages."""
 
 
 @dataclass(frozen=True, eq=False)

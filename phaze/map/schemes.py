@@ -9,6 +9,9 @@ from phaze.base.deadline import Deadline
 from phaze.map.objective import MappingProblem
 from phaze.map.symmetry import replica_rules
 
+ROWS = 256
+"""Number of devices whose neighbours are sorted between two deadline checks."""
+
 
 class SlotOrder(NamedTuple):
     """Mapping order and checking schemes, both fixed before the search (Section V-A)."""
@@ -151,10 +154,6 @@ def _anchor(
     if 0 <= previous < k:
         known.append((problem.ring_bytes[stage], previous))
     return max(known)[1] if known else -1
-
-
-ROWS = 256
-"""Number of devices whose neighbours are sorted between two deadline checks."""
 
 
 def near_devices(problem: MappingProblem, seed: int, deadline: Deadline | None = None) -> Ints:

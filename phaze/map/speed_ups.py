@@ -9,6 +9,15 @@ from phaze.tables import OWN_WAYS, WAYS
 
 POINT = [*StagesPoint.model_fields]
 NETWORK = ["topology", "seed"]
+SPEED_UPS = {
+    "over_consecutive": ("cs-map", "ours"),
+    "over_heuristics": ("heuristics", "ours"),
+    "paper_over_consecutive": ("cs-map", "paper"),
+    "paper_over_heuristics": ("heuristics", "paper"),
+    "searched_over_heuristics": ("heuristics", "searched"),
+    "by_sizes_over_consecutive": ("cs-map", "by-sizes"),
+}
+"""Speed-ups by name: the columns of `steps` in the numerator and the denominator."""
 
 
 def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
@@ -37,17 +46,6 @@ def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
 def shapes_of(rows: pd.DataFrame) -> pd.Series:
     """Shape of every row as stages x replicas, such as 4x2."""
     return rows["stages"].astype(str) + "x" + rows["replicas"].astype(str)
-
-
-SPEED_UPS = {
-    "over_consecutive": ("cs-map", "ours"),
-    "over_heuristics": ("heuristics", "ours"),
-    "paper_over_consecutive": ("cs-map", "paper"),
-    "paper_over_heuristics": ("heuristics", "paper"),
-    "searched_over_heuristics": ("heuristics", "searched"),
-    "by_sizes_over_consecutive": ("cs-map", "by-sizes"),
-}
-"""Speed-ups by name: the columns of `steps` in the numerator and the denominator."""
 
 
 def speed_ups(rows: pd.DataFrame) -> pd.DataFrame:

@@ -37,6 +37,10 @@ from phaze.workload.operator_graphs import stage_graph
 
 Row = dict[str, str | int | float | bool]
 MapTables = dict[str, pd.DataFrame]
+IN_MEMORY = {"recomputed", "in_flight", "memory_bytes", "headroom_bytes"}
+WORKING = ["stage", *(name for name in PlanStages.columns if name not in IN_MEMORY)]
+"""Columns of table `plan_stages` that affect the simulation, without the memory columns."""
+PLACES = ["stage", "replica", "slice", "device"]
 
 
 def map_point(
@@ -142,12 +146,6 @@ def gap_rows(
 
 
 log = logging.getLogger(__name__)
-
-
-IN_MEMORY = {"recomputed", "in_flight", "memory_bytes", "headroom_bytes"}
-WORKING = ["stage", *(name for name in PlanStages.columns if name not in IN_MEMORY)]
-"""Columns of table `plan_stages` that affect the simulation, without the memory columns."""
-PLACES = ["stage", "replica", "slice", "device"]
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,11 @@ STATISTIC = 4
 SCAN: frozenset[Region] = frozenset({"scan"})
 KEPT = ("embedding", "head")
 """Layers that are never recomputed and always computed in half precision."""
+UNSHARDED = 2
+"""Number of blocks whose weights and gradients are unsharded at the same time under ZeRO 3.
+
+The current one and the one that is fetched or sent (PyTorch, FSDP).
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +116,6 @@ def multiplies_weights(operator: Operator) -> bool:
 def first_products(core: Sequence[Operator]) -> list[Part]:
     """GEMMs of queries and keys: the first of each pair of GEMMs in the attention core."""
     return [part for operator in core for part in operator.parts if part.kind == "matmul"][::2]
-
-
-UNSHARDED = 2
-"""Number of blocks whose weights and gradients are unsharded at the same time under ZeRO 3.
-
-The current one and the one that is fetched or sent (PyTorch, FSDP).
-"""
 
 
 @dataclass(frozen=True)

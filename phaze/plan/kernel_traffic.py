@@ -28,6 +28,60 @@ JOINED = (
 )  # fmt: skip
 """Names of the GEMMs that are joined into one (Megatron-Core, `linear_qkv` and `linear_fc1`)."""
 FORK = "_fork.backward"
+STEPS, STEPS_BYTES = 5, 9.0
+"""Number of kernels for attention scores without a fused kernel, and their bytes relative to one.
+
+Scores are converted to single precision, scaled, masked, normalised, and converted back (36 bytes per score
+instead of 4; Megatron-LM, `fused_softmax`).
+"""
+NORM = 4
+"""Number of extra kernels in the backward pass of a norm.
+
+Two sum the gradients of its parameters (apex, `cuComputePartGradGammaBeta`, `cuComputeGradGammaBeta`), and
+two add them to those of earlier microbatches (autograd, `AccumulateGrad`).
+"""
+CONTEXT = 1
+"""One copy that makes attention heads contiguous again, in either pass (Megatron-LM, `ParallelAttention`)."""
+SCORES = 3
+"""Backward kernels of scores: two scale gradients of queries and keys, one joins them with the values'."""
+LOSS = (20, 9)
+"""Number of extra kernels of an unfused loss, forward and backward.
+
+22 and 11 operations (Megatron-LM, `vocab_parallel_cross_entropy`, mask of the loss) less log-softmax and
+selection, which are already counted. Collectives are counted separately.
+"""
+MASKED_LOOKUP = 7
+"""Number of extra kernels of an embedding lookup in a sharded vocabulary.
+
+A mask takes five operations, and two apply it (Megatron-LM, `VocabParallelEmbedding`).
+"""
+LOOKUP_GRADIENT = 8
+"""Kernels of an embedding's gradient: about six sort the tokens, two sum their gradients.
+
+Source: PyTorch, `embedding_dense_backward_cuda`.
+"""
+BIAS, CLAMP, LAST = "experts_out_bias", "experts_in_clamp", "experts_out"
+"""Names of primitives: bias of an expert's last GEMM, clamp of its projections, and the last GEMM."""
+BIAS_KERNELS = (2, 6)
+"""Number of kernels per expert bias, forward and backward.
+
+Forward: bias times weight, and sum. Backward: two products and two sums for the gradients of bias and weight,
+and two sums that add the gradients of both biases to those of earlier microbatches (Megatron-Core,
+`TEGroupedMLP._apply_bias`, `DistributedDataParallel`).
+"""
+CLAMP_KERNELS = 3
+"""Kernels per clamp: two clamps and a concatenation, or gradients (`weighted_bias_quick_geglu_impl`)."""
+ROTARY = ("query_scaled_rotary", "key_scaled_rotary")
+"""Names of the primitives of scaled rotary embeddings."""
+ROTARY_KERNELS = (11, 8)
+"""Number of kernels beyond the first of a scaled rotary embedding, forward and backward.
+
+Forward: two products, negation, concatenation, sum and concatenation, and six on the small tables. Backward:
+two products, negation, concatenation, sum, and gradients of two slices with their sum (Megatron-Core,
+`_apply_rotary_pos_emb_bshd`).
+"""
+PADDING_KERNELS = 2
+"""Number of kernels that pad rows before the first GEMM and remove the padding after the last one."""
 
 
 def without_sums(operators: Sequence[Operator], stack: Stack) -> tuple[Operator, ...]:
@@ -57,14 +111,6 @@ def _of_fewer(operator: Operator, fewer: int) -> Operator:
     each = nbytes // (len(operator.parts) + 2)
     first = replace(operator.parts[0], streamed_bytes=nbytes - fewer * each)
     return replace(operator, parts=(first, *operator.parts[1:left]))
-
-
-STEPS, STEPS_BYTES = 5, 9.0
-"""Number of kernels for attention scores without a fused kernel, and their bytes relative to one.
-
-Scores are converted to single precision, scaled, masked, normalised, and converted back (36 bytes per score
-instead of 4; Megatron-LM, `fused_softmax`).
-"""
 
 
 def moves_of(
@@ -113,34 +159,6 @@ def in_steps_of(operators: Sequence[Operator], stack: Stack) -> bool:
     return any(scores.batch * scores.m // scores.n % stack.fused_heads > 0 for scores in products[:1])
 
 
-NORM = 4
-"""Number of extra kernels in the backward pass of a norm.
-
-Two sum the gradients of its parameters (apex, `cuComputePartGradGammaBeta`, `cuComputeGradGammaBeta`), and
-two add them to those of earlier microbatches (autograd, `AccumulateGrad`).
-"""
-CONTEXT = 1
-"""One copy that makes attention heads contiguous again, in either pass (Megatron-LM, `ParallelAttention`)."""
-SCORES = 3
-"""Backward kernels of scores: two scale gradients of queries and keys, one joins them with the values'."""
-LOSS = (20, 9)
-"""Number of extra kernels of an unfused loss, forward and backward.
-
-22 and 11 operations (Megatron-LM, `vocab_parallel_cross_entropy`, mask of the loss) less log-softmax and
-selection, which are already counted. Collectives are counted separately.
-"""
-MASKED_LOOKUP = 7
-"""Number of extra kernels of an embedding lookup in a sharded vocabulary.
-
-A mask takes five operations, and two apply it (Megatron-LM, `VocabParallelEmbedding`).
-"""
-LOOKUP_GRADIENT = 8
-"""Kernels of an embedding's gradient: about six sort the tokens, two sum their gradients.
-
-Source: PyTorch, `embedding_dense_backward_cuda`.
-"""
-
-
 def more_launches(operators: Iterable[Operator], tp: int, stack: Stack) -> int:
     """Number of extra kernels that the host launches for operators on `tp` shards.
 
@@ -170,30 +188,6 @@ def _more(name: str, adds_gradient: bool, sharded: bool, stepwise: bool) -> int:
     found = NORM * norms + 2 * biases - (len(own) == biases) + (LOOKUP_GRADIENT + 1) * lookups
     found += CONTEXT * ("context" in own) + SCORES * ("scores" in own) + adds_gradient
     return found + LOSS[1] * (stepwise and "log_softmax" in own)
-
-
-BIAS, CLAMP, LAST = "experts_out_bias", "experts_in_clamp", "experts_out"
-"""Names of primitives: bias of an expert's last GEMM, clamp of its projections, and the last GEMM."""
-BIAS_KERNELS = (2, 6)
-"""Number of kernels per expert bias, forward and backward.
-
-Forward: bias times weight, and sum. Backward: two products and two sums for the gradients of bias and weight,
-and two sums that add the gradients of both biases to those of earlier microbatches (Megatron-Core,
-`TEGroupedMLP._apply_bias`, `DistributedDataParallel`).
-"""
-CLAMP_KERNELS = 3
-"""Kernels per clamp: two clamps and a concatenation, or gradients (`weighted_bias_quick_geglu_impl`)."""
-ROTARY = ("query_scaled_rotary", "key_scaled_rotary")
-"""Names of the primitives of scaled rotary embeddings."""
-ROTARY_KERNELS = (11, 8)
-"""Number of kernels beyond the first of a scaled rotary embedding, forward and backward.
-
-Forward: two products, negation, concatenation, sum and concatenation, and six on the small tables. Backward:
-two products, negation, concatenation, sum, and gradients of two slices with their sum (Megatron-Core,
-`_apply_rotary_pos_emb_bshd`).
-"""
-PADDING_KERNELS = 2
-"""Number of kernels that pad rows before the first GEMM and remove the padding after the last one."""
 
 
 class Unfused(NamedTuple):

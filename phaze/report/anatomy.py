@@ -22,6 +22,12 @@ DESIGN_OF_CORE = {
     "network": "vector_design",
 }
 """Column with the core design, by core type of an operator; collectives reduce on vector cores."""
+_SIZES = {
+    "held": "parameters",
+    "activation_bytes": "activation_bytes",
+    "tensor_flops": "forward_tensor_flops",
+    "vector_flops": "forward_vector_flops",
+}
 
 
 def point_of(row: pd.Series) -> Slicing:
@@ -259,11 +265,3 @@ def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:
         **{f"block_{name}": float(block[column]) for name, column in _SIZES.items() if name != "held"},
         **{name: float(every[column]) for name, column in _SIZES.items() if name != "held"},
     }
-
-
-_SIZES = {
-    "held": "parameters",
-    "activation_bytes": "activation_bytes",
-    "tensor_flops": "forward_tensor_flops",
-    "vector_flops": "forward_vector_flops",
-}

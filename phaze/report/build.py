@@ -53,6 +53,8 @@ CHECKS = {
     **plan_checks.MAPPED_CHECKS,
 }
 """Checks of every study, each stated as a sentence."""
+LEADING = ("gains", "speedups", "front-area", "breakdown", "simulated", "planners")
+"""Names of the figures that stay unfolded, by importance; the first shows what the gain depends on."""
 
 
 @dataclass(frozen=True)
@@ -228,10 +230,6 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
         {"times": findings.times}
         | ({"source_scores": inputs.source_scores} if len(inputs.source_scores) else {}),
     )
-
-
-LEADING = ("gains", "speedups", "front-area", "breakdown", "simulated", "planners")
-"""Names of the figures that stay unfolded, by importance; the first shows what the gain depends on."""
 
 
 def answer(inputs: Inputs, findings: Findings) -> FirstScreen:

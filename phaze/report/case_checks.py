@@ -16,6 +16,8 @@ SLACK = 1 + ROUNDING
 PLAN_CHECKS: Checklist[PlanCases] = Checklist()
 _CLUSTER = [*GROUP, "devices"]
 _PLAN = [*_CLUSTER, "planner"]
+MAP_CHECKS: Checklist[MapCases] = Checklist()
+TILED_CHECKS: Checklist[TiledCases] = Checklist()
 
 
 @PLAN_CHECKS.hold("every cluster of every case has a row of every planner")
@@ -120,9 +122,6 @@ def _equal(a: float, b: float) -> bool:
     return bool(a == b or abs(a - b) <= ROUNDING * abs(b))
 
 
-MAP_CHECKS: Checklist[MapCases] = Checklist()
-
-
 @MAP_CHECKS.hold("every case is mapped for every seed")
 def _every_case_is_mapped(inputs: MapCases) -> Verdicts:
     seen = set(inputs.mappings[[*POINT, *NETWORK]].itertuples(index=False, name=None))
@@ -162,9 +161,6 @@ def _five_times_on_uniform_dist(inputs: MapCases) -> Verdicts:
             (rows["cs-map"] / rows["ours"]).groupby([rows[key] for key in POINT]).median().items()
         ):
             yield median >= 5, f"{key!r}: {median:.2f}"
-
-
-TILED_CHECKS: Checklist[TiledCases] = Checklist()
 
 
 @TILED_CHECKS.hold("every combination of a case is simulated")

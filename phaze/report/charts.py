@@ -47,6 +47,11 @@ LETTERS = 18
 ROOM = 46
 """Width in pixels reserved for the text next to a bar."""
 PEAK = "at peak (MFU)"
+_KINDS = {
+    "placed": style.SILVER, "baseline": style.RED, "smallest in tolerance": style.AMBER, "best": style.BLUE,
+}  # fmt: skip
+_SHAPES, _SIZES = ("circle", "square", "triangle-up", "diamond"), (12, 60, 70, 90)
+"""Shape and size of the mark of each kind of architecture, in the order of `_KINDS`."""
 
 
 def bars(
@@ -213,13 +218,6 @@ def memories(table: pd.DataFrame) -> alt.TopLevelMixin:
     return alt.layer(base.mark_bar().encode(coloured("kind", looks)), said).properties(
         width=WIDTH, height=(BAR * table["hbm_gib"].nunique() + 6) * len(models)
     )
-
-
-_KINDS = {
-    "placed": style.SILVER, "baseline": style.RED, "smallest in tolerance": style.AMBER, "best": style.BLUE,
-}  # fmt: skip
-_SHAPES, _SIZES = ("circle", "square", "triangle-up", "diamond"), (12, 60, 70, 90)
-"""Shape and size of the mark of each kind of architecture, in the order of `_KINDS`."""
 
 
 def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> alt.TopLevelMixin:

@@ -26,6 +26,8 @@ KEYS = ("model", "layout", "architecture", "hbm_gib", "recompute", "planner")
 
 VERIFIED = ("confirmed", "unproven")
 """Verdicts on re-solved points that agree with the certificate."""
+_SOLVED = ("model", "layout", "architecture", "layer", "direction")
+_MEMBER = ("model", "architecture", "hbm_gib", "layout", "recompute")
 
 
 @dataclass(frozen=True)
@@ -152,9 +154,6 @@ def _bounds_are_not_above_times(e: Evidence) -> Verdicts:
     yield from each(at_most(solves["bound_s"], solves["objective_s"]), solves, _SOLVED)
 
 
-_SOLVED = ("model", "layout", "architecture", "layer", "direction")
-
-
 @CHECKS.hold("utilisation is at most one")
 def _utilisation_is_at_most_one(e: Evidence) -> Verdicts:
     for mfu in (e.placed["mfu"], e.placed["mfu_paper"]):
@@ -250,9 +249,6 @@ def _searched(e: Evidence) -> pd.DataFrame:
     grid = ~e.inputs.cluster.chips["named"].reindex(placed["architecture"]).to_numpy(dtype=bool)
     searched: pd.DataFrame = placed[(placed["status"] == "placed") & grid]
     return searched
-
-
-_MEMBER = ("model", "architecture", "hbm_gib", "layout", "recompute")
 
 
 def _objectives(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:

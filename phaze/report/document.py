@@ -14,6 +14,9 @@ from phaze.report.words import fill
 if TYPE_CHECKING:
     from altair import TopLevelMixin
 
+_SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z])")
+"""Pattern for the gap between two sentences."""
+
 
 @dataclass(frozen=True)
 class Prose:
@@ -103,10 +106,6 @@ class Listing:
 
 
 Block = Prose | Heading | Items | Sheet | Chart | Gallery | Listing
-
-
-_SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z])")
-"""Pattern for the gap between two sentences."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,11 @@ from phaze.report.document import Section
 from phaze.report.inputs import Inputs
 from phaze.report.winners import geometric_means
 
+GIVEN = (
+    "fronts", "plans", "plan_stages", "simulations", "simulation_stages", "plan_maps", "times",
+    "certificates", "audits",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -73,9 +78,5 @@ class Findings:
 
 Part = Callable[[Inputs, Findings], Iterator[Section]]
 """Function that yields report sections on some of the findings; nothing if there is nothing to show."""
-GIVEN = (
-    "fronts", "plans", "plan_stages", "simulations", "simulation_stages", "plan_maps", "times",
-    "certificates", "audits",
-)  # fmt: skip
 RESULT_TABLES = tuple(field.name for field in fields(Findings) if field.name != "times")
 """Tables written by the report: all but the measured times, so that equal studies write equal tables."""

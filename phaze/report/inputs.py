@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # plots and study settings, which jobs on a single cluster do
     from phaze.report.pipeline_picture import Shown
     from phaze.spec.study import Study
 
+COMMON_SHARD = "common"
+"""Shard of the stages and schedules of candidates for the common architecture."""
+
 
 class Slicing(NamedTuple):
     """Point of a study: a model, and the layout key with which its operators are lowered."""
@@ -47,8 +50,6 @@ class Details(Protocol):
 
 
 Families = Mapping[str, Mapping[str, str]]
-COMMON_SHARD = "common"
-"""Shard of the stages and schedules of candidates for the common architecture."""
 
 
 LOOKED_AT = {"screens": [*Slicing._fields, "architecture", "lower_s", "feasible_s"]}

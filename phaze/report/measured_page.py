@@ -22,6 +22,11 @@ from phaze.spec.measured import MeasuredStudy
 from phaze.tables import ALL_SOURCES, TABLES
 
 SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down")
+WORDS = words_of("validate")
+WORST = 10
+"""Number of worst runs, and of worst groups, that are shown."""
+NEAR = 0.15
+"""Half-width of the shaded band around the measured time, relative to that time."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +50,6 @@ class MeasuredInputs:
 
 MEASURED_TABLES = tuple(one.name for one in fields(MeasuredInputs) if one.name != "study")
 """Names of the tables of the page."""
-
-
-WORDS = words_of("validate")
-WORST = 10
-"""Number of worst runs, and of worst groups, that are shown."""
-NEAR = 0.15
-"""Half-width of the shaded band around the measured time, relative to that time."""
 
 
 def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:

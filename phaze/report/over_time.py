@@ -38,6 +38,7 @@ MOMENTS = 240
 """Maximum number of points drawn of a memory profile: the peak of each interval."""
 CLOSEST = 10
 """Maximum zoom, as a power of 2."""
+_LEVELS = "pow(2, zoom)"
 
 
 def cells(jobs: pd.DataFrame) -> pd.DataFrame:
@@ -115,9 +116,6 @@ def _seen(drawn: pd.DataFrame, windows: Sequence[Window]) -> pd.DataFrame:
 
 def _whole(windows: Sequence[Window]) -> alt.Scale:
     return alt.Scale(domain=[windows[0][0], windows[-1][1]], nice=False, zero=False)
-
-
-_LEVELS = "pow(2, zoom)"
 
 
 def _zoomed(end_s: float) -> alt.Scale:

@@ -22,6 +22,10 @@ from phaze.tables import Gains
 MOST_DOTS = 160
 """Number of architectures drawn per model: the fastest ones."""
 WORDS = words_of("study")
+TITLES = {PER_MODEL: "The best for each workload", COMMON: "The best one for all"}
+"""Display names of designs."""
+EVEN = 0.01
+"""Tolerance around a gain of 1 within which two accelerators count as equally fast."""
 
 
 def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -152,12 +156,6 @@ def accelerators(inputs: Inputs, results: pd.DataFrame) -> Iterator[tuple[str, M
     for name in named:
         if name not in members:
             yield name, dict.fromkeys(models, name)
-
-
-TITLES = {PER_MODEL: "The best for each workload", COMMON: "The best one for all"}
-"""Display names of designs."""
-EVEN = 0.01
-"""Tolerance around a gain of 1 within which two accelerators count as equally fast."""
 
 
 def assumptions(inputs: Inputs, findings: Findings) -> Iterator[Section]:

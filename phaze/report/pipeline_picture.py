@@ -38,6 +38,8 @@ MOMENT = 1e-9
 """Duration that counts as zero, as a share of the whole time, because sums of seconds are rounded."""
 GAP = 1
 """Empty rows in place of omitted stages."""
+ROWS, PASSES = 8, 40
+"""Limits of a small, legible picture in a report: stages, and passes per stage."""
 
 
 @dataclass(frozen=True)
@@ -199,10 +201,6 @@ def left_out(shown: Shown) -> Iterator[str]:
         f"Left out above: from {time(start)} to {time(end)} of {time(shown.time_s)}; {every - seen} of "
         f"{every} microbatches have no pass in what is drawn."
     )
-
-
-ROWS, PASSES = 8, 40
-"""Limits of a small, legible picture in a report: stages, and passes per stage."""
 
 
 def shown(title: str, timeline: Timeline) -> Shown:

@@ -33,6 +33,8 @@ FLUSHING = (CERTIFIED, "equal", "expert")
 SHAPE = ["tensor", "data", "stages", "microbatch", "memory"]
 """Columns of table `plans` that define a plan."""
 _OF_BEST = (*CHIP[1:], "planner", *SHAPE, "bound_by", "planned_s", "simulated_s", "samples_per_s")
+PLANS = {**TITLES, CERTIFIED: "certified", "piper": "Piper (no flush)"}
+"""Display names of plans, by planner."""
 
 
 def loss(certified: pd.Series, other: pd.Series) -> dict[str, float]:
@@ -83,10 +85,6 @@ def fastest(plans: pd.DataFrame, planners: tuple[str, ...]) -> pd.Series:
     """Plan with the least simulated time among some planners; ties go to the first planner."""
     mine = pd.concat([plans[plans["planner"] == planner] for planner in planners])
     return mine.iloc[int(np.argmin(tied(mine["simulated_s"].to_numpy())))]
-
-
-PLANS = {**TITLES, CERTIFIED: "certified", "piper": "Piper (no flush)"}
-"""Display names of plans, by planner."""
 
 
 def recommended(inputs: Inputs, findings: Findings) -> Iterator[Section]:

@@ -40,6 +40,9 @@ MOST_OPEN = 5
 
 Written = Mapping[str, tuple[type[Table], pd.DataFrame]]
 """Tables to write with a page, by file name, each with its table class."""
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[munµ]?s|[KMGT]iB|[kMGTP]?B/s|mm²|microbatch)(?!\w))")
+_BRACES = re.compile(r"\{[^{}]*\}")
 
 
 def case_page(
@@ -186,9 +189,6 @@ def as_csv(frame: pd.DataFrame) -> str:
     return frame.to_csv(index=False, lineterminator="\n")
 
 
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
-
-
 def _without_html(value: object) -> object:
     """Escape text that starts an HTML tag, because Markdown would render it as one."""
     return _TAG.sub("&lt;", value) if isinstance(value, str) else value
@@ -209,10 +209,6 @@ def _environment(finalize: Callable[[object], object] | None = None) -> Environm
     environment.filters["cell"] = _cell
     environment.filters["glued"] = _glued
     return environment
-
-
-_UNIT = re.compile(r"(?<=\d) (?=(?:%|[munµ]?s|[KMGT]iB|[kMGTP]?B/s|mm²|microbatch)(?!\w))")
-_BRACES = re.compile(r"\{[^{}]*\}")
 
 
 def _glued(text: str) -> str:

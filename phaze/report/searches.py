@@ -24,6 +24,13 @@ from phaze.tables import MILESTONES, Searches, Walks
 WORDS = words_of("study")
 WALK = "hysteresis-"
 """Prefix of the strategy name of a search by descending area; its hysteresis level follows."""
+_SCOPES = {
+    "recomputing": "recomputing (Figure 8)",
+    "least-microbatch": "smallest microbatch (Figure 9)",
+}
+"""Titles of the restricted spaces that the paper's figures search by descending area."""
+MOST_POINTS = 90
+"""Maximum number of points of a curve, evenly spaced in the logarithm of the evaluations."""
 
 
 def optima(trials: pd.DataFrame) -> dict[tuple[str, str], float]:
@@ -101,13 +108,6 @@ def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         yield WORDS.section("strategies", (*blocks, Prose(WORDS.sentences["evaluations"])))
 
 
-_SCOPES = {
-    "recomputing": "recomputing (Figure 8)",
-    "least-microbatch": "smallest microbatch (Figure 9)",
-}
-"""Titles of the restricted spaces that the paper's figures search by descending area."""
-
-
 def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on the search by descending area, with Figures 9 and 8 for each searched model."""
     blocks: list[Block] = []
@@ -147,8 +147,6 @@ def _savings(model: str, shown: dict[str, pd.DataFrame]) -> Iterator[Block]:
 
 PARTS: tuple[Part, ...] = (searches, walk)
 """Functions that yield the sections of this part, in order."""
-MOST_POINTS = 90
-"""Maximum number of points of a curve, evenly spaced in the logarithm of the evaluations."""
 
 
 def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) -> alt.TopLevelMixin:

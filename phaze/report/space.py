@@ -32,6 +32,11 @@ _WORDS = {
     "solved": "were scheduled and placed",
     "open": "are neither",
 }
+OBJECTIVES = {
+    "throughput": "throughput",
+    "throughput_per_area": "throughput per area",
+    "energy": "energy per sample",
+}
 
 
 def certificate(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -86,13 +91,6 @@ def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
         confirmed = f"{int(audits['verdict'].isin(VERIFIED).sum()):,} of {len(audits):,} solved again agree"
         points = int(table["points"].sum())
         yield f"{points:,}", f"points of the space, all excluded or solved ({confirmed})"
-
-
-OBJECTIVES = {
-    "throughput": "throughput",
-    "throughput_per_area": "throughput per area",
-    "energy": "energy per sample",
-}
 
 
 def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:

@@ -35,6 +35,9 @@ from phaze.runtimes.untimed import unsettable_fields
 from phaze.spec.plain import Plain
 from phaze.spec.system import Stack
 
+COVERED_FIELDS = frozenset({"dp", "microbatch", "zero", "recompute", "cp_kind"})
+"""Layout fields that the file sets or implies, or that `_elsewhere` reports in its own form."""
+
 
 @rule("sharded pipeline", "zero 2 and 3 are incompatible with a pipeline, pp must be 1, got {pp}", "zero pp")
 def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -82,8 +85,6 @@ DEEPSPEED = Runtime(
     ),
 )
 """DeepSpeed, with a script that implements tensor and expert parallelism, like Megatron-DeepSpeed."""
-COVERED_FIELDS = frozenset({"dp", "microbatch", "zero", "recompute", "cp_kind"})
-"""Layout fields that the file sets or implies, or that `_elsewhere` reports in its own form."""
 
 
 def emit_deepspeed(recipe: Recipe, stack: Stack) -> Emitted:

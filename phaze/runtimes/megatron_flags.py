@@ -60,6 +60,18 @@ COUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-p
 """Flags that count the embedding and the loss as one layer each in the pipeline split."""
 CONNECTIONS = re.compile(r"\bCUDA_DEVICE_MAX_CONNECTIONS=['\"]?(\w+)")
 """Pattern of an assignment to CUDA_DEVICE_MAX_CONNECTIONS, in a command or a comment."""
+READ = frozenset(
+    (
+        *MODEL_FLAGS, *(flag for one in FIELDS for flag in one.flags), *SOFTWARE, *UNMODELLED, *COUNTED,
+        *UNTIMED_FLAGS, *UNPRICED, EACH, FIRST, LAST, "--nnodes", "--nproc-per-node",
+    )
+)  # fmt: skip
+"""Flags that reading a recipe handles; all other flags are reported as not priced."""
+NAMES: dict[str, str] = {
+    **{f"model.{field}": flag for field, flag in MODEL_NAMES.items()},
+    **{one.field: one.name for one in FIELDS},
+}
+"""Flag that sets each recipe field."""
 
 
 def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool = False) -> Emitted:
@@ -219,18 +231,3 @@ def _blocks(flags: Flags, model: Model, pp: int) -> tuple[int, ...]:
     held[0] -= counted[0]
     held[-1] += model.mtp - counted[1]
     return tuple(held)
-
-
-READ = frozenset(
-    (
-        *MODEL_FLAGS, *(flag for one in FIELDS for flag in one.flags), *SOFTWARE, *UNMODELLED, *COUNTED,
-        *UNTIMED_FLAGS, *UNPRICED, EACH, FIRST, LAST, "--nnodes", "--nproc-per-node",
-    )
-)  # fmt: skip
-"""Flags that reading a recipe handles; all other flags are reported as not priced."""
-
-NAMES: dict[str, str] = {
-    **{f"model.{field}": flag for field, flag in MODEL_NAMES.items()},
-    **{one.field: one.name for one in FIELDS},
-}
-"""Flag that sets each recipe field."""

@@ -12,6 +12,26 @@ from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import ENDS, MULTIPLES, PIPELINED, Rule, TrainingTask
 from phaze.spec.model import Model
 
+PIPELINE = Rule(
+    "pipeline",
+    "{schedule} needs a pipeline, pp must be >= 2, got {pp}",
+    ("schedule", "pp"),
+    lambda _, grid: grid.under(*PIPELINED) & (grid.pp < 2),
+)
+STAGES = Rule(
+    "stages",
+    "pp * vp must be at most {most_stages}: no stage may be empty, and there are {layers} layers, "
+    "an embedding and a head; got {stages}",
+    ("pp", "vp"),
+    lambda task, grid: grid.stages > task.model.layers + task.model.mtp + ENDS,
+)
+SEQUENCE_PARALLEL = Rule(
+    "sequence parallel",
+    "sequence_parallel shards activations over tp, so tp must be >= 2, got {tp}",
+    ("sequence_parallel", "tp"),
+    lambda _, grid: grid.sequence_parallel & (grid.tp < 2),
+)
+
 
 def leaves_rest(number: int | Ints, by: Ints) -> Bools:
     """Mask of the numbers that are not a multiple of the divisor, (N,)."""
@@ -133,12 +153,6 @@ SCANS = Rule(
 VIRTUAL_STAGES = Rule(
     "virtual stages", "vp must be {chunks} under {schedule}, got {vp}", ("schedule", "vp"), _virtual_stages
 )
-PIPELINE = Rule(
-    "pipeline",
-    "{schedule} needs a pipeline, pp must be >= 2, got {pp}",
-    ("schedule", "pp"),
-    lambda _, grid: grid.under(*PIPELINED) & (grid.pp < 2),
-)
 HEADS = _shared_evenly("heads", "heads {heads}", lambda model: model.heads)
 KEY_VALUE_HEADS = _shared_evenly(
     "key-value heads", "key-value heads {kv_heads}", lambda model: model.kv_heads
@@ -152,19 +166,6 @@ BATCH = Rule(
     "microbatch * dp must divide the global batch {global_batch}, got {samples}",
     ("microbatch", "dp"),
     lambda task, grid: leaves_rest(task.global_batch, grid.microbatch * grid.dp),
-)
-STAGES = Rule(
-    "stages",
-    "pp * vp must be at most {most_stages}: no stage may be empty, and there are {layers} layers, "
-    "an embedding and a head; got {stages}",
-    ("pp", "vp"),
-    lambda task, grid: grid.stages > task.model.layers + task.model.mtp + ENDS,
-)
-SEQUENCE_PARALLEL = Rule(
-    "sequence parallel",
-    "sequence_parallel shards activations over tp, so tp must be >= 2, got {tp}",
-    ("sequence_parallel", "tp"),
-    lambda _, grid: grid.sequence_parallel & (grid.tp < 2),
 )
 LOW_PRECISION = Rule(
     "low precision",

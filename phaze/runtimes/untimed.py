@@ -42,6 +42,7 @@ UNTIMED_FLAGS = frozenset(
     )
 )  # fmt: skip
 """Flags that may be written for fields that do not affect time; none changes the price."""
+_SCALES = {"mscale": "--mscale", "mscale_all_dim": "--mscale-all-dim"}
 
 
 def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
@@ -118,9 +119,6 @@ def _scaling(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
     if kind == "yarn" and model.latent and {**YARN, **rest} == YARN:
         return [("--rope-type", "yarn"), ("--rotary-scaling-factor", factor), *scales]
     return None
-
-
-_SCALES = {"mscale": "--mscale", "mscale_all_dim": "--mscale-all-dim"}
 
 
 def _interleaved(value: Plain, _: Fields, model: Model) -> list[Flag] | None:

@@ -33,6 +33,11 @@ from phaze.schedule.graphs import (
 )
 from phaze.schedule.pairing import sort_stably
 
+HOT, COLD = 0.1, 0.001
+"""First and last temperature of the simulated annealing, relative to the latency."""
+STARTS = 5
+"""Number of initial states, each with its own threshold for running operators on all cores."""
+
 
 class SequenceState(NamedTuple):
     """State of a partly scheduled sequence: last end times by core, by operator kind, by predecessor kind."""
@@ -124,11 +129,6 @@ def sequence_by_tail(part: ComponentArrays, duration: Floats) -> Ints:
 
 
 Randoms = npt.NDArray[np.uint64]
-
-HOT, COLD = 0.1, 0.001
-"""First and last temperature of the simulated annealing, relative to the latency."""
-STARTS = 5
-"""Number of initial states, each with its own threshold for running operators on all cores."""
 
 
 @njit

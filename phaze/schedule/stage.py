@@ -23,6 +23,14 @@ PASS = ["layer", "direction"]
 """Columns that identify the operator graph of one pass of a layer."""
 KEY = [*POINT, "architecture", *PASS]
 """Columns that identify one pass of a layer on an architecture."""
+_DESIGN = {"tensor": "tensor", "vector": "vector", "fused": "fused", "network": "vector"}
+"""Core type whose design determines an operator's estimate; vector cores run a collective's reduction."""
+_ON_ALL = {
+    **{f"{part}_j": f"{part}_all_j" for part in ENERGIES},
+    "hbm_bytes": "hbm_all_bytes",
+    "reduced_bytes": "reduced_bytes",
+}
+"""Columns summed over a schedule: the estimate on one core, mapped to the estimate on all cores."""
 
 
 @dataclass(frozen=True)
@@ -151,16 +159,6 @@ def _schedule_frame(cases: list[Case], solutions: list[LayerSolution]) -> pd.Dat
         start_s=np.concatenate([solution.schedule.start_s for solution in solutions]),
         end_s=np.concatenate([solution.schedule.end_s for solution in solutions]),
     )
-
-
-_DESIGN = {"tensor": "tensor", "vector": "vector", "fused": "fused", "network": "vector"}
-"""Core type whose design determines an operator's estimate; vector cores run a collective's reduction."""
-_ON_ALL = {
-    **{f"{part}_j": f"{part}_all_j" for part in ENERGIES},
-    "hbm_bytes": "hbm_all_bytes",
-    "reduced_bytes": "reduced_bytes",
-}
-"""Columns summed over a schedule: the estimate on one core, mapped to the estimate on all cores."""
 
 
 def schedule_takes(

@@ -50,6 +50,9 @@ from phaze.spec.system import Scenario
 from phaze.tables import Screens
 from phaze.tables.columns import layout_of
 
+NOISE = 1e-12
+"""Relative rounding error between sums of the same latencies in different orders."""
+
 
 def screen_architectures(
     operators: pd.DataFrame,
@@ -155,10 +158,6 @@ def _rows(
             "kept": np.repeat(kept, len(grid)),
         }
     )
-
-
-NOISE = 1e-12
-"""Relative rounding error between sums of the same latencies in different orders."""
 
 
 def could_matter(

@@ -23,6 +23,9 @@ from phaze.spec.settings import ScreenSettings, Training
 from phaze.tables.columns import widths_of
 from phaze.workload.workload import Workload
 
+_SEARCHED = ("hbm_gib", "recompute")
+"""Columns of table `screens` whose considered values are fields of `Training`."""
+
 
 def walk_models(
     subjects: Mapping[str, Subject],
@@ -125,10 +128,6 @@ def restrict_search(
     return ScreenedTimes(
         replace(subject, points=tuple(points)), terms.model_copy(update={"training": training}), screens[mine]
     )
-
-
-_SEARCHED = ("hbm_gib", "recompute")
-"""Columns of table `screens` whose considered values are fields of `Training`."""
 
 
 def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:

@@ -20,6 +20,10 @@ from phaze.spec.noun import mistakes
 from phaze.spec.plain import Plain, read_json, short
 from phaze.spec.values import Count, Positive, Size, Whole, repeated
 
+CHECKSUM = "sha256"
+"""Last key of a checksummed file: SHA-256 of the text without this key."""
+_END = "\n}\n"
+
 
 class CamelCase(BaseModel):
     """Base of JSON objects with camelCase keys; unknown keys are errors."""
@@ -47,9 +51,6 @@ class LayerEdge(CamelCase):
 
 
 Kind = TypeVar("Kind", bound=BaseModel)
-
-CHECKSUM = "sha256"
-"""Last key of a checksummed file: SHA-256 of the text without this key."""
 
 
 def read_as(kind: type[Kind], path: str | Path) -> Kind:
@@ -79,9 +80,6 @@ def write_document(stored: BaseModel, path: Path) -> None:
 def write_checked(text: str, path: Path) -> None:
     """Append a checksum to the text of a JSON object and write it; PhazeError if that fails."""
     write_text(path, f'{text.removesuffix(_END)},\n "{CHECKSUM}": "{_digest(text)}"{_END}')
-
-
-_END = "\n}\n"
 
 
 def _digest(text: str) -> str:

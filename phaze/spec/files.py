@@ -11,6 +11,8 @@ from phaze.spec.plain import read_yaml, short, shown
 PACKAGE = Path(__file__).resolve().parents[1]
 VARIABLE = "PHAZE_CONFIG"
 """Environment variable that sets the configuration folder."""
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+"""Pattern of valid file names, which excludes paths."""
 
 
 def configuration() -> Path:
@@ -27,8 +29,6 @@ def configuration() -> Path:
 
 
 FOLDER = configuration()
-PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-"""Pattern of valid file names, which excludes paths."""
 
 
 def is_path(name: str) -> bool:

@@ -29,6 +29,8 @@ from phaze.spec.values import Count, Location, Name, Once, Positive, PositiveInt
 
 Changes = dict[str, JsonValue]
 """Changed settings of one section, by key."""
+OWN_READING = "study"
+"""Name of the study's own settings, listed together with its interpretations."""
 
 
 class Reading(Noun):
@@ -46,10 +48,6 @@ class Reading(Noun):
     """Changed keys of `extract`."""
     estimate: Changes = Field(default_factory=dict)
     """Changed keys of `estimate`."""
-
-
-OWN_READING = "study"
-"""Name of the study's own settings, listed together with its interpretations."""
 
 
 class WorkloadChoice(Noun):

@@ -31,6 +31,23 @@ TIMED = [
     "network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s",
 ]  # fmt: skip
 """Columns of a plan that a simulation needs in addition to its stages."""
+MAP_WAYS = ("cs-map", "p2p-map", "blocks-of-2", "blocks-of-4", "local-search")
+"""Methods of mapping a plan to devices."""
+BY_HAND = MAP_WAYS[:2]
+"""Default orders: replicas of a stage adjacent (all-reduce first), or stages of a pipeline adjacent."""
+_MAPPED = {**PLAN, "system": text("name of the system")}
+MODES = ("program", "table-1")
+_CASE = {
+    "case": text("name of the case"),
+    "blocks": count("number of repeated layers, 0 for the number in the input"),
+    "memory_gib": real("memory of a device"),
+    "microbatches": count("N, maximum sum of the data-parallel degrees", 1),
+    "mode": text("mode of the plan: as the authors' program, or as the printed Table 1", *MODES),
+    "planner": text("who plans", *CASE_PLANNERS),
+}
+_DEVICES = {"devices": count("devices K", 1)}
+TIME = "time per sample in the input's unit of time; infinite without a plan"
+READING = text("name of the reading, `study` for the study's own settings")
 
 
 class Plans(Table):
@@ -84,14 +101,6 @@ class PlanStages(Table):
         "memory_bytes": real("memory of each device"),
         "headroom_bytes": real("free HBM"),
     }
-
-
-MAP_WAYS = ("cs-map", "p2p-map", "blocks-of-2", "blocks-of-4", "local-search")
-"""Methods of mapping a plan to devices."""
-BY_HAND = MAP_WAYS[:2]
-"""Default orders: replicas of a stage adjacent (all-reduce first), or stages of a pipeline adjacent."""
-
-_MAPPED = {**PLAN, "system": text("name of the system")}
 
 
 class PlanMaps(Table):
@@ -163,20 +172,6 @@ class SimulationStages(Table):
     }
 
 
-MODES = ("program", "table-1")
-
-_CASE = {
-    "case": text("name of the case"),
-    "blocks": count("number of repeated layers, 0 for the number in the input"),
-    "memory_gib": real("memory of a device"),
-    "microbatches": count("N, maximum sum of the data-parallel degrees", 1),
-    "mode": text("mode of the plan: as the authors' program, or as the printed Table 1", *MODES),
-    "planner": text("who plans", *CASE_PLANNERS),
-}
-_DEVICES = {"devices": count("devices K", 1)}
-TIME = "time per sample in the input's unit of time; infinite without a plan"
-
-
 class Cases(Table):
     """Best plan of every planner for an input on a cluster."""
 
@@ -223,9 +218,6 @@ class Curves(Table):
         "most_devices": count("largest number of devices considered", 1),
         "time_per_sample": real("time per sample in the input's unit of time, with at least these devices"),
     }
-
-
-READING = text("name of the reading, `study` for the study's own settings")
 
 
 class Readings(Table):

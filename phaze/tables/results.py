@@ -20,6 +20,16 @@ from phaze.tables.columns import (
 from phaze.tables.plans import PLANNERS
 from phaze.tables.stages import Placements
 
+_DESIGN = {"model": MODEL, "design": text("accelerator and planner of the placement, as in Figure 4")}
+_ACCELERATOR = {"design": text("accelerator: per-model, common, or a named one")}
+_CHOICE = {**SIZED, "layout": LAYOUT, "recompute": flag("whether activations are recomputed"), **CUT}
+_OUTCOME = {
+    "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
+    "bound_s": real("time per global batch with the bounds of unproven layers", finite=False),
+    "samples_per_s": real("throughput"),
+    "area_um2": real("area of the chip"),
+}
+
 
 class Commons(Table):
     """Candidates for the common architecture with their mean throughput; the chosen one is marked."""
@@ -66,17 +76,6 @@ class Sensitivities(Table):
     keys = {"variation": text("name of the variation, as in report.sensitivity"), **PLACED}
     columns = Placements.columns
     rules = Placements.rules
-
-
-_DESIGN = {"model": MODEL, "design": text("accelerator and planner of the placement, as in Figure 4")}
-_ACCELERATOR = {"design": text("accelerator: per-model, common, or a named one")}
-_CHOICE = {**SIZED, "layout": LAYOUT, "recompute": flag("whether activations are recomputed"), **CUT}
-_OUTCOME = {
-    "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
-    "bound_s": real("time per global batch with the bounds of unproven layers", finite=False),
-    "samples_per_s": real("throughput"),
-    "area_um2": real("area of the chip"),
-}
 
 
 class Results(Table):

@@ -17,6 +17,10 @@ _SEARCHED = {
     "model": MODEL,
     "scope": text("dimensions that are searched in addition to the architecture", *SCOPES),
 }
+COMMON = "(common)"
+"""Model name that denotes all models together."""
+CAUSES = ("memory", "solved", "work", "path", "combined", "tied", "open")
+"""Reasons that settle a design point, the simplest first; only `open` points could still beat the best."""
 
 
 class Visits(Table):
@@ -88,13 +92,6 @@ class Searches(Table):
         "share_near": real("share of the runs that come within the tolerance"),
         "share_optimal": real("share of the runs that find the optimum"),
     }
-
-
-COMMON = "(common)"
-"""Model name that denotes all models together."""
-
-CAUSES = ("memory", "solved", "work", "path", "combined", "tied", "open")
-"""Reasons that settle a design point, the simplest first; only `open` points could still beat the best."""
 
 
 class Certificates(Table):

@@ -20,6 +20,9 @@ from phaze.spec.files import FOLDER
 from phaze.spec.systems import load_tiled
 from phaze.spec.tiled import Tile, TiledDevice, TiledSystem
 
+MOST_TILES = 50_000
+"""Largest number of tiles that is simulated link by link; larger networks would need gigabytes."""
+
 
 @dataclass(frozen=True)
 class Chip:
@@ -79,10 +82,6 @@ class Chip:
     def peak_flops_per_s(self) -> float:
         """Peak FLOP/s of all tiles together."""
         return self.grid.tiles * self.tile.flops
-
-
-MOST_TILES = 50_000
-"""Largest number of tiles that is simulated link by link; larger networks would need gigabytes."""
 
 
 @dataclass(frozen=True)

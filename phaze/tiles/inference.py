@@ -38,6 +38,9 @@ from phaze.tiles.simulate import Activity, Fidelity, simulate
 from phaze.tiles.steps import StageProgram, TileStage
 from phaze.tiles.tile import TileExecution, inference_s
 
+TRIED = 8
+"""Number of mappings simulated with contention: the fastest ones without contention."""
+
 
 def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
     """First operator of each stage in the pipeline split that minimises the load of the slowest stage.
@@ -68,8 +71,6 @@ def _least_worst(load: Floats, stages: int) -> float:
 
 Numbers = Literal["half", "int8"]
 """Number format: 16-bit floating point, or 8-bit integers at the tile's int8 rate."""
-TRIED = 8
-"""Number of mappings simulated with contention: the fastest ones without contention."""
 Fetched = Literal["own", "shared"]
 """Weight fetch: every replica fetches all of its weights, or fetches a share and gathers the rest."""
 

@@ -37,6 +37,11 @@ TOPOLOGY = mesh(GRID, CORES, MEMORY)
 
 BERT_BASE_BYTES = 512 * 768 * 2.0
 """Activations of BERT-base for one sequence of 512 in 16 bits; the paper does not give its batch size."""
+RING_TILES = (4, 16)
+RING_BYTES = (1e6, 16e6, 64e6, 256e6)
+TASK_BYTES = (0.5e6, 8e6, 32e6)
+BROKEN_AT = (None, 0, 1, 2, 3)
+"""Columns below which an extra tile breaks the rings of both groups; None: no extra tile."""
 
 
 class Contended(NamedTuple):
@@ -215,12 +220,6 @@ Row = tuple[int, str, str, str, float, float, float]
 """Row of table `tiled_networks`: figure, reading, setting, group, seconds, other_s, value."""
 Exchanges = Mapping[str, ExchangeReading]
 """Interpretations (readings) of Figure 12, by name."""
-
-RING_TILES = (4, 16)
-RING_BYTES = (1e6, 16e6, 64e6, 256e6)
-TASK_BYTES = (0.5e6, 8e6, 32e6)
-BROKEN_AT = (None, 0, 1, 2, 3)
-"""Columns below which an extra tile breaks the rings of both groups; None: no extra tile."""
 
 
 def simulate_networks(figures: tuple[Figure, ...], exchanges: Exchanges) -> pd.DataFrame:

@@ -22,6 +22,8 @@ Placed = Literal["near", "far"]
 """Groups placed on the closest tiles: tensor-parallel (near, PALM's comm1) or data-parallel (far, comm2)."""
 
 Tiles = tuple[int, ...]
+STEPS = 200_000
+"""Maximum number of steps of the search for a ring."""
 
 
 def line(grid: TileGrid, stages: int) -> tuple[Tiles, ...]:
@@ -99,10 +101,6 @@ def compact(rows: int, columns: int, size: int) -> tuple[int, int]:
             f"mapping: groups of {size} tiles cannot fill {rows} × {columns} tiles as rectangles"
         )
     return min(fitting, key=lambda sides: (sum(sides), sides))
-
-
-STEPS = 200_000
-"""Maximum number of steps of the search for a ring."""
 
 
 @dataclass(frozen=True)

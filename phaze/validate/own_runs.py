@@ -35,6 +35,10 @@ ROOM = 1.1
 
 The margin is the error of memory predictions (torchtitan's runs, 8 %).
 """
+LEAST_ROWS = 5
+"""Minimum number of rows to fit a kind of kernel."""
+OF_SYSTEMS = ("collectives",)
+"""Kinds of kernels whose constants belong to a system's levels, not to a device."""
 
 
 @dataclass(frozen=True)
@@ -177,12 +181,6 @@ def _refuse_elsewhere(cluster: Cluster, system: str, out: Path) -> None:
             f"{out}: must be in the folder of {system}, which names its device by a relative path: "
             f"{cluster.device}"
         )
-
-
-LEAST_ROWS = 5
-"""Minimum number of rows to fit a kind of kernel."""
-OF_SYSTEMS = ("collectives",)
-"""Kinds of kernels whose constants belong to a system's levels, not to a device."""
 
 
 @dataclass(frozen=True)

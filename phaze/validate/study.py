@@ -34,6 +34,10 @@ WIDTH, NOISE = 0.3, 0.05
 """Prior standard deviation of a constant's logarithm, and standard deviation of a source's mean error."""
 Changes = Mapping[KnownFrom, float]
 """Change in the logarithm of each constant."""
+TOOLS = "other-tools.csv"
+"""File of other tools' predictions: tool, source, label, predicted_s, predicted_gib."""
+ALL = "all"
+"""Name that stands for all sources."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +116,6 @@ def changed(site: Site, changes: Changes) -> Site:
     return site.with_values(values)
 
 
-TOOLS = "other-tools.csv"
-"""File of other tools' predictions: tool, source, label, predicted_s, predicted_gib."""
-
-
 def measured_tables(sources: Sequence[str], folder: Path = FOLDER) -> dict[str, pd.DataFrame]:
     """Tables for the page of measured runs, by name, from the configuration's files.
 
@@ -144,10 +144,6 @@ def _stored(table: type[Table], frame: pd.DataFrame) -> pd.DataFrame:
     return table.check(
         frame[list(table.fields())].fillna(dict.fromkeys(frame.select_dtypes("float"), np.inf))
     )
-
-
-ALL = "all"
-"""Name that stands for all sources."""
 
 
 def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:

@@ -33,6 +33,22 @@ from phaze.spec.systems import load_stack
 from phaze.validate.intervals import INTERVAL, KEYS, RunKind, with_intervals
 from phaze.validate.rows import RunRow, read_rows
 
+CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
+"""Columns of the values chosen for a row's unspecified fields, and of the time with the worst choice."""
+DIVIDED = "pipeline_layout_used"
+"""Column of the layers per stage if a row has no layout and blocks do not divide evenly; else dropped."""
+STACK = "stack_used"
+"""Column of a row's software stack, by default its system's."""
+KIND = "memory_kind_used"
+"""Column of a row's kind of memory: given in the row, or the kind that its stack reports."""
+PRUDENT = "prudent_s"
+"""Column of the conservative time, with no more than the proven overlap; present if requested."""
+OK = "ok"
+"""Prefix of the status of a run that fits."""
+SHARES = (0.3, 1.0)
+"""Minimum and maximum fraction of the HBM bandwidth that a fit tries."""
+STEP = 0.01
+
 
 @dataclass(frozen=True, eq=False)
 class Accuracy:
@@ -109,26 +125,11 @@ class Prediction:
     """Bottleneck with the largest share of the device time, and its percentage."""
 
 
-CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
-"""Columns of the values chosen for a row's unspecified fields, and of the time with the worst choice."""
-DIVIDED = "pipeline_layout_used"
-"""Column of the layers per stage if a row has no layout and blocks do not divide evenly; else dropped."""
-STACK = "stack_used"
-"""Column of a row's software stack, by default its system's."""
-KIND = "memory_kind_used"
-"""Column of a row's kind of memory: given in the row, or the kind that its stack reports."""
-PRUDENT = "prudent_s"
-"""Column of the conservative time, with no more than the proven overlap; present if requested."""
 ADDED = (
     "time_s", PRUDENT, *(field.name for field in fields(Prediction)[1:]), *INTERVAL, *CHOSEN, DIVIDED, STACK,
     KIND, "status",
 )  # fmt: skip
 """Columns that predictions add to a table."""
-OK = "ok"
-"""Prefix of the status of a run that fits."""
-SHARES = (0.3, 1.0)
-"""Minimum and maximum fraction of the HBM bandwidth that a fit tries."""
-STEP = 0.01
 
 
 def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Prediction:

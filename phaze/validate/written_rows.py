@@ -17,6 +17,9 @@ from phaze.runtimes.recipe import Recipe
 from phaze.spec.systems import load_stack
 from phaze.validate.rows import LAYOUT
 
+_OF_COLUMNS = {"overlap": None, "gradient_bytes": None}
+"""Properties of a stack that columns of a row override."""
+
 
 def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: Path) -> None:
     """Write a table of one run, its model spec next to it, and its software stack if needed.
@@ -36,10 +39,6 @@ def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: 
     fields = recipe.model.model_dump(mode="json", exclude_none=True, exclude={"lora"})
     write_text(spec, yaml.safe_dump(fields, sort_keys=False))
     write_text(out, text.getvalue())
-
-
-_OF_COLUMNS = {"overlap": None, "gradient_bytes": None}
-"""Properties of a stack that columns of a row override."""
 
 
 def stack_file(out: Path) -> Path:

@@ -28,6 +28,13 @@ from typing import Literal
 
 Role = Literal["matmul", "injective", "reduction", "view", "network"]
 Keeps = Literal["nothing", "inputs", "output", "mask"]
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send")
+"""Kinds of parts that use the network."""
+GATHERS = ("all_gather", "ring")
+"""Kinds that collect a sharded tensor on every rank, by all-gather or around a ring."""
+BACKWARD = {"copy": "all_reduce", "all_gather": "reduce_scatter", "reduce_scatter": "all_gather",
+            "all_to_all": "all_to_all", "ring": "ring"}  # fmt: skip
+"""Collective that runs in the backward pass, by the kind of the primitive."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +127,3 @@ tensor-parallel ranks and all-reduces their gradients (Megatron's f); an all_red
 (Megatron's g). With sequence parallelism an all_gather and a reduce_scatter replace them, each the mirror
 image of the other (Korthikanti et al. 2023, Section 4.2.2).
 """
-
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send")
-"""Kinds of parts that use the network."""
-GATHERS = ("all_gather", "ring")
-"""Kinds that collect a sharded tensor on every rank, by all-gather or around a ring."""
-BACKWARD = {"copy": "all_reduce", "all_gather": "reduce_scatter", "reduce_scatter": "all_gather",
-            "all_to_all": "all_to_all", "ring": "ring"}  # fmt: skip
-"""Collective that runs in the backward pass, by the kind of the primitive."""

@@ -36,6 +36,8 @@ INDEX_BYTES = 8
 """Bytes per token id, label, or index into a table."""
 INPUT = -1
 """Value of `Tensor.source` for the tensor passed on by the previous layer."""
+MOST_OPERATORS = 500_000
+"""Maximum number of operators of an unrolled model; a transformer of a thousand blocks has some 35,000."""
 
 
 @dataclass(frozen=True)
@@ -273,10 +275,6 @@ def _forked(layer: LayerGraph) -> set[int]:
             shares = tensor.source != INPUT and layer.primitives[tensor.source].kind in ("split", "fork")
             count[tensor.source] = count.get(tensor.source, 0) + (tensor.gradient and not shares)
     return {source for source, readers in count.items() if readers > 1}
-
-
-MOST_OPERATORS = 500_000
-"""Maximum number of operators of an unrolled model; a transformer of a thousand blocks has some 35,000."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,10 @@ APART: tuple[ParameterGroup, ...] = ("expert", "embedding", "tied")
 Row = dict[str, str | int | float | bool]
 Work = tuple[str, tuple[Part, ...]]
 """Key of a unit of work that several operators may share: the core type and the parts."""
+OWN = tuple(one.name for one in fields(OperatorBytes))
+"""Fields of an operator that are stored unchanged in table `operators`."""
+KEPT = ("parameter_bytes", "input_bytes", "output_bytes", "activation_bytes", "attention_bytes")
+"""Fields of a layer that are stored unchanged in table `layers`."""
 
 
 class Collective(NamedTuple):
@@ -238,12 +242,6 @@ class Workload:
                 {**key, "source": edge.source, "target": edge.target, "bytes": edge.nbytes}
                 for edge in run.edges
             )
-
-
-OWN = tuple(one.name for one in fields(OperatorBytes))
-"""Fields of an operator that are stored unchanged in table `operators`."""
-KEPT = ("parameter_bytes", "input_bytes", "output_bytes", "activation_bytes", "attention_bytes")
-"""Fields of a layer that are stored unchanged in table `layers`."""
 
 
 def graph_table(model: str, runs: Sequence[LayerRun]) -> pd.DataFrame:

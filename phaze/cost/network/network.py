@@ -37,6 +37,8 @@ BOTH_DIRECTIONS = 4.0
 """`all_reduce_factor` in the papers: a device's sent and received bytes share one bandwidth (Phaze, C.2;
 Piper, Section 4).
 """
+TREE_SHARE = 0.9
+"""Bandwidth of trees relative to rings (NCCL, src/graph/tuning.cc of 2021)."""
 
 
 class Network(Protocol):
@@ -47,10 +49,6 @@ class Network(Protocol):
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
         """Time of a collective on the links of each level, in seconds, innermost level first."""
-
-
-TREE_SHARE = 0.9
-"""Bandwidth of trees relative to rings (NCCL, src/graph/tuning.cc of 2021)."""
 
 
 def rounds(kind: Collective, ranks: int) -> float:

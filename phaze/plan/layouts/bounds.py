@@ -42,6 +42,14 @@ from phaze.plan.layouts.slices import Common, Slices, distinct_rows
 from phaze.plan.machines import device_of
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
 
+_NOTHING = StageCost(0.0)
+AT_ONCE = 250_000
+"""Maximum number of layouts that are bounded in one batch, which limits memory use."""
+NEAR = 50_000
+"""Number of layouts, smallest average bounds first, for which the tighter per-rank bound is computed."""
+ROUNDS = 4
+"""Number of microbatch groups, of at least pp each, after which every schedule has reached its peak."""
+
 
 @dataclass(frozen=True, eq=False)
 class LayoutBounds:
@@ -335,12 +343,3 @@ def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: in
         inner = np.isin(pipeline.stages_of(rank), ends, invert=True)
         rows.append((fewest, ((fullest - fewest) * inner).sum(), moments.max(), first[place]))
     return np.array(rows, float)
-
-
-_NOTHING = StageCost(0.0)
-AT_ONCE = 250_000
-"""Maximum number of layouts that are bounded in one batch, which limits memory use."""
-NEAR = 50_000
-"""Number of layouts, smallest average bounds first, for which the tighter per-rank bound is computed."""
-ROUNDS = 4
-"""Number of microbatch groups, of at least pp each, after which every schedule has reached its peak."""

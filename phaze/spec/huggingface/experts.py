@@ -20,17 +20,6 @@ from phaze.spec.plain import Plain
 
 WITHOUT_DENSE = {name: key for name, key in KEYS.items() if name != "feed_forward"}
 """Keys for families whose `intermediate_size` is the width of an expert."""
-
-
-def experts(count: str, width: str = "moe_intermediate_size", per_token: int | None = None) -> dict[str, Key]:
-    """Rules that read the sizes of experts, with the family's key names and default number per token."""
-    return {
-        "experts.count": Key(count, "size"),
-        "experts.per_token": Key("num_experts_per_tok", "size", per_token),
-        "experts.width": Key(width, "size"),
-    }
-
-
 SPARSE = (Key("decoder_sparse_step", "size", 1), Key("mlp_only_layers", "sizes", lambda _: []))
 FIRST_DENSE: dict[Plain, int] = {
     "deepseek_v2": 0, "dots1": 0, "exaone_moe": 1, "glm4_moe": 1, "glm4_moe_lite": 1, "hy_v3": 1,
@@ -44,6 +33,15 @@ FIRST = (
     Key("n_shared_experts", "count", lambda config: SHARED.get(config["model_type"], 1)),
     Key("mlp_layer_types", "words", none),
 )
+
+
+def experts(count: str, width: str = "moe_intermediate_size", per_token: int | None = None) -> dict[str, Key]:
+    """Rules that read the sizes of experts, with the family's key names and default number per token."""
+    return {
+        "experts.count": Key(count, "size"),
+        "experts.per_token": Key("num_experts_per_tok", "size", per_token),
+        "experts.width": Key(width, "size"),
+    }
 
 
 def first_dense(found: Config, said: Config) -> list[str]:

@@ -21,6 +21,31 @@ GPT2 = Family(
     constants={"fused_qkv": True},
     costless=frozenset({"scale_attn_weights"}),
 )
+BERT = Family(
+    keys={
+        "layers": Key("num_hidden_layers", "size"),
+        "hidden": Key("hidden_size", "size"),
+        "heads": Key("num_attention_heads", "size"),
+        "feed_forward": Key("intermediate_size", "size"),
+        "vocabulary": Key("vocab_size", "size"),
+        "position_count": Key("max_position_embeddings", "size"),
+        "token_types": Key("type_vocab_size", "size", 2),
+        "activation": Key("hidden_act", "activation", "gelu"),
+        "residual_dropout": Key("hidden_dropout_prob", "share", 0.1),
+        "embedding_dropout": Key("hidden_dropout_prob", "share", 0.1),
+        "attention_dropout": Key("attention_probs_dropout_prob", "share", 0.1),
+        "tied_embeddings": Key("tie_word_embeddings", "flag", True),
+    },
+    constants={
+        "norm_position": "post",
+        "embedding_norm": True,
+        "final_norm": False,
+        "causal": False,
+        "head": "masked-lm",
+        "pooler": True,
+    },
+    fixed=(("position_embedding_type", "absolute"), ("is_decoder", False), ("chunk_size_feed_forward", 0)),
+)
 
 
 def _opt_norms(found: Config, said: Config) -> Config:
@@ -55,30 +80,5 @@ OPT = Family(
     arrange=_opt_norms,
 )
 
-BERT = Family(
-    keys={
-        "layers": Key("num_hidden_layers", "size"),
-        "hidden": Key("hidden_size", "size"),
-        "heads": Key("num_attention_heads", "size"),
-        "feed_forward": Key("intermediate_size", "size"),
-        "vocabulary": Key("vocab_size", "size"),
-        "position_count": Key("max_position_embeddings", "size"),
-        "token_types": Key("type_vocab_size", "size", 2),
-        "activation": Key("hidden_act", "activation", "gelu"),
-        "residual_dropout": Key("hidden_dropout_prob", "share", 0.1),
-        "embedding_dropout": Key("hidden_dropout_prob", "share", 0.1),
-        "attention_dropout": Key("attention_probs_dropout_prob", "share", 0.1),
-        "tied_embeddings": Key("tie_word_embeddings", "flag", True),
-    },
-    constants={
-        "norm_position": "post",
-        "embedding_norm": True,
-        "final_norm": False,
-        "causal": False,
-        "head": "masked-lm",
-        "pooler": True,
-    },
-    fixed=(("position_embedding_type", "absolute"), ("is_decoder", False), ("chunk_size_feed_forward", 0)),
-)
 
 FAMILIES = {"bert": BERT, "gpt2": GPT2, "opt": OPT}

@@ -21,6 +21,29 @@ _NEMOTRON = {"M": "mamba", "E": "experts", "*": "attention", "-": "dense"}
 _NEMOTRON |= {"mamba": "mamba", "moe": "experts", "attention": "attention", "mlp": "dense"}
 _NEMOTRON |= {"linear_attention": "mamba", "full_attention": "attention"}
 
+_DELTA = {
+    "delta.key_heads": Key("linear_num_key_heads", "size"),
+    "delta.value_heads": Key("linear_num_value_heads", "size"),
+    "delta.key_size": Key("linear_key_head_dim", "size"),
+    "delta.value_size": Key("linear_value_head_dim", "size"),
+    "delta.conv": Key("linear_conv_kernel_dim", "size", 4),
+}
+_INTERVAL = (LAYER_TYPES, Key("full_attention_interval", "size", 4))
+_QWEN: Config = {**ROTARY, "qk_norm": "heads"}
+_QWEN_COSTLESS = frozenset({"mamba_ssm_dtype", "mtp_use_dedicated_embeddings"})
+_HEADS = {
+    **KEYS,
+    **BIAS,
+    "attention_gate": Key("attn_output_gate", "flag", True),
+    "head_size": Key("head_dim", "size", 256),
+    **_DELTA,
+}
+_MTP = {"mtp": Key("mtp_num_hidden_layers", "count", 0)}
+_SHARED = {
+    **experts("num_experts"),
+    "experts.shared_width": Key("shared_expert_intermediate_size", "size"),
+}
+
 
 def _nemotron(found: Config, said: Config) -> Config:
     """Spec fields of Nemotron-H, whose layers have one part each; parts that no layer uses are dropped."""
@@ -198,28 +221,6 @@ NEMOTRON_H = Family(
     ),
     arrange=_nemotron,
 )  # fmt: skip
-_DELTA = {
-    "delta.key_heads": Key("linear_num_key_heads", "size"),
-    "delta.value_heads": Key("linear_num_value_heads", "size"),
-    "delta.key_size": Key("linear_key_head_dim", "size"),
-    "delta.value_size": Key("linear_value_head_dim", "size"),
-    "delta.conv": Key("linear_conv_kernel_dim", "size", 4),
-}
-_INTERVAL = (LAYER_TYPES, Key("full_attention_interval", "size", 4))
-_QWEN: Config = {**ROTARY, "qk_norm": "heads"}
-_QWEN_COSTLESS = frozenset({"mamba_ssm_dtype", "mtp_use_dedicated_embeddings"})
-_HEADS = {
-    **KEYS,
-    **BIAS,
-    "attention_gate": Key("attn_output_gate", "flag", True),
-    "head_size": Key("head_dim", "size", 256),
-    **_DELTA,
-}
-_MTP = {"mtp": Key("mtp_num_hidden_layers", "count", 0)}
-_SHARED = {
-    **experts("num_experts"),
-    "experts.shared_width": Key("shared_expert_intermediate_size", "size"),
-}
 QWEN3_NEXT = Family(
     keys={**_HEADS, **_SHARED, "feed_forward": Key("intermediate_size", "size", none), **_MTP},
     constants={**_QWEN, "experts.shared_gate": True},

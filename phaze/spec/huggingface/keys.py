@@ -30,23 +30,6 @@ BOOKKEEPING = frozenset({
 """Ignored fields of some families that do not affect training: outputs, files, redundant sizes."""
 PLAIN_ACTIVATIONS = frozenset({"gelu", "relu", "relu2", "silu", "swish"})
 """Published activations with the same name in a spec; all others are approximations of equal cost."""
-
-
-def untimed(
-    config: Mapping[str, Plain], costless: frozenset[str], activations: frozenset[str]
-) -> dict[str, Plain]:
-    """Published fields of a configuration that affect training but not its time.
-
-    `costless` are the fields that the family ignores, `activations` those that name an activation.
-    """
-    kept = {key: value for key, value in config.items() if key in costless - BOOKKEEPING}
-    kept |= {key: config[key] for key in activations if config.get(key) not in (None, *PLAIN_ACTIVATIONS)}
-    return {key: value for key, value in kept.items() if value is not None}
-
-
-Config = dict[str, Plain]
-Scalar: TypeAlias = str | int | float | bool | None
-
 # fmt: off
 BASE = frozenset({
     "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal", "_commit_hash",
@@ -82,7 +65,6 @@ COSTLESS = frozenset({
 })
 # fmt: on
 """Fields of any family that affect neither the work nor the memory of training."""
-
 NAMES = {
     "hybrid_override_pattern": ("hybrid_layer_pattern",),
     "layers_block_type": ("layer_types",),
@@ -105,24 +87,38 @@ NAMES = {
 }
 """Alternative names of published fields in other configurations of the same family (`attribute_map` of
 `transformers`, whose `save_pretrained` writes its own names)."""
-
 LISTS = ("layer_types", "layers_block_type", "mlp_layer_types", "hybrid_override_pattern")
 """Published lists or strings with an item per layer, which imply the number of layers if no field gives
 it."""
-
 NEEDED = (
     "experts.count", "experts.per_token", "experts.width", "mamba.heads", "mamba.head_size", "mamba.state",
 )  # fmt: skip
 """Fields that a model part requires where the part is optional in a family."""
-
 OVERRIDES = "per_layer_config"
 """Published field with overrides for individual layers, by layer number (`transformers` 5.24)."""
+_ACTIVATIONS = {"relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu"}
+"""Activation in a spec for each published one; all others are GELU variants, computed by table lookup."""
+
+
+def untimed(
+    config: Mapping[str, Plain], costless: frozenset[str], activations: frozenset[str]
+) -> dict[str, Plain]:
+    """Published fields of a configuration that affect training but not its time.
+
+    `costless` are the fields that the family ignores, `activations` those that name an activation.
+    """
+    kept = {key: value for key, value in config.items() if key in costless - BOOKKEEPING}
+    kept |= {key: config[key] for key in activations if config.get(key) not in (None, *PLAIN_ACTIVATIONS)}
+    return {key: value for key, value in kept.items() if value is not None}
+
+
+Config = dict[str, Plain]
+Scalar: TypeAlias = str | int | float | bool | None
+
 
 FIXED: Config = {"add_cross_attention": False, "pruned_heads": {}}
 """Published fields that would change the work, with the only value that is modelled."""
 
-_ACTIVATIONS = {"relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu"}
-"""Activation in a spec for each published one; all others are GELU variants, computed by table lookup."""
 
 _Activation = Literal[
     "gelu", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "relu", "relu2", "silu", "swish"

@@ -8,6 +8,19 @@ from phaze.spec.plain import Plain
 _CHOICE = {"full": "attention", "F": "attention", "shared": "reuse", "S": "reuse"}
 """Published names for the origin of a layer's tokens: chosen by its own indexer, or by an earlier layer's."""
 _HEADS = {name: key for name, key in KEYS.items() if name not in ("key_value_heads", "head_size")}
+_INDEX = {
+    "latent.index.heads": Key("index_n_heads", "size"),
+    "latent.index.head_size": Key("index_head_dim", "size"),
+    "latent.index.top": Key("index_topk", "size"),
+}
+_CHOICES = (
+    Key("indexer_types", "words", none),
+    Key("index_topk_pattern", "pattern", none),
+    Key("index_topk_freq", "size", 1),
+    Key("index_skip_topk_offset", "count", 2),
+)
+_COSTLESS = frozenset({"head_dim", "num_key_value_heads", "qk_head_dim"})
+_FIXED = (*DECODER, ("moe_layer_freq", 1))
 
 
 def _query_rank(config: Config) -> int | None:
@@ -48,19 +61,6 @@ _DEEPSEEK = {
     "latent.value_size": Key("v_head_dim", "size"),
     "mtp": Key("num_nextn_predict_layers", "count", 0),
 }
-_INDEX = {
-    "latent.index.heads": Key("index_n_heads", "size"),
-    "latent.index.head_size": Key("index_head_dim", "size"),
-    "latent.index.top": Key("index_topk", "size"),
-}
-_CHOICES = (
-    Key("indexer_types", "words", none),
-    Key("index_topk_pattern", "pattern", none),
-    Key("index_topk_freq", "size", 1),
-    Key("index_skip_topk_offset", "count", 2),
-)
-_COSTLESS = frozenset({"head_dim", "num_key_value_heads", "qk_head_dim"})
-_FIXED = (*DECODER, ("moe_layer_freq", 1))
 
 DEEPSEEK = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, FIRST, _deepseek)
 DEEPSEEK_SPARSE = Family(

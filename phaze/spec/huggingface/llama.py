@@ -16,6 +16,26 @@ _GROUPS: dict[Plain, int] = {
 }  # fmt: skip
 """Default number of key and value heads, for families whose code has one. Other families, and an explicit
 null, have as many as query heads."""
+BIAS = {"attention_bias": Key("attention_bias", "flag", False)}
+ROTARY: Config = {"positions": "rotary", "gated": True, "norm": "rms_norm", "feed_forward_bias": False}
+WITHOUT_BIAS: Config = {**ROTARY, "attention_bias": False}
+DECODER = (("mlp_bias", False),)
+PARTS = {
+    "sparse": "experts",
+    "moe": "experts",
+    "full_attention": "attention",
+    "indexed_attention": "attention",
+    "sliding_attention": "window",
+    "chunked_attention": "chunk",
+    "linear_attention": "delta",
+}
+"""Mixer or network of a block, by its published name."""
+MIXERS = ("attention", "window")
+"""Mixers allowed in most families that publish a list of mixers."""
+NETWORKS = ("dense", "experts")
+WINDOW = Key("sliding_window", "size", none)
+LAYER_TYPES = Key("layer_types", "words", none)
+QWEN = (WINDOW, LAYER_TYPES, Key("use_sliding_window", "flag", False), Key("max_window_layers", "count", 0))
 
 
 def _groups(config: Config) -> Plain:
@@ -37,23 +57,6 @@ KEYS = {
     "tied_embeddings": Key("tie_word_embeddings", "flag", False),
 }
 """Keys that all families after Llama have in common."""
-BIAS = {"attention_bias": Key("attention_bias", "flag", False)}
-ROTARY: Config = {"positions": "rotary", "gated": True, "norm": "rms_norm", "feed_forward_bias": False}
-WITHOUT_BIAS: Config = {**ROTARY, "attention_bias": False}
-DECODER = (("mlp_bias", False),)
-PARTS = {
-    "sparse": "experts",
-    "moe": "experts",
-    "full_attention": "attention",
-    "indexed_attention": "attention",
-    "sliding_attention": "window",
-    "chunked_attention": "chunk",
-    "linear_attention": "delta",
-}
-"""Mixer or network of a block, by its published name."""
-MIXERS = ("attention", "window")
-"""Mixers allowed in most families that publish a list of mixers."""
-NETWORKS = ("dense", "experts")
 
 
 def with_kinds(found: Config, mixers: list[str], networks: list[str]) -> Config:
@@ -138,10 +141,6 @@ def _gemma(found: Config, said: Config) -> Config:
     """Spec fields of Gemma 3, with full attention in every `sliding_window_pattern`-th layer."""
     return windows(found, said, every(found, said, said["sliding_window_pattern"]))
 
-
-WINDOW = Key("sliding_window", "size", none)
-LAYER_TYPES = Key("layer_types", "words", none)
-QWEN = (WINDOW, LAYER_TYPES, Key("use_sliding_window", "flag", False), Key("max_window_layers", "count", 0))
 
 LLAMA = Family(
     keys={**KEYS, **BIAS, "feed_forward_bias": Key("mlp_bias", "flag", False)},

@@ -19,6 +19,18 @@ from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Region, Tens
 
 MASK = -2
 """Piece number that marks a stash as a dropout mask instead of a tensor."""
+WIDE: frozenset[Region] = frozenset({"scan", "router", "logits"})
+"""Regions whose GEMMs no recipe runs in a lower precision.
+
+Routers and heads are no layers of Transformer Engine (Megatron-Core, `TopKRouter`,
+`MultiTokenPredictionLayer`), and scans are kernels of their own.
+"""
+OUTPUTS: frozenset[Region] = frozenset({"layernorm", "moe_act", "mla_up_proj"})
+"""Modules that also recompute their output (Megatron-Core, `CheckpointWithoutOutput`)."""
+GATED = ("silu", "gelu")
+"""Activation functions that may multiply the result of another GEMM, as gates."""
+SINGLE = 4
+"""Bytes per row statistic, in single precision."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +58,6 @@ class Kept:
     def waits(self, modules: frozenset[OffloadedModule]) -> bool:
         """True if offloading the inputs of `modules` to host memory offloads this tensor."""
         return bool(self.keepers) and all(own & modules for own in self.keepers)
-
-
-WIDE: frozenset[Region] = frozenset({"scan", "router", "logits"})
-"""Regions whose GEMMs no recipe runs in a lower precision.
-
-Routers and heads are no layers of Transformer Engine (Megatron-Core, `TopKRouter`,
-`MultiTokenPredictionLayer`), and scans are kernels of their own.
-"""
-OUTPUTS: frozenset[Region] = frozenset({"layernorm", "moe_act", "mla_up_proj"})
-"""Modules that also recompute their output (Megatron-Core, `CheckpointWithoutOutput`)."""
-GATED = ("silu", "gelu")
-"""Activation functions that may multiply the result of another GEMM, as gates."""
-SINGLE = 4
-"""Bytes per row statistic, in single precision."""
 
 
 def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:

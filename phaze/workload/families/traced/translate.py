@@ -20,6 +20,54 @@ from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Tensor, with
 
 Origin = Literal["made", "input", "parameter", "constant"]
 """Origin of a tensor: made by a call, user input, module parameter, or constant."""
+# fmt: off
+VIEWS = frozenset((
+    "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "expand", "lift_fresh", "narrow",
+    "permute", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose",
+    "unbind", "unsqueeze", "view", "view_as_complex", "view_as_real",
+))
+# fmt: on
+"""PyTorch operators that return a view of existing memory."""
+PRODUCTS = frozenset(("addmm", "baddbmm", "bmm", "convolution", "mm"))
+# fmt: off
+_REARRANGING = (
+    "_to_copy", "cat", "clone", "constant_pad_nd", "copy", "flip", "gather", "index", "index_select",
+    "repeat", "roll", "scatter", "stack",
+)
+KINDS = {
+    **dict.fromkeys(_REARRANGING, "rearrange"),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), "batch_norm"),
+    **dict.fromkeys(("native_layer_norm", "native_group_norm"), "layer_norm"),
+    **dict.fromkeys(("mean", "sum", "avg_pool2d", "_adaptive_avg_pool2d"), "average_pool"),
+    **dict.fromkeys(("hardswish", "sigmoid", "tanh"), "tanh"),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), "nll_loss"),
+    "_log_softmax": "log_softmax",
+    "_softmax": "softmax",
+    "embedding": "lookup",
+    "gelu": "gelu",
+    "masked_fill": "mask",
+    "max_pool2d_with_indices": "max_pool",
+    "native_dropout": "dropout",
+    "relu": "relu",
+    "silu": "silu",
+    "upsample_bilinear2d": "upsample",
+    "upsample_nearest2d": "nearest",
+}
+"""Primitive kind of PyTorch operators whose kind does not depend on their inputs."""
+# fmt: off
+FRESH = frozenset((
+    "bernoulli", "empty", "empty_like", "full_like", "new_empty", "new_full", "new_ones", "new_zeros",
+    "ones_like", "rand_like", "zeros_like",
+))
+# fmt: on
+"""PyTorch operators that create constants with the shape of their input."""
+SUMS = frozenset(("add", "rsub", "sub"))
+FACTORS = frozenset(("div", "mul"))
+ASIDE = frozenset(("detach",))
+"""PyTorch operators that detach a tensor from its gradient, for computations outside the model."""
+PICKING = ("index", "index_select")
+EXPERT_DIMS = 3
+"""Number of dimensions of stacked expert matrices."""
 
 
 @dataclass(frozen=True)
@@ -67,61 +115,9 @@ class Trace:
     backward_flops: int
 
 
-# fmt: off
-VIEWS = frozenset((
-    "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "expand", "lift_fresh", "narrow",
-    "permute", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose",
-    "unbind", "unsqueeze", "view", "view_as_complex", "view_as_real",
-))
-# fmt: on
-"""PyTorch operators that return a view of existing memory."""
-
-PRODUCTS = frozenset(("addmm", "baddbmm", "bmm", "convolution", "mm"))
-
-# fmt: off
-_REARRANGING = (
-    "_to_copy", "cat", "clone", "constant_pad_nd", "copy", "flip", "gather", "index", "index_select",
-    "repeat", "roll", "scatter", "stack",
-)
 # fmt: on
 
-KINDS = {
-    **dict.fromkeys(_REARRANGING, "rearrange"),
-    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), "batch_norm"),
-    **dict.fromkeys(("native_layer_norm", "native_group_norm"), "layer_norm"),
-    **dict.fromkeys(("mean", "sum", "avg_pool2d", "_adaptive_avg_pool2d"), "average_pool"),
-    **dict.fromkeys(("hardswish", "sigmoid", "tanh"), "tanh"),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), "nll_loss"),
-    "_log_softmax": "log_softmax",
-    "_softmax": "softmax",
-    "embedding": "lookup",
-    "gelu": "gelu",
-    "masked_fill": "mask",
-    "max_pool2d_with_indices": "max_pool",
-    "native_dropout": "dropout",
-    "relu": "relu",
-    "silu": "silu",
-    "upsample_bilinear2d": "upsample",
-    "upsample_nearest2d": "nearest",
-}
-"""Primitive kind of PyTorch operators whose kind does not depend on their inputs."""
 
-# fmt: off
-FRESH = frozenset((
-    "bernoulli", "empty", "empty_like", "full_like", "new_empty", "new_full", "new_ones", "new_zeros",
-    "ones_like", "rand_like", "zeros_like",
-))
-# fmt: on
-"""PyTorch operators that create constants with the shape of their input."""
-
-SUMS = frozenset(("add", "rsub", "sub"))
-FACTORS = frozenset(("div", "mul"))
-ASIDE = frozenset(("detach",))
-"""PyTorch operators that detach a tensor from its gradient, for computations outside the model."""
-
-PICKING = ("index", "index_select")
-EXPERT_DIMS = 3
-"""Number of dimensions of stacked expert matrices."""
 Names = frozenset[int]
 """Identifying numbers of a set of parameters."""
 
