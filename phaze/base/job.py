@@ -115,7 +115,7 @@ class _LogFile(logging.FileHandler):
             super().handleError(record)
 
     def close(self) -> None:
-        """Close the file, and remember an error in doing so."""
+        """Close the file and record any error."""
         try:
             super().close()
         except OSError as error:

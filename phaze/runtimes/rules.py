@@ -195,7 +195,7 @@ class Runtime:
         return f"{self.name}: {broken.reason.format(**values_of(task, layout, schedule))}"
 
     def _again(self, model: Model, layout: Layout) -> Recompute:
-        """Recompute option to validate: `none` for a set of modules that both runtime and model have."""
+        """Recompute option to validate: `none` if runtime and model support every listed module."""
         known = layout.modules and layout.modules <= self.recomputable(model)
         return "none" if known else layout.recompute
 

@@ -35,7 +35,7 @@ def is_word_piece(flags: Flags) -> bool:
 
 
 def vocabulary(flags: Flags, given: int | None = None) -> int:
-    """Vocabulary size, padded as a flag requires; `given` is used if no flag has the size.
+    """Vocabulary size, padded as the flags require; `given` is the size if no flag sets it.
 
     Raises PhazeError if flags have neither the size nor a known tokenizer name.
     """

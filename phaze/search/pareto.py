@@ -62,7 +62,7 @@ def _sweep(order: Ranks, area: Ranks, energy: Floats, covering: Bools, areas: in
 
 
 def covered_by(few: Ints, time: Floats, area: Floats, energy: Floats) -> Bools:
-    """Mask (n,) of points that one of the points `few` dominates; needs no sorting of all points."""
+    """Mask (n,) of points dominated by any of the points `few`, found without sorting all points."""
     return _compare(few[np.argsort(time[few], kind="stable")], time, area, energy)
 
 

@@ -24,7 +24,7 @@ CAUSES = ("memory", "solved", "work", "path", "combined", "tied", "open")
 
 
 class Visits(Table):
-    """Architectures visited by the search by descending area, in order, with their throughput."""
+    """Architectures in the order in which the descending-area search visited them, with throughput."""
 
     keys = {"model": MODEL, "step": count("position in the walk")}
     columns = {

@@ -117,7 +117,7 @@ def _try_rows(
 
 @njit_inlined
 def _try_continuing(best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats) -> Best:
-    """Best mapping with one-fold tiles, for which the stream never restarts, or `best` if that is better.
+    """Best mapping with tiles of a single fold, so that the stream never restarts, or `best` if better.
 
     The largest tiles are best. Smaller ones matter only if the buffer is too small for the largest.
     """
@@ -217,7 +217,7 @@ def _is_beaten(best: Best, core: Core, flow: Dataflow, cycles: float, words: flo
 def _offer(
     best: Best, core: Core, flow: Dataflow, words: float, starts: float, down: float, across: float
 ) -> Best:
-    """Mapping with the given words, starts and folds, or `best` if that is better."""
+    """Mapping with the given traffic in words, stream starts and folds, or `best` if that is better."""
     cycles, l2_words = cycles_of(flow, starts, down, across), _l2_words(flow, starts, down, across)
     if _is_beaten(best, core, flow, cycles, words, l2_words):
         return best

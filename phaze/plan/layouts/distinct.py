@@ -71,7 +71,7 @@ def are_twins(one: PlannedLayout, other: PlannedLayout) -> bool:
 
 
 def _folded(plans: Iterable[PlannedLayout]) -> list[PlannedLayout]:
-    """Merge each plan with the later plans that are its twins, in order."""
+    """Merge each plan with its later near-duplicates (`are_twins`), keeping the order."""
     found: list[tuple[PlannedLayout, list[PlannedLayout]]] = []
     for plan in plans:
         twins = next((twins for one, twins in reversed(found) if are_twins(one, plan)), None)

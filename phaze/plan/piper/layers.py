@@ -109,7 +109,7 @@ class FlatCluster:
         return widths[divides] if self.synchronisation == "batch" else widths
 
     def exchanged(self, layout: Layout) -> float:
-        """Gradient exchange time per microbatch, times d, in units of 4 w/B: (d-1)/n, with n = N or d."""
+        """Gradient exchange time of d replicas per microbatch, times d, in units of 4 w/B."""
         together = self.microbatches if self.synchronisation == "batch" else layout.dp
         return (layout.dp - 1) / together
 
@@ -147,7 +147,7 @@ class Hierarchy:
         return prod(level.devices for level in self.levels[:levels])
 
     def cluster(self, level: int, around: int) -> FlatCluster:
-        """Cluster of one level's devices inside one device of the next level, with its share of the batch.
+        """Cluster of the devices that form one device of the next level, with its share of the batch.
 
         around: product of the data widths at the levels above.
         """
