@@ -35,7 +35,7 @@ class ExpertSpeed(Noun):
 
 
 class ExpertLoads(Noun):
-    """Expert loads assumed for runs of a software stack, for expected and for prudent (conservative) times."""
+    """Expert loads assumed for runs of a software stack, for expected and for conservative (prudent) time."""
 
     expected: ExpertLoad = BALANCED
     """Expert load assumed for expected step times."""
