@@ -71,7 +71,7 @@ class DrawnPlan:
         cut = f"sequence_parallel={str(layout.sequence_parallel).lower()}"
         return (
             f"{widths} microbatch={layout.microbatch} {self.schedule} {kept} {cut}, blocks {self.blocks}, "
-            f"recomputed {self.recomputed}: {self.time_s:.6g} s, {self.peak_gib:.4g} GiB"
+            f"recomputed {self.recomputed}: {self.time_s:.6g} s, {self.peak_gib:.4g} GiB of tensors"
         )
 
 
@@ -385,4 +385,4 @@ def _check_plan(plan: TrainingPlan, pricer: PlanPricer, time_s: float) -> None:
             f"certify: {pricer.rank} time must be the plan's price {own.time_s:.9g}, got {time_s:.9g}"
         )
     if own.peak_gib > own.limit_gib:
-        raise PhazeError(f"certify: the plan needs {own.peak_gib:.4g} GiB of {own.limit_gib:.4g}")
+        raise PhazeError(f"certify: the plan's tensors need {own.peak_gib:.4g} GiB of {own.limit_gib:.4g}")

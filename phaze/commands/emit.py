@@ -184,7 +184,7 @@ def read(asked: ReadOptions) -> None:
         f"{shape(row.layout, row.recomputed_layers)}\n"
         f"{predicted(row)}, with stack {chosen}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
         f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
-        f"GiB by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}\n"
+        f"GiB of tensors by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}\n"
         f"{software.in_words(recipe)}"
     )
 

@@ -18,13 +18,14 @@ from phaze.layout import Layout, pairs_passes
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.divisions import Division, even_blocks
-from phaze.plan.layouts.priced import PricedLayout
+from phaze.plan.layouts.priced import PricedLayout, used_gib
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.ranked_table import wrapped
 from phaze.plan.layouts.words import table
 from phaze.plan.runs import Run
 from phaze.runtimes.layout_string import layout_string
 from phaze.runtimes.recipe import Recipe
+from phaze.spec.memory import UsedGib
 from phaze.spec.model import Model
 from phaze.spec.system import Stack
 from phaze.spec.training_plan import TrainingPlan
@@ -36,7 +37,7 @@ LOSES = 1e-9
 """Slowdown by a change, relative to the run's step time, above which it counts as a loss."""
 MOST_TRIED = 100
 """Maximum number of sets of changes expanded in the search for an order without loss."""
-HEAD = ("", "step", "saved", "fullest GiB", "change")
+HEAD = ("", "step", "saved", "GiB", "change")
 Taken = frozenset[str]
 """Names of the changes made so far."""
 
@@ -59,14 +60,32 @@ class ChangedRun:
 
     changes: tuple[Change, ...]
     """Fields changed in this step, then fields that follow from them; empty for the original run."""
-    time_s: float
-    """Step time after the change."""
-    saved: float
+    now: PricedLayout
+    """Price after the change."""
+    saved: float = 0.0
     """Share of the run's step time that the change saves; negative if the step gets longer."""
-    fullest_gib: float
-    """Peak memory after the change, in GiB."""
     because: str = ""
     """Reason why the first change cannot be made alone."""
+
+    @property
+    def time_s(self) -> float:
+        """Step time after the change."""
+        return self.now.price.time_s
+
+    @property
+    def used(self) -> UsedGib:
+        """Memory in use after the change, on the device with peak memory."""
+        return used_gib(self.now.price.memory)
+
+    def as_row(self) -> dict[str, object]:
+        """Changes, figures after them, and the reason; `fullest_gib` counts tensors only."""
+        return {
+            "changes": [asdict(one) for one in self.changes],
+            "time_s": self.time_s,
+            "saved": self.saved,
+            "fullest_gib": self.now.fullest_gib,
+            "because": self.because,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,14 +162,14 @@ class Comparison:
     def _steps(self) -> Iterator[ChangedRun]:
         taken: Taken = frozenset()
         now = first = self._priced(taken)
-        yield ChangedRun((), first.price.time_s, 0.0, first.fullest_gib)
+        yield ChangedRun((), first)
         for made in self._order():
             reason = "; ".join(self._reasons(made, taken, now))
             after = taken.union(made)
             found = self._priced(after)
             saved = (now.price.time_s - found.price.time_s) / first.price.time_s
             changes = tuple(self._changes(taken, after, made))
-            yield ChangedRun(changes, found.price.time_s, saved, found.fullest_gib, reason)
+            yield ChangedRun(changes, found, saved, reason)
             taken, now = after, found
 
     def _order(self) -> tuple[tuple[str, ...], ...]:
@@ -230,7 +249,7 @@ class Comparison:
             return found
         if found.lacking_gib <= max(0.0, now.lacking_gib):
             return ""
-        return f"needs {found.fullest_gib:.4g} of {found.fullest_gib - found.lacking_gib:.4g} GiB"
+        return f"tensors need {found.fullest_gib:.4g} of {found.fullest_gib - found.lacking_gib:.4g} GiB"
 
     def _priced(self, taken: Taken) -> PricedLayout:
         found = self._found(taken)
@@ -313,7 +332,7 @@ class Comparison:
     def _cells(self, step: ChangedRun) -> list[str]:
         saved = f"{step.saved:.1%}" if step.changes else ""
         said = ", ".join(map(self._named, step.changes))
-        return [f"{step.time_s:.4g} s", saved, f"{step.fullest_gib:.1f}", said]
+        return [f"{step.time_s:.4g} s", saved, f"{step.used.expected:.1f}", said]
 
     def as_row(self) -> dict[str, object]:
         """Step times of the run and of the plan, and the changes between them."""
@@ -322,8 +341,8 @@ class Comparison:
             "run_s": run.time_s,
             "plan_s": self.steps[-1].time_s,
             "saved": 1 - self.steps[-1].time_s / run.time_s,
-            "run_fullest_gib": run.fullest_gib,
-            "steps": [asdict(step) for step in steps],
+            "run_fullest_gib": run.now.fullest_gib,
+            "steps": [step.as_row() for step in steps],
         }
 
     def in_words(self) -> str:
@@ -350,7 +369,8 @@ class Comparison:
         run = self._priced(frozenset())
         if run.lacking_gib > 0:
             limit_gib = run.fullest_gib - run.lacking_gib
-            yield f"the run needs {run.fullest_gib:.4g} GiB; a plan of its layout may have {limit_gib:.4g}"
+            needs = f"tensors of the run need {run.fullest_gib:.4g} GiB"
+            yield f"{needs}; a plan of its layout may have {limit_gib:.4g}"
 
 
 def _stack_in_words(question: PlanQuestion) -> str:

@@ -71,7 +71,7 @@ class ReplayedPlan:
         then, now = self.planned, self.now
         fullest_gib = max(rank.peak_gib for rank in now.memory)
         return (
-            f"the file says {then.time_s:.5g} s and {then.fullest_gib:.4g} GiB, now it takes "
+            f"the file says {then.time_s:.5g} s and {then.fullest_gib:.4g} GiB of tensors, now it takes "
             f"{now.price.time_s:.5g} s and {fullest_gib:.4g} GiB: phaze, the system or its stack has changed"
         )
 
@@ -112,7 +112,7 @@ class ReplayedPlan:
         ranked = sorted(self.now.parts_s.items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {part_s / time_s:.1%}" for name, part_s in ranked if part_s > 0)
         memory = ", ".join(f"{rank.peak_gib:.3g}" for rank in self.now.memory)
-        return "\n".join([self.which(), times, parts, f"GiB by pipeline rank: {memory}"])
+        return "\n".join([self.which(), times, parts, f"GiB of tensors by pipeline rank: {memory}"])
 
 
 def _check_agreement(planned: TrainingPlan) -> None:

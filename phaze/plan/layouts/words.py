@@ -122,7 +122,8 @@ def _planner_row(one: PlannerRow) -> str:
     notes = [] if one.fits else ["does not fit"]
     notes += [] if one.reason is None else [one.reason]
     figures = (
-        f"{one.time_s:.4g} s, {one.tokens_per_s_per_device:,.0f} tokens/s/device, {one.fullest_gib:.1f} GiB"
+        f"{one.time_s:.4g} s, {one.tokens_per_s_per_device:,.0f} tokens/s/device, "
+        f"{one.fullest_gib:.1f} GiB of tensors"
     )
     return "; ".join([f"{one.planner}: {figures} with {runs} b={one.microbatch} {one.schedule}", *notes])
 
@@ -150,7 +151,7 @@ def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
         return [devices, plan.reason]
     run = () if plan.run is None else _run_cells(plan.run).values()
     figures = [
-        f"{plan.time_s:.4g} s", f"{plan.mfu:.1%}", f"{plan.fullest_gib:.1f}", f"{plan.bubble_share:.1%}",
+        f"{plan.time_s:.4g} s", f"{plan.mfu:.1%}", f"{plan.used_gib:.1f}", f"{plan.bubble_share:.1%}",
         f"{plan.exposed_communication_share:.1%}", f"{plan.certificate.gap:.2%}",
     ]  # fmt: skip
     return [devices, *figures, *run, shape(plan.layout, plan.recomputed_layers)]

@@ -101,6 +101,11 @@ def test_flags_of_the_plan_itself_need_no_change(plan: Path, tmp_path: Path) -> 
     answer = json.loads(found.stdout)
     assert answer["steps"] == []
     assert answer["saved"] == 0
+    planned = json.loads(plan.read_text())
+    assert answer["run_fullest_gib"] == max(planned["memory_gib"])
+    head, run = RUN.invoke(app, ["compare", str(flags), str(plan)]).stdout.splitlines()[1:3]
+    assert head.split()[-2:] == ["GiB", "change"]
+    assert run.split()[-1] == f"{planned['in_use_gib']['expected']:.1f}"
 
 
 def _by_flags(folder: Path, plan: Path, change: Callable[[str], str]) -> Result:

@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.base.units import digits
+from phaze.plan.layouts.ranked_table import ranked_table
+from phaze.plan.layouts.words import sizes_table
 from phaze.runtimes.layout_string import blocks_of
 from phaze.spec.documents import read_as, text_of
 from phaze.spec.mapping import StoredMapping
@@ -73,6 +75,18 @@ def test_the_answer_is_the_file_and_accounts_for_every_layout(planned: tuple[Res
         assert rank.in_use_gib.expected == pytest.approx(tensors_gib + sum(rank.parts_gib.values()))
         assert rank.in_use_gib.low <= rank.in_use_gib.expected <= rank.in_use_gib.high
     assert plan.in_use_gib == max(plan.memory, key=lambda rank: rank.peak_gib).in_use_gib
+
+
+def test_tables_of_layouts_and_of_sizes_have_the_memory_in_use(planned: tuple[Result, Path]) -> None:
+    plan = read_as(TrainingPlan, planned[1])
+    assert plan.in_use_gib is not None
+    used = f"{plan.in_use_gib.expected:.1f}"
+    assert used != f"{plan.fullest_gib:.1f}"
+    assert f"% {used}  " in [*ranked_table(plan.alternatives)][1]
+    head, cells = sizes_table([plan])
+    assert dict(zip(head, cells, strict=True))["GiB"] == used
+    tensors = ", ".join(f"{one:.3g}" for one in plan.memory_gib)
+    assert f"GiB of tensors by pipeline rank: {tensors}\n" in run("simulate", str(planned[1])).stdout
 
 
 def test_a_tenth_more_of_something_never_costs_time(planned: tuple[Result, Path]) -> None:
