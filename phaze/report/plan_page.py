@@ -196,7 +196,7 @@ class PlanPage:
         )
         said = (
             *words.why_first(plan),
-            *words.recipes_in_words(plan),
+            *words.recipes_in_words(plan, self.hbm_gib),
             *([] if plan.explained is None else words.explained(plan.explained, plan)),
             *plan.rests_on,
             *words.counts_in_words(plan.certificate),

@@ -62,7 +62,7 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
         [
             *map(wrapped, recommendation(plan, hbm_gib)),
             *ranked_table(plan.alternatives),
-            *map(wrapped, [*recipes_in_words(plan), *others, *said]),
+            *map(wrapped, [*recipes_in_words(plan, hbm_gib), *others, *said]),
         ]
     )
 
@@ -80,7 +80,7 @@ def fewest_in_words(found: FewestNodes) -> str:
     return f"{said}; on {smaller} every layout lacks {digits(found.lacking_gib)} GiB a device or more."
 
 
-def recipes_in_words(plan: TrainingPlan) -> Iterator[str]:
+def recipes_in_words(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     """Yield a line for each published recipe, and evidence for a plan that is faster than all of them."""
     rank = plan.question.rank
     for one in plan.recipes:
@@ -88,7 +88,15 @@ def recipes_in_words(plan: TrainingPlan) -> Iterator[str]:
         if one.plan is None or one.over_plan is None:
             yield f"{named}: {one.reason}"
             continue
-        lacking = "" if one.lacking_gib is None else f"; may not fit, lacks {digits(one.lacking_gib)} GiB"
+        lacking = ""
+        if one.lacking_gib is not None:
+            least_gib = 0.0 if one.plan.in_use_gib is None else one.plan.in_use_gib.low
+            up_to = "up to " * (rank == "prudent")
+            lacking = (
+                f"; does not fit: needs {least_gib:.1f} GiB or more of {hbm_gib:g} GiB"
+                if least_gib > hbm_gib
+                else f"; may not fit, lacks {up_to}{digits(one.lacking_gib)} GiB"
+            )
         yield f"{named}: {rank} {one.plan.by(rank):.4g} s, {one.over_plan:.2f} × plan 1{lacking}"
     over = [one.over_plan for one in plan.recipes if one.over_plan is not None and one.lacking_gib is None]
     if over and min(over) * FASTER > 1:

@@ -159,7 +159,12 @@ def test_the_answer_lists_recipes_below_its_plans(answered: TrainingPlan) -> Non
         f"Recipe megatron-bridge 26.08 (cp 2 dp 4 mbs 1 ZeRO-1): {rank} {bridge.plan.by(rank):.4g} s, "
         f"{bridge.over_plan:.2f} × plan 1 Recipe torchtitan 2024-12 "
     ) in text
-    assert f"× plan 1; may not fit, lacks {titan.lacking_gib:.1f} GiB" in text
+    assert titan.plan is not None
+    assert titan.plan.in_use_gib is not None
+    least_gib = titan.plan.in_use_gib.low
+    assert f"× plan 1; does not fit: needs {least_gib:.1f} GiB or more of 80 GiB" in text
+    larger = " ".join(in_words(answered, least_gib).split())
+    assert f"× plan 1; may not fit, lacks {titan.lacking_gib:.1f} GiB" in larger
     assert TrainingPlan.model_validate_json(answered.model_dump_json()) == answered
     assert TrainingPlan.model_validate(answered.model_dump(exclude={"recipes"})).recipes == ()
 
