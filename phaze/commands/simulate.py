@@ -75,7 +75,8 @@ def simulate(asked: SimulateOptions) -> None:
     the bottleneck, and compares them with measured times.
     """
     if (asked.placement is None) == (asked.runs is None):
-        raise PhazeError("simulate: give either a file of plans or --runs, not both")
+        both = ", not both" * (asked.runs is not None)
+        raise PhazeError(f"simulate: give a file of plans or --runs{both}")
     system, devices = options.grown("simulate", asked.gpus, asked.system, None)
     refuse_outputs(asked.out, asked.trace, asked.picture, reads=(asked.placement, asked.runs, system))
     if asked.placement is not None:
@@ -98,7 +99,7 @@ def simulate(asked: SimulateOptions) -> None:
         return
     options.refuse(asked.context, _OF_PLANS, "simulate: {} applies to plans, not to --runs")
     if asked.runs is None or asked.out is None:
-        raise PhazeError("simulate: --runs needs -o, and --system unless every row names its system")
+        raise PhazeError("simulate: --runs needs -o, a CSV for the predictions")
     _simulate_runs(asked.runs, system, devices, asked.out)
 
 

@@ -182,12 +182,24 @@ def test_the_picture_says_which_plan_it_is_and_what_is_what(study: Path, planner
         ("/", (), "/: must be a .parquet file with plans of a study"),
         ("plan_stages/paper/toy.parquet", (), "expected table plans"),
         ("plans/paper/toy.parquet", ("-o", "x.csv"), "-o applies to --runs only"),
-        ("plans/paper/toy.parquet", ("--runs", "x.csv"), "either a file of plans or --runs"),
+        ("plans/paper/toy.parquet", ("--runs", "x.csv"), "give a file of plans or --runs, not both"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_message(study: Path, file: str, arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(PhazeError, match=message):
         run(study, file, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), r"^simulate: give a file of plans or --runs$"),
+        (("--runs", "x.csv"), r"^simulate: --runs needs -o, "),
+    ],
+)
+def test_what_is_missing_is_named(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(PhazeError, match=message):
+        CliRunner().invoke(app, ["simulate", *arguments, "--system", "h100"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(("option", "value"), [("--trace", "t.json"), ("--picture", "p.svg")])
