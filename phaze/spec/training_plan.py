@@ -390,7 +390,7 @@ class TrainingPlan(PlanFile, RankedPlan):
     explained: Explained | None = None
     """Explanation of a choice, if requested."""
     evidence: tuple[NearRun, ...] = ()
-    """Nearest measured runs, if requested."""
+    """Nearest measured runs."""
     run: TrainingRun | None = None
     """The full training run, if a number of training tokens was given."""
     fewest: FewestNodes | None = None
