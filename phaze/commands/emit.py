@@ -33,9 +33,18 @@ class ReadOption(StrEnum):
     TORCHTITAN = "torchtitan"
 
 
+class EmitOption(StrEnum):
+    """Runtimes for which plans can be written."""
+
+    MEGATRON = "megatron"
+    BRIDGE = "bridge"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
+
+
 def emit(
     planned: options.PlanArgument,
-    runtime: Annotated[RuntimeOption, typer.Option("--for", help="Runtime that will train.")],
+    runtime: Annotated[EmitOption, typer.Option("--for", help="Runtime that will train.")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -71,8 +80,8 @@ def emit(
         typer.echo(sentence, err=True)
 
 
-def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: RuntimeOption) -> None:
-    """Raise PhazeError if the plan's or the target runtime is MaxText, whose settings phaze cannot write."""
+def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: EmitOption) -> None:
+    """Raise PhazeError if the plan's runtime is MaxText, whose settings phaze cannot write."""
     from phaze.runtimes.maxtext import axes_of
 
     if plan.question.runtime == RuntimeOption.MAXTEXT.value:
@@ -80,12 +89,9 @@ def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: RuntimeOpti
             f"{planned}: --for {runtime.value}: plans for maxtext cannot be written; its "
             f"configuration needs {axes_of(plan.layout)}"
         )
-    if runtime is RuntimeOption.MAXTEXT:
-        others = ", ".join(one.value for one in RuntimeOption if one is not RuntimeOption.MAXTEXT)
-        raise PhazeError(f"emit: --for: must be one of {others}; configurations of maxtext cannot be written")
 
 
-def emitted(recipe: Recipe, runtime: RuntimeOption, asked: AskedPlan) -> Emitted:
+def emitted(recipe: Recipe, runtime: EmitOption, asked: AskedPlan) -> Emitted:
     """Flags or configuration files that make a runtime follow a recipe."""
     from phaze.runtimes.bridge import emit_bridge
     from phaze.runtimes.deepspeed import emit_deepspeed
@@ -94,11 +100,11 @@ def emitted(recipe: Recipe, runtime: RuntimeOption, asked: AskedPlan) -> Emitted
     from phaze.spec.systems import load_cluster, load_stack
 
     stack = load_stack(asked.stack)
-    if runtime in (RuntimeOption.MEGATRON, RuntimeOption.BRIDGE):
+    if runtime in (EmitOption.MEGATRON, EmitOption.BRIDGE):
         blackwell = load_cluster(asked.system)[1].is_blackwell
-        emit = emit_megatron if runtime is RuntimeOption.MEGATRON else emit_bridge
+        emit = emit_megatron if runtime is EmitOption.MEGATRON else emit_bridge
         return emit(recipe, stack, blackwell=blackwell)
-    return {RuntimeOption.TORCHTITAN: emit_torchtitan, RuntimeOption.DEEPSPEED: emit_deepspeed}[runtime](
+    return {EmitOption.TORCHTITAN: emit_torchtitan, EmitOption.DEEPSPEED: emit_deepspeed}[runtime](
         recipe, stack
     )
 

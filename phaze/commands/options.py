@@ -27,7 +27,7 @@ _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)
 
 
 class RuntimeOption(StrEnum):
-    """Runtimes for which layouts can be planned or plans can be written."""
+    """Runtimes for which layouts can be planned."""
 
     MEGATRON = "megatron"
     BRIDGE = "bridge"

@@ -472,7 +472,7 @@ def _write_page(
 
 def settings_for(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
     """Configuration files for the runtime that will train, or the reason why they cannot be written."""
-    from phaze.commands.emit import emitted
+    from phaze.commands.emit import EmitOption, emitted
     from phaze.runtimes.maxtext import axes_of
     from phaze.runtimes.recipe import Recipe
 
@@ -480,7 +480,7 @@ def settings_for(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
     if told is RuntimeOption.MAXTEXT:
         return {}, [f"phaze does not write MaxText configurations. This plan needs {axes_of(plan.layout)}."]
     try:
-        found = emitted(Recipe.of(plan), told, plan.question)
+        found = emitted(Recipe.of(plan), EmitOption(told), plan.question)
     except PhazeError as error:
         return {}, [str(error)]
     return found.files, found.notes

@@ -25,6 +25,12 @@ PLAN = ("plan", "gpt2", "--gpus", "8xh100")
             "see `phaze plan -h`",
         ),
         ((*PLAN, "--fix", "recomputed=1"), 1, "got 'recomputed=1'", "did you mean recompute?"),
+        (
+            ("emit", "p.json", "--for", "maxtext"),
+            2,
+            "'maxtext' is not one of 'megatron', 'bridge', 'torchtitan', 'deepspeed'",
+            "see `phaze emit -h`",
+        ),
         ((*PLAN, "--tokens", "4X"), 2, "'--tokens': must be a number", "see `phaze plan -h`"),
         (("plan",), 2, "Missing argument 'model'", "see `phaze plan -h`"),
         (("models", "gpt9"), 1, "no row contains 'gpt9'", "see `phaze models -h`"),
