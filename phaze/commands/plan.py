@@ -310,6 +310,8 @@ def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[Ask
     from phaze.spec.training_plan import AskedPlan
 
     spec = load_transformer(asked.model, "plan", given=options.set_fields(asked.given))
+    if asked.load is not None and spec.experts is None:
+        raise PhazeError(f"plan: --load: {spec.name} has no experts")
     if asked.lora is not None:
         spec = type(spec).parse(
             {**spec.model_dump(exclude_none=True), "lora": asked.lora}, f"plan: --lora: {asked.model}"

@@ -377,6 +377,7 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
         (("resnet-50", *H100), "must be a transformer"),
         (("mixtral-8x7b", *H100, "--lora", "16"), "--lora: mixtral-8x7b.*must not be given for a model with"),
         (("gpt2", "--gpus", "8xtpu-v5p", "--runtime", "megatron"), "runtime: must be maxtext on tpu-v5p"),
+        (("gpt2", *H100, "--load", "1.5"), "^plan: --load: gpt2 has no experts"),
         (("gpt2", *H100, "--price", "2"), "--price needs --tokens"),
         (("gpt2", *H100, "--tokens", "1e9", "--mtbf", "1e4", "--restart", "9"), "--checkpoint is missing"),
         (("gpt2", *H100, "--tokens", "1e9", "--days", "-1"), "--days: must be a finite number > 0"),
