@@ -146,9 +146,10 @@ def _write_picture(title: str, timeline: Timeline, path: Path) -> None:
 
 
 def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Path) -> None:
+    from phaze.plan.in_use import OK
     from phaze.plan.machines import load_machine
     from phaze.validate.rows import unknown_columns
-    from phaze.validate.table import ADDED, OK, STACK, predict_table, write_table
+    from phaze.validate.table import ADDED, STACK, predict_table, write_table
 
     with telling("simulate"):
         machine = None if system is None else load_machine(system, devices=devices)

@@ -48,6 +48,11 @@ None; PyTorch's own; and in addition the four of Transformer Engine's grouped pr
 (`get_multi_stream_cublas_workspace`).
 """
 
+OK = "ok"
+"""Prefix of the status of a run that fits."""
+ROUNDING = 1e-12
+"""Relative excess over a device's memory that counts as none."""
+
 
 @dataclass(frozen=True)
 class MemoryRange:
@@ -107,6 +112,19 @@ def capacity_bytes(machine: Machine) -> float:
     """Device memory available to processes, in bytes, without the driver's own."""
     device = device_of(machine)
     return (device.hbm_gib - device.driver_gib) * GIB
+
+
+def status_of(low_gib: float, high_gib: float, machine: Machine) -> str:
+    """Status of a run: `ok`, may fit, or does not fit, from the range of its memory in use on a device."""
+    hbm_gib, usable_gib = device_of(machine).hbm_gib, capacity_bytes(machine) / GIB
+    if low_gib > usable_gib * (1 + ROUNDING):
+        return f"does not fit: needs {low_gib:.1f} GiB or more of {hbm_gib:g} GiB"
+    if high_gib > usable_gib * (1 + ROUNDING):
+        return (
+            f"may fit: needs {low_gib:.1f} to {high_gib:.1f} GiB; "
+            f"{usable_gib:.4g} of {hbm_gib:g} GiB are usable"
+        )
+    return OK
 
 
 def beside_tensors(

@@ -10,12 +10,13 @@ import pandas as pd
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
+from phaze.plan.in_use import OK
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
 from phaze.tables import ALL_MEASURED, ALL_SOURCES, GroupRegrets, SourceScores
 from phaze.validate.intervals import INTERVAL, KEYS, with_intervals
 from phaze.validate.rows import RunRow, read_rows
-from phaze.validate.table import OK, measured_of, predict_rows, rank_correlation
+from phaze.validate.table import measured_of, predict_rows, rank_correlation
 
 MEASURED = FOLDER / "measured"
 """Folder of published runs, one CSV file per source."""

@@ -19,7 +19,7 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path
 from phaze.base.units import GIB
-from phaze.plan.in_use import InUse, capacity_bytes
+from phaze.plan.in_use import InUse, capacity_bytes, status_of
 from phaze.plan.layouts.priced import peak_of
 from phaze.plan.machines import device_of, grown, load_machine, proven
 from phaze.plan.plan import Machine
@@ -43,8 +43,6 @@ KIND = "memory_kind_used"
 """Column of a row's kind of memory: given in the row, or the kind that its stack reports."""
 PRUDENT = "prudent_s"
 """Column of the conservative time, with no more than the proven overlap; present if requested."""
-OK = "ok"
-"""Prefix of the status of a run that fits."""
 SHARES = (0.3, 1.0)
 """Minimum and maximum fraction of the HBM bandwidth that a fit tries."""
 STEP = 0.01
@@ -278,7 +276,7 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
         **chosen,
         **divided,
         KIND: kind,
-        "status": _status(best, machine) + _assumed(run, machine),
+        "status": status_of(best.device_low_gib, best.device_high_gib, machine) + _assumed(run, machine),
         **asdict(RunKind.of(machine, run.layout, mfu)),
     }
 
@@ -302,19 +300,6 @@ def _problem(run: Run, machine: Machine) -> str:
     except PhazeError as error:
         return str(error)
     return ""
-
-
-def _status(found: Prediction, machine: Machine) -> str:
-    """Status of a run: `ok`, may fit, or does not fit, from the range of its memory."""
-    hbm_gib, usable_gib = device_of(machine).hbm_gib, capacity_bytes(machine) / GIB
-    if found.device_low_gib > usable_gib:
-        return f"does not fit: needs {found.device_low_gib:.1f} GiB or more of {hbm_gib:g} GiB"
-    if found.device_high_gib > usable_gib:
-        return (
-            f"may fit: needs {found.device_low_gib:.1f} to {found.device_high_gib:.1f} GiB; "
-            f"{usable_gib:.4g} of {hbm_gib:g} GiB are usable"
-        )
-    return OK
 
 
 def _assumed(run: Run, machine: Machine) -> str:

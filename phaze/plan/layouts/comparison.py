@@ -16,6 +16,7 @@ from itertools import chain, combinations, pairwise
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout, pairs_passes
 from phaze.pipeline.schedules import SCHEDULES
+from phaze.plan.in_use import OK, status_of
 from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.priced import PricedLayout, used_gib
@@ -37,7 +38,7 @@ LOSES = 1e-9
 """Slowdown by a change, relative to the run's step time, above which it counts as a loss."""
 MOST_TRIED = 100
 """Maximum number of sets of changes expanded in the search for an order without loss."""
-HEAD = ("", "step", "saved", "GiB", "change")
+HEAD = ("", "expected", "saved", "GiB", "change")
 Taken = frozenset[str]
 """Names of the changes made so far."""
 
@@ -76,6 +77,11 @@ class ChangedRun:
     def used(self) -> UsedGib:
         """Memory in use after the change, on the device with peak memory."""
         return used_gib(self.now.price.memory)
+
+    @property
+    def status(self) -> str:
+        """Status after the change, as in `simulate --runs`: `ok`, may fit, or does not fit."""
+        return status_of(self.used.low, self.used.high, self.now.question.machine)
 
     def as_row(self) -> dict[str, object]:
         """Changes, figures after them, and the reason; `fullest_gib` counts tensors only."""
@@ -363,14 +369,13 @@ class Comparison:
                 yield wrapped(
                     f"{number}: {self._named(step.changes[0])} cannot be made alone: {step.because}"
                 )
+            if step.status != OK:
+                yield wrapped(f"{number or 'run'}: {step.status}")
         best = min(range(len(self.steps)), key=lambda number: self.steps[number].time_s)
         if self.steps[best].time_s < self.steps[-1].time_s:
-            yield f"fewer changes are better: after {best} the run takes {self.steps[best].time_s:.4g} s"
-        run = self._priced(frozenset())
-        if run.lacking_gib > 0:
-            limit_gib = run.fullest_gib - run.lacking_gib
-            needs = f"tensors of the run need {run.fullest_gib:.4g} GiB"
-            yield f"{needs}; a plan of its layout may have {limit_gib:.4g}"
+            step = self.steps[best]
+            fits = "" if step.status == OK else f"; it {step.status}"
+            yield wrapped(f"fewer changes are better: after {best} the run takes {step.time_s:.4g} s{fits}")
 
 
 def _stack_in_words(question: PlanQuestion) -> str:

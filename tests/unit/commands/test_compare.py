@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -106,6 +107,37 @@ def test_flags_of_the_plan_itself_need_no_change(plan: Path, tmp_path: Path) -> 
     head, run = RUN.invoke(app, ["compare", str(flags), str(plan)]).stdout.splitlines()[1:3]
     assert head.split()[-2:] == ["GiB", "change"]
     assert run.split()[-1] == f"{planned['in_use_gib']['expected']:.1f}"
+
+
+ONE = OWN | {"tp": "1", "pp": "1", "dp": "16", "recompute": "none", "sequence_parallel": "false"}
+"""Run without tensor and pipeline parallelism."""
+
+
+def _said(folder: Path, plan: Path, row: dict[str, str]) -> str:
+    file = folder / "run.csv"
+    pd.DataFrame([row]).to_csv(file, index=False)
+    found = RUN.invoke(app, ["compare", str(file), str(plan)], catch_exceptions=False)
+    return " ".join(found.stdout.split())
+
+
+def test_a_run_that_does_not_fit_says_so_as_simulate_does(plan: Path, tmp_path: Path) -> None:
+    status = str(predict_rows([read_row(ONE)], load_machine("h100"))["status"].iloc[0])
+    assert status.startswith("does not fit: needs ")
+    said = _said(tmp_path, plan, ONE)
+    assert said.count("fit") == 1
+    assert f"run: {status}" in said
+
+
+def test_fewer_changes_that_may_not_fit_say_so(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without tensor and pipeline parallelism the run is faster than the plan."""
+    fewer = "fewer changes are better: after 0 the run takes"
+    assert re.search(rf"{fewer} [\d.]+ s$", _said(tmp_path, plan, ONE | {"zero": "1"}))
+    monkeypatch.setattr("phaze.plan.layouts.comparison.status_of", lambda *_: "may fit: needs more")
+    assert re.search(
+        rf"{fewer} [\d.]+ s; it may fit: needs more$", _said(tmp_path, plan, ONE | {"zero": "1"})
+    )
 
 
 def _by_flags(folder: Path, plan: Path, change: Callable[[str], str]) -> Result:
