@@ -157,10 +157,11 @@ def read(asked: ReadOptions) -> None:
     )
     _refuse_table(asked.out, reads=(asked.told, system, asked.model, asked.stack))
     given = _given(asked, system, None if count is None else int(count))
-    from phaze.plan.layouts.priced import PricedLayout
+    from phaze.plan.in_use import OK, status_of
+    from phaze.plan.layouts.priced import PricedLayout, used_gib
     from phaze.plan.layouts.question import PlanQuestion
-    from phaze.plan.layouts.words import predicted, shape
-    from phaze.plan.machines import load_machine
+    from phaze.plan.layouts.words import predicted, shape, used
+    from phaze.plan.machines import device_of, load_machine
     from phaze.runtimes.known import RUNTIMES
     from phaze.spec.systems import load_cluster, runtime_for, stack_for
     from phaze.validate.intervals import interval
@@ -185,12 +186,16 @@ def read(asked: ReadOptions) -> None:
         said = row.model_dump(mode="json") | {"unmodelled": software.unmodelled, "not_priced": given.unread}
         typer.echo(json.dumps(said, indent=1))
         return
+    memory = used_gib(priced.price.memory)
+    status = status_of(memory.low, memory.high, machine)
+    count = recipe.layout.devices
     typer.echo(
-        f"{recipe.model.name} on {recipe.layout.devices:,} devices of {system}: "
+        f"{recipe.model.name} on {count:,} device{'s' * (count != 1)} of {system}: "
         f"{shape(row.layout, row.recomputed_layers)}\n"
         f"{predicted(row)}, with stack {chosen}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
         f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
-        f"GiB of tensors by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}\n"
+        f"GiB of tensors by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}; in use "
+        f"{used(row)} of {device_of(machine).hbm_gib:g}{'' if status == OK else f'; {status}'}\n"
         f"{software.in_words(recipe)}"
     )
 

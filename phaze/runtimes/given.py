@@ -67,7 +67,7 @@ class GivenRun:
         """Remarks on what the predicted time omits and assumes."""
         devices = (
             "number of devices is missing: assuming the fewest that the layout allows, "
-            f"{self.recipe.layout.devices}"
+            f"{self.recipe.layout.devices} (set it with --devices)"
         )
         left_out = ", ".join(software.unmodelled)
         return (

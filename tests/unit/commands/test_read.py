@@ -71,6 +71,20 @@ def test_the_fewest_devices_are_taken_and_said(tmp_path: Path) -> None:
     assert "the fewest that the layout allows, 2" in found.stderr
 
 
+def test_a_run_that_does_not_fit_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "flags.txt"
+    asked = ["read", str(file), "--for", "megatron", "--system", "h100"]
+    for layers, fits in ((24, True), (400, False)):
+        flags = FLAGS.replace("--tensor-model-parallel-size 2 --sequence-parallel", "")
+        file.write_text(flags.replace("--num-layers 24", f"--num-layers {layers}"))
+        used = json.loads(RUN.invoke(app, [*asked, "--json"], catch_exceptions=False).stdout)["in_use_gib"]
+        said = RUN.invoke(app, asked, catch_exceptions=False).stdout
+        assert "flags on 1 device of h100" in said
+        assert f"; in use {used['expected']:.1f} GiB ({used['low']:.1f} to {used['high']:.1f}) of 80" in said
+        assert (used["high"] <= 80) == fits
+        assert (f" of 80; does not fit: needs {used['low']:.1f} GiB or more of 80 GiB\n" in said) != fits
+
+
 def test_a_vocabulary_can_be_given(tmp_path: Path) -> None:
     file = tmp_path / "flags.txt"
     file.write_text(FLAGS.replace("--vocab-file bpe/vocab.json", ""))
