@@ -71,7 +71,7 @@ def fewest_in_words(found: FewestNodes) -> str:
     """Sentence on the fewest nodes on which a model fits, and why fewer do not suffice."""
     said = f"Fewest: {found.nodes} node{'s' * (found.nodes != 1)} ({found.devices} devices)"
     if found.smaller is None:
-        return f"{said}{'; fewer have less memory than the weights' * (found.nodes > 1)}."
+        return f"{said}; fewer have less memory than the weights." if found.nodes > 1 else f"{said}."
     smaller = f"{found.smaller} node{'s' * (found.smaller != 1)}"
     if found.undecided:
         return f"{said}; no plan was found for {smaller}, where {found.undecided:,} layouts are undecided."
@@ -326,13 +326,10 @@ def plan_differences(one: RankedPlan, other: RankedPlan) -> str:
 
 def _parts(longer_s: Mapping[str, float]) -> str:
     """Text of the parts of a step that are longer or shorter, largest difference first."""
-    shown = dict(list(longer_s.items())[:PARTS])
+    named = [f"{name} {more:+.3g} s" for name, more in list(longer_s.items())[:PARTS]]
     if len(longer_s) > PARTS:
-        shown["other parts"] = sum(longer_s.values()) - sum(shown.values())
-    return (
-        ", ".join(f"{name} {more:+.3g} s" for name, more in shown.items())
-        or "no part by as much as a thousandth of the step"
-    )
+        named.append(f"other parts {sum(list(longer_s.values())[PARTS:]):+.3g} s")
+    return ", ".join(named) or "no part by as much as a thousandth of the step"
 
 
 def proof_in_words(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[str]:
@@ -385,7 +382,7 @@ def _what_if(plan: TrainingPlan) -> Iterator[str]:
             f"{one.change} {1 - one.time_s / own_s:.1%}{' (re-planned)' * one.replanned}"
             for one in plan.what_if
         ]
-        yield f"Time saved by more of one thing: {', '.join(ways)}."
+        yield f"{plan.question.rank.capitalize()} time saved by more of one thing: {', '.join(ways)}."
 
 
 def explained(found: Explained, plan: TrainingPlan) -> Iterator[str]:
@@ -394,8 +391,9 @@ def explained(found: Explained, plan: TrainingPlan) -> Iterator[str]:
     if found.best is not None:
         rank = plan.question.rank
         share = found.best.by(rank) / plan.by(rank) - 1
+        expected = "" if rank == "expected" else f", expected {found.best.time_s:.4g} s,"
         yield (
-            f"{fixed}: at best {found.best.by(rank):.4g} s {rank} ({share:+.1%}) with "
+            f"{fixed}: {rank} {found.best.by(rank):.4g} s ({share:+.1%}){expected} with "
             f"{shape(found.best.layout, found.best.recomputed_layers)}: {_parts(found.longer_s)}"
         )
     elif found.closest is not None:

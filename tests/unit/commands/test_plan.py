@@ -14,12 +14,11 @@ from typer.testing import CliRunner, Result
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.base.units import digits
-from phaze.plan.layouts.ranked_table import ranked_table
-from phaze.plan.layouts.words import sizes_table
+from phaze.plan.layouts.words import explained, fewest_in_words, in_words, why_first
 from phaze.runtimes.layout_string import blocks_of
 from phaze.spec.documents import read_as, text_of
 from phaze.spec.mapping import StoredMapping
-from phaze.spec.training_plan import TIE, TrainingPlan
+from phaze.spec.training_plan import TIE, FewestNodes, TrainingPlan
 from tests.unit.test_main import MODEL
 
 QUICK = ("--tries", "2000", "--steps", "500")
@@ -94,6 +93,23 @@ def test_a_tenth_more_of_something_never_costs_time(planned: tuple[Result, Path]
     assert {one.change.rpartition(" +")[0] for one in plan.what_if} >= {"clock", "bandwidth of HBM"}
     ranked_s = plan.by(plan.question.rank)
     assert all(one.time_s <= ranked_s * (1 + 1e-9) for one in plan.what_if)
+    assert "Prudent time saved by more of one thing: " in in_words(plan, 80, why=True)
+
+
+def test_parts_add_up_to_what_the_next_plan_takes_longer(planned: tuple[Result, Path]) -> None:
+    plan = read_as(TrainingPlan, planned[1])
+    one, other = plan.alternatives[:2]
+    slower = other.model_copy(update={"prudent_s": 2 * one.by("prudent")})
+    parts_s = {"a": 4.0, "b": -2.0, "c": 1.0, "d": 0.5, "e": -0.25}
+    (said,) = why_first(plan.model_copy(update={"alternatives": (one, slower), "next_longer_s": parts_s}))
+    assert said.endswith("longer: a +4 s, b -2 s, c +1 s, other parts +0.25 s.")
+
+
+def test_nothing_is_said_of_fewer_nodes_than_one() -> None:
+    assert fewest_in_words(FewestNodes(nodes=1, devices=8)) == "Fewest: 1 node (8 devices)."
+    assert fewest_in_words(FewestNodes(nodes=2, devices=16)).endswith(
+        "; fewer have less memory than the weights."
+    )
 
 
 def test_what_is_explained_loses_time_or_has_a_reason(model: str, planned: tuple[Result, Path]) -> None:
@@ -102,6 +118,9 @@ def test_what_is_explained_loses_time_or_has_a_reason(model: str, planned: tuple
     assert plan.explained.best is not None
     assert plan.explained.best.layout.tp == 2
     assert plan.explained.best.by("prudent") >= plan.by("prudent") * (1 - 0.005)
+    prudent_s, expected_s = plan.explained.best.by("prudent"), plan.explained.best.time_s
+    said = " ".join(explained(plan.explained, plan))
+    assert re.match(rf"tp=2: prudent {prudent_s:.4g} s \(.*\), expected {expected_s:.4g} s, with tp 2", said)
     refused = run("plan", model, *H100, "--explain", "tp=8").stdout
     assert "tp=8: megatron: heads 4 must be a multiple of tp, got 8" in refused
 
