@@ -188,9 +188,9 @@ def read(asked: ReadOptions) -> None:
         return
     memory = used_gib(priced.price.memory)
     status = status_of(memory.low, memory.high, machine)
-    count = recipe.layout.devices
+    gpus = recipe.layout.devices
     typer.echo(
-        f"{recipe.model.name} on {count:,} device{'s' * (count != 1)} of {system}: "
+        f"{recipe.model.name} on {gpus:,} device{'s' * (gpus != 1)} of {system}: "
         f"{shape(row.layout, row.recomputed_layers)}\n"
         f"{predicted(row)}, with stack {chosen}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
         f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
