@@ -204,13 +204,16 @@ ArchitectureOption = Annotated[
 BatchTokensOption = Annotated[
     int | None,
     typer.Option(
-        help="Tokens in a global batch, such as 4M; replaces --global-batch.", parser=count, metavar="N"
+        help="Tokens in a global batch, such as 4M (4,000,000); replaces --global-batch.",
+        parser=count,
+        metavar="N",
     ),
 ]
 SequenceOption = Annotated[
     int | None,
     typer.Option(
-        help="Tokens in a sample. Default: 8192, or the model's longest sequence if shorter.",
+        help="Tokens in a sample, such as 8k (8,000). Default: 8192, or the model's longest sequence if "
+        "shorter.",
         parser=count,
         metavar="N",
     ),

@@ -54,7 +54,8 @@ class SimulateOptions(options.StudyPlanOptions):
         ),
     ] = None
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="CSV for the runs with their predictions.")
+        Path | None,
+        typer.Option("-o", "--out", help="CSV for the runs with their predictions; --runs needs it."),
     ] = None
     trace: Annotated[
         Path | None, typer.Option(help="File for a trace of the plan, for Perfetto or chrome://tracing.")

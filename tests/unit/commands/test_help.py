@@ -49,6 +49,13 @@ def test_verbs_are_in_groups(columns: int | None, monkeypatch: pytest.MonkeyPatc
     assert ("╭" in text) == (columns is not None)
 
 
+def test_help_gives_the_numbers_of_suffixes_and_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = " ".join(shown(monkeypatch, None, "plan", "-h").split())
+    assert "4M (4,000,000)" in text
+    assert "8k (8,000)" in text
+    assert "--runs needs it" in " ".join(shown(monkeypatch, None, "simulate", "-h").split())
+
+
 def test_no_color_and_dumb_terminals_get_plain_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", stream := Terminal())
     for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
