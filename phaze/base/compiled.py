@@ -83,7 +83,8 @@ class ByReach:
         """Suffix that distinguishes functions of equal names, and the versions of their code.
 
         An entry holds the types of arguments by the names of their classes. Numba cannot read one whose class
-        has another name now, so every version of the code has entries of its own.
+        has another name now, so every version of the code has entries of its own. Those of older versions
+        stay until the folder is removed.
         """
         return hashlib.sha256(f"{self._file.relative_to(PACKAGE)} {self._stamp}".encode()).hexdigest()[:12]
 

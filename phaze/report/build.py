@@ -2,7 +2,7 @@
 
 The first screen separates the gains of accelerator and planner. The accelerator's gain is its throughput over
 the baseline's, with the same planner on both. The planner's gain is the baseline's throughput over its
-throughput with the experts' plan. The product of both gains is the speed-up in the tables.
+throughput with the hand-designed plan. The product of both gains is the speed-up in the tables.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ PARTS: tuple[Part, ...] = (time_spent, chips, sensitivity, closeup)
 def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     """Table `variations`: placement of each model's best accelerator under every variation of the cluster.
 
-    The speed-up is relative to the baseline with the experts' placement, under the same variation.
+    The speed-up is relative to the baseline with the hand-designed placement, under the same variation.
     """
     rows = []
     placed = inputs.sensitivities[inputs.sensitivities["status"] == "placed"]

@@ -105,7 +105,7 @@ def ratios(runs: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def scores_sheet(scores: pd.DataFrame) -> Sheet:
-    """Report table of scores by source, with all runs last; `source` names the downloadable table."""
+    """Report table of scores by source, with all runs last."""
     last = scores["source"] == ALL_SOURCES
     shown = pd.concat([scores[~last], scores[last]])
     return WORDS.sheet("scores", shown, shown["source"] == ALL_SOURCES)

@@ -218,7 +218,7 @@ def turned_over(gains: pd.DataFrame) -> Iterator[str]:
         )
         if words:
             yield (
-                f"One claim depends on an assumption. {design} trains {times(own['gain'])} as fast as "
+                f"The gain of {design} depends on an assumption: it trains {times(own['gain'])} as fast as "
                 f"{own['baseline']} under the settings of the study, but under {words}."
             )
 

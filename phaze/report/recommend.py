@@ -1,9 +1,9 @@
 """Recommended plans of a study, with the least simulated time, and how much the certified plans lose.
 
 The certificate proves that no plan is better by the planner's formula. The simulator also covers effects that
-the formula ignores. Of the certified plan, equal stages and the experts' stages on the same accelerator, the
-plan with the least simulated time is recommended. Piper's plans do not flush their pipeline, so they train
-with stale weights. They are recommended only if Piper's is the planner of the study.
+the formula ignores. Of the certified plan, equal stages and the hand-designed stages on the same
+accelerator, the plan with the least simulated time is recommended. Piper's plans do not flush their pipeline,
+so they train with stale weights. They are recommended only if Piper's is the planner of the study.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _losses(rows: pd.DataFrame) -> Iterator[str]:
         yield f"No certified plan of a best accelerator loses more than {percent(NEAR, 0)} in the simulator."
     for _, row in losing.sort_values("lost", ascending=False, kind="stable").head(1).iterrows():
         yield (
-            f"{plans} more than {percent(NEAR, 0)} in the simulator to equal or experts' stages on the "
+            f"{plans} more than {percent(NEAR, 0)} in the simulator to equal or hand-designed stages on the "
             f"best accelerator, most on {row['model']}: {percent(row['lost'])} "
             f"({seconds(row['certified_planned_s'])} as planned, {seconds(row['certified_simulated_s'])} as "
             f"simulated; theirs {seconds(min(row['equal_s'], row['expert_s']))} as simulated)."
@@ -180,5 +180,5 @@ def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
         where = f", on {most['model']}" if len(rows) > 1 else ""
         yield (
             percent(most["lost"]),
-            f"at most lost by the certified plan in the simulator to equal or experts' stages{where}",
+            f"at most lost by the certified plan in the simulator to equal or hand-designed stages{where}",
         )

@@ -100,7 +100,7 @@ def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _times(table: pd.DataFrame) -> Sheet:
-    """Yield the report table of the wall time of jobs, by model and stage."""
+    """Report table of the wall time of jobs, by model and stage."""
     wide = table.pivot_table(
         index="model", columns="stage", values="wall_s", aggfunc="sum", fill_value=0.0, sort=False
     )

@@ -40,7 +40,7 @@ STARTS = 5
 
 
 class SequenceState(NamedTuple):
-    """State of a partly scheduled sequence: last end times by core, by operator kind, by predecessor kind."""
+    """State of a partly scheduled sequence: end times by core and kind, and when operators are ready."""
 
     cores: Floats
     """End of the current work on each tensor core (row 0) and vector core (row 1)."""

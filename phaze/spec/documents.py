@@ -59,7 +59,7 @@ def read_as(kind: type[Kind], path: str | Path) -> Kind:
     if "format" in kind.model_fields:
         (known,) = get_args(kind.model_fields["format"].annotation)
         if (given := loaded.get("format")) != known:
-            raise PhazeError(f"{path}: format: must be {known}, got {short(given)}")
+            raise PhazeError(f"{path}: format: must be {known}, got {short(given)}", "see config/formats.md")
     try:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
     except ValidationError as error:

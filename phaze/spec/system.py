@@ -224,8 +224,8 @@ class Stack(Noun):
     """Communication that overlaps with compute: of gradients and weights (`dp`), of tensor-parallel ranks
     (`tp`), between stages (`pp`), and token dispatch with the other microbatch of a pair (`ep`)."""
     overlap_shares: dict[Overlapped, OverlapShare] = Field(default_factory=dict)
-    """Expected and proven share of overlap by kind of communication; also applies where a recipe, run or flag
-    enables the overlap."""
+    """Expected and measured (`proven`) share of overlap by kind of communication; also applies where a
+    recipe, run or flag enables the overlap."""
     zero_1: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     """Gradient reduction with ZeRO 1: `reduce_scatter`, overlapped as `overlap` says; or `all_reduce` after
     the last backward pass and an all-gather of weights after the update, neither overlapped (nanotron,

@@ -25,7 +25,7 @@ from phaze.spec.values import (
 )
 
 Rank = Literal["prudent", "expected"]
-"""Kind of step time by which layouts are ranked: expected, or prudent (proven overlap only)."""
+"""Kind of step time by which layouts are ranked: expected, or prudent (measured overlap only)."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 REQUIRED = (*WIDTHS, "microbatch", "sequence_parallel", "zero", "recompute")
 """Layout fields that every plan file contains."""
@@ -58,7 +58,7 @@ class AskedPlan(Noun):
     fixed: dict[Label, int | str] = Field(default_factory=dict)
     """Layout fields fixed by the user, with their values."""
     rank: Rank = "expected"
-    """Step time for ranking and certificate: `expected`, or `prudent` with the proven shares of overlap and
+    """Step time for ranking and certificate: `expected`, or `prudent` with the measured shares of overlap and
     the prudent expert load."""
 
 
@@ -122,7 +122,7 @@ class RankedPlan(Noun):
     time_s_high: Result | None = None
     """Upper end of the 80 % interval of the step time."""
     prudent_s: Result | None = None
-    """Step time in seconds with the proven shares of overlap and the prudent expert load; null in older
+    """Step time in seconds with the measured shares of overlap and the prudent expert load; null in older
     files."""
     tokens_per_s_per_device: Result
     """Throughput per device in tokens per second."""
@@ -378,7 +378,7 @@ class TrainingPlan(PlanFile, RankedPlan):
     uncalibrated: str | None = None
     """Warning that the predicted speed is an upper limit, if no run on the device is measured."""
     prudence: str | None = None
-    """Note on the plan that ranking by expected time would choose, if layouts are ranked by prudent time."""
+    """Note on whether a short search by expected time finds a faster plan, if prudent time ranks layouts."""
     may_fit: str | None = None
     """Ways to make the plan fit, and the first alternative that does, if it exceeds memory at the upper end
     of its range."""

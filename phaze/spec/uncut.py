@@ -6,7 +6,7 @@ from phaze.spec.values import Count, Name
 
 
 class UnshardedModel(Noun):
-    """Model whose layers cannot be sharded and run sequentially."""
+    """Model whose layers run one after another and cannot be sharded."""
 
     name: Name
     """Name of the model; default: the file name."""

@@ -177,7 +177,7 @@ class TrainingPlanner:
         return PricedLayout.of(self.question, planned).asked(self.expected).chosen
 
     def _prudence(self, ranked: Sequence[PricedLayout]) -> str:
-        """Sentence on the plan that a ranking by expected time would choose, and how much faster it is."""
+        """Sentence on a plan with less expected time, from rows or a short search, or that there is none."""
         chosen, *others = (one.asked(self.expected) for one in ranked)
         found = plan_layouts(
             self.expected, self.asked.fixed, gap=self.gap, wanted=1, prove=False,

@@ -74,7 +74,7 @@ class PricedLayout:
 
     @property
     def fullest_gib(self) -> float:
-        """Memory of the rank with peak memory, in GiB."""
+        """Peak memory of tensors over all ranks, in GiB."""
         return float(self.price.peak_bytes.max()) / GIB
 
     @property

@@ -108,7 +108,7 @@ def leanest(chain: Chain, layout: Layout, setting: Setting) -> Leanest:
 
 
 def lean_placements(chain: Chain, layout: Layout, setting: Setting) -> list[Leanest]:
-    """For every possible depth, the placement of d pipelines with the lowest peak memory."""
+    """Lowest-memory placements of d pipelines, by number of stages and of single-device stages."""
     shape = shape_of(chain, layout, setting.devices // layout.dp)
     peaks = _peaks(chain.footprints, setting, shape, setting.in_pipeline(layout))
     return [

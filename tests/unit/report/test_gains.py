@@ -96,8 +96,8 @@ def test_the_first_lines_say_every_gain_and_first_the_claim_that_turns_over(
     first = answer(read, found)
     sentence = first.more
     turned = (
-        "One claim depends on an assumption. phaze-common trains 2.00× as fast as tpu-v4 under the settings "
-        "of the study, but under lanes, 0.80× over as-built (the lanes that were built)."
+        "The gain of phaze-common depends on an assumption: it trains 2.00× as fast as tpu-v4 under the "
+        "settings of the study, but under lanes, 0.80× over as-built (the lanes that were built)."
     )
     assert sentence.startswith(turned)
     gain = "trains 2.00× as fast as tpu-v4 as planned; under the readings paired 1.50× and lanes 0.80×."
