@@ -8,6 +8,7 @@ from itertools import groupby
 from phaze.base.units import digits
 from phaze.layout import named_widths
 from phaze.plan.layouts.ranked_table import differences, ranked_table, recompute, unusual, wrapped
+from phaze.spec.memory import UsedGib
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.training_plan import (
     TIE,
@@ -90,11 +91,12 @@ def recipes_in_words(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
             continue
         lacking = ""
         if one.lacking_gib is not None:
-            least_gib = 0.0 if one.plan.in_use_gib is None else one.plan.in_use_gib.low
+            found = one.plan.in_use_gib or UsedGib(low=0.0, expected=0.0, high=0.0)
             up_to = "up to " * (rank == "prudent")
+            usable_gib = (found.high if up_to else found.expected) - one.lacking_gib
             lacking = (
-                f"; does not fit: needs {least_gib:.1f} GiB or more of {hbm_gib:g} GiB"
-                if least_gib > hbm_gib
+                f"; does not fit: needs {found.low:.1f} GiB or more of {hbm_gib:g} GiB"
+                if found.low > max(usable_gib, 0.0)
                 else f"; may not fit, lacks {up_to}{digits(one.lacking_gib)} GiB"
             )
         yield f"{named}: {rank} {one.plan.by(rank):.4g} s, {one.over_plan:.2f} × plan 1{lacking}"

@@ -163,8 +163,9 @@ def test_the_answer_lists_recipes_below_its_plans(answered: TrainingPlan) -> Non
     assert titan.plan.in_use_gib is not None
     least_gib = titan.plan.in_use_gib.low
     assert f"× plan 1; does not fit: needs {least_gib:.1f} GiB or more of 80 GiB" in text
-    larger = " ".join(in_words(answered, least_gib).split())
-    assert f"× plan 1; may not fit, lacks {titan.lacking_gib:.1f} GiB" in larger
+    nearly = titan.model_copy(update={"lacking_gib": 0.5})
+    larger = words_of(answered.model_copy(update={"recipes": (bridge, nearly)}))
+    assert "× plan 1; may not fit, lacks 0.500 GiB" in larger
     assert TrainingPlan.model_validate_json(answered.model_dump_json()) == answered
     assert TrainingPlan.model_validate(answered.model_dump(exclude={"recipes"})).recipes == ()
 
