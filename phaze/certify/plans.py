@@ -370,8 +370,8 @@ def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
     pricer = PlanPricer(plan.question, plan.question.rank)
     _check_plan(plan, PlanPricer(plan.question, "expected"), plan.time_s)
     _check_plan(plan, pricer, plan.by(plan.question.rank))
-    lot = RandomPlans(plan, pricer, np.random.default_rng(seed))
-    drawn = [lot.draw(number) for number in counted(range(draws), "plan")]
+    plans = RandomPlans(plan, pricer, np.random.default_rng(seed))
+    drawn = [plans.draw(number) for number in counted(range(draws), "plan")]
     bound_s = plan.certificate.bound_s
     return PlanAudit(inf if bound_s is None else bound_s, tuple(one for one in drawn if one))
 

@@ -56,17 +56,17 @@ def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
             left.append(f"{name} {short(value)}")
         else:
             flags = {flag[0]: flag for flag in found} | flags
-    return list(flags.values()), (*left, *_unsaid(model, flags))
+    return list(flags.values()), (*left, *_unsettable(model, flags))
 
 
 def unsettable_fields(model: Model) -> tuple[str, ...]:
     """Model fields without effect on time that the runtime cannot set, and such fields not in the spec."""
     flags, _ = untimed_flags(model)
     said = [f"{name} {short(value)}" for name, value in model.untimed.items()]
-    return (*said, *_unsaid(model, {flag[0]: flag for flag in flags}))
+    return (*said, *_unsettable(model, {flag[0]: flag for flag in flags}))
 
 
-def _unsaid(model: Model, flags: Mapping[str, Flag]) -> tuple[str, ...]:
+def _unsettable(model: Model, flags: Mapping[str, Flag]) -> tuple[str, ...]:
     """Properties without effect on time that every model needs but the spec does not contain."""
     rotary = model.positions == "rotary" and not any("rope" in name for name in model.untimed)
     return (*["rotary base"] * rotary, *["norm epsilon"] * ("--norm-epsilon" not in flags))

@@ -302,15 +302,15 @@ def _runs(case: str, point: TiledPoint, model: Model, chip: Chip) -> Iterator[tu
 
     Raises `PhazeError` if the tensor-parallel size does not divide the tiles of a stage.
     """
-    for lie, placed, tensor, microbatches in product(
+    for shape, placed, tensor, microbatches in product(
         point.layouts, point.placed, point.tensor, point.microbatches
     ):
-        groups = mapping(chip, point, lie)
+        groups = mapping(chip, point, shape)
         replicas, left = divmod(len(groups[0]), tensor)
         if left:
             raise PhazeError(f"tiled: tensor must divide the {len(groups[0])} tiles of a stage, got {tensor}")
         key = {
-            "case": case, "system": point.system, "model": point.model, "layout": lie, "placed": placed,
+            "case": case, "system": point.system, "model": point.model, "layout": shape, "placed": placed,
             "tensor": tensor, "microbatches": microbatches,
         }  # fmt: skip
         layout = Layout(tp=tensor, pp=len(groups), dp=replicas)
@@ -320,11 +320,11 @@ def _runs(case: str, point: TiledPoint, model: Model, chip: Chip) -> Iterator[tu
         )  # fmt: skip
 
 
-def mapping(chip: Chip, point: TiledPoint, lie: StagePlacement) -> tuple[Tiles, ...]:
+def mapping(chip: Chip, point: TiledPoint, shape: StagePlacement) -> tuple[Tiles, ...]:
     """Tiles of each stage: in rows, in blocks along an S-shaped path, or as specified by the user."""
-    if lie == "own":
+    if shape == "own":
         return own(chip.grid, point.own or ())
-    if lie == "line":
+    if shape == "line":
         return line(chip.grid, point.stages)
     return s_shaped(chip.grid, *_block(chip, point.stages))
 

@@ -122,9 +122,9 @@ class PublishedErrors:
         """Interval from the runs most similar to `kind`, except source `but`; None if none is similar."""
         if but not in self._widths:
             self._widths[but] = self._calibrated(but)
-        return self._likeness(kind, self._sources != but, self._widths[but])
+        return self._similar_runs(kind, self._sources != but, self._widths[but])
 
-    def _likeness(self, kind: RunKind, asked: Bools, width: float) -> SimilarRuns | None:
+    def _similar_runs(self, kind: RunKind, asked: Bools, width: float) -> SimilarRuns | None:
         distances = self.distances(kind)
         known = kind.device in self._values["device"]
         if not known or not asked.any() or distances[asked].min() > UNLIKE:

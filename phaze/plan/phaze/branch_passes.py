@@ -187,7 +187,7 @@ def run_pass(
     group: Ints,
     ends: Floats,
     arrivals: bool,
-    desk: PassBuffers,
+    buffers: PassBuffers,
 ) -> None:
     """Simulate a pass; `ends` (groups,) holds each group's start time, and is overwritten with its end time.
 
@@ -195,7 +195,7 @@ def run_pass(
     start earliest, which is written to `group`.
     """
     order, first = branches.order, branches.first
-    following, done, place = desk.following, desk.done_s, desk.place
+    following, done, place = buffers.following, buffers.done_s, buffers.place
     for b in range(len(group)):
         following[b] = first[b]
     for v in order:

@@ -116,13 +116,13 @@ def _options(
     """Compute the arrays of `Options`."""
     option_of, schedule_of, group_of = np.zeros(len(inner) + 1, np.int64), _whole(), _whole()
     devices, load, constant, stashed = _whole(), _real(), _real(), _real()
-    inside, desk = np.zeros(member.shape[1], np.bool_), pass_buffers(member.shape[1])
+    inside, buffers = np.zeros(member.shape[1], np.bool_), pass_buffers(member.shape[1])
     options = schedules = groups = 0
     for outer in range(len(member)):
         for stage in range(first[outer], first[outer + 1]):
             for v in range(len(inside)):
                 inside[v] = member[outer, v] and not member[inner[stage], v]
-            found = stage_schedules(work, inside, recompute and inner[stage] > 0, ways, begins, desk)
+            found = stage_schedules(work, inside, recompute and inner[stage] > 0, ways, begins, buffers)
             last = 0
             for v in found.kept:
                 if found.devices[v] != last:

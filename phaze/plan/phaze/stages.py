@@ -119,7 +119,7 @@ def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
 
 @njit
 def stage_schedules(
-    work: TimedLayers, inside: Bools, recompute: bool, ways: Ints, begins: Ints, desk: PassBuffers
+    work: TimedLayers, inside: Bools, recompute: bool, ways: Ints, begins: Ints, buffers: PassBuffers
 ) -> GroupSchedules:
     """Schedules of a stage; `inside` (n,) marks its layers, `ways` holds all assignments to groups.
 
@@ -130,14 +130,14 @@ def stage_schedules(
     if count < len(begins):
         group = ways[begins[count - 1] : begins[count], :count].copy()
     else:
-        group = list_assignments(work, branches, inside, desk)
+        group = list_assignments(work, branches, inside, buffers)
     groups, load, devices = (
         np.ones(len(group), np.int64),
         np.empty(len(group)),
         np.zeros(len(group), np.int64),
     )
     constant, stashed, split = _branch_bytes(work, branches, inside, recompute)
-    linked = _links(work, branches, inside, desk.place)
+    linked = _links(work, branches, inside, buffers.place)
     constants, stashes = np.zeros((len(group), count)), np.zeros((len(group), count))
     for v in range(len(group)):
         for b in range(count):
@@ -147,7 +147,7 @@ def stage_schedules(
             stashes[v, g] += stashed[b]
         devices[v] = _devices(group[v], groups[v], split, work.wide)
         load[v] = _load_s(
-            work, (branches, back), (inside, outside), group[v], groups[v], linked, recompute, desk
+            work, (branches, back), (inside, outside), group[v], groups[v], linked, recompute, buffers
         )
     kept = np.empty(len(group), np.int64)
     found = GroupSchedules(group, groups, devices, load, constants, stashes, kept)
@@ -155,13 +155,13 @@ def stage_schedules(
 
 
 @njit
-def list_assignments(work: TimedLayers, branches: Branches, inside: Bools, desk: PassBuffers) -> Ints:
+def list_assignments(work: TimedLayers, branches: Branches, inside: Bools, buffers: PassBuffers) -> Ints:
     """One assignment per number of groups, (ways, branches): each branch goes where it can start first."""
     count = len(branches.first) - 1
     ways = np.zeros((count, count), np.int64)
     for g in range(1, count):
         ways[g] = ANY_GROUP
-        run_pass(work.forward, branches, inside, ways[g], np.zeros(g + 1), True, desk)
+        run_pass(work.forward, branches, inside, ways[g], np.zeros(g + 1), True, buffers)
     return ways
 
 
@@ -207,14 +207,14 @@ def _load_s(
     groups: int,
     linked: Bools,
     recompute: bool,
-    desk: PassBuffers,
+    buffers: PassBuffers,
 ) -> float:
     """Load of a stage under one assignment; pairs hold the inputs of the forward and the mirrored pass."""
     first, second, turned = np.zeros(groups), np.zeros(groups), group[::-1].copy()
-    run_pass(work.forward, branches[0], inside[0], group, first, True, desk)
+    run_pass(work.forward, branches[0], inside[0], group, first, True, buffers)
     if recompute and groups > 1:
-        run_pass(work.forward, branches[0], inside[0], group, second, False, desk)
-    run_pass(work.backward, branches[1], inside[1], turned, second, True, desk)
+        run_pass(work.forward, branches[0], inside[0], group, second, False, buffers)
+    run_pass(work.backward, branches[1], inside[1], turned, second, True, buffers)
     if recompute and groups == 1:
         second[0] = max(_total_s(work, inside[0]), second[0])
     if groups == 1:
