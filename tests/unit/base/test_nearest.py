@@ -43,7 +43,7 @@ def test_unknown_keys_are_answered_with_known_ones(tmp_path: Path) -> None:
     ):
         Cluster.parse({"device": "h100-80gb", "levels": [level]}, "system")
     document = tmp_path / "stages.json"
-    document.write_text(json.dumps({"modelx": "x"}))
+    document.write_text(json.dumps({"format": "phaze-stages", "modelx": "x"}))
     with pytest.raises(
         PhazeError, match=r"modelx: is not a known key, got 'x'; did you mean model\? all \d+ are in"
     ):

@@ -75,7 +75,7 @@ def test_plans_of_another_version_are_priced_again(verb: str, plan_file: Path, t
         plan["versions"]["prices"] = "of another version"
 
     time_s = json.loads(plan_file.read_text())["time_s"]
-    figures = rf"the file says {0.9 * time_s:.5g} s and [\d.]+ GiB, now it takes {time_s:.5g} s"
+    figures = rf"the file says {0.9 * time_s:.5g} s and [\d.]+ GiB of tensors, now it takes {time_s:.5g} s"
     if verb == "certify":
         with pytest.raises(
             PhazeError, match=rf"changed\.json: {figures}.*; its certificate holds for other prices"
