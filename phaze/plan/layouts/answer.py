@@ -144,7 +144,7 @@ class TrainingPlanner:
             for one, plan in zip(ranked[:top], found.plans[:top], strict=True)
         )
         first = ranked[0]
-        expected = first.asked(self.expected)
+        expected, *others = (one.asked(self.expected) for one in ranked)
         return TrainingPlan(
             **dict(rows[0]),
             question=self.asked,
@@ -158,7 +158,7 @@ class TrainingPlanner:
             ),
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             uncalibrated=uncalibrated(self.question.machine) if rows[0].time_s_low is None else None,
-            prudence=self._prudence(ranked) if self.asked.rank == "prudent" else None,
+            prudence=self._prudence(expected, others) if self.asked.rank == "prudent" else None,
             may_fit=made_to_fit(ranked, self.asked.fixed),
             rests_on=tuple(rests_on(ranked, len(rows))),
             what_if=tuple(what_if(self.asked.system, first, self.asked.fixed, self.folder)),
@@ -176,9 +176,8 @@ class TrainingPlanner:
     def _chosen(self, planned: PlannedLayout) -> ChosenLayout:
         return PricedLayout.of(self.question, planned).asked(self.expected).chosen
 
-    def _prudence(self, ranked: Sequence[PricedLayout]) -> str:
+    def _prudence(self, chosen: PricedLayout, others: Sequence[PricedLayout]) -> str:
         """Sentence on a plan with less expected time, from rows or a short search, or that there is none."""
-        chosen, *others = (one.asked(self.expected) for one in ranked)
         found = plan_layouts(
             self.expected, self.asked.fixed, gap=self.gap, wanted=1, prove=False,
             named="ranked by expected time for comparison: ",
