@@ -21,7 +21,7 @@ from phaze.plan.price import price
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer
-from phaze.spec.training_plan import AskedPlan, TrainingPlan
+from phaze.spec.training_plan import AskedPlan, Rank, TrainingPlan
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def test_an_order_that_needs_no_hidden_communication_rests_on_nothing(plans: lis
     assert not list(rests_on([replace(one, question=question) for one in plans]))
 
 
-def test_more_plans_are_compared_than_a_short_table_shows() -> None:
-    """The winner without overlap is not among the rows of a table of one row."""
+def small_planner(rank: Rank) -> TrainingPlanner:
+    """Planner of a small model on two nodes."""
     asked = AskedPlan(
         model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 6}),
         system="h100",
@@ -72,8 +72,14 @@ def test_more_plans_are_compared_than_a_short_table_shows() -> None:
         devices=16,
         global_batch=16,
         sequence=2048,
+        rank=rank,
     )
-    planner = TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.005)
+    return TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.005)
+
+
+def test_more_plans_are_compared_than_a_short_table_shows() -> None:
+    """The winner without overlap is not among the rows of a table of one row."""
+    planner = small_planner("expected")
     short, long = (planner.answer(planner.best(top), top) for top in (1, 10))
     assert isinstance(short, TrainingPlan)
     assert isinstance(long, TrainingPlan)
@@ -87,16 +93,7 @@ def test_more_plans_are_compared_than_a_short_table_shows() -> None:
 @pytest.fixture(scope="module")
 def ranked() -> tuple[TrainingPlanner, LayoutPlans]:
     """Return plans of a small model ranked by prudent time, with their planner."""
-    asked = AskedPlan(
-        model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 6}),
-        system="h100",
-        stack="megatron-core-2024",
-        devices=16,
-        global_batch=16,
-        sequence=2048,
-        rank="prudent",
-    )
-    planner = TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.005)
+    planner = small_planner("prudent")
     return planner, planner.best(4)
 
 
