@@ -13,6 +13,7 @@ from phaze.layout import KEY_PATTERN, Layout
 from phaze.spec.config import check_config_files, load_settings
 from phaze.spec.files import FOLDER, read_mapping
 from phaze.base.errors import PhazeError
+from phaze.base.fork_server import fork_jobs
 from phaze.base.job import let_jobs_import
 from phaze.base.occupancy import begin_run, cancel_timers, clear_dead_lock, keep_study
 from phaze.base.provenance import source_digest
@@ -57,7 +58,6 @@ report: "rules/captions/workflow.rst"
 
 pathvars:
     logs="<results>/logs",
-    benchmarks="<results>/benchmarks",
 
 
 wildcard_constraints:
@@ -79,6 +79,7 @@ onstart:
     if workflow.is_main_process:
         try:
             begin_run(Path(workflow.pathvars.apply("<results>")))
+            fork_jobs(Path(".snakemake"))
         except PhazeError as error:
             raise WorkflowError(str(error)) from None
 

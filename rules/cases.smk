@@ -29,8 +29,6 @@ rule write_input:
         code=source_digest("phaze.plan.piper.study", "phaze.plan.piper.instance"),
     log:
         "<logs>/inputs/{input}.log",
-    benchmark:
-        "<benchmarks>/inputs/{input}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),
@@ -59,8 +57,6 @@ rule plan_case:
         ),
     log:
         "<logs>/cases/{case}/{point}.log",
-    benchmark:
-        "<benchmarks>/cases/{case}/{point}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),

@@ -38,8 +38,6 @@ rule certify:
         code=source_digest("phaze.certify.stage", "phaze.cost.space"),
     log:
         "<logs>/certificates/{scenario}/{model}.log",
-    benchmark:
-        "<benchmarks>/certificates/{scenario}/{model}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),
@@ -75,8 +73,6 @@ rule certify_common:
         code=source_digest("phaze.certify.common", "phaze.cost.space"),
     log:
         "<logs>/certificates/{scenario}.log",
-    benchmark:
-        "<benchmarks>/certificates/{scenario}.tsv"
     localrule: True
     threads: 1
     resources:
@@ -111,8 +107,6 @@ rule audit:
         ),
     log:
         "<logs>/audits/{scenario}/{model}.log",
-    benchmark:
-        "<benchmarks>/audits/{scenario}/{model}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),

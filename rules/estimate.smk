@@ -19,8 +19,6 @@ rule enumerate_architectures:
         code=source_digest("phaze.cost.space"),
     log:
         "<logs>/architectures/{scenario}/{shard}.log",
-    benchmark:
-        "<benchmarks>/architectures/{scenario}/{shard}.tsv"
     localrule: True
     threads: 1
     resources:
@@ -48,8 +46,6 @@ rule estimate:
         code=source_digest("phaze.cost.operators"),
     log:
         "<logs>/estimates/{scenario}/{model}/{layout}/{shard}.log",
-    benchmark:
-        "<benchmarks>/estimates/{scenario}/{model}/{layout}/{shard}.tsv"
     threads: 1
     priority: DEPTH["estimate"]
     resources:

@@ -18,8 +18,6 @@ rule extract_graph:
         code=source_digest("phaze.workload.models"),
     log:
         "<logs>/graphs/{model}.log",
-    benchmark:
-        "<benchmarks>/graphs/{model}.tsv"
     localrule: True
     threads: 1
     resources:
@@ -48,8 +46,6 @@ rule extract:
         code=source_digest("phaze.workload.models"),
     log:
         "<logs>/operators/{model}/{layout}.log",
-    benchmark:
-        "<benchmarks>/operators/{model}/{layout}.tsv"
     threads: 1
     resources:
         mem_mb=growing(500),

@@ -31,8 +31,6 @@ rule plan_layouts:
         code=source_digest("phaze.plan.layouts.answer", "phaze.validate.intervals"),
     log:
         "<logs>/ranked_layouts/{question}.log",
-    benchmark:
-        "<benchmarks>/ranked_layouts/{question}.tsv"
     threads: 1
     resources:
         mem_mb=growing(2000),
@@ -60,8 +58,6 @@ rule report_layouts:
         code=source_digest("phaze.report.layouts"),
     log:
         "<logs>/report/layouts.log",
-    benchmark:
-        "<benchmarks>/report/layouts.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),

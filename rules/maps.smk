@@ -22,8 +22,6 @@ rule profile_graph:
         code=source_digest("phaze.partition.profile"),
     log:
         "<logs>/operator-graphs/{graph}.log",
-    benchmark:
-        "<benchmarks>/operator-graphs/{graph}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),
@@ -48,8 +46,6 @@ rule partition_graph:
         code=source_digest("phaze.partition.study"),
     log:
         "<logs>/stage-graphs/{stages}.log",
-    benchmark:
-        "<benchmarks>/stage-graphs/{stages}.tsv"
     threads: 1
     resources:
         mem_mb=growing(900),
@@ -77,8 +73,6 @@ rule map_stages:
         code=source_digest("phaze.map.study"),
     log:
         "<logs>/mappings/{stages}/{topology}.log",
-    benchmark:
-        "<benchmarks>/mappings/{stages}/{topology}.tsv"
     threads: 4
     resources:
         mem_mb=growing(1500),
@@ -104,8 +98,6 @@ rule map_gaps:
         code=source_digest("phaze.map.study"),
     log:
         "<logs>/search-gaps/{stages}/{topology}.log",
-    benchmark:
-        "<benchmarks>/search-gaps/{stages}/{topology}.tsv"
     threads: 4
     resources:
         mem_mb=growing(6000),

@@ -23,8 +23,6 @@ rule predict_measured:
         code=source_digest("phaze.validate.study"),
     log:
         "<logs>/measured_runs.log",
-    benchmark:
-        "<benchmarks>/measured_runs.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),
@@ -51,8 +49,6 @@ rule report_measured:
         code=source_digest("phaze.report.measured_page"),
     log:
         "<logs>/report/validate.log",
-    benchmark:
-        "<benchmarks>/report/validate.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),

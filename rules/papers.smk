@@ -73,8 +73,6 @@ rule report_papers:
         code=source_digest("phaze.papers", "phaze.cost.space"),
     log:
         "<logs>/report/papers.log",
-    benchmark:
-        "<benchmarks>/report/papers.tsv"
     threads: 1
     resources:
         mem_mb=growing(2000),

@@ -33,8 +33,6 @@ rule place:
         code=source_digest("phaze.plan.phaze.model"),
     log:
         "<logs>/placements/{scenario}/{model}/{layout}/{shard}.log",
-    benchmark:
-        "<benchmarks>/placements/{scenario}/{model}/{layout}/{shard}.tsv"
     threads: 1
     priority: DEPTH["place"]
     resources:
@@ -69,8 +67,6 @@ rule place_front:
         code=source_digest("phaze.search.front", programs=("glpsol",)),
     log:
         "<logs>/fronts/{scenario}/{model}.log",
-    benchmark:
-        "<benchmarks>/fronts/{scenario}/{model}.tsv"
     threads: 1
     resources:
         mem_mb=growing(2000),

@@ -42,8 +42,6 @@ rule plan:
         ),
     log:
         "<logs>/plans/{scenario}/{model}.log",
-    benchmark:
-        "<benchmarks>/plans/{scenario}/{model}.tsv"
     threads: 1
     priority: FIRST
     resources:

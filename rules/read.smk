@@ -35,8 +35,6 @@ rule read:
         ),
     log:
         "<logs>/readings/{model}.log",
-    benchmark:
-        "<benchmarks>/readings/{model}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),

@@ -55,8 +55,6 @@ rule place_common:
         code=source_digest("phaze.search.cosearch", programs=("glpsol",)),
     log:
         "<logs>/placements/{scenario}/{model}/common.log",
-    benchmark:
-        "<benchmarks>/placements/{scenario}/{model}/common.tsv"
     threads: 1
     priority: FIRST
     resources:
@@ -95,8 +93,6 @@ rule compare:
         ),
     log:
         "<logs>/trials/{scenario}/{model}.log",
-    benchmark:
-        "<benchmarks>/trials/{scenario}/{model}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),
@@ -132,8 +128,6 @@ rule vary:
         ),
     log:
         "<logs>/sensitivities/{scenario}/{model}.log",
-    benchmark:
-        "<benchmarks>/sensitivities/{scenario}/{model}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),
@@ -204,8 +198,6 @@ rule report:
         code=source_digest("phaze.cost.space", "phaze.report.build"),
     log:
         "<logs>/report/report.log",
-    benchmark:
-        "<benchmarks>/report/report.tsv"
     threads: 1
     resources:
         mem_mb=growing(2500),
@@ -226,8 +218,6 @@ rule check:
         touch("<results>/report/checked"),
     log:
         "<logs>/report/checked.log",
-    benchmark:
-        "<benchmarks>/report/checked.tsv"
     localrule: True
     threads: 1
     resources:

@@ -27,8 +27,6 @@ rule schedule:
         code=source_digest("phaze.schedule", programs=("glpsol",)),
     log:
         "<logs>/solves/{scenario}/{model}/{layout}/{shard}.log",
-    benchmark:
-        "<benchmarks>/solves/{scenario}/{model}/{layout}/{shard}.tsv"
     threads: 1
     priority: DEPTH["schedule"]
     resources:

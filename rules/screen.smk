@@ -30,8 +30,6 @@ rule screen:
         code=source_digest("phaze.search.stage"),
     log:
         "<logs>/screens/{scenario}/{model}/{layout}/{shard}.log",
-    benchmark:
-        "<benchmarks>/screens/{scenario}/{model}/{layout}/{shard}.tsv"
     threads: 1
     priority: DEPTH["screen"]
     resources:
@@ -62,8 +60,6 @@ rule walk:
         code=source_digest("phaze.search.throughputs", programs=("glpsol",)),
     log:
         "<logs>/visits/{scenario}/{model}.log",
-    benchmark:
-        "<benchmarks>/visits/{scenario}/{model}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),
@@ -92,8 +88,6 @@ rule find_common:
         code=source_digest("phaze.cost.space", "phaze.search.common"),
     log:
         "<logs>/architectures/{scenario}/common.log",
-    benchmark:
-        "<benchmarks>/architectures/{scenario}/common.tsv"
     threads: 1
     priority: FIRST
     resources:
@@ -121,8 +115,6 @@ rule choose_common:
         code=source_digest("phaze.search.common"),
     log:
         "<logs>/commons/{scenario}.log",
-    benchmark:
-        "<benchmarks>/commons/{scenario}.tsv"
     localrule: True
     threads: 1
     priority: FIRST

@@ -26,8 +26,6 @@ rule simulate:
         code=source_digest("phaze.plan.replay"),
     log:
         "<logs>/simulations/{scenario}/{model}.log",
-    benchmark:
-        "<benchmarks>/simulations/{scenario}/{model}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),
@@ -56,8 +54,6 @@ rule map_plans:
         code=source_digest("phaze.map.study"),
     log:
         "<logs>/plan_maps/{scenario}/{model}.log",
-    benchmark:
-        "<benchmarks>/plan_maps/{scenario}/{model}.tsv"
     threads: 1
     priority: FIRST
     resources:

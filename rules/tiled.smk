@@ -24,8 +24,6 @@ rule simulate_tiled:
         code=source_digest("phaze.tiles.on_tiles"),
     log:
         "<logs>/tiled_runs/{tiled}/{point}.log",
-    benchmark:
-        "<benchmarks>/tiled_runs/{tiled}/{point}.tsv"
     threads: 1
     resources:
         mem_mb=growing(2000),
@@ -47,8 +45,6 @@ rule simulate_networks:
         code=source_digest("phaze.tiles.network_cases"),
     log:
         "<logs>/tiled_networks.log",
-    benchmark:
-        "<benchmarks>/tiled_networks.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),
@@ -73,8 +69,6 @@ rule simulate_besides:
         code=source_digest("phaze.papers.palm.besides"),
     log:
         "<logs>/tiled_besides.log",
-    benchmark:
-        "<benchmarks>/tiled_besides.tsv"
     threads: 1
     resources:
         mem_mb=growing(2000),

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import platform
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
+from phaze.base.files import write_text
 from phaze.base.printed import printable
 from phaze.base.progress import heard
 from phaze.base.provenance import NUMERIC_LIBRARIES, library_version, phaze_version
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 PROGRESS = (logging.INFO + logging.WARNING) // 2
 """Level of progress messages of long jobs: shown on the terminal, but below a warning."""
 logging.addLevelName(PROGRESS, "PROGRESS")
+KIB_PER_MIB = 1024
 
 
 @contextmanager
@@ -50,7 +53,27 @@ def logged(path: str | os.PathLike[str], settings: object = None, output: str = 
         except Exception as error:
             log.exception("failed after %.1f s: %s", time.monotonic() - started_s, type(error).__name__)
             raise
-        log.info("done in %.1f s", time.monotonic() - started_s)
+        wall_s = time.monotonic() - started_s
+        log.info("done in %.1f s", wall_s)
+        _record_usage(Path(path), wall_s)
+
+
+def _record_usage(log_path: Path, wall_s: float) -> None:
+    """Write wall time, CPU time in s and peak memory in MiB to benchmarks/…/NAME.tsv for logs/…/NAME.log.
+
+    Snakemake's own benchmarks look at a job every few seconds, so they miss most of a short one.
+    """
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu_s = sum(usage.ru_utime + usage.ru_stime for usage in used)
+    peak_mib = max(usage.ru_maxrss for usage in used) / KIB_PER_MIB
+    if "logs" in log_path.parts:
+        last = len(log_path.parts) - 1 - log_path.parts[::-1].index("logs")
+        benchmark = Path(*log_path.parts[:last], "benchmarks", *log_path.parts[last + 1 :])
+        row = f"{wall_s:.4f}\t{cpu_s:.2f}\t{peak_mib:.2f}"
+        try:
+            write_text(benchmark.with_suffix(".tsv"), f"s\tcpu_time\tmax_rss\n{row}\n")
+        except PhazeError as error:
+            log.warning("%s", error)
 
 
 def _log_start(settings: object, output: str) -> None:

@@ -161,7 +161,7 @@ def table_of(table: type[tables.Table], rows: Iterable[object]) -> pd.DataFrame:
 
 
 def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataFrame:
-    """Table `times` from Snakemake's benchmark files by (stage, model); missing files are skipped."""
+    """Table `times` from the benchmark files of jobs by (stage, model); missing files are skipped."""
     rows = []
     for (stage, model), paths in benchmarks.items():
         jobs = [_read_benchmark(path) for path in paths if path.is_file()]
@@ -173,12 +173,10 @@ def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataF
 
 
 def _read_benchmark(path: Path) -> tuple[float, ...]:
-    """Wall time in s, CPU time in s and peak memory in MiB of a job; 0 if Snakemake could not measure it."""
+    """Wall time in s, CPU time in s and peak memory in MiB of a job; 0 if not measured."""
     lines = path.read_text(encoding="utf-8").splitlines()
     if len(lines) < 2:
-        raise PhazeError(
-            f"{path}: is no benchmark of Snakemake: a header and a row are expected", "delete it"
-        )
+        raise PhazeError(f"{path}: is no benchmark of a job: a header and a row are expected", "delete it")
     read = pd.Series(dict(zip(lines[0].split("\t"), lines[-1].split("\t"), strict=False)))
     measured = pd.to_numeric(read.reindex(["s", "cpu_time", "max_rss"]), errors="coerce")
     return tuple(measured.fillna(0.0).clip(lower=0))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryFile, mkdtemp
 
 import pytest
 import yaml
 
-from tests.workflow import caller
-from tests.workflow.caller import PYTHON, SOCKET, called
+from phaze.base.fork_client import SOCKET, called
+from phaze.base.fork_server import start_server
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,33 +94,19 @@ def forked(*arguments: str, own: bool = True, variables: dict[str, str] | None =
     """Output of a module in a fork of a server, with changed environment variables."""
     with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, Path(os.devnull).open() as nothing:
         files = [file.fileno() for file in (nothing, output, errors)]
-        status = called(_server(own=own), arguments, {**os.environ, **(variables or {})}, files)
+        server = _server(own=own)
+        jobs = {SOCKET: server} if own else {}
+        status = called(server, arguments, {**os.environ, **jobs, **(variables or {})}, files)
         return Run(status, "".join(file.read() for file in (output, errors) if file.seek(0) == 0))
 
 
 @cache
-def _server(*, own: bool) -> Path:
-    """Folder of a server of this test process, which ends with it, for our workflow or for any other."""
-    folder = TemporaryDirectory()
-    modules = IMPORTED
-    if own:
-        modules += JOBS
-        python = Path(folder.name, PYTHON)
-        python.write_text(f"#!{sys.executable} -IS\n{Path(caller.__file__).read_text()}")
-        python.chmod(0o755)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(Path(folder.name, SOCKET)))
-        listener.listen()
-        command = [sys.executable, "-m", "tests.workflow.server", *modules]
-        process = subprocess.Popen(command, cwd=ROOT, stdin=listener)
-
-    def end() -> None:
-        process.terminate()
-        process.wait()
-        folder.cleanup()
-
-    atexit.register(end)
-    return Path(folder.name)
+def _server(*, own: bool) -> str:
+    """Socket of a server of this test process, which ends with it, for our workflow or for any other."""
+    path = Path(mkdtemp(), "socket")
+    modules = (*IMPORTED, *JOBS) if own else IMPORTED
+    start_server(path, "tests.workflow.server", *modules)
+    return str(path)
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ when the nth file of the job is half written; `written`, when all are and Snakem
 `recording`, when Snakemake begins to note the nth finished job.
 """
 
-import atexit
 import json
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.workflow.caller import PARENT
-
-ASKED = "PHAZE_KILL"
+ASKED, PARENT = "PHAZE_KILL", "PHAZE_PARENT"
+"""Environment variables: what to kill, and the process of the Snakemake that runs a job."""
 SHARED = ".report_page.py"
 
 
@@ -58,11 +58,13 @@ class _Killer:
             timer = threading.Timer(self._moment["seconds"], self.kill)
             timer.daemon = True
             timer.start()
-            atexit.register(self.kill)
-        elif kind == "written":
-            atexit.register(self.kill)
-        else:
+        elif kind != "written":
             sys.addaudithook(self.hear)
+
+    def end(self) -> None:
+        """Kill at the end of a program, for the moments that permit it."""
+        if self._moment["moment"] in ("working", "written"):
+            self.kill()
 
     def hear(self, event: str, arguments: tuple) -> None:
         """Kill at the nth file about to be renamed, or at the nth record."""
@@ -91,7 +93,17 @@ class _Killer:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm() -> None:
+@contextmanager
+def armed() -> Iterator[None]:
     """Wait for the moment that was asked for in this program."""
-    if (found := _asked()) is not None:
-        _Killer(found[1]).arm()
+    if sys.argv[0] == "snakemake":
+        os.environ[PARENT] = str(os.getpid())
+    found = _asked()
+    killer = _Killer(found[1]) if found is not None else None
+    if killer is not None:
+        killer.arm()
+    try:
+        yield
+    finally:
+        if killer is not None:
+            killer.end()

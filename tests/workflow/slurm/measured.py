@@ -33,14 +33,14 @@ def declared() -> list[Declared]:
 
 
 def _declared(block: str) -> Declared:
-    path = re.search(r'benchmark:\s+"<benchmarks>/([^"]+)"', block)
+    path = re.search(r'log:\s+"<logs>/([^"]+)\.log"', block)
     memory = re.search(r"mem_mb=(?:growing\()?(\d+)", block)
     minutes = re.search(r"runtime=(?:growing\()?(\d+)", block)
     assert path, block
     assert memory, block
     assert minutes, block
     parts = re.split(r"\{\w+\}", path[1])
-    pattern = re.compile("[^/]+".join(map(re.escape, parts)))
+    pattern = re.compile("[^/]+".join(map(re.escape, parts)) + r"\.tsv")
     return Declared(block.split()[1].rstrip(":"), pattern, int(memory[1]), int(minutes[1]))
 
 
