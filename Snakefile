@@ -14,7 +14,7 @@ from phaze.spec.config import check_config_files, load_settings
 from phaze.spec.files import FOLDER, read_mapping
 from phaze.base.errors import PhazeError
 from phaze.base.fork_server import fork_jobs
-from phaze.base.job import let_jobs_import
+from phaze.base.job import let_jobs_import, split_params
 from phaze.base.occupancy import begin_run, cancel_timers, clear_dead_lock, keep_study
 from phaze.base.provenance import source_digest
 

@@ -30,8 +30,8 @@ rule certify:
         certificate="<results>/certificates/{scenario}/{model}.parquet",
         ranges="<results>/ranges/{scenario}/{model}.parquet",
     params:
+        **split_params(training=study["training"]),
         scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
-        training=study["training"],
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
         overlap_communication=study["schedule"]["overlap_communication"],
@@ -95,9 +95,8 @@ rule audit:
     output:
         "<results>/audits/{scenario}/{model}.parquet",
     params:
+        **split_params(training=study["training"], schedule=study["schedule"]),
         scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
-        training=study["training"],
-        schedule=study["schedule"],
         certify=study["certify"],
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),

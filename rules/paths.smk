@@ -98,20 +98,21 @@ HAS_GRID = settings.study.architectures.grid is not None
 
 
 def problem_of(scenario=None):
-    """Return params functions for the parts of the `Problem` of a rule's model, by default in the rule's scenario.
-
-    Each part is a param of its own, because Snakemake prints params that changed as the reason of a job.
-    """
+    """Return params for the parts of the `Problem` of a rule's model, by default in the rule's scenario."""
 
     def of_rule(part):
         return lambda w: part(scenario or w.scenario, w.model)
 
-    return {name: of_rule(part) for name, part in settings.problem_parts.items()}
+    parts = {name: of_rule(part) for name, part in settings.problem_parts.items()}
+    sections = {name: study[name] for name in ("training", "extract", "estimate", "schedule")}
+    return parts | split_params(**sections)
 
 
 def study_without(others):
-    """Return params for the sections of the study other than some, one for each like the parts of a problem."""
-    return {f"study_{section}": value for section, value in study.items() if section not in others}
+    """Return params for the sections of the study other than some."""
+    return split_params(
+        **{f"study_{section}": value for section, value in study.items() if section not in others}
+    )
 
 
 def training_of(microbatch):

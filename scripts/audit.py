@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import logged, section_of
 from phaze.base.store import Store
 from phaze.certify.draw import COLUMNS, EXCLUDED, draw_points, share_out
 from phaze.certify.space import PLACED, names_of_space, read_shards
@@ -81,8 +81,8 @@ if __name__ == "__main__":
             snakemake.output[0],
             model=snakemake.wildcards.model,
             scenario=snakemake.params.scenario,
-            training=snakemake.params.training,
-            schedule=snakemake.params.schedule,
+            training=section_of(snakemake.params, "training"),
+            schedule=section_of(snakemake.params, "schedule"),
             certify=snakemake.params.certify,
             area_limit=snakemake.params.area_limit,
             technology=snakemake.params.technology,

@@ -9,7 +9,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -151,6 +151,27 @@ class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Format as `error: message`."""
         return f"{record.levelname.lower()}: {printable(record.getMessage())}"
+
+
+def split_params(**sections: object) -> dict[str, object]:
+    """Params of a rule, one for each setting of a section, such as `training__schedule`.
+
+    Snakemake prints the params that have changed as the reason of a job; a whole section would fill a page.
+    """
+    params: dict[str, object] = {}
+    for section, content in sections.items():
+        settings = content if isinstance(content, Mapping) else {}
+        params |= {f"{section}__{key}": value for key, value in settings.items()} or {section: content}
+    return params
+
+
+def section_of(params: Mapping[str, object], section: str) -> dict[str, object]:
+    """Settings of a section whose params were split."""
+    return {
+        key.removeprefix(f"{section}__"): value
+        for key, value in params.items()
+        if key.startswith(f"{section}__")
+    }
 
 
 def let_jobs_import(folder: Path) -> None:

@@ -102,10 +102,6 @@ class Settings:
             "expert": lambda _, model: self.expert(model),
             "scenario": lambda scenario, _: self.scenarios[scenario].model_dump(mode="json"),
             "technology": lambda *_: self.technology.model_dump(mode="json"),
-            "training": lambda *_: self.study.training.model_dump(mode="json"),
-            "extract": lambda *_: self.study.extract.model_dump(mode="json"),
-            "estimate": lambda *_: self.study.estimate.model_dump(mode="json"),
-            "schedule": lambda *_: self.study.schedule.model_dump(mode="json"),
         }
 
     @cached_property

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.base.job import logged
+from phaze.base.job import logged, section_of, split_params
 from phaze.base.provenance import library_version, phaze_version
 
 
@@ -129,3 +129,25 @@ def test_a_log_ends_with_its_job(tmp_path: Path) -> None:
     with logged(path):
         pass
     assert path.read_text().count("start:") == 1
+
+
+def test_a_job_records_what_it_used_beside_its_log(tmp_path: Path) -> None:
+    with logged(tmp_path / "results" / "logs" / "places" / "a.log"):
+        sum(range(10**6))
+    header, row = (tmp_path / "results" / "benchmarks" / "places" / "a.tsv").read_text().splitlines()
+    used = dict(zip(header.split("\t"), map(float, row.split("\t")), strict=True))
+    assert 0 < used["s"] < used["cpu_time"] + 60
+    assert used["max_rss"] > 10
+
+
+def test_a_failed_job_records_no_usage(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit), logged(tmp_path / "logs" / "a.log"):
+        raise PhazeError("no")
+    assert not (tmp_path / "benchmarks").exists()
+
+
+def test_params_are_split_by_setting_and_joined_again() -> None:
+    study = {"models": ["a"], "training": {"hbm_gib": [32], "schedule": "1f1b"}, "readings": {}}
+    params = split_params(**study)
+    assert list(params) == ["models", "training__hbm_gib", "training__schedule", "readings"]
+    assert {name: params.get(name, section_of(params, name)) for name in study} == study
