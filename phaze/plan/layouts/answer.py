@@ -104,7 +104,7 @@ class TrainingPlanner:
 
     @cached_property
     def expected(self) -> PlanQuestion:
-        """Planning request with expected (not prudent) estimates of time and memory."""
+        """Planning request with expected (not conservative) estimates of time and memory."""
         return question_of(self.asked, self.folder)
 
     @property
@@ -115,7 +115,7 @@ class TrainingPlanner:
     def search(
         self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored, rows: int = 1
     ) -> LayoutPlans:
-        """Search for the fastest plans with further fields fixed; only the first `rows` plans are proven."""
+        """Search for the fastest plans with additional fixed fields; proves only the first `rows` plans."""
         named = f"with {','.join(f'{name}={value}' for name, value in fixed.items())}: " if fixed else ""
         fixed = {**self.asked.fixed, **fixed}
         return plan_layouts(
@@ -123,7 +123,7 @@ class TrainingPlanner:
         )
 
     def best(self, top: int, on_better: Callable[[PlannedLayout], None] = _ignored) -> LayoutPlans:
-        """Search for the `top` fastest plans, or more if the comparison without overlap needs more."""
+        """Search for at least `top` plans, with enough runners-up to compare them without overlap."""
         return self.search({}, max(top, COMPARED), on_better, rows=top)
 
     def check(self, fixed: Fixed, where: str) -> None:
@@ -177,7 +177,7 @@ class TrainingPlanner:
         return PricedLayout.of(self.question, planned).asked(self.expected).chosen
 
     def _prudence(self, chosen: PricedLayout, others: Sequence[PricedLayout]) -> str:
-        """Sentence on a plan with less expected time, from rows or a short search, or that there is none."""
+        """Sentence that compares the plan with the one that ranking by expected time would choose."""
         found = plan_layouts(
             self.expected, self.asked.fixed, gap=self.gap, wanted=1, prove=False,
             named="ranked by expected time for comparison: ",
@@ -265,7 +265,7 @@ def _time_s(priced: PricedLayout) -> float:
 
 
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
-    """Build the planning request with expected (not prudent) estimates; PhazeError if it is invalid."""
+    """Build the planning request with expected (not conservative) estimates; PhazeError if invalid."""
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
     speed_of(device_of(machine), asked.precision, "precision")
     return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])

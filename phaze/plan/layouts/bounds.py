@@ -327,7 +327,8 @@ def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: in
     """Microbatches in flight on ranks with several stages, (ranks, 4), from the order of their passes.
 
     At the peak of a rank, all but one layer of each stage may be in the stage with the fewest microbatches.
-    The first and the last stage may be empty. Of equal peaks, one with a late other stage at work counts.
+    The first and the last stage may be empty. Of equal peaks, the one with the latest active inner stage
+    counts.
     """
     pipeline = Pipeline(
         (_NOTHING,) * (depth * chunks), count, schedule, chunks=chunks, microbatch_group=group

@@ -84,7 +84,7 @@ class ChangedRun:
         return status_of(self.used.low, self.used.high, self.now.question.machine)
 
     def as_row(self) -> dict[str, object]:
-        """Changes, figures after them, and the reason; `fullest_gib` counts tensors only."""
+        """Row with the changes, step time and peak memory after them, and the reason for joint changes."""
         return {
             "changes": [asdict(one) for one in self.changes],
             "time_s": self.time_s,
@@ -318,13 +318,13 @@ class Comparison:
         return Division(blocks, own.recomputed if said else blocks)
 
     def _changes(self, before: Taken, after: Taken, made: Sequence[str]) -> Iterator[Change]:
-        """Yield the fields that change, first those of `made`, then those that follow from them."""
+        """Yield the fields whose values differ, the requested changes first."""
         one, other = self._words(before), self._words(after)
         names = dict.fromkeys((*made, *other))
         yield from (Change(name, one[name], other[name]) for name in names if one[name] != other[name])
 
     def _words(self, taken: Taken) -> dict[str, str]:
-        """Text of every field of the run with some changes applied, by field name."""
+        """Values of all fields of the run with some changes applied, as text by field name."""
         recipe = self._recipe(taken)
         words = {one.name: str(getattr(recipe.layout, one.name)).lower() for one in fields(Layout)}
         words[STAGES] = layout_string(recipe.blocks, recipe.model.mtp)
@@ -332,7 +332,7 @@ class Comparison:
         return {SCHEDULE: recipe.schedule, **words, STACK: _stack_in_words(self._question(taken))}
 
     def _named(self, change: Change) -> str:
-        """Text of a change, with the field's name in the run's file."""
+        """Format a change, with the field named as in the run's file."""
         return str(replace(change, field=self.names.get(change.field, change.field)))
 
     def _cells(self, step: ChangedRun) -> list[str]:

@@ -1,4 +1,4 @@
-"""Best distinct layouts found by a search, one row each, with nearly equal layouts as twins."""
+"""Best distinct layouts found by a search, one row each; near-duplicates share a row."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Both get layers with the seconds and bytes of the question's machine, for every tensor-parallel width within a
 node and a few microbatch sizes. Their network is flat, with the bandwidth of the outermost level. As in the
 papers, replicas shard no states, and the working memory of a layer is not counted. Their plans may therefore
-not fit, nor be the best under this price. The difference to the ranked table shows what they miss.
+not fit, nor be the best under this price. The gap to the ranked table shows the effect of these
+simplifications.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class DynamicPrograms:
         yield self._piper(chains)
 
     def layouts(self) -> Iterator[Layout]:
-        """Yield one-stage layouts with every tensor-parallel width in a node and every microbatch size."""
+        """Yield one-stage layouts with each possible tensor-parallel width and microbatch size."""
         task, network = self.question.task, self.question.machine.network
         most = network.tiers[0].devices if isinstance(network, Levels) else task.devices
         for tp in range(1, min(most, task.devices) + 1):

@@ -3,7 +3,7 @@
 Every path through the events of a step has a length that is linear in the layers of stages (`planes`). So has
 a mean of paths, which is a unit flow along the dependencies of events. A linear program over the layers and
 the end times of all events has the best such flow as its dual solution. That flow also gives a valid bound
-for other layouts with the same events, whatever their durations.
+for other layouts with the same events, for any durations.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class LayoutFamilies:
         )
 
     def closed(self, enough_s: float) -> Ints:
-        """Families, not yet expanded, that may fit and may be faster than `enough_s`, by increasing bound."""
+        """Unexpanded families that may fit and may beat `enough_s`, by increasing bound."""
         return self.bounds.in_order(~self.opened & (self.bounds.time_s < enough_s))
 
     def bound(self) -> None:

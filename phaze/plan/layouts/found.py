@@ -45,7 +45,7 @@ class PlannedLayout:
 
     @property
     def kinds(self) -> int:
-        """Number of kinds of parallelism other than data parallelism, plus one for recompute."""
+        """Number of kinds of parallelism in use besides data parallelism, plus one with recompute."""
         wide = [name for name in MODEL_WIDTHS if getattr(self.layout, name) > 1]
         return len(wide) + (self.layout.recompute != "none")
 

@@ -159,8 +159,8 @@ class Guesses:
     def begin(self, families: int | Ints, most_s: float = inf, most: int | None = None) -> bool:
         """Simulate layouts of expanded families by increasing bound until one fits; True if one does.
 
-        Only bounds below `most_s` count. With `most` at most that many layouts are simulated, also after one
-        that fits if they may be faster.
+        Only bounds below `most_s` count. With `most`, up to that many layouts are simulated, and the search
+        goes on after one that fits while others may be faster.
         """
         places = np.flatnonzero(np.isin(self.families.family, families))
         bounds_s, found = self.contenders.bounds.time_s[places], False

@@ -37,7 +37,7 @@ def held_at_work(held: Ints, busy: Ints, work: Floats) -> tuple[Ints, Floats]:
     """Microbatches in flight at a rank's memory peaks, and working memory of the stage active then.
 
     `held` and `busy` come from `held_while_busy`; `work` are parts of the working memory of every stage,
-    (stages, C). A point in time is left out if another one is as large in everything.
+    (stages, C). A point in time is left out if another one is at least as large in every value.
     """
     rows = np.unique(np.column_stack([held, np.where(busy[:, None] >= 0, work[busy], 0.0)]), axis=0)
     rows = rows[undominated(rows)]

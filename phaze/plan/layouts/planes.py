@@ -81,7 +81,7 @@ class _Sampled:
 
     @cached_property
     def samples(self) -> list[tuple[range, int]]:
-        """Sampled layer ranges with recompute counts, one per distinct content."""
+        """Sampled layer ranges with recompute counts; equivalent samples are dropped."""
         divided, layers = self.divided, self.divided.layers
         least = {"whole": layers, "middle": 1}.get(self.place, 0)
         # Exchanges of ZeRO 2 and 3 overlap with passes only up to their length: the time is convex in k.
@@ -197,7 +197,7 @@ class _Sampled:
 
     @cached_property
     def _points(self) -> tuple[Floats, Floats, Floats]:
-        """Samples as points (1, n, k) for n layers, k of them recomputed, with weights and a spanning set.
+        """Samples as points (1, n, k), with weights and the directions that span them.
 
         The weights, (samples,), increase towards the centre. The directions, (1 + 2K, directions), span the
         points.

@@ -336,7 +336,7 @@ def plan_layouts(
 
     The first `rows` plans are the best distinct ones, as far as the certificate proves it. Without `prove` it
     is a short search for a good plan, whose certificate is loose. Progress messages start with `named`, which
-    tells a search from the main one of a question.
+    distinguishes a search from a request's main search.
     """
     every = legal_space(question.runtime, question.task, fixed)
     question.refuse_endless(every.families)

@@ -56,7 +56,7 @@ def replanned(
 ) -> Iterator[WhatIf]:
     """Yield the best step time at the same widths with 10 % more of each resource.
 
-    Searches take about `cpu_s` seconds of the processor in all. Changes after that keep the plan.
+    All searches together take about `cpu_s` CPU seconds. Later changes keep the plan.
     """
     begun, longest_s = process_time(), 0.0
     for name, machine in _machines(load_cluster(system, folder)[0], plan.question):
