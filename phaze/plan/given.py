@@ -258,7 +258,7 @@ class Lowering:
         return self._working[key]
 
     def beside_bytes(self, cost: LayerCost, layout: Layout) -> float:
-        """Minimum working memory of a stage that contains a layer, excluding what depends on recompute."""
+        """Minimum working memory of a stage with a layer, without the part that depends on recompute."""
         again = cost.kept_bytes("none", layout.offloaded)[1]
         return self.working([(cost, "none")], layout).work - again
 
@@ -425,7 +425,7 @@ def _hbm_shares(
 def _ways(
     names: Sequence[str], costs: Mapping[str, LayerCost], recompute: Recompute, recomputed: int | None
 ) -> Iterator[tuple[int, LayerCost, Recompute]]:
-    """Yield number, cost and recompute option of equal layers; only the first blocks use `recompute`."""
+    """Yield groups of equal layers: count, cost and recompute option; the first blocks use `recompute`."""
     again = Counter([name for name in names if name not in KEPT][:recomputed])
     for name, count in Counter(names).items():
         for number, way in ((again[name], recompute), (count - again[name], "none")):

@@ -109,7 +109,7 @@ class InUse:
 
 
 def capacity_bytes(machine: Machine) -> float:
-    """Device memory available to processes, in bytes, without the driver's own."""
+    """Device memory available to processes, in bytes, excluding the driver's memory."""
     device = device_of(machine)
     return (device.hbm_gib - device.driver_gib) * GIB
 

@@ -1,4 +1,4 @@
-"""Extra kernels, GEMMs and HBM bytes of software stacks that do not fuse all that could be fused.
+"""Extra kernels, GEMMs and HBM bytes of software stacks with incomplete kernel fusion.
 
 Launches are counted from the operations of PyTorch's autograd, apex and Megatron-LM of 2021 and 2022, in
 addition to one per product and elementwise group. These kernels move few bytes: their cost is the launch

@@ -312,9 +312,9 @@ def _seconds(
     """Time of consecutive operators by limiting resource, and time of their weight gradients, in seconds.
 
     `alone` is the fused attention among them. Every kernel has a launch overhead; the host runs ahead of the
-    device, so only the longer of the two counts. If it launches experts one by one, it reads back their
-    numbers of tokens and no longer runs ahead: every kernel then takes at least its launch overhead. Kernels
-    in CUDA graphs need no host.
+    device, so only the longer of the two counts. If it launches experts one by one, it reads back their token
+    counts and no longer runs ahead: every kernel then takes at least its launch overhead. Kernels in CUDA
+    graphs need no host.
     """
     stack = clocked.machine.stack
     operators = without_sums(run_alone(operators, clocked.layout, stack), stack)

@@ -57,12 +57,12 @@ class NetworkReplay(Price):
 
     @property
     def timeline(self) -> Timeline:
-        """Timeline with all communication: of one batch, or of several without a flush."""
+        """Timeline with all communication: of one batch, or of several if the schedule has no flush."""
         return self.carried.timeline
 
     @cached_property
     def time_s(self) -> float:
-        """Time per batch in seconds; without a flush, of the last batch."""
+        """Time per batch in seconds; for schedules without a flush, that of the last batch."""
         return time_per_batch_s(self.carried)
 
     @cached_property
@@ -190,7 +190,7 @@ def _passes(
 
 
 def time_per_batch_s(carried: NetworkResult) -> float:
-    """Time per batch in seconds; without a flush, of the last batch."""
+    """Time per batch in seconds; for schedules without a flush, that of the last batch."""
     timeline = carried.timeline
     pipeline = timeline.pipeline
     if pipeline.rules.flushes:

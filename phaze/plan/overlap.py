@@ -57,7 +57,7 @@ def moved_s(machine: Machine, kind: Kind, size_bytes: float, ranks: int) -> floa
 def longer_s(machine: Machine, sent_s: float, exposed_s: float, waited_s: float) -> float:
     """Extra seconds that a collective costs concurrent kernels.
 
-    These are its exposed seconds, the slowdown of kernels in the others, and the wait for its HBM bytes.
+    They are its exposed time, the slowdown of concurrent kernels, and the wait for its HBM bytes.
     """
     return exposed_s + (sent_s - exposed_s) * lost_share(machine) + waited_s
 
@@ -87,12 +87,12 @@ def hbm_share(seconds: Floats) -> float:
 def exposed_s(
     by_axis: Mapping[str, Floats], layout: Layout, machine: Machine, products_s: Floats, core_s: Floats
 ) -> float:
-    """Time that collectives add to a pass, in seconds, from their time and HBM time, (2,), in `by_axis`.
+    """Extra time of a pass due to collectives, in seconds; `by_axis` has their time and HBM time, (2,) each.
 
-    Its products take `products_s` by bound, (limits,), and its attention `core_s` of them. With overlap,
-    collectives of tensor-parallel ranks run in t pieces during the neighbouring product. Keys and values of
-    context-parallel ranks are exposed, except in a ring, where the next part arrives while attention works on
-    a part.
+    Its GEMMs take `products_s` by limiting resource, (limits,), of which attention takes `core_s`. With
+    overlap, collectives of tensor-parallel ranks run in t pieces during the neighbouring product. Keys and
+    values of context-parallel ranks are exposed, except in a ring, where the next part arrives while
+    attention works on a part.
     """
     found = float(sum(sent_s for sent_s, _ in by_axis.values()))
     if not kept_apart(layout, machine):

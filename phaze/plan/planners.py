@@ -146,9 +146,7 @@ def read_tasks(
     conditions: Conditions,
     expert: Layout | None,
 ) -> Iterator[tuple[PlansAsked, PlanningTask]]:
-    """Yield each set of requested plans with its planning task; tables layers and solves contain all
-    points.
-    """
+    """Yield each set of requested plans with its planning task, read from tables that contain all points."""
     names = list(dict.fromkeys(one.architecture for one in asked))
     prospects: dict[str, list[Prospect]] = {name: [] for name in names}
     wanted = pd.DataFrame({"architecture": names, "kept": True})

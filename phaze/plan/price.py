@@ -107,13 +107,13 @@ class Price:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Timeline of a batch with all its communication, or of two batches without a flush."""
+        """Timeline with all communication: of one batch, or of several if the schedule has no flush."""
         pipeline = self.pipeline
         return simulate(pipeline if self.plan.flushes else replace(pipeline, batches=BATCHES))
 
     @cached_property
     def batch_s(self) -> float:
-        """Time per batch in seconds, from simulated events; without a flush, in steady state."""
+        """Simulated time per batch in seconds; in steady state if the schedule has no flush."""
         return self.timeline.time_s if self.plan.flushes else batch_s(self.pipeline)
 
     @cached_property
@@ -233,7 +233,7 @@ class Price:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Fractions of device time by use, with passes broken down by what bounds them."""
+        """Fractions of device time by use, with passes broken down by their bottleneck."""
         pipeline, devices = self.timeline.pipeline, self.plan.devices
         found: dict[str, float] = defaultdict(float)
         exchanged = 0.0
@@ -307,7 +307,7 @@ def silent(stage: StageCost) -> StageCost:
 
 
 def batch_s(pipeline: Pipeline) -> float:
-    """Time per batch in seconds; without a flush, in steady state."""
+    """Time per batch in seconds; in steady state if the schedule has no flush."""
     if not pipeline.rules.flushes:
         repeats = 2 if pipeline.column("sync_s").any() else 12  # batches, or rounds of all replicas
         return time_per_microbatch_s(pipeline, CLOSE, repeats) * pipeline.microbatches

@@ -130,7 +130,7 @@ class Run:
 
     @cached_property
     def model(self) -> Model:
-        """Model of the row with padded vocabulary; a GPT has dropout, as Megatron-LM trains it."""
+        """Model of the run, with padded vocabulary; a GPT gets 10 % dropout, Megatron-LM's default."""
         if self.spec is not None:
             words = padded_vocabulary(self.vocab, self.layout)
             own = {"vocabulary": words, "mtp": self.mtp, "lora": self.lora or None}
@@ -158,7 +158,7 @@ class Run:
         return machine.stack.model_copy(update=own)
 
     def check_microbatches(self, stack: Stack) -> None:
-        """Raise PhazeError if the stack does not support so few microbatches in a pipeline."""
+        """Raise PhazeError if a pipeline has fewer microbatches than the stack requires."""
         count = self.global_batch // (self.layout.microbatch * self.layout.dp)
         if stack.full_pipelines and self.schedule == "1f1b" and count < self.layout.pp - 1:
             raise PhazeError(f"microbatches must be at least pp - 1 = {self.layout.pp - 1}, got {count}")

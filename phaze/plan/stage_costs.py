@@ -34,7 +34,7 @@ MATRICES = 4
 def pipeline_of(
     plan: Plan, machine: Machine, tensors: Tensors = "all", costs: Sequence[StageCost] | None = None
 ) -> Pipeline:
-    """Build the pipeline of a plan from given stage costs, or from costs with the selected transfers."""
+    """Build a plan's pipeline for simulation; stage costs are computed unless they are given."""
     groups = [stage.layout for stage in plan.stages[: plan.depth]]
     if costs is None:
         costs = [stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))]

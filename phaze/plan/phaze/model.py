@@ -95,7 +95,7 @@ def _place_all(
     reasons: dict[Setting, Infeasible],
     limits_s: Floats,
 ) -> list[Placement | Infeasible]:
-    """Best placement for every setting; of those that differ only in memory the largest must come first.
+    """Best placement for every setting; settings that differ only in memory come in descending order.
 
     Memory does not depend on latencies: `reasons` collects the infeasible settings for all devices. The best
     times are below the limits (settings,).
@@ -115,7 +115,7 @@ def _place_all(
 
 
 def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Setting) -> Placement | None:
-    """Best placement for a larger memory if it also fits, and so is optimal, in this one; otherwise None."""
+    """Optimal placement for a larger memory, reused if it also fits in this one; otherwise None."""
     if not isinstance(larger, Placement):
         return None
     fullest = setting.in_pipeline(larger.layout)

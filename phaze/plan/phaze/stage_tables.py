@@ -47,7 +47,7 @@ class Options:
     group: Ints
     """(schedules + 1,) index of the first group of each schedule."""
     constant_bytes: Floats
-    """(groups,) bytes stored whatever the number of microbatches in flight."""
+    """(groups,) bytes stored, independent of the microbatches in flight."""
     stashed_bytes: Floats
     """(groups,) bytes per microbatch in flight."""
 

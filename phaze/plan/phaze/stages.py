@@ -75,7 +75,7 @@ class GroupSchedules(NamedTuple):
     load_s: Floats
     """(v,) load in seconds per microbatch."""
     constant_bytes: Floats
-    """(v, g) bytes stored whatever the number of microbatches in flight."""
+    """(v, g) bytes stored, independent of the microbatches in flight."""
     stashed_bytes: Floats
     """(v, g) bytes per microbatch in flight."""
     kept: Ints

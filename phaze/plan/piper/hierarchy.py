@@ -5,12 +5,12 @@ d devices of that level, each of which takes every d-th microbatch and cuts the 
 devices inside it. The parts at level 1 are stages with data and tensor parallelism, as on a flat network.
 
 The time per sample is the largest over all devices of all levels, so the optimum is found by bisection:
-`hierarchy_search` decides if a time suffices, and its tables give a plan that keeps it. A plan replaces the
+`hierarchy_search` decides if a time suffices, and its tables give such a plan. A plan replaces the
 upper end by its own time, which is no longer. The search ends when at most 1e-12 of it could still be gained.
 (The text of Appendix E prints a maximum over k where the final result is the minimum.)
 
 Configurations are chosen exactly, not by the bang-per-buck rule. That rule may find a faster choice for more
-microbatches in flight, and "the greatest s that keeps the time" would then not be sufficient.
+microbatches in flight, and "the greatest s within the time" would then not be sufficient.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _highest(within: WithinTime, fewest: Greatest, degree: int) -> Iterator[Link
 
 
 def _inside(within: WithinTime, level: int, around: int, pair: int, x: int, s: int) -> Iterator[Link]:
-    """Yield the parts inside one device of the next level; their degrees sum to x, with later stages to s."""
+    """Yield the parts inside one device of the next level; degrees sum to x, and to s with later stages."""
     sets, devices = within.costs.sets, within.costs.hierarchy.levels[level - 1].devices
     ways, bottom = within.ways(level, around), int(sets.inner[pair])
     inside = sets.number[sets.outer[pair]] >= 0
@@ -134,7 +134,7 @@ def _inside(within: WithinTime, level: int, around: int, pair: int, x: int, s: i
 
 
 def _joins(ways: Ways, pair: int, o: int, s: int) -> bool:
-    """True if a set of layers can run with the o-th choice of degrees and degree sum s."""
+    """True if a set of layers, as one stage or superstage with choice `o`, allows the degree sum s."""
     return pair >= 0 and bool(ways.degree[o] <= s <= ways.limit[pair, o])
 
 
