@@ -123,7 +123,7 @@ class Settings:
         return {"scenario": self.reading_scenarios[reading].model_dump(mode="json"), **study}
 
     def read_architectures(self, model: str, families: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Architectures to which interpretations apply: all but those a family designed for other models."""
+        """Architectures to try under interpretations, except a family's designs for other models."""
         others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
         mine = {family[model] for family in families.values() if model in family}
         return [

@@ -54,7 +54,7 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def read_as(kind: type[Kind], path: str | Path) -> Kind:
-    """Read a JSON file as a given type; PhazeError names file, key, value and what is allowed."""
+    """Read a JSON file as a given type; PhazeError names file, key, value and allowed values."""
     loaded = _read_object(Path(path))
     if "format" in kind.model_fields:
         (known,) = get_args(kind.model_fields["format"].annotation)

@@ -13,7 +13,7 @@ allocator, or all memory in use according to the driver (`device`)."""
 
 
 class Fragments(Noun):
-    """Allocator fragmentation: shares of the reserved memory that contain no tensor."""
+    """Allocator fragmentation: fractions of the reserved memory that no tensor occupies."""
 
     expected: float = Field(default=0.0, ge=0, lt=1)
     """Expected share, while memory is plentiful and tensors of many sizes come and go, as with

@@ -26,7 +26,7 @@ class Noun(BaseModel):
 
     @classmethod
     def parse(cls, data: object, source: str) -> Self:
-        """Validate data as this type; PhazeError names source, key, value and what is allowed."""
+        """Validate data as this type; PhazeError names source, key, value and allowed values."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:

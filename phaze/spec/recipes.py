@@ -234,7 +234,7 @@ def published_recipes(folder: Path = FOLDER) -> tuple[PublishedRecipe, ...]:
 
 
 def load_recipes(path: Path) -> tuple[PublishedRecipe, ...]:
-    """Recipes published by one source, with stack settings where its table has such columns."""
+    """Recipes published by one source, with stack settings if the table has columns for them."""
     with path.open(newline="") as file:
         table = csv.DictReader(file)
         rows, columns = list(table), table.fieldnames or ()

@@ -155,7 +155,7 @@ _NOTHING: Config = {"flag": False, "count": 0, "share": 0.0, "overrides": {}}
 
 @dataclass(frozen=True)
 class Key:
-    """Published field, and the rule by which its value is read into a field of the spec."""
+    """Published field, with the rule that converts its value to a field of the spec."""
 
     published: str
     kind: str

@@ -107,7 +107,7 @@ def windowed(said: Config) -> bool:
 
 
 def with_window(found: Config, said: Config, mixers: list[str]) -> tuple[Config, list[str]]:
-    """Add the window to the fields and return the mixers; full attention replaces windows without a size."""
+    """Fields with the window, and each layer's mixer; without a size, full attention replaces windows."""
     if said["sliding_window"] is None:
         return found, ["attention" if mixer == "window" else mixer for mixer in mixers]
     return found | ({"window": {"size": said["sliding_window"]}} if "window" in mixers else {}), mixers
