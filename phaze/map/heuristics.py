@@ -67,7 +67,7 @@ def compact_maps(problem: MappingProblem, deadline: Deadline | None = None) -> l
 
 
 def near_maps(problem: MappingProblem) -> list[Ints]:
-    """A few of the compact mappings, each of shape (S, R); on 1,024 devices all of them take too long."""
+    """Subset of the compact mappings, each of shape (S, R), that is affordable for 1,024 devices."""
     found, time = [], _link_s(problem)
     for width in sorted({1, *problem.shape}):
         for order in (device_order(time, width), grid_order(time, (width,))):
@@ -84,7 +84,7 @@ def _link_s(problem: MappingProblem) -> Floats:
 
 
 def _on(order: Ints, problem: MappingProblem) -> tuple[Ints, Ints, Ints]:
-    """Mappings to the first devices of an order, by replica and by stage, and the folded replica order."""
+    """Mappings to devices in order, replica by replica and stage by stage, and the folded replica order."""
     stages, replicas = problem.shape
     used = order[: problem.slots]
     folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])

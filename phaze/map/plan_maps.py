@@ -133,7 +133,7 @@ def map_rows(
 
 
 def map_plan(plan: Plan, system: Cluster | Matrix, devices: int, chains: Chains) -> PlanMap:
-    """Map a plan to the part of a system with `devices` devices, or with more if its units need them."""
+    """Map a plan to the part of a system with `devices` devices, or with more if the plan needs more."""
     run = _PlanOnPart(plan, system, devices)
     hand = [run.judge(way, mapping) for way, mapping in run.by_hand()]
     searched = run.judge(*run.search(chains))
@@ -255,7 +255,7 @@ def _network_of(system: Cluster | Matrix, needed: int) -> _Network:
 
 
 def _consecutive(part: Cluster | Matrix) -> int:
-    """Number of consecutive devices that are near each other: those of a node, or of a row of a torus."""
+    """Number of consecutive devices that are near each other: a node, or a row of a torus."""
     if isinstance(part, Matrix):
         return 1
     if part.torus is not None:

@@ -136,7 +136,7 @@ def _middle(seconds: Floats) -> float:
 
 
 def _links(problem: MappingProblem, stage: int) -> list[tuple[int, int]]:
-    """Edges of a stage whose messages count in its time c_m, each with the stage at the other end."""
+    """Edges whose messages count in a stage's message time c_m, each with the stage at its other end."""
     return [(e, t if s == stage else s) for e, (s, t) in enumerate(problem.edges.tolist()) if stage in (s, t)]
 
 

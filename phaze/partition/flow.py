@@ -198,7 +198,7 @@ def cut_clusters(smaller: Weights, stages: int) -> Ints | None:
 def _full_flow(
     problem: PartitionProblem, options: CutOptions, met: list[FoundPartition], lowest: float
 ) -> Partition:
-    """Best partition found by the paper's flow, refinement by time, dynamic and integer programs."""
+    """Best partition of the paper's flow, time-based refinement, dynamic programs and integer program."""
     weights = problem.weights
     ordered = cut_in_order(weights, problem.stages)  # close to optimal if branches are narrow
     met += [] if ordered is None else [problem.candidate(ordered, "order")]

@@ -106,7 +106,7 @@ class _Bounds(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """Compute time and bytes with which the enumeration starts, common to all sets at a boundary."""
+    """Initial compute time and bytes of an enumeration, common to all sets at a boundary."""
 
     beyond: Floats
     """Bytes from each node to nodes that are outside for certain, (n,)."""

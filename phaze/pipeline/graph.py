@@ -244,7 +244,7 @@ def _firsts_of_pairs(jobs: Jobs, second: Ints) -> Ints:
 
 
 def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, Ints]) -> tuple[Ints, Ints]:
-    """One predecessor of each job, -1 if it has none, and the cause of the delay between the two."""
+    """One predecessor of each job, -1 if it has none, and the cause of the delay after it."""
     single, lag = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs), np.int64)
     count = len(pipeline.stages)
     in_stream = np.arange(count) % pipeline.stream

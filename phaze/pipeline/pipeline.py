@@ -147,7 +147,7 @@ class Pipeline:
 
     @property
     def stream(self) -> int:
-        """Number of stages that a microbatch passes: all of them, divided by the copies of the model."""
+        """Number of stages that a microbatch passes: all stages, divided by the number of model copies."""
         return len(self.stages) // self.rules.streams
 
     @cached_property

@@ -56,7 +56,7 @@ def shared_step_s(
 
 
 class _Work:
-    """All jobs of a step: the passes of each device in order, messages, and all-reduce rounds."""
+    """All jobs of a step: passes in order by device, messages, and all-reduce rounds."""
 
     def __init__(self, stages: StageGraph, mapping: Ints, network: DeviceNetwork, node: int) -> None:
         self.stages, self.network, self.node = stages, network, node

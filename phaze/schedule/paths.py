@@ -240,7 +240,7 @@ def _pair_block(block: BarrierBlock, start: Floats) -> float:
 
 @njit
 def bound_blocks(blocks: Blocks, part: ComponentArrays) -> Floats:
-    """Lower bounds on all blocks from paths and work; inf where one operator at a time is as fast."""
+    """Lower bounds on all blocks from paths and work; inf for blocks no faster than serial execution."""
     n = len(part.kinds)
     value = np.full(len(blocks.masks), np.inf)
     head, path, serial = np.zeros(n), np.zeros(n + 1), np.zeros(n + 1)

@@ -219,7 +219,7 @@ class Workload:
                 yield {"layer": layer.name, "direction": direction}, layer.pass_of(direction)
 
     def _works(self) -> dict[Work, int]:
-        """Number of every distinct operator workload, independent of the order of the layers."""
+        """Index of each distinct operator workload, independent of the order of the layers."""
         found = {_work(o) for _, run in self._passes() for o in run.operators if o.core != "none"}
         return {work: number for number, work in enumerate(sorted(found))}
 

@@ -31,7 +31,7 @@ class Core(NamedTuple):
 
 
 class Dataflow(NamedTuple):
-    """Dataflow for matrix products of one size: dimensions (down, across) are stationary, one streams.
+    """Dataflow for products of one size: a stationary tile (down, across), and a streaming dimension.
 
     Input stationary equals weight stationary of the transposed product, so only output stationary needs its
     own case. Words count all products; each core fetches its own copy.

@@ -129,7 +129,7 @@ def statistics_bytes(layer: LayerGraph) -> int:
 
 
 def _freeing(layer: LayerGraph, stash: Stash) -> frozenset[Region]:
-    """Regions whose recomputation frees a tensor: they contain it and its readers, or remake their output."""
+    """Regions whose recomputation frees a tensor: they contain it and its readers, or recompute it."""
     if stash.source == INPUT:
         return frozenset()
     source = layer.primitives[stash.source]
