@@ -135,7 +135,7 @@ def _status() -> int:
 
 
 def _mistake(error: PhazeError) -> int:
-    """Print what is wrong and, on another line, the fix; returns the exit status of user errors."""
+    """Print an error message and, on another line, the fix; returns the exit status of user errors."""
     wrong = "\n".join(f"error: {line}" for line in error.wrong.splitlines())
     typer.echo(shortened(f"{wrong}\nhelp: {' '.join(error.fix.split()) or _where_to_read()}"), err=True)
     return 1

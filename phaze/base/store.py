@@ -51,7 +51,7 @@ class Store:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
-        """Remove cache files of which no answer was used, unless the job failed."""
+        """Remove cache files that provided no answer, unless the job failed."""
         if kind is None and self._folder is not None:
             for path in set(self._folder.glob("*/*.json")) - self._used:
                 with suppress(OSError):

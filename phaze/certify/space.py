@@ -16,7 +16,7 @@ PLACED = [
 
 
 def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
-    """Names of the distinct architectures within the area limit; of duplicates, a searched one is named."""
+    """Names of the distinct architectures within the area limit; of duplicates, a searched one is kept."""
     within = architectures[architectures["area_um2"] <= limit_um2 * (1.0 + 1e-9)]
     names: pd.Index = pd.Index(Architectures.distinct(within)["architecture"].unique())
     return names
@@ -24,7 +24,7 @@ def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Architectures of a shard, with the array position of each one that is in the space."""
+    """Architectures of a shard that belong to the space, with the array position of every name."""
 
     chips: pd.DataFrame
     """Rows of table `architectures` that are in the space."""

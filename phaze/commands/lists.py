@@ -43,7 +43,7 @@ def _files(folder: str) -> Iterator[Path]:
 
 
 def _source(path: Path) -> str:
-    """First clause of a file's leading comment: what the file describes, and where it was published."""
+    """First clause of a file's leading comment, which names its content and where it was published."""
     words = []
     with path.open(encoding="utf-8") as lines:
         for line in lines:

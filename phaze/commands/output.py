@@ -1,4 +1,4 @@
-"""Write results to a file, whole or not at all, or print them; show progress on the terminal."""
+"""Write results to a file atomically, or print them; show progress on the terminal."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def is_rich(stream: TextIO) -> bool:
 
 
 def unescaped(stream: TextIO) -> TextIO:
-    """Stream that lets escape sequences through, for text that is already printable."""
+    """Underlying stream without escaping, for text whose characters are already printable."""
     return stream.unescaped if isinstance(stream, EscapedStream) else stream
 
 

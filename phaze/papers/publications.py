@@ -82,7 +82,7 @@ class PublishedWorkload(Noun):
 
 
 class Published(Publication):
-    """Published results of Phaze, or of another publication about accelerators for models."""
+    """Published results of Phaze, or of another paper about training accelerators."""
 
     families: dict[str, dict[str, str]] = Field(default_factory=dict)
     """Families of named accelerators: the accelerator designed for each workload, by workload."""

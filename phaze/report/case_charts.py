@@ -228,7 +228,7 @@ def heat(links: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def congestion(rows: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw Figure 7: how far each formula underestimates, by number of tasks of 8 MB, in one panel each.
+    """Draw Figure 7: underestimate of each formula, in %, by number of 8 MB tasks, one panel per formula.
 
     Kinds of tasks are in turns, and in all mixes; negative if a formula overestimates.
     """

@@ -228,7 +228,7 @@ def _errors_of(best: pd.DataFrame) -> Iterator[Items]:
 
 
 def _choices(best: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence on the workloads whose fastest simulated flushing plan is not Phaze's."""
+    """Yield a sentence on workloads where another planner's flushing plan beats Phaze's in simulation."""
     flushing = best[best["schedule"] != "2bw"]
     wide = flushing.pivot(index="model", columns="planner", values="simulated_s")
     if "phaze" not in wide:

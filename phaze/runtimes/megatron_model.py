@@ -189,7 +189,7 @@ def _kind_flags(model: Model) -> Iterator[tuple[str, ...]]:
 
 
 def _said(noun: object, flags: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the flags for those sizes of a model part that differ from the defaults."""
+    """Yield flags for the sizes of a model part that differ from their defaults."""
     for field, flag in flags.items():
         value = getattr(noun, field)
         if value is not None and value != USUAL.get(flag):
@@ -361,7 +361,7 @@ def _read_hybrid(flag: str, text: str) -> tuple[list[str], int, tuple[int, ...]]
 
 
 def _further_kind(flags: Flags, last: str) -> str | None:
-    """Kind of a hybrid's multi-token prediction layers; None if it equals that of the last block."""
+    """Kind of a hybrid's multi-token prediction layers; None if it is the kind of the last block."""
     text = next((one_value(flags, flag) for flag in HYBRID if flag in flags), "")
     words = {letter: word for word, letter in LETTERS.items()}
     kind = "-".join(words[letter] for letter in text.partition("/")[2].partition("/")[0])

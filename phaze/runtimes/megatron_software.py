@@ -82,7 +82,7 @@ class Software:
     """Flags that change time or memory and are not modelled, with their values."""
 
     def overlap(self, recipe: Recipe) -> str:
-        """Kinds of communication that overlap with compute; token dispatch only where a recipe can."""
+        """Kinds of communication that overlap with compute; token dispatch only if the recipe supports it."""
         paired = pairs_passes(recipe.layout, recipe.model.mtp)
         return "+".join(kind for kind in self.stack.overlap if kind != "ep" or paired) or "none"
 

@@ -73,7 +73,7 @@ def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> L
 
 
 def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fixed) -> bool:
-    """True if `space` with these fixed values contains a layout; the runtime must be able to run it."""
+    """True if the search with these fixed values covers a layout, which must be valid for the runtime."""
     asked = given_values(runtime, task, fixed)[0]
     return (
         ("etp" in fixed or is_searched_etp(layout.tp, layout.ep, layout.etp, task.experts))

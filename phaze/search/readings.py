@@ -32,7 +32,7 @@ def read_model(
     solutions: str,
     evaluations: Store,
 ) -> pd.DataFrame:
-    """Table `readings` of a model over some TMP widths; equal interpretations are evaluated once.
+    """Table `readings` of a model for some TMP widths; identical interpretations are evaluated once.
 
     `architectures` are rows of that table. Cached evaluations are reused for each layout, so another
     microbatch, reading or architecture evaluates nothing else again.

@@ -118,7 +118,7 @@ class SpeedUps(Table):
 
 
 class FiguresRead(Table):
-    """Speed-ups under each interpretation of what a paper leaves open, next to the published values."""
+    """Speed-ups under each interpretation of a paper's open details, next to the published values."""
 
     keys = {
         "case": text("case of the study"),
@@ -227,7 +227,7 @@ class TiledNetworks(Table):
 
 
 class TiledReadings(Table):
-    """Interpretations of what PALM leaves open, each compared with the paper's figures."""
+    """Interpretations of details that PALM leaves open, each compared with the paper's figures."""
 
     keys = {"number": count("order on the page")}
     columns = {

@@ -221,7 +221,7 @@ class Curves(Table):
 
 
 class Readings(Table):
-    """Best plan per named architecture and HBM size under an interpretation, and the hand-designed plan."""
+    """Best plan and hand-designed plan by interpretation, named architecture and HBM size."""
 
     keys = {
         "reading": READING,

@@ -47,7 +47,7 @@ UNSEEN = "share of HBM's bandwidth fitted on the other four of the ten runs; the
 
 
 def load_printed(folder: Path = FOLDER) -> PublishedTiled:
-    """Load PALM's published results, with our interpretation of what the paper leaves open."""
+    """Load PALM's published results, with our interpretation of details that the paper leaves open."""
     return PublishedTiled.from_file(folder / "published/palm-2024.yaml")
 
 

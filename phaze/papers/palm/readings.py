@@ -1,4 +1,4 @@
-"""Inputs of PALM's section, tables to check its claims on, and the errors of each interpretation."""
+"""Inputs of PALM's section: tables for checking its claims, and the errors of each interpretation."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ SEARCHED = "{} accelerator over {} with searched placements"
 
 @dataclass(frozen=True)
 class Beside:
-    """Phaze's publication, and the result tables of a study to compare with it."""
+    """Phaze's publication, and a study's result tables for comparison."""
 
     inputs: Inputs
     published: Published
@@ -152,7 +152,7 @@ def utilisations(beside: Beside) -> pd.DataFrame:
 
 
 def shares(limits: pd.Series) -> str:
-    """Text that lists limits that bind at least 5 % of operator time, largest first, such as "HBM 22 %"."""
+    """Limits that bind at least 5 % of operator time, largest first, as text such as "HBM 22 %"."""
     largest = limits[limits >= 0.05].sort_values(ascending=False)
     return ", ".join(f"{LIMITS[str(name)]} {percent(share, 0)}" for name, share in largest.items())
 
