@@ -204,7 +204,7 @@ def njit(function: Function) -> Function:
 
 
 def njit_nested(function: Function) -> Function:
-    """Compile a function only together with the compiled functions that call it, which takes half as long.
+    """Compile a function only as part of its compiled callers, which takes half as long.
 
     It has no entry of its own for Python and none in the cache. Python code that calls it runs it uncompiled.
     It is compiled twice if both a function with an entry for Python and a nested function call it.

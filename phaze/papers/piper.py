@@ -180,7 +180,7 @@ def stand_ins(inputs: PlanInputs) -> Iterator[str]:
 
 
 def sections_of(inputs: PlanInputs) -> Iterator[Section]:
-    """Yield a section per case, except table cases for whose input no results are published."""
+    """Yield a section per case, except table cases without published results for their input."""
     printed = inputs.published.table if inputs.published else {}
     for show in ("table", "throughput", "curve"):
         for name, case in inputs.of(show):

@@ -40,7 +40,7 @@ def leaves_rest(number: int | Ints, by: Ints) -> Bools:
 
 
 def expert_widths(model: Model, tp: int, ep: int, *, whole: bool = False) -> dict[str, int]:
-    """Expert widths ep and etp if no option sets etp: it is then tp, or 1 if `whole` and ep >= 2."""
+    """Expert widths ep and etp of runtimes without option etp: it is tp, or 1 if `whole` and ep >= 2."""
     return {"ep": ep, "etp": 1 if whole and ep > 1 else tp} if model.experts else {"ep": 1, "etp": 1}
 
 

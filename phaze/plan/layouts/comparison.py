@@ -1,4 +1,4 @@
-"""Changes that turn a run into a plan, made one at a time, with the time that each of them saves.
+"""Changes that turn a run into a plan, made one at a time, with the time that each saves.
 
 Layout fields that differ from the plan are changed one by one, always the one that saves the most time next,
 at the price of `plan`. A change that the runtime cannot run alone, or that does not fit alone, is made

@@ -49,7 +49,7 @@ class DynamicPrograms:
         yield self._piper(chains)
 
     def layouts(self) -> Iterator[Layout]:
-        """Yield one-stage layouts with each possible tensor-parallel width and microbatch size."""
+        """Yield one-stage layouts, one per tensor-parallel width within a node and microbatch size."""
         task, network = self.question.task, self.question.machine.network
         most = network.tiers[0].devices if isinstance(network, Levels) else task.devices
         for tp in range(1, min(most, task.devices) + 1):

@@ -52,7 +52,7 @@ class Options:
     """(groups,) bytes per microbatch in flight."""
 
     def in_flight(self, memory_bytes: float, limit: int) -> Ints:
-        """Most microbatches in flight that each option has memory for; -1 if it does not fit even with none.
+        """Maximum microbatches in flight that each option has memory for; -1 if it does not fit at all.
 
         B.1 returns the largest s; under 1F1B it is one more.
         """

@@ -25,8 +25,8 @@ so the greatest s that fits is enough: G[D, D'][x], found level by level from
 where r = s - x counts the degrees of all that follows the whole set, c is the devices and x° the degrees that
 the last superstage takes, and S is the greatest s within the time limit. At level 1 S is d times the
 microbatches that may be in flight. At a level above it is d G[x°/d] of the level below (as ceil(s/d) <= G if
-and only if s <= d G) if its own communication is within the limit. At the highest level D' is empty and s =
-x, and f[D][s], the fewest devices, is enough. Unused devices do no harm: k is an upper limit.
+and only if s <= d G) if its own communication is within the limit. At the highest level D' is empty and
+s = x, and f[D][s], the fewest devices, is enough. Unused devices do no harm: k is an upper limit.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
 
 @njit
 def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
-    """Greatest degree sum r[D][k][x] of later stages for a pipeline of D with k devices and degree sum x.
+    """Greatest degree sum r[D][k][x] of stages after D, which has k devices and sum x; -1 if there is none.
 
     `around` lists D' and then the downsets D that contain it, smaller ones first.
     """
@@ -208,7 +208,7 @@ def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -
 
 @njit
 def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
-    """Greatest degree sum of each set on one device of the next level, by its own sum x."""
+    """Greatest degree sum of each set on one next-level device, by its own sum x, (P, degrees + 1)."""
     greatest = np.full((len(ways.limit), degrees + 1), np.int32(-1))
     for bottom in range(len(number) - 1):
         around = np.concatenate((np.array([bottom]), np.flatnonzero(number[:, bottom] >= 0)))
