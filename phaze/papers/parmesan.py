@@ -76,7 +76,7 @@ def read_figures(inputs: MapInputs) -> pd.DataFrame:
 
 
 def _steps(inputs: MapInputs, name: str, reading: MapReading) -> pd.DataFrame:
-    """Step times of a case, in the measure by which an interpretation compares mappings."""
+    """Step times of a case, in the measure that an interpretation uses to compare mappings."""
     return inputs.rows(name, f"{reading.judge.replace('-', '_')}_s", reading)
 
 

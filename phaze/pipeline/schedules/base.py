@@ -195,7 +195,7 @@ def most_held(kind: Ints) -> int:
 
 
 def turns(window: int, count: int) -> tuple[Ints, Ints]:
-    """Kind of each pass, and its index in its direction, if backward and forward passes alternate.
+    """Kind of each pass, and its index in its direction, for alternating backward and forward passes.
 
     The first `window` passes are forward.
     """
