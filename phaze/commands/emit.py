@@ -187,7 +187,8 @@ def read(asked: ReadOptions) -> None:
         typer.echo(json.dumps(said, indent=1))
         return
     memory = used_gib(priced.price.memory)
-    status = status_of(memory.low, memory.high, machine)
+    device = device_of(machine)
+    status = status_of(memory.low, memory.high, device)
     gpus = recipe.layout.devices
     typer.echo(
         f"{recipe.model.name} on {gpus:,} device{'s' * (gpus != 1)} of {system}: "
@@ -195,7 +196,7 @@ def read(asked: ReadOptions) -> None:
         f"{predicted(row)}, with stack {chosen}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
         f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
         f"GiB of tensors by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}; in use "
-        f"{used(row)} of {device_of(machine).hbm_gib:g}{'' if status == OK else f'; {status}'}\n"
+        f"{used(row)} of {device.hbm_gib:g}{'' if status == OK else f'; {status}'}\n"
         f"{software.in_words(recipe)}"
     )
 

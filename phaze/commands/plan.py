@@ -439,7 +439,7 @@ def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool, evidence: bo
     elif len(found) > 1:
         typer.echo(sizes_in_words(found))
     elif found[0].format == "phaze-plan":
-        typer.echo(in_words(found[0], load_cluster(found[0].question.system)[1].hbm_gib, why=why))
+        typer.echo(in_words(found[0], load_cluster(found[0].question.system)[1], why=why))
         if evidence:
             typer.echo("\n".join(evidence_in_words(found[0])))
     else:

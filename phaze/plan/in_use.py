@@ -23,6 +23,7 @@ from phaze.layout import Axis, Group, Layout
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.memory import MemoryKind
+from phaze.spec.system import Device
 
 CONNECTION_BYTES = 12 * MIB
 """Bytes of NCCL buffers per connection of a channel.
@@ -108,15 +109,14 @@ class InUse:
         return {name: getattr(self, name).expected for name in names}
 
 
-def capacity_bytes(machine: Machine) -> float:
+def capacity_bytes(device: Device) -> float:
     """Device memory available to processes, in bytes, excluding the driver's memory."""
-    device = device_of(machine)
     return (device.hbm_gib - device.driver_gib) * GIB
 
 
-def status_of(low_gib: float, high_gib: float, machine: Machine) -> str:
+def status_of(low_gib: float, high_gib: float, device: Device) -> str:
     """Status of a run: `ok`, may fit, or does not fit, from the range of its memory in use on a device."""
-    hbm_gib, usable_gib = device_of(machine).hbm_gib, capacity_bytes(machine) / GIB
+    hbm_gib, usable_gib = device.hbm_gib, capacity_bytes(device) / GIB
     if low_gib > usable_gib * (1 + ROUNDING):
         return f"does not fit: needs {low_gib:.1f} GiB or more of {hbm_gib:g} GiB"
     if high_gib > usable_gib * (1 + ROUNDING):
@@ -188,7 +188,7 @@ def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> M
     An allocator that is refused memory frees unused blocks and asks again (PyTorch, CUDACachingAllocator).
     All but lasting gaps therefore exist only while memory is free.
     """
-    share, capacity = machine.stack.fragments, capacity_bytes(machine)
+    share, capacity = machine.stack.fragments, capacity_bytes(device_of(machine))
 
     def gaps(nbytes: float, part: float) -> float:
         return nbytes * part / (1.0 - part)
@@ -208,10 +208,10 @@ def tensor_limit_bytes(
     `copied_bytes` are temporary copies in addition to the tensors. A plan whose tensors need more does not
     fit with any pipeline split.
     """
-    beside = _sum(beside_tensors(machine, layout))
+    beside, capacity = _sum(beside_tensors(machine, layout)), capacity_bytes(device_of(machine))
     if not upper:
-        return capacity_bytes(machine) - beside.expected
-    return (capacity_bytes(machine) - beside.high) * (1.0 - machine.stack.fragments.lasting) - copied_bytes
+        return capacity - beside.expected
+    return (capacity - beside.high) * (1.0 - machine.stack.fragments.lasting) - copied_bytes
 
 
 def _sum(parts: Iterable[MemoryRange]) -> MemoryRange:

@@ -19,6 +19,7 @@ from phaze.report.document import FirstScreen, Items, Listing, Prose, Section, S
 from phaze.report.page_words import words_of
 from phaze.report.pipeline_picture import Shown, left_out, shown
 from phaze.report.report import Report, page_of
+from phaze.spec.system import Device
 from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan, WhatIf
 
@@ -41,10 +42,10 @@ class PlanPage:
     """Answers for all numbers of devices, including the plan."""
     settings: Settings
 
-    @property
-    def hbm_gib(self) -> float:
-        """HBM capacity of a device, in GiB."""
-        return load_cluster(self.plan.question.system)[1].hbm_gib
+    @cached_property
+    def device(self) -> Device:
+        """Device of the plan's system."""
+        return load_cluster(self.plan.question.system)[1]
 
     @cached_property
     def replayed(self) -> ReplayedPlan:
@@ -77,7 +78,7 @@ class PlanPage:
     def answer(self) -> FirstScreen:
         """First screen: caveats, the recommendation, and the ranked layouts."""
         plan = self.plan
-        question, *said = words.recommendation(plan, self.hbm_gib)
+        question, *said = words.recommendation(plan, self.device.hbm_gib)
         also = [
             *words.why_first(plan),
             *([] if plan.prudence is None else [f"{words.PRUDENT} {plan.prudence}"]),
@@ -105,7 +106,7 @@ class PlanPage:
         yield f"{plan.mfu:.1%}", f"MFU; {plan.tokens_per_s_per_device:,.0f} tokens/s/device"
         yield (
             f"{plan.used_gib:.1f} GiB",
-            f"expected in use of {self.hbm_gib:g} GiB on the device with peak memory",
+            f"expected in use of {self.device.hbm_gib:g} GiB on the device with peak memory",
         )
         yield f"{plan.certificate.gap:.2%}", "largest possible gain of any other layout, at this price"
         if plan.run is not None:
@@ -147,7 +148,7 @@ class PlanPage:
 
     def memory(self) -> Iterator[Section]:
         """Yield the section on memory by pipeline rank and over time, against the HBM capacity."""
-        plan, hbm_gib = self.plan, self.hbm_gib
+        plan, hbm_gib = self.plan, self.device.hbm_gib
         limit_gib = self.replayed.now.question.limit_bytes(self.replayed.now.divided.layout) / GIB
         used = "" if plan.in_use_gib is None else f" In use: {words.used(plan)}."
         by_rank = partial(plan_figures.memory_by_rank, plan.memory, hbm_gib)
@@ -196,7 +197,7 @@ class PlanPage:
         )
         said = (
             *words.why_first(plan),
-            *words.recipes_in_words(plan, self.hbm_gib),
+            *words.recipes_in_words(plan, self.device),
             *([] if plan.explained is None else words.explained(plan.explained, plan)),
             *plan.rests_on,
             *words.counts_in_words(plan.certificate),

@@ -263,7 +263,8 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
     found = _all(row.runs, machine, kind)
     if not found:
         return _invalid(_problem(row.runs[0], machine))
-    limit = capacity_bytes(machine) / GIB
+    device = device_of(machine)
+    limit = capacity_bytes(device) / GIB
     run, best = min(found, key=lambda pair: (max(pair[1].device_gib - limit, 0.0), pair[1].time_s))
     slowest_s = max(other.time_s for _, other in found)
     chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))
@@ -276,7 +277,7 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
         **chosen,
         **divided,
         KIND: kind,
-        "status": status_of(best.device_low_gib, best.device_high_gib, machine) + _assumed(run, machine),
+        "status": status_of(best.device_low_gib, best.device_high_gib, device) + _assumed(run, machine),
         **asdict(RunKind.of(machine, run.layout, mfu)),
     }
 

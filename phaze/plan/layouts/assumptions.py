@@ -39,7 +39,7 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     yield f"{_products(question.task.compute)} with {question.optimizer} in mixed precision, flash attention"
     yield (
         f"{device.name} with {device.sustained_clock:.0%} of its clock and {device.sustained_hbm:.0%} of its "
-        f"HBM bandwidth sustained, {capacity_bytes(machine) / GIB:.4g} of {device.hbm_gib:g} GiB left by the "
+        f"HBM bandwidth sustained, {capacity_bytes(device) / GIB:.4g} of {device.hbm_gib:g} GiB left by the "
         "driver"
     )
     if rank := question.task.model.lora:

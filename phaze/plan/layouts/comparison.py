@@ -23,6 +23,7 @@ from phaze.plan.layouts.priced import PricedLayout, used_gib
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.ranked_table import wrapped
 from phaze.plan.layouts.words import table
+from phaze.plan.machines import device_of
 from phaze.plan.runs import Run
 from phaze.runtimes.layout_string import layout_string
 from phaze.runtimes.recipe import Recipe
@@ -81,7 +82,7 @@ class ChangedRun:
     @property
     def status(self) -> str:
         """Status after the change, as in `simulate --runs`: `ok`, may fit, or does not fit."""
-        return status_of(self.used.low, self.used.high, self.now.question.machine)
+        return status_of(self.used.low, self.used.high, device_of(self.now.question.machine))
 
     def as_row(self) -> dict[str, object]:
         """Row with the changes, step time and peak memory after them, and the reason for joint changes."""

@@ -7,9 +7,10 @@ from itertools import groupby
 
 from phaze.base.units import digits
 from phaze.layout import named_widths
+from phaze.plan.in_use import OK, status_of
 from phaze.plan.layouts.ranked_table import differences, ranked_table, recompute, unusual, wrapped
-from phaze.spec.memory import UsedGib
 from phaze.spec.planner_rows import PlannerRow
+from phaze.spec.system import Device
 from phaze.spec.training_plan import (
     TIE,
     ChosenLayout,
@@ -42,7 +43,7 @@ LEAST_SAID_GIB = 0.001
 """Memory in GiB below which a shortfall or a part is not reported."""
 
 
-def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
+def in_words(plan: TrainingPlan, device: Device, *, why: bool = False) -> str:
     """Summary of a plan on one screen: recommendation, ranked table, why plan 1 is first, and proof.
 
     With `why` also the details and assumptions of the answer.
@@ -56,14 +57,14 @@ def in_words(plan: TrainingPlan, hbm_gib: float, *, why: bool = False) -> str:
         *proof_in_words(plan.certificate, plan.question.rank, len(plan.alternatives)),
         *([] if plan.run is None else run_in_words(plan.run)),
         *([] if plan.explained is None else explained(plan.explained, plan)),
-        *(_details(plan, hbm_gib) if why else [ASK]),
+        *(_details(plan, device.hbm_gib) if why else [ASK]),
     ]
     others = map(_planner_row, plan.planners)
     return "\n".join(
         [
-            *map(wrapped, recommendation(plan, hbm_gib)),
+            *map(wrapped, recommendation(plan, device.hbm_gib)),
             *ranked_table(plan.alternatives),
-            *map(wrapped, [*recipes_in_words(plan, hbm_gib), *others, *said]),
+            *map(wrapped, [*recipes_in_words(plan, device), *others, *said]),
         ]
     )
 
@@ -81,7 +82,7 @@ def fewest_in_words(found: FewestNodes) -> str:
     return f"{said}; on {smaller} every layout lacks {digits(found.lacking_gib)} GiB a device or more."
 
 
-def recipes_in_words(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
+def recipes_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
     """Yield a line for each published recipe, and evidence for a plan that is faster than all of them."""
     rank = plan.question.rank
     for one in plan.recipes:
@@ -89,17 +90,11 @@ def recipes_in_words(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
         if one.plan is None or one.over_plan is None:
             yield f"{named}: {one.reason}"
             continue
-        lacking = ""
-        if one.lacking_gib is not None:
-            found = one.plan.in_use_gib or UsedGib(low=0.0, expected=0.0, high=0.0)
-            up_to = "up to " * (rank == "prudent")
-            usable_gib = (found.high if up_to else found.expected) - one.lacking_gib
-            lacking = (
-                f"; does not fit: needs {found.low:.1f} GiB or more of {hbm_gib:g} GiB"
-                if found.low > max(usable_gib, 0.0)
-                else f"; may not fit, lacks {up_to}{digits(one.lacking_gib)} GiB"
-            )
-        yield f"{named}: {rank} {one.plan.by(rank):.4g} s, {one.over_plan:.2f} × plan 1{lacking}"
+        status, found = OK, one.plan.in_use_gib
+        if one.lacking_gib is not None and found is not None:
+            status = status_of(found.low, found.high, device)
+        unfit = "" if status == OK else f"; {status}"
+        yield f"{named}: {rank} {one.plan.by(rank):.4g} s, {one.over_plan:.2f} × plan 1{unfit}"
     over = [one.over_plan for one in plan.recipes if one.over_plan is not None and one.lacking_gib is None]
     if over and min(over) * FASTER > 1:
         near = [f"{one.source} {one.label} ({one.error:+.1%})" for one in plan.evidence[:NEAREST]]

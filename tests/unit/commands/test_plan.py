@@ -19,6 +19,7 @@ from phaze.plan.layouts.words import explained, fewest_in_words, in_words, sizes
 from phaze.runtimes.layout_string import blocks_of
 from phaze.spec.documents import read_as, text_of
 from phaze.spec.mapping import StoredMapping
+from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import TIE, FewestNodes, TrainingPlan
 from tests.unit.test_main import MODEL
 
@@ -94,7 +95,7 @@ def test_a_tenth_more_of_something_never_costs_time(planned: tuple[Result, Path]
     assert {one.change.rpartition(" +")[0] for one in plan.what_if} >= {"clock", "bandwidth of HBM"}
     ranked_s = plan.by(plan.question.rank)
     assert all(one.time_s <= ranked_s * (1 + 1e-9) for one in plan.what_if)
-    assert "Prudent time saved by more of one thing: " in in_words(plan, 80, why=True)
+    assert "Prudent time saved by more of one thing: " in in_words(plan, load_cluster("h100")[1], why=True)
 
 
 def test_parts_add_up_to_what_the_next_plan_takes_longer(planned: tuple[Result, Path]) -> None:

@@ -15,7 +15,7 @@ from phaze.plan.in_use import (
     in_use,
     tensor_limit_bytes,
 )
-from phaze.plan.machines import load_machine
+from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
 from phaze.plan.runs import plan_of_run
@@ -85,7 +85,7 @@ def test_gaps_of_the_allocator_take_no_room_that_tensors_need() -> None:
 def test_the_limit_of_tensors_is_where_the_upper_end_fits(layout: Layout) -> None:
     limit_gib = tensor_limit_bytes(h100(), layout) / GIB
     below, above = (whole(limit_gib + more, layout, h100()).high for more in (-0.01, 0.01))
-    assert below <= capacity_bytes(h100()) * (1 + 1e-12) < above
+    assert below <= capacity_bytes(device_of(h100())) * (1 + 1e-12) < above
 
 
 def test_each_kind_of_measurement_counts_more_than_the_one_before() -> None:

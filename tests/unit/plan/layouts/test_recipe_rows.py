@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -20,8 +21,10 @@ from phaze.plan.price import price
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import blocks_of
 from phaze.runtimes.rules import TrainingTask
+from phaze.spec.memory import UsedGib
 from phaze.spec.models import load_transformer
 from phaze.spec.recipes import PublishedRecipe, published_recipes
+from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import AskedPlan, NearRun, RecipeRow, TrainingPlan
 
 LLAMA = "llama-3.1-405b", "h100", 16384
@@ -146,7 +149,7 @@ def answered() -> TrainingPlan:
 
 
 def words_of(plan: TrainingPlan) -> str:
-    return " ".join(in_words(plan, 80.0).split())
+    return " ".join(in_words(plan, load_cluster("h100")[1]).split())
 
 
 def test_the_answer_lists_recipes_below_its_plans(answered: TrainingPlan) -> None:
@@ -163,9 +166,11 @@ def test_the_answer_lists_recipes_below_its_plans(answered: TrainingPlan) -> Non
     assert titan.plan.in_use_gib is not None
     least_gib = titan.plan.in_use_gib.low
     assert f"× plan 1; does not fit: needs {least_gib:.1f} GiB or more of 80 GiB" in text
-    nearly = titan.model_copy(update={"lacking_gib": 0.5})
-    larger = words_of(answered.model_copy(update={"recipes": (bridge, nearly)}))
-    assert "× plan 1; may not fit, lacks 0.500 GiB" in larger
+    nearly = titan.plan.model_copy(update={"in_use_gib": UsedGib(low=70.0, expected=77.0, high=81.5)})
+    larger = words_of(
+        answered.model_copy(update={"recipes": (bridge, titan.model_copy(update={"plan": nearly}))})
+    )
+    assert re.search(r"× plan 1; may fit: needs 70\.0 to 81\.5 GiB; 7\d\.?\d* of 80 GiB are usable", larger)
     assert TrainingPlan.model_validate_json(answered.model_dump_json()) == answered
     assert TrainingPlan.model_validate(answered.model_dump(exclude={"recipes"})).recipes == ()
 
