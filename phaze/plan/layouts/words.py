@@ -413,7 +413,7 @@ def used(plan: RankedPlan) -> str:
 def _fullest(memory: Sequence[RankMemory]) -> Iterator[str]:
     """Yield the memory of the rank with peak memory, by part."""
     rank, most = max(enumerate(memory), key=lambda item: item[1].peak_gib)
-    total_gib = most.peak_gib + sum(most.parts_gib.values())
+    total_gib = most.peak_gib if most.in_use_gib is None else most.in_use_gib.expected
     yield (
         f"rank {rank} of {len(memory)}: {total_gib:.4g} GiB in use, of which weights and "
         f"gradients {most.weights_gib:.4g}, optimizer {most.optimizer_gib:.4g}, activations "
