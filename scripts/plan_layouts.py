@@ -11,8 +11,9 @@ from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.study import proof_row, ranked_rows
 from phaze.spec.documents import write_document
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
+from phaze.spec.names import Rank
 from phaze.spec.systems import load_cluster, runtime_for, stack_for
-from phaze.spec.training_plan import AskedPlan, Rank
+from phaze.spec.training_plan import AskedPlan
 from phaze.tables.layouts import LayoutProofs, RankedLayouts
 from phaze.validate.intervals import interval
 

@@ -29,7 +29,8 @@ from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.space import is_searched
-from phaze.spec.training_plan import AskedPlan, Rank, TrainingPlan
+from phaze.spec.names import Rank
+from phaze.spec.training_plan import AskedPlan, TrainingPlan
 
 Drawn = tuple[Layout, str, tuple[int, ...], tuple[int, ...]]
 """Layout, schedule, blocks per stage, and recomputed blocks per stage."""

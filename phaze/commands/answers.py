@@ -145,7 +145,7 @@ def answer(question: PlacementQuestion) -> FoundPlacement:
     """Find the placements of a model, and simulate the best one."""
     training, asked = question.training(), question.asked
     subject = read_subject(
-        question.model, asked.sequence, asked.tensor or (), training.microbatches, asked.backward.value
+        question.model, asked.sequence, asked.tensor or (), training.microbatches, asked.backward
     )
     terms = Terms(scenario=question.scenario(), training=training, technology=load_technology(TECHNOLOGY))
     found = evaluate_architectures(subject, read_architecture(asked.architecture), terms)

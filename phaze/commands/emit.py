@@ -4,47 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import options
-from phaze.commands.options import RuntimeOption
 from phaze.commands.output import refuse_outputs, telling, write_or_print
 
 if TYPE_CHECKING:
+    from phaze.plan.layouts.comparison import Comparison
     from phaze.runtimes.flags import Emitted
     from phaze.runtimes.given import GivenRun
     from phaze.runtimes.recipe import Recipe
     from phaze.spec.training_plan import AskedPlan, TrainingPlan
-if TYPE_CHECKING:
-    from phaze.plan.layouts.comparison import Comparison
-    from phaze.spec.training_plan import TrainingPlan
     from phaze.validate.rows import RunRow
-
-
-class ReadOption(StrEnum):
-    """Runtimes whose settings can be read."""
-
-    MEGATRON = "megatron"
-    TORCHTITAN = "torchtitan"
-
-
-class EmitOption(StrEnum):
-    """Runtimes for which plans can be written."""
-
-    MEGATRON = "megatron"
-    BRIDGE = "bridge"
-    TORCHTITAN = "torchtitan"
-    DEEPSPEED = "deepspeed"
 
 
 def emit(
     planned: options.PlanArgument,
-    runtime: Annotated[EmitOption, typer.Option("--for", help="Runtime that will train.")],
+    runtime: Annotated[options.EmitOption, typer.Option("--for", help="Runtime that will train.")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -80,18 +60,18 @@ def emit(
         typer.echo(sentence, err=True)
 
 
-def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: EmitOption) -> None:
+def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: str) -> None:
     """Raise PhazeError if the plan's runtime is MaxText, whose settings phaze cannot write."""
     from phaze.runtimes.maxtext import axes_of
 
-    if plan.question.runtime == RuntimeOption.MAXTEXT.value:
+    if plan.question.runtime == "maxtext":
         raise PhazeError(
-            f"{planned}: --for {runtime.value}: plans for maxtext cannot be written; its "
+            f"{planned}: --for {runtime}: plans for maxtext cannot be written; its "
             f"configuration needs {axes_of(plan.layout)}"
         )
 
 
-def emitted(recipe: Recipe, runtime: EmitOption, asked: AskedPlan) -> Emitted:
+def emitted(recipe: Recipe, runtime: str, asked: AskedPlan) -> Emitted:
     """Flags or configuration files that make a runtime follow a recipe."""
     from phaze.runtimes.bridge import emit_bridge
     from phaze.runtimes.deepspeed import emit_deepspeed
@@ -100,13 +80,11 @@ def emitted(recipe: Recipe, runtime: EmitOption, asked: AskedPlan) -> Emitted:
     from phaze.spec.systems import load_cluster, load_stack
 
     stack = load_stack(asked.stack)
-    if runtime in (EmitOption.MEGATRON, EmitOption.BRIDGE):
+    if runtime in ("megatron", "bridge"):
         blackwell = load_cluster(asked.system)[1].is_blackwell
-        emit = emit_megatron if runtime is EmitOption.MEGATRON else emit_bridge
+        emit = emit_megatron if runtime == "megatron" else emit_bridge
         return emit(recipe, stack, blackwell=blackwell)
-    return {EmitOption.TORCHTITAN: emit_torchtitan, EmitOption.DEEPSPEED: emit_deepspeed}[runtime](
-        recipe, stack
-    )
+    return {"torchtitan": emit_torchtitan, "deepspeed": emit_deepspeed}[runtime](recipe, stack)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +94,7 @@ class ReadOptions:
     told: Annotated[
         Path, typer.Argument(metavar="FLAGS", help="Megatron-LM's flags or a torchtitan configuration.")
     ]
-    runtime: Annotated[ReadOption, typer.Option("--for", help="Runtime of the run.")]
+    runtime: Annotated[Literal["megatron", "torchtitan"], typer.Option("--for", help="Runtime of the run.")]
     gpus: options.GpusOption = None
     system: options.LevelsOption = None
     devices: Annotated[
@@ -168,7 +146,7 @@ def read(asked: ReadOptions) -> None:
 
     recipe = given.recipe
     with telling("read"):
-        trained = runtime_for(system, asked=asked.runtime.value)
+        trained = runtime_for(system, asked=asked.runtime)
         chosen = asked.stack or stack_for(load_cluster(system)[0], trained)
         machine = load_machine(system, stack=chosen, devices=recipe.layout.devices)
         software = given.software(machine.stack)
@@ -221,7 +199,7 @@ def _given(asked: ReadOptions, system: str, devices: int | None) -> GivenRun:
     from phaze.spec.systems import load_cluster
 
     told, model = asked.told, asked.model
-    if asked.runtime is ReadOption.MEGATRON:
+    if asked.runtime == "megatron":
         if model is not None:
             raise PhazeError("read: --model is for torchtitan; Megatron-LM's flags define the model")
         with telling("read"):

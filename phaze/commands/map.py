@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ import typer
 
 from phaze.commands import options
 from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
+from phaze.spec.names import InstantiationChoice
 
 if TYPE_CHECKING:
     from phaze.base.deadline import Deadline
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from phaze.map.ensemble import FoundMapping, Mapped, MapSettings
     from phaze.spec.mapping import StoredMapping, StoredSearch
     from phaze.spec.training_plan import TrainingPlan
-
-
-class InstantiationOption(StrEnum):
-    """Communication that a mapping search includes in the stage time, or the rule that selects it."""
-
-    P2P = "p2p"
-    ALLREDUCE = "allreduce"
-    EXACT = "exact"
-    AUTO = "auto"
-    AUTHORS = "authors"
-    ENSEMBLE = "ensemble"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +45,13 @@ class MapOptions(options.StudyPlanOptions):
         Path | None, typer.Option("-o", "--out", help="File for the mapping. Default: print a summary.")
     ] = None
     instantiation: Annotated[
-        InstantiationOption,
+        InstantiationChoice,
         typer.Option(
             help="Stage time that the search minimises: messages (p2p), all-reduce, or both (exact). "
             "auto: messages or all-reduce, whichever moves more bytes. authors: the better result "
             "of these two. ensemble: all three and a local search; the shortest step wins."
         ),
-    ] = InstantiationOption.ENSEMBLE
+    ] = "ensemble"
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**62)] = 0
     heuristics: Annotated[
         bool, typer.Option(help="Allow CS and p2p map as the answer, and as starting bounds of the searches.")
@@ -130,7 +119,7 @@ def map_stages(asked: MapOptions) -> None:
         asked.times, asked.out, asked.picture, reads=_reads(asked.stages, asked.topology, is_plan=is_plan)
     )
     settings = MapSettings(
-        asked.instantiation.value, asked.seed, asked.heuristics,
+        asked.instantiation, asked.seed, asked.heuristics,
         SearchLimits(asked.tries, asked.time_limit_s), asked.steps,
         memory_bytes_per_s=asked.memory_gib_per_s * GIB,
     )  # fmt: skip

@@ -5,12 +5,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from decimal import Decimal
-from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, TypeVar, get_type_hints
+from typing import Annotated, Literal, TypeVar, get_type_hints
 
 import typer
 
@@ -26,26 +25,10 @@ SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)", re.IGNORECASE)
 
 
-class RuntimeOption(StrEnum):
-    """Runtimes for which layouts can be planned."""
-
-    MEGATRON = "megatron"
-    BRIDGE = "bridge"
-    TORCHTITAN = "torchtitan"
-    DEEPSPEED = "deepspeed"
-    MAXTEXT = "maxtext"
-
-    @property
-    def planned(self) -> str:
-        """Name of the planned runtime: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does."""
-        return RuntimeOption.MEGATRON.value if self is RuntimeOption.BRIDGE else self.value
-
-
-class Backward(StrEnum):
-    """Backward pass of an operator: one operator for all gradients (paired), or one per gradient (split)."""
-
-    PAIRED = "paired"
-    SPLIT = "split"
+EmitOption = Literal["bridge", names.WrittenRuntime]
+"""Runtimes for which plans can be written: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does."""
+RuntimeOption = Literal["bridge", names.Runtime]
+"""Runtimes for which layouts can be planned."""
 
 
 def known_model(name: str | None) -> str | None:
@@ -250,7 +233,7 @@ FlatBandwidthOption = Annotated[
     ),
 ]
 BackwardOption = Annotated[
-    Backward,
+    names.Backward,
     typer.Option(
         help="Backward pass of an operator: one operator for all gradients (paired), or one per gradient "
         "(split)."
@@ -274,7 +257,7 @@ class WorkloadOptions:
     sequence: SequenceOption = None
     tensor: TensorOption = None
     microbatch: MicrobatchOption = None
-    backward: BackwardOption = Backward.PAIRED
+    backward: BackwardOption = "paired"
     as_json: JsonOption = False
 
 

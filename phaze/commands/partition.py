@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,11 +26,8 @@ SYSTEM = "titan-v-ethernet"
 """Default system, whose device runs the model: the system of the Parmesan paper."""
 
 
-class FlowOption(StrEnum):
-    """Partitioning flows: in full, or only the paper's steps."""
-
-    FULL = "full"
-    PAPER = "paper"
+Flow = Literal["full", "paper"]
+"""Partitioning flows: in full, or only the paper's steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +59,12 @@ class FlowOptions:
         bool, typer.Option(help="Recompute the forward pass in the backward pass, or keep its activations.")
     ] = True
     flow: Annotated[
-        FlowOption,
+        Flow,
         typer.Option(
             help="paper: clustering, dynamic program and refinement only. full: continue towards the lower "
             "bound."
         ),
-    ] = FlowOption.FULL
+    ] = "full"
     slack: Annotated[
         float,
         typer.Option(
@@ -153,7 +149,7 @@ def partition(asked: PartitionOptions) -> None:
     most = subject.hyper_operators if asked.hyper_operators is None else asked.hyper_operators
     with telling("partition"):
         shape = (asked.stages, asked.replicas, devices)
-        found = _configurations(operators, terms, shape, most, asked.flow.value, asked.slack)
+        found = _configurations(operators, terms, shape, most, asked.flow, asked.slack)
     best = found[0]
     if best.found is None:
         raise PhazeError(best.reason)
@@ -233,14 +229,13 @@ def _configurations(
     terms: PartitionTerms,
     shape: tuple[int | None, int | None, int | None],
     hyper_operators: int | None,
-    flow: str,
+    flow: Flow,
     slack: float,
 ) -> list[ShapeResult]:
     from phaze.partition.flow import CutOptions
     from phaze.partition.study import search
 
-    kind: Literal["paper", "full"] = "paper" if flow == "paper" else "full"
-    return search(graph, terms, shape, CutOptions(hyper_operators, kind, slack))
+    return search(graph, terms, shape, CutOptions(hyper_operators, flow, slack))
 
 
 def _as_json(found: list[ShapeResult], others: list[_Other], samples: int) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -48,13 +47,6 @@ PIPER = {
 """Command-line options for the fields of `PiperChoices`."""
 
 
-class PlannerOption(StrEnum):
-    """Planners for instance files."""
-
-    PHAZE = "phaze"
-    PIPER = "piper"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(options.ArchitectureOptions):
     """Command-line options for a model's training and the cluster to place it on."""
@@ -92,7 +84,7 @@ class ModelOptions(options.ArchitectureOptions):
             metavar="N",
         ),
     ] = None
-    backward: options.BackwardOption = options.Backward.PAIRED
+    backward: options.BackwardOption = "paired"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +99,8 @@ class PlaceOptions(ModelOptions, PiperChoices):
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File for the placement. Default: standard output.")
     ] = None
-    planner: Annotated[PlannerOption, typer.Option(help="Planner for the instance file.")] = (
-        PlannerOption.PHAZE
+    planner: Annotated[Literal["phaze", "piper"], typer.Option(help="Planner for the instance file.")] = (
+        "phaze"
     )
     model: Annotated[str | None, options.MODEL] = None
     devices: Annotated[
@@ -137,7 +129,7 @@ def place(asked: PlaceOptions) -> None:
     if (asked.instance is None) == (asked.model is None):
         raise PhazeError("place: give either an instance file or --model, not both")
     refuse_outputs(asked.out, reads=(asked.instance, asked.model, asked.architecture, asked.system))
-    piper = asked.planner is PlannerOption.PIPER
+    piper = asked.planner == "piper"
     if not piper:
         options.refuse(
             asked.context, options.flags(PiperChoices), "place: {} applies to --planner piper only"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from enum import StrEnum
 from math import prod
 from pathlib import Path
 from time import monotonic
@@ -17,6 +16,7 @@ from phaze.commands import completion, options
 from phaze.commands.options import RuntimeOption
 from phaze.commands.output import ended_at_once, refuse_outputs, telling
 from phaze.commands.terminal import tell
+from phaze.spec.names import Rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,13 +33,6 @@ MOST_DEVICES = 2**24
 WORDS = {"true": 1, "false": 0}
 CLEARLY = 0.05
 """Minimum relative gain over the last reported plan at which a faster plan is reported."""
-
-
-class RankOption(StrEnum):
-    """Kind of step time by which layouts are ranked."""
-
-    PRUDENT = "prudent"
-    EXPECTED = "expected"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +85,9 @@ class LayoutSearchOptions:
     ] = None
     top: Annotated[int, typer.Option(help="Number of rows of the ranked table.", min=1, max=1000)] = 5
     rank: Annotated[
-        RankOption,
+        Rank,
         typer.Option(help="Time that ranks layouts: prudent (credits only measured overlap) or expected."),
-    ] = RankOption.PRUDENT
+    ] = "prudent"
     runtime: Annotated[
         RuntimeOption | None,
         typer.Option(help="Runtime that will train. Default: megatron, or maxtext on TPUs."),
@@ -317,7 +310,7 @@ def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[Ask
             {**spec.model_dump(exclude_none=True), "lora": asked.lora}, f"plan: --lora: {asked.model}"
         )
     cluster = load_cluster(system)[0]
-    trained = runtime_for(system, asked=None if asked.runtime is None else asked.runtime.planned)
+    trained = runtime_for(system, asked="megatron" if asked.runtime == "bridge" else asked.runtime)
     stack = asked.stack or stack_for(cluster, trained)
     expected = load_stack(stack).load.expected
     tokens = spec.usual_sequence if asked.sequence is None else asked.sequence
@@ -328,7 +321,7 @@ def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[Ask
     batch = options.batch_samples("plan", asked.global_batch, asked.batch_tokens, tokens)
     shared = {
         "model": spec, "system": system, "stack": stack, "sequence": tokens, "runtime": trained,
-        "precision": asked.precision, "load": asked.load or expected, "rank": asked.rank.value,
+        "precision": asked.precision, "load": asked.load or expected, "rank": asked.rank,
         "fixed": dict(fixed), "global_batch": batch or _samples(tokens, max(numbers)),
     }  # fmt: skip
     for number in numbers:
@@ -474,15 +467,15 @@ def _write_page(
 
 def settings_for(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
     """Configuration files for the runtime that will train, or the reason why they cannot be written."""
-    from phaze.commands.emit import EmitOption, emitted
+    from phaze.commands.emit import emitted
     from phaze.runtimes.maxtext import axes_of
     from phaze.runtimes.recipe import Recipe
 
-    told = RuntimeOption(plan.question.runtime if runtime is None else runtime.value)
-    if told is RuntimeOption.MAXTEXT:
+    told = runtime or plan.question.runtime
+    if told == "maxtext":
         return {}, [f"phaze does not write MaxText configurations. This plan needs {axes_of(plan.layout)}."]
     try:
-        found = emitted(Recipe.of(plan), EmitOption(told), plan.question)
+        found = emitted(Recipe.of(plan), told, plan.question)
     except PhazeError as error:
         return {}, [str(error)]
     return found.files, found.notes

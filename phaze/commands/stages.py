@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -57,7 +56,7 @@ def extract(asked: options.WorkloadOptions) -> None:
 
     tell_sequence(asked.model, asked.sequence)
     widths, microbatches = asked.tensor or [1], asked.microbatch or [1]
-    points = read_workloads(asked.model, asked.sequence, widths, microbatches, asked.backward.value)
+    points = read_workloads(asked.model, asked.sequence, widths, microbatches, asked.backward)
     found = with_widths(pd.concat([point.tables["operators"] for point in points], ignore_index=True))
     if asked.as_json:
         print_records(found)
@@ -190,7 +189,7 @@ def _read(asked: options.WorkloadOptions) -> Subject:
 
     tell_sequence(asked.model, asked.sequence)
     widths, microbatches = asked.tensor or [1], asked.microbatch or [1]
-    return read_subject(asked.model, asked.sequence, widths, microbatches, asked.backward.value)
+    return read_subject(asked.model, asked.sequence, widths, microbatches, asked.backward)
 
 
 def space(
@@ -220,32 +219,27 @@ def space(
             typer.echo(f"{which}: {one['architecture']}, {one['area_mm2']:.5f} mm2")
 
 
-class Format(StrEnum):
-    """Formats of exported tables."""
-
-    CSV = "csv"
-    JSON = "json"
+Format = Literal["csv", "json"]
+"""Formats of exported tables."""
 
 
 def export(
     table: Annotated[Path, typer.Argument(help="Parquet table of a study.")],
-    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.CSV,
+    form: Annotated[Format, typer.Option("--format", help="Output format.")] = "csv",
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File to write. Default: standard output.")
     ] = None,
 ) -> None:
     """Write any table of a study as CSV or JSON."""
     refuse_outputs(out, reads=(table,))
-    write_or_print(export_table(table, form.value), out)
+    write_or_print(export_table(table, form), out)
 
 
-def export_table(path: Path, form: str) -> str:
+def export_table(path: Path, form: Format) -> str:
     """Convert a table to CSV (infinity becomes `inf`) or JSON (a list of rows; infinity becomes null)."""
     from phaze.tables.layouts import read_any
 
-    if form not in list(Format):
-        raise PhazeError(f"--format {form!r} is unknown; must be one of {', '.join(Format)}")
     frame = read_any(path)
-    if form == Format.CSV:
+    if form == "csv":
         return frame.to_csv(index=False, lineterminator="\n")
     return frame.to_json(orient="records", indent=1, double_precision=15) + "\n"

@@ -18,7 +18,6 @@ from phaze.map.annealing import AnnealingTask, Cooling, anneal, new_state, step_
 from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_map
 from phaze.map.objective import (
     INSTANTIATIONS,
-    Instantiation,
     MappingProblem,
     choose_instantiation,
     lower_bound_s,
@@ -27,12 +26,11 @@ from phaze.map.schemes import near_devices
 from phaze.map.search import SearchLimits, SearchResult, proves, search
 from phaze.pipeline.gpipe import simulate_step, step_time_s
 from phaze.spec.mapping import StoredMapping, StoredSearch
+from phaze.spec.names import Instantiation, InstantiationChoice
 from phaze.workload.operator_graphs import StageGraph
 
 Way = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
 """Method that found a mapping."""
-InstantiationChoice = Instantiation | Literal["auto", "authors", "ensemble"]
-"""Instantiations to search: one, the paper's choice by sizes, both of the paper's, or all plus annealing."""
 AUTHORS: tuple[Instantiation, ...] = ("p2p", "allreduce")
 """The paper's two instantiations. Its Table VI reports the better one by simulated throughput."""
 

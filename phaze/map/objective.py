@@ -13,7 +13,7 @@ With a latency L each message takes L + M / B, and each of the 2 (R − 1) round
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -22,10 +22,9 @@ from phaze.base.deadline import Deadline, OutOfTimeError
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.network import rounds, sent_bytes
+from phaze.spec.names import Instantiation
 from phaze.workload.operator_graphs import StageGraph
 
-Instantiation = Literal["p2p", "allreduce", "exact"]
-"""Terms of the stage time: compute c_u plus messages c_m (6), plus all-reduce c_AR (7), or plus both."""
 INSTANTIATIONS: tuple[Instantiation, ...] = get_args(Instantiation)
 
 

@@ -20,7 +20,8 @@ from phaze.report.vega import WIDTH, coloured
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.report.words import fill, percent
 from phaze.spec.layout_study import LayoutStudy
-from phaze.spec.training_plan import TIE, Rank
+from phaze.spec.names import Rank
+from phaze.spec.training_plan import TIE
 from phaze.tables.layouts import LayoutProofs, RankedLayouts
 
 WORDS = words_of("layouts")

@@ -1,7 +1,8 @@
 """Studies that plan training over all layouts of a runtime, on systems of several sizes."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
+from phaze.spec.names import Runtime
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Location, Name, Once, Part, Positive, PositiveInt
 
@@ -31,7 +32,7 @@ class LayoutStudy(Noun):
     """Samples per training step."""
     sequence: PositiveInt = 8192
     """Tokens per sample."""
-    runtime: Literal["megatron", "torchtitan", "deepspeed", "maxtext"] = "megatron"
+    runtime: Runtime = "megatron"
     """Training software; only layouts that it can run are considered."""
     stack: Location | None = None
     """Software stack, a file in config/stacks; default: the system's if it belongs to this runtime, else the

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.layout import Layout
-from phaze.spec.names import ModelPlanner
+from phaze.spec.names import Backward, ModelPlanner
 from phaze.spec.noun import Noun
 from phaze.spec.values import Flag, Location, Name, Once, Positive, PositiveInt, Seed, Share
 
@@ -60,7 +60,7 @@ class Training(Noun):
 class ExtractSettings(Noun):
     """Settings for extracting operators from a model."""
 
-    backward: Literal["paired", "split"] = "paired"
+    backward: Backward = "paired"
     """Backward operators: one per forward operator (`paired`), or data and weight gradients separately
     (`split`)."""
     fusion: Flag = True

@@ -10,6 +10,7 @@ from phaze.layout import BALANCED, WIDTHS, Compute, Layout, LayoutFields, Zero
 from phaze.spec.derived import DerivedNoun
 from phaze.spec.memory import UsedGib
 from phaze.spec.model import Model
+from phaze.spec.names import Rank, Runtime
 from phaze.spec.noun import Noun
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.values import (
@@ -24,8 +25,6 @@ from phaze.spec.values import (
     Result,
 )
 
-Rank = Literal["prudent", "expected"]
-"""Kind of step time by which layouts are ranked: expected, or prudent (measured overlap only)."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 REQUIRED = (*WIDTHS, "microbatch", "sequence_parallel", "zero", "recompute")
 """Layout fields that every plan file contains."""
@@ -48,7 +47,7 @@ class AskedPlan(Noun):
     """Samples per training step."""
     sequence: PositiveInt
     """Tokens per sample."""
-    runtime: Literal["megatron", "torchtitan", "deepspeed", "maxtext"] = "megatron"
+    runtime: Runtime = "megatron"
     """Training software; only layouts that it can run are considered."""
     precision: Compute = "bf16"
     """Compute precision of GEMMs with the blocks' weights; everything else is bf16, with states in mixed

@@ -7,7 +7,8 @@ import pandas as pd
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Zero
-from phaze.spec.training_plan import ChosenLayout, PlanCertificate, Rank, RankedPlan
+from phaze.spec.names import Rank
+from phaze.spec.training_plan import ChosenLayout, PlanCertificate, RankedPlan
 from phaze.tables.base import TABLES, Table, columns_of, count, real, table_name, text
 from phaze.tables.columns import MFU
 

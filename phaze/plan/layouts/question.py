@@ -21,7 +21,7 @@ from phaze.plan.machines import prudent, usable_gib
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import Runtime, TrainingTask
-from phaze.spec.training_plan import Rank
+from phaze.spec.names import Rank
 
 
 @dataclass(frozen=True, eq=False)

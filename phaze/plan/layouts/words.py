@@ -9,6 +9,7 @@ from phaze.base.units import digits
 from phaze.layout import named_widths
 from phaze.plan.in_use import OK, status_of
 from phaze.plan.layouts.ranked_table import differences, ranked_table, recompute, unusual, wrapped
+from phaze.spec.names import Rank
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.system import Device
 from phaze.spec.training_plan import (
@@ -17,7 +18,6 @@ from phaze.spec.training_plan import (
     Explained,
     FewestNodes,
     PlanCertificate,
-    Rank,
     RankedPlan,
     RankMemory,
     StageShare,

@@ -28,8 +28,14 @@ PLAN = ("plan", "gpt2", "--gpus", "8xh100")
         (
             ("emit", "p.json", "--for", "maxtext"),
             2,
-            "'maxtext' is not one of 'megatron', 'bridge', 'torchtitan', 'deepspeed'",
+            "'maxtext' is not one of 'bridge', 'megatron', 'torchtitan', 'deepspeed'",
             "see `phaze emit -h`",
+        ),
+        (
+            ("export", "p.parquet", "--format", "xml"),
+            2,
+            "is not one of 'csv', 'json'",
+            "see `phaze export -h`",
         ),
         ((*PLAN, "--tokens", "4X"), 2, "'--tokens': must be a number", "see `phaze plan -h`"),
         (("plan",), 2, "Missing argument 'model'", "see `phaze plan -h`"),

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from phaze.map.annealing import Cooling, anneal, new_state, stage_task, step_task
-from phaze.map.objective import INSTANTIATIONS, Instantiation, MappingProblem
+from phaze.map.objective import INSTANTIATIONS, MappingProblem
 from phaze.map.schemes import near_devices
 from phaze.pipeline.gpipe import step_time_s
+from phaze.spec.names import Instantiation
 from tests.unit.map.cases import drawn_network, drawn_stages, least_by_trying_all
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.heuristics import random_map
-from phaze.map.objective import INSTANTIATIONS, Instantiation, MappingProblem, lower_bound_s
+from phaze.map.objective import INSTANTIATIONS, MappingProblem, lower_bound_s
 from phaze.map.search import SearchLimits, search
 from phaze.solver import Limits as SolverLimits
 from phaze.solver.programs import solve
+from phaze.spec.names import Instantiation
 from tests.unit.map.cases import KINDS, drawn_network, drawn_stages, least_by_trying_all
 
 SHAPES = ((2, 2), (3, 2), (2, 3), (4, 1), (1, 5))

@@ -9,12 +9,13 @@ from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.topologies import make_network
 from phaze.map.ensemble import Chains, MapSettings
 from phaze.map.heuristics import consecutive_map, p2p_map
-from phaze.map.objective import INSTANTIATIONS, Instantiation, MappingProblem
+from phaze.map.objective import INSTANTIATIONS, MappingProblem
 from phaze.map.search import SearchLimits
 from phaze.map.study import MapTables, find_gap, map_point
 from phaze.pipeline.gpipe import held_step_s
 from phaze.pipeline.shared_ports import shared_step_s
 from phaze.spec.map_study import MapTopology, StagesPoint
+from phaze.spec.names import Instantiation
 from phaze.spec.stages import StoredStages
 from phaze.spec.topology import LevelTopology
 from phaze.workload.operator_graphs import stage_graph

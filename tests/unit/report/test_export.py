@@ -26,10 +26,7 @@ def test_infinity_is_null_in_json(findings: Findings, tmp_path: Path) -> None:
     assert ",inf," in export_table(tmp_path / "r.parquet", "csv")
 
 
-@pytest.mark.parametrize(
-    ("name", "form", "message"), [("r.txt", "csv", "cannot be read"), ("x", "xml", "csv, json")]
-)
-def test_what_cannot_be_exported_is_named(tmp_path: Path, name: str, form: str, message: str) -> None:
-    (tmp_path / name).write_text("no table")
-    with pytest.raises(PhazeError, match=message):
-        export_table(tmp_path / name, form)
+def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("no table")
+    with pytest.raises(PhazeError, match="cannot be read"):
+        export_table(tmp_path / "r.txt", "csv")

@@ -9,7 +9,8 @@ import pandas as pd
 from phaze.report.layouts import CHECKS, LayoutInputs, build_layout_report
 from phaze.report.verdicts import failures, run_checks
 from phaze.spec.layout_study import LayoutStudy
-from phaze.spec.training_plan import TIE, Rank
+from phaze.spec.names import Rank
+from phaze.spec.training_plan import TIE
 from phaze.tables.layouts import LayoutProofs, RankedLayouts
 
 SIZE = {"model": "gpt2", "system": "h100", "devices": 2}

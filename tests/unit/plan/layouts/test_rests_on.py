@@ -21,7 +21,8 @@ from phaze.plan.price import price
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer
-from phaze.spec.training_plan import AskedPlan, Rank, TrainingPlan
+from phaze.spec.names import Rank
+from phaze.spec.training_plan import AskedPlan, TrainingPlan
 
 
 @pytest.fixture(scope="module")
