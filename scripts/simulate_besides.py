@@ -7,11 +7,11 @@ from phaze.base.job import logged
 from phaze.papers.palm.besides import besides
 from phaze.papers.publications import PublishedTiled
 from phaze.spec.files import FOLDER
-from phaze.spec.tiled_study import PrintedTable
+from phaze.spec.tiled_study import PublishedTable
 
 
 def main(
-    output: str, folder: Path, *, wanted: tuple[PrintedTable, ...], published: dict[str, object] | None
+    output: str, folder: Path, *, wanted: tuple[PublishedTable, ...], published: dict[str, object] | None
 ) -> None:
     """Compute our values for the requested tables of PALM, and write table `tiled_besides`."""
     rows = None if published is None else PublishedTiled.parse(published, "published")

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.errors import PhazeError
-from phaze.papers.publication import PrintedClaim, Publication, TableClaims, evaluate
+from phaze.papers.publication import Publication, PublishedClaim, TableClaims, evaluate
 from phaze.report.document import Sheet, sheet_of
 from phaze.report.words import fill, join
 from phaze.tables import Claims
@@ -67,7 +67,7 @@ def claims_on(
 
 
 def _claims_of(
-    publication: Publication, claim: PrintedClaim, rows: pd.DataFrame, functions: Mapping[str, Function]
+    publication: Publication, claim: PublishedClaim, rows: pd.DataFrame, functions: Mapping[str, Function]
 ) -> Iterator[Values]:
     """Yield one claim, checked on one group of rows; nothing if no figure is published for the group."""
     values: Values = {str(key): value for key, value in rows.iloc[:1].to_dict("records")[0].items()}
@@ -101,7 +101,7 @@ def _claims_of(
     }
 
 
-def _printed(publication: Publication, claim: PrintedClaim, values: Values) -> Values | None:
+def _printed(publication: Publication, claim: PublishedClaim, values: Values) -> Values | None:
     """Published figure to compare with these values, with its other columns; None if there is none."""
     printed: object = claim.printed
     if isinstance(printed, str):

@@ -13,7 +13,7 @@ from phaze.papers.claims import claims_sheet
 from phaze.papers.publication import Publication
 from phaze.report import page_words
 from phaze.report.document import Block, Chart, FirstScreen, Heading, Items, Prose, Section, Sheet
-from phaze.report.report import Report, Written, page_of
+from phaze.report.report import NamedTables, Report, page_of
 from phaze.report.verdicts import checks_section
 from phaze.tables import Checks, Claims
 
@@ -34,7 +34,7 @@ class Paper:
     blocks: tuple[Block, ...]
     claims: pd.DataFrame
     """Table `claims`; empty if no claim of the paper is checked."""
-    tables: Written
+    tables: NamedTables
     shown: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """Tables of other pages that this section also shows."""
 
@@ -44,7 +44,7 @@ def paper_of(
     published: Publication | None,
     answer: str,
     blocks: Iterable[Block | Section],
-    tables: Written,
+    tables: NamedTables,
     *,
     missing: Iterable[str] = (),
     notes: Iterable[str] = (),

@@ -44,7 +44,7 @@ Number = int | float
 Row = dict[str, Number | str]
 
 
-class PrintedClaim(DerivedNoun, ClaimTexts):
+class PublishedClaim(DerivedNoun, ClaimTexts):
     """Claim of a publication: the published figure, our figure, and the condition for the claim to hold.
 
     Texts are templates. `{ours:times}` inserts a column of the rows, an aggregate, or a printed value, in a
@@ -86,7 +86,7 @@ class TableClaims(Noun):
     """Name of a table of the page."""
     each: tuple[str, ...] = ()
     """Columns that split the table into parts; default: one part."""
-    claims: tuple[PrintedClaim, ...] = Field(min_length=1)
+    claims: tuple[PublishedClaim, ...] = Field(min_length=1)
     """Claims in the order of the page."""
 
 

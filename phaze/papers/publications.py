@@ -109,7 +109,7 @@ def _as_printed(text: str) -> str:
     return text
 
 
-Printed = Annotated[str, AfterValidator(_as_printed)]
+PublishedTime = Annotated[str, AfterValidator(_as_printed)]
 """Published time with its printed digits, or OOM."""
 
 
@@ -120,9 +120,9 @@ class PublishedPlan(Noun):
     """Number of devices."""
     memory_gib: Positive
     """Memory of a device, in GiB."""
-    piper: Printed
+    piper: PublishedTime
     """Time per sample of Piper's plan."""
-    equi: Printed
+    equi: PublishedTime
     """Time per sample of the best plan with equal stages."""
 
 
@@ -133,7 +133,7 @@ class PublishedPlans(Publication):
     """Published rows, by input (Table 1)."""
 
 
-PrintedPartitions = dict[Partitioner, dict[Mapping, dict[str, Positive]]]
+PublishedPartitions = dict[Partitioner, dict[Mapping, dict[str, Positive]]]
 """Published speed-ups by partitioner, mapping and shape SxR."""
 
 
@@ -144,7 +144,7 @@ class PublishedMaps(Publication):
     """Speed-up over CS map by topology and shape SxR."""
     over_heuristics: dict[Name, dict[str, Positive]] = Field(default_factory=dict)
     """Speed-up over the better of CS map and p2p map by topology and shape SxR."""
-    over_first: dict[Name, PrintedPartitions] = Field(default_factory=dict)
+    over_first: dict[Name, PublishedPartitions] = Field(default_factory=dict)
     """Speed-up over PipeDream's partition with CS map by graph, partitioner, mapping and shape SxR."""
     over_clusters: dict[Name, dict[str, Positive]] = Field(default_factory=dict)
     """Speed-up by refinement over clusters alone, with the same mapping, by graph and shape SxR."""
@@ -159,7 +159,7 @@ class MeasuredRun(Noun):
     """Settings of the run, as in a table of measured runs."""
 
 
-class PrintedRun(MeasuredRun):
+class PublishedRun(MeasuredRun):
     """Row of PALM's Table IV, with the measured run behind the reference figure."""
 
     palm: Positive
@@ -194,7 +194,7 @@ class PublishedRatio(Noun):
     """Reason for the difference from ours; empty if only digits differ."""
 
 
-class PrintedInference(Noun):
+class PublishedInference(Noun):
     """Row of PALM's Table V, or one interpretation of a row."""
 
     model: Name
@@ -237,7 +237,7 @@ class PublishedTiled(Publication):
     """Samples per second of Table VII simulated by PALM's authors, by model."""
     scaled: dict[Name, Positive] = Field(default_factory=dict)
     """Reference of Table VII, scaled by PALM's authors from GPUs to the wafer, by model."""
-    gpus: dict[Name, PrintedRun] = Field(default_factory=dict)
+    gpus: dict[Name, PublishedRun] = Field(default_factory=dict)
     """Rows of Table IV, by model."""
     other_runs: dict[Name, MeasuredRun] = Field(default_factory=dict)
     """Measured runs of the same source that are not in Table IV; a constant is fitted on them."""
@@ -245,7 +245,7 @@ class PublishedTiled(Publication):
     """Interpretations of Table I."""
     ratios: tuple[PublishedRatio, ...] = ()
     """Ratios of Table I."""
-    inference: tuple[PrintedInference, ...] = ()
+    inference: tuple[PublishedInference, ...] = ()
     """Rows of Table V."""
     program: ProgramRun | None = None
     """Results of the authors' program, which differ from the published ones."""

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 MOST_OPEN = 5
 """Number of figures that a page shows unfolded."""
 
-Written = Mapping[str, tuple[type[Table], pd.DataFrame]]
+NamedTables = Mapping[str, tuple[type[Table], pd.DataFrame]]
 """Tables to write with a page, by file name, each with its table class."""
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[munµ]?s|[KMGT]iB|[kMGTP]?B/s|mm²|microbatch)(?!\w))")
@@ -50,7 +50,7 @@ def case_page(
     subtitle: str,
     subject: Subject,
     checks: tuple[str, Checklist[Subject], str],
-    tables: Written,
+    tables: NamedTables,
     answer: FirstScreen,
     sections: Iterable[Section],
     notes: Iterable[str],
@@ -73,7 +73,7 @@ def page_of(
     subtitle: str,
     answer: FirstScreen,
     sections: Iterable[Section],
-    tables: Written,
+    tables: NamedTables,
     shown: Mapping[str, pd.DataFrame] | None = None,
 ) -> Report:
     """Build the report of a page; `tables` are also written as files, `shown` are only in the page."""

@@ -74,7 +74,7 @@ PRECISIONS: dict[Compute, tuple[tuple[str, str], ...]] = {
 }
 """Flags that select each compute format: its number format and its scaling recipe."""
 
-Written = Iterable[tuple[str, ...]]
+FlagValues = Iterable[tuple[str, ...]]
 """Flags to write, with their values."""
 
 
@@ -85,7 +85,7 @@ class FieldFlags:
     field: str
     flags: tuple[str, ...]
     """All flags that set the field, the most informative first."""
-    write: Callable[[Recipe], Written]
+    write: Callable[[Recipe], FlagValues]
     """Function that returns the flags of a recipe."""
     read: Callable[[Flags, Model], object] | None = None
     """Function that reads the layout field from flags; None if the field depends on other fields."""
@@ -101,7 +101,7 @@ class FieldFlags:
 def _width(field: str, flag: str) -> FieldFlags:
     """Table entry for the flag of a parallel width of dense layers, which is 1 without the flag."""
 
-    def write(recipe: Recipe) -> Written:
+    def write(recipe: Recipe) -> FlagValues:
         yield flag, str(getattr(recipe.layout, field))
 
     return FieldFlags(field, (flag,), write, lambda flags, _: whole_number(flags, flag, 1))
@@ -147,16 +147,16 @@ def _cp_kind(flags: Flags, _: Model) -> CpKind:
     return f"{LEVELS}:{sizes[0]}"
 
 
-def _write_stages(recipe: Recipe) -> Written:
+def _write_stages(recipe: Recipe) -> FlagValues:
     staged = recipe.layout.pp > 1 and not is_hybrid(recipe.model)
     return [(LAYOUT, layout_string(recipe.blocks, recipe.model.mtp))] * staged
 
 
-def _write_group(recipe: Recipe) -> Written:
+def _write_group(recipe: Recipe) -> FlagValues:
     return [(GROUP, str(recipe.microbatch_group))] * (recipe.microbatch_group != recipe.layout.pp)
 
 
-def _write_zero(recipe: Recipe) -> Written:
+def _write_zero(recipe: Recipe) -> FlagValues:
     zero = recipe.layout.zero
     return (*WITH_FSDP, (STRATEGY, SHARDED[zero])) if zero > 1 else [(OPTIMIZER,)] * zero
 
@@ -167,7 +167,7 @@ def _zero(flags: Flags, _: Model) -> int:
     return int(word_of(flags, STRATEGY, {str(zero): word for zero, word in enumerate(SHARDED)}, "0"))
 
 
-def _write_recompute(recipe: Recipe) -> Written:
+def _write_recompute(recipe: Recipe) -> FlagValues:
     most = max(recipe.recomputed)
     modules = [module for module in MODULES if module in recipe.layout.modules]
     if modules or recipe.layout.recompute == "selective":

@@ -19,7 +19,7 @@ from phaze.spec.plain import Plain, short
 
 Said = Mapping[str, object]
 """Values of settings, by name."""
-Written = Iterable[tuple[str, Plain]]
+KeyValues = Iterable[tuple[str, Plain]]
 """Settings to write, with their values."""
 Word = TypeVar("Word", bound=str)
 
@@ -63,7 +63,7 @@ class FieldSettings:
     field: str
     usual: Said
     """Settings that determine the field, with torchtitan's default values."""
-    write: Callable[[Recipe], Written]
+    write: Callable[[Recipe], KeyValues]
     """Function that returns the settings of a recipe."""
     read: Callable[[Said], object] | None = None
     """Function that reads the layout field from settings; None if it depends on other fields."""
@@ -97,19 +97,19 @@ def modules(blocks: Sequence[int]) -> list[list[str]]:
 def _width(field: str, name: str) -> FieldSettings:
     """Table entry for the setting of a parallel width."""
 
-    def write(recipe: Recipe) -> Written:
+    def write(recipe: Recipe) -> KeyValues:
         yield name, getattr(recipe.layout, field)
 
     return FieldSettings(field, {name: 1}, write, lambda said: whole(said, name))
 
 
-def _local(recipe: Recipe) -> Written:
+def _local(recipe: Recipe) -> KeyValues:
     """Yield the local batch: samples per replica and step, or per microbatch if there is no pipeline."""
     count = recipe.layout.microbatches(recipe.global_batch) if recipe.layout.pp > 1 else 1
     yield LOCAL, recipe.layout.microbatch * count
 
 
-def _replicas(recipe: Recipe) -> Written:
+def _replicas(recipe: Recipe) -> KeyValues:
     zero, dp = recipe.layout.zero, recipe.layout.dp
     yield REPLICAS, 1 if zero else dp
     yield SHARDS, dp if zero else 1

@@ -14,7 +14,7 @@ StagePlacement = Literal["line", "s-shaped", "own"]
 Placed = Literal["near", "far"]
 Figure = Literal["6", "7", "12"]
 Switching = Literal["pipelined", "hop-by-hop"]
-PrintedTable = Literal["I", "IV", "V"]
+PublishedTable = Literal["I", "IV", "V"]
 
 
 def check_tiled(model: Model, where: str) -> None:
@@ -159,7 +159,7 @@ class TiledStudy(Noun):
     """Published results to compare with: a file in config/published."""
     cases: dict[Name, TiledCase] = Field(default_factory=dict)
     """Transformers on tiles, by name."""
-    tables: tuple[PrintedTable, ...] = ()
+    tables: tuple[PublishedTable, ...] = ()
     """Tables of PALM to compare with: ratios of accelerators (I), runs on GPUs (IV), Grayskull (V)."""
     figures: tuple[Figure, ...] = ()
     """Figures of PALM on the network alone: rings (6), overlapping tasks (7), communicating groups (12)."""

@@ -11,7 +11,7 @@ from phaze.spec.derived import DerivedNoun
 from phaze.spec.flops import TokenFlops
 from phaze.spec.noun import Noun
 from phaze.spec.rows import Gemm
-from phaze.spec.uncut import UnshardedModel
+from phaze.spec.unsharded import UnshardedModel
 from phaze.spec.values import Flag, Index, Label, Name, PositiveInt
 
 Source = Annotated[int, Field(strict=True, ge=-1)]

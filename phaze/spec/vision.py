@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from phaze.base.errors import PhazeError
 from phaze.spec.flops import TokenFlops
 from phaze.spec.noun import Noun
-from phaze.spec.uncut import UnshardedModel
+from phaze.spec.unsharded import UnshardedModel
 from phaze.spec.values import WHOLE, Count, Share
 
 Pixels = Annotated[int, Field(strict=True, gt=0, le=2**14), WHOLE]

@@ -18,13 +18,13 @@ import pandas as pd
 
 from phaze.base.units import MIB
 from phaze.papers.publication import evaluate
-from phaze.papers.publications import MeasuredRun, PrintedInference, PublishedTiled
+from phaze.papers.publications import MeasuredRun, PublishedInference, PublishedTiled
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER, read_mapping, system_path
 from phaze.spec.models import load_model_named
 from phaze.spec.systems import load_cluster
-from phaze.spec.tiled_study import PrintedTable
+from phaze.spec.tiled_study import PublishedTable
 from phaze.tables import TiledBesides
 from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.inference import Throughput, TileMappings, fastest
@@ -46,12 +46,14 @@ UNSEEN = "share of HBM's bandwidth fitted on the other four of the ten runs; the
 """Interpretations of Table IV: constants fitted with its runs (SEEN), or mostly without them (UNSEEN)."""
 
 
-def load_printed(folder: Path = FOLDER) -> PublishedTiled:
+def load_published(folder: Path = FOLDER) -> PublishedTiled:
     """Load PALM's published results, with our interpretation of details that the paper leaves open."""
     return PublishedTiled.from_file(folder / "published/palm-2024.yaml")
 
 
-def _row(table: PrintedTable, case: str, reading: str, unit: str, published: float, **further: object) -> Row:
+def _row(
+    table: PublishedTable, case: str, reading: str, unit: str, published: float, **further: object
+) -> Row:
     """Row of table `tiled_besides`; `palm` and `measured` are 0 unless given."""
     about = {"table": table, "case": case, "reading": reading, "unit": unit, "published": published}
     return {**about, "palm": 0.0, "measured": 0.0, **further}
@@ -59,7 +61,7 @@ def _row(table: PrintedTable, case: str, reading: str, unit: str, published: flo
 
 def ratios_beside(folder: Path = FOLDER) -> Iterator[Row]:
     """Yield rows that compare Table I with our ratios, computed from the system files."""
-    published = load_printed(folder)
+    published = load_published(folder)
     for one in published.ratios:
         ratio = published.ratio_readings[one.of]
         about = {"ours": evaluate(ratio.ours, figures_of(one.system, folder)), "explanation": one.explanation}
@@ -69,11 +71,11 @@ def ratios_beside(folder: Path = FOLDER) -> Iterator[Row]:
 
 def inference_beside(folder: Path = FOLDER) -> Iterator[Row]:
     """Yield rows that compare Table V with our throughput of the fastest mapping; takes half a minute."""
-    for case in load_printed(folder).inference:
+    for case in load_published(folder).inference:
         yield inference_row(case, run(case, folder))
 
 
-def inference_row(case: PrintedInference, ours: Throughput) -> Row:
+def inference_row(case: PublishedInference, ours: Throughput) -> Row:
     """Row of table `tiled_besides` for a case of Table V; the explanation describes the mapping."""
     stages, first = len(ours.programs), ours.programs[0]
     mapping = (
@@ -85,14 +87,14 @@ def inference_row(case: PrintedInference, ours: Throughput) -> Row:
     return _row("V", case.model, reading_of(case), "samples per second", case.published, **about)
 
 
-def reading_of(case: PrintedInference) -> str:
+def reading_of(case: PublishedInference) -> str:
     """Text that describes the assumed precision, sequence length and weight fetching of a case."""
     tokens = f", {case.sequence} tokens" if case.sequence > 1 else ""
     fetched = "" if len(case.fetched) > 1 else f", weights {case.fetched[0]}"
     return f"{'8-bit integers' if case.numbers == 'int8' else '16 bits'}{tokens}{fetched}"
 
 
-def run(case: PrintedInference, folder: Path = FOLDER) -> Throughput:
+def run(case: PublishedInference, folder: Path = FOLDER) -> Throughput:
     """Throughput of the fastest mapping for a case of Table V."""
     machine = load_tiled_machine(GRAYSKULL, folder)
     parts = tuple(k for k in range(1, MOST + 1) if len(machine.tiles) % k == 0)
@@ -125,10 +127,10 @@ def figures_of(system: str, folder: Path = FOLDER) -> dict[str, float]:
 
 
 def besides(
-    asked: Iterable[PrintedTable], published: PublishedTiled | None, folder: Path = FOLDER
+    asked: Iterable[PublishedTable], published: PublishedTiled | None, folder: Path = FOLDER
 ) -> pd.DataFrame:
     """Build table `tiled_besides` for the requested tables of the paper; Table IV needs `published`."""
-    made: dict[PrintedTable, Callable[[Path], Iterator[Row]]] = {
+    made: dict[PublishedTable, Callable[[Path], Iterator[Row]]] = {
         "I": ratios_beside, "IV": partial(_gpus, published), "V": inference_beside
     }  # fmt: skip
     rows = [row for table in asked for row in made[table](folder)]

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from phaze.base.errors import PhazeError
-from phaze.papers.publication import PrintedClaim, Publication, TableClaims
+from phaze.papers.publication import Publication, PublishedClaim, TableClaims
 from phaze.papers.publications import KINDS, load_publications
 from phaze.spec.files import FOLDER
 from phaze.spec.study import Study
@@ -49,5 +49,5 @@ def test_a_publication_of_another_kind_is_refused() -> None:
 
 def test_the_page_of_publications_names_every_key() -> None:
     page = (FOLDER / "published/README.md").read_text()
-    for noun in (Publication, TableClaims, PrintedClaim):
+    for noun in (Publication, TableClaims, PublishedClaim):
         assert [key for key in noun.model_fields if f"`{key}`" not in page] == []

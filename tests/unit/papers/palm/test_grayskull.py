@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.papers.palm.besides import MOST, inference_row, load_printed, reading_of
-from phaze.papers.publications import PrintedInference
+from phaze.papers.palm.besides import MOST, inference_row, load_published, reading_of
+from phaze.papers.publications import PublishedInference
 from phaze.spec.models import load_model_named
 from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.inference import (
@@ -25,7 +25,7 @@ from phaze.tiles.operators import operators_of
 from tests.oracles.chips import slower
 
 MACHINE = load_tiled_machine("grayskull")
-CASES = load_printed().inference
+CASES = load_published().inference
 
 # The fastest mapping of each case by the search over all, which `phaze.papers.palm.besides.run` takes.
 BEST = (
@@ -37,7 +37,7 @@ BEST = (
 )
 
 
-def reached(case: PrintedInference, choices: TileMappings) -> Throughput:
+def reached(case: PublishedInference, choices: TileMappings) -> Throughput:
     """Return the results of several mappings of a case."""
     operators = partial(operators_of, load_model_named(case.model), sequence=case.sequence)
     return fastest(MACHINE, operators, case.numbers, choices)

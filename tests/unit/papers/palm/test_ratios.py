@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from phaze.papers.palm.besides import load_printed, ratios_beside
+from phaze.papers.palm.besides import load_published, ratios_beside
 from phaze.papers.publications import PublishedRatio
 
-PUBLISHED = load_printed()
+PUBLISHED = load_published()
 PRINTED = PUBLISHED.ratios
 OURS = [float(str(row["ours"])) for row in ratios_beside()]
 ids = [f"{ratio.system} {ratio.of}" for ratio in PRINTED]
