@@ -46,7 +46,7 @@ def test_every_workload_and_design_is_shown_with_every_planner(section: Section,
 
 def test_ratios_are_throughputs_over_phazes(section: Section) -> None:
     ratios = sheet(section, 0)
-    assert ratios.header[3:] == ("Piper", "Phaze's plan, Piper's model", "equal stages", "experts")
+    assert ratios.header[3:] == ("Piper", "Phaze's plan under Piper's model", "equal stages", "hand-designed")
     assert {row[3:] for row in ratios.rows} == {("1.43×", "1.11×", "0.91×", "0.77×")}
     assert [ratios.rows[i][1] for i in sorted(ratios.marked)] == [PER_MODEL] * 3
 

@@ -111,7 +111,7 @@ def test_what_the_certified_plan_loses_stands_beside_pipers_time(section: Sectio
     assert any(row[differs] == "-10.0 %" for row in plans.rows)
     at = {name: number for number, name in enumerate(losses.header)}
     for row in losses.rows:
-        assert row[at["loses"]] == "+12.1 %"
+        assert row[at["slower by"]] == "+12.1 %"
         assert row[at["simulated over planned"]] == "+11.0 %"
     assert "Piper (no flush)" in at
 
