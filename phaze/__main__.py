@@ -82,7 +82,7 @@ def _begin(
         bool, typer.Option("--version", help="Print the version.", callback=_told, is_eager=True)
     ] = False,
 ) -> None:
-    """Set another configuration folder before anything reads one."""
+    """Set the configuration folder before anything reads it."""
     variable = "PHAZE_CONFIG"
     named = os.environ.get(variable) if config is None else str(config)
     if not named:
@@ -169,7 +169,7 @@ def _print_the_rest() -> None:
 
 
 def _print_no_more() -> None:
-    """Discard buffered standard output, which Python would fail to print again at exit."""
+    """Discard buffered standard output, which Python would otherwise try to write again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

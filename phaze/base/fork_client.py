@@ -38,7 +38,7 @@ def called(
 
 
 def main() -> None:
-    """Run a script of a job in a fork if a server listens; anything else in this process's Python."""
+    """Run a job's script in a fork if a server listens; otherwise execute Python as usual."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     arguments = sys.argv[1:]
     server = os.environ.get(SOCKET)

@@ -45,10 +45,10 @@ _servers: list[subprocess.Popen[bytes]] = []
 
 
 def fork_jobs(folder: Path) -> None:
-    """Let the jobs of this Snakemake process start as forks of a server; its client goes to the folder.
+    """Start the jobs of this Snakemake process as forks of a server, through a client written to the folder.
 
-    Does nothing where the system lacks what that needs. Jobs in a conda environment, on a cluster or with
-    several threads start as usual.
+    Does nothing if the system cannot pass file descriptors, or if a path is too long or needs quoting. Jobs
+    in a conda environment, on a cluster or with several threads start as usual.
     """
     python = folder.resolve() / "python"
     if not hasattr(socket, "recv_fds") or any(shlex.quote(x) != x for x in (sys.executable, str(python))):
@@ -68,7 +68,7 @@ def fork_jobs(folder: Path) -> None:
 
 
 def start_server(path: Path, module: str, *arguments: str) -> None:
-    """Start a module as a server with a socket at the path, whose folder is its own.
+    """Run a module as a server that listens on a socket at `path`, in a folder of its own.
 
     The server ends with this process, and removes the folder.
     """
@@ -113,7 +113,7 @@ def serve(around: Around = nullcontext) -> None:
 
 
 def _import_modules_of(script: Path) -> None:
-    """Import the modules that a script imports; if that fails, the script itself will say so."""
+    """Import the modules that a script imports; errors are left for the script itself to report."""
     before = len(sys.modules)
     with suppress(OSError, SyntaxError):
         for node in ast.parse(script.read_bytes()).body:
@@ -124,7 +124,7 @@ def _import_modules_of(script: Path) -> None:
             else:
                 continue
             for name in names:
-                with suppress(Exception):  # a class or a function is no module
+                with suppress(Exception):  # a class or a function is not a module
                     import_module(name)
     if len(sys.modules) > before:
         get_ready()

@@ -163,7 +163,7 @@ def _ancestors(name: str) -> Iterator[str]:
 
 
 def _read(name: str, root: Path) -> Module | None:
-    """Module with the digest and imports of its current source; None if the name is no module of phaze."""
+    """Module with the digest and imports of its current source; None if the name is not a module of phaze."""
     path = _find(name, root)
     if path is None:
         return None
@@ -269,7 +269,7 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterable[str]:
 
 
 def _data_files(modules: dict[str, Module]) -> Iterator[tuple[str, Path]]:
-    """Yield the name and path of every data file of those given modules that are packages."""
+    """Yield the name and path of every data file in the packages among `modules`."""
     for name, module in modules.items():
         folder = module.path.parent
         if module.path.name == "__init__.py":

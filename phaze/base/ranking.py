@@ -34,7 +34,7 @@ def order(time_s: Floats, area_um2: Floats, name: Ranks) -> Ranks:
 
 
 def within(time_s: Floats, tolerance: float) -> Bools:
-    """Mask of times with at least (1 - tolerance) of the best throughput; all False if none is finite."""
+    """Mask of times whose throughput is at least (1 - tolerance) of the best; all False if none is finite."""
     time = tied(time_s)
     result: Bools = np.isfinite(time) & (time <= limit_of(time, tolerance))
     return result

@@ -215,7 +215,7 @@ def _loads(
 
 
 def _before(worst: Floats, single: Ints) -> Floats:
-    """Bottleneck load of all stages after [i, j) if u stages, with this one, have one device, (u, i, j)."""
+    """Bottleneck load of the stages after [i, j) if u stages, including [i, j), use one device, (u, i, j)."""
     shifted = np.concatenate([np.full((1, worst.shape[1]), np.inf), worst[:-1]])
     return np.where(single == 1, shifted[:, None, :], worst[:, None, :])
 

@@ -299,7 +299,7 @@ class RandomPlans:
         return str(self.rng.choice([*runtime.cp_kinds, *levels])) if cp > 1 else runtime.cp_kinds[0]
 
     def _beside(self, layout: Layout, schedule: str) -> tuple[Layout, str]:
-        """Random neighbour of a layout: one factor moved between two widths, or other options drawn anew."""
+        """Random neighbour of a layout: one factor moved between two widths, or other options redrawn."""
         if self.rng.random() < 0.5:
             other, schedule = self._chosen(layout)
             return replace(other, zero=layout.zero), schedule

@@ -76,7 +76,7 @@ class StoredSlice:
         return [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files]
 
     def read(self) -> SliceTables:
-        """Read the tables, with only the estimates of the architectures' designs."""
+        """Read the slice's tables; estimates are limited to core designs of the audited architectures."""
         estimates = Estimates.load(self.estimates, columns=list(Estimates.fields()))
         used = self.architectures[list(DESIGNS)]
         return SliceTables(

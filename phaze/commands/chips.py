@@ -90,7 +90,7 @@ def print_chips(rows: Sequence[Row], *, as_json: bool) -> None:
 
 
 def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[str]:
-    """Yield a file for every combination of the swept values; without a sweep, the accelerator's name."""
+    """Write and yield an architecture file per combination of swept values, or just yield the name."""
     if not variants:
         yield name
         return

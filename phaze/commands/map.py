@@ -316,7 +316,7 @@ def _batch(simulated_s: float | None) -> str:
 
 
 def _proof(one: StoredSearch) -> str:
-    """Text: a mapping method's longest stage time and its lower bound; empty if the method has no result."""
+    """Format a mapping method's longest stage time and its lower bound; empty if there is no result."""
     if one.objective_s is None:
         return ""
     known = "proven optimal" if one.proven else f"none below {one.bound_s:.6g} s"

@@ -71,7 +71,7 @@ def certified(architectures: pd.DataFrame, bounds: pd.DataFrame) -> list[int]:
 def _walks(
     architectures: pd.DataFrame, evaluate: Evaluate, model: str, area_band_um2: float
 ) -> Iterator[pd.DataFrame]:
-    """Yield trials of the search by descending area at each hysteresis level, prefixes of the longest run."""
+    """Yield the trials of the descending-area search at each hysteresis level, cut from its longest run."""
     longest = walk_areas(
         architectures, evaluate, model=model, hysteresis=max(LEVELS), area_band_um2=area_band_um2
     )
