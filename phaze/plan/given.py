@@ -263,7 +263,7 @@ class Lowering:
         return self.working([(cost, "none")], layout).work - again
 
     def limit_bytes(self, layout: Layout, *, upper: bool) -> float:
-        """Maximum tensor bytes with which a layout fits, by expected memory use or by its upper end.
+        """Bytes left for a layout's tensors when its other memory use is at its upper end, or as expected.
 
         The limit allows for any temporary copies next to the tensors of a stage.
         """

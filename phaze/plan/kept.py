@@ -109,7 +109,7 @@ def kept_with_flash(layer: Layer) -> Layer:
 
 
 def multiplies_weights(operator: Operator) -> bool:
-    """True for a GEMM with weights, or for weight gradients, that is computed in lower precision."""
+    """True for a low-precision GEMM that multiplies weights or computes their gradients."""
     return operator.core == "tensor" and not operator.attention and not operator.regions & WIDE
 
 

@@ -57,7 +57,7 @@ class NetworkReplay(Price):
 
     @property
     def timeline(self) -> Timeline:
-        """Timeline with all communication: of one batch, or of several if the schedule has no flush."""
+        """Timeline of one batch with all communication; of several batches if the schedule has no flush."""
         return self.carried.timeline
 
     @cached_property

@@ -107,7 +107,7 @@ class Price:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Timeline with all communication: of one batch, or of several if the schedule has no flush."""
+        """Timeline of one batch with all communication; of several batches if the schedule has no flush."""
         pipeline = self.pipeline
         return simulate(pipeline if self.plan.flushes else replace(pipeline, batches=BATCHES))
 

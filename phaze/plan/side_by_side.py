@@ -135,7 +135,7 @@ def plan_model(
     conditions: Conditions,
     expert: Layout | None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables of plans and of their stages for one model; layers and solves contain all its points."""
+    """Tables `plans` and `plan_stages` of one model; `layers` and `solves` cover all its design points."""
     model = str(graph["model"].iloc[0])
     plans: list[Row] = []
     stages: list[Row] = []

@@ -292,7 +292,7 @@ def _bert(flags: Flags) -> dict[str, object]:
 
 
 def _read_nouns(flags: Flags, words: set[str], wide: int) -> dict[str, object]:
-    """Read the model parts named in `words`, and latent attention.
+    """Read the fields of a model's optional parts from flags: latent attention, and the parts in `words`.
 
     Experts are as wide as dense feed-forward networks unless a flag sets their width.
     """

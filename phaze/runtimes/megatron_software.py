@@ -155,7 +155,7 @@ def read_software(flags: Flags, recipe: Recipe, stack: Stack) -> Software:
 
 
 def _unless(flags: Flags, flag: str, usual: bool, asked: bool) -> bool:
-    """True if kernels are fused: `flag` is absent, or `usual` if the flag does not apply."""
+    """True unless `flag` turns a kernel fusion off; `usual` if the flag does not apply."""
     return flag not in flags if asked else usual
 
 

@@ -194,7 +194,7 @@ def _widths(devices: int, given: Mapping[str, int]) -> Columns:
 def _choices(
     widths: Columns, runtime: Runtime, task: TrainingTask, given: Mapping[str, int]
 ) -> list[_Choice]:
-    """Choices that expand every row of widths into layouts; columns that rules read come first."""
+    """Candidate values of all other columns for every row of widths; columns that rules read come first."""
     every = np.ones(len(widths["tp"]), np.bool_)
     cuts = np.array(runtime.sequence_parallel, np.int64)
     return [

@@ -60,7 +60,7 @@ def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
 
 
 def unsettable_fields(model: Model) -> tuple[str, ...]:
-    """Model fields without effect on time that the runtime cannot set, and such fields not in the spec."""
+    """Model fields without effect on time, for runtimes that can set none; also fields not in the spec."""
     flags, _ = untimed_flags(model)
     said = [f"{name} {short(value)}" for name, value in model.untimed.items()]
     return (*said, *_unsettable(model, {flag[0]: flag for flag in flags}))

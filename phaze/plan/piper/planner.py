@@ -215,7 +215,7 @@ class ThresholdSearch:
         return PiperPlan(tuple(stages))
 
     def _stage(self, outer: int, inner: int, t: int, index: int, degree: int) -> PlannedStage:
-        """Price one stage anew, independently of the search, with newly chosen configurations."""
+        """Price one stage again, independently of the search, with newly chosen configurations."""
         members = Downsets(len(self.layers), self.problem.sums.words).difference(outer, inner)
         layout = Layout(tp=int(self.problem.widths[t]), dp=int(self.problem.degrees[index]))
         stage = best_stage(self.layers, self.cluster, members, layout, degree, self.options.exact_knapsack)

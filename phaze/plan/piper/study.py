@@ -61,7 +61,7 @@ def plan_piper(task: PlanningTask) -> Planned | Infeasible:
 def _stage(
     task: PlanningTask, model: ProfiledLayers, microbatch: int, given: PlannedStage
 ) -> tuple[Stage, StageMemory]:
-    """Convert a stage with a configuration per layer to a stage of a study's plan, with its memory."""
+    """Convert a Piper stage, with its per-layer configurations, to a study's stage and its memory use."""
     chosen, options = list(given.configurations), model.options[given.layout.tp]
     again = np.array([options.names[c] == RECOMPUTE for c in chosen])
     stage = task.prospect(Layout(tp=given.layout.tp, microbatch=microbatch)).stage(
@@ -111,7 +111,7 @@ def cluster_of(task: PlanningTask, microbatch: int) -> FlatCluster:
 
 
 def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:
-    """Resize the chain of the most frequent layer name to `times` layers; PhazeError if it is no chain."""
+    """Resize the chain of the most frequent layer name to `times` layers; PhazeError if it is not a chain."""
     chain = _chain(layers)
     if times == len(chain):
         return layers
@@ -132,7 +132,7 @@ def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:
 
 
 def _chain(layers: ProfiledLayers) -> list[int]:
-    """Repeated layers in the order of the data flow; PhazeError if they form no chain."""
+    """Repeated layers in the order of the data flow; PhazeError if they do not form a chain."""
     name, most = Counter(layers.names).most_common(1)[0]
     members = {v for v, other in enumerate(layers.names) if other == name}
     after = {u: v for u, v in layers.pairs if u in members and v in members}
