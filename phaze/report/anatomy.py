@@ -75,7 +75,7 @@ def _operators_on(
 def with_estimates(
     scheduled: pd.DataFrame, details: Details, point: Slicing, chip: pd.Series
 ) -> pd.DataFrame:
-    """Add to scheduled operators their estimates, on one core or on all cores as scheduled."""
+    """Join scheduled operators with their estimates, on one core or on all cores as scheduled."""
     designs = {core: chip[design] for core, design in DESIGN_OF_CORE.items()}
     scheduled = scheduled.assign(
         design=scheduled["core"].map(designs).fillna(-1).astype("int64"),

@@ -76,7 +76,7 @@ def page_of(
     tables: NamedTables,
     shown: Mapping[str, pd.DataFrame] | None = None,
 ) -> Report:
-    """Build the report of a page; `tables` are also written as files, `shown` are only in the page."""
+    """Build the report of a page; `tables` are also written as files, `shown` appear only on the page."""
     frames = {table: frame for table, (_, frame) in tables.items()} | dict(shown or {})
     contracts = {table: contract for table, (contract, _) in tables.items()}
     return Report(name, subtitle, answer, tuple(sections), frames, contracts)

@@ -90,7 +90,7 @@ class PlanPoint(PlanSettings):
 
 
 class PlanCase(PlanSettings):
-    """Figure or table: an input that planners plan on clusters."""
+    """Figure or table of plans: one input, planned by several planners on several clusters."""
 
     input: Name
     """One of `plans.inputs`."""

@@ -19,7 +19,7 @@ class _Unfit(yaml.constructor.ConstructorError):
         self.what, self.keys = problem, keys
 
     def under(self, key: object) -> _Unfit:
-        """Copy of the error with `key`, of the parent mapping, added to its path."""
+        """Copy of the error with the parent mapping's `key` added to its path."""
         return _Unfit(self.what, self.problem_mark, (str(key)[:LONGEST_KEY], *self.keys))
 
 

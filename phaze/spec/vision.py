@@ -187,7 +187,7 @@ class SemanticFpn(Residual):
         return found + sizes[0] ** 2 * self.head * self.classes
 
     def check_chain(self, where: str) -> None:
-        """Raise PhazeError: the pyramid reads all stages of the backbone, so the layers form no chain."""
+        """Raise PhazeError: the pyramid reads all stages of the backbone, so the layers are not a chain."""
         raise PhazeError(
             f"{where}: model {self.name} is not a chain of layers (its pyramid reads every stage "
             "of the backbone), and only a chain can be placed",

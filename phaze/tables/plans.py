@@ -1,4 +1,4 @@
-"""Plans on equal architectures, for interpretations of a paper and profiled inputs, with simulations."""
+"""Plans for architectures, for interpretations of a paper and for profiled inputs, and their simulations."""
 
 from phaze.spec.names import MODEL_PLANNERS
 from phaze.spec.names import PLANNERS as CASE_PLANNERS

@@ -51,8 +51,8 @@ def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload
 def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
     """Table `graphs` of a chain model: its layer runs; the only table that depends on the number of blocks.
 
-    Without `head` it is the graph of the base model. Raises PhazeError for a model that is no chain of
-    layers.
+    Without `head` it is the graph of the base model. Raises PhazeError if the layers do not form
+    a chain.
     """
     model.check_chain("extract")
     return graph_table(model.name, build_graph(_trained(model, head=head), 1, Layout(), 1).runs)

@@ -78,7 +78,7 @@ class KernelPart(ABC):
         return [""] * len(rows)
 
     def read(self, path: Path, system: str | None = None) -> pd.DataFrame:
-        """Read the columns OWN, sizes and words of a table; PhazeError lists the lines of invalid rows."""
+        """Read columns OWN, `sizes` and `words` of a table; PhazeError lists the lines of invalid rows."""
         table = self.completed(_texts(path, self.renamed))
         if PART in table:
             table = table[table[PART] == self.name].reset_index(drop=True)

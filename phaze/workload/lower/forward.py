@@ -94,7 +94,7 @@ def _parts(
 def vector_parts(
     primitive: Primitive, keys: tuple[str, ...], role: PartRole, streamed_bytes: int
 ) -> tuple[Part, ...]:
-    """One part per key of the cycle table; passes that only move data have traffic but no arithmetic."""
+    """Vector parts of a primitive, one per cycle-table key; passes that only move data have no arithmetic."""
     traits = primitive.traits
     each = primitive.inputs[0].elements if traits.per_input else primitive.elements
     elements = 0 if role in traits.idle else each * primitive.times
