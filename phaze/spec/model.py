@@ -54,8 +54,8 @@ class Model(Noun):
     """Kinds of the blocks in order, for example `attention-dense*3 attention-experts*58` or `(mamba
     experts)*23`. A kind names a mixer of tokens (attention, reuse, window, chunk, mamba or delta), a network
     applied to each token (dense or experts), or both. `reuse` is attention to the tokens that the indexer of
-    an earlier block chose. Default: all blocks are equal, attention with experts if the model has some, else
-    with a dense network."""
+    an earlier block chose. Default: all blocks are identical: attention with experts if the model has any,
+    else with a dense network."""
     mtp: Seed = 0
     """Number of multi-token prediction layers after the last block. Each is a block and a matrix that joins
     its input to the token's embedding (DeepSeek-AI 2024, V3, Section 2.2)."""
@@ -368,9 +368,9 @@ class Model(Noun):
     def flops_per_token(self, sequence: int) -> TokenFlops:
         """FLOPs to train on one token, without recomputation.
 
-        The definition of papers is 6N + 12LHQT with N parameters used by a token, L layers, H heads of
-        dimension Q, and T tokens attended to, without a causal mask but with windows (Chowdhery et al. 2022,
-        PaLM, Appendix B).
+        Papers define them as 6N + 12LHQT, with N parameters used by a token, L layers, H heads of dimension
+        Q, and T tokens attended to, without a causal mask but with windows (Chowdhery et al. 2022, PaLM,
+        Appendix B).
         """
         scores = sum(
             count * one.heads * (one.query_size + one.value_size) * one.attended(sequence, causal=False)

@@ -192,9 +192,9 @@ def recipe_of(
 ) -> StackRecipe:
     """Find the recipe of a run, in its release or else in a nearby release.
 
-    The latest release up to the run's that has a recipe counts, else the earliest one after it. Among several
-    numbers of devices the one with the nearest ratio is chosen. Raises PhazeError for a stack without
-    recipes, and for a model, device or precision without a known recipe.
+    Chooses the latest release with a recipe that is not newer than the run's, or else the earliest newer one.
+    Among several numbers of devices it chooses the one with the nearest ratio. Raises PhazeError for a stack
+    without recipes, and for a model, device or precision without a known recipe.
     """
     of_stacks = [one for one in published_recipes(folder) if isinstance(one, StackRecipe)]
     every = [one for one in of_stacks if one.source == stack]

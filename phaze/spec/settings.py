@@ -171,7 +171,7 @@ class PlanMapSettings(Noun):
 
     systems: Annotated[tuple[Location, ...], Once] = ()
     """Systems whose networks plans are mapped to: files in config/systems or paths, with levels, a torus or a
-    matrix of bandwidths. Of a larger system, only as many devices as the first scenario has are used."""
+    matrix of bandwidths. A larger system is cut to as many devices as the first scenario has."""
     planners: Annotated[tuple[ModelPlanner, ...], Once] = ("phaze", "piper")
     """Planners whose plans are mapped."""
     steps: PositiveInt = 5000
@@ -222,6 +222,6 @@ class ReportSettings(Noun):
     maps: PlanMapSettings = PlanMapSettings()
     """Networks to map plans to."""
     area_limits_mm2: tuple[Positive, ...] = ()
-    """Further area limits in mm², below the scenario's, for which the best architectures are reported."""
+    """Additional area limits in mm², below the scenario's, for which the best architectures are reported."""
     sensitivity: dict[Name, Variation] = Field(default_factory=dict)
     """Variations, by name, under which the winners are evaluated again."""

@@ -227,7 +227,7 @@ class Stack(Noun):
     """Expected and measured (`proven`) share of overlap by kind of communication; also applies where a
     recipe, run or flag enables the overlap."""
     zero_1: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
-    """Gradient reduction with ZeRO 1: `reduce_scatter`, overlapped as `overlap` says; or `all_reduce` after
+    """Gradient reduction with ZeRO 1: `reduce_scatter`, overlapped as set by `overlap`; or `all_reduce` after
     the last backward pass and an all-gather of weights after the update, neither overlapped (nanotron,
     `make_ddp` and `sync_gradients_across_dp`)."""
     dispatch: Literal["rows", "tokens"] = "rows"
@@ -307,7 +307,7 @@ class Level(Noun):
     latency_s: Size = 0.0
     """Latency of a step of a collective in seconds."""
     hop_latency_s: Size = 0.0
-    """Latency in seconds that each further device of a node adds to a step of a ring across nodes, which
+    """Latency in seconds that each additional device of a node adds to a step of a ring across nodes, which
     passes through all of them."""
     tree_latency_s: Size = 0.0
     """Latency of a step of a tree in seconds; all-reduces use trees where these are faster. 0: rings only."""
@@ -388,7 +388,7 @@ class Calibration(Noun):
     device: dict[Label, Positive] = Field(default_factory=dict)
     """Constants that override the device file's constants, by key."""
     stack: dict[Label, Positive] = Field(default_factory=dict)
-    """Constants that override the stack file's constants, by key; runs with another stack keep that one's."""
+    """Constants that override the stack file's constants, by key; runs with another stack use its own."""
     error_before: Result
     """Mean absolute error of the predicted step times before the fit, as a share."""
     error: Result

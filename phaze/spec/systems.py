@@ -318,7 +318,8 @@ def _filled(
 ) -> dict[str, object]:
     """Complete the fields of a device given only by peak FLOP/s, HBM size and HBM bandwidth.
 
-    The rest are those of the most similar device, whose clock is scaled to reach the given peak.
+    All other fields come from the device in `like`, or else the most similar one, with its clock scaled to
+    reach the given peak.
     """
     if "clock_hz" in fields:
         raise PhazeError(f"{path}: clock_hz: must not be given together with {PEAK}, from which it follows")
@@ -336,7 +337,7 @@ def _filled(
 def _nearest(figures: DeviceFigures, folder: Path) -> Device:
     """Device of config/devices with the most similar peak, HBM capacity and bandwidth, by their ratios.
 
-    Only devices with all figures of their own count, and of these only those that every runtime runs on.
+    Only devices that list all their figures and are not tied to one software stack are considered.
     """
     every = sorted((folder / "devices").glob("*.yaml"))
     paths = [path for path in every if not read_mapping(path).keys() & {"tile", PEAK}]
@@ -398,7 +399,7 @@ def load_system_of(
 ) -> System:
     """Load a system with a given accelerator; a device of config/devices also sets clock and memory.
 
-    Raises PhazeError if the clock is unknown: the system has another device, and the architecture is no
+    Raises PhazeError if the clock is unknown: the system has another device, and the architecture is not a
     device.
     """
     found = load_system(system, folder, flat)
