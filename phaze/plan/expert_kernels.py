@@ -82,9 +82,8 @@ def waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:
 def host_s(operators: Sequence[Operator], words: Sequence[Compute], stack: Stack, device: Device) -> Floats:
     """Launch overhead of each kernel of the operators, in seconds, (W,); 0 for kernels in CUDA graphs.
 
-    The products of experts are one call that launches them one after the other. Each product of lower
-    precision is preceded by a cast, one per expert. Weight gradients need none: the product before has cast
-    their operands.
+    One call launches the expert GEMMs one after another. In lower precision each GEMM is preceded by a cast,
+    one per expert. Weight gradients need none: the GEMM before them has already cast their operands.
     """
     by_host = launched(operators, stack.cuda_graphs)
     kernels = [

@@ -46,7 +46,7 @@ Replicated = Literal["dp-cp", "edp"]
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this number times the tensor-parallel width."""
 CONVERSION_BYTES = 34
-"""Bytes per parameter that Megatron-LM's mixed-precision update moves, besides the optimizer's own.
+"""Bytes per parameter that Megatron-LM's mixed-precision update moves, in addition to the optimizer's own.
 
 Gradients are converted to single precision (2 + 4), unscaled and checked (4 + 4), their norm is computed (4),
 they are clipped (4 + 4) and zeroed (2). The other 6 are the single-precision gradients that the optimizer

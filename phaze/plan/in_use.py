@@ -185,8 +185,8 @@ def in_use(tensors: MemoryRange, work_bytes: float, layout: Layout, machine: Mac
 def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> MemoryRange:
     """Memory lost to allocator fragmentation, as a range.
 
-    An allocator that is refused memory frees unused blocks and asks again (PyTorch, CUDACachingAllocator).
-    All but lasting gaps therefore exist only while memory is free.
+    When an allocation fails, the allocator frees unused blocks and tries again (PyTorch,
+    CUDACachingAllocator). All but lasting gaps therefore exist only while memory is free.
     """
     share, capacity = machine.stack.fragments, capacity_bytes(device_of(machine))
 

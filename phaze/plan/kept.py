@@ -1,8 +1,8 @@
 """Activations that a layer stores per microbatch, and the additional working memory of a device.
 
-Stored activations depend on the options of recomputing and offloading them. A batch has its peak where most
-is stored and a layer is processed. One candidate is the start of the backward pass, when the gradient of the
-logits exists next to the activations of all blocks. The other is the last block, with gradients of its
+Stored activations depend on the options of recomputing and offloading them. Memory peaks when the most bytes
+are stored while a layer is processed. One candidate is the start of the backward pass, when the gradient of
+the logits exists next to the activations of all blocks. The other is the last block, with gradients of its
 activations and, under recomputation, the recomputed activations.
 """
 

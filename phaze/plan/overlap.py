@@ -1,8 +1,8 @@
 """Overlap of communication with compute: conditions, and the slowdown of concurrent work.
 
-A collective occupies processors while it runs, which concurrent kernels lack: NCCL takes sixteen on a node
-with eight network cards, and its thread blocks share a processor with nothing else (its maintainer, issue 689
-of NVIDIA/nccl). Userbuffers of Transformer Engine take as many (`num_sm`). A message to one device takes two
+While a collective runs, it occupies SMs that concurrent kernels lack: NCCL takes sixteen on a node with eight
+network cards, and its thread blocks share an SM with nothing else (its maintainer, issue 689 of NVIDIA/nccl).
+Userbuffers of Transformer Engine take as many (`num_sm`). A message to one device takes two
 (`NCCL_NCHANNELS_PER_NET_PEER`, issue 1424).
 
 A collective also moves bytes through the HBM of the device. HBM-bound kernels wait for them, and kernels

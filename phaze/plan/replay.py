@@ -117,8 +117,8 @@ def assumed_s(plan: Plan) -> float:
     """Time per batch, simulated under the planner's assumptions.
 
     With a flush all stages take as long as the slowest, and recompute when the gradient has arrived. Without
-    one, a stage of d replicas is one that is d times as fast, and synchronises a part of its gradients with
-    each microbatch.
+    one, a stage with d replicas is treated as a single one that is d times as fast, and synchronises a part
+    of its gradients with each microbatch.
     """
     within = within_passes(plan, pipeline_of(plan, planned_on(plan), "longest"))
     if plan.flushes:

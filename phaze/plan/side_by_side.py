@@ -4,7 +4,8 @@ Phaze, equal and expert place under the model of flushing pipelines (`flush`), P
 of the first three are also priced under Piper's model. In that model they are plans of Piper's space, and no
 better than Piper's.
 
-The planners of synchronous pipelines stand here: Phaze's, equal stages, and experts' hand-tuned widths.
+This module contains the planners of synchronous pipelines: Phaze's, equal stages, and experts' hand-tuned
+widths.
 """
 
 from __future__ import annotations

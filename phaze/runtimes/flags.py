@@ -35,8 +35,8 @@ class Emitted:
 def parse_flags(text: str) -> Flags:
     """Parse a command line, which may span several lines, into flags with their values.
 
-    Comments and arguments before the first flag are left out. The last of two equal flags wins. Raises
-    PhazeError for unclosed quotes.
+    Comments and arguments before the first flag are left out. If a flag is repeated, its last value wins.
+    Raises PhazeError for unclosed quotes.
     """
     try:
         words = shlex.split(re.sub(r"\\\r?\n", " ", text), comments=True)

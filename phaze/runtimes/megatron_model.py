@@ -235,7 +235,7 @@ def _list_of(values: Sequence[bool]) -> str:
 def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model, tuple[int, ...] | None]:
     """Read a model from flags with Megatron-LM's defaults, and a hybrid's blocks per virtual stage.
 
-    A vocabulary of BERT makes the model a BERT.
+    A BERT vocabulary makes the model a BERT.
     """
     kinds, mtp, stages = _read_kinds(flags)
     parts = {word for kind in kinds for word in kind.split("-")}

@@ -145,7 +145,7 @@ class _Figures(NamedTuple):
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> LayoutBounds:
     """Lower bounds on time and memory of all layouts of a grid, from the costs of shared model shards.
 
-    `common` says how much the layouts of a shard may differ (`Slices`). Unless it is "nothing", the bounds
+    `common` sets how much the layouts of a shard may differ (`Slices`). Unless it is "nothing", the bounds
     hold for every recompute option, and most are means over ranks only.
     """
     if not len(grid):

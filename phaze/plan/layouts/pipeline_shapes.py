@@ -91,7 +91,7 @@ class PipelineShape(NamedTuple):
     def held(self) -> list[tuple[Ints, Ints]]:
         """Stages of every rank, and the rank's microbatches in flight at memory peaks, (peaks, chunks + 1).
 
-        The last column is 1 if a stage is at work that has layers whenever the rank has any, and no head.
+        The last column is 1 if the active stage has no head, and has layers whenever the rank has any.
         """
         return _held(self)
 
@@ -117,7 +117,7 @@ class ShortGraph:
 
     graph: EventGraph
     between: Floats
-    """1 for jobs of the chains that stand for the rounds in between, 0 for other jobs, (N,)."""
+    """1 for jobs of the chains that replace the rounds in between, 0 for other jobs, (N,)."""
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> ShortGraph:

@@ -334,9 +334,9 @@ def plan_layouts(
 ) -> LayoutPlans:
     """Search for the `wanted` fastest plans with some fields fixed, with a certificate of optimality.
 
-    The first `rows` plans are the best distinct ones, as far as the certificate proves it. Without `prove` it
-    is a short search for a good plan, whose certificate is loose. Progress messages start with `named`, which
-    distinguishes a search from a request's main search.
+    The first `rows` plans are the best distinct ones, to the extent that the certificate proves it. Without
+    `prove` it is a short search for a good plan, whose certificate is loose. Progress messages start with
+    `named`, which distinguishes a search from a request's main search.
     """
     every = legal_space(question.runtime, question.task, fixed)
     question.refuse_endless(every.families)

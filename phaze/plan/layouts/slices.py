@@ -264,9 +264,9 @@ def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting, part: 
 def _any_option(layers: Floats) -> Floats:
     """Layer costs (S, 1, K, figures) that bound every recompute option, from costs (S, R, K, figures).
 
-    A layer is as fast as under the fastest option, and stores the fewest bytes S with which it is. Another
-    option saves s of them for t more seconds: at least s times the smallest t / s of all options. So the
-    layer may recompute in part, at that rate, up to the largest saving of any option.
+    A layer takes the time of the fastest option, and stores S, the fewest bytes of any option that fast.
+    Another option saves s of them for t more seconds: at least s times the smallest t / s of all options. So
+    the layer may recompute in part, at that rate, up to the largest saving of any option.
     """
     at = {name: place for place, name in enumerate(LayerFigures._fields)}
     found: Floats = layers.min(axis=1, keepdims=True)

@@ -1,8 +1,8 @@
 """Lower bounds for pipeline splits with whole layers, from event-graph flows and branch and bound.
 
-The program with whole layers per rank has the ranks' numbers with the least bound; the best flow for exactly
-these numbers is a new cut (Benders, 1962). Where that is not enough, limits on the layers of single stages
-divide all pipeline splits into parts, each with its own bound (branch and bound; Land and Doig, 1960).
+The program with whole layers per rank finds the layer counts with the lowest bound; the best flow for exactly
+these counts is a new cut (Benders, 1962). Where that is not enough, limits on the layers of single stages
+divide all pipeline splits into subsets, each with its own bound (branch and bound; Land and Doig, 1960).
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class SplitParts:
     ) -> tuple[float, Floats | None]:
         """Lower bound with whole layers on every rank, and the solution of the last flow, if any.
 
-        Each round finds the numbers of layers with the least bound, and adds the best flow for exactly these
-        numbers; the first flow of a part is for all of its numbers. It ends when the bound reaches `enough_s`
+        Each round finds the layer counts with the lowest bound, and adds the best flow for exactly these
+        counts; the first flow of a subset is for all of its counts. It ends when the bound reaches `enough_s`
         or stops rising.
         """
         cut, bound_s, point = self.program.within(limits), part_of.bound_s if part_of else 0.0, None
@@ -142,7 +142,7 @@ class SplitParts:
     def branch(self, enough_s: float) -> bool:
         """Divide the subset with the smallest bound; False if none below `enough_s` can be divided.
 
-        A part is divided by the stages of one chunk whose layers (or recomputed layers) of one kind are
+        A subset is divided by the stages of one chunk whose layers (or recomputed layers) of one kind are
         fractional: all are rounded down, or a first one is rounded up.
         """
         if not self._parts or self._parts[0].bound_s >= enough_s:
