@@ -80,11 +80,11 @@ class ByReach:
         return self._stamp
 
     def get_disambiguator(self) -> str:
-        """Suffix that distinguishes functions of equal names, and the versions of their code.
+        """Suffix that distinguishes functions with the same name, and the versions of their code.
 
-        An entry holds the types of arguments by the names of their classes. Numba cannot read one whose class
-        has another name now, so every version of the code has entries of its own. Those of older versions
-        stay until the folder is removed.
+        An entry stores argument types by class name. Numba cannot read an entry after a class is renamed, so
+        every version of the code has its own entries. Those of older versions stay until the folder is
+        removed.
         """
         return hashlib.sha256(f"{self._file.relative_to(PACKAGE)} {self._stamp}".encode()).hexdigest()[:12]
 
@@ -146,7 +146,7 @@ def _defined(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
             continue
         if not (bound := _bound(node)):
             continue
-        # Also the classes of annotations: machine code is kept by the types of its arguments.
+        # Also the classes of annotations: machine code is cached by the types of its arguments.
         used = known.intersection(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
         own = _Plain().visit(node)
         definition = Definition(hashlib.sha256(ast.dump(own).encode()).hexdigest(), tuple(sorted(used)))
@@ -206,8 +206,8 @@ def njit(function: Function) -> Function:
 def njit_nested(function: Function) -> Function:
     """Compile a function only as part of its compiled callers, which takes half as long.
 
-    It has no entry of its own for Python and none in the cache. Python code that calls it runs it uncompiled.
-    It is compiled twice if both a function with an entry for Python and a nested function call it.
+    It has no Python entry point and no cache entry, so Python code that calls it runs it uncompiled. It is
+    compiled twice if both a function with a Python entry point and a nested function call it.
     """
     return register_jitable(error_model="numpy", no_cfunc_wrapper=True)(function)
 

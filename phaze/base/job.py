@@ -61,7 +61,7 @@ def logged(path: str | os.PathLike[str], settings: object = None, output: str = 
 def _record_usage(log_path: Path, wall_s: float) -> None:
     """Write wall time, CPU time in s and peak memory in MiB to benchmarks/…/NAME.tsv for logs/…/NAME.log.
 
-    Snakemake's own benchmarks look at a job every few seconds, so they miss most of a short one.
+    Snakemake's own benchmarks poll a job every few seconds, so they miss most of a short one.
     """
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_s = sum(usage.ru_utime + usage.ru_stime for usage in used)

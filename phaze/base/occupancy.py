@@ -103,7 +103,7 @@ def keep_study(described: str, *, begins: bool, source: str) -> None:
 def cancel_timers() -> None:
     """Cancel all timers, so that the process ends at once and not when its last timer is due.
 
-    Snakemake sets a timer for every look at the jobs, although it has finished when they are due.
+    Snakemake sets a timer for each check of its jobs, and the last ones are still pending when it finishes.
     """
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):

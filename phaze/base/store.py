@@ -1,8 +1,8 @@
 """Content-addressed cache of computed results.
 
-A question contains everything that its answer depends on, other than the code, as plain values. The digest of
-the question is the name of the answer. Answers are therefore never stale: with other data, settings or code
-another question is asked. Questions with a common part name it once (`about`).
+A request contains everything that its answer depends on, other than the code, as plain values. The digest of
+the request is the name of the answer. Answers are therefore never stale: other data, settings or code make
+another request. Requests with a common part give it once (`about`).
 
 Answers computed together are stored in one file, which is written atomically and has a checksum. Any number
 of processes may share a folder. A file that cannot be read counts as absent, with a warning. A folder may be
@@ -80,9 +80,9 @@ class Store:
     ) -> list[Answer]:
         """Answers to all requests; `make` computes the answers that are not cached, given their indices.
 
-        `make` is called once for all missing answers, with equal questions once. Its results are converted as
-        if read from a file: tuples become lists. An answer in a file is accepted if it still `holds`. A
-        computed answer is written if it `lasts`.
+        `make` is called once for all missing answers, with equal requests only once. Its results are
+        converted as if read from a file: tuples become lists. An answer in a file is accepted if it still
+        `holds`. A computed answer is written if it `lasts`.
         """
         name, digests = self._name(about), [digest_of(one) for one in asked]
         known, fresh = self._known.setdefault(name, {}), dict[str, int]()

@@ -5,7 +5,7 @@ for one microbatch on one replica. A pipeline of depth p with v chunks has p v s
 flow. Stage q is on device group q mod p, unless the schedule places it elsewhere (`groups`). Group g has d_g
 replicas of t_g devices; microbatch m goes to replica m mod d_g of every group (round-robin, Piper, Figure 5).
 The greatest common divisor of all d_g is the number of concurrent pipelines (lanes), which share only the
-synchronisation. The lane with the most microbatches is simulated and stands for all.
+synchronisation. The lane with the most microbatches is simulated and represents all of them.
 
 Where PALM's text leaves a choice, it is a field of `Pipeline`:
 

@@ -164,7 +164,7 @@ def _certified_plans_lose_little(e: Evidence) -> Verdicts:
     """Check certified plans against the better of equal and expert stages on the same accelerator.
 
     In the simulator, a certified plan may lose through effects that its planner's formula ignores. Such a
-    loss is no failure, but the page reports it.
+    loss is not a failure, but the page reports it.
     """
     for _, row in recommend(e.inputs, e.results).iterrows():
         least = min(row["equal_s"], row["expert_s"])

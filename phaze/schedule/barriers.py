@@ -1,8 +1,8 @@
 """Barriers of a component: points in time at which the accelerator is idle, and the blocks between them.
 
 While an operator runs on all cores, nothing else runs (Section 4). The accelerator therefore passes through
-idle moments at which the finished operators form a downset. Between two such moments runs either one operator
-or a block of operators on single cores. A schedule is thus a path through the downsets, and its latency the
+idle moments at which the finished operators form a downset. Between two such moments, either one operator or
+a block of operators on single cores runs. A schedule is thus a path through the downsets, and its latency the
 sum of its blocks. All data here depends on the order of the operators alone and is computed once for all
 architectures.
 """

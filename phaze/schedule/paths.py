@@ -5,7 +5,7 @@ With val(D − D') the latency of the block or operator between two downsets D' 
     best(∅) = 0,   best(D) = min over D' of best(D') + val(D − D').
 
 The search starts from cheap bounds on the blocks and runs only the blocks on the shortest path by branch and
-bound. It then recomputes the path, until the path consists of exact blocks. A change concerns few of the half
+bound. It then recomputes the path, until the path consists of exact blocks. A change affects few of the half
 a million steps between downsets, so a path takes microseconds after the first.
 """
 

@@ -213,7 +213,7 @@ def extract_subject(
 def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> Evaluation:
     """Schedules and best placements of a model on the given architectures, for all layouts.
 
-    `architectures` are rows of table `architectures`, of any shards; their designs are numbered anew.
+    `architectures` are rows of table `architectures`, of any shards; their designs are renumbered.
     """
     chips = with_own_designs(architectures)
     points = counted(subject.points, "TMP width and microbatch")

@@ -8,8 +8,8 @@ after the first band j with more than H bands explored and the last H throughput
     j + 1 > H  and  r_j >= H,    that is    H <= min(j, r_j).
 
 The paper leaves some choices open; these are phaze's. *Decreasing* is strict (C.1 asks for areas that "show a
-reduction"): equal throughputs (to the grid of `base.ranking`) are no reduction, and neither are two areas
-without any placement. One value alone is in decreasing order, so hysteresis 1 ends after the second band. A
+reduction"): equal throughputs (to the grid of `base.ranking`) are not a reduction, and neither are two areas
+without any placement. A single value is in decreasing order, so hysteresis 1 ends after the second band. A
 walk that never converges ends with the last architecture. The result is the best visited architecture by
 throughput, then area, then name.
 

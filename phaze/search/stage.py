@@ -26,8 +26,8 @@ answer, and T(a) = T_p(a).
 (2) The report's theta, from the best of all points and shards, is at most that of point p and of the shard.
     So (2) above holds for it, with T_p(b) in the place of T(b) <= T_p(b): a would not be the smallest if it
     were dropped. This is why (2) compares with every smaller architecture and not only with those surely
-    within 1 % of the shard's best. Another shard may hold a better best, such that b is no longer within 1 %
-    of it and a still is.
+    within 1 % of the shard's best. Another shard may contain a better architecture, so that b is no longer
+    within 1 % of the best but a still is.
 So the row that makes a an answer is kept. Dropped rows can only make other architectures look slower than
 they are, which puts none of them before an answer. The same argument, with HBM sizes in the place of points,
 lets the report take the best over HBM sizes: rules (1) and (2) are applied to each size separately.

@@ -12,7 +12,7 @@ along that axis:
     backward    partial sums of the gradient of X over N: all-reduce over n
     update      partial sums of the gradient of W over samples: all-reduce over b, then over m
 
-Like PALM, the all-reduces over b and over m are two, one after the other. Sizes of tensors are exact
+As in PALM, the all-reduces over b and over m are separate, one after the other. Sizes of tensors are exact
 quotients, as in Table III. Sizes of products are rounded up: those of the tile with the largest part.
 
 Models have only the operators of PALM's table: no normalisations, no activation functions, no embedding. The

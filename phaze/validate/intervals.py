@@ -5,7 +5,7 @@ utilisation. A published run has weight e^(-distance / REACH), divided by the sq
 runs of its source, because errors of one source are correlated. The interval is based on the tenth, fiftieth
 and ninetieth weighted percentile of measured over predicted times. The distance of its ends from the median
 is multiplied by 1 + a · distance of the nearest run. The factor a is calibrated by leaving out one source at
-a time, such that COVERED of the runs of unseen sources lie inside.
+a time, so that a fraction COVERED of the runs of unseen sources lies inside.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ OVERLAPS = ("tp", "dp", "pp", "ep")
 ABOUT = (
     "system", "stack", "release", "outcome", "overlap_dp", "measured_s", "measured_gib", "memory_kind"
 )  # fmt: skip
-"""Columns that say something about a run but are not part of it, including an old name of `overlap`."""
+"""Columns for a run's machine and results, which are not fields of the run; also an old name of `overlap`."""
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _FIELDS = {field.name: field for field in fields(Layout)}
 _NAMES = [name for name in _FIELDS if name != "vp"]

@@ -37,7 +37,7 @@ Changes = Mapping[KnownFrom, float]
 TOOLS = "other-tools.csv"
 """File of other tools' predictions: tool, source, label, predicted_s, predicted_gib."""
 ALL = "all"
-"""Name that stands for all sources."""
+"""Name for all sources together."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ and input stationary with n for m. With one fold this equals SCALE-Sim. Stationa
 output stationary keeps its form.
 
 The cycles of a tiled product are the sum over its tiles, with remainder tiles at their own size. The −1
-stands for counting from zero and is subtracted once. If the stationary part is one fold and the loop over the
-streaming dimension is innermost, the next tile continues the stream: the array is not refilled, and the
+accounts for counting from zero and is subtracted once. If the stationary part is one fold and the loop over
+the streaming dimension is innermost, the next tile continues the stream: the array is not refilled, and the
 buffer is a window on the stream.
 
 A buffer stores a tile (tm, tk, tn): both operands double-buffered, and the result once. Three loops iterate

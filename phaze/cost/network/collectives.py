@@ -20,7 +20,7 @@ def collective(kind: Collective, members: Sequence[int], size_bytes: float, piec
     """Message plan of a collective, with all of its rounds.
 
     The all-gather of an all-reduce does not wait for the slowest member. In round r of an all-to-all every
-    member sends one p-th directly to the member r positions further. A broadcast passes from the first member
+    member sends one p-th directly to the member r positions ahead. A broadcast passes from the first member
     along the others, and a reduce from the last to the first. Both are pipelined in `pieces` pieces.
     """
     width = len(members)

@@ -119,8 +119,8 @@ class Tier(NamedTuple):
     tree_latency_s: float = 0.0
     """Latency of a tree step; 0 means rings only."""
     hop_latency_s: float = 0.0
-    """Latency that each further device of a node adds to a ring step across nodes, which passes through all
-    of them (NCCL, `ncclTopoTuneModel`: separate latencies for steps inside and between nodes).
+    """Latency that each additional device of a node adds to a ring step across nodes, which passes through
+    all of them (NCCL, `ncclTopoTuneModel`: separate latencies for steps inside and between nodes).
     """
     nccl: Nccl | None = None
     """Measured collectives of the innermost level, used instead of the ring bandwidth and latency above."""

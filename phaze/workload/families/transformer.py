@@ -1,8 +1,9 @@
 """Distinct layers of a transformer as primitive operators: embedding, kinds of blocks, and head.
 
-Frozen matrices may have low-rank adapters, y = W x + B A x; A and B are trained (Hu et al., ICLR 2022). Ranks
-have A whole and compute A x if W is cut by columns, and B whole if by rows. Partial B A x is added to partial
-W x before ranks are summed. A runtime may also cut A and gather, but r is small.
+Frozen matrices may have low-rank adapters, y = W x + B A x; A and B are trained (Hu et al., ICLR 2022). If W
+is column-parallel, every rank has all of A and computes A x; if W is row-parallel, every rank has all of B.
+Partial B A x is added to partial W x before ranks are summed. A runtime may also shard A and gather, but r is
+small.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ def further_layer(part: ModelSlice) -> LayerGraph:
 def head_layer(part: ModelSlice) -> LayerGraph:
     """Layer after the last block: final norm, pooler, logits and loss, where the model has them.
 
-    It has its own copy of a tied embedding matrix, because it may be on another pipeline stage than the
+    It has its own copy of a tied embedding matrix, because it may be on a different pipeline stage from the
     embedding; Megatron-LM stores it in the same way. (Megatron's sum of the two gradients over those stages
     is not modelled.)
     """

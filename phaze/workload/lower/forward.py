@@ -2,7 +2,7 @@
 
 Inside an operator, results pass from core to core. HBM traffic consists of the tensors that enter, the tensor
 that leaves, the parameters, and the inner tensors and dropout masks stored only for the backward pass. The
-mapper counts the operands and the result of a matrix multiplication; its result stands for the operator's
+mapper counts the operands and the result of a matrix multiplication; its result serves as the operator's
 output, which has the same size.
 """
 

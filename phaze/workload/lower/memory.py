@@ -2,10 +2,10 @@
 
 Matrix multiplications store the operands needed for gradients, norms, GELU and SiLU their input, softmax and
 ReLU their output, a product both factors, and dropout a mask of one byte per element. Sums, scaling, masks
-and rotary embedding store nothing. A view is the tensor behind it. This is the accounting of Korthikanti et
-al. (MLSys 2023, Section 4). Its closed form for a GPT block on one tensor-parallel rank, sbh(10 + 24/t +
-5as/(ht)) bytes, follows exactly. As there, the two values per row that a norm or softmax stores are left out,
-and so are token ids and labels, which are input.
+and rotary embedding store nothing. A view counts as the tensor behind it. This is the accounting of
+Korthikanti et al. (MLSys 2023, Section 4). Its closed form for a GPT block on one tensor-parallel rank,
+sbh(10 + 24/t + 5as/(ht)) bytes, follows exactly. As there, the two values per row that a norm or softmax
+stores are left out, and so are token ids and labels, which are input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MASK = -2
 WIDE: frozenset[Region] = frozenset({"scan", "router", "logits"})
 """Regions whose GEMMs no recipe runs in a lower precision.
 
-Routers and heads are no layers of Transformer Engine (Megatron-Core, `TopKRouter`,
+Routers and heads are not Transformer Engine layers (Megatron-Core, `TopKRouter`,
 `MultiTokenPredictionLayer`), and scans are kernels of their own.
 """
 OUTPUTS: frozenset[Region] = frozenset({"layernorm", "moe_act", "mla_up_proj"})

@@ -1,11 +1,12 @@
 """Tensor-parallel shards of a model, as in Megatron-LM (Shoeybi et al. 2020, Section 3).
 
-Queries, keys, values, the first feed-forward matrix and the head are cut by columns, the attention output and
-the second feed-forward matrix by rows, the word embedding by its vocabulary. Norms, biases after an
-all-reduce, positions, projections of the word embedding, and BERT's transform and pooler are replicated.
+Queries, keys, values, the first feed-forward matrix and the head are column-parallel, the attention output
+and the second feed-forward matrix row-parallel, and the word embedding vocabulary-parallel. Norms, biases
+after an all-reduce, positions, projections of the word embedding, and BERT's transform and pooler are
+replicated.
 
-With sequence parallelism the replicated tensors are cut along the sequence: an all-gather replaces the copy,
-and a reduce-scatter the all-reduce (Korthikanti et al. 2023, Section 4.2.2).
+With sequence parallelism the replicated tensors are sharded along the sequence: an all-gather replaces the
+copy, and a reduce-scatter the all-reduce (Korthikanti et al. 2023, Section 4.2.2).
 
 With context parallelism every rank has an equal part of every sequence. Only attention needs the other parts.
 Keys and values are gathered and their gradients reduce-scattered, or both pass around a ring. Or ranks
