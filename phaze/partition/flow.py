@@ -4,13 +4,13 @@ The paper's flow clusters with every α, partitions the clusters, refines, and t
 simulated fastest. Its refinement may make a partition worse (see `refinement`), so the faster of both in
 simulation is kept.
 
-Clusters hide good borders: on graphs of models the paper's flow ends several per cent above the optimum. The
-full flow continues from there. The best partition so far, including intervals of one order, limits the time
-of every stage. The limit leaves only few operators open at every border (see `fronted`), and the dynamic
-program over these is exact for all operators. If a border still has too many fronted subgraphs, only
-operators near the borders of the best partition so far are open, in several rounds. An integer program then
-looks for a better partition and for a bound (see `integer`). The result is the fastest partition in
-simulation whose slowest stage takes at most 2 %, or `slack`, longer than the shortest one found.
+Clusters hide good stage boundaries: on graphs of models the paper's flow ends several per cent above the
+optimum. The full flow continues from there. The best partition so far, including intervals of one order,
+limits the time of every stage. The limit leaves only a few operators open at every boundary (see `fronted`),
+and the dynamic program over these is exact for all operators. If a boundary still has too many fronted
+subgraphs, only operators near the boundaries of the best partition so far are open, in several rounds. An
+integer program then looks for a better partition and for a bound (see `integer`). The result is the fastest
+partition in simulation whose slowest stage takes at most 2 %, or `slack`, longer than the shortest one found.
 """
 
 from __future__ import annotations
@@ -224,8 +224,8 @@ def _cut_operators(
 ) -> tuple[dict[Maker, Cut], float]:
     """Best partitions of all operators by method, and a lower bound on the slowest stage time.
 
-    If a border has too many fronted subgraphs, an integer program continues from the best partition, or looks
-    for a first one. The bound is infinite if it is proven that no partition fits in memory.
+    If a boundary has too many fronted subgraphs, an integer program continues from the best partition, or
+    looks for a first one. The bound is infinite if it is proven that no partition fits in memory.
     """
     near = None if best is None else _cut_near(weights, best.stage_of, min(FEW_SETS, MOST_SETS))
     limit = np.inf if near is None else near.time_s

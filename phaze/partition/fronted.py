@@ -1,15 +1,16 @@
 """Fronted subgraphs, node sets closed under ancestors, enumerated per stage boundary (Parmesan, IV-A).
 
-They are the complements of the downsets of `phaze.plan.downsets`. Here they are enumerated for one border at
-a time, so that the border's window limits their number. Nodes are decided in a topological order, as there.
+They are the complements of the downsets of `phaze.plan.downsets`. Here they are enumerated for one stage
+boundary at a time, so that the boundary's window limits their number. Nodes are decided in a topological
+order, as there.
 
-A window restricts the operators on either side of a border, given an upper limit on the stage time. Let F_s
+A window restricts the operators on either side of a boundary, given an upper limit on the stage time. Let F_s
 be the fronted subgraph of the first s of S stages, C its computation, T the limit of a stage's time, and C(G)
 all computation. Then C(F_s) ≤ s T and C(G) − C(F_s) ≤ (S − s) T. An operator is in F_s only with its
 ancestors, and outside only with its descendants. If the ancestors and the operator take more than s T, it is
-outside. If the descendants and the operator take more than (S − s) T, it is inside. Operators that are open
-at no border belong to a fixed stage and can be merged into one node per stage without loss: a path between
-two of them contains no others.
+outside. If the descendants and the operator take more than (S − s) T, it is inside. Operators that are not
+open at any boundary belong to a fixed stage and can be merged into one node per stage without loss: a path
+between two of them contains no others.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def family(
 ) -> SetFamily:
     """Fronted subgraphs that the first `border` stages may form; TooManyError for more than `limit`.
 
-    Sets are omitted that no partition with all stages within `limit_s` contains. Messages over the border
+    Sets are omitted that no partition with all stages within `limit_s` contains. Messages across the boundary
     count on both sides: the s stages before it take at most s times the limit, and the stages after it
     likewise.
     """
@@ -195,7 +196,7 @@ def _grow(
 ) -> tuple[Words, bool]:
     """Fronted supersets of `start` (1, words) within the bounds, and False if there are more than `limit`.
 
-    An edge with both ends decided either crosses the border or not, so crossing bytes only grow.
+    An edge with both ends decided either crosses the boundary or not, so crossing bytes only grow.
     """
     sets, sums = np.empty((1024, start.shape[1]), np.uint64), np.empty((1024, 2))
     _copy_set(start, 0, sets, 0)

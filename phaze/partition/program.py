@@ -47,8 +47,8 @@ def cut_within(
 ) -> Cut | None:
     """Best partition with no stage slower than a limit; None if infeasible.
 
-    `thrifty` minimises the messages instead, within the limit. Raises TooManyError if a border has more than
-    `most_sets` fronted subgraphs.
+    `thrifty` minimises the messages instead, within the limit. Raises TooManyError if a boundary has more
+    than `most_sets` fronted subgraphs.
     """
     windows = windows_within(weights, stages, limit_s)
     if windows.contradictory:

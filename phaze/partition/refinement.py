@@ -6,7 +6,7 @@ The paper ranks moves by three gains, each breaking the ties of the previous one
 
 1. the decrease in the shortest path distance to the nearest reconverging operator: a cut vertex of the graph
    with several edges in or out. The paper does not say whose distance. Here it is the sum over all operators
-   that send to another stage: 0 if only reconverging operators send messages over borders;
+   that send to another stage: 0 if only reconverging operators send messages across boundaries;
 2. the decrease in the bytes between stages;
 3. the decrease in the longest computation of a stage.
 

@@ -1,9 +1,9 @@
 """Costs of a partition: computation, messages and memory of operators, clusters, and stages.
 
-The time of a stage is the computation of its operators plus the messages over its borders (Parmesan, (3)). A
-message crosses as an activation and returns as a gradient, so its bytes count twice over the bandwidth. In
-this phase all bandwidths are equal (Section VI). The memory of a stage is (14). All sizes are per microbatch,
-so the paper's division by MB is already applied.
+The time of a stage is the computation of its operators plus the messages across its boundaries (Parmesan,
+(3)). A message crosses as an activation and returns as a gradient, so its bytes count twice over the
+bandwidth. In this phase all bandwidths are equal (Section VI). The memory of a stage is (14). All sizes are
+per microbatch, so the paper's division by MB is already applied.
 """
 
 from __future__ import annotations

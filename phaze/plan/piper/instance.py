@@ -11,8 +11,8 @@
 A configuration has an `id` (its name), `timePerSample` (seconds, or any unit: resulting times have that unit,
 with transfers counted as seconds), `parameterSize` (bytes of weights on each device), `memoryUsageA` and
 `memoryUsageB` (bytes: A per microbatch in flight, B once), `syncTimeFw` and `syncTimeBw` (bytes that the t
-devices exchange if an edge crosses the border of the stage). `syncTimeFw` has a key, the id of the other end,
-for every incoming edge, `syncTimeBw` for every outgoing one.
+devices exchange if an edge crosses the boundary of the stage). `syncTimeFw` has a key, the id of the other
+end, for every incoming edge, `syncTimeBw` for every outgoing one.
 """
 
 from __future__ import annotations

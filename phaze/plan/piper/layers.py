@@ -2,7 +2,7 @@
 
 A tensor model parallelism configuration (TMPC) describes a layer on t devices: its time, its weights, its
 memory as an affine function of the microbatches in flight, and the exchange of the t devices if the layer's
-edges cross the border of a stage. Memory-saving choices such as recomputation are also configurations.
+edges cross the boundary of a stage. Memory-saving choices such as recomputation are also configurations.
 """
 
 from __future__ import annotations
