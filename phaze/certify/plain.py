@@ -138,7 +138,7 @@ def _piece(operators: list[int], ordered: nx.DiGraph[int]) -> Piece:
 
 
 def layer_of_piece(layer: ScheduledLayer, piece: Piece) -> ScheduledLayer:
-    """Convert a component to a layer of its own."""
+    """Convert a component to a standalone layer."""
     members = list(piece.operators)
     return ScheduledLayer(
         core=tuple(layer.core[i] for i in members),

@@ -145,7 +145,7 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
 
     @property
     def folded(self) -> Number:
-        """Number of ranks over which a layer's experts are sharded if every rank has tokens of its own."""
+        """Number of ranks over which a layer's experts are sharded if every rank has its own tokens."""
         return self.ep * self.etp
 
     @property
@@ -198,7 +198,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
     @property
     def folds_experts(self) -> bool:
-        """True if experts have process groups of their own."""
+        """True if experts have their own process groups."""
         return self.ep > 1 or (self.etp > 1 and self.sequence_parallel)
 
     @property

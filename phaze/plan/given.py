@@ -425,7 +425,7 @@ def _hbm_shares(
 def _ways(
     names: Sequence[str], costs: Mapping[str, LayerCost], recompute: Recompute, recomputed: int | None
 ) -> Iterator[tuple[int, LayerCost, Recompute]]:
-    """Yield groups of equal layers: count, cost and recompute option; the first blocks use `recompute`."""
+    """Yield groups of identical layers: count, cost, recompute option; the first blocks use `recompute`."""
     again = Counter([name for name in names if name not in KEPT][:recomputed])
     for name, count in Counter(names).items():
         for number, way in ((again[name], recompute), (count - again[name], "none")):

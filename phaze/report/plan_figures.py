@@ -140,7 +140,7 @@ def mappings(network: DeviceNetwork, devices: pd.DataFrame, width: int | None = 
 
 
 def _cells(what: str) -> alt.Chart:
-    """Chart layer with rectangles of equal bandwidth."""
+    """Chart layer with rectangles of constant bandwidth."""
     axis = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
     chart: alt.Chart = (
         alt.Chart()
@@ -158,12 +158,12 @@ def _cells(what: str) -> alt.Chart:
 
 
 def _matrices(matrices: Mapping[str, Floats]) -> pd.DataFrame:
-    """Bandwidth matrices of all panels, as a table of rectangles of equal bandwidth."""
+    """Bandwidth matrices of all panels, as a table of rectangles of constant bandwidth."""
     return pd.concat([_runs(values / GIB).assign(panel=label) for label, values in matrices.items()])
 
 
 def _runs(values: Floats) -> pd.DataFrame:
-    """Rectangles of equal bandwidth per matrix row, without the diagonal; large matrices use block means."""
+    """Rectangles of constant bandwidth per matrix row, without the diagonal; block means if it is large."""
     edges = np.append(np.arange(0, len(values), -(-len(values) // MOST_CELLS)), len(values))
     others = ~np.eye(len(values), dtype=bool)
     sums, counts = (

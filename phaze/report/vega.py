@@ -139,7 +139,7 @@ def _values(
 
 
 def save(path: Path, chart: alt.TopLevelMixin) -> None:
-    """Write a chart as SVG, PNG or PDF by the file's suffix; equal charts give equal SVG."""
+    """Write a chart as SVG, PNG or PDF by the file's suffix; identical charts give identical SVG."""
     spec = chart.to_dict()
     with atomic_path(path) as temporary:
         if path.suffix.lower() == ".svg":

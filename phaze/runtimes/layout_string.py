@@ -39,7 +39,7 @@ def entries_of(blocks: Sequence[int], mtp: int = 0) -> tuple[str, ...]:
 
 
 def written(stages: Sequence[str]) -> str:
-    """Write the layout string for the entries of every virtual stage; equal stages are run-length encoded."""
+    """Write the layout string for the entries of every virtual stage, with repeats run-length encoded."""
     if len(stages) == 1:
         return _short(stages[0])
     runs = [(stage, len(list(run))) for stage, run in groupby(stages[1:-1])]

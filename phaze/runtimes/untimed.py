@@ -151,7 +151,7 @@ def _normalised(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
 
 
 def _method(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    """Flags for the router's top-k method; expert groups are model sizes with flags of their own."""
+    """Flags for the router's top-k method; expert groups are model sizes with their own flags."""
     bias: list[Flag] = [("--moe-router-enable-expert-bias",)]
     return {"noaux_tc": bias, "greedy": [], "group_limited_greedy": []}.get(str(value))
 

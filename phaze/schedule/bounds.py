@@ -134,7 +134,7 @@ def tasks_of(layer: ScheduledLayer) -> tuple[ComponentTask, ...]:
 
 
 def layer_of(task: ComponentTask) -> ScheduledLayer:
-    """Convert a component to a layer of its own."""
+    """Convert a component to a standalone layer."""
     return ScheduledLayer(
         core=tuple(CORES[kind] for kind in task.component.kinds),
         latency_s=np.where(np.isinf(task.one_s), task.every_s, task.one_s),

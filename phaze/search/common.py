@@ -131,7 +131,7 @@ class _Seen:
             self.feasible_s = np.minimum(self.feasible_s, np.minimum.reduceat(feasible, self.starts))
 
     def rows(self) -> pd.DataFrame:
-        """Minimum times, one row per block of consecutive equal rows."""
+        """Minimum times, one row per block of consecutive rows with the same keys."""
         return self.keys.iloc[self.starts].assign(lower_s=self.lower_s, feasible_s=self.feasible_s)
 
 

@@ -193,7 +193,7 @@ def _after(keys: tuple[Floats, Floats, Ranks], key: tuple[float, float, int]) ->
 
 
 def _surely_larger(lower: Floats, feasible: Floats, area: Floats) -> Bools:
-    """Mask of architectures certainly beaten: a smaller one is as fast, or one of equal area is faster."""
+    """Mask of architectures certainly beaten by one that is smaller and as fast, or as small and faster."""
     areas, group = np.unique(area, return_inverse=True)
     fastest = np.full(len(areas), np.inf)
     np.minimum.at(fastest, group, feasible)

@@ -38,7 +38,7 @@ class Outcome:
 
     @cached_property
     def chips(self) -> pd.DataFrame:
-        """Architectures by name; only the first of those with equal names."""
+        """Architectures by name; only the first of those with the same name."""
         chips = self.architectures.drop_duplicates("architecture")
         return chips.set_index("architecture", drop=False).rename_axis(None)
 

@@ -221,7 +221,7 @@ TABLES: dict[str, type[Table]] = {}
 
 
 def _normalise(frame: pd.DataFrame, fields: dict[str, Column]) -> pd.DataFrame:
-    """Cast to the declared types, and turn -0.0 into 0.0, so that equal tables have equal bytes."""
+    """Cast to the declared types, and turn -0.0 into 0.0, so that equal tables have identical bytes."""
     others = {name: column.dtype for name, column in fields.items() if frame[name].dtype != column.dtype}
     typed = frame.astype(others) if others else frame.copy(deep=False)
     for name, column in fields.items():

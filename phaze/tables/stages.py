@@ -106,7 +106,7 @@ class Layers(Table):
 
 
 class Graphs(Table):
-    """Layer graph of a model: a chain of runs of equal layers."""
+    """Layer graph of a model: a chain of runs of identical layers."""
 
     keys = {"model": MODEL, "position": count("position of the run in the chain")}
     columns = {"layer": LAYER, "count": count("equal layers in the run", 1)}

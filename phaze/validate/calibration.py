@@ -210,7 +210,7 @@ class Fit:
         return np.asarray(found.x, np.float64)
 
     def _folds(self) -> Ints:
-        """Index of the cross-validation fold that holds out each row; equal runs share a fold."""
+        """Index of the cross-validation fold that holds out each row; identical runs share a fold."""
         distinct = list(dict.fromkeys(row.runs for row in self.rows))
         return np.array([distinct.index(row.runs) % FOLDS for row in self.rows])
 

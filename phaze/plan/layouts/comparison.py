@@ -128,7 +128,7 @@ class Comparison:
         return replace(asked, machine=replace(asked.machine, stack=stack), flash=self.flash)
 
     def _same_software(self, one: Stack, other: Stack) -> bool:
-        """True if two stacks are equal, except for expert overlap that run and plan cannot use."""
+        """True if two stacks are identical, except for expert overlap that run and plan cannot use."""
         paired = any(pairs_passes(each.layout, each.model.mtp) for each in (self.run, self.plan))
         kinds = [{*stack.overlap} - ({"ep"} if not paired else set()) for stack in (one, other)]
         return kinds[0] == kinds[1] and one == other.model_copy(update={"overlap": one.overlap})

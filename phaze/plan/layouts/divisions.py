@@ -42,7 +42,7 @@ Content = tuple[Place, Numbers, Numbers]
 
 @dataclass(frozen=True)
 class LayerOrder:
-    """Order of the layers between the embedding and the head, by name; equal names are one kind."""
+    """Order of the layers between the embedding and the head, by name; one name is one kind."""
 
     names: tuple[str, ...]
 

@@ -101,7 +101,7 @@ def recompute(layout: ChosenLayout, blocks: int | None) -> str:
 
 
 def unusual(layout: ChosenLayout) -> Iterator[str]:
-    """Yield the layout fields without a column of their own that differ from the default."""
+    """Yield the layout fields that differ from the default and have no column."""
     if layout.tp > 1 and not layout.sequence_parallel:
         yield "no sequence parallelism"
     if layout.cp > 1 and layout.cp_kind != "all_gather":

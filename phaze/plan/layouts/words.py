@@ -260,7 +260,7 @@ def split_in_words(stages: Sequence[StageShare]) -> str:
 
 
 def _in_order(stages: Sequence[StageShare]) -> str:
-    """Text of the layers per stage, with runs of equal stages combined."""
+    """Text of the layers per stage, with runs of identical stages combined."""
     alike = [(layers, len([*same])) for layers, same in groupby(stage.layers for stage in stages)]
     return ", ".join(f"{times} x {layers}" if times > 1 else f"{layers}" for layers, times in alike)
 

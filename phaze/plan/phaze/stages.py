@@ -121,7 +121,7 @@ def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
 def stage_schedules(
     work: TimedLayers, inside: Bools, recompute: bool, ways: Ints, begins: Ints, buffers: PassBuffers
 ) -> GroupSchedules:
-    """Schedules of a stage; `inside` (n,) marks its layers, `ways` holds all assignments to groups.
+    """Schedules of a stage; `inside` (n,) marks its layers, `ways` has all assignments to groups.
 
     The last stage of a pipeline does not recompute.
     """

@@ -125,7 +125,7 @@ def _block(layer: LayerBuilder, part: ModelSlice, block: Block, x: Tensor) -> Te
 
 
 def _both(layer: LayerBuilder, part: ModelSlice, x: Tensor, block: Block, stream: Tensor) -> Tensor:
-    """Append a dense network in parallel with a mixture of experts, each with norms of its own (Gemma 4)."""
+    """Append a dense network in parallel with a mixture of experts, each with its own norms (Gemma 4)."""
     assert block.feed_forward is not None
     assert block.experts is not None
     y = dense_network(layer, part, own=block.feed_forward, x=x)
