@@ -33,7 +33,7 @@ class Peaks:
 
 
 def on_roofline(operators: pd.DataFrame, peaks: Peaks) -> pd.DataFrame:
-    """Add to each operator its FLOPs, its binding roof, and the share of that roof it reaches on all cores.
+    """Add FLOPs, the binding roof, and the share of that roof reached on all cores to each operator.
 
     The roof is the longer of two times: of the FLOPs at the peak of their cores (compute), and of the HBM
     traffic at the peak bandwidth (memory). Collectives have no roof: it is empty, and the share is missing.

@@ -212,7 +212,7 @@ def _environment(finalize: Callable[[object], object] | None = None) -> Environm
 
 
 def _glued(text: str) -> str:
-    """Text with non-breaking spaces between numbers and units, and inside braces."""
+    """Insert non-breaking spaces between numbers and units, and inside braces."""
     return _UNIT.sub("\u00a0", _BRACES.sub(lambda found: found[0].replace(" ", "\u00a0"), text))
 
 

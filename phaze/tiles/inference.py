@@ -234,7 +234,7 @@ def _best(
 
 @lru_cache(maxsize=64)
 def _of_product(size: int, axes: int) -> tuple[Degrees, ...]:
-    """All tuples of degrees with product `size`, with ones after the first `axes` axes."""
+    """All tuples of degrees with product `size`, with degree 1 on all axes after the first `axes`."""
     divisors = [d for d in range(1, size + 1) if size % d == 0]
     found = [some for some in product(divisors, repeat=axes) if prod(some) == size]
     return tuple((*some, *(1,) * (4 - axes)) for some in found)  # type: ignore[misc]

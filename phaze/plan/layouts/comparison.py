@@ -353,7 +353,7 @@ class Comparison:
         }
 
     def in_words(self) -> str:
-        """Text of the comparison: headline, table of changes, and notes."""
+        """Format the comparison: headline, table of changes, and notes."""
         asked, run, last = self.planned.question, self.steps[0], self.steps[-1]
         rows = [[str(i) if i else "run", *self._cells(step)] for i, step in enumerate(self.steps)]
         share = run.time_s / last.time_s - 1

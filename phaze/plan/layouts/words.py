@@ -260,7 +260,7 @@ def split_in_words(stages: Sequence[StageShare]) -> str:
 
 
 def _in_order(stages: Sequence[StageShare]) -> str:
-    """Text of the layers per stage, with runs of identical stages combined."""
+    """Format the layers per stage, with runs of identical stages combined."""
     alike = [(layers, len([*same])) for layers, same in groupby(stage.layers for stage in stages)]
     return ", ".join(f"{times} x {layers}" if times > 1 else f"{layers}" for layers, times in alike)
 
@@ -289,7 +289,7 @@ def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
 
 
 def predicted(plan: RankedPlan) -> str:
-    """Text of the predicted step time, with its interval if there is one."""
+    """Format the predicted step time, with its interval if there is one."""
     said = f"Predicted {plan.time_s:.4g} s a step"
     if plan.time_s_low is None or plan.time_s_high is None:
         return f"{said}, an upper limit of speed"
@@ -314,7 +314,7 @@ def why_first(plan: TrainingPlan) -> Iterator[str]:
 
 
 def plan_differences(one: RankedPlan, other: RankedPlan) -> str:
-    """Text of the fields in which another plan differs."""
+    """List the fields in which another plan differs."""
     named = [differences(one.layout, other.layout)]
     if one.recomputed_layers != other.recomputed_layers:
         named.append(f"recomputed blocks {other.recomputed_layers}")
@@ -322,7 +322,7 @@ def plan_differences(one: RankedPlan, other: RankedPlan) -> str:
 
 
 def _parts(longer_s: Mapping[str, float]) -> str:
-    """Text of the parts of a step that are longer or shorter, largest difference first."""
+    """List the parts of a step that are longer or shorter, largest difference first."""
     named = [f"{name} {more:+.3g} s" for name, more in list(longer_s.items())[:PARTS]]
     if len(longer_s) > PARTS:
         named.append(f"other parts {sum(list(longer_s.values())[PARTS:]):+.3g} s")
@@ -403,7 +403,7 @@ def explained(found: Explained, plan: TrainingPlan) -> Iterator[str]:
 
 
 def used(plan: RankedPlan) -> str:
-    """Text of the peak memory of a device: expected, with its range if the file has one."""
+    """Format the peak memory of a device: expected, with its range if the file has one."""
     found = plan.in_use_gib
     if found is None:
         return f"{plan.fullest_gib:.1f} GiB"

@@ -42,14 +42,14 @@ def why_infeasible(chains: dict[Layout, Chain], setting: Setting) -> str:
 
 
 def too_few_devices(chains: dict[Layout, Chain], setting: Setting) -> str:
-    """Reason text: how many more devices are needed to form one stage."""
+    """Explain how many more devices are needed to form one stage."""
     least = min(min_devices(chain, t) for t, chain in chains.items())
     missing = least - setting.devices
     return f"devices: a pipeline needs at least {least}, {setting.devices} given: {missing} too few"
 
 
 def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
-    """Reason text: the memory shortfall, and how many devices would suffice with this memory, if any."""
+    """Explain the memory shortfall, and how many devices would suffice with this memory, if any."""
     more = f"; with {enough:.0f} devices instead of {setting.devices} it would fit" if enough < np.inf else ""
     return (
         f"memory: the leanest placement (t = {lean.layout.tp}, {lean.stages} stages) needs "
@@ -61,7 +61,7 @@ def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
 def why_not_stages(
     footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
 ) -> str:
-    """Reason text: the stage of a placement with the largest memory excess; empty if all stages fit."""
+    """Explain which stage of a placement exceeds memory the most; empty if all stages fit."""
     needed = stage_memories(footprints, starts, setting, microbatches)
     worst = int(np.argmax(needed))
     if needed[worst] <= setting.memory_bytes:

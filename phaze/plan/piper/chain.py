@@ -92,7 +92,7 @@ def _by_layer(kinds: Sequence[Floats]) -> Floats:
 
 
 def why_outside(cluster: FlatCluster, layouts: Sequence[Layout]) -> str:
-    """Reason text if a data-parallel width does not divide the batch, as Piper requires; empty if all do.
+    """Explain that a data-parallel width does not divide the batch, as Piper requires; empty if all do.
 
     Such a plan can be priced, with fewer microbatches on some replicas, but it is outside Piper's space.
     """
