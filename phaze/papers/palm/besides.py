@@ -87,7 +87,7 @@ def inference_row(case: PublishedInference, ours: Throughput) -> Row:
     return _row("V", case.model, reading_of(case), "samples per second", case.published, **about)
 
 
-def reading_of(case: PrintedInference) -> str:
+def reading_of(case: PublishedInference) -> str:
     """Text that describes the assumed precision, sequence length and weight fetching of a case."""
     tokens = f", {case.sequence} tokens" if case.sequence > 1 else ""
     fetched = "" if len(case.fetched) > 1 else f", weights {case.fetched[0]}"
