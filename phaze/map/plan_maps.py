@@ -7,14 +7,28 @@ of some lanes on devices of one node or torus row (blocks-of-2, blocks-of-4), or
 one message at a time, evaluates the candidates. The fastest is chosen, the first one on ties, so no plan is
 slower than with the default orders.
 
+The pipelines of a plan, its lanes, run concurrently. Their number is the greatest common divisor of all
+data-parallel widths d. A stage has m = d / lanes workers in each lane, which take its microbatches in turn.
+Each worker is a stage of the mapping, and each lane a replica. With equal widths m = 1, and the stages are
+those of the plan.
+
+Compute time and messages of a worker are means over the microbatches of its lane, 1/m of the stage's. Two
+workers of adjacent stages share every lcm(m, m')-th microbatch or none. All d replicas of a stage reduce
+their gradients around one ring, 2 (d - 1)/d of the weights over each link. A ring of the mapping spans only
+the lanes of one worker, so its gradients are scaled to send the same bytes over each link.
+
+The t devices of a tensor-parallel group form a unit with consecutive device numbers. Their traffic is part of
+the passes, as planners charge it. A unit has as many devices as the widest group; in a stage with a narrower
+group the last devices of each unit are idle.
+
 `map_one` maps one plan to any topology with the searches for stages instead. Workers and lanes are its stages
 and replicas, and units of devices its devices. The simulator evaluates the results in the same way.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import gcd, inf, lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +41,7 @@ from phaze.base.progress import counted
 from phaze.cost.network.collectives import by_node
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.fabric import Fabric, fabric, from_matrix
+from phaze.cost.network.network import sent_bytes
 from phaze.map.annealing import step_task
 from phaze.map.ensemble import (
     Chains,
@@ -38,21 +53,100 @@ from phaze.map.ensemble import (
     map_stages,
 )
 from phaze.map.heuristics import block_map, consecutive_map, near_maps, p2p_map
-from phaze.map.lanes import Lanes, lanes_of, stored_stages
 from phaze.map.networks import device_network, part_of, units_of
 from phaze.map.objective import MappingProblem
 from phaze.map.schemes import near_devices
 from phaze.pipeline.gpipe import simulate_step, step_times_s
 from phaze.pipeline.traffic import simulate_script
 from phaze.plan.networked import Devices, script_on, silent_batch_s, time_per_batch_s
-from phaze.plan.plan import Plan
+from phaze.plan.plan import Plan, Stage
 from phaze.plan.replay import read_plan
 from phaze.spec.mapping import StoredPlanMap
 from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings
+from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
 from phaze.spec.system import Cluster
 from phaze.tables import BY_HAND
 from phaze.workload.operator_graphs import StageGraph, stage_graph
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Lanes (concurrent pipelines) of a plan: their number, the workers of a lane, and devices per worker."""
+
+    count: int
+    workers: tuple[tuple[int, int], ...]
+    """Stage and worker index of each worker of a lane, in the order of the mapping's stages."""
+    unit: int
+    """Number of devices per worker."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of workers per lane and number of lanes: S and R of a mapping."""
+        return len(self.workers), self.count
+
+    @property
+    def devices(self) -> int:
+        """Number of devices in all units."""
+        return len(self.workers) * self.count * self.unit
+
+
+def lanes_of(plan: Plan) -> Lanes:
+    """Divide a plan into lanes, its concurrent pipelines."""
+    count = gcd(*plan.data)
+    workers = ((q, worker) for q, d in enumerate(plan.data) for worker in range(d // count))
+    return Lanes(count, tuple(workers), max(stage.layout.tp for stage in plan.stages))
+
+
+def stored_stages(plan: Plan, model: str) -> StoredStages:
+    """Convert the stages of a plan to the stage format of mapping problems."""
+    lanes = lanes_of(plan)
+    return StoredStages(
+        format="phaze-stages",
+        version=1,
+        model=model,
+        replicas=lanes.count,
+        microbatches=-(-plan.microbatches // lanes.count),
+        recompute=any(stage.recompute_s > 0 for stage in plan.stages),
+        stages=tuple(_worker(plan.stages[q], lanes.count) for q, _ in lanes.workers),
+        edges=tuple(_messages(plan, lanes)),
+    )
+
+
+def _worker(stage: Stage, lanes: int) -> StoredStage:
+    share = lanes / stage.layout.dp
+    return StoredStage(
+        forward_s=stage.forward_s * share,
+        backward_s=(stage.recompute_s + stage.backward_s) * share,
+        parameter_bytes=stage.weight_bytes * _ring_share(stage.layout.dp) / _ring_share(lanes),
+    )
+
+
+def _ring_share(members: int) -> float:
+    """Share of a tensor that a member sends in a reduce-scatter, (d - 1)/d; 1 for a single member."""
+    return sent_bytes("reduce_scatter", 1.0, members) if members > 1 else 1.0
+
+
+def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:
+    """Yield the messages per microbatch between the workers of adjacent stages."""
+    first = [lanes.workers.index((q, 0)) for q in range(len(plan.stages))]
+    for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
+        a, b = stage.layout.dp // lanes.count, later.layout.dp // lanes.count
+        size = between_slices_bytes(stage, later) / lcm(a, b)
+        for i in range(a):
+            for j in range(i % gcd(a, b), b, gcd(a, b)):
+                yield StoredMessage(source=first[q] + i, target=first[q + 1] + j, bytes=size)
+
+
+def between_slices_bytes(stage: Stage, later: Stage) -> float:
+    """Bytes per microbatch between two tensor-parallel ranks of adjacent stages, as the mean of both passes.
+
+    Each receiving rank needs the whole tensor. There are as many pairs as ranks in the wider group.
+    """
+    pairs = max(stage.layout.tp, later.layout.tp)
+    forward, backward = later.arriving_bytes * later.layout.tp, stage.departing_bytes * stage.layout.tp
+    return (forward + backward) / 2 / pairs
+
 
 Row = dict[str, str | int | float | bool]
 
@@ -210,7 +304,7 @@ class _PlanOnPart(PlanOn):
         problem = MappingProblem(self.stages, self.network, "exact")
         starts = near_maps(problem)
         ranks = np.argsort(step_times_s(self.stages, np.array(starts), self.network), kind="stable")
-        task, near = step_task(self.stages, self.network, math.inf), near_devices(problem, 0)
+        task, near = step_task(self.stages, self.network, inf), near_devices(problem, 0)
         return best_of_chains(task, [starts[k] for k in ranks.tolist()], near, chains)[1]
 
     def estimate_s(self, mapping: Ints) -> float:
