@@ -1,11 +1,12 @@
 """Algorithm 1 of Parmesan: binary search for the minimal longest stage time, several targets at a time.
 
-Algorithm 2, compiled, is a depth-first search for a mapping with every stage time within a target. Slots, the replicas of all stages, are assigned in the mapping order. When a slot gets a device, the checking
-scheme tests its own stage and the stages of its assigned neighbours. A partly assigned stage time uses the
-best link of the device for each missing neighbour, a lower bound. The check therefore prunes no later than
-the paper's, which waits for the last neighbour; with all neighbours assigned both are the same. Devices are
-tried in the order of their link time to an assigned neighbour, shortest first. The paper's proofs do not
-depend on the order.
+Algorithm 2, compiled, is a depth-first search for a mapping with every stage time within a target. Slots, the
+replicas of all stages, are assigned in the mapping order. When a slot gets a device, the checking scheme
+tests its own stage and the stages of its assigned neighbours. A partly assigned stage time uses the best link
+of the device for each missing neighbour, a lower bound. The check therefore prunes no later than the paper's,
+which waits for the last neighbour; with all neighbours assigned both are the same. Devices are tried in the
+order of their link time to an assigned neighbour, shortest first. The paper's proofs do not depend on the
+order.
 """
 
 from __future__ import annotations

@@ -21,8 +21,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.base.arrays import Floats, Ints
 from phaze.cost.designs import Designs, design_ids, designs_of
-from phaze.cost.mapper.loads import Hardware, distinct_cores, hbm_words
-from phaze.cost.mapper.tensor import Cores, map_shapes
+from phaze.cost.mapper.loads import Cores, Hardware, distinct_cores, hbm_words, map_shapes
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid

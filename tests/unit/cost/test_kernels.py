@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from phaze.cost.kernels import KERNEL_LIMITS, time_kernels
-from phaze.cost.mapper.loads import hbm_words
-from phaze.cost.mapper.tensor import Cores, map_shapes
+from phaze.cost.mapper.loads import Cores, hbm_words, map_shapes
 from phaze.cost.mapper.works import Works
 from phaze.spec.speeds.products import ProductSpeed, ProductTile
 from phaze.spec.systems import load_device

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze.cost.mapper import loads, tensor
-from phaze.cost.mapper.tensor import Cores, MappedShapes, map_shapes
+from phaze.cost.mapper import loads
+from phaze.cost.mapper.loads import Cores, MappedShapes, map_shapes
 from tests.unit.cost.exhaustive import Problem, fastest
 from tests.unit.cost.reference import best_candidate, best_tiling, parts_of
 
@@ -261,7 +261,7 @@ def test_a_number_of_cores_between_powers_of_two_is_used() -> None:
 
 
 def test_without_shapes_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(tensor, "search_shape")
+    monkeypatch.delattr(loads, "search_shape")
     monkeypatch.delattr(loads, "_fill_words")
     shapes = np.empty((0, 4), np.int64)
     cores = Cores(*np.full((3, 2), 64), np.ones(2), np.array([1, 4]))
