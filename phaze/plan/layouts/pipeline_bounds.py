@@ -6,12 +6,13 @@ The passes of a schedule wait for each other in the same way for every model. A 
 stage q. A layer there adds φ_q f + β_q b + υ_q u if its passes take f and b and its update u, and β_q r more
 if it is recomputed in r. The least sum over all pipeline splits whose ranks have room for their bytes
 (`room_prices`), with at least one layer on every stage between the ends, bounds the layout. The best flow of
-one layout therefore bounds all layouts of its shape at once.
+one layout therefore bounds all layouts of its shape at once. `ShapeFlows` raises the bounds of undecided
+layouts with such flows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple, Self
 
@@ -25,6 +26,7 @@ from phaze.pipeline.graph import Lag
 from phaze.plan.layouts.bounds import LayoutLoads, loads_of
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.event_program import EventFlows, Flow
+from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.pipeline_shapes import PipelineShape, ShortGraph
 from phaze.plan.layouts.planes import Paths, Planes
 from phaze.plan.layouts.question import PlanQuestion
@@ -35,6 +37,8 @@ from phaze.plan.stage_costs import send_s
 from phaze.runtimes.grid import LayoutGrid
 from phaze.solver.linear import LinearProgram
 
+SEVERAL = 2
+"""Minimum number of layouts per flow of a pipeline shape."""
 ROUNDING = 1e-9
 """Relative reduction of bounds, as a margin for rounding errors."""
 AT_ONCE = 20_000
@@ -263,6 +267,50 @@ class PipelineBounds:
         if partial.any():
             program.add(k - n, np.full(each, -inf), np.zeros(each))
         return program
+
+
+@dataclass(eq=False)
+class ShapeFlows:
+    """Event-graph flows that bound all layouts of a pipeline shape at once, computed for selected layouts."""
+
+    question: PlanQuestion
+    families: LayoutFamilies
+    work: int = 0
+    """Count of linear programs solved, weighted by their relative duration."""
+    _pipelines: PipelineBounds | None = None
+    """Loads of the layouts that the flows bound; None before the first flow."""
+    _flowed: dict[PipelineShape, list[int]] = field(default_factory=dict)
+    """Layouts whose best flow was computed, by pipeline shape."""
+
+    def begin_again(self) -> None:
+        """Discard all flows, so that flows of other layouts can be computed."""
+        self._pipelines, self._flowed = None, {}
+
+    def bound_like(self, place: int, enough_s: float) -> bool:
+        """Raise the bounds of all layouts of a pipeline shape with the best flow of one of them.
+
+        Only bounds below `enough_s` count. False if the flow was already used, or too few layouts have the
+        shape.
+        """
+        bounds = self.families.own
+        if self._pipelines is None:
+            some = np.flatnonzero(bounds.fits & (bounds.time_s < enough_s))
+            self._pipelines = PipelineBounds.of(self.question, self.families.grid, some)
+        found = self._pipelines
+        alike = found.alike(place, bounds.time_s[found.places] < enough_s)
+        if not len(alike) or not (shape := found.shapes[found.shape[alike[0]]]).has_flows:
+            return False
+        flowed = self._flowed.setdefault(shape, [])
+        if place in flowed or len(alike) < SEVERAL * (1 + len(flowed)):
+            return False
+        flowed.append(place)
+        self.work += shape.work
+        flow = found.best(int(alike[0]))
+        if flow is None:
+            return False
+        own = found.places[alike]
+        bounds.time_s[own] = np.maximum(bounds.time_s[own], found.by_flow(flow, alike))
+        return True
 
 
 def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats]:

@@ -28,8 +28,8 @@ from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import LayoutPlans, PlannedLayout, undecided_layouts
 from phaze.plan.layouts.guesses import MOST_TRIED, Guesses
+from phaze.plan.layouts.pipeline_bounds import ShapeFlows
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.shape_flows import ShapeFlows
 from phaze.plan.layouts.slices import first_of_each
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.space import legal_space
