@@ -17,9 +17,9 @@ so only one fill is exposed. For each of the three dataflows the search tries
     loop orders                           all
 
 The set of candidates does not depend on the buffer size, the bandwidth or the core count; a smaller buffer
-only fits fewer of them. More of any resource is therefore never slower. A core count that is no power of two
-may also split one dimension by 3, 5 or 7 times a power of two, or take more parts than cores, in rounds. Its
-result is never credited as better than the result of the next power of two.
+only fits fewer of them. More of any resource is therefore never slower. A core count that is not a power of
+two may also split one dimension by 3, 5 or 7 times a power of two, or take more parts than cores, in rounds.
+Its result is never credited as better than the result of the next power of two.
 
 Ties in time are broken by the fewest words to and from the global buffer, then by the fewest words between L2
 and array, then by the fewest cycles of the array. The result therefore does not depend on the order of the

@@ -20,7 +20,7 @@ With interleaving a rank has layers from all over the model, so it takes as much
 Replica collectives overlap with layer passes, so a stage takes the longer of its passes and its exchanges on
 the links. A maximum of sums may be smaller than the sum of maxima: experts that wait for their weights
 overlap with layers that do not. All layers of a layout and its ends are therefore bounded by the same side:
-passes, exchanges, or traffic on one level of the network. Each side bounds every stage, whatever its layers.
+passes, exchanges, or traffic on one level of the network. Each side bounds every stage.
 """
 
 from __future__ import annotations

@@ -59,12 +59,12 @@ class Options:
     group: Ints
     """(schedules + 1,) index of the first group of each schedule."""
     constant_bytes: Floats
-    """(groups,) bytes stored whatever the number of microbatches in flight."""
+    """(groups,) bytes stored, independent of the microbatches in flight."""
     stashed_bytes: Floats
     """(groups,) bytes per microbatch in flight."""
 
     def in_flight(self, memory_bytes: float, limit: int) -> Ints:
-        """Most microbatches in flight that each option has memory for; -1 if it does not fit even with none.
+        """Maximum microbatches in flight that each option has memory for; -1 if it does not fit at all.
 
         B.1 returns the largest s; under 1F1B it is one more.
         """
