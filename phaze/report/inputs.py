@@ -176,7 +176,7 @@ def _read_benchmark(path: Path) -> tuple[float, ...]:
     """Wall time in s, CPU time in s and peak memory in MiB of a job; 0 if not measured."""
     lines = path.read_text(encoding="utf-8").splitlines()
     if len(lines) < 2:
-        raise PhazeError(f"{path}: is no benchmark of a job: a header and a row are expected", "delete it")
+        raise PhazeError(f"{path}: is not a benchmark of a job: a header and a row are expected", "delete it")
     read = pd.Series(dict(zip(lines[0].split("\t"), lines[-1].split("\t"), strict=False)))
     measured = pd.to_numeric(read.reindex(["s", "cpu_time", "max_rss"]), errors="coerce")
     return tuple(measured.fillna(0.0).clip(lower=0))

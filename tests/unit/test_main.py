@@ -239,10 +239,10 @@ def test_piper_plans_for_levels(graph: Path) -> None:
 @pytest.mark.parametrize(
     ("levels", "message"),
     [
-        (("8x300",), "'8x300' is no level, allowed are"),
-        (("8@300,",), "'' is no level"),
-        (("0@300",), "'0@300' is no level"),
-        (("8@1e400",), "'8@1e400' is no level"),
+        (("8x300",), "'8x300' is not a level, allowed are"),
+        (("8@300,",), "'' is not a level"),
+        (("0@300",), "'0@300' is not a level"),
+        (("8@1e400",), "'8@1e400' is not a level"),
         (("2000@300,2000@25",), "make 4000000 devices, allowed are 1048576"),
         (("8@300", "--devices", "8"), "--devices: not together with --levels"),
         (("8@300", "--baselines"), "--baselines: not together with --levels"),

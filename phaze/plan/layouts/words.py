@@ -276,7 +276,7 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
     """Yield a table of the measured runs most similar to a plan, one line each."""
     if not plan.evidence:
-        yield "nothing that is measured is like this plan"
+        yield "no measured run is similar to this plan"
         return
     yield "measured runs most like it, with how far their predictions are off:"
     head = ["source", "row", "distance", "error"]

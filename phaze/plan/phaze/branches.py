@@ -82,7 +82,7 @@ def place_cutting(cut: Cutting, setting: Setting) -> Placement | None:
     all stages count: the instances of this planner charge those of the first stage (18).
     """
     if setting.gradients != "first-stage":
-        raise ValueError("a graph that is no chain is placed with the gradients of its first stage alone")
+        raise ValueError("a graph that is not a chain is placed with the gradients of its first stage alone")
     room, widths = cut.room(setting), cut.widths(setting.devices)
     counts, data = useful_widths(setting.microbatches, setting.devices)
 

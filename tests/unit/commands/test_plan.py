@@ -181,7 +181,7 @@ def test_a_reader_gets_a_recommendation_a_table_and_the_certificate_on_one_scree
     assert re.search(r"MFU, [\d.]+ GiB \([\d.]+ to [\d.]+\) of 80, bound by", said)
     words = ("Train with tp 2", "as nothing like this plan is measured", "Next best", "time, proven)")
     assert all(word in said for word in words)
-    assert "nothing that is measured is like this plan" in lines
+    assert "no measured run is similar to this plan" in lines
     head = next(i for i, line in enumerate(lines) if "expected" in line)
     columns = lines[head].split()
     rows = [line.replace(" s ", " ").split() for line in lines[head + 1 :] if line[:1].isdigit()]

@@ -55,5 +55,5 @@ def test_benchmarks_are_summed_by_stage_and_model_and_a_broken_one_is_named(tmp_
     assert found.to_dict("records") == [{"model": "bert-large", "stage": "place", **spent}]
     assert read_times({("place", "m"): [tmp_path / "missing.tsv"]}).empty
     (tmp_path / "a.tsv").write_text("s\n")
-    with pytest.raises(PhazeError, match=r"a\.tsv: is no benchmark"):
+    with pytest.raises(PhazeError, match=r"a\.tsv: is not a benchmark"):
         read_times({("place", "m"): [tmp_path / "a.tsv"]})

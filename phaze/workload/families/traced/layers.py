@@ -33,7 +33,7 @@ def layers_of(trace: Trace) -> ModelGraph:
     places = _places(primitives)
     ends = [0, *(q for q in range(1, len(places)) if places[q] != places[q - 1]), len(places)]
     if [places[q] for q in ends[:-1]] != sorted(set(places)):
-        raise PhazeError("trace: the model is no chain: operators of blocks run between those of others")
+        raise PhazeError("trace: the model is not a chain: operators of different blocks alternate")
     found: dict[tuple[Primitive, ...], LayerGraph] = {}
     order = []
     for first, last in pairwise(ends):
@@ -73,7 +73,7 @@ def _layer(primitives: Sequence[Primitive], first: int, last: int) -> LayerGraph
     read = {x.source for one in own for x in one.inputs if x.source < first} - {INPUT}
     if len(read) > 1:
         names = ", ".join(sorted(primitives[source].name for source in read))
-        raise PhazeError(f"trace: the model is no chain: {own[0].name} and those behind it read {names}")
+        raise PhazeError(f"trace: the model is not a chain: {own[0].name} and later operators read {names}")
 
     def moved(x: Tensor) -> Tensor:
         return replace(x, source=x.source - first if x.source >= first else INPUT)

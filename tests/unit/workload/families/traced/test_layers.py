@@ -55,7 +55,7 @@ def test_blocks_are_the_members_of_a_list_of_modules() -> None:
 def test_what_is_no_chain_is_refused() -> None:
     with pytest.raises(PhazeError, match="no list of blocks"):
         layers_of(chain("a", "b"))
-    with pytest.raises(PhazeError, match="no chain: operators of blocks run between"):
+    with pytest.raises(PhazeError, match="not a chain: operators of different blocks alternate"):
         layers_of(chain("h.1.a", "h.0.a", "h.1.b"))
 
 
