@@ -77,7 +77,7 @@ def _level(text: str) -> NetworkLevel:
     found = re.fullmatch(r"\s*(\d+)@(\d+(?:\.\d+)?)\s*", text)
     if found is None or int(found[1]) < 1 or not LEAST_GIB <= float(found[2]) <= MOST_GIB:
         raise PhazeError(
-            f"place: --levels: {text!r} is not a level, allowed are a number of devices and their bandwidth in "
-            f"GiB/s (> 0, at most {MOST_GIB:g}) of each level from the inside out, such as 8@300,8@25"
+            f"place: --levels: {text!r} is not a level, allowed are a number of devices and their bandwidth "
+            f"in GiB/s (> 0, at most {MOST_GIB:g}) of each level from the inside out, such as 8@300,8@25"
         )
     return NetworkLevel(int(found[1]), float(found[2]) * GIB)
