@@ -212,7 +212,7 @@ def test_the_search_can_be_interrupted_between_downsets(monkeypatch: pytest.Monk
             ends.append(begin + 1)
             yield begin, begin + 1
 
-    monkeypatch.setattr("phaze.plan.piper.search.slices", one_by_one)
+    monkeypatch.setattr("phaze.plan.piper.planner.slices", one_by_one)
     with pytest.raises(KeyboardInterrupt):
         plan(layers, cluster_of(1, 4))
     assert ends == [1, 2, 3]
