@@ -12,15 +12,16 @@ from phaze.cost.network.mesh import TileGrid, mesh
 from phaze.cost.network.messages import then
 from phaze.cost.network.topology import Switching
 from phaze.spec.tiled_study import ExchangeReading
-from phaze.tiles.exchange import exchange, phases
 from phaze.tiles.network_cases import (
     BERT_BASE_BYTES,
     CORES,
     TileTask,
     Way,
     congestion,
+    exchange,
     inter_group,
     overlapping,
+    phases,
     ring_all_reduce,
     strategies,
 )
