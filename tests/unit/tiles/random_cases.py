@@ -11,9 +11,9 @@ from numpy.random import Generator
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.spec.tiled import Tile
 from phaze.tiles.chip import Chip
+from phaze.tiles.inference import Activity, Fidelity, simulate
 from phaze.tiles.operators import ConvolutionShape, Degrees, Linear, TileOperator, TransformerLayer
 from phaze.tiles.placement import Placed, line, s_shaped
-from phaze.tiles.simulate import Activity, Fidelity, simulate
 from phaze.tiles.steps import StagePart, StageProgram, TileStage
 from phaze.tiles.tile import TileExecution
 

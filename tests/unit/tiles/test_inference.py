@@ -13,9 +13,9 @@ import simpy
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.spec.tiled import Tile
 from phaze.tiles.chip import Chip
+from phaze.tiles.inference import Activity, Fidelity, simulate
 from phaze.tiles.operators import TransformerLayer
 from phaze.tiles.placement import s_shaped
-from phaze.tiles.simulate import Activity, Fidelity, simulate
 from phaze.tiles.steps import GroupCollective, StageProgram, TileStage, TileStep
 from phaze.tiles.tile import Access, TileExecution
 from tests.oracles.chips import slower
