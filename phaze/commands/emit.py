@@ -157,7 +157,7 @@ def read(asked: ReadOptions) -> None:
     for sentence in given.remarks(software):
         typer.echo(f"read: {sentence}", err=True)
     if asked.out is not None:
-        from phaze.validate.written_rows import write_run
+        from phaze.validate.rows import write_run
 
         write_run(recipe, system, chosen, software, asked.out)
     if asked.as_json:
@@ -183,7 +183,7 @@ def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> Non
     """Raise PhazeError if the run's file, or its model's file next to it, cannot be written."""
     if out is None:
         return
-    from phaze.validate.written_rows import model_file
+    from phaze.validate.rows import model_file
 
     if out.suffix != ".csv":
         raise PhazeError(
