@@ -10,7 +10,7 @@ from phaze.base.errors import PhazeError
 from phaze.runtimes.megatron_flags import megatron_software, read_megatron, says_devices
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe
-from phaze.runtimes.torchtitan_read import read_torchtitan, torchtitan_unlike
+from phaze.runtimes.torchtitan_config import read_torchtitan, torchtitan_unlike
 from phaze.spec.model import Model
 from phaze.spec.models import file_name
 from phaze.spec.plain import read_source, shown

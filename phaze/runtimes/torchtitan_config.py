@@ -1,28 +1,259 @@
-"""Write a recipe as changes to a torchtitan configuration.
+"""Write a recipe as changes to a torchtitan configuration, and read a recipe from changes or flags.
 
 torchtitan takes the model from its own registry. The changes set the batch, the layout, the compute format
 and the pipeline split. A schedule without a torchtitan name is a CSV file with one row per rank; a cell such
 as 2F0 has the stage, the pass and the microbatch.
+
+Settings that are missing when a run is read have torchtitan's defaults (`config/configs.py`, version 0.3.0),
+except for the model, which the caller gives. Without a list of modules, a pipeline has the split that
+torchtitan generates.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from phaze.layout import Compute
+from phaze.base.errors import PhazeError
+from phaze.layout import Compute, Layout, Zero
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES as ORDERS
-from phaze.runtimes.flags import Emitted
+from phaze.runtimes.flags import Emitted, parse_flags
 from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.shared_rules import expert_widths
 from phaze.runtimes.torchtitan import TORCHTITAN
-from phaze.runtimes.torchtitan_layout import CHECKPOINT, CHECKPOINTING, CSV, SCHEDULES, written
-from phaze.runtimes.torchtitan_read import read_torchtitan
-from phaze.runtimes.torchtitan_software import converters, software
+from phaze.runtimes.torchtitan_layout import (
+    BATCH,
+    CHECKPOINT,
+    CHECKPOINTING,
+    CSV,
+    EACH,
+    FIELDS,
+    GRAPHS,
+    LESS_FIRST,
+    LESS_LAST,
+    LOCAL,
+    MODULES,
+    OURS,
+    PIECE,
+    REPLICAS,
+    RESHARD,
+    SCHEDULE,
+    SCHEDULE_FILE,
+    SCHEDULES,
+    SEQUENCE,
+    SHARDS,
+    Said,
+    read_fields,
+    whole,
+    word,
+    written,
+)
+from phaze.runtimes.torchtitan_software import (
+    ASYNC_TP,
+    COMPILE,
+    CONVERTERS,
+    LORA,
+    converters,
+    flat,
+    software,
+)
 from phaze.runtimes.untimed import unsettable_fields
+from phaze.spec.model import Model
+from phaze.spec.plain import short
 from phaze.spec.system import Stack
+
+DEFAULTS: Said = {
+    **{name: usual for one in FIELDS for name, usual in one.usual.items()}, COMPILE: False, ASYNC_TP: False,
+}  # fmt: skip
+"""torchtitan's defaults for the settings that are read."""
+UNPRICED: Said = {
+    "training.enable_cpu_offload": False,
+    "training.dtype": "float32",
+    "training.mixed_precision_param": "bfloat16",
+}
+"""Settings that change the price and that no recipe can express, with the only value that is priced."""
+SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
+"""Configuration classes that are read, with the section that each of them sets."""
+COMPONENTS = "compile.components"
+READ = {*DEFAULTS, *UNPRICED, *CONVERTERS, GRAPHS, SCHEDULE_FILE, COMPONENTS, "model_spec.model"}
+
+
+def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tuple[str, ...]]:
+    """Read changes or flags as the recipe of a model on `devices` devices; also return unpriced settings.
+
+    Raises PhazeError for a value that is invalid or not priced, and for a layout that torchtitan cannot run.
+    """
+    found = _found(text)
+    for name, priced in UNPRICED.items():
+        if str(found.get(name, priced)) != str(priced):
+            raise PhazeError(f"{name}: is modelled only as {priced}, got {short(found[name])}")
+    said = {**DEFAULTS, **found}
+    own = Layout(**read_fields(said))  # type: ignore[arg-type]
+    copies, shards = _copies(said, devices, own)
+    blocks = _blocks(said, model.layers, own.pp) if own.pp > 1 else (model.layers + model.mtp,)
+    local = whole(said, LOCAL)
+    layout = replace(
+        own,
+        vp=len(blocks) // own.pp,
+        dp=copies * shards,
+        microbatch=whole(said, PIECE) if own.pp > 1 else local,
+        zero=_zero(said, shards * own.cp, own.pp),
+        **expert_widths(model, own.tp, own.ep, whole=True),  # type: ignore[arg-type]
+    )
+    batch = local * layout.dp if str(said[BATCH]) == "-1" else whole(said, BATCH)
+    schedule = word(said, SCHEDULE, OURS) if layout.pp > 1 else "1f1b"
+    recomputed = blocks if layout.recompute == "full" else (0,) * len(blocks)
+    trained = model.model_copy(update={"lora": whole(said, f"{LORA}.rank") if LORA in said else None})
+    recipe = Recipe(trained, whole(said, SEQUENCE), batch, layout, schedule, blocks, recomputed)
+    recipe.check(TORCHTITAN)
+    return recipe, tuple(
+        name for name in found if name.partition(".")[0] not in CONVERTERS and name not in READ
+    )
+
+
+def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
+    """Differences between the file's settings and the priced software stack and compute format."""
+    said = {**DEFAULTS, **_found(text)}
+    priced = dict([*software(recipe, stack), *flat(converters(recipe))])
+    unlike = {name: value for name, value in priced.items() if str(said.get(name)) != str(value)}
+    return (
+        *(f"with {name} {value}, not {short(said.get(name))}" for name, value in unlike.items()),
+        *["with float8 scaled by whole tensors, not by rows"] * (recipe.layout.compute == "fp8-cs"),
+    )
+
+
+def _found(text: str) -> dict[str, object]:
+    """Settings by name, parsed from a Python configuration or from flags."""
+    found = _written(text) if "config." in text or "Config(" in text else _flagged(text)
+    if "model" not in str(found.get(COMPONENTS, "model")):
+        found[COMPILE] = False
+    return found
+
+
+def _written(text: str) -> dict[str, object]:
+    """Settings assigned in a Python file that defines one function.
+
+    They are the arguments of configurations and of model converters, overridden by the assignments
+    `config.section.name = value`.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise PhazeError(f"changes: cannot be parsed as Python: {error}") from error
+    functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
+    if len(functions) > 1:
+        raise PhazeError(f"changes: must define one function, got {', '.join(functions)[:60]}")
+    found: dict[str, object] = {}
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            found |= _made(node)
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            name, value = ast.unparse(node.targets[0]), _value(node.value)
+            if name == "config" and not str(value).startswith("Trainer.Config("):
+                raise PhazeError(
+                    f"changes: config must be created by Trainer.Config in this file, got {short(value)}"
+                )
+            if name.startswith("config.") and name[7:] not in SECTIONS.values():
+                found[name[7:]] = value
+    return found
+
+
+def _made(node: ast.Call) -> dict[str, object]:
+    """Settings passed to the constructor of a configuration or converter, by name."""
+    name, told = ast.unparse(node.func), {str(word.arg): _value(word.value) for word in node.keywords}
+    if name.endswith("Converter.Config"):
+        name = name.removesuffix(".Config").rpartition(".")[2]
+        return {name: True} | {f"{name}.{word}": value for word, value in told.items()}
+    if name.endswith("Trainer.Config"):
+        return {CHECKPOINT: told[CHECKPOINT]} if CHECKPOINT in told else {}
+    section = SECTIONS.get(name.rpartition(".")[2])
+    return {f"{section}.{word}": value for word, value in told.items()} if section else {}
+
+
+def _value(node: ast.expr) -> object:
+    """Value of a literal, or the source text of any other expression."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)
+
+
+def _flagged(text: str) -> dict[str, object]:
+    """Parse flags `--section.name value`; `--section.no-name` means false."""
+    found: dict[str, object] = {}
+    for flag, values in parse_flags(text).items():
+        section, _, name = flag[2:].replace("-", "_").partition(".")
+        off = name.startswith("no_") and not values
+        value = " ".join(values) if values else not off
+        key = f"{section}.{name.removeprefix('no_') if off else name}"
+        found[CHECKPOINT if key == f"{CHECKPOINT}.mode" else key] = value
+    return found
+
+
+def _copies(said: Said, devices: int, own: Layout) -> tuple[int, int]:
+    """Number of replicas and of FSDP shards (without the factor cp); one of them is 1."""
+    copies, slices = whole(said, REPLICAS), own.devices
+    if devices % (slices * copies):
+        raise PhazeError(
+            f"devices: must be a multiple of {slices * copies}, the product of degrees, got {devices}"
+        )
+    shards = devices // (slices * copies) if str(said[SHARDS]) == "-1" else whole(said, SHARDS)
+    if copies > 1 and shards * own.cp > 1:
+        raise PhazeError(
+            f"{REPLICAS}: must be 1 with sharded weights: hybrid sharding is not modelled, got {copies}"
+        )
+    return copies, shards
+
+
+def _zero(said: Said, shards: int, pp: int) -> Zero:
+    """ZeRO stage: 0 without shards, 2 if gathered weights are kept after the forward pass, else 3."""
+    policy = word(said, RESHARD, {word: word for word in ("default", "always", "never")})
+    if shards == 1:
+        return 0
+    return 3 if policy == "always" or (policy == "default" and pp == 1) else 2
+
+
+def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
+    """Blocks per virtual stage, from the file's list of modules or else by torchtitan's default split."""
+    parts = said[MODULES]
+    if parts is None:
+        ends = whole(said, LESS_FIRST), whole(said, LESS_LAST)
+        stages = pp * ORDERS[word(said, SCHEDULE, OURS)].chunks[0]
+        if str(said[EACH]) != "None":
+            stages = -(-(layers + sum(ends)) // whole(said, EACH))
+        if stages % pp:
+            raise PhazeError(f"{EACH}: must give a multiple of pp {pp} stages, got {stages}")
+        return made_stages(layers, stages, ends)
+    if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts) or len(parts) % pp:
+        raise PhazeError(f"{MODULES}: must be lists of modules, a multiple of pp {pp}, got {short(parts)}")
+    held = [[name for name in part if str(name).startswith("layers.")] for part in parts]
+    if [name for part in held for name in part] != [f"layers.{i}" for i in range(layers)]:
+        raise PhazeError(
+            f"{MODULES}: must contain layers.0 to layers.{layers - 1} in order, got {short(parts)}"
+        )
+    return tuple(map(len, held))
+
+
+def made_stages(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> tuple[int, ...]:
+    """Blocks per stage in torchtitan's even default split, where the model's ends count as `ends` blocks.
+
+    Raises PhazeError if a stage would have fewer blocks than its end counts
+    (`_generate_llm_fqn_per_model_part`).
+    """
+    each, more = divmod(layers + sum(ends), stages)
+    if each < max(ends):
+        raise PhazeError(f"stages: must be at most {(layers + sum(ends)) // max(ends)}, got {stages}")
+    blocks = [each + (q < more) for q in range(stages)]
+    blocks[0] -= ends[0]
+    blocks[-1] -= ends[1]
+    return tuple(blocks)
+
 
 LETTERS = {
     JobKind.FORWARD: "F", JobKind.BACKWARD: "B", JobKind.INPUT_GRADIENT: "I", JobKind.WEIGHT_GRADIENT: "W",

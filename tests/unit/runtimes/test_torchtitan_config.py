@@ -1,15 +1,32 @@
-"""Changes for torchtitan give a recipe, in Python and, for schedules that it has no name for, in CSV."""
+"""Changes for torchtitan give a recipe, in Python and, for schedules that it has no name for, in CSV.
+
+Reading them, or flags, gives the written recipe, or torchtitan's defaults.
+"""
 
 import ast
 import re
+from dataclasses import replace
 
 import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
+from phaze.plan.layouts.priced import PricedLayout
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.machines import load_machine
+from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.torchtitan import TORCHTITAN
-from phaze.runtimes.torchtitan_config import emit_torchtitan, schedule_csv
+from phaze.runtimes.torchtitan_config import (
+    emit_torchtitan,
+    made_stages,
+    read_torchtitan,
+    schedule_csv,
+    torchtitan_unlike,
+)
 from phaze.runtimes.torchtitan_layout import modules
+from phaze.spec.models import load_transformer
+from phaze.spec.systems import load_stack
+from tests.unit.runtimes.examples import SMALL
 from tests.unit.runtimes.recipes import drawn, small
 
 
@@ -107,3 +124,206 @@ def test_an_interleaved_order_goes_round_the_stages() -> None:
 def test_what_torchtitan_cannot_run_is_not_written() -> None:
     with pytest.raises(PhazeError, match="torchtitan: key-value heads 4 must be a multiple of tp, got 12"):
         emit_torchtitan(small(Layout(tp=12), "1f1b", (6,)))
+
+
+DEALT = "--parallelism.expert_parallel_degree 4"
+BATCH = "--training.seq_len 240 --training.local-batch-size=2 --training.global_batch_size 24"
+
+
+TRAINED = (("llama-3.1-8b", 64, 512), ("qwen3-30b-a3b", 64, 512), ("deepseek-v3", 256, 2048))
+"""Models with device counts and batch sizes: dense, with experts, and also with latent attention."""
+
+
+def test_layouts_are_written_read_and_priced_as_they_are() -> None:
+    questions: dict[tuple[str, str], PlanQuestion] = {}
+    same = 0
+    of_row = "scales of float8: of rows instead of whole tensors"
+    for recipe in drawn(TORCHTITAN, 16, TRAINED, TORCHTITAN.computes):
+        emitted = emit_torchtitan(recipe, load_stack("torchtitan"))
+        again, unread = read_torchtitan(emitted.files["plan.py"], recipe.model, recipe.layout.devices)
+        assert unread == ()
+        assert set(emitted.beyond) == {*recipe.beyond(again), *[of_row] * (recipe.layout.compute == "fp8-cs")}
+        named = {sentence.partition(":")[0] for sentence in recipe.beyond(again)}
+        assert named <= ({"recomputed"} if any(recipe.recomputed) else {"recompute"})
+        if named:
+            continue
+        same += 1
+        key = recipe.model.name, recipe.layout.compute
+        machine = load_machine("b200", devices=recipe.layout.devices, stack="torchtitan")
+        question = questions.setdefault(key, PlanQuestion(recipe.task, machine, TORCHTITAN))
+        priced, before = PricedLayout.of_recipe(question, again), PricedLayout.of_recipe(question, recipe)
+        assert priced.price.time_s == before.price.time_s
+        assert [rank.peak_gib for rank in priced.memory] == [rank.peak_gib for rank in before.memory]
+
+
+def test_zero_bubbles_are_read_by_their_file() -> None:
+    recipe = small(Layout(pp=3, dp=4, zero=2), "zb-h1", (2, 2, 2))
+    assert read_torchtitan(emit_torchtitan(recipe).files["plan.py"], SMALL, 12) == (recipe, ())
+
+
+@pytest.mark.parametrize(
+    ("flags", "devices", "layout", "blocks"),
+    [
+        ("", 4, Layout(dp=4, microbatch=2, zero=3, recompute="selective"), (6,)),
+        (
+            ("--parallelism.tensor_parallel_degree 2 --parallelism.no-enable-sequence-parallel "
+            "--activation_checkpoint.mode none"),
+            4, Layout(tp=2, dp=2, microbatch=2, zero=3), (6,),
+        ),
+        (
+            "--parallelism.data_parallel_replicate_degree 3 --activation_checkpoint.mode=full",
+            3, Layout(dp=3, microbatch=2, recompute="full"), (6,),
+        ),
+        (
+            ("--parallelism.pipeline_parallel_degree 2 --training.local_batch_size 6 "
+            "--parallelism.fsdp_reshard_after_forward always"),
+            8, Layout(pp=2, dp=4, zero=3, recompute="selective"), (3, 3),
+        ),
+        (
+            ("--parallelism.pipeline_parallel_degree 2 --training.local_batch_size 6 "
+            "--parallelism.pipeline_parallel_schedule Interleaved1F1B"),
+            8, Layout(pp=2, vp=2, dp=4, zero=2, recompute="selective"), (1, 2, 2, 1),
+        ),
+        (
+            ("--parallelism.pipeline_parallel_degree 2 --training.local_batch_size 6 "
+            "--parallelism.pipeline_parallel_first_stage_less_layers 3"),
+            8, Layout(pp=2, dp=4, zero=2, recompute="selective"), (2, 4),
+        ),
+    ],
+)  # fmt: skip
+def test_flags_are_read_with_what_torchtitan_does_without(
+    flags: str, devices: int, layout: Layout, blocks: tuple[int, ...]
+) -> None:
+    found, _ = read_torchtitan(f"{BATCH} {flags}", SMALL, devices)
+    again = blocks if layout.recompute == "full" else (0,) * len(blocks)
+    schedule = "interleaved" if layout.vp > 1 else "1f1b"
+    assert found == Recipe(SMALL, 240, 24, layout, schedule, blocks, again)
+
+
+def test_models_with_experts_deal_them_out_or_cut_them_by_tp() -> None:
+    model = load_transformer("deepseek-v2", "test")
+    tp = f"{BATCH} --parallelism.tensor_parallel_degree 2"
+    (cut, _), (dealt, _) = (read_torchtitan(f"{tp} {more}", model, 8) for more in ("", DEALT))
+    assert (cut.layout.ep, cut.layout.etp) == (1, 2)
+    assert (dealt.layout.ep, dealt.layout.etp) == (4, 1)
+
+
+REGISTERED = """
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+
+def mine() -> Trainer.Config:
+    config = Trainer.Config(
+        model_spec=model_registry("8B", converters=[MXFP8LinearConverter.Config(fqns=["layers"])]),
+        training=TrainingConfig(local_batch_size=4, seq_len=240, steps=10, global_batch_size=32),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2, fsdp_reshard_after_forward="never"),
+        activation_checkpoint=FullAC.Config(),
+        compile=CompileConfig(enable=True, components=["loss"]),
+    )
+    config.parallelism.enable_sequence_parallel = False
+    return config
+"""
+
+
+def test_a_configuration_is_read_as_it_is_registered() -> None:
+    model = SMALL.model_copy(update={"hidden": 256, "heads": 8, "feed_forward": 512})
+    found, unread = read_torchtitan(REGISTERED, model, 16)
+    layout = Layout(tp=2, dp=8, microbatch=4, zero=2, recompute="full", compute="mxfp8")
+    assert (found.layout, found.global_batch, found.sequence) == (layout, 32, 240)
+    assert unread == ("training.steps",)
+    assert "with compile.enable True, not False" in torchtitan_unlike(
+        REGISTERED, found, load_stack("torchtitan")
+    )
+
+
+def test_what_a_stack_and_numbers_stand_for_is_said() -> None:
+    stack = load_stack("torchtitan").model_copy(update={"overlap": ("dp", "tp")})
+    layout = Layout(tp=2, dp=4, sequence_parallel=True, zero=3, compute="fp8-cs")
+    recipe = replace(small(layout, "1f1b", (6,)), model=SMALL.model_copy(update={"lora": 8}))
+    text = emit_torchtitan(recipe, stack).files["plan.py"]
+    rows = "with float8 scaled by whole tensors, not by rows"
+    assert read_torchtitan(text, SMALL, 8) == (recipe, ())
+    assert torchtitan_unlike(text, recipe, stack) == (rows,)
+    plain = f"{BATCH} --parallelism.tensor_parallel_degree 2 --optimizer.lr 1"
+    found, unread = read_torchtitan(plain, SMALL, 8)
+    assert (found.model.lora, found.layout.compute, unread) == (None, "bf16", ("optimizer.lr",))
+    assert torchtitan_unlike(plain, recipe, stack)[:2] == (
+        "with compile.enable True, not False",
+        "with compile.enable_async_tensor_parallel True, not False",
+    )
+    head = text.replace("'lm_head', ", "")
+    assert torchtitan_unlike(head, recipe, stack) == (
+        "with Float8LinearConverter.filter_fqns ['lm_head', 'router.gate'], not ['router.gate']",
+        rows,
+    )
+
+
+def test_stages_that_torchtitan_makes_count_the_ends_as_blocks() -> None:
+    assert made_stages(126, 128) == (0, *(1,) * 126, 0)
+    assert made_stages(32, 4) == (8, 9, 8, 7)
+    assert made_stages(6, 1) == (6,)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--training.enable_cpu_offload", "enable_cpu_offload: is modelled only as False, got True"),
+        ("--training.dtype bfloat16", "training.dtype: is modelled only as float32, got 'bfloat16'"),
+        (
+            "--parallelism.pipeline_parallel_degree 2 --parallelism.pipeline_parallel_layers_per_stage 3",
+            "layers_per_stage: must give a multiple of pp 2 stages, got 3",
+        ),
+        ("--training.local_batch_size many", "local_batch_size: must be a whole number >= 1, got 'many'"),
+        (
+            "--parallelism.tensor_parallel_degree 3",
+            "devices: must be a multiple of 3, the product of degrees",
+        ),
+        ("--parallelism.data_parallel_replicate_degree 2", "hybrid sharding is not modelled, got 2"),
+        ("--parallelism.fsdp_reshard_after_forward often", "one of default, always, never, got 'often'"),
+        (
+            "--parallelism.pipeline_parallel_degree 2 --parallelism.pipeline_parallel_schedule LoopedBFS",
+            "must be one of 1F1B, .*got 'LoopedBFS'",
+        ),
+        (
+            "--parallelism.pipeline_parallel_degree 2 --parallelism.module_fqns_per_model_part layers.0",
+            "must be lists of modules, a multiple of pp 2",
+        ),
+        ("--training.global_batch_size 9", "torchtitan: microbatch . dp must divide the global batch 9"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(flags: str, message: str) -> None:
+    with pytest.raises(PhazeError, match=message):
+        read_torchtitan(f"{BATCH} {flags}", SMALL, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("config.parallelism.x = (", "changes: cannot be parsed as Python"),
+        (
+            (
+                "config.parallelism.pipeline_parallel_degree = 2\n"
+                "config.parallelism.module_fqns_per_model_part = [['layers.1'], ['layers.0']]"
+            ),
+            "must contain layers.0 to layers.5 in order",
+        ),
+        (
+            "config = llama3_8b()\nconfig.training.seq_len = 240",
+            "config must be created by Trainer.Config in this file, got 'llama3_8b.*'",
+        ),
+        (
+            "def one():\n config.training.x = 1\ndef two():\n config.training.x = 2",
+            "changes: must define one function, got one, two",
+        ),
+        (
+            "config.model_spec = registry('8B', converters=[RotatedLinearConverter.Config()])",
+            "RotatedLinearConverter: is not modelled; known are Float8Grouped",
+        ),
+        (
+            "config.training.seq_len = 2 ** 10",
+            r"training.seq_len: must be a whole number >= 1, got '2 \*\* 10'",
+        ),
+    ],
+)
+def test_a_change_that_cannot_be_is_named(change: str, message: str) -> None:
+    with pytest.raises(PhazeError, match=message):
+        read_torchtitan(change, SMALL, 8)
