@@ -27,8 +27,7 @@ from phaze.report.recommend import in_short as losses_in_short
 from phaze.report.recommend import recommend, recommended, recommended_on
 from phaze.report.record import count_proofs
 from phaze.report.report import Report, page_of
-from phaze.report.searches import choose_by_hysteresis, summarise_searches
-from phaze.report.space import certificate, front, in_short
+from phaze.report.searches import certificate, choose_by_hysteresis, front, in_short, summarise_searches
 from phaze.report.verdicts import run_checks
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, placed_rows, row_of
 from phaze.report.words import area, buffers, compute, join, percent, times
