@@ -5,7 +5,7 @@ from phaze.base.job import logged
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.spec.architecture import EnergyFigures
-from phaze.spec.flops import TokenFlops
+from phaze.spec.counts import TokenFlops
 from phaze.spec.settings import Training, Triple
 from phaze.spec.system import Scenario
 

@@ -8,7 +8,7 @@ from phaze.plan.piper.instance import write_instance
 from phaze.plan.piper.study import cluster_of, models_of
 from phaze.plan.planners import PlansAsked, read_tasks
 from phaze.spec.architecture import EnergyFigures
-from phaze.spec.flops import TokenFlops
+from phaze.spec.counts import TokenFlops
 from phaze.spec.planning import OwnInput
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario

@@ -31,7 +31,7 @@ from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
 from phaze.spec.architecture import Technology
-from phaze.spec.flops import TokenFlops
+from phaze.spec.counts import TokenFlops
 from phaze.spec.models import AnyModel
 from phaze.spec.noun import Noun
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training, Triple

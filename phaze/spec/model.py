@@ -9,8 +9,7 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from phaze.base.errors import PhazeError
 from phaze.spec.blocks import Attention, Block, Experts, FeedForward, Latent, Mixer, Window
-from phaze.spec.counts import Counts
-from phaze.spec.flops import TokenFlops
+from phaze.spec.counts import Counts, TokenFlops
 from phaze.spec.noun import Noun
 from phaze.spec.pattern import MIXERS, runs_of, words_of
 from phaze.spec.scans import DeltaNet, Mamba

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
+from phaze.spec.counts import TokenFlops
 from phaze.spec.derived import DerivedNoun
-from phaze.spec.flops import TokenFlops
 from phaze.spec.noun import Noun
 from phaze.spec.rows import Gemm
 from phaze.spec.unsharded import UnshardedModel

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
-from phaze.spec.flops import TokenFlops
+from phaze.spec.counts import TokenFlops
 from phaze.spec.noun import Noun
 from phaze.spec.unsharded import UnshardedModel
 from phaze.spec.values import WHOLE, Count, Share

@@ -16,7 +16,7 @@ from phaze.plan.phaze.chains import Runs, read_runs
 from phaze.plan.phaze.energy import DYNAMIC, LayerEnergy
 from phaze.plan.plan import Traffic
 from phaze.spec.architecture import EnergyFigures
-from phaze.spec.flops import TokenFlops
+from phaze.spec.counts import TokenFlops
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables.columns import layout_of

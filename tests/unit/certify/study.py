@@ -22,7 +22,7 @@ from phaze.search.cosearch import Subject, extract_subject
 from phaze.search.cosearch import Terms as Given
 from phaze.search.stage import screen_architectures
 from phaze.spec.architecture import Grid, load_technology
-from phaze.spec.flops import TokenFlops
+from phaze.spec.counts import TokenFlops
 from phaze.spec.model import Model
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training
 from phaze.spec.system import Scenario

@@ -16,7 +16,7 @@ from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions, read_point
 from phaze.plan.phaze.rows import PlacedStage, binding, stage_costs, time_parts
 from phaze.spec.architecture import EnergyFigures
-from phaze.spec.flops import TokenFlops
+from phaze.spec.counts import TokenFlops
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import Architectures, Placements, Screens, Solves, Stages
