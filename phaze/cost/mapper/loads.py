@@ -39,9 +39,8 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit, njit_nested
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.arrays import INNER_K, INNER_M, INNER_N, buffer_words, ceil_div
-from phaze.cost.mapper.parts import list_splits
 from phaze.cost.mapper.search import CoreGroups, Tables, search_shape
-from phaze.cost.mapper.splits import SplitSpace
+from phaze.cost.mapper.splits import SplitSpace, list_splits
 from phaze.cost.mapper.tiles import MOST
 from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import EXCHANGES, Flat, Kind, sent_bytes

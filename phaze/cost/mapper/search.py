@@ -14,8 +14,7 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit, njit_inlined, njit_nested
 from phaze.cost.mapper.arrays import INPUT, OUTPUT, WEIGHT, exposed_words, start_cycles
 from phaze.cost.mapper.flows import Core, Dataflow, least_time
-from phaze.cost.mapper.parts import SplitRanges
-from phaze.cost.mapper.splits import LEFT, PLACE, REPEATS, RIGHT, K, M, N, Splits
+from phaze.cost.mapper.splits import LEFT, PLACE, REPEATS, RIGHT, K, M, N, SplitRanges, Splits
 from phaze.cost.mapper.tiles import SIZE, list_tiles
 from phaze.cost.mapper.tilings import Best, may_continue, may_start, try_flow
 
