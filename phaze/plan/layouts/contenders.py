@@ -10,11 +10,10 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.plan.layouts.bounds import LayoutBounds
-from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.division_search import DivisionSearch, FoundDivision
 from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.families import LayoutFamilies
-from phaze.plan.layouts.found import PlannedLayout
+from phaze.plan.layouts.found import DistinctPlans, PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.split_parts import Work
 from phaze.runtimes.grid import LayoutGrid

@@ -1,8 +1,9 @@
-"""Result of a search over layouts: plans, and a certificate of their optimality gap."""
+"""Result of a search over layouts: distinct plans with twins, and a certificate of their optimality gap."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
@@ -13,7 +14,7 @@ from phaze.layout import MODEL_WIDTHS, Layout
 from phaze.plan.layouts.division_search import FoundDivision
 from phaze.plan.layouts.divisions import DividedLayout
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
-from phaze.spec.training_plan import PlanCertificate, UndecidedPlan
+from phaze.spec.training_plan import TIE, PlanCertificate, UndecidedPlan
 
 MOST = 5
 """Maximum number of undecided layouts that are listed."""
@@ -85,3 +86,76 @@ def _fields(grid: LayoutGrid, place: int) -> dict[str, int | str]:
     own = {name: getattr(layout, name) for name in COLUMNS if name != "schedule"}
     found = {name: int(value) if isinstance(value, bool) else value for name, value in own.items()}
     return {**found, "schedule": grid.schedule_of(place)}
+
+
+TWIN_MEMORY = 0.01
+"""Maximum relative difference in peak memory between layouts that share a row."""
+
+
+@dataclass(eq=False)
+class DistinctPlans:
+    """Fastest plan found for every family of layouts, over all recompute options."""
+
+    rows: int = 1
+    """Number of table rows to search for."""
+    best_s: float = inf
+    longest_s: float = inf
+    """Step time of the last requested row; infinite while there are fewer plans."""
+    found: dict[int, PlannedLayout] = field(default_factory=dict)
+    """Fastest plan by family index."""
+
+    def fastest_s(self, family: int) -> float:
+        """Step time of the fastest plan of a family; infinite if none is known."""
+        known = self.found.get(family)
+        return inf if known is None else known.found.time_s
+
+    def note(self, family: int, plan: PlannedLayout) -> bool:
+        """Record a plan if it is the fastest of its family so far; True if it is the fastest of all."""
+        time_s = plan.found.time_s
+        if time_s >= self.fastest_s(family):
+            return False
+        self.found[family] = plan
+        best, self.best_s = time_s < self.best_s, min(time_s, self.best_s)
+        if time_s < self.longest_s:
+            self.look_for(self.rows)
+        return best
+
+    def look_for(self, rows: int) -> None:
+        """Set the number of table rows to search for."""
+        self.rows = rows
+        last = [self.best_s] if rows == 1 else [one.found.time_s for one in self.ranked()[:rows]]
+        self.longest_s = max(last) if len(last) == rows else inf
+
+    def ranked(self, proven_s: float = inf) -> list[PlannedLayout]:
+        """Plans by increasing step time; tied plans are ordered by simplicity.
+
+        In a tie, plans within `proven_s` come first.
+        """
+        left, ranked = sorted(self.found.values(), key=lambda one: one.found.time_s), list[PlannedLayout]()
+        while left:
+            longest_s = left[0].found.time_s * (1 + TIE)
+            same = [one for one in left if one.found.time_s <= longest_s]
+            ranked += sorted(same, key=lambda one: (one.found.time_s > proven_s, one.kinds, one.found.time_s))
+            left = left[len(same) :]
+        return _folded(ranked)
+
+
+def are_twins(one: PlannedLayout, other: PlannedLayout) -> bool:
+    """True if two plans tie in step time and in peak memory."""
+    time_s, most_bytes = one.found.time_s, one.peak_bytes
+    return (
+        abs(other.found.time_s - time_s) <= TIE * time_s
+        and abs(other.peak_bytes - most_bytes) <= TWIN_MEMORY * most_bytes
+    )
+
+
+def _folded(plans: Iterable[PlannedLayout]) -> list[PlannedLayout]:
+    """Merge each plan with its later near-duplicates (`are_twins`), keeping the order."""
+    found: list[tuple[PlannedLayout, list[PlannedLayout]]] = []
+    for plan in plans:
+        twins = next((twins for one, twins in reversed(found) if are_twins(one, plan)), None)
+        if twins is None:
+            found.append((plan, []))
+        else:
+            twins.append(plan)
+    return [replace(one, twins=tuple(twins)) if twins else one for one, twins in found]

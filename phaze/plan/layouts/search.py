@@ -24,9 +24,8 @@ from phaze.base.progress import busy
 from phaze.base.units import GIB
 from phaze.plan.layouts.bounds import LayoutBounds
 from phaze.plan.layouts.contenders import Contenders, LayoutContender
-from phaze.plan.layouts.distinct import DistinctPlans
 from phaze.plan.layouts.families import LayoutFamilies
-from phaze.plan.layouts.found import LayoutPlans, PlannedLayout, undecided_layouts
+from phaze.plan.layouts.found import DistinctPlans, LayoutPlans, PlannedLayout, undecided_layouts
 from phaze.plan.layouts.guesses import MOST_TRIED, Guesses
 from phaze.plan.layouts.pipeline_bounds import ShapeFlows
 from phaze.plan.layouts.question import PlanQuestion

@@ -16,9 +16,9 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts import contenders
 from phaze.plan.layouts.bounds import bound_layouts
-from phaze.plan.layouts.distinct import are_twins
 from phaze.plan.layouts.division_search import DivisionSearch
 from phaze.plan.layouts.families import LayoutFamilies
+from phaze.plan.layouts.found import are_twins
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import LayoutSearch, plan_layouts
