@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze.papers.claims import claims_sheet
-from phaze.papers.publication import Publication
+from phaze.papers.publications import Publication
 from phaze.report import page_words
 from phaze.report.document import Block, Chart, FirstScreen, Heading, Items, Prose, Section, Sheet
 from phaze.report.report import NamedTables, Report, page_of

@@ -17,8 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze.base.units import MIB
-from phaze.papers.publication import evaluate
-from phaze.papers.publications import MeasuredRun, PublishedInference, PublishedTiled
+from phaze.papers.publications import MeasuredRun, PublishedInference, PublishedTiled, evaluate
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER, read_mapping, system_path

@@ -5,7 +5,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.papers.claims import check_claims, claims_sheet
-from phaze.papers.publication import Publication
+from phaze.papers.publications import Publication
 from phaze.tables import Claims
 
 CHIPS = pd.DataFrame({"chip": ["a", "b", "b"], "area": [1.0, 9.0, 8.0], "year": [2020, 2021, 2022]})

@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from phaze.base.errors import PhazeError
-from phaze.papers.publication import Publication, PublishedClaim, TableClaims
-from phaze.papers.publications import KINDS, load_publications
+from phaze.papers.publications import KINDS, Publication, PublishedClaim, TableClaims, load_publications
 from phaze.spec.files import FOLDER
 from phaze.spec.study import Study
 

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.papers.piper import PlanInputs
-from phaze.papers.publication import TableClaims
-from phaze.papers.publications import PublishedPlans
+from phaze.papers.publications import PublishedPlans, TableClaims
 from phaze.spec.names import PLANNERS
 from phaze.spec.planning import PlanPoint, PlanStudy
 from phaze.tables import Cases, Curves, Pipelines
