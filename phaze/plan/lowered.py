@@ -30,7 +30,6 @@ from phaze.layout import (
     Recompute,
     modules_of,
 )
-from phaze.plan.attended import NO_ATTENTION, FusedPass, fused_attention
 from phaze.plan.captured import launched
 from phaze.plan.expert_kernels import experts_of, host_s, run_alone, waits_for_host
 from phaze.plan.kept import (
@@ -41,7 +40,17 @@ from phaze.plan.kept import (
     kept_with_flash,
     multiplies_weights,
 )
-from phaze.plan.kernel_traffic import STEPS, in_steps_of, more_launches, moves_of, unfused, without_sums
+from phaze.plan.layer_kernels import (
+    NO_ATTENTION,
+    STEPS,
+    FusedPass,
+    fused_attention,
+    in_steps_of,
+    more_launches,
+    moves_of,
+    unfused,
+    without_sums,
+)
 from phaze.plan.machines import device_of
 from phaze.plan.overlap import MOVED, exposed_s, hbm_share, moved_s
 from phaze.plan.plan import Machine

@@ -9,7 +9,7 @@ import pytest
 
 from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import CpKind, Layout
-from phaze.plan.attended import attention_kernel, fused_attention, in_ring, kernels_on, scores_of
+from phaze.plan.layer_kernels import attention_kernel, fused_attention, in_ring, kernels_on, scores_of
 from phaze.plan.lowered import kernel_times
 from phaze.plan.machines import device_of, load_machine
 from phaze.spec.system import Stack

@@ -6,8 +6,8 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.kernels import kernels_of, time_kernels, works_of_kernels
 from phaze.layout import Group, Layout
-from phaze.plan.attended import attention_kernel
 from phaze.plan.given import Lowering, ModelTraining
+from phaze.plan.layer_kernels import attention_kernel
 from phaze.plan.lowered import kernel_times
 from phaze.plan.machines import device_of, load_machine
 from phaze.spec.models import load_transformer

@@ -12,7 +12,7 @@ from phaze.base.units import GIB
 from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import Compute, Layout
 from phaze.plan.expert_kernels import row_traffic, run_alone
-from phaze.plan.kernel_traffic import Unfused, unfused
+from phaze.plan.layer_kernels import Unfused, unfused
 from phaze.plan.lowered import LayerCost, layer_costs
 from phaze.plan.machines import device_of, load_machine
 from phaze.spec.models import load_transformer
