@@ -10,8 +10,7 @@ from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER, model_path, read_mapping
 from phaze.spec.model import Model
 from phaze.spec.plain import Plain, read_json
-from phaze.spec.traced import Traced
-from phaze.spec.traced_transformer import OPTION, transformer_of
+from phaze.spec.traced import OPTION, Traced, transformer_of
 from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
 AnyModel: TypeAlias = Model | ResNet | SemanticFpn | Swin | Traced

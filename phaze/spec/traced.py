@@ -1,7 +1,13 @@
-"""Traced models: distinct layers of a PyTorch model with their operators, written by `phaze trace`."""
+"""Traced models: distinct layers of a PyTorch model with their operators, written by `phaze trace`.
+
+A transformer spec is derived from a trace's matrix products, norms and parameters. Fields that a trace cannot
+show must be given. The parameter count verifies the result.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -9,7 +15,9 @@ from pydantic import Field, model_validator
 from phaze.base.errors import PhazeError
 from phaze.spec.counts import TokenFlops
 from phaze.spec.derived import DerivedNoun
+from phaze.spec.model import Model
 from phaze.spec.noun import Noun
+from phaze.spec.pattern import pattern_of
 from phaze.spec.rows import Gemm
 from phaze.spec.unsharded import UnshardedModel
 from phaze.spec.values import Flag, Index, Label, Name, PositiveInt
@@ -163,3 +171,259 @@ class Traced(UnshardedModel):
         order = dict.fromkeys(run.layer for run in self.runs)
         runs = tuple(TracedRun(layer=name, count=1) for name in order)
         return self.model_copy(update={"runs": runs, "hyper_operators": None})
+
+
+Fields = dict[str, object]
+OPTION = "--set"
+_ATTENTION = 2
+"""Number of matrix products without weights in a block: for the scores, and for the weighted values."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Operators of a block before and after attention, and the two matrix products of attention."""
+
+    layer: TracedLayer
+    tokens: int
+    before: Sequence[TracedOperator]
+    scores: TracedProduct
+    context: TracedProduct
+    after: Sequence[TracedOperator]
+
+    @classmethod
+    def of(cls, layer: TracedLayer, tokens: int) -> _Block:
+        """Split the operators of a layer; PhazeError unless the layer has exactly one attention."""
+        own = layer.operators
+        free = [(i, one.product) for i, one in enumerate(own) if one.product and not one.parameters]
+        if len(free) != _ATTENTION:
+            raise PhazeError(
+                f"{layer.name}: must have one attention, which is two products without weights, "
+                f"got {len(free)}"
+            )
+        (first, scores), (second, context) = free
+        return cls(layer, tokens, own[:first], scores, context, own[second + 1 :])
+
+    @property
+    def hidden(self) -> int:
+        """Width of the residual stream."""
+        return self.layer.input_elements // self.tokens
+
+    @property
+    def is_sparse(self) -> bool:
+        """True if the block has experts."""
+        return any(one.group == "expert" for one in self.after)
+
+
+def transformer_of(traced: Traced, where: str, given: Mapping[str, object] | None = None) -> Model:
+    """Derive the transformer spec of a traced model; `given` are fields that a trace cannot show.
+
+    Raises PhazeError for other kinds of model, and for a missing field.
+    """
+    given = given or {}
+    layers = {layer.name: layer for layer in traced.layers}
+    order = [layers[run.layer] for run in traced.runs for _ in range(run.count)]
+    try:
+        fields = _fields(traced, order, given)
+    except PhazeError as error:
+        raise error.under(where) from error
+    model = Model.parse(_with(fields, given), where)
+    own = sum(one.parameters for layer in order for one in layer.operators if one.group != "tied")
+    if model.parameters != own:
+        raise PhazeError(
+            f"{where}: must be a transformer: the trace has {own:,} parameters, a transformer of "
+            f"its sizes {model.parameters:,}",
+            f"write a spec of the model, or set its fields with {OPTION}",
+        )
+    return model
+
+
+def _fields(traced: Traced, order: Sequence[TracedLayer], given: Mapping[str, object]) -> Fields:
+    """Spec fields of the model, derived from its layers."""
+    blocks = [_Block.of(layer, traced.sequence) for layer in order[1:-1]]
+    if not blocks:
+        raise PhazeError("must have an embedding, blocks and a head")
+    found = _ends(order, blocks[0].hidden)
+    for one in {block.layer.name: block for block in blocks}.values():
+        for name, value in (_attention(one, given) | _network(one, given)).items():
+            if found.setdefault(name, value) != value:
+                raise PhazeError(
+                    f"{one.layer.name}: {name} must be the same in all blocks, {found[name]}, got {value}"
+                )
+    kinds = ["attention-experts" if one.is_sparse else "attention-dense" for one in blocks]
+    if len(set(kinds)) > 1:
+        found["pattern"] = pattern_of(kinds)
+    return found | {"name": traced.name, "layers": len(blocks), "hidden": blocks[0].hidden}
+
+
+def _with(fields: Fields, given: Mapping[str, object]) -> Fields:
+    """Merge the given fields into `fields`; a dot in a name leads to a nested field."""
+    found = {name: dict(value) if isinstance(value, dict) else value for name, value in fields.items()}
+    for name, value in given.items():
+        part, _, own = name.partition(".")
+        inner = found.setdefault(part, {}) if own else None
+        if isinstance(inner, dict):
+            inner[own] = value
+        else:
+            found[name] = value
+    return found
+
+
+def _ends(order: Sequence[TracedLayer], hidden: int) -> Fields:
+    """Spec fields read from the layers before and after the blocks."""
+    rows = [one.parameters // hidden for one in order[0].operators if one.kind == "lookup"]
+    rows = [count for count in rows if count]
+    if not rows:
+        raise PhazeError("must begin with an embedding table as wide as the blocks")
+    vocabulary, head = rows[0], order[-1].operators
+    logits = [one for one in head if one.product and one.product.n == vocabulary]
+    if len(logits) != 1 or len(rows) > _ATTENTION:
+        raise PhazeError(f"must end in one product with logits for the {vocabulary:,} rows of its table")
+    learned = {"positions": "learned", "position_count": rows[1]} if len(rows) > 1 else {}
+    return {
+        "vocabulary": vocabulary,
+        "tied_embeddings": not logits[0].parameters or logits[0].group == "tied",
+        "final_norm": any(_is_norm(one) for one in head),
+        **({"positions": "rotary"} | learned),
+    }
+
+
+def _attention(block: _Block, given: Mapping[str, object]) -> Fields:
+    """Spec fields of attention and its norms."""
+    hidden, makers = block.hidden, _products(block.before)
+    scores, context = block.scores, block.context
+    narrow = next((one for one in makers if one.product and one.product.k != hidden), None)
+    if narrow is not None or not makers or scores.k != context.n:
+        raise PhazeError(
+            f"{block.layer.name}: queries, keys and values must be products of the residual "
+            "stream, one as wide as the others: latent attention and adapters cannot be read from "
+            "a trace"
+        )
+    heads, size = scores.batch * scores.m // block.tokens, scores.k
+    rest = sum(one.product.n for one in makers if one.product) - heads * size
+    groups = _groups(block, rest / (2 * size), heads, given)
+    out = _products(block.after)[:1]
+    return {
+        "heads": heads,
+        "head_size": size,
+        "key_value_heads": groups,
+        "fused_qkv": len(makers) == 1 and groups == heads,
+        "attention_bias": any(_has_bias(block.before, one) for one in makers),
+        "output_bias": any(_has_bias(block.after, one) for one in out),
+        **_norms(block, heads * size, groups * size, size),
+    }
+
+
+def _groups(block: _Block, found: float, heads: int, given: Mapping[str, object]) -> int:
+    """Number of key and value heads, from the widths of the key and value projections."""
+    told = given.get("key_value_heads")
+    if isinstance(told, int):
+        return told
+    if found < 1 or found % 1 or heads % found:
+        raise _untold(block, "key_value_heads", f"of {heads} heads")
+    return int(found)
+
+
+def _norms(block: _Block, queries: int, keys: int, size: int) -> Fields:
+    """Spec fields of norms; query and key norms lie between the projections and the scores."""
+    made = block.before.index(_products(block.before)[0])
+    first = [one for one in block.before[:made] if _is_norm(one)]
+    between = [_width(one) for one in block.before[made:] if _is_norm(one)]
+    later = [one for one in block.after if _is_norm(one)]
+    words = {(): "none", (size, size): "heads", (queries, keys): "all"}
+    places = {(1, 1): "pre", (1, 3): "both", (0, 2): _after(block, later)}
+    kinds, place = tuple(between), (len(first), len(later))
+    if kinds not in words or place not in places:
+        raise PhazeError(
+            f"{block.layer.name}: must have the norms of a transformer, got {len(first)} before "
+            f"attention, {len(between)} of queries and keys, {len(later)} after it"
+        )
+    norm = "layer_norm" if any(one.kind == "layer_norm" for one in later) else "rms_norm"
+    return {"qk_norm": words[kinds], "norm_position": places[place], "norm": norm}
+
+
+def _after(block: _Block, norms: Sequence[TracedOperator]) -> str:
+    """Position of the norms after attention: `post` if they follow the residual sum, otherwise `output`."""
+    place = block.after.index(norms[0]) if norms else 0
+    return "post" if any(one.kind == "add" for one in block.after[:place]) else "output"
+
+
+def _network(block: _Block, given: Mapping[str, object]) -> Fields:
+    """Spec fields of a dense network or of experts."""
+    products = _products(block.after)[1:]
+    activation = next((one.kind for one in block.after if one.kind in ("relu", "silu")), "gelu")
+    if not block.is_sparse:
+        width, gated = _widths(block, products)
+        bias = any(_has_bias(block.after, one) for one in products)
+        return {"feed_forward": width, "gated": gated, "feed_forward_bias": bias, "activation": activation}
+    sparse = [one for one in products if one.group == "expert"]
+    dense = [one for one in products if one.group != "expert"]
+    width, gated = _widths(block, sparse)
+    last = sparse[-1].product
+    assert last
+    count = sparse[-1].parameters // (last.k * last.n)
+    sizes = [one.product.n for one in dense if one.product]
+    if count not in sizes:
+        raise PhazeError(f"{block.layer.name}: must have a router for {count} experts")
+    beside = [one for one in dense if one.product and one.product.n not in (count, 1)]
+    found: Fields = {
+        "count": count,
+        "per_token": _per_token(block, last.batch * last.m, count, given),
+        "width": width,
+        "gated": gated,
+        "shared_width": _widths(block, beside)[0] if beside else 0,
+        "shared_gate": 1 in sizes,
+    }
+    return {"experts": found, "gated": gated, "feed_forward_bias": False, "activation": activation}
+
+
+def _per_token(block: _Block, rows: int, count: int, given: Mapping[str, object]) -> object:
+    """Number of experts per token; PhazeError if the trace sends every token to all experts.
+
+    Such a trace does not show the number: the module may have been run that way.
+    """
+    found = rows / block.tokens
+    if "experts.per_token" in given:
+        return given["experts.per_token"]
+    if found % 1 or not 0 < found < count:
+        raise _untold(block, "experts.per_token", f"of {count} experts")
+    return int(found)
+
+
+def _widths(block: _Block, products: Sequence[TracedOperator]) -> tuple[int, bool]:
+    """Inner width of a feed-forward network, and True if it multiplies two projections."""
+    shapes = [one.product for one in products if one.product]
+    inner = shapes[-1].k if len(shapes) > 1 else 0
+    times = sum(one.n for one in shapes[:-1]) / inner if inner else 0
+    if times not in (1, 2):
+        raise PhazeError(
+            f"{block.layer.name}: must have a feed-forward network of two or three matrices of one width"
+        )
+    return inner, times > 1
+
+
+def _untold(block: _Block, name: str, what: str) -> PhazeError:
+    return PhazeError(
+        f"{block.layer.name}: the trace does not determine {name} {what}: pass {OPTION} {name}=N"
+    )
+
+
+def _products(own: Sequence[TracedOperator]) -> list[TracedOperator]:
+    """Operators of a sequence that multiply by a weight matrix."""
+    return [one for one in own if one.product and one.parameters]
+
+
+def _has_bias(own: Sequence[TracedOperator], made: TracedOperator) -> bool:
+    """True if a matrix product or the operator after it adds a bias."""
+    assert made.product
+    behind = own[own.index(made) + 1 : own.index(made) + 2]
+    apart = any(one.kind == "bias" and one.parameters == made.product.n for one in behind)
+    return apart or made.parameters > made.product.k * made.product.n
+
+
+def _is_norm(one: TracedOperator) -> bool:
+    """True if the operator is a norm, which scales by parameters."""
+    return bool(one.parameters) and one.product is None and one.kind in ("layer_norm", "mul", "rms_norm")
+
+
+def _width(one: TracedOperator) -> int:
+    return one.parameters // 2 if one.kind == "layer_norm" else one.parameters

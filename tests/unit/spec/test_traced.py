@@ -18,8 +18,7 @@ from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.model import Model
 from phaze.spec.models import load_model, load_transformer
-from phaze.spec.traced import Traced
-from phaze.spec.traced_transformer import transformer_of
+from phaze.spec.traced import Traced, transformer_of
 from phaze.workload.families.traced.layers import described
 from phaze.workload.models import build_graph
 from tests.unit.workload.examples import MODELS
