@@ -62,7 +62,8 @@ def fused_attention(core: Sequence[Operator], layout: Layout, stack: Stack, time
     """Cost of a layer's attention cores as fused kernels, from their forward operators `core`.
 
     Parts of a ring take at least their share of one kernel on the whole sequence. Kernels without a mask are
-    a few percent faster, but lower bounds of layouts, which use tokens per rank, know only whole sequences.
+    a few percent faster, but the lower bounds of layouts, which count tokens per rank, model only whole
+    sequences.
     """
     kernel, device = attention_kernel(times.device, stack), times.device
     found, launches = np.zeros((2, len(KERNEL_LIMITS))), 0

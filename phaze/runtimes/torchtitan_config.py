@@ -84,7 +84,7 @@ READ = {*DEFAULTS, *UNPRICED, *CONVERTERS, GRAPHS, SCHEDULE_FILE, COMPONENTS, "m
 
 
 def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tuple[str, ...]]:
-    """Read changes or flags as the recipe of a model on `devices` devices; also return unpriced settings.
+    """Recipe of a run on `devices` devices, read from configuration or flags, and its unpriced settings.
 
     Raises PhazeError for a value that is invalid or not priced, and for a layout that torchtitan cannot run.
     """
@@ -241,7 +241,7 @@ def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
 
 
 def made_stages(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> tuple[int, ...]:
-    """Blocks per stage in torchtitan's even default split, where the model's ends count as `ends` blocks.
+    """Blocks per stage in torchtitan's even default split; embedding and head count as `ends` blocks.
 
     Raises PhazeError if a stage would have fewer blocks than its end counts
     (`_generate_llm_fqn_per_model_part`).
