@@ -158,7 +158,7 @@ def _least_of_all(
     feasible_s: Floats,
     leakage_w: Floats,
 ) -> Floats:
-    result, likely = np.full(len(lower_s), np.inf), 0
+    result, likely = np.full(len(lower_s), np.inf), int(np.int64(0))  # a literal would be compiled apart
     for a in range(len(lower_s)):
         if lower_s[a] < np.inf:
             chip = _Chip(

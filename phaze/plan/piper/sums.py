@@ -105,7 +105,7 @@ def sum_up(costs: ConfigurationCosts, downsets: Downsets) -> Sums:
         fast=np.ascontiguousarray(fast),
         alike=_alike(costs),
         layer_s=np.where(has[..., None], np.stack([costs.time_s[fast], weight_s], axis=2), 0.0),
-        edge_s=np.stack([forward_s, backward_s], axis=2),
+        edge_s=np.ascontiguousarray(np.stack([forward_s, backward_s], axis=2)),
         ends=np.stack([costs.sources, costs.targets], axis=1),
         cut_first=np.concatenate([[0], np.cumsum(cut.sum(axis=1))]).astype(np.int64),
         cut_edges=np.nonzero(cut)[1].astype(np.int64),
