@@ -57,7 +57,7 @@ def list_splits(counts: Ints) -> tuple[Ints, SplitRanges]:
         ranges.append((first, first + len(between), len(rows)))
     bounds = np.array(ranges)
     every = np.searchsorted(sizes, counts, side="right")
-    return np.array(rows), SplitRanges(every, bounds[:, :2], bounds[:, 1:])
+    return np.array(rows), SplitRanges(every, bounds[:, :2].copy(), bounds[:, 1:].copy())
 
 
 def _numbers(most: int) -> list[int]:
