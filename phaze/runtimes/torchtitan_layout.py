@@ -1,4 +1,4 @@
-"""Table of torchtitan's batch and layout settings, which both writes and reads those of a recipe.
+"""Table of torchtitan's batch and layout settings, for writing and reading a recipe.
 
 Settings that are not given have torchtitan's defaults (`config/configs.py`, version 0.3.0).
 """

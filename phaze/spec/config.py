@@ -140,7 +140,7 @@ class Settings:
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """Non-empty shards, including that of the named architectures."""
+        """Non-empty shards, including the shard of the named architectures."""
         return self.grid_shards or ((NAMED_SHARD,) if self.architectures else ())
 
     @property

@@ -33,7 +33,7 @@ class PlannerRow(Noun):
     tokens_per_s_per_device: Result | None = None
     """Throughput in tokens per second, per device, idle devices included."""
     fullest_gib: Result | None = None
-    """Memory of the device with peak memory, in GiB."""
+    """Highest peak memory of any device, in GiB."""
     fits: Flag | None = None
     """True if peak memory fits into the device memory available to a plan."""
     schedule: Label | None = None

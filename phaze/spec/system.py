@@ -105,7 +105,7 @@ class Device(Architecture):
     stack: Name | None = None
     """The only software stack that runs on the device, a file in config/stacks; default: any."""
     assumed_from: Label | None = None
-    """Device that supplied all figures not given, for a device of three figures."""
+    """Device that supplied the missing fields of a device specified by peak, HBM capacity and bandwidth."""
 
     @model_validator(mode="before")
     @classmethod
@@ -133,8 +133,8 @@ class Device(Architecture):
 
 
 class DeviceFigures(Noun):
-    """Device given by three figures; everything else comes from the most similar device of config/devices.
-    Other keys of a device may be given as well, except its clock.
+    """Device specified by peak FLOP/s, HBM capacity and HBM bandwidth. Other fields, except the clock, may be
+    given too; missing ones come from the device in `like`, or else the most similar one in config/devices.
     """
 
     peak_flops_per_s: Positive

@@ -30,7 +30,7 @@ STACKS = {
 """Default software stack of each runtime, for systems whose own stack belongs to another runtime."""
 PEAK = "peak_flops_per_s"
 FIGURES = (PEAK, "hbm_gib", "hbm_bandwidth_bytes_per_s")
-"""Three figures that suffice to define a device; the first one marks a file that defines it so."""
+"""Fields that suffice to define a device; the first one marks a file that relies on them."""
 RUNTIME = "megatron"
 """Default runtime of devices that are not tied to another runtime's stack."""
 
@@ -284,7 +284,7 @@ def tiled_flops(tiled: TiledStudy, folder: Path = FOLDER) -> float:
 
 
 def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
-    """Raise PhazeError if the system is a mesh of tiles; `needed` names what is expected instead."""
+    """Raise PhazeError if the system is a mesh of tiles; `needed` describes the expected kind."""
     if "dram" in fields:
         raise PhazeError(
             f"{path}: is a mesh of tiles; plans and runs need a system with {needed}, such as "
@@ -302,7 +302,7 @@ def _device_file(name: str, folder: Path) -> Path:
 
 
 def _read_device(path: Path, folder: Path, after: tuple[Path, ...] = ()) -> Device:
-    """Load a device from a file; `after` lists the files that led to it through their key `like`."""
+    """Load a device from a file; `after` is the chain of files whose key `like` leads to it."""
     if path in after:
         circle = " -> ".join(one.stem for one in (*after[after.index(path) :], path))
         raise PhazeError(f"{path}: like: must lead to a device with its own clock, got the circle {circle}")

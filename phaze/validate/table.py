@@ -76,7 +76,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted time and utilisation of a run, and memory of the device with peak memory."""
+    """Predicted time and utilisation of a run, and the highest memory of any device."""
 
     time_s: float
     """Seconds per batch."""

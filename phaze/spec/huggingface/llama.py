@@ -102,36 +102,36 @@ def number(value: Plain) -> int:
 
 
 def windowed(said: Config) -> bool:
-    """True if later layers of a Qwen model have a window, that is, if both its flag and its size are set."""
+    """True if later layers of a Qwen model use sliding-window attention: both its flag and size are set."""
     return bool(said["use_sliding_window"] and said["sliding_window"])
 
 
 def with_window(found: Config, said: Config, mixers: list[str]) -> tuple[Config, list[str]]:
-    """Fields with the window, and each layer's mixer; without a size, full attention replaces windows."""
+    """Spec fields with the window, and mixers by layer; without a size, full attention replaces windows."""
     if said["sliding_window"] is None:
         return found, ["attention" if mixer == "window" else mixer for mixer in mixers]
     return found | ({"window": {"size": said["sliding_window"]}} if "window" in mixers else {}), mixers
 
 
 def windows(found: Config, said: Config, mixers: list[str]) -> Config:
-    """Spec fields of a model with dense layers, some of them with a window."""
+    """Spec fields of a model with dense layers, which may use sliding-window attention."""
     found, mixers = with_window(found, said, mixers)
     return with_kinds(found, mixers, ["dense"] * len(mixers))
 
 
 def all_windows(found: Config, said: Config) -> Config:
-    """Spec fields of a model with dense layers, all with the window if one is given."""
+    """Spec fields of a model with dense layers, all with sliding-window attention if a size is given."""
     return windows(found, said, ["window"] * number(found["layers"]))
 
 
 def every(found: Config, said: Config, step: Plain) -> list[str]:
-    """Mixers as published; by default full attention in every `step`-th layer and windows in the others."""
+    """Mixers as published; by default full attention in every `step`-th layer, sliding windows in others."""
     usual = ["window" if (i + 1) % number(step) else "attention" for i in range(number(found["layers"]))]
     return words(found, said, "layer_types", usual)
 
 
 def _qwen(found: Config, said: Config) -> Config:
-    """Spec fields of Qwen, with windows, if enabled, from layer `max_window_layers` on."""
+    """Spec fields of Qwen; layers from `max_window_layers` on use sliding windows, if enabled."""
     full = number(said["max_window_layers"]) if windowed(said) else number(found["layers"])
     later = ["attention" if i < full else "window" for i in range(number(found["layers"]))]
     return windows(found, said, words(found, said, "layer_types", later))

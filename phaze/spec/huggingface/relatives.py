@@ -64,7 +64,7 @@ def _olmo3(found: Config, said: Config) -> Config:
 
 
 def _smollm(found: Config, said: Config) -> Config:
-    """Spec fields of SmolLM3, with the window in layers without rotary positions, if enabled."""
+    """Spec fields of SmolLM3; layers without rotary positions use sliding windows, if enabled."""
     layers, step = number(found["layers"]), number(said["no_rope_layer_interval"])
     rotary = said["no_rope_layers"] or [(i + 1) % step for i in range(layers)]
     assert isinstance(rotary, list)
@@ -113,7 +113,7 @@ def _exaone_window(found: Config, said: Config) -> tuple[Config, Config, list[st
 
 
 def _dots(found: Config, said: Config) -> Config:
-    """Spec fields of dots.llm1: leading dense layers, and windows from layer `max_window_layers` on."""
+    """Spec fields of dots.llm1: leading dense layers; sliding windows from layer `max_window_layers` on."""
     layers, full = number(found["layers"]), number(said["max_window_layers"])
     usual = ["attention" if i < full else "window" for i in range(layers)]
     found, mixers = with_window(found, said, words(found, said, "layer_types", usual))
