@@ -180,7 +180,7 @@ def _stage(stages: list[Stage], exchanges: float) -> StoredStage:
 
 
 def _exchanges(zero: int, microbatches: int) -> float:
-    """Number of gradient all-reduces that send as many bytes as the replicas send in a step.
+    """Equivalent number of gradient all-reduces per step, by bytes sent.
 
     ZeRO 2 scatters gradients for each microbatch and gathers weights once; ZeRO 3 gathers weights for both
     passes of each microbatch.

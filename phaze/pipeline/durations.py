@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class JobKind(IntEnum):
-    """Kinds of jobs on a worker or port: first those of each microbatch, then those of each batch."""
+    """Kind of a job on a worker or port: first the per-microbatch kinds, then the per-batch kinds."""
 
     FETCH = 0
     FORWARD = 1

@@ -117,7 +117,7 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
 
 
 def job_rows(timeline: Timeline) -> Iterator[Row]:
-    """Yield one row per job, workers before ports, with a device's memory, in seconds and bytes."""
+    """Yield one row per job, workers before ports: its times, and the memory of a device during it."""
     jobs = timeline.jobs
     for resource in range(len(jobs.first) - 1):
         first, last = jobs.first[resource : resource + 2].tolist()

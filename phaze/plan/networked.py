@@ -62,7 +62,7 @@ class NetworkReplay(Price):
 
     @cached_property
     def time_s(self) -> float:
-        """Time per batch in seconds; for schedules without a flush, that of the last batch."""
+        """Time per batch in seconds; for schedules without a flush, the time of the last batch."""
         return time_per_batch_s(self.carried)
 
     @cached_property
@@ -190,7 +190,7 @@ def _passes(
 
 
 def time_per_batch_s(carried: NetworkResult) -> float:
-    """Time per batch in seconds; for schedules without a flush, that of the last batch."""
+    """Time per batch in seconds; for schedules without a flush, the time of the last batch."""
     timeline = carried.timeline
     pipeline = timeline.pipeline
     if pipeline.rules.flushes:

@@ -231,7 +231,7 @@ class Plan:
 
     @property
     def claimed(self) -> Claim:
-        """Planner's claim; PhazeError for a plan without a planner."""
+        """Time that the planner claims, with its assumptions; PhazeError for a plan without a planner."""
         if self.claim is None:
             raise PhazeError("plan: is given without a planner, so that there is no time to compare with")
         return self.claim

@@ -262,7 +262,7 @@ class Price:
 
     @property
     def memory(self) -> Memory:
-        """Memory of the device with peak memory."""
+        """Memory of the device with the highest peak."""
         return self.memory_of(int(np.argmax(self.peak_bytes)))
 
     def memory_of(self, group: int) -> Memory:

@@ -36,7 +36,7 @@ class SplitLimits(NamedTuple):
 
 @dataclass(eq=False)
 class CutProgram:
-    """Linear program with all cuts of a layout, including cuts added later."""
+    """Linear program with all cutting planes of a layout, including later ones."""
 
     linear: LinearProgram
     cuts: list[tuple[Floats, float]]
@@ -62,7 +62,7 @@ class DivisionProgram:
     _cuts: list[tuple[Floats, float]] = field(default_factory=list)
 
     def within(self, limits: SplitLimits) -> CutProgram:
-        """Linear program over the pipeline splits within `limits`, with all cuts."""
+        """Linear program over pipeline splits within `limits`, with all cutting planes."""
         return CutProgram(self.constrained(limits), self._cuts)
 
     @cached_property

@@ -89,9 +89,10 @@ class PipelineShape(NamedTuple):
         )
 
     def held(self) -> list[tuple[Ints, Ints]]:
-        """Stages of every rank, and the rank's microbatches in flight at memory peaks, (peaks, chunks + 1).
+        """Stages of each rank, and its in-flight microbatches per stage at possible memory peaks.
 
-        The last column is 1 if the active stage has no head, and has layers whenever the rank has any.
+        The second array has one row per peak, (peaks, chunks + 1). Its last column is 1 if the stage that
+        computes has no head, and has layers whenever the rank has any.
         """
         return _held(self)
 
@@ -158,7 +159,7 @@ class ShortGraph:
         return cls(found, spread(np.zeros(len(jobs), np.int64), 1 + 0 * stages).astype(float))
 
     def times(self, more: float) -> Floats:
-        """Number of repetitions of every job with `more` microbatches in the middle rounds, (N,)."""
+        """Multiplicity of each job, (N,): `more` in the chains that replace the middle rounds, else 1."""
         return 1.0 + (more - 1.0) * self.between
 
 

@@ -53,7 +53,7 @@ class Contender:
     """True for stages with equal numbers of layers, instead of Piper's search."""
 
     def plan(self, layers: ProfiledLayers, cluster: FlatCluster, options: SearchOptions) -> PiperPlan | None:
-        """Best plan for layers that `restrict` has restricted; None if nothing fits."""
+        """Best plan for layers returned by `restrict`; None if nothing fits."""
         if self.equal:
             return plan_equally(layers, cluster)
         return plan(layers, self._seen(cluster), replace(options, most_data=self.most_data))
