@@ -1,4 +1,4 @@
-"""Independent bounds on the latency of a layer, to verify those of the screen.
+"""Independent bounds on the latency of a layer, to verify the screen's bounds.
 
 Simple bounds show which architectures are excluded without solving. For a pass of a layer with ℓ_i on one
 core and ℓ̂_i on all, on many architectures at once:

@@ -336,7 +336,7 @@ def _none_fits(problem: PartitionProblem, *, proven: bool) -> str:
 
 
 def _least_memory(weights: Weights, stages: int) -> float:
-    """Minimum peak memory of a stage among intervals of one order, computed with bytes in place of times."""
+    """Lowest peak stage memory, in bytes, of any partition into intervals of the node order."""
     as_time = replace(weights, compute_s=weights.memory_bytes, seconds_per_byte=1.0, limit_bytes=np.inf)
     found = cut_in_order(as_time, stages)
     return np.inf if found is None else cut_of(as_time, found).time_s

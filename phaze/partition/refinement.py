@@ -82,7 +82,7 @@ class _Moves:
     """Increase in the bytes that cross the boundaries of the target stage."""
 
     def take(self, chosen: Bools) -> _Moves:
-        """Subset of the moves by a mask."""
+        """Moves selected by a mask."""
         stages = (self.source[chosen], self.target[chosen])
         return _Moves(self.node[chosen], *stages, self.source_bytes[chosen], self.target_bytes[chosen])
 

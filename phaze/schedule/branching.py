@@ -82,7 +82,7 @@ class Search(NamedTuple):
 
 @njit
 def make_block(members: Ints, part: ComponentArrays) -> BarrierBlock:
-    """Build the block of some operators of a component; `members` are positions in topological order."""
+    """Build a block from operators of a component, given by their positions in topological order."""
     n = len(members)
     kinds, latency, tail = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
     before, uses = np.zeros((n, n), dtype=np.bool_), np.zeros((n, 3), dtype=np.bool_)

@@ -175,7 +175,7 @@ def _run_path(
 def _run_block(
     blocks: Blocks, b: int, part: ComponentArrays, values: Values, limit: int, left: Ints, slack: float
 ) -> None:
-    """Search a block with up to `limit` nodes, or with a few nodes if `limit` is 0."""
+    """Search a block by branch and bound, up to `limit` nodes, or FIRST_NODES if `limit` is 0."""
     nodes = min(limit, left[0]) if limit else FIRST_NODES
     members = members_of(blocks.masks[b])
     lower, upper, _, used = run_members(members, part, values.lower[b] + slack, nodes)

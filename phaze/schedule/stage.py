@@ -179,7 +179,7 @@ def schedule_takes(
 
 
 def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
-    """Workload index of each scheduled operator in the estimates, -1 for a no-op."""
+    """Workload index of each scheduled operator, as in the estimates; -1 for a no-op."""
     keys = [*PASS, "operator"]
     both = pd.concat([operators[keys], schedules[keys]], ignore_index=True)
     number = both.groupby(keys, sort=False).ngroup().to_numpy(np.int64)

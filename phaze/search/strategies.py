@@ -56,7 +56,7 @@ def compare_strategies(
 
 
 def certified(architectures: pd.DataFrame, bounds: pd.DataFrame) -> list[int]:
-    """Rows that the bounds cannot exclude from being best, by increasing lower bound, area and name.
+    """Rows that the bounds cannot rule out as best, sorted by lower bound, area and name.
 
     `bounds` holds lower_s and feasible_s of the time per batch by architecture. Times are compared on the
     grid of `base.ranking`, after widening the bounds by more than the rounding errors.

@@ -85,7 +85,7 @@ def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> 
 
 @dataclass
 class ScreenedTimes:
-    """Throughput of architectures from screens, computed exactly only where lower and feasible times differ.
+    """Best throughput of architectures: from screens if their bounds meet, else computed exactly.
 
     `screens` cover all points of the subject on every architecture that may be queried.
     """
