@@ -188,7 +188,7 @@ def pipeline(jobs: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def memory(jobs: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw the memory of a tile of the first, middle and last stage over time."""
+    """Draw memory use over time, for one tile each of the first, middle and last stage."""
     last = int(jobs["stage"].max())
     work = jobs[jobs["kind"].isin(["forward", "recompute", "backward"])].sort_values("start_s")
     chosen = {stage: work[work["stage"] == stage] for stage in sorted({0, last // 2, last})}

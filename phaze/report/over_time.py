@@ -144,7 +144,7 @@ def memory(
     unit_bytes: float = GIB,
     limits: Mapping[str, float] | None = None,
 ) -> alt.LayerChart:
-    """Draw the memory of a device of each stage over time, against limits; `what` has both axis titles."""
+    """Draw each stage's memory per device over time, with limits; `what` holds both axis titles."""
     parts = [_thinned(*profile, end_s, unit_bytes).assign(stage=stage) for stage, profile in held.items()]
     lines = (
         alt.Chart(pd.concat(parts))

@@ -60,7 +60,7 @@ def panels(
     columns: int = COLUMNS,
     own: str = "",
 ) -> alt.TopLevelMixin:
-    """Chart with a panel per value of a column, as many side by side as the page has room for.
+    """Chart with a panel per value of a column, in rows of at most `columns` panels.
 
     Each panel has its own scales of the axes in `own`. Without a width, a page chooses it.
     """

@@ -202,10 +202,10 @@ def _tasks(size_bytes: float) -> Mapping[TileTask, Plan]:
 
 
 def in_turns(tasks: int, size_bytes: float) -> Contended:
-    """Compare `tasks` tasks of alternating kinds, as in the authors' program, with each run alone (Figure 7).
+    """Compare `tasks` concurrent tasks of alternating kinds with each task run alone (Figure 7).
 
-    In that program an all-to-all is sent around the ring, in p − 1 rounds of (p − 1)/p of a tensor each.
-    Every tile reads or writes a tensor of its own.
+    Follows the authors' program, where an all-to-all is sent around the ring, in p − 1 rounds of (p − 1)/p of
+    a tensor each. Every tile reads or writes a tensor of its own.
     """
     count, order = GRID.tiles, ring(GRID, range(GRID.tiles)).order
     kinds = (

@@ -78,7 +78,7 @@ class Access(NamedTuple):
 
 
 def tile_bytes(share: TileShare, execution: TileExecution) -> TileBytes:
-    """Bytes of each tensor of a tile's share."""
+    """Bytes by tensor of a tile's share of an operator."""
     weights = share.weights / (share.replicas if execution.shared else 1) * execution.element_bytes
     activations = share.inputs * execution.element_bytes, share.outputs * execution.element_bytes
     if not execution.training:

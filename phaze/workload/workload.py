@@ -104,7 +104,7 @@ class Layer:
         return sum(one.nbytes for one in self.kept if one.regions & regions)
 
     def waiting_bytes(self, modules: frozenset[OffloadedModule], again: frozenset[Region]) -> int:
-        """Bytes offloaded to host with inputs of `modules`, except tensors that recomputing `again` frees."""
+        """Bytes offloaded to the host for `modules`, excluding tensors freed by recomputing `again`."""
         return sum(one.nbytes for one in self.kept if one.waits(modules) and not one.regions & again)
 
     def without(self, regions: frozenset[Region]) -> Self:
