@@ -44,6 +44,7 @@ from phaze.layout.options import (
     Recompute,
     Zero,
     compute_of,
+    count_of,
     cp_kind_of,
     heads_ranks_of,
     law_of_load,

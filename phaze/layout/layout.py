@@ -139,6 +139,16 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
         return self.dp * self.cp
 
     @property
+    def shards(self) -> Number:
+        """Number of ranks over which states of dense weights are sharded, as `zero` says."""
+        return self.sharers
+
+    @property
+    def expert_shards(self) -> Number:
+        """Number of ranks over which states of an expert's weights are sharded, as `zero` says."""
+        return self.edp
+
+    @property
     def expert_ranks(self) -> Number:
         """Number of ranks per pipeline stage, over which the stage's experts are sharded."""
         return self.tp * self.cp * self.dp
@@ -257,6 +267,11 @@ class Layout(LayoutFields[int, bool, Zero, str]):
     def group(self, axis: Axis) -> Group:
         """Process group of a rank along a parallel axis."""
         return self._groups[axis]
+
+    def sharding(self, axis: Axis) -> tuple[Group, Group]:
+        """Group of ranks along an axis that shard states, and the group of ranks with the same shard."""
+        whole = self.group(axis)
+        return whole, Group(1, whole.stride * whole.ranks)
 
     @cached_property
     def _groups(self) -> dict[Axis, Group]:

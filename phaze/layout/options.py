@@ -196,6 +196,13 @@ def law_of_load(text: str) -> tuple[str, float]:
     return law, number
 
 
+def count_of(name: str, text: str) -> int:
+    """Parse an option that is a number of ranks; PhazeError if it is not a whole number >= 1."""
+    if not _COUNT.fullmatch(text):
+        raise PhazeError(f"{name} must be a whole number >= 1, got {text[:40]}")
+    return int(text)
+
+
 READERS: dict[str, Callable[[str], str]] = {
     "recompute": recompute_of, "compute": compute_of, "cp_kind": cp_kind_of, "load": load_of,
     "offload": offload_of,

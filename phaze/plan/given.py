@@ -188,7 +188,7 @@ class Lowering:
         """
         if self.machine.stack.fused_gradients:
             return 0.0
-        replicas = layout.group(axis).ranks if layout.zero >= 2 else 1
+        replicas = layout.sharding(axis)[0].ranks if layout.zero >= 2 else 1
         return 3 * gradient_bytes / replicas / self.machine.hbm_bytes_per_s
 
     def hidden_s(self, held: Sequence[tuple[int, LayerCost]], layout: Layout) -> Floats:
@@ -224,7 +224,7 @@ class Lowering:
         """
         stack, mixed = self.machine.stack, layout.precision == "mixed"
         size = parameter_bytes(self.training.optimizer, layout.precision, stack.gradient_bytes)
-        replicas = layout.group(axis).ranks
+        replicas = layout.sharding(axis)[0].ranks
         shared = state_bytes(parameters, size, layout.zero, replicas)
         if stack.whole_gradients and layout.zero >= 2 and layout.pp > 1:
             shared += parameters * (SINGLE - size.gradients / replicas)
@@ -239,13 +239,16 @@ class Lowering:
             return 0.0
         size = parameter_bytes(self.training.optimizer, layout.precision, self.machine.stack.gradient_bytes)
         own = replace(size, weights=0, gradients=0)
-        return state_bytes(parameters, own, layout.zero, layout.group(axis).ranks)
+        return state_bytes(parameters, own, layout.zero, layout.sharding(axis)[0].ranks)
 
     def frozen_bytes(self, parameters: float, layout: Layout) -> float:
         """Bytes of frozen weights, without gradients and optimizer state, that stay on a device."""
         size = parameter_bytes(self.training.optimizer, layout.precision)
         return state_bytes(
-            parameters, replace(size, gradients=0, optimizer=0), layout.zero, layout.group("dp-cp").ranks
+            parameters,
+            replace(size, gradients=0, optimizer=0),
+            layout.zero,
+            layout.sharding("dp-cp")[0].ranks,
         )
 
     def working(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> WorkingBytes:
@@ -288,7 +291,7 @@ class Lowering:
         self, layout: Layout, parameters: float, gradient_bytes: float, axis: Replicated = "dp-cp"
     ) -> float:
         """Bytes that the optimizer moves, with loads and stores of full-precision weights (PALM, IV.A)."""
-        replicas, optimizer = layout.group(axis).ranks, self.training.optimizer
+        replicas, optimizer = layout.sharding(axis)[0].ranks, self.training.optimizer
         nbytes = update_bytes(parameters, optimizer, layout.precision, layout.zero, replicas)
         if layout.precision == "mixed":
             nbytes += CONVERSION_BYTES * parameters / (replicas if layout.zero else 1)

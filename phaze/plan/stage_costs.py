@@ -7,6 +7,7 @@ sharding of gradients, weights and optimizer states by ZeRO.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from math import ceil
 from typing import Literal
 
@@ -121,7 +122,9 @@ def _lost_s(plan: Plan, machine: Machine, stage: Stage, sync_s: float, backward_
 def _waited_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
     """Time that HBM-bound parts of layers wait for the bytes of a collective among replicas, in seconds."""
     parts = zip(stage.hbm_shares, _exchanged(stage, kind), strict=False)
-    return sum(share * moved_s(machine, kind, size, group.ranks) for share, (size, group) in parts)
+    return sum(
+        share * moved_s(machine, one, size, group.ranks) for share, part in parts for one, size, group in part
+    )
 
 
 def _gather_s(plan: Plan, machine: Machine, stage: Stage, free_s: float, gather_s: float) -> float:
@@ -144,9 +147,9 @@ def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
     Those of experts are separate, and gradients go bucket by bucket if the stack has buckets.
     """
     found = 0.0
-    for size, group in _exchanged(stage, kind):
-        buckets = _buckets(stage, machine, size) if kind == "all_reduce" and stage.layout.zero == 0 else 1
-        found += buckets * machine.network.seconds(kind, size / buckets, group)
+    for one, size, group in chain(*_exchanged(stage, kind)):
+        buckets = _buckets(stage, machine, size) if one == "all_reduce" and stage.layout.zero == 0 else 1
+        found += buckets * machine.network.seconds(one, size / buckets, group)
     return found
 
 
@@ -159,11 +162,21 @@ def _buckets(stage: Stage, machine: Machine, size_bytes: float) -> int:
     )
 
 
-def _exchanged(stage: Stage, kind: Exchange) -> list[tuple[float, Group]]:
-    """Bytes that the replicas of a stage exchange in a collective, by group of ranks."""
+def _exchanged(stage: Stage, kind: Exchange) -> list[list[tuple[Exchange, float, Group]]]:
+    """Collectives of the replicas of a stage, with bytes and ranks, for each part of its weights.
+
+    Groups that replicate each other's shards all-reduce the gradients of a shard after scattering them
+    (Megatron-Core `num_distributed_optimizer_instances`, torchtitan `data_parallel_replicate_degree`).
+    """
     weights = stage.weight_bytes - stage.frozen_bytes * (stage.layout.zero < 3)  # updated, or all with ZeRO 3
     size = weights if kind == "all_gather" else stage.exchanged_bytes
-    return [(part * size, group) for part, group in stage.replicated]
+    found: list[list[tuple[Exchange, float, Group]]] = []
+    for part, (within, among) in stage.replicated:
+        whole = Group(within.ranks * among.ranks, within.stride)
+        found.append([(kind, part * size, whole if kind == "all_reduce" else within)])
+        if kind == "reduce_scatter" and among.ranks > 1:
+            found[-1].append(("all_reduce", part * size / within.ranks, among))
+    return found
 
 
 def _wait_s(
@@ -173,7 +186,7 @@ def _wait_s(
 
     A link that carries both needs the seconds of both. The pass is forward or backward.
     """
-    ways = [(kind, size, group) for kind in kinds for size, group in _exchanged(stage, kind)]
+    ways = [way for kind in kinds for part in _exchanged(stage, kind) for way in part]
     if not stage.links_s or not ways:
         return 0.0
     each = share * np.sum([machine.network.by_level(*way) for way in ways], axis=0)
@@ -188,7 +201,8 @@ def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:
     zero = stage.layout.zero
     if zero >= 2:
         return None
-    return "all_reduce" if zero == 0 or machine.stack.zero_1 == "all_reduce" else "reduce_scatter"
+    whole = machine.stack.zero_1 == "all_reduce" and stage.layout.sharding("dp-cp")[1].ranks == 1
+    return "all_reduce" if zero == 0 or whole else "reduce_scatter"
 
 
 def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[float, float]:
@@ -213,8 +227,8 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[fl
     if stage.tied_bytes and depth > 1 and groups[0] != groups[-1]:
         found += machine.network.seconds("all_reduce", stage.tied_bytes, Group(2, (depth - 1) * stride))
     if rules.streams > 1:  # the other copy of the stage is at the same distance from the other end
-        apart, sharers = abs(depth - 1 - 2 * int(groups[q])), stage.layout.group("dp-cp").ranks if zero else 1
-        size = stage.exchanged_bytes / sharers
+        apart = abs(depth - 1 - 2 * int(groups[q]))
+        size = stage.exchanged_bytes / (stage.layout.sharding("dp-cp")[0].ranks if zero else 1)
         found += machine.network.seconds("all_reduce", size, Group(2, apart * stride))
     return found, late_s
 

@@ -24,6 +24,7 @@ from phaze.layout import (
     Module,
     Recompute,
     Zero,
+    count_of,
     cp_kind_of,
     modules_of,
     recompute_of,
@@ -153,9 +154,10 @@ class Runtime:
             )
         return found
 
-    def option_of(self, name: str, text: str) -> str:
+    def option_of(self, name: str, text: str) -> str | int:
         """Parse an option's value; PhazeError if the runtime does not support it."""
-        found, usual = READERS[name](text), getattr(Layout(), name)
+        usual: str | int = getattr(Layout(), name)
+        found = READERS[name](text) if name in READERS else count_of(name, text)
         if found != usual and name in self.without:
             raise PhazeError(f"{self.name}: {name} must be {usual}, got {found}")
         return found

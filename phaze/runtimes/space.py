@@ -23,7 +23,7 @@ ROW, BECOMES = "row", "becomes"
 
 Columns = dict[str, Ints]
 Fixed = Mapping[str, int | str]
-Options = Mapping[str, str]
+Options = Mapping[str, str | int]
 """Options with one value for all layouts, by name; missing options have their default."""
 
 

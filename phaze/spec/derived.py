@@ -14,6 +14,7 @@ from phaze.spec.values import Count, ExpertLoad, Flag, PositiveInt, read_by
 
 KINDS: dict[object, object] = {
     Number: PositiveInt,
+    int: PositiveInt,
     Truth: Flag,
     ZeroStage: Zero,
     "int": Count,

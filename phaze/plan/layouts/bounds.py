@@ -84,17 +84,29 @@ def exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures) 
     time of a collective is left out.
     """
     size = parameter_bytes(question.optimizer, "mixed", question.machine.stack.gradient_bytes)
+    groups = (
+        (layers.dense, grid.sharers, grid.shards, grid.tp),
+        (layers.experts, grid.edp, grid.expert_shards, grid.expert_stride),
+    )
+
+    def sent_s(kind: Kind, parameters: Floats, ranks: Ints, stride: Ints) -> Floats:
+        each: Floats = (parameters * (grid.zero >= 1)[:, None])[:, :, None]
+        found: Floats = each * _collectives(question, kind, ranks, stride)[1][:, None]
+        return found
+
     ways: tuple[tuple[Kind, int], ...] = (("all_gather", size.weights), ("reduce_scatter", size.gradients))
-    groups = ((layers.dense, grid.sharers, grid.tp), (layers.experts, grid.edp, grid.expert_stride))
     gathered_s, reduced_s = (
         sum(
-            (width * parameters * (grid.zero >= 1)[:, None])[:, :, None]
-            * _collectives(question, kind, ranks, stride)[1][:, None]
-            for parameters, ranks, stride in groups
+            (sent_s(kind, width * parameters, shards, stride) for parameters, _, shards, stride in groups),
+            np.zeros(1),
         )
         for kind, width in ways
     )
-    return np.asarray(gathered_s), np.asarray(reduced_s)
+    for parameters, sharers, shards, stride in groups:
+        if (sharers > shards).any():  # replicas of the shards all-reduce them
+            shard = size.gradients * parameters / shards[:, None]
+            reduced_s = reduced_s + sent_s("all_reduce", shard, sharers // shards, stride * shards)
+    return gathered_s, reduced_s
 
 
 def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) -> tuple[Floats, Floats]:
@@ -138,7 +150,7 @@ def late_s(
     forward pass. The third value is 1 if the passes of the ends also overlap with the gather, (N,).
     """
     after = (grid.zero == 1) | (grid.zero == 2)
-    start_s = after * (grid.vp - 1) * _collectives(question, "all_gather", grid.sharers, grid.tp)[0]
+    start_s = after * (grid.vp - 1) * _collectives(question, "all_gather", grid.shards, grid.tp)[0]
     each_s = gather_s.sum(axis=2) * after[:, None]
     share = question.machine.stack.overlap_share("dp")
     if not share:
@@ -304,7 +316,8 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     """Inputs of `least_times` for the layouts at indices `which` of the shards' grid."""
     layers, ends = slices.layers_of(which, grid.recompute), slices.ends_of(which)
     links_s = slices.links_of(which)
-    states, of_experts = (_state_figures(question, grid, replicas) for replicas in (grid.sharers, grid.edp))
+    sharded = grid.shards, grid.expert_shards
+    states, of_experts = (_state_figures(question, grid, ranks) for ranks in sharded)
     gathered_s, reduced_s = exchanged_s(question, grid, layers)
     gather_s = gathered_s * (grid.zero == 3)[:, None, None]
     reduce_s = reduced_s * (grid.zero >= 2)[:, None, None]
@@ -381,14 +394,14 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     return _Figures(figures, by_kind, shapes, held, loads)
 
 
-def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> StateFigures:
-    """Costs of model state per parameter when `sharers` ranks share it, (N,) each."""
-    distinct, _, where = distinct_rows(np.stack([grid.zero, sharers], axis=1))
+def _state_figures(question: PlanQuestion, grid: LayoutGrid, shards: Ints) -> StateFigures:
+    """Costs of model state per parameter when it is sharded over `shards` ranks, (N,) each."""
+    distinct, _, where = distinct_rows(np.stack([grid.zero, shards], axis=1))
     machine, lowering = question.machine, question.lowering(Layout())
     width = parameter_bytes(question.optimizer, "mixed", machine.stack.gradient_bytes).gradients
     rows = []
-    for zero, replicas in distinct.tolist():
-        layout = Layout(dp=replicas, zero=zero, offload=grid.offload)
+    for zero, ranks in distinct.tolist():
+        layout = Layout(dp=ranks, zero=zero, offload=grid.offload)
         update_s = lowering.update_bytes(layout, 1, width) / machine.hbm_bytes_per_s
         frozen = lowering.frozen_bytes(1, layout)
         rows.append((lowering.state_bytes(1, layout), update_s, lowering.added_s(width, layout), frozen))
