@@ -27,7 +27,7 @@ def launched(operators: Sequence[Operator], graphs: tuple[Captured, ...]) -> lis
 
 
 def _part(operator: Operator, layer: frozenset[Region]) -> Captured | None:
-    """Capturable part of a layer that contains an operator, given the regions of the whole layer."""
+    """Part of a layer with which CUDA graphs capture an operator; None if only a full graph captures it."""
     if "moe" in operator.regions:
         routes = operator.name.startswith("router") or "shared_experts" in operator.regions
         return "moe_router" if routes else "moe"

@@ -71,7 +71,7 @@ class Downsets:
         return np.flatnonzero(~(self.words & ~self.words[i]).any(axis=1)).astype(np.int64)
 
     def take(self, chosen: Ints) -> Downsets:
-        """Selected downsets, in the given order."""
+        """Downsets at the indices `chosen`, in that order."""
         return Downsets(self.nodes, self.words[chosen])
 
 
@@ -117,7 +117,7 @@ def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
 
 
 def linear_order(nodes: int, edges: Edges) -> tuple[int, ...]:
-    """Nodes in reverse topological order, where the smallest available node always comes next."""
+    """Nodes in reverse topological order; if several nodes can come next, the smallest does."""
     import networkx as nx  # slow import that planners of chains do not need
 
     graph: nx.DiGraph[int] = nx.DiGraph()

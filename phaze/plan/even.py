@@ -102,7 +102,7 @@ def place_equally(
 
 
 def equal_cuts(layers: int, first: int, repeated: int) -> Iterator[tuple[int, ...]]:
-    """Yield the first layers of equal stages, for every divisor of the number of repeated layers."""
+    """Yield the first layer of each stage, for all stage counts that divide the repeated layers equally."""
     for stages in (s for s in range(1, repeated + 1) if repeated % s == 0):
         yield from group_cuts(layers, range(first, first + repeated), stages)
 
@@ -110,7 +110,7 @@ def equal_cuts(layers: int, first: int, repeated: int) -> Iterator[tuple[int, ..
 def _place_cut(
     chain: Chain, layout: Layout, setting: Setting, starts: tuple[int, ...], loads: Loads
 ) -> Placement | Infeasible:
-    """Placement with these stages and the fastest data-parallel width that fits, or why none fits."""
+    """Placement with the given stages and the fastest data-parallel width that fits, or why none fits."""
     pipeline = evaluate_cut(chain, replace(layout, dp=1), setting, starts, loads)
     each = sum(pipeline.devices)
     if each > setting.devices:

@@ -38,7 +38,7 @@ def experts_of(operators: Sequence[Operator], stack: Stack) -> list[Experts | No
 
 
 def run_alone(operators: tuple[Operator, ...], layout: Layout, stack: Stack) -> tuple[Operator, ...]:
-    """Operators that run as separate kernels, without those fused into other kernels.
+    """Operators that remain separate kernels once the stack has fused the others.
 
     Fused experts include their activation. If the dispatcher sends a token once per rank, it also copies
     tokens per expert and sums the copies (Megatron-Core, optimizations of DeepSeek-V3 on GB200, Section

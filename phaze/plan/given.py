@@ -117,7 +117,7 @@ def lowered_plan(
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """Builder of a model's stages and plans on a machine, for any layout and layers, with cached costs."""
+    """Builder of stages and plans of a model on a machine, with cached layer costs."""
 
     training: ModelTraining
     machine: Machine
@@ -182,7 +182,7 @@ class Lowering:
         return Execution(transfers, exposed, scattered=True, early_recompute=False, overlap_sync=overlap_sync)
 
     def added_s(self, gradient_bytes: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
-        """Time to accumulate the gradients of a microbatch: two reads and one write of each.
+        """Time to accumulate a microbatch's gradients, in seconds: two reads and one write per gradient.
 
         From ZeRO 2 on a replica accumulates only its shard.
         """
@@ -192,7 +192,7 @@ class Lowering:
         return 3 * gradient_bytes / replicas / self.machine.hbm_bytes_per_s
 
     def hidden_s(self, held: Sequence[tuple[int, LayerCost]], layout: Layout) -> Floats:
-        """Forward and backward time per microbatch that overlaps when microbatches are paired, (2,).
+        """Forward and backward seconds per microbatch that overlap with its paired microbatch, (2,).
 
         The result is a mean over the microbatches of a batch and the ranks of a pipeline. One more microbatch
         goes forward before the first pair, so m − p of m microbatches are paired, with or without virtual
@@ -261,12 +261,12 @@ class Lowering:
         return self._working[key]
 
     def beside_bytes(self, cost: LayerCost, layout: Layout) -> float:
-        """Minimum working memory of a stage with a layer, without the part that depends on recompute."""
+        """Working memory of a stage with a single layer in bytes, without the layer's own temporaries."""
         again = cost.kept_bytes("none", layout.offloaded)[1]
         return self.working([(cost, "none")], layout).work - again
 
     def limit_bytes(self, layout: Layout, *, upper: bool) -> float:
-        """Bytes left for a layout's tensors when its other memory use is at its upper end, or as expected.
+        """Memory limit for a layout's tensors in bytes, with other memory at its upper end or as expected.
 
         The limit allows for any temporary copies next to the tensors of a stage.
         """
@@ -291,7 +291,7 @@ class Lowering:
         self, layout: Layout, parameters: float, gradient_bytes: float, axis: Replicated = "dp-cp"
     ) -> float:
         """Bytes that the optimizer moves, with loads and stores of full-precision weights (PALM, IV.A)."""
-        replicas, optimizer = layout.sharding(axis)[0].ranks, self.training.optimizer
+        replicas, optimizer = layout.group(axis).ranks, self.training.optimizer
         nbytes = update_bytes(parameters, optimizer, layout.precision, layout.zero, replicas)
         if layout.precision == "mixed":
             nbytes += CONVERSION_BYTES * parameters / (replicas if layout.zero else 1)
@@ -414,7 +414,7 @@ class Lowerings:
 def _hbm_shares(
     held: Sequence[tuple[int, LayerCost]], costs: Mapping[str, LayerCost], workload: Workload
 ) -> tuple[float, ...]:
-    """HBM-bound fraction of the layers' time, averaged over dense and over expert parameters.
+    """HBM-bound fraction of the layers' time: the mean over dense parameters, and over expert parameters.
 
     Weights and gradients of embedding and head are exchanged next to the neighbouring block.
     """
@@ -428,7 +428,7 @@ def _hbm_shares(
 def _ways(
     names: Sequence[str], costs: Mapping[str, LayerCost], recompute: Recompute, recomputed: int | None
 ) -> Iterator[tuple[int, LayerCost, Recompute]]:
-    """Yield groups of identical layers: count, cost, recompute option; the first blocks use `recompute`."""
+    """Yield count, cost and recompute option of identical layers; the first blocks use `recompute`."""
     again = Counter([name for name in names if name not in KEPT][:recomputed])
     for name, count in Counter(names).items():
         for number, way in ((again[name], recompute), (count - again[name], "none")):

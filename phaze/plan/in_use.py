@@ -203,7 +203,7 @@ def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> M
 def tensor_limit_bytes(
     machine: Machine, layout: Layout, copied_bytes: float = 0.0, *, upper: bool = True
 ) -> float:
-    """Bytes left for a layout's tensors when its other memory use is at its upper end, or as expected.
+    """Memory limit for a layout's tensors in bytes, with other memory at its upper end or as expected.
 
     `copied_bytes` are temporary copies in addition to the tensors. A plan whose tensors need more does not
     fit with any pipeline split.

@@ -163,7 +163,7 @@ def _again_bytes(held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout) 
 
 
 def copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float:
-    """Upper bound on the bytes of temporary copies.
+    """Upper bound on the bytes of temporary communication buffers.
 
     These are buffers of overlapped tensor-parallel communication, and with ZeRO 3 the buffers from which a
     block's weights are gathered and its gradients scattered (PyTorch, FSDP2).

@@ -245,7 +245,7 @@ def _of_fewer(operator: Operator, fewer: int) -> Operator:
 def moves_of(
     owned: Iterable[tuple[Operator, Sequence[Kernel]]], stack: Stack, device: Device, *, in_steps: bool
 ) -> list[float]:
-    """Bytes that a stack moves for each kernel of the operators, relative to the minimum.
+    """HBM traffic of each kernel of the operators on a stack, as a multiple of the minimum.
 
     Slower kernels count as the bytes that would take their time.
     """
@@ -257,7 +257,7 @@ def moves_of(
 
 
 def _moved(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
-    """Bytes that a stack moves for one kernel, relative to the minimum; scores are unfused if `in_steps`."""
+    """HBM traffic of a kernel on a stack, as a multiple of the minimum; scores are unfused if `in_steps`."""
     kinds = {part.kind for part in kernel}
     if "matmul" in kinds:
         return 1.0
@@ -329,7 +329,7 @@ class Unfused(NamedTuple):
 
 
 def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
-    """Additional kernels of one pass of a layer: of experts, and of scaled rotary embeddings.
+    """Extra kernels of experts and of scaled rotary embeddings in one pass of a layer.
 
     CUDA graphs of attention capture the rotary embeddings.
     """
@@ -345,7 +345,7 @@ def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Un
 
 
 def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
-    """Additional kernels of the experts in one pass of a layer.
+    """Extra kernels of experts in one pass of a layer.
 
     Biases of the last product are added expert by expert, because every row has its own weight. Lower
     precision needs rows of an expert in multiples of a block. All-to-all dispatch does not pad them, so they

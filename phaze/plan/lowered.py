@@ -91,7 +91,7 @@ class LayerCost(LayerMemory):
         return hbm_share(self.forward_s + self.backward_s)
 
     def hidden_s(self, share: float, held_processors: float) -> Floats:
-        """Forward and backward time, (2,), that overlaps when passes of two microbatches are paired.
+        """Forward and backward time, (2,), that overlaps with the passes of a paired microbatch.
 
         Layers are paired, the forward pass of one with the backward pass of another. Each all-to-all overlaps
         with one piece of the other pass: dispatch overlaps with the experts of the backward pass, and the
@@ -258,7 +258,7 @@ def _links_s(layer: Layer, clocked: Clocked) -> Floats:
 
 
 def _counted(parts: Iterable[Part]) -> list[tuple[Part, int]]:
-    """Parts in order, such as the steps of a ring, each with the number of its consecutive repetitions."""
+    """Distinct consecutive parts, each with its number of repetitions, such as the steps of a ring."""
     return [(one[0], len(one)) for one in (list(same) for _, same in groupby(parts, id))]
 
 
@@ -298,7 +298,7 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
 def _known_regions(
     layer: Layer, seconds: Callable[[tuple[Operator, ...]], Floats]
 ) -> Callable[[frozenset[Region]], Floats]:
-    """Cached function from regions to their forward time; regions with the same operators share it."""
+    """Function that gives the forward time of regions; regions with the same operators share one result."""
     known: dict[tuple[int, ...], Floats] = {}
 
     def regions_s(regions: frozenset[Region]) -> Floats:

@@ -46,13 +46,13 @@ Devices = Sequence[Sequence[Sequence[int]]]
 
 @dataclass(frozen=True, eq=False)
 class NetworkReplay(Price):
-    """Price of a plan whose messages are simulated on a network."""
+    """Price of a plan, from a simulation of its messages on a network."""
 
     fabric: Fabric
 
     @cached_property
     def carried(self) -> NetworkResult:
-        """Simulated events with all communication, where every link carries one message at a time."""
+        """Simulated events of the plan with all communication; a link carries one message at a time."""
         return simulate_script(self._shared, self.fabric.topology)
 
     @property

@@ -24,7 +24,7 @@ Way = Literal["forward", "recompute", "backward"]
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices on a network, with all that is needed to price plans."""
+    """Devices, network and software stack on which plans are priced."""
 
     network: Network
     hbm_bytes_per_s: float
@@ -142,10 +142,10 @@ class Stage(StageWork):
         return self.weight_bytes if self.gradient_bytes is None else self.gradient_bytes
 
     @property
-    def replicated(self) -> tuple[tuple[float, tuple[Group, Group]], ...]:
+    def replicated(self) -> tuple[tuple[float, Group], ...]:
         """Fractions of the weights, dense and expert, with the groups that shard and replicate each."""
-        dense = (1.0 - self.expert_share, self.layout.sharding("dp-cp"))
-        return (dense, (self.expert_share, self.layout.sharding("edp"))) if self.expert_share else (dense,)
+        dense = (1.0 - self.expert_share, self.layout.group("dp-cp"))
+        return (dense, (self.expert_share, self.layout.group("edp"))) if self.expert_share else (dense,)
 
     def kept_share(self, *, shared: bool) -> float:
         """Fraction of weights or gradients that a rank stores; 1 unless replicas shard them."""

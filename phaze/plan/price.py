@@ -176,7 +176,7 @@ class Price:
 
     @property
     def hbm_shares(self) -> tuple[float, ...]:
-        """HBM utilisation by a device's passes, by stage."""
+        """HBM utilisation of a device by stage, from the traffic of its passes."""
         moved = [sum(one.hbm_bytes for one in stage.passes.values()) for stage in self.plan.stages]
         turns, hbm = map(self.plan.turns, self.plan.stages), self.machine.hbm_bytes_per_s
         return tuple(nbytes * turn / hbm / self.time_s for nbytes, turn in zip(moved, turns, strict=True))
@@ -266,7 +266,7 @@ class Price:
         return self.memory_of(int(np.argmax(self.peak_bytes)))
 
     def memory_of(self, group: int) -> Memory:
-        """Memory of a device of a pipeline rank."""
+        """Peak memory of a device of pipeline rank `group`, by part."""
         own = [self.plan.stages[q] for q in self.pipeline.stages_of(group)]
         zero = own[0].layout.zero
         fixed = sum(stage.fixed_bytes for stage in own)

@@ -182,7 +182,7 @@ def _exchanged(stage: Stage, kind: Exchange) -> list[list[tuple[Exchange, float,
 def _wait_s(
     stage: Stage, machine: Machine, kinds: Sequence[Exchange], direction: Literal[0, 1], share: float
 ) -> float:
-    """Time that an overlapped replica collective waits for the pass's own collectives on the same links.
+    """Time that an overlapped collective among replicas waits for a pass's own collectives on its links.
 
     A link that carries both needs the seconds of both. The pass is forward or backward.
     """
@@ -195,8 +195,9 @@ def _wait_s(
 
 
 def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:
-    """Collective that synchronises gradients once per batch; None from ZeRO 2 on, which synchronises in every
-    pass.
+    """Collective that synchronises gradients once per batch; None from ZeRO 2 on.
+
+    ZeRO 2 and 3 synchronise in every pass.
     """
     zero = stage.layout.zero
     if zero >= 2:

@@ -123,7 +123,7 @@ class TrainingPlanner:
         )
 
     def best(self, top: int, on_better: Callable[[PlannedLayout], None] = _ignored) -> LayoutPlans:
-        """Search for at least `top` plans, and enough of them to test which would win without overlap."""
+        """Search for the best `top` plans, and at least `COMPARED` plans to compare without overlap."""
         return self.search({}, max(top, COMPARED), on_better, rows=top)
 
     def check(self, fixed: Fixed, where: str) -> None:

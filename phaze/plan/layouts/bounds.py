@@ -78,7 +78,7 @@ def with_exchanges(
 
 
 def exchanged_s(question: PlanQuestion, grid: LayoutGrid, layers: LayerFigures) -> tuple[Floats, Floats]:
-    """Link time to gather a layer's weights and to scatter its gradients, in seconds, (N, K, levels) each.
+    """Link seconds of a layer's weight all-gather and gradient reduce-scatter, (N, K, levels) each.
 
     Both occur from ZeRO 1 on; the gather is in every pass with ZeRO 3, the scatter from ZeRO 2 on. The fixed
     time of a collective is left out.
@@ -130,9 +130,9 @@ def _collectives(question: PlanQuestion, kind: Kind, ranks: Ints, stride: Ints) 
 
 
 def lost_once_s(question: PlanQuestion, grid: LayoutGrid, reduce_s: Floats, backward_s: Floats) -> Floats:
-    """Delay of each layer from ZeRO 1 gradient scatters in the last backward pass, in seconds, (N, K).
+    """Time that each layer loses to the ZeRO 1 gradient reduce-scatter of a step, in seconds, (N, K).
 
-    They are the slowdown of that pass and the exposed part of the scatter.
+    It is the slowdown of the last backward pass and the exposed part of the reduce-scatter.
     """
     share = question.machine.stack.overlap_share("dp")
     if not share:
@@ -194,7 +194,7 @@ class LayoutBounds:
         self.lacking_bytes[which] = np.maximum(self.lacking_bytes[which], other.lacking_bytes)
 
     def in_order(self, which: Bools) -> Ints:
-        """Indices of the masked layouts that may fit, by increasing time bound."""
+        """Indices of the layouts in mask `which` that may fit, by increasing time bound."""
         places = np.flatnonzero(which & self.fits)
         found: Ints = places[np.argsort(self.time_s[places], kind="stable")]
         return found
@@ -207,12 +207,12 @@ class LayoutBounds:
         )
 
     def take(self, which: Bools) -> LayoutBounds:
-        """Bounds of the layouts selected by a mask."""
+        """Bounds of the layouts in mask `which`."""
         return LayoutBounds(self.time_s[which], self.lacking_bytes[which])
 
 
 class StateFigures(NamedTuple):
-    """Costs of model state per parameter, by ZeRO stage and number of replicas, (N,) each."""
+    """Costs of model state per parameter under each layout, (N,) each."""
 
     bytes_each: Floats
     """Bytes of weights, gradients and optimizer states."""
@@ -286,7 +286,7 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "no
 def bounds_by(
     question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, *, on_average: bool = False
 ) -> LayoutBounds:
-    """Lower bounds for layouts from known shard costs; `which` maps them to indices in the shards' grid."""
+    """Lower bounds for layouts from known shard costs; `which` are their indices in the shards' grid."""
     parts = np.array_split(np.arange(len(grid)), -(-len(grid) // AT_ONCE))
     each = [_bounds_of_part(question, grid.take(part), slices, which[part], on_average) for part in parts]
     return LayoutBounds(*(np.concatenate(one) for one in zip(*each, strict=True)))
@@ -394,9 +394,9 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     return _Figures(figures, by_kind, shapes, held, loads)
 
 
-def _state_figures(question: PlanQuestion, grid: LayoutGrid, shards: Ints) -> StateFigures:
+def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> StateFigures:
     """Costs of model state per parameter when it is sharded over `shards` ranks, (N,) each."""
-    distinct, _, where = distinct_rows(np.stack([grid.zero, shards], axis=1))
+    distinct, _, where = distinct_rows(np.stack([grid.zero, sharers], axis=1))
     machine, lowering = question.machine, question.lowering(Layout())
     width = parameter_bytes(question.optimizer, "mixed", machine.stack.gradient_bytes).gradients
     rows = []
@@ -409,9 +409,9 @@ def _state_figures(question: PlanQuestion, grid: LayoutGrid, shards: Ints) -> St
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
-    """Microbatches in flight on each rank of all distinct pipelines, and the first row of each layout.
+    """Microbatches in flight, one row per rank of each distinct pipeline, and each layout's first row.
 
-    Each layout has the first row of its pipeline. Columns are a, b, c and d. A rank with n layers stores
+    Layouts with the same pipeline share its rows. Columns are a, b, c and d. A rank with n layers stores
     activations of at least a n + b layers at its peak, and no layer stores more than c microbatches. At that
     peak a stage without the head is at work, whose first layer is at least layer d; -1 if it may have none.
     """

@@ -1,4 +1,4 @@
-"""Minimum step time at which the ranks of a pipeline can hold and compute all layers, for many layouts.
+"""Minimum step time at which the ranks of a pipeline can store and compute all layers, for many layouts.
 
 Columns per layout: microbatches; seconds of the embedding and of the head per microbatch; bytes of both;
 forward seconds of the embedding; 1 if the last microbatch's backward passes on earlier ranks count, else 0;

@@ -216,17 +216,17 @@ class Comparison:
             taken = taken.union(made)
 
     def _loss(self, order: Sequence[tuple[str, ...]]) -> float:
-        """Largest loss from a single change in an order, as a share of the run's step time."""
+        """Largest slowdown that one change in an order causes, as a share of the run's step time."""
         sets = [frozenset(chain.from_iterable(order[:number])) for number in range(len(order) + 1)]
         return max((self._lost(one, other) for one, other in pairwise(sets)), default=0.0)
 
     def _lost(self, before: Taken, after: Taken) -> float:
-        """Slowdown from one set of changes to another, as a share of the run's step time; 0 if faster."""
+        """Slowdown between two sets of changes, as a share of the run's step time; 0 for a speedup."""
         longer_s = self._priced(after).price.time_s - self._priced(before).price.time_s
         return max(longer_s / self._priced(frozenset()).price.time_s, 0.0)
 
     def _ways(self, taken: Taken) -> list[tuple[str, ...]]:
-        """Remaining changes, each with the fewest others that it needs, by increasing step time."""
+        """Remaining changes with the fewest further changes that each requires, fastest result first."""
         left = [name for name in self.fields if name not in taken]
         ways = [self._with_needed(name, left, taken, self._priced(taken)) for name in left]
         return sorted(ways, key=lambda made: self._priced(taken.union(made)).price.time_s)
@@ -244,7 +244,7 @@ class Comparison:
         return (name, *others)
 
     def _reasons(self, made: Sequence[str], taken: Taken, now: PricedLayout) -> Iterator[str]:
-        """Yield the reason why a change needs each of the changes made with it."""
+        """Yield the reasons why a change is impossible without the changes made together with it."""
         for number in range(1, len(made)):
             with_others = f"with {' and '.join(made[1:number])} " if number > 1 else ""
             yield with_others + self._refused(taken.union(made[:number]), now)

@@ -138,7 +138,7 @@ class Contenders:
         return contender.search
 
     def look_at(self, contender: LayoutContender) -> None:
-        """Raise the bound of a layout by one step: first by linear relaxation, later with whole layers."""
+        """Raise the bound of a layout by one step: by linear relaxation first, by whole layers later."""
         search, other = self.begun(contender), self._recomputed(contender.place)
         if not search.done:
             if other is not None:

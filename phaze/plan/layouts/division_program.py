@@ -36,7 +36,7 @@ class SplitLimits(NamedTuple):
 
 @dataclass(eq=False)
 class CutProgram:
-    """Linear program with all cutting planes of a layout, including later ones."""
+    """Linear program of a layout, to which every solve first adds the cutting planes found since."""
 
     linear: LinearProgram
     cuts: list[tuple[Floats, float]]
@@ -129,7 +129,7 @@ class DivisionProgram:
         return found
 
     def _in_order(self, n: Floats, k: Floats) -> Iterator[tuple[Floats, Floats]]:
-        """Yield constraints, as rows and upper bounds, that the order of layers implies for runs of layers.
+        """Yield constraints (rows, upper bounds) that the order of layers imposes on runs of layers.
 
         Runs are the layers of a stage, its recomputed and its other layers, and all layers up to the end of a
         stage; n and k are (stages, K, columns).
@@ -231,9 +231,10 @@ class DivisionProgram:
         return np.array(rows), np.array(room)
 
     def excess(self, blocks: Ints) -> tuple[Floats, Floats]:
-        """Memory of a layer of the most common kind, (rows, stages), and excess memory, (rows,), in GiB.
+        """Memory of a layer of the most common kind, and memory in excess of the limit, in GiB.
 
-        Rows are ranks at their peaks; `blocks` are the layers per stage, (stages,).
+        Shapes are (rows, stages) and (rows,). Rows are ranks at their peaks; `blocks` are the layers per
+        stage, (stages,).
         """
         rows, room = self.memory_rows(self.limits)
         own, used = np.split(rows, [2 * self.divided.count * len(self.totals)], axis=1)

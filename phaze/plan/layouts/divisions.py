@@ -42,7 +42,7 @@ Content = tuple[Place, Numbers, Numbers]
 
 @dataclass(frozen=True)
 class LayerOrder:
-    """Order of the layers between the embedding and the head, by name; one name is one kind."""
+    """Names of the layers between the embedding and the head, in order; each distinct name is a kind."""
 
     names: tuple[str, ...]
 
@@ -303,7 +303,7 @@ def even_division(divided: DividedLayout) -> Division:
 
 
 def by_chunks(divided: DividedLayout) -> list[Numbers]:
-    """Pipeline splits with equal layer counts per rank, with one layer more on some consecutive chunks.
+    """Pipeline splits with equal layer counts on all ranks; some consecutive chunks have one layer more.
 
     Only the first and the last stage have fewer layers, as many as equal counts require. Equal layers leave
     one layer's room at both ends; layers of several kinds leave up to `MOST_FEWER`, in any way.

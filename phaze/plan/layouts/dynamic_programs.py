@@ -1,4 +1,4 @@
-"""Plans found by the dynamic programs of Phaze and Piper for a planning request, priced like all others.
+"""Plans found by the dynamic programs of Phaze and Piper for a planning request, priced like other plans.
 
 Both get layers with the seconds and bytes of the question's machine, for every tensor-parallel width within a
 node and a few microbatch sizes. Their network is flat, with the bandwidth of the outermost level. As in the
@@ -49,7 +49,7 @@ class DynamicPrograms:
         yield self._piper(chains)
 
     def layouts(self) -> Iterator[Layout]:
-        """Yield one-stage layouts, one per tensor-parallel width within a node and microbatch size."""
+        """Yield one-stage layouts: all tensor-parallel widths within a node, with all microbatch sizes."""
         task, network = self.question.task, self.question.machine.network
         most = network.tiers[0].devices if isinstance(network, Levels) else task.devices
         for tp in range(1, min(most, task.devices) + 1):

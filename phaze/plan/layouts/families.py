@@ -58,7 +58,7 @@ class LayoutFamilies:
 
     @classmethod
     def of(cls, question: PlanQuestion, space: Space) -> Self:
-        """Build the families of a layout space, without bounds, and without equivalent recompute options."""
+        """Build the families of a layout space, not yet bounded; equivalent recompute options are dropped."""
         repeats = question.repeats(space.families.recomputes)
         options = space.options & ~repeats
         some: Bools = np.asarray(options.any(axis=1))

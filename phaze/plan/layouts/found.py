@@ -1,4 +1,4 @@
-"""Result of a search over layouts: distinct plans with twins, and a certificate of their optimality gap."""
+"""Result of a search over layouts: distinct plans, and a certificate of their optimality gap."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PlannedLayout:
 
     @property
     def kinds(self) -> int:
-        """Number of kinds of parallelism in use besides data parallelism, plus one with recompute."""
+        """Number of kinds of parallelism in use besides data parallelism, plus one if the plan recomputes."""
         wide = [name for name in MODEL_WIDTHS if getattr(self.layout, name) > 1]
         return len(wide) + (self.layout.recompute != "none")
 

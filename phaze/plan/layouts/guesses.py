@@ -108,7 +108,7 @@ class Guesses:
                     return
 
     def near(self, start: int) -> Ints:
-        """Unexpanded families that differ from a family in at most `MOST_STEPS` fields, by one step each."""
+        """Unexpanded families that differ from one family by one step in at most `MOST_STEPS` fields."""
         near = np.flatnonzero(~self.families.opened)
         steps = np.zeros(len(near), np.int64)
         for places in self._places:
@@ -120,7 +120,7 @@ class Guesses:
 
     @cached_property
     def _places(self) -> list[Ints]:
-        """Rank of each family's value among the distinct values of a field, (F,) for each of `CHOICES`."""
+        """For every field of `CHOICES`, the rank of each family's value among the field's values, (F,)."""
         found = []
         for name in CHOICES:
             values = getattr(self.families.every, name)

@@ -181,7 +181,7 @@ class PipelineBounds:
         return whole
 
     def _rooms(self, which: Ints, shape: PipelineShape, at_work: Floats) -> Floats:
-        """Memory that is left for the layers of a rank at its peaks, (which, ranks).
+        """Memory left for the layers of each rank at its peaks, in bytes, (which, ranks).
 
         `at_work` is the share of these peaks at which a stage with layers is at work, (ranks,). A rank
         without layers needs no working memory.
@@ -334,9 +334,9 @@ def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats
 
 
 def _held(moments: list[tuple[Ints, Ints]], prices: Floats, shape: PipelineShape) -> tuple[Floats, Floats]:
-    """Means over memory peaks, weighted by dual price: microbatches in flight by stage, activity by rank.
+    """Price-weighted means over memory peaks: microbatches in flight by stage, active share by rank.
 
-    A rank without prices counts at its peak.
+    Prices are dual prices. A rank without prices counts at its peak.
     """
     found, most = np.zeros((2, shape.depth, shape.chunks + 1))
     weights = np.zeros((shape.depth, 1))

@@ -110,9 +110,10 @@ class _Sampled:
 
     @cached_property
     def work(self) -> Floats:
-        """Minimum working memory of any stage, with layers of each kind, and with recompute, (1 + K + 1,).
+        """Minimum working memory: of any stage, of one with each kind of layer, of one that recomputes.
 
-        The working memory is that of the largest layer, so a stage has at least that of a part of it.
+        The shape is (1 + K + 1,). The working memory is that of the largest layer, so a stage has at least
+        that of a part of it.
         """
         every, (_, k) = np.array([cost.work_bytes for cost in self.costs]), self.numbers
         least = float(every.min())
@@ -151,7 +152,7 @@ class _Sampled:
         return [q for q, place in enumerate(self.divided.places) if place == self.place]
 
     def _in_pipelines(self, of: Callable[[Pipeline], Floats]) -> Floats:
-        """Evaluate a function of pipelines, (..., stages), for all samples, (..., samples).
+        """Values of a per-stage function of pipelines for all samples, (..., samples).
 
         No transfer occupies a stage in these pipelines.
         """
@@ -179,7 +180,7 @@ class _Sampled:
 
     @cached_property
     def _beside(self) -> Ints:
-        """Index of the sample with the same layers and no recompute, (samples,)."""
+        """For each sample, the index of the sample with the same layers and no recompute, (samples,)."""
         n, k = self.numbers
         plain = {tuple(row): i for i, row in enumerate(n.tolist()) if not k[i].any()}
         return np.array([plain[tuple(row)] for row in n.tolist()])

@@ -51,7 +51,7 @@ class PlanQuestion:
 
     @property
     def usable_bytes(self) -> float:
-        """Memory of a device that any layout may use, as input for planners from the literature."""
+        """Device memory available to tensors in bytes, the limit for planners from the literature."""
         return usable_gib(self.machine) * GIB
 
     def limit_bytes(self, layout: Layout) -> float:
@@ -106,7 +106,7 @@ class PlanQuestion:
         return Lowerings(self.task, self.machine, self.optimizer, self.flash)
 
     def divided(self, layout: Layout, schedule: str) -> DividedLayout:
-        """Layout under a schedule, with all that is needed to price any of its pipeline splits."""
+        """Layout under a schedule, prepared for pricing any of its pipeline splits."""
         kin = replace(layout, vp=min(layout.vp, 2))  # more chunks change no stage costs
         costs = self._costs.setdefault((kin, schedule), {})
         part = self.runtime.recomputes_part

@@ -129,7 +129,7 @@ def value_at(
     line: Floats,
     way: float,
 ) -> float:
-    """Lower bound at the point `way` along a line of layer prices, with the best price of a byte per rank."""
+    """Lower bound at position `way` on a line of layer prices, with the best price per byte of each rank."""
     found, start, along, prices = 0.0, line[0], line[1], line[2]
     for kind in range(len(totals)):
         prices[kind] = start[kind] + way * along[kind]
@@ -151,7 +151,7 @@ def value_at(
 
 @njit_inlined
 def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, prices: Floats) -> float:
-    """Smallest price per byte on a rank at which no layer on it costs less than the layer's price."""
+    """Smallest price per byte at which every layer on a rank costs at least its layer price."""
     found = 0.0
     for kind in range(costs.shape[1]):
         for q in range(rank, len(costs), depth):

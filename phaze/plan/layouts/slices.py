@@ -303,7 +303,7 @@ def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Distinct rows of an array, the index of each one's first occurrence, and the inverse indices.
+    """Distinct rows of an array, the indices of their first occurrences, and the inverse indices.
 
     The rows are (N, C) integers >= 0. The result is that of `np.unique`, but much faster, by table lookup.
     """

@@ -104,7 +104,7 @@ class SplitParts:
     def divide_among_ranks(
         self, limits: SplitLimits, enough_s: float, rounds: int = ROUNDS, part_of: SplitPart | None = None
     ) -> tuple[float, Floats | None]:
-        """Lower bound with whole layers on every rank, and the solution of the last flow, if any.
+        """Lower bound for whole layers on every rank, and the fractional split of the last flow, if any.
 
         Each round finds the layer counts with the lowest bound, and adds the best flow for exactly these
         counts; the first flow of a subset is for all of its counts. It ends when the bound reaches `enough_s`
@@ -174,7 +174,7 @@ class SplitParts:
         return min(self.closed_s, min((one.bound_s for one in self._parts), default=inf))
 
     def _add(self, of: SplitPart, limits: SplitLimits, enough_s: float) -> None:
-        """Compute the bound of a new subset of `of`, and keep it for branching if below `enough_s`."""
+        """Bound a new subset of `of`, and queue the subset for branching if the bound is below `enough_s`."""
         bound_s, point = of.bound_s, None
         if bound_s < enough_s:
             bound_s, point = self.divide_among_ranks(limits, enough_s, PART_ROUNDS, of)

@@ -125,7 +125,7 @@ def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Se
 def find_expert_placements(
     point: Point, devices: list[TimedChip], conditions: Conditions, expert: Layout
 ) -> Iterator[Found]:
-    """Yield hand-designed (expert) placements per device and setting, with the best and with even splits."""
+    """Yield the hand-designed (expert) placement for each device and setting, best split and even split."""
     for device in devices:
         chain, bound_chain = point.runs.chain(*device.latencies), point.runs.chain(*device.bounds)
         for setting in conditions.settings(point.layout):

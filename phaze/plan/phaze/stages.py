@@ -209,7 +209,7 @@ def _load_s(
     recompute: bool,
     buffers: PassBuffers,
 ) -> float:
-    """Load of a stage under one assignment; pairs hold the inputs of the forward and the mirrored pass."""
+    """Load of a stage under one assignment; `branches` and `inside` are for the forward and mirrored pass."""
     first, second, turned = np.zeros(groups), np.zeros(groups), group[::-1].copy()
     run_pass(work.forward, branches[0], inside[0], group, first, True, buffers)
     if recompute and groups > 1:

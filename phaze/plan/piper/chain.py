@@ -45,7 +45,7 @@ CONFIGURATIONS: dict[Recompute, str] = {"none": STASH, "full": RECOMPUTE, "selec
 def read_layers(
     chains: Mapping[Layout, Chain], names: Sequence[str], recompute: Sequence[bool]
 ) -> ProfiledLayers:
-    """Build Piper's layers from a model's chains by layout, which share one microbatch size.
+    """Build Piper's layers from a model's chain under each layout; layouts share one microbatch size.
 
     `names` are those of the layers; `recompute` selects the configurations: stash for False, recompute for
     True.
@@ -92,7 +92,7 @@ def _by_layer(kinds: Sequence[Floats]) -> Floats:
 
 
 def why_outside(cluster: FlatCluster, layouts: Sequence[Layout]) -> str:
-    """Explain that a data-parallel width does not divide the batch, as Piper requires; empty if all do.
+    """Message if a data-parallel width does not divide the batch, which Piper requires; otherwise empty.
 
     Such a plan can be priced, with fewer microbatches on some replicas, but it is outside Piper's space.
     """

@@ -126,7 +126,7 @@ def group_cuts(layers: int, repeated: Sequence[int], groups: int) -> Iterator[Cu
 
 
 def uniform_choices(options: Configurations, layers: int) -> Iterator[Ints]:
-    """Yield one choice (n,) for each configuration name; layers without the name use their fastest."""
+    """Yield one choice (n,) per configuration name; a layer without that name uses its fastest one."""
     first = options.first(layers)
     if np.any(first[1:] == first[:-1]):
         return

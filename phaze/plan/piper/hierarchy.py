@@ -112,7 +112,7 @@ def _highest(within: WithinTime, fewest: Greatest, degree: int) -> Iterator[Link
 
 
 def _inside(within: WithinTime, level: int, around: int, pair: int, x: int, s: int) -> Iterator[Link]:
-    """Yield the parts inside one device of the next level; degrees sum to x, and to s with later stages."""
+    """Yield a superstage's parts on one device; their degrees sum to x, with those of later stages to s."""
     sets, devices = within.costs.sets, within.costs.hierarchy.levels[level - 1].devices
     ways, bottom = within.ways(level, around), int(sets.inner[pair])
     inside = sets.number[sets.outer[pair]] >= 0

@@ -179,7 +179,7 @@ def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
 
 @njit
 def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
-    """Greatest degree sum r[D][k][x] of stages after D, which has k devices and sum x; -1 if there is none.
+    """Greatest degree sum r[D][k][x] of the stages after D, if D has k devices and degree sum x; else -1.
 
     `around` lists D' and then the downsets D that contain it, smaller ones first.
     """
@@ -208,7 +208,10 @@ def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -
 
 @njit
 def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
-    """Greatest degree sum of each set on one next-level device, by its own sum x, (P, degrees + 1)."""
+    """Greatest degree sum of each set and later stages, by the set's own sum x, (P, degrees + 1).
+
+    The set is on one device of the next level; -1 if it cannot be.
+    """
     greatest = np.full((len(ways.limit), degrees + 1), np.int32(-1))
     for bottom in range(len(number) - 1):
         around = np.concatenate((np.array([bottom]), np.flatnonzero(number[:, bottom] >= 0)))

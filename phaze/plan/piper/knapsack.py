@@ -100,10 +100,10 @@ def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: 
 
 @njit
 def nearer(x: int, best: int, this: float, time_s: Floats, memory_bytes: Floats) -> bool:
-    """True if x is preferred over `best` at equal ratio: the larger saving at no cost, otherwise the smaller
-    step.
+    """True if configuration x is better than `best` at the same ratio of memory saved to time added.
 
-    Two with the same time have the same ratio only because the saved memory is rounded: take the smaller.
+    The larger saving is better if no time is added, otherwise the smaller saving. Configurations with the
+    same time have the same ratio only because the saved memory is rounded: the smaller is better.
     """
     if time_s[x] == time_s[best]:
         return bool(memory_bytes[x] < memory_bytes[best])
@@ -185,7 +185,11 @@ def _no_slower(first: Ints, layers: Ints, time_s: Floats, more_s: float) -> Floa
 def _extend(
     begin: int, end: int, memory: Floats, time: Floats, time_s: Floats, memory_bytes: Floats
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Undominated (memory, time) pairs with one more layer, by ascending memory, with their origins."""
+    """Undominated (memory, time) pairs with a layer added, ascending, and the choices that lead to them.
+
+    Pairs are in order of ascending memory. The choices are the index of an old pair and a configuration of
+    the layer.
+    """
     count = end - begin
     memories, times = np.empty(len(memory) * count), np.empty(len(memory) * count)
     for i in range(len(memory)):

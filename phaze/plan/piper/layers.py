@@ -44,11 +44,11 @@ class Configurations:
     """(C, E) X.c_bw of the layer's outgoing edges; zero for other edges."""
 
     def first(self, layers: int) -> Ints:
-        """Index of each layer's first configuration, (layers + 1,); equal to the next if it has none."""
+        """Index of each layer's first configuration, (layers + 1,); the next layer's if it has none."""
         return np.searchsorted(self.layer, np.arange(layers + 1)).astype(np.int64)
 
     def take(self, rows: Ints | Bools) -> Configurations:
-        """Selected configurations, by position or by mask."""
+        """Configurations at the positions `rows`, or where `rows` is true."""
         columns = {field.name: getattr(self, field.name)[rows] for field in fields(self)[1:]}
         return replace(self, names=tuple(np.array(self.names, dtype=object)[rows]), **columns)
 

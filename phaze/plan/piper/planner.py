@@ -382,16 +382,17 @@ class ThresholdSearch:
         return 1e-9 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
 
     def first_plan(self) -> PiperPlan | None:
-        """Quick bound: best plan along one linear order; None if the full search is as quick as this
-        one.
-        """
+        """Best plan along one linear order, a quick bound; None if the full search is as quick."""
         if self.options.linear or not self.possible or len(self.downsets) < 4 * len(self.layers):
             return None
         straight = replace(self, options=replace(self.options, linear=True))
         return straight.best(self.cluster.devices, None)
 
     def best(self, devices: int, known: PiperPlan | None, faster_s: float = 0.0) -> PiperPlan | None:
-        """Best plan on at most `devices` devices and no faster than `faster_s`, searched from a known one."""
+        """Best plan on at most `devices` devices, improved from the plan `known` if there is one.
+
+        `faster_s` is a known lower bound on its time.
+        """
         if not self.possible:
             return None
         lower = max(self.problem.sums.work_s[-1] / devices, faster_s)

@@ -64,7 +64,7 @@ class SearchTables(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Cache of the extra time that saving memory adds to d times the time of each stage."""
+    """Cache of the time that memory-saving configurations add to each stage, multiplied by its degree d."""
 
     stage: Ints
     """(c + 1,) stage examined last, by microbatches in flight."""

@@ -141,7 +141,7 @@ def planned_stage(
 def price_stage(
     costs: ConfigurationCosts, member: Bools, t: int, exchanged: float, in_flight: int
 ) -> tuple[Floats, Floats, float]:
-    """Split d times the stage time, and memory, into one part per configuration, (C,), and a common time.
+    """Time and memory of each configuration, (C,), and the time common to all; times are multiplied by d.
 
     The minimum over a layer's configurations of all terms except X.p is common; each configuration adds its
     difference. If they are equal, ratios of memory to time have no rounding error: equal ones stay equal.

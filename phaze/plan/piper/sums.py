@@ -156,10 +156,10 @@ def most_in_flight(costs: ConfigurationCosts, degree: int) -> int:
 
 @njit
 def _follow(costs: ConfigurationCosts, fast: Ints, steps: SavingSteps, ratios: Floats) -> None:
-    """Write every layer's memory-saving steps, (T, c + 1, P), and their ratios, which are -1 for missing
-    steps.
+    """Write every layer's memory-saving steps and their ratios, (T, c + 1, P).
 
-    Ratios of a layer fall from step to step; if rounding would raise one, the previous ratio is kept.
+    The ratios are -1 for missing steps. Ratios of a layer fall from step to step; if rounding would raise
+    one, the previous ratio is kept.
     """
     for t in range(len(costs.widths)):
         for c in range(1, ratios.shape[1]):
