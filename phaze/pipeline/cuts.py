@@ -130,14 +130,14 @@ def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[
 def best_first_stage(
     dp: Floats, costs: SplitCosts, first_sync: Floats, pipelines: PipelineCounts, fewest: int, most: int
 ) -> tuple[float, int, int, int, int]:
-    """Best time, d pipelines, s stages (u single-device) and first stage [0, j) (Phaze, Section 5).
+    """Best time per batch, with its d pipelines, s stages (u of them single-device) and first stage [0, j).
 
         min over d, s, u, j of (ceil(B/d) + s - 1) max(load[0, j], dp[s - 1][u'][j]) + (d - 1)/d
         first_sync[j]
 
     with d (s t - u (t - 1)) <= K, for `fewest` <= s <= `most`. `first_sync` is the exchange of infinitely
     many replicas, in seconds. Ties go to the fewest devices, then the smallest d, s and j. The time is
-    infinite if nothing fits.
+    infinite if nothing fits (Phaze, Section 5).
     """
     counts, data = pipelines.counts, pipelines.data
     n, singles = dp.shape[2] - 1, dp.shape[1] - 1
@@ -186,7 +186,7 @@ def best_cut(
     singles: int,
     limit: float,
 ) -> tuple[float, int, Ints]:
-    """Best time per batch below the limit (inf if none), its d replicas, and the first layer of each stage.
+    """Best time per batch below `limit`, else inf; number of pipelines d; and first layer of each stage.
 
     `exchange` (n, n + 1) is the exchange time of each stage with infinitely many replicas, in seconds. If the
     batch waits for the slowest exchange instead of the first stage's, `caps` are its values (`limits_of`);

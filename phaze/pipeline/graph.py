@@ -152,8 +152,9 @@ def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
 
 
 def _happens(pipeline: Pipeline, *, recomputes: bool = False) -> Bools:
-    """Masks (4, stages) of stages that recompute, synchronise gradients, gather weights, and synchronise
-    early.
+    """Masks of stages with recompute, gradient synchronisation, weight gather and early synchronisation.
+
+    The shape is (4, stages).
     """
     again, sync, gather = (pipeline.column(name) > 0 for name in ("recompute_s", "sync_s", "gather_s"))
     return np.stack([again | recomputes, sync, gather, pieces(pipeline) > 1])

@@ -1,4 +1,4 @@
-"""Jobs of each worker in order: the passes of its schedule, with the work before and after them.
+"""Jobs of each worker in order: the passes of its schedule, data fetches, recomputes and updates.
 
 Data_Fetch precedes a forward pass, and recompute a backward pass. Weights are updated after a batch's last
 backward pass. Without a flush and with overlapped synchronisation, they are updated only when the batch after

@@ -53,7 +53,7 @@ def _works_per_batch(pipeline: Pipeline) -> bool:
 
 
 def _passed_s(pipeline: Pipeline, least: int) -> Floats:
-    """Times at which `least` or more microbatches pass a point that later ones do not delay.
+    """Times at which at least `least` microbatches pass a point where later microbatches cause no delay.
 
     In training the point is the entry of the first stage, where each microbatch waits for another to leave.
     In inference the first stage is not limited, so the point is the exit of the last stage.

@@ -80,7 +80,7 @@ def _slices(timeline: Timeline) -> Iterator[Event]:
 
 
 def _sent(timeline: Timeline) -> Iterator[tuple[int, int]]:
-    """Yield pairs of a job that waits for the tensor of a pass and the job that sends it."""
+    """Yield pairs of a receiving and a sending job, for each tensor that a pass sends to another job."""
     kind, passes = timeline.jobs.kind, (JobKind.FORWARD, *BACKWARD_PASSES)
     for job, sender in enumerate(timeline.binding.tolist()):
         if sender >= 0 and kind[sender] in passes and kind[job] < JobKind.SYNC:

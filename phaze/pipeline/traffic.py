@@ -387,7 +387,7 @@ def _message(seconds: float, *before: int) -> Columns:
 
 
 def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
-    """Shift a plan to follow `size` messages, and add a message that waits for all of it.
+    """Shift a plan to follow `size` messages, and add a message that waits for the whole plan.
 
     The last message also waits for the preceding one. Messages of the plan without dependencies wait for
     message `begin`.

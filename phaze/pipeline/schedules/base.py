@@ -112,10 +112,10 @@ class ExplicitSchedule(Schedule):
 
     @abstractmethod
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of each rank."""
+        """Passes of each rank, in order of execution."""
 
     def order(self, pipeline: Pipeline, group: int, _: Ints) -> Passes:
-        """Passes of the worker's rank."""
+        """Passes of a worker, which are those of its rank."""
         return self.ranks(pipeline)[group]
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:

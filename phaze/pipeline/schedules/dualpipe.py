@@ -37,7 +37,7 @@ class DualPipeV(ExplicitSchedule):
         return found
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of each rank."""
+        """Passes of each rank, in order of execution."""
         return _folded(pipeline.depth, pipeline.lane_microbatches)
 
 
@@ -64,7 +64,7 @@ class DualPipe(DualPipeV):
         return found
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of each rank."""
+        """Passes of each rank, in order of execution."""
         return _both_ways(pipeline.depth, pipeline.lane_microbatches)
 
 

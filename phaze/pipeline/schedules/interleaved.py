@@ -34,7 +34,7 @@ class Interleaved(Schedule):
     in_runs = True
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error message unless all groups have p microbatches or more, or there is a single group."""
+        """Error message unless every group has at least p microbatches, or there is a single group."""
         found, size = super().problem(pipeline), group_of(pipeline)
         if not found and not is_group(pipeline.lane_microbatches, pipeline.depth, size):
             found = (
@@ -52,25 +52,23 @@ class Interleaved(Schedule):
         return [self.warm_up(pipeline, rank) + 1 for rank in range(pipeline.depth)]
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Order in which groups of microbatches pass the chunks: all of a group pass one chunk, then the
-        next.
-        """
+        """Passes of a rank, where each group of microbatches passes one chunk, then the next."""
         kind, number = turns(pipeline.in_flight[group], len(own) * pipeline.chunks)
         return _in_rounds(pipeline, group, kind, number)
 
 
 class InterleavedZeroBubble(Interleaved):
-    """Interleaved with p - rank - 1 fewer forward passes; weight gradients fill the remaining bubbles.
+    """Interleaved with p - rank - 1 fewer warm-up passes; weight gradients fill the remaining bubbles.
 
-    Rank i postpones them by i passes, as under zb-h1 (Qi et al., ICLR 2024, Section 2.2, in the form of
-    PyTorch's `ScheduleInterleavedZeroBubble`). Every rank stores v p chunks.
+    Rank i postpones weight gradients by i passes, as under zb-h1 (Qi et al., ICLR 2024, Section 2.2, in the
+    form of PyTorch's `ScheduleInterleavedZeroBubble`). Every rank stores v p chunks.
     """
 
     name = "interleaved-zb"
     splits = True
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error message unless the groups are m // p rounds of equal size, or a single one."""
+        """Error message unless the m microbatches form m // p groups of equal size, or a single group."""
         count, found = pipeline.lane_microbatches, super().problem(pipeline)
         rounds = max(1, count // pipeline.depth)
         if not found and count % rounds:
@@ -94,9 +92,7 @@ class InterleavedZeroBubble(Interleaved):
         return (self.warm_up(pipeline, 0) + 1,) * pipeline.depth
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Order in which groups of microbatches pass the chunks: all of a group pass one chunk, then the
-        next.
-        """
+        """Passes of a rank, where each group of microbatches passes one chunk, then the next."""
         passes = len(own) * pipeline.chunks
         window = min(self.warm_up(pipeline, group) + 1, passes)
         return _in_rounds(pipeline, group, *split_turns(window, passes, group))

@@ -48,7 +48,7 @@ class _Spaced(ExplicitSchedule):
     """Extra slots before the second chunk's backward pass if its passes would collide with others."""
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of each rank."""
+        """Passes of each rank, in order of execution."""
         return _ranks(pipeline.depth, pipeline.lane_microbatches, self.rise, self.pause)
 
 

@@ -47,7 +47,7 @@ class ZeroBubbleV(ExplicitSchedule):
     splits = True
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of each rank."""
+        """Passes of each rank, in order of execution."""
         return _ranks(pipeline.depth, pipeline.lane_microbatches)
 
 
@@ -141,7 +141,7 @@ class ZeroBubbleByTimes(ExplicitSchedule):
     splits = True
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
-        """Passes of each rank."""
+        """Passes of each rank, in order of execution."""
         table = durations(pipeline)
         table[JobKind.INPUT_GRADIENT] += table[JobKind.RECOMPUTE]
         sent_s = max(float(np.max(way, initial=0.0)) for way in in_flight_s(pipeline))
@@ -252,7 +252,7 @@ class _Greedy:
         self.passes[rank].append((KINDS[way], number))
 
     def _warm_up(self) -> None:
-        """Add forward passes within memory until the first gradient returns, then one backward pass each."""
+        """Add forward passes that fit until the first gradient returns, then one backward pass per rank."""
         task, ranks = self.task, range(self.task.depth)
         for rank in ranks:
             self._put(F, rank)
@@ -284,7 +284,7 @@ class _Greedy:
         return wanted
 
     def _skips(self, rank: int) -> bool:
-        """True if a rank two passes ahead of the next may skip one without becoming the most idle."""
+        """True if a rank is two forward passes ahead of the next rank, and has enough slack to skip one."""
         task = self.task
         if not self.skips or rank + 1 == task.depth or self.done[rank][F] < self.done[rank + 1][F] + 2:
             return False
