@@ -222,7 +222,10 @@ def _is_dominated(search: Search, begin: float, depth: int) -> bool:
 
 @njit_inlined
 def _bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats) -> float:
-    """Lower bound on the latency of all completions; fills `heads` for operators that have not started."""
+    """Lower bound on the latency of all completions of a partial schedule.
+
+    Fills `heads`, the earliest starts of operators that have not started.
+    """
     bound = 0.0
     for i in range(len(end)):
         if end[i] == NOT_STARTED:

@@ -86,7 +86,7 @@ class LayerSolution:
 
     @property
     def status(self) -> str:
-        """Worst status of any part."""
+        """Worst status among the solutions of the layer's parts."""
         return max((part.status for part in self.parts), key=STATUSES.index, default="optimal")
 
     @property
@@ -218,7 +218,7 @@ def _proven(task: ComponentTask, bounded: Bounded) -> Solution:
 
 
 def _cores_bind(task: ComponentTask, bounded: Bounded) -> bool:
-    """True if one core for every operator would allow a shorter schedule (Appendix A)."""
+    """True if the core count limits the schedule: a core per operator would shorten it (Appendix A)."""
     kinds = task.component.kinds
     if len(kinds) == 1:
         return False

@@ -56,7 +56,7 @@ class ProgramData(Component):
 
     @cached_property
     def wide(self) -> Bools:
-        """True for operators that run on all cores in every schedule of interest, shape (n,).
+        """Mask of operators that run on all cores in every schedule as short as the known one, shape (n,).
 
         Either they must, or the path through them on one core is too long.
         """
@@ -95,7 +95,7 @@ class ProgramData(Component):
         return self.num_tc if core == "tensor" else self.num_vc
 
     def excludes(self, i: int, j: int) -> bool:
-        """True if operator i on all cores excludes j; a concurrent network operator is not excluded."""
+        """True if j cannot run while i runs on all cores; only an overlapping network operator j can."""
         return not (self.overlapping and self.kinds[j] == NETWORK and self.kinds[i] != NETWORK)
 
 

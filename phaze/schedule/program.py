@@ -285,7 +285,7 @@ def allowed_places(data: ProgramData) -> set[tuple[str, int, int]]:
 
 
 def longest_clock(data: ProgramData) -> float:
-    """H, an upper bound on the clock time U of all schedules of interest."""
+    """H, an upper bound on the clock time U of schedules as short as the known one."""
     return data.feasible * (1 + ROUNDING) - data.stopped
 
 

@@ -133,7 +133,7 @@ Randoms = npt.NDArray[np.uint64]
 
 @njit
 def bound_wide_all(arrays: OrderArrays, designs: ComponentDesigns, moves: int) -> tuple[Floats, Floats]:
-    """Lower bounds and feasible latencies of a wide component on all architectures, shape (A,)."""
+    """Lower bounds from weights and feasible latencies from annealing, on all architectures, shape (A,)."""
     kinds, order, offsets, followers = arrays
     one, every, num_tc, num_vc = designs
     lower, feasible = np.zeros(len(one)), np.zeros(len(one))
