@@ -46,7 +46,7 @@ def common_candidates(
     tolerance: float,
     area_limit_um2: float = np.inf,
 ) -> pd.DataFrame:
-    """Candidates (architecture, hbm_gib) for the best common architecture, with bounds on their mean.
+    """Candidates (architecture, hbm_gib) for the best common architecture, with bounds on mean throughput.
 
     `screens` are tables of any models, TMP widths, microbatches and shards, read one at a time; `weights`
     names the models. Columns lower and upper bound the mean of samples/s. Named architectures beyond the area
@@ -168,7 +168,7 @@ def choose_common(
     tolerance: float,
     reference: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
-    """Rank common architectures by exact placements of the candidates.
+    """Common architectures, ranked by the mean throughput of their exact placements.
 
     Rows (architecture, hbm_gib) have their `mean` and area and the columns best_of_hbm (the best of its HBM
     size), smallest_of_hbm (the smallest area within the tolerance of that best) and chosen (the best of the

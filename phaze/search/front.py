@@ -246,7 +246,7 @@ def _described(front: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
 
 
 def _first(*values: pd.Series | np.ndarray) -> Bools:
-    """Mask of the row with the smallest first value; the further values break ties."""
+    """Mask of the row with the smallest value in the first column; later columns break ties."""
     result = np.zeros(len(values[0]), dtype=np.bool_)
     if len(result):
         result[np.lexsort(tuple(reversed(values)))[0]] = True

@@ -40,7 +40,7 @@ def walk_areas(
     area_band_um2: float,
     chunk: int = 256,
 ) -> pd.DataFrame:
-    """Table of the architectures visited by the search by descending area, in order.
+    """Table of architectures in the order in which the descending-area search visits them.
 
     Architectures are evaluated in chunks of whole bands: at least `chunk` at a time, and more as the walk
     gets longer, because a large chunk costs little more than a single architecture. Architectures beyond the
@@ -91,7 +91,7 @@ def levels_of(band_throughput: Floats) -> Ranks:
 
 
 def _visits(walk: pd.DataFrame, model: str) -> pd.DataFrame:
-    """Table `visits` of the architectures visited, with the best throughput found up to each of them."""
+    """Table `visits` of the visited architectures, with the best throughput found so far at each visit."""
     return Visits.check(
         walk.assign(
             model=model,

@@ -29,7 +29,7 @@ SIZES = ("num_tc", "num_vc", "pe_x", "pe_y", "glb_bytes")
 def suggested(
     architectures: pd.DataFrame, evaluate: Evaluate, seed: int, evaluations: int, suggestions: int
 ) -> list[int]:
-    """Rows of the architectures in the order in which they are first suggested."""
+    """Rows of the architectures in the order in which Optuna first suggests them."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = TPESampler(seed=seed, multivariate=True)
     study = optuna.create_study(direction="maximize", sampler=sampler)

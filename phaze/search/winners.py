@@ -38,7 +38,7 @@ class Outcome:
 
     @cached_property
     def chips(self) -> pd.DataFrame:
-        """Architectures by name; only the first of those with the same name."""
+        """Architectures indexed by name; of several with one name, only the first."""
         chips = self.architectures.drop_duplicates("architecture")
         return chips.set_index("architecture", drop=False).rename_axis(None)
 
@@ -97,7 +97,7 @@ def best_of_each_hbm(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 
 
 def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
-    """Best row with the smallest HBM within the tolerance; an infeasible row if none is placed.
+    """Best row at the smallest HBM size within the tolerance; an infeasible row if none is placed.
 
     The infeasible row is the one that needs the least memory, so its reason gives the smallest shortfall.
     """
@@ -171,7 +171,7 @@ class ChipChoice(Noun):
 
 
 def choose_chips(cluster: Outcome, choice: ChipChoice) -> Chips:
-    """Accelerators to plan on for a cluster with one model, each with its HBM size in the results."""
+    """Architectures on which to plan one model of a scenario, each with the HBM size chosen for it."""
     mine, baseline = candidates(cluster), () if choice.baseline is None else (choice.baseline,)
     best, ranked = choose(mine, choice.tolerance), rank(mine, choice.best, choice.tolerance)
     compared = dict.fromkeys(
