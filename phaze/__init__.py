@@ -1,4 +1,4 @@
-"""phaze: which accelerator to build for a set of models, and how to train them on a cluster."""
+"""phaze finds which accelerator to build for a set of models, and how to train them on a cluster."""
 
 import atexit
 import gc

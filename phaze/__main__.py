@@ -1,4 +1,4 @@
-"""Command line for single questions; a whole study is a Snakemake run.
+"""The `phaze` command line answers single questions; Snakemake runs whole studies.
 
 Each stage of a study is a command. Every command prints a table for readers, or JSON with `--json`.
 """

@@ -110,7 +110,7 @@ def reach(file: Path, name: str, root: Path) -> str:
 
 @cache
 def _where(path: Path, name: str, root: Path) -> tuple[Path, str]:
-    """File and name that an import `module:name` refers to; an undefined name for other packages."""
+    """File and name that an import `module:name` refers to; `path` itself if the module is not in `root`."""
     module, _, imported = name.rpartition(":")
     base = root.joinpath(*module.split("."))
     if (base / f"{imported}.py").is_file():

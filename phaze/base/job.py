@@ -154,7 +154,7 @@ class _OneLine(logging.Formatter):
 
 
 def split_params(**sections: object) -> dict[str, object]:
-    """Params of a rule, one for each setting of a section, such as `training__schedule`.
+    """Split sections into Snakemake params, one for each setting, such as `training__schedule`.
 
     Snakemake prints the params that have changed as the reason of a job; a whole section would fill a page.
     """
@@ -166,7 +166,7 @@ def split_params(**sections: object) -> dict[str, object]:
 
 
 def section_of(params: Mapping[str, object], section: str) -> dict[str, object]:
-    """Settings of a section whose params were split."""
+    """Settings of a section, from the params into which `split_params` split it."""
     return {
         key.removeprefix(f"{section}__"): value
         for key, value in params.items()

@@ -55,7 +55,10 @@ def clear_dead_lock(folder: Path = FOLDER) -> bool:
 
 
 def _take(handle: int, locks: list[Path]) -> bool:
-    """Remove the locks of a dead run on this host, and record the host; return True if there were locks."""
+    """Remove a dead run's locks if it ran on this host; return True if any lock was removed.
+
+    Also records the host.
+    """
     host = platform.node().encode()
     if locks and os.pread(handle, 256, 0) != host:
         return False

@@ -19,8 +19,9 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, longest: int = LONGEST_LINE) -> str:
-    """Printable message with overlong words and lines cut in the middle, because allowed values are at the
-    end.
+    """Printable message with overlong words and lines cut in the middle.
+
+    The end stays because it names the allowed values.
     """
     text = printable(text)
     words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda found: _cut(found[0], LONGEST_WORD), text)

@@ -89,7 +89,7 @@ def heard(
 
 
 def doing() -> str:
-    """Text of the loops' current items and the innermost activity; empty if nothing is known."""
+    """Progress as text: the current items of all loops and the innermost activity; empty outside of them."""
     now = time.monotonic()
     counts = " / ".join(count.text(now) for count in tuple(_now))
     return ", ".join(filter(None, (counts, *(one() for one in _busy[-1:]))))

@@ -47,7 +47,7 @@ class Store:
         self._used: set[Path] = set()
 
     def __enter__(self) -> Store:
-        """Enter a job that owns the folder, so that `__exit__` may remove its unused files."""
+        """Enter a job that owns the cache folder, so that `__exit__` may remove its unused files."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
@@ -106,7 +106,7 @@ class Store:
         return digest_of([self._code, about])
 
     def _read(self, name: str) -> dict[str, tuple[Path, Plain]]:
-        """Cached answers to requests with a common part, each with its file; read on first use."""
+        """Answers cached under a name, each with its file, by digest of the request; read on first use."""
         if name not in self._files:
             paths = [] if self._folder is None else sorted((self._folder / name).glob("*.json"))
             self._files[name] = {

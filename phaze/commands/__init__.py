@@ -1,1 +1,1 @@
-"""The commands of `phaze`. A command imports what it needs when it runs."""
+"""The commands of `phaze`, each of which imports what it needs only when it runs."""

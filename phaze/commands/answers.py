@@ -165,7 +165,7 @@ def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Serie
 def read_subject(
     name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
 ) -> Subject:
-    """Operators of a model per TMP width and microbatch; default: all widths in `POWERS` that it supports."""
+    """Operators of a model per TMP width and microbatch; default widths: all of `POWERS` that it supports."""
     model, tokens = _checked(name, sequence, widths)
     chosen = widths or [t for t in POWERS if model.divides(t)]
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
@@ -208,7 +208,7 @@ def estimate_subject(
 
 
 def _estimated(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    """Operators of one workload with their estimates, and the number of identical layers they stand for."""
+    """Operators of one workload, with their estimates and the number of identical layers that have them."""
     designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
     designs["network"] = designs["vector"]
     operators = point.tables["operators"]
@@ -295,7 +295,7 @@ def in_one_line(found: Described) -> str:
 
 
 def _faster(found: Described) -> str:
-    """Remark on the plan with equal stages if its simulated batch is faster; else empty."""
+    """Remark that the plan with equal stages is faster in simulation; empty if it is not."""
     equal = found["equal_stages"]
     if not isinstance(equal, dict) or equal["simulated_s"] >= float(str(found["simulated_s"])) * (1 - 1e-9):
         return ""

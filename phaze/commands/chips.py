@@ -1,4 +1,4 @@
-"""Compare the best placements of a model on several accelerators and on variants of them."""
+"""Compare the best placements of a model on several accelerators and on their variants."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def print_chips(rows: Sequence[Row], *, as_json: bool) -> None:
 
 
 def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[str]:
-    """Write and yield an architecture file per combination of swept values, or just yield the name."""
+    """Yield the path of a written file per combination of swept values; without sweeps, the name."""
     if not variants:
         yield name
         return
@@ -105,7 +105,7 @@ def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[
 
 
 def _is_known(asked: PlaceOptions) -> bool:
-    """True if the system specifies the clock and memory of TPU v4."""
+    """True if `load_system_of` accepts the system for the real TPU v4."""
     try:
         load_system_of(BUILT, asked.system, flat=asked.flat_bandwidth)
     except PhazeError:

@@ -251,8 +251,9 @@ def compare(
 
 
 def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
-    """Compare the plan with a run given by flags or a configuration. For torchtitan, the plan's model is
-    used.
+    """Compare the plan with a run that is described by flags or a configuration.
+
+    A torchtitan configuration does not contain the model: the plan's model is used.
     """
     from phaze.plan.layouts.comparison import Comparison
     from phaze.runtimes.given import GivenRun

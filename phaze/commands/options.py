@@ -141,7 +141,7 @@ def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None,
 def grown(
     verb: str, gpus: str | None, system: str | None, devices: int | None
 ) -> tuple[str | None, int | None]:
-    """System and number of devices, from --gpus or from the separate options; each may be None."""
+    """System and number of devices, from --gpus or the separate options; None for an option not given."""
     if gpus is None:
         return system, devices
     named, number = cluster(verb, gpus, system, None if devices is None else str(devices))
@@ -297,7 +297,7 @@ def flags(noun: type) -> dict[str, str]:
 def takes(
     noun: type[Asked], described: Mapping[str, object] = MappingProxyType({})
 ) -> Callable[[Callable[[Asked], None]], Callable[..., None]]:
-    """Decorator: turn a function of a dataclass into a command whose arguments and options are its fields.
+    """Decorator: turn a function of one dataclass into a command with an argument or option for each field.
 
     `described` has the options of fields whose types do not have one. In help, options of a class precede
     those of its base classes.

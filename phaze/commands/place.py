@@ -182,7 +182,7 @@ def _batch(asked: PlaceOptions) -> int:
 
 
 def _cluster(asked: PlaceOptions) -> dict[str, Any]:
-    """Option fields that --gpus replaces: system, number of devices and architecture.
+    """Values that --gpus supplies in place of other options: system, number of devices and architecture.
 
     The system's device is the architecture unless --architecture is given.
     """

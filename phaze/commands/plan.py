@@ -247,14 +247,15 @@ def _run(asked: RunOptions) -> AskedRun | None:
 
 
 def _samples(sequence: int, devices: int) -> int:
-    """Default batch in samples; its tokens follow Llama 3: 4 Mi, and 16 Mi on 16,384 devices (Dubey et
-    al. 2024, Section 3.4.1 and Table 4).
+    """Default batch in samples, with as many tokens as Llama 3's: 4 Mi, and 16 Mi on 16,384 devices.
+
+    Source: Dubey et al. 2024, Section 3.4.1 and Table 4.
     """
     return max(max(BATCH_TOKENS, DEVICE_TOKENS * devices) // sequence, 1)
 
 
 def _defaults(question: AskedPlan, asked: PlanOptions) -> str:
-    """Line that lists the default values used, as options."""
+    """Line that lists the defaults used, written as options."""
     said = [] if asked.sequence is not None else [f"--sequence {question.sequence}"]
     if asked.global_batch is None:
         tokens, given = question.global_batch * question.sequence, asked.batch_tokens

@@ -168,7 +168,7 @@ def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Pat
 
 
 def _with_nearest(column: str) -> str:
-    """Column name for a message, with the most similar known column as a hint if one is close."""
+    """Column name for a message, followed by the most similar known column if there is one."""
     from phaze.base.nearest import nearest
     from phaze.validate.rows import ABOUT, MEANT, OWN
 

@@ -328,7 +328,7 @@ def _check(text: str, out: Path | None) -> None:
 
 
 def _merged(base: Plain, own: Plain) -> Plain:
-    """Configuration as Snakemake merges it: mappings by key, everything else replaced."""
+    """Merge two configurations as Snakemake does: mappings key by key, while other values are replaced."""
     if not isinstance(base, dict) or not isinstance(own, dict):
         return own
     return {**base, **{key: _merged(base.get(key), value) for key, value in own.items()}}
