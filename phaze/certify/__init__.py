@@ -1,1 +1,1 @@
-"""Certificates that no design of a study is better than its best one, and an independent audit of them."""
+"""Proof that no design of a study beats the best one that was found, and an independent audit of it."""

@@ -1,4 +1,4 @@
-"""Verdicts on design points that are solved again by code independent of screening and placement.
+"""Verdicts on design points, which are solved again by code independent of the search.
 
 The best time per batch of an architecture is that of Section 5 and Appendix B of the paper. A stage [i, j) of
 the chain, s-th from the end, takes one device, or t if one of its layers is tensor parallel. Its load for one
@@ -181,7 +181,7 @@ def _sums(values: Floats) -> Floats:
 
 
 def _widths(cluster: PlacementLimits) -> Iterator[tuple[Ints, int | None]]:
-    """Yield data-parallel widths with the stashed microbatches per stage, None if these differ by stage."""
+    """Yield data-parallel widths with their stashed microbatches per stage; None if stages differ."""
     widths = np.arange(1, min(cluster.devices, cluster.microbatches) + 1)
     if not cluster.gpipe:
         yield widths, None
@@ -215,7 +215,7 @@ def _loads(
 
 
 def _before(worst: Floats, single: Ints) -> Floats:
-    """Bottleneck load of the stages after [i, j) if u stages, including [i, j), use one device, (u, i, j)."""
+    """Bottleneck load of layers j to n if u stages from [i, j) on use a single device, (u, i, j)."""
     shifted = np.concatenate([np.full((1, worst.shape[1]), np.inf), worst[:-1]])
     return np.where(single == 1, shifted[:, None, :], worst[:, None, :])
 

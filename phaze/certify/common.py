@@ -97,7 +97,7 @@ def _contradictions(commons: pd.DataFrame, upper: pd.Series) -> int:
 
 
 def means_of(samples_per_s: pd.DataFrame, aim: Aim) -> pd.Series:
-    """Mean throughput of every row over the models; 0 if it cannot train a model that another row can."""
+    """Mean throughput of every row over the models; 0 for a row that cannot train every trainable model."""
     trained = [model for model in aim.weights if (samples_per_s[model] > 0).any()]
     values = samples_per_s[trained].to_numpy(np.float64)
     shares = np.array([aim.weights[model] for model in trained])

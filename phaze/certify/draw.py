@@ -66,7 +66,7 @@ def draw_points(
 
 
 def _lots(screen: pd.DataFrame, shard: str, seed: int) -> Floats:
-    """Random number for each row, independent of which other points are screened or excluded."""
+    """Random number for each row, which does not depend on the other rows or on the exclusions."""
     if not len(screen):
         return np.empty(0)
     layout, name = layout_of(screen), f"{screen['model'].iloc[0]}/{shard}".encode()
@@ -82,7 +82,7 @@ def _least(values: Floats, rows: Ints, points: int) -> Ints:
 
 
 def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
-    """Row index of the best design point in a screen; empty if the screen does not contain it."""
+    """Row index of the best design point in table `screens`; empty if the table does not contain it."""
     if best is None:
         return np.empty(0, dtype=np.int64)
     same = np.ones(len(screen), dtype=np.bool_)
@@ -95,8 +95,9 @@ def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
 
 
 def _chosen(found: pd.DataFrame, points: int) -> pd.DataFrame:
-    """The best point, the excluded one with the smallest lower bound and the first of the sample, without
-    duplicates.
+    """Rows of the best point, of the excluded one with the smallest lower bound, and of the sample.
+
+    A point occurs once. The sample has the first `points` drawn rows in order of their lots.
     """
     drawn = found[found["chosen"] == "drawn"]
     kept = [

@@ -1,4 +1,4 @@
-"""Independent bounds on the latency of a layer, to verify the screen's bounds.
+"""Independent bounds on the latency of a layer, to verify the bounds that exclude design points.
 
 Simple bounds show which architectures are excluded without solving. For a pass of a layer with ℓ_i on one
 core and ℓ̂_i on all, on many architectures at once:
@@ -138,7 +138,7 @@ def _piece(operators: list[int], ordered: nx.DiGraph[int]) -> Piece:
 
 
 def layer_of_piece(layer: ScheduledLayer, piece: Piece) -> ScheduledLayer:
-    """Convert a component to a standalone layer."""
+    """Stand-alone layer with the operators and edges of a component."""
     members = list(piece.operators)
     return ScheduledLayer(
         core=tuple(layer.core[i] for i in members),
@@ -165,7 +165,7 @@ def _longest_path(layer: ScheduledLayer) -> float:
 
 
 def _most_work(layer: ScheduledLayer) -> float:
-    """Time of the busiest core type; without overlap, network time is added to it."""
+    """Time of the busiest core type and of the network: the longer one with overlap, otherwise their sum."""
     busy = {"tensor": 0.0, "vector": 0.0, "pair": 0.0}
     cores = {"tensor": layer.num_tc, "vector": layer.num_vc, "pair": min(layer.num_tc, layer.num_vc)}
     link = 0.0

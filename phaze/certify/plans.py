@@ -231,7 +231,7 @@ class RandomPlans:
         raise PhazeError(f"certify: of {TRIES} layouts drawn none can be run with what the question fixes")
 
     def _is_meant(self, layout: Layout, schedule: str) -> bool:
-        """True if the request allows a layout, the runtime can run it, and it duplicates no other layout."""
+        """True if the request allows a layout, the runtime can run it, and no other layout is the same."""
         values = {"schedule": schedule, **vars(layout)}
         again = layout.zero > 0 and layout.dp * layout.cp == 1
         if again or any(values[name] != value for name, value in self.plan.question.fixed.items()):
@@ -378,7 +378,7 @@ def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
 
 
 def _check_plan(plan: TrainingPlan, pricer: PlanPricer, time_s: float) -> None:
-    """Raise PhazeError if the plan's price differs from its file or it does not fit in memory."""
+    """Raise PhazeError if the plan cannot be run, its price differs from its file, or it does not fit."""
     Recipe.of(plan).check(pricer.runtime)
     own = pricer.of(*given(plan))
     if abs(own.time_s / time_s - 1) > EQUAL:

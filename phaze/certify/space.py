@@ -16,7 +16,7 @@ PLACED = [
 
 
 def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
-    """Names of the distinct architectures within the area limit; of duplicates, a searched one is kept."""
+    """Names of architectures within the area limit, without duplicates; searched ones take precedence."""
     within = architectures[architectures["area_um2"] <= limit_um2 * (1.0 + 1e-9)]
     names: pd.Index = pd.Index(Architectures.distinct(within)["architecture"].unique())
     return names

@@ -88,7 +88,7 @@ class CertificateTerms:
 
 @dataclass
 class CauseCounts:
-    """Number of design points by cause of exclusion, and the smallest bounds, over all points seen so far."""
+    """Number of design points by cause of exclusion, and the smallest bounds, over all points so far."""
 
     causes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     points: int = 0
@@ -189,7 +189,7 @@ def _count_causes(count: CauseCounts, flags: dict[str, Bools]) -> None:
 
 
 def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
-    """Mask of the times that lie between their bounds; a time may be infinite only if nothing fits."""
+    """Mask of the times that lie within their bounds; a time may be infinite only if nothing fits."""
     between = (time >= lower * (1.0 - EQUAL)) & (time <= feasible * (1.0 + EQUAL))
     result: Bools = between & (np.isfinite(time) == np.isfinite(lower))
     return result

@@ -49,7 +49,7 @@ class AuditConditions:
 
     @cached_property
     def content(self) -> Plain:
-        """Conditions as plain values, without the settings that only select points."""
+        """Conditions as plain values for the cache key, without the settings that only select points."""
         return [
             content_digest(self.graph),
             self.scenario.model_dump(mode="json", exclude={"area_limit_mm2"}),
@@ -91,8 +91,9 @@ class StoredSlice:
 def find_slices(
     points: pd.DataFrame, files: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[pd.DataFrame, StoredSlice]]:
-    """Yield points with their TMP width, microbatch and shard; estimate files are ordered by layers, then
-    shards.
+    """Yield the points of each TMP width, microbatch and shard, with the files that they need.
+
+    Estimate files are ordered by layers, then by shards.
     """
     shards = [Architectures.load(path) for path in files["architectures"]]
     chips = [shard[are_among(shard["architecture"], pd.Index(points["architecture"]))] for shard in shards]
