@@ -96,7 +96,7 @@ def moved_s(nbytes: Floats, share: float, device: Device) -> Floats:
 
 
 def expert_times(products: Products, device: Device, speed: ExpertSpeed) -> Floats:
-    """Time of expert GEMMs batched over a rank's experts: arrays, HBM and launch, in seconds, (W, 3).
+    """Time of expert GEMMs batched over a rank's experts, in seconds, (W, 3): tensor cores, HBM, launch.
 
     The rate is capped at that of dense products: expert kernels were measured with weights that were never
     loaded, so the arrays sustained a higher clock than the power limit allows with real data. Accumulated

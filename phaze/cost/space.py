@@ -1,4 +1,4 @@
-"""Architectures of a shard: the grid points within the area rules, and the named ones (paper, Table 1).
+"""Architectures of a shard: grid points that the area rules allow, and the named ones (paper, Table 1).
 
 Areas are additive over components (paper, Appendix C.1).
 """
@@ -37,7 +37,7 @@ def area_um2(architecture: Architecture, figures: AreaFigures) -> float:
 
 
 def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> float:
-    """Area limit in um2, specified in mm2 or by an architecture with that area."""
+    """Area limit in um2, given in mm2 or as the area of an architecture."""
     if isinstance(limit, dict):
         return area_um2(Architecture.parse(limit, "area_limit"), technology.area_um2)
     return limit * UM2_PER_MM2
@@ -63,7 +63,7 @@ def enumerate_grid(
 def enumerate_smaller(
     grid: Grid, figures: AreaFigures, area_limit_um2: float, smaller_um2: Sequence[float], shard: str
 ) -> pd.DataFrame:
-    """Architectures allowed under one of the smaller area limits but not under the given one."""
+    """Architectures within one of the smaller area limits that the main limit's area rules exclude."""
     frame = _describe(_combinations(grid), figures)
     spaces = [within_limit(frame, grid.minimum_area_share, limit) for limit in (area_limit_um2, *smaller_um2)]
     kept = frame[np.any(spaces[1:], axis=0) & ~spaces[0]]

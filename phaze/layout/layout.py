@@ -150,7 +150,7 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
 
     @property
     def expert_ranks(self) -> Number:
-        """Number of ranks per pipeline stage, over which the stage's experts are sharded."""
+        """Number of ranks per pipeline stage, which shard and replicate the experts of the stage."""
         return self.tp * self.cp * self.dp
 
     @property

@@ -72,7 +72,7 @@ def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float)
 
 @njit_nested
 def preloaded_cycles(start: float, load: float, starts: float, stream: float, folds_in_all: float) -> float:
-    """Cycles as in `pass_cycles`, but each next fold loads (in `load` cycles) while the current one streams.
+    """Cycles as in `pass_cycles`, if the array loads the next fold (in `load` cycles) during the current one.
 
     A stream with several starts per fold is divided evenly, which is optimal; the shortest part is last.
     """

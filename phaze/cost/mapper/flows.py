@@ -218,7 +218,7 @@ def largest_shared(flow: Dataflow, words: float, l2_words: float) -> float:
 
 @njit_nested
 def smallest_repeated(flow: Dataflow, words: float) -> float:
-    """Smallest `down` tile for which another loop order stays within a word limit.
+    """Smallest `down` tile within a word limit, for loop orders other than that of `largest_shared`.
 
     An operand or the result is then transferred once for every tile along that dimension.
     """

@@ -264,7 +264,7 @@ def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
 
 
 def reduced_bytes(works: Works) -> Floats:
-    """Size of the all-reduce equivalent to the collectives of each unit of work, in bytes, (W,).
+    """Bytes of the all-reduce that is equivalent to the collectives of each unit of work, (W,).
 
     Any other collective counts as the all-reduce in which a device sends the same number of bytes.
     """

@@ -109,7 +109,7 @@ def _search_group(job: CoreJob, groups: CoreGroups, start: int, stop: int, found
 
 @njit_nested
 def _rows(ranges: SplitRanges, c: int, done: int, turn: int) -> tuple[int, int]:
-    """Range of splits to try for a core count.
+    """Range of splits to try for a core count in one of three turns.
 
     Turn 0 covers splits shared with larger counts and not yet tried by smaller ones, turn 1 those that bound
     the count, turn 2 its own.

@@ -126,7 +126,7 @@ class Splits(NamedTuple):
 
 
 class SplitSpace(NamedTuple):
-    """All splits that core counts allow, and the array sizes and buffers for which they are bounded."""
+    """All splits that core counts allow, and the array sizes and buffers for which bounds are computed."""
 
     rows: Ints
     """Splits, (R, 4), see `cost.mapper.parts.Division`."""

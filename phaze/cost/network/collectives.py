@@ -80,7 +80,7 @@ def by_node(members: Sequence[int], node: int) -> list[list[int]]:
 def _around(
     members: Sequence[int], part_bytes: float, times: int, waits_s: Sequence[float] | None = None
 ) -> Plan:
-    """Ring rounds in which every member forwards the part it received in the round before.
+    """Ring rounds in which every member forwards the part that it received in the previous round.
 
     A member sends one message at a time, after it has received the previous part.
     """

@@ -280,7 +280,7 @@ def _seconds(work: RoutedMessages, state: EventState, m: int) -> float:
 
 @njit_inlined
 def _queue(work: RoutedMessages, state: EventState, m: int) -> int:
-    """Append a message to all queues of its leg; return the number of queues in which it is not first."""
+    """Append a message to all queues of its leg; return the number of queues with another message ahead."""
     leg, blocked = state.leg[m], 0
     for k in range(work.first_resource[leg], work.first_resource[leg + 1]):
         r, slot = work.resource[k], state.free[0]

@@ -1,4 +1,4 @@
-"""Arrival times of a plan's messages: with contention, with links in a fixed order, or without contention."""
+"""Arrival times of a plan's messages: with contention, with a fixed order on links, or without contention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ class Routing:
         return self.experts // self.groups * self.top_groups
 
     def distinct(self, parts: int) -> float:
-        """Expected number of shards to which a token is sent, with the experts in `parts` equal shards.
+        """Expected number of shards to which a token is sent if the experts form `parts` equal shards.
 
         Without groups parts · (1 − C(E − E/parts, k) / C(E, k)).
         """

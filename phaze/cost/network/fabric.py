@@ -182,7 +182,7 @@ def _counts(levels: Sequence[Switches]) -> list[int]:
 
 
 def _uplink(below: int, above: int, level: Switches, free: int) -> tuple[list[Link], tuple[int, ...], int]:
-    """Links from a node to its switch, the nodes on that path, and the next free node.
+    """Links from a node to its switch, the nodes on that path, and the number of the next free node.
 
     With several uplinks, each passes through its own node, which models an adapter.
     """

@@ -9,7 +9,7 @@ from phaze.base.errors import PhazeError
 
 
 class Message(NamedTuple):
-    """Message from one node to another, sent a delay after its dependencies have arrived."""
+    """Message from one node to another, sent after a delay once its dependencies have arrived."""
 
     source: int
     target: int

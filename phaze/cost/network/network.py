@@ -91,11 +91,11 @@ class Flat:
         return (self.seconds(kind, size_bytes, group),)
 
     def charged_bytes(self, kind: Collective, size_bytes: Size, ranks: int) -> Size:
-        """Bytes of a collective that count against the bandwidth of a device."""
+        """Bytes that a collective charges to the bandwidth of each device."""
         return self.all_reduce_factor / 2 * (rounds(kind, ranks) / ranks * size_bytes)
 
     def endless_s(self, kind: Collective, size_bytes: Size) -> Size:
-        """Time of a collective for n → ∞ ranks, without latencies; n ranks take (n − 1)/n of it."""
+        """Time of a collective for n → ∞ ranks, without latencies; multiply it by (n − 1)/n for n ranks."""
         return self.all_reduce_factor / 2 * (EXCHANGES[kind] * size_bytes) / self.bandwidth_bytes_per_s
 
 
@@ -228,7 +228,7 @@ class Wired(ABC):
         """Latency and seconds per byte from every source to its target, as arrays."""
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        """Time of a collective, as a single level; only simulated messages distinguish links."""
+        """Time of a collective, as a single level, because only simulated messages distinguish links."""
         return (self.seconds(kind, size_bytes, group),)
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
