@@ -84,7 +84,7 @@ def _link_s(problem: MappingProblem) -> Floats:
 
 
 def _on(order: Ints, problem: MappingProblem) -> tuple[Ints, Ints, Ints]:
-    """Mappings to devices in order, replica by replica and stage by stage, and the folded replica order."""
+    """Mappings of `order` along replicas and along stages, (S, R) each, and replicas in folded order."""
     stages, replicas = problem.shape
     used = order[: problem.slots]
     folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])

@@ -87,7 +87,7 @@ class Lanes:
 
     @property
     def devices(self) -> int:
-        """Number of devices in all units."""
+        """Number of devices over all lanes, workers and devices per worker."""
         return len(self.workers) * self.count * self.unit
 
 
@@ -139,7 +139,7 @@ def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:
 
 
 def between_slices_bytes(stage: Stage, later: Stage) -> float:
-    """Bytes per microbatch between two tensor-parallel ranks of adjacent stages, as the mean of both passes.
+    """Bytes per microbatch between two tensor-parallel ranks of adjacent stages, averaged over both passes.
 
     Each receiving rank needs the whole tensor. There are as many pairs as ranks in the wider group.
     """
@@ -227,7 +227,7 @@ def map_rows(
 
 
 def map_plan(plan: Plan, system: Cluster | Matrix, devices: int, chains: Chains) -> PlanMap:
-    """Map a plan to the part of a system with `devices` devices, or with more if the plan needs more."""
+    """Map a plan to a part of a system with `devices` devices, or with more if the plan needs more."""
     run = _PlanOnPart(plan, system, devices)
     hand = [run.judge(way, mapping) for way, mapping in run.by_hand()]
     searched = run.judge(*run.search(chains))

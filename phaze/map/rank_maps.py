@@ -68,7 +68,7 @@ class Arranged:
         return self._known[asked]
 
     def groups(self, kind: Kind, group: Group) -> list[list[int]]:
-        """Devices of all groups with this number of ranks and stride, (groups, ranks).
+        """Devices of every group of the same size and stride as `group`, (groups, ranks).
 
         For messages there is one group per sending rank.
         """
@@ -82,7 +82,7 @@ class Arranged:
 
 @dataclass(frozen=True, eq=False)
 class RankMap:
-    """A training plan, the mappings found for it, and its step time under each."""
+    """A training plan, the mappings found for its ranks, and the step time under each mapping."""
 
     unit: int
     mapped: Mapped
@@ -180,7 +180,7 @@ def _stage(stages: list[Stage], exchanges: float) -> StoredStage:
 
 
 def _exchanges(zero: int, microbatches: int) -> float:
-    """Equivalent number of gradient all-reduces per step, by bytes sent.
+    """Gradient and weight traffic per step of a ZeRO stage, as a number of all-reduces of the gradients.
 
     ZeRO 2 scatters gradients for each microbatch and gathers weights once; ZeRO 3 gathers weights for both
     passes of each microbatch.

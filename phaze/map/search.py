@@ -118,7 +118,7 @@ def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d
 
 @njit
 def _change(costs: LinkCosts, size: float, d: int, e: int) -> float:
-    """Increase of a slot's message-time bound on device e if its neighbour is on d, not the best device."""
+    """Increase of a slot's message-time bound on device e if its neighbour is on d instead of the best."""
     best = size * costs.best_message[e] + costs.best_message_wait[e]
     return float(size * costs.links.message[d, e] + costs.links.message_wait[d, e] - best)
 
@@ -361,7 +361,7 @@ def search(
 def _narrow(
     problem: MappingProblem, interval: _Interval, limits: SearchLimits, seed: int, until: Deadline
 ) -> None:
-    """Try targets within the interval, several at a time, until it is closed or the deadline passes."""
+    """Try targets within the interval, several at a time, until the interval is closed or time is up."""
     symmetry = device_symmetry(problem, until)
     near = [near_devices(problem, k and seed * TARGETS + k, until) for k in range(TARGETS)]
     plan = make_plan(problem)
@@ -408,8 +408,9 @@ def _learn(
     devices: Ints,
     tried: int,
 ) -> None:
-    """Narrow the interval by the outcome of a target; a target that was given up counts as infeasible
-    (Section V-B).
+    """Narrow the interval by the outcome of a target.
+
+    A target whose search ended without a proof counts as infeasible (Section V-B).
     """
     best = interval.best
     best = replace(best, tries=best.tries + tried, stopped=best.stopped or outcome == STOPPED)

@@ -75,7 +75,7 @@ def map_point(
 def _times(
     mapped: Mapped, one: FoundMapping, memory_bytes_per_s: float, devices_per_port: int | None
 ) -> dict[str, float]:
-    """Step time of a mapping under each model of messages, and its longest stage time."""
+    """Step time of a mapping under each model of message transfers, and its longest stage time."""
     problem = mapped.problem
     given = problem.stages, one.mapping, problem.network
     step, shared_s = simulate_step(*given, memory_bytes_per_s), None

@@ -154,7 +154,7 @@ def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:
 
 
 def _groups_before(matrices: Matrices, members: list[Ints], deadline: Deadline) -> tuple[Ints, list[Ints]]:
-    """Next lower group with which each group can be swapped, or -1, and these swaps."""
+    """Next lower group with which each group can be swapped, or -1, and the permutations for these swaps."""
     before, exchanges = np.full(len(members), -1, np.int64), []
     for g, mine in enumerate(members):
         for h in range(g - 1, -1, -1):

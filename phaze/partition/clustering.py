@@ -179,7 +179,7 @@ def _other_path(graph: _Graph, u: int, v: int, stamp: int) -> bool:
 
 @njit
 def _repair(graph: _Graph, u: int, v: int, stamp: int) -> None:
-    """Reorder the nodes between u and v: the ancestors of v, then u, which absorbs v, then the others."""
+    """Reorder nodes from u to v: the ancestors of v, then u, which absorbs v, then the remaining nodes."""
     order, place, stack, seen = graph.order, graph.place, graph.stack, graph.seen
     start, end = place[u], place[v]
     stack[0], depth = v, 1

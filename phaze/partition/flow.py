@@ -183,7 +183,7 @@ def _paper_flow(problem: PartitionProblem, options: CutOptions) -> Iterator[Foun
 
 
 def cut_clusters(smaller: Weights, stages: int) -> Ints | None:
-    """Best partition of clusters (13), or best intervals of one order if there are too many fronted sets."""
+    """Best partition of clusters, Equation (13); if fronted sets are too many, intervals of one order."""
     if len(smaller) < stages:
         return None
     ordered = cut_in_order(smaller, stages)
@@ -282,7 +282,7 @@ def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
 
 
 def _fewer_messages(problem: PartitionProblem, time_s: float, most_slack: float) -> Iterator[FoundPartition]:
-    """Yield the partition with the fewest message bytes for each tolerance of the slowest stage time.
+    """Yield the partition with the fewest message bytes for each tolerance on the slowest stage's time.
 
     A step of GPipe takes about MB - 1 times the slowest stage plus once all stages. The total compute time is
     fixed by the graph, so the best partition for each slowest time is the one with the fewest message bytes.

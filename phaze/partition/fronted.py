@@ -95,7 +95,7 @@ class SetFamily(NamedTuple):
 
 
 class _Bounds(NamedTuple):
-    """Bounds on the compute time of a set, alone and combined with the messages that leave it."""
+    """Bounds on the compute time of a node set, and on that time plus or minus the time of its messages."""
 
     least: float
     most: float

@@ -133,7 +133,7 @@ class _Program:
                     kept.add(first[v, border] <= first[u, border])
 
     def _cross(self, stage: int) -> None:
-        """Require that messages that enter or leave a stage are counted."""
+        """Require that the `crosses` variables count every message that enters or leaves a stage."""
         for e, (u, v) in enumerate(self.ends):
             crosses = self.model.crosses[e, stage]
             if not self._may_hold(u, stage) and not self._may_hold(v, stage):

@@ -71,7 +71,7 @@ def profile_model(
 
 
 def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:
-    """Operators of a whole model with their times on a device."""
+    """Operator graph of a whole model, with the time and memory of each operator on a device."""
     width = device.number_bytes
     groups = library_operators(whole)
     node = {index: number for number, group in enumerate(groups) for index in group}

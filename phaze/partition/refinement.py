@@ -123,7 +123,7 @@ def _on_border(weights: Weights, stage_of: Ints) -> Bools:
 
 
 def _bytes_to(weights: Weights, stage_of: Ints, wanted: Ints) -> Floats:
-    """Bytes of each node's edges to nodes in the stage that `wanted` (n,) gives for the node, (n,)."""
+    """Bytes that each node exchanges with nodes of the stage that `wanted` (n,) gives for it, (n,)."""
     found = np.zeros(len(weights))
     for near, far in ((0, 1), (1, 0)):
         hit = stage_of[weights.edges[:, far]] == wanted[weights.edges[:, near]]
@@ -179,7 +179,7 @@ def _longest_after(compute: Floats, moves: _Moves, moved: Floats) -> Floats:
 
 
 def _nearer(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> Floats:
-    """For each move (m,), decrease in the summed `distance` of all nodes that send to another stage."""
+    """Decrease in the summed `distance` of all nodes that send to another stage, for each move (m,)."""
     source, target = weights.sources, weights.targets
     over = stage_of[source] != stage_of[target]
     sends = np.bincount(source[over], minlength=len(weights))

@@ -152,7 +152,7 @@ def stage_memory(weights: Weights, stage_of: Ints) -> Floats:
 
 
 def border_bytes(weights: Weights, stage_of: Ints) -> Floats:
-    """Bytes that cross the boundaries of each stage in one direction, shape (S,)."""
+    """Bytes of all edges that enter or leave each stage, each edge counted once, shape (S,)."""
     pairs = stage_of[weights.edges]
     across = pairs[:, 0] != pairs[:, 1]
     sizes = np.repeat(weights.edge_bytes[across], 2)
