@@ -54,7 +54,7 @@ class MapInputs(MapCases):
 
 
 def readings_of(case: MapCase) -> dict[str, MapReading]:
-    """Interpretations of a case; if it lists none, our mappings of its first partition.
+    """Interpretations of a case; if the case lists none, our mappings of its first partition.
 
     Empty for several graphs by topology: the printed speed-ups are of one graph.
     """
@@ -118,7 +118,7 @@ def _ratios(
     other: tuple[str, str],
     printed: Mapping[str, float],
 ) -> Iterator[Row]:
-    """Yield our and the published speed-ups of `other` over `first`, pairs of partitioner and mapping.
+    """Yield our and the published speed-ups of `other` over `first`, two pairs of partitioner and mapping.
 
     `of` is the graph and the name of the figure. Shapes without our result are left out.
     """

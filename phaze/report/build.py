@@ -107,7 +107,7 @@ class Headline:
         return float(self.ratios(design, over, simulated=True).get(model, planned))
 
     def mean(self, design: str, over: str) -> tuple[float, str]:
-        """Geometric mean of throughput ratios over models, and a note on its source.
+        """Geometric mean of throughput ratios over models, and a note on whether it is simulated or planned.
 
         Simulated throughputs are used if available, else planned ones. The mean is 0 without any ratio.
         """

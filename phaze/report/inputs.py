@@ -67,7 +67,7 @@ class DetailFiles:
 
     @classmethod
     def under(cls, results: Path, scenario: str, estimates: str) -> DetailFiles:
-        """Locate a scenario's large tables in a folder; `estimates` names the scenario with the estimates."""
+        """Locate a scenario's large tables in a folder; scenario `estimates` has the estimates."""
         shards = {"screens": scenario, "stages": scenario, "schedules": scenario, "estimates": estimates}
         patterns = {
             table: f"{results}/{table}/{{model}}/{{layout}}.parquet" for table in ("operators", "layers")

@@ -42,7 +42,7 @@ class LayoutInputs:
 
     @property
     def shown(self) -> pd.DataFrame:
-        """Plans in the ranking that is shown first, by prudent step time."""
+        """Plans ranked by prudent step time, the ranking that is shown first."""
         return self.ranked_layouts[self.ranked_layouts["ranking"] == SHOWN]
 
     @property

@@ -42,7 +42,7 @@ _LEVELS = "pow(2, zoom)"
 
 
 def cells(jobs: pd.DataFrame) -> pd.DataFrame:
-    """Jobs by worker, with columns `row` (from 0) and `beside` (True for jobs concurrent with passes)."""
+    """Jobs with the `row` of their worker, from 0, and with `beside`: True if concurrent with passes."""
     pairs = jobs.loc[jobs["kind"] == "forward", ["stage", "resource"]].drop_duplicates()
     own = jobs["resource"].isin(pairs["resource"])
     columns = ["resource", "kind", "stage", "microbatch", "start_s", "end_s"]

@@ -152,7 +152,7 @@ def _device_time_is_conserved(e: Evidence) -> Verdicts:
 
 @SIMULATION_CHECKS.hold("no simulated HBM works longer than the passes, no link more than the time")
 def _no_more_is_moved_than_can_be(e: Evidence) -> Verdicts:
-    """Check the loads of HBM and links; a link's load is the sum of its three kinds of traffic."""
+    """Check that no HBM or link is overloaded, and that three kinds of traffic add up to a link's load."""
     rows = e.inputs.simulation_stages
     parts = rows[["slices_link_share", "stages_link_share", "replicas_link_share"]].sum(axis=1)
     fits = at_most(rows["hbm_share"], rows["busy_share"]) & at_most(rows["link_share"], 1)

@@ -255,7 +255,7 @@ class PlanPage:
 
 
 def front_of(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Devices, step time, days and cost of every answer, and whether it is on the Pareto front."""
+    """Devices, step time, days and cost of every answer, and a flag for those on the Pareto front."""
     table = pd.DataFrame(
         [
             {
@@ -274,7 +274,7 @@ def front_of(answers: Sequence[Answer]) -> pd.DataFrame:
 
 
 def _is_best(answer: Answer) -> bool:
-    """True if an answer's run is the cheapest or fastest, or the closest to the deadline, of all compared."""
+    """True if an answer's run is marked as the cheapest, the fastest, or the closest to the deadline."""
     return isinstance(answer, TrainingPlan) and answer.run is not None and bool(answer.run.is_the)
 
 

@@ -326,7 +326,7 @@ PARTS: tuple[Part, ...] = (searches, walk)
 
 
 def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) -> alt.TopLevelMixin:
-    """Draw the best throughput of each strategy against exact evaluations, relative to the optimum.
+    """Draw each strategy's best throughput, relative to the optimum, against its number of exact evaluations.
 
     A band is the range over seeds. Marks with numbers are where the levels of the walk end.
     """

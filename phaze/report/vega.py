@@ -89,14 +89,14 @@ def spec_of(chart: alt.TopLevelMixin) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Chart as drawn on a page: its specification, or its value if it shows only one."""
+    """Chart as drawn on a page: its specification, or its value if the chart shows a single value."""
 
     spec: str
     only: str = ""
 
 
 def draw(chart: Chart) -> Drawn:
-    """Convert a chart to its specification for a page, or to its value if it shows only one."""
+    """Convert a chart to its specification for a page, or to its value if it shows a single value."""
     spec = spec_of(chart.draw())
     only = single_value(spec)
     return Drawn("" if only else as_json(spec), only)
@@ -118,7 +118,7 @@ def single_value(spec: Mapping[str, Any]) -> str:
 def _values(
     spec: Mapping[str, Any], datasets: Mapping[str, Any], rows: list[dict[str, Any]]
 ) -> Iterator[tuple[str, ...]]:
-    """Yield each mark's value as text, preceded by its part in a stacked bar; an empty text for an area."""
+    """Yield each mark's value as text, after its part's name in a stacked bar; empty text for an area."""
     rows = datasets.get(spec.get("data", {}).get("name"), rows)
     for part in (*spec.get("layer", ()), *([spec["spec"]] if "spec" in spec else ())):
         yield from _values(part, datasets, rows)
@@ -151,7 +151,7 @@ def save(path: Path, chart: alt.TopLevelMixin) -> None:
 
 
 def _renumbered(svg: str) -> str:
-    """SVG with its ids numbered from 0; the library counts them over all pictures of a process."""
+    """SVG with ids numbered from 0, which the library counts over all pictures of a process."""
     ids = {name: number for number, name in enumerate(dict.fromkeys(one[0] for one in _ID.finditer(svg)))}
     return _ID.sub(lambda found: f"{found[1]}{ids[found[0]]}", svg)
 

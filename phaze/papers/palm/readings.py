@@ -98,7 +98,7 @@ def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
 
 
 def _faster(column: str, one: str, other: str, rows: pd.DataFrame, _: object) -> dict[str, object]:
-    """Number of run pairs, otherwise identical, where `one` beats `other`, and the mean throughput ratio."""
+    """Number of pairs of otherwise identical runs, how often `one` is faster, and mean throughput ratio."""
     others = [key for key in ("model", "layout", "placed", "tensor") if key != column]
     wide = rows.pivot_table(index=others, columns=column, values="samples_per_s")
     both = wide.reindex(columns=[one, other]).dropna()

@@ -31,7 +31,7 @@ SEARCHED = "{} accelerator over {} with searched placements"
 
 @dataclass(frozen=True)
 class Beside:
-    """Phaze's publication, and a study's result tables for comparison."""
+    """Phaze's publication, and the result tables of a study to compare with it."""
 
     inputs: Inputs
     published: Published
@@ -69,7 +69,7 @@ class Beside:
 
     @property
     def family(self) -> str | None:
-        """Family of the publication's accelerators that the study contains; None if it contains none."""
+        """Published accelerator family that has a member in the study; None if no family has."""
         named = set(self.inputs.study.architectures.named)
         return next((f for f, chips in self.published.families.items() if set(chips.values()) & named), None)
 

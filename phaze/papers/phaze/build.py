@@ -155,7 +155,7 @@ def _weight_bytes(beside: Beside, model: str, layout: Layout) -> float:
 
 
 def least_bound_s(inputs: Inputs, model: str, architecture: str) -> float:
-    """Smallest lower bound on an architecture's batch time in `screens`; infinity or NaN if nothing fits."""
+    """Smallest lower bound on an architecture's batch time in table `screens`; inf or NaN if nothing fits."""
     chips = inputs.cluster.architectures
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
     only = Only("architecture", (architecture,))
@@ -340,7 +340,7 @@ def in_words(scores: pd.DataFrame) -> str:
 
 
 def _explained(figures: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence per kind of figure with the number that is reproduced, and the unexplained figures."""
+    """Yield a sentence per kind of figure on how many are reproduced, with the unexplained ones."""
     for kind, mine in figures.groupby("kind", sort=False):
         none = mine[mine["given"] == NONE]
         of = "" if kind == "mean" else " of " + none["model"]
