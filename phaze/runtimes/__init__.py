@@ -1,1 +1,1 @@
-"""Training runtimes: layouts that each can run, reasons against the others, and configuration files."""
+"""Training runtimes: the layouts they can run, why they reject others, and their configuration files."""

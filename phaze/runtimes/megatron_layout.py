@@ -80,7 +80,7 @@ FlagValues = Iterable[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class FieldFlags:
-    """Flags that set one field of a recipe or of its layout, and functions that write and read them."""
+    """Flags for one field of a recipe or its layout, with functions that write and read the flags."""
 
     field: str
     flags: tuple[str, ...]
@@ -300,5 +300,5 @@ def written(fields: Iterable[FieldFlags], recipe: Recipe) -> Iterator[tuple[str,
 
 
 def read_fields(flags: Flags, model: Model) -> dict[str, object]:
-    """Read the layout fields from flags, except those that depend on others: vp, dp and recompute."""
+    """Read the layout fields from flags, except vp, dp and recompute, which depend on other fields."""
     return {one.field: one.read(flags, model) for one in FIELDS if one.read is not None}

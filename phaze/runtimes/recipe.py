@@ -65,7 +65,7 @@ class Recipe:
 
     @property
     def microbatch_group(self) -> int:
-        """Number of microbatches that a rank runs in one virtual stage before the next; pp if possible."""
+        """Number of consecutive microbatches that a rank runs in one virtual stage; pp if possible."""
         count, pp = self.layout.microbatches(self.global_batch), self.layout.pp
         return least_group(count, pp) if self.schedule == "interleaved" else pp
 
@@ -89,7 +89,7 @@ class Recipe:
             raise PhazeError(f"recomputed: must be at most {shown(most)}, got {shown(self.recomputed)}")
 
     def beyond(self, other: Recipe) -> tuple[str, ...]:
-        """Differences between this recipe and `other`, which a runtime's reader returned."""
+        """Fields in which `other`, read back from a runtime's files, differs from this recipe, as text."""
         own, said = self._values(), other._values()
         return tuple(
             f"{name}: {shown(said.get(name))} instead of {shown(own.get(name))}"

@@ -171,7 +171,7 @@ class Runtime:
         return compute
 
     def exchanges(self, kind: str) -> tuple[CpKind, ...]:
-        """Context-parallel exchange methods that the runtime supports, and the requested two-level method."""
+        """Supported context-parallel exchange methods, with `kind` if it is a supported two-level method."""
         levels = self.two_levels and kind.startswith(f"{LEVELS}:")
         return (*self.cp_kinds, *([cp_kind_of(kind)] if levels else []))
 
@@ -197,7 +197,7 @@ class Runtime:
         return f"{self.name}: {broken.reason.format(**values_of(task, layout, schedule))}"
 
     def _again(self, model: Model, layout: Layout) -> Recompute:
-        """Recompute option to validate: `none` if runtime and model support every listed module."""
+        """Recompute option to validate; `none` stands for any supported set of modules."""
         known = layout.modules and layout.modules <= self.recomputable(model)
         return "none" if known else layout.recompute
 

@@ -40,7 +40,7 @@ def leaves_rest(number: int | Ints, by: Ints) -> Bools:
 
 
 def expert_widths(model: Model, tp: int, ep: int, *, whole: bool = False) -> dict[str, int]:
-    """Expert widths ep and etp of runtimes without option etp: it is tp, or 1 if `whole` and ep >= 2."""
+    """Widths ep and etp for runtimes without an etp option: etp is tp, or 1 if `whole` and ep >= 2."""
     return {"ep": ep, "etp": 1 if whole and ep > 1 else tp} if model.experts else {"ep": 1, "etp": 1}
 
 
@@ -54,7 +54,7 @@ def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Mask of the layouts whose GEMM shapes the compute format rejects, (N,); experts' rows are padded."""
+    """Mask of the layouts whose GEMM shapes the compute format rejects, (N,); expert inputs are padded."""
     model, (rows, width) = task.model, MULTIPLES[grid.compute]
     cut = [model.feed_forward]
     if model.latent is None:

@@ -155,7 +155,7 @@ def given_values(
 
 
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
-    """Value to which a column is fixed; for named options, the index of the option."""
+    """Numeric value of a fixed column; for named options, the index of the option."""
     if name not in COLUMNS:
         near = choices(name, FIXABLE, "config/commands.md")
         raise PhazeError(f"{name}: is not a field of a layout; known are {near}")

@@ -70,7 +70,7 @@ def _unfilled_stages(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 @rule("replicas", "zero 0 replicates the weights, but cp shards them, so cp must be 1, got {cp}", "zero cp")
 def _replicas(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Rule: context parallelism excludes ZeRO 0; it always shards weights (`ParallelDims.fsdp_enabled`)."""
+    """Rule: ZeRO 0 excludes context parallelism, which shards weights (`ParallelDims.fsdp_enabled`)."""
     return (grid.cp > 1) & (grid.zero < 1)
 
 

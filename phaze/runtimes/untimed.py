@@ -60,14 +60,14 @@ def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
 
 
 def unsettable_fields(model: Model) -> tuple[str, ...]:
-    """Model fields without effect on time, for runtimes that can set none; also fields not in the spec."""
+    """Model properties that do not affect time, as text, for runtimes that can set none of them."""
     flags, _ = untimed_flags(model)
     said = [f"{name} {short(value)}" for name, value in model.untimed.items()]
     return (*said, *_unsettable(model, {flag[0]: flag for flag in flags}))
 
 
 def _unsettable(model: Model, flags: Mapping[str, Flag]) -> tuple[str, ...]:
-    """Properties without effect on time that every model needs but the spec does not contain."""
+    """Rotary base and norm epsilon, if the model needs them but its spec does not give them."""
     rotary = model.positions == "rotary" and not any("rope" in name for name in model.untimed)
     return (*["rotary base"] * rotary, *["norm epsilon"] * ("--norm-epsilon" not in flags))
 

@@ -39,7 +39,7 @@ class Limits:
 
 
 def relative_gap(objective: float, bound: float) -> float:
-    """(objective − bound) / objective; 0 when they meet, infinity when nothing is known."""
+    """Optimality gap, (objective − bound) / objective; 0 if the bound is reached, inf if nothing is known."""
     if objective <= bound:
         return 0.0
     return (objective - bound) / objective if math.isfinite(objective) and objective > 0 else math.inf

@@ -42,7 +42,7 @@ KILLED = (signal.SIGKILL, signal.SIGTERM)
 
 @dataclass(frozen=True)
 class SolverAnswer:
-    """Answer of one solver; for a status in POINT, the model's variables contain the point."""
+    """Answer of one solver; for a status in POINT, the solution is stored in the model's variables."""
 
     status: Status
     bound: float = -math.inf
@@ -52,7 +52,7 @@ class SolverAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Solve(SolverRun):
-    """Result of solving a program; for a status in POINT, the model's variables contain the point."""
+    """Result of solving a program; for a status in POINT, the solution is stored in the model's variables."""
 
     status: Status
     """`feasible` and `bounded` mean that a limit was reached first, with or without a point."""
@@ -161,7 +161,7 @@ class GlpkBackend:
         return SolverAnswer("infeasible" if condition == "infeasible" else "failed", message=condition)
 
     def _try(self, solver: OptSolver, model: pyo.ConcreteModel, limits: Limits) -> SolverResults:
-        """Run glpsol; run it again if another process killed it, which says nothing about the program."""
+        """Run glpsol; run it again if another process killed it, since the program may still be solvable."""
         for last in (False, True):
             try:
                 return solver.solve(model, load_solutions=False, timelimit=math.ceil(limits.wall_s))
@@ -240,7 +240,7 @@ def _ask(
 
 
 def _complete_point(model: pyo.ConcreteModel) -> str:
-    """Set the variables that a solver left out; returns an error message if it left out all of them."""
+    """Set the variables that a solver left unset; return an error message if all of them are unset."""
     missing = [variable for variable in _variables(model) if variable.value is None]
     if missing and len(missing) == len(_variables(model)):
         return "it left no point"
