@@ -101,7 +101,7 @@ class Experts(Noun):
         return matrices * wide * self.width + self.bias * biases
 
     def parameters(self, hidden: int, *, active: bool = False) -> Counts:
-        """Number of parameters of a layer's experts and router; `active`: only those one token uses."""
+        """Number of parameters of a layer's experts and router; `active`: only those that one token uses."""
         met = self.per_token if active else self.count
         shared = (3 if self.gated else 2) * hidden * self.shared_width + self.shared_gate * hidden
         projections = 2 * hidden * self.latent_width if self.latent_width else 0

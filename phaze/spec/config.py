@@ -123,7 +123,7 @@ class Settings:
         return {"scenario": self.reading_scenarios[reading].model_dump(mode="json"), **study}
 
     def read_architectures(self, model: str, families: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Architectures to try under interpretations, except a family's designs for other models."""
+        """Names of the architectures to place under interpretations, without designs for other models."""
         others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
         mine = {family[model] for family in families.values() if model in family}
         return [
@@ -260,7 +260,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
 
 
 def _with_clusters(maps: Maps, models: dict[str, AnyModel], source: str) -> Maps:
-    """Fill in K, the number of clusters, from the model for graphs without one; PhazeError if it has none."""
+    """Fill in a graph's missing number of clusters, K, from its model; PhazeError if the model has none."""
     graphs = {}
     for name, graph in maps.graphs.items():
         most = graph.hyper_operators or models[graph.model].hyper_operators

@@ -1,4 +1,4 @@
-"""Counts of a model: parameters by group of modules, and training FLOPs per token."""
+"""Parameters of a model by group of modules, and its training FLOPs per token."""
 
 from collections import Counter
 from typing import Literal, TypeAlias

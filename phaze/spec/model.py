@@ -335,7 +335,7 @@ class Model(Noun):
         return self.mtp * (block + joined)
 
     def parameter_groups(self, *, active: bool = False) -> Counts:
-        """Number of parameters by group; if `active` is set, only parameters that one token uses."""
+        """Number of parameters by group; `active`: only those that one token uses."""
         norm, found = self.norm_parameters(self.hidden), Counts()
         for kind, count in self.runs:
             for group, number in self.blocks[kind].parameters(self.hidden, norm, active=active).items():

@@ -276,7 +276,7 @@ class Stack(Noun):
         return fields
 
     def overlap_share(self, kind: Overlapped) -> float:
-        """Fraction of a kind of communication that can overlap with compute; 0 if it does not overlap."""
+        """Fraction of a kind of communication that can overlap with compute; 0 if the kind never does."""
         own = self.overlap_shares.get(kind, OverlapShare())
         return own.expected if kind in ("cp", *self.overlap) else 0.0
 

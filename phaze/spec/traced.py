@@ -390,7 +390,7 @@ def _per_token(block: _Block, rows: int, count: int, given: Mapping[str, object]
 
 
 def _widths(block: _Block, products: Sequence[TracedOperator]) -> tuple[int, bool]:
-    """Inner width of a feed-forward network, and True if it multiplies two projections."""
+    """Inner width of a feed-forward network, and True if it is gated (multiplies two projections)."""
     shapes = [one.product for one in products if one.product]
     inner = shapes[-1].k if len(shapes) > 1 else 0
     times = sum(one.n for one in shapes[:-1]) / inner if inner else 0

@@ -46,7 +46,7 @@ class RankedLayouts(Table):
 
 
 class LayoutProofs(Table):
-    """Number of layouts excluded, bounded and simulated in the proof of a plan, with its lower bound."""
+    """Number of layouts excluded, bounded and simulated to prove a plan, and the resulting lower bound."""
 
     keys = dict(_SIZE)
     columns = {

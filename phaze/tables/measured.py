@@ -78,7 +78,7 @@ class SourceScores(Table):
 
 
 class GroupRegrets(Table):
-    """Rank correlation per model, device count and batch, and time lost by choosing the predicted layout."""
+    """Rank correlation per model, devices and batch, and time lost by running the predicted best layout."""
 
     keys = {"source": text("file of config/measured"), "group": text("model, devices and batch")}
     columns = {

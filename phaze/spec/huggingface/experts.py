@@ -36,7 +36,7 @@ FIRST = (
 
 
 def experts(count: str, width: str = "moe_intermediate_size", per_token: int | None = None) -> dict[str, Key]:
-    """Rules that read the sizes of experts, with the family's key names and default number per token."""
+    """Rules that read the sizes of experts, given a family's keys and default of experts per token."""
     return {
         "experts.count": Key(count, "size"),
         "experts.per_token": Key("num_experts_per_tok", "size", per_token),

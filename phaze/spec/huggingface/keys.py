@@ -268,7 +268,7 @@ class Family:
             self._refuse_overrides(config, source)
 
     def _refuse_overrides(self, config: Config, source: str) -> None:
-        """Raise PhazeError if a layer differs from others in a field that affects time or memory."""
+        """Raise PhazeError if a per-layer override changes a field that affects time or memory."""
         layers = read(config, Key(OVERRIDES, "overrides", none), source)
         for layer, fields in layers.items() if isinstance(layers, dict) else ():
             for key, value in fields.items() if isinstance(fields, dict) else ():
