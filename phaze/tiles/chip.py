@@ -75,7 +75,7 @@ class Chip:
 
     @property
     def part_bytes(self) -> float:
-        """Bytes of an operand that stay in SRAM while the other one streams; inf if each is fetched once."""
+        """Bytes of an operand that stay in SRAM while the other streams; inf if each is fetched only once."""
         return inf if self.fetched_once else self.tile.sram_bytes
 
     @property
@@ -117,7 +117,7 @@ class TiledMachine:
 
     @property
     def wires(self) -> Wires:
-        """Links inside chips and, if the system defines them, links with other properties between chips."""
+        """Links inside chips, and separate links between chips if the system defines them."""
         inside, between = self.device.link, self.system.link
         if between is None:
             return Wires(inside.bandwidth_bytes_per_s, inside.latency_s)

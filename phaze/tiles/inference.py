@@ -59,7 +59,7 @@ class Activity(NamedTuple):
 
 
 def simulate(chip: Chip, activities: Sequence[Activity], fidelity: Fidelity) -> tuple[float, ...]:
-    """Finish time of each activity in s, if all start at 0."""
+    """Finish time of each activity in s, if all activities start at time 0."""
     return (_each if fidelity == "tile-by-tile" else _least)(chip, activities)
 
 

@@ -72,7 +72,7 @@ class TwoGroups(NamedTuple):
 def exchange(
     grid: TileGrid, source: Sequence[int], target: Sequence[int], adapters: int, ties: Ties
 ) -> TwoGroups:
-    """Match the runs of a source group with the adapters of a target group; both groups in ring order.
+    """Match runs of consecutive tiles in a source group with the adapters of a target group.
 
     The destination is cut into one run per adapter, of nearly equal length. The adapter is the tile of the
     run nearest to the source. Each run of the source sends to one adapter, from its tile nearest to that

@@ -330,8 +330,9 @@ def mapping(chip: Chip, point: TiledPoint, shape: StagePlacement) -> tuple[Tiles
 
 
 def _block(chip: Chip, stages: int) -> tuple[int, int]:
-    """Rows and columns of a stage's block: one chip of a multi-chip system if it fits, otherwise the squarest
-    block.
+    """Rows and columns of a stage's block of tiles; PhazeError if blocks cannot fill the grid.
+
+    The block is one chip of a multi-chip system if that fits, otherwise the squarest block.
     """
     size, left = divmod(chip.grid.tiles, stages)
     shapes = [

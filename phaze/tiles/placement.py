@@ -202,7 +202,7 @@ def _search(grid: TileGrid, tiles: tuple[int, ...], closed: bool) -> tuple[int, 
 
 
 def _one_colour_too_many(grid: TileGrid, tiles: Sequence[int], closed: bool) -> bool:
-    """True if the tiles, coloured like a chess board, cannot alternate in colour along a ring or path."""
+    """True if the chess-board colours of the tiles rule out a ring or path that alternates between them."""
     black = sum((row + column) % 2 for row, column in map(grid.place, tiles))
     return abs(len(tiles) - 2 * black) > (0 if closed else 1)
 

@@ -143,7 +143,7 @@ class StageProgram:
         return tile.inference_s(self.chip.tile, share, self.execution.element_bytes)
 
     def _gathers(self, place: int) -> tuple[GroupCollective, ...]:
-        """All-gathers of weights, axis by axis, if each replica fetches a share of them."""
+        """All-gathers of weights, axis by axis, if each replica fetches only a share of the weights."""
         share, groups = self.parts[place]
         size, found = share.weights * self.execution.element_bytes, []
         for some in share.along("update"):

@@ -176,7 +176,7 @@ class Fit:
         return self._least(self.start, lambda x: self.errors(x, every), self.jacobian)
 
     def left_out(self, found: Floats, jacobian: Floats) -> Floats:
-        """Logarithms of predicted over measured times of rows, each with constants fitted without the row.
+        """Cross-validated log errors of the rows, each predicted with constants fitted to other rows.
 
         Leaving out a few rows changes constants little, so the fit linearises the times of the others with
         the Jacobian (R, C) at the constants found. The left-out rows are then predicted in full.

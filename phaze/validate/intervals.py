@@ -100,7 +100,7 @@ class SimilarRuns:
 
 @dataclass(frozen=True, eq=False)
 class PublishedErrors:
-    """Table of published runs with the ratio of measured to predicted time and the properties of each run."""
+    """Published runs, each with its ratio of measured to predicted time and the properties of the run."""
 
     table: pd.DataFrame
 
@@ -215,7 +215,7 @@ class PublishedErrors:
 
     @cached_property
     def _counts(self) -> Floats:
-        """Number of runs in every run's source, (R,)."""
+        """Number of runs in the source of each run, (R,)."""
         return self.table.groupby("source")["ratio"].transform("size").to_numpy(float)
 
     @cached_property
@@ -242,7 +242,7 @@ def _family(device: str) -> str:
 
 
 def _apart(key: str, mine: str, values: Sequence[str]) -> Floats:
-    """Distances from one value of a property to others, (V,); halved within a family."""
+    """Distances from one value of a property to each of `values`, (V,); halved within a family."""
     family = _family if key == "device" else lambda name: name.split("-")[0]
     kin = np.array([family(one) == family(mine) for one in values], bool)
     halves = np.where(kin & (key in ("device", "stack")), 0.5, 1.0)

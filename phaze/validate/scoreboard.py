@@ -112,7 +112,7 @@ def _group(source: str, same: Iterable[str], texts: Iterable[str]) -> str:
 
 
 def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Table `GroupRegrets`: per group of layouts, rank correlation and time lost by the predicted choice."""
+    """Table `GroupRegrets`: rank correlation per group, and time lost by the predicted best layout."""
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
     found = [
         {

@@ -224,7 +224,7 @@ def _value(constant: KnownFrom, folder: Path) -> float:
 
 
 def _tools(runs: pd.DataFrame, published: PublishedRuns, folder: Path) -> list[dict[str, object]]:
-    """Rows of table `ToolErrors`: errors of other tools and of phaze on the runs that a tool predicts."""
+    """Rows of table `ToolErrors`: errors of another tool and of phaze on the runs that the tool predicts."""
     printed = pd.read_csv(folder / TOOLS)
     both = printed.merge(runs, on=["source", "label"], suffixes=("_tool", ""))
     return [

@@ -125,7 +125,7 @@ class Layer:
 
     @cached_property
     def gathered_bytes(self) -> float:
-        """Bytes of keys and values that a context-parallel rank receives from others in both passes.
+        """Memory for the keys and values of other context-parallel ranks while a pass runs, in bytes.
 
         A gather receives the whole sequence; a ring stores the current and the next part.
         """

@@ -145,7 +145,7 @@ def _problem(direction: object, mask: object, heads: int, kv_heads: int) -> str:
 
 @dataclass(frozen=True)
 class PassConstant:
-    """Constant of a pass with its prior value, which counts like one row with an error of `spread`."""
+    """Constant of a pass, with a prior value that counts like one row with an error of `spread`."""
 
     name: str
     usual: float

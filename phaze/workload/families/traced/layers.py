@@ -47,7 +47,7 @@ def layers_of(trace: Trace) -> ModelGraph:
 
 
 def _places(primitives: Sequence[Primitive]) -> list[int]:
-    """Block number of every primitive, from 1; 0 before the blocks, the largest number plus 1 after them."""
+    """Block number of every primitive, from 1; 0 before the blocks, one past the last block after them."""
     members = [_MEMBER.match(one.name) for one in primitives]
     lists = Counter(found[1] for found in members if found)
     if not lists:
