@@ -47,7 +47,7 @@ def contains(words: Words, row: int, v: int) -> bool:
 
 @njit_inlined
 def holds(words: Words, outer: int, inner: int) -> bool:
-    """True if set `outer` is a superset of set `inner`, of sets (count, words); for compiled code."""
+    """True if set `outer` contains set `inner`, both among sets (count, words); for compiled code."""
     missing = np.uint64(0)
     for w in range(words.shape[1]):
         missing |= words[inner, w] & ~words[outer, w]

@@ -68,7 +68,7 @@ def fork_jobs(folder: Path) -> None:
 
 
 def start_server(path: Path, module: str, *arguments: str) -> None:
-    """Run a module as a server that listens on a socket at `path`, in its own folder.
+    """Run a module as a server that listens on the socket `path`, which has a folder of its own.
 
     The server ends with this process, and removes the folder.
     """

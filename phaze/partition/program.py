@@ -127,9 +127,10 @@ class _Costs(NamedTuple):
 def _one_more_stage(
     order: Ints, value: Floats, inner: SetFamily, outer: SetFamily, costs: _Costs
 ) -> tuple[Floats, Ints]:
-    """Compute T[F, s] and the best F' for each F, from ascending T[F', s - 1]; T is in bytes if `thrifty`.
+    """Minimum cost T[F, s] of the first s stages for each set F of `outer`, and its best inner set F'.
 
-    The sets of `inner` are in that order, but the offsets of their crossing edges are not.
+    `value` has T[F', s - 1] in ascending order. The sets of `inner` are in that order, but the offsets of
+    their crossing edges are not. T is in bytes if `thrifty`.
     """
     best, choice = np.full(len(outer.words), np.inf), np.full(len(outer.words), NONE, np.int64)
     rounding = ROUNDING * inner.compute_s.sum()

@@ -51,9 +51,9 @@ def refine(
 
 
 def distances(weights: Weights) -> Ints:
-    """Number of edges from each node to the nearest reconverging one, in any direction, (n,).
+    """Hops, in any direction, from each node to the nearest node where branches fork or join, (n,).
 
-    All zeros if no node reconverges.
+    All zeros if there is no such node.
     """
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(len(weights)))

@@ -110,7 +110,7 @@ MODEL_NAMES = {
 
 
 def is_hybrid(model: Model) -> bool:
-    """True if every block is a single part, as in Megatron-LM's hybrid models with one letter per block."""
+    """True for a hybrid model of Megatron-LM, whose blocks are single parts with one letter each."""
     return model.mamba is not None or any(
         len(words_of(kind)) == 1 for kind, _ in model.runs if model.pattern is not None
     )

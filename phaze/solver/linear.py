@@ -80,7 +80,7 @@ class LinearProgram:
         self._highs.changeColBounds(variable, value, float(self.upper[variable]))
 
     def solve(self, *, exact: bool = False, gap: float = 0.0) -> LinearAnswer:
-        """Minimise the objective; with `exact`, variables in `whole` are integers, to a relative gap."""
+        """Minimise the objective; `exact`: variables in `whole` are integers, optimal to a relative gap."""
         solver, count = self._highs, len(self.cost)
         kind = highspy.HighsVarType
         kinds = np.array([(kind.kInteger if exact and one else kind.kContinuous).value for one in self.whole])

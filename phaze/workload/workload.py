@@ -86,7 +86,7 @@ class Layer:
 
     @property
     def tensor_parallel(self) -> bool:
-        """True if the layer's tensor-parallel ranks communicate."""
+        """True if the layer contains a collective in either pass."""
         return any(
             operator.core == "network" for operator in self.forward.operators + self.backward.operators
         )

@@ -245,7 +245,7 @@ class _Maker:
 
 
 def _trained(primitive: Primitive, gradients: Gradients) -> Gradients:
-    """Gradients that a primitive has to compute; frozen parameters need none."""
+    """Gradients that a primitive computes: of its inputs only, if its parameters are frozen."""
     return "data" if primitive.frozen and gradients == "both" else gradients
 
 
