@@ -208,7 +208,7 @@ def estimate_subject(
 
 
 def _estimated(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    """Operators of one workload, with their estimates and the number of identical layers that have them."""
+    """Operators of one workload, with their estimates and the number of layers that contain them."""
     designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
     designs["network"] = designs["vector"]
     operators = point.tables["operators"]

@@ -49,7 +49,7 @@ class Shapes(ScoreSizes[Floats, Floats]):
         return 3 * self.size + 2 * self.value_size if backward else self.size + self.value_size
 
     def nbytes(self, *, backward: bool) -> Floats:
-        """Minimum HBM bytes, (R,): queries, keys, values, results; backward also their gradients."""
+        """Minimum HBM traffic in bytes, (R,): queries, keys, values and results; backward also gradients."""
         rows = self.queries * self.heads + self.keys * self.kv_heads
         return (2 if backward else 1) * BYTES * self.samples * rows * (self.size + self.value_size)
 
@@ -70,7 +70,7 @@ def attention_passes_s(kernels: Sequence[Scores], speed: AttentionKernel, device
 
 
 def attention_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward: bool = False) -> Floats:
-    """Time of attention kernels in seconds, (R, 3): arithmetic or HBM bound, extra HBM traffic, launch.
+    """Time of attention kernels, (R, 3), in seconds: arithmetic or HBM, extra HBM traffic, and launch.
 
     Full clock and full HBM bandwidth of the device are assumed.
     """

@@ -84,7 +84,7 @@ def _link_s(problem: MappingProblem) -> Floats:
 
 
 def _on(order: Ints, problem: MappingProblem) -> tuple[Ints, Ints, Ints]:
-    """Mappings of `order` along replicas and along stages, (S, R) each, and replicas in folded order."""
+    """Two mappings (S, R) that fill `order` by replica and by stage, and the folded order of replicas."""
     stages, replicas = problem.shape
     used = order[: problem.slots]
     folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])

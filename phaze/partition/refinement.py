@@ -142,7 +142,7 @@ def _that_fit(weights: Weights, stage_of: Ints, moves: _Moves) -> _Moves:
 
 
 def _gains(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> tuple[Floats, Floats, Floats]:
-    """Gain from each move in distance, message bytes and slowest compute time, (m,) each."""
+    """Gain of each move: in distance, in message bytes, and in the slowest compute time, (m,) each."""
     fewer = -(moves.source_bytes + moves.target_bytes) / 2.0
     compute = sums(stage_of, weights.compute_s, int(stage_of.max()) + 1)
     shorter = compute.max() - _longest_after(compute, moves, weights.compute_s[moves.node])

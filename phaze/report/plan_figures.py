@@ -163,7 +163,7 @@ def _matrices(matrices: Mapping[str, Floats]) -> pd.DataFrame:
 
 
 def _runs(values: Floats) -> pd.DataFrame:
-    """Rectangles of constant bandwidth per matrix row, without the diagonal; block means if it is large."""
+    """Rectangles of constant bandwidth per row, without the diagonal; large matrices use block means."""
     edges = np.append(np.arange(0, len(values), -(-len(values) // MOST_CELLS)), len(values))
     others = ~np.eye(len(values), dtype=bool)
     sums, counts = (

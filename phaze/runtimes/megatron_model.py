@@ -369,7 +369,7 @@ def _further_kind(flags: Flags, last: str) -> str | None:
 
 
 def _blocks_with(flags: Flags, word: str, layers: int) -> list[bool]:
-    """Mask of the blocks that contain a part, set by default, by a frequency, or by a list."""
+    """Mask of the blocks that contain a part, set by a default, a frequency or a list."""
     flag = BLOCKS_WITH[word]
     text = one_value(flags, flag) if flag in flags else ""
     if not text or text.isdecimal():

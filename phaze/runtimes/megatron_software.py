@@ -160,7 +160,7 @@ def _unless(flags: Flags, flag: str, usual: bool, asked: bool) -> bool:
 
 
 def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
-    """Kinds of communication that overlap with compute; kinds the layout does not use are as in the stack."""
+    """Kinds of communication that overlap with compute; the stack decides for kinds that the layout lacks."""
     layout, usual = recipe.layout, stack.overlap
     hides = {
         "dp": GRADIENTS in flags and (not layout.zero or WEIGHTS in flags)

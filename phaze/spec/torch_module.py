@@ -77,7 +77,7 @@ def load_torch_module(path: str | Path, sequence: int = USUAL_SEQUENCE) -> Torch
 
 
 def _configured(config: Plain, path: Path, sequence: int) -> TorchModule:
-    """Causal language model of a configuration, with its loss; the text model of a multimodal one.
+    """Causal language model of a configuration, with its loss; of a multimodal model, the text part.
 
     The attention mask has four dimensions, which `transformers` uses as is.
     """

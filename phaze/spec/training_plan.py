@@ -152,7 +152,7 @@ class RankedPlan(Noun):
 
     @property
     def used_gib(self) -> float:
-        """Expected memory in use on the device with peak memory, in GiB; tensors only in older files."""
+        """Expected memory in use on the device with peak memory, in GiB; in older files, tensors only."""
         return self.fullest_gib if self.in_use_gib is None else self.in_use_gib.expected
 
     def by(self, rank: Rank) -> float:

@@ -311,7 +311,10 @@ class StrategyTimes(NamedTuple):
         return slow(self.first_s), fast(self.second_s)
 
     def gain(self, compare: Compare) -> float:
-        """Speed-up of PALM's preferred strategy: 1 on a ring (published: 3.08), 2 on a broken ring (1.23)."""
+        """Speed-up of the strategy that PALM prefers: on a ring the first, on a broken ring the second.
+
+        Published: 3.08 and 1.23.
+        """
         return self._gain(self.compared(compare))
 
     def _gain(self, pair: tuple[float, float]) -> float:

@@ -196,7 +196,7 @@ def _program(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
 
 
 def _congestion(networks: pd.DataFrame, published: PublishedTiled) -> Iterator[Row]:
-    """Yield rows for Figure 7: mixes and sequences of tasks, compared with each formula.
+    """Yield rows for Figure 7, which compare mixed and alternating tasks with each formula.
 
     The formulas are the longest task and the sum of tasks. The printed maximum is compared with one figure of
     ours per task size.

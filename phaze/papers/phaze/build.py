@@ -189,7 +189,7 @@ def phaze_paper(beside: Beside) -> Paper:
 
 
 def best(beside: Beside, reading: str, model: str, role: str, value: str = "samples_per_s") -> float:
-    """Best throughput, or best `value`, on a role's accelerator with its planner; 0 without a placement."""
+    """Best throughput (or `value`) with the accelerator and planner of a role; 0 without a placement."""
     published = beside.published
     baseline = str(beside.inputs.study.architectures.baseline)
     other = published.families.get(published.compared_family, {})
