@@ -291,7 +291,7 @@ class Lowering:
         self, layout: Layout, parameters: float, gradient_bytes: float, axis: Replicated = "dp-cp"
     ) -> float:
         """Bytes that the optimizer moves, with loads and stores of full-precision weights (PALM, IV.A)."""
-        replicas, optimizer = layout.group(axis).ranks, self.training.optimizer
+        replicas, optimizer = layout.sharding(axis)[0].ranks, self.training.optimizer
         nbytes = update_bytes(parameters, optimizer, layout.precision, layout.zero, replicas)
         if layout.precision == "mixed":
             nbytes += CONVERSION_BYTES * parameters / (replicas if layout.zero else 1)

@@ -142,10 +142,10 @@ class Stage(StageWork):
         return self.weight_bytes if self.gradient_bytes is None else self.gradient_bytes
 
     @property
-    def replicated(self) -> tuple[tuple[float, Group], ...]:
+    def replicated(self) -> tuple[tuple[float, tuple[Group, Group]], ...]:
         """Fractions of the weights, dense and expert, with the groups that shard and replicate each."""
-        dense = (1.0 - self.expert_share, self.layout.group("dp-cp"))
-        return (dense, (self.expert_share, self.layout.group("edp"))) if self.expert_share else (dense,)
+        dense = (1.0 - self.expert_share, self.layout.sharding("dp-cp"))
+        return (dense, (self.expert_share, self.layout.sharding("edp"))) if self.expert_share else (dense,)
 
     def kept_share(self, *, shared: bool) -> float:
         """Fraction of weights or gradients that a rank stores; 1 unless replicas shard them."""

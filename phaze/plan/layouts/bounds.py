@@ -394,9 +394,9 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
     return _Figures(figures, by_kind, shapes, held, loads)
 
 
-def _state_figures(question: PlanQuestion, grid: LayoutGrid, sharers: Ints) -> StateFigures:
+def _state_figures(question: PlanQuestion, grid: LayoutGrid, shards: Ints) -> StateFigures:
     """Costs of model state per parameter when it is sharded over `shards` ranks, (N,) each."""
-    distinct, _, where = distinct_rows(np.stack([grid.zero, sharers], axis=1))
+    distinct, _, where = distinct_rows(np.stack([grid.zero, shards], axis=1))
     machine, lowering = question.machine, question.lowering(Layout())
     width = parameter_bytes(question.optimizer, "mixed", machine.stack.gradient_bytes).gradients
     rows = []
