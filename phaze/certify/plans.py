@@ -249,7 +249,7 @@ class RandomPlans:
         own = Layout(
             tp=tp, cp=cp, pp=pp, dp=left, microbatch=size, compute=task.compute, load=task.load
         )  # fmt: skip
-        options = {name: str(v) for name, v in self.plan.question.fixed.items() if name in SHARED_OPTIONS}
+        options = {name: value for name, value in self.plan.question.fixed.items() if name in SHARED_OPTIONS}
         return self._chosen(self._with_experts(replace(own, **options)))  # type: ignore[arg-type]
 
     def _with_experts(self, layout: Layout) -> Layout:

@@ -127,6 +127,9 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
     """Compute precision of GEMMs with the blocks' weights."""
     offload: Offload = "none"
     """Data offloaded to host memory: none, or inputs of modules, `layers:k` and `optimizer` joined by +."""
+    replicate: int = 1
+    """Number of groups of data-parallel ranks that each shard the states, as `zero` says, and replicate them
+    among each other (HSDP)."""
 
     @property
     def stages(self) -> Number:
@@ -141,12 +144,12 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
     @property
     def shards(self) -> Number:
         """Number of ranks over which states of dense weights are sharded, as `zero` says."""
-        return self.sharers
+        return self.sharers // self.replicate
 
     @property
     def expert_shards(self) -> Number:
         """Number of ranks over which states of an expert's weights are sharded, as `zero` says."""
-        return self.edp
+        return self.edp // self.replicate
 
     @property
     def expert_ranks(self) -> Number:
@@ -271,7 +274,8 @@ class Layout(LayoutFields[int, bool, Zero, str]):
     def sharding(self, axis: Axis) -> tuple[Group, Group]:
         """Group of ranks along an axis that shard states, and the group of ranks with the same shard."""
         whole = self.group(axis)
-        return whole, Group(1, whole.stride * whole.ranks)
+        ranks = whole.ranks // self.replicate
+        return Group(ranks, whole.stride), Group(self.replicate, whole.stride * ranks)
 
     @cached_property
     def _groups(self) -> dict[Axis, Group]:
@@ -292,7 +296,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
     def check(self, *, devices: int | None = None, global_batch: int | None = None) -> None:
         """Raise PhazeError naming two inconsistent fields; device count and batch are checked if given."""
-        for name in (*WIDTHS, "microbatch"):
+        for name in (*WIDTHS, "microbatch", "replicate"):
             if getattr(self, name) < 1:
                 raise PhazeError(f"{name} must be >= 1, got {getattr(self, name)}")
         self._check_words()

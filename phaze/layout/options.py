@@ -85,7 +85,7 @@ OPERAND_BYTES: dict[Compute, float] = {
 """Bytes per operand element of the GEMMs with block weights, including its share of the scales."""
 _NUMBER = re.compile(r"\d{1,6}(\.\d{1,20})?")
 _COUNT = re.compile(r"[1-9]\d{0,5}")
-SHARED_OPTIONS = ("offload",)
+SHARED_OPTIONS = ("offload", "replicate")
 """Layout fields with one value for all layouts of a search, which a user can fix."""
 
 

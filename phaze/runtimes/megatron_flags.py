@@ -188,8 +188,8 @@ def _replicas(flags: Flags, devices: int | None, layout: Layout) -> int:
     """Number of replicas; if the device count is unknown, the fewest that the expert ranks allow."""
     slices = layout.tp * layout.cp * layout.pp
     if devices is None and "--nproc-per-node" not in flags:
-        fewest = layout.folded // gcd(layout.folded, layout.tp * layout.cp)
-        return lcm(fewest, whole_number(flags, "--num-distributed-optimizer-instances", 1))
+        experts = layout.folded * layout.replicate
+        return lcm(experts // gcd(experts, layout.tp * layout.cp), layout.replicate)
     count = devices or whole_number(flags, "--nnodes", 1) * whole_number(flags, "--nproc-per-node")
     if count % slices:
         raise PhazeError(f"devices: must be a multiple of tp * cp * pp {slices}, got {count}")

@@ -55,6 +55,7 @@ WITH_FSDP = (
 AGAIN, METHOD, AGAIN_LAYERS, AGAIN_MODULES = (
     f"--recompute-{name}" for name in ("granularity", "method", "num-layers", "modules")
 )
+INSTANCES = "--num-distributed-optimizer-instances"
 FINE, OFFLOADED_PARTS = "--fine-grained-activation-offloading", "--offload-modules"
 OFFLOADED_LAYERS, OFFLOADED_STATES = "--cpu-offloading-num-layers", "--offload-optimizer-states"
 UNPRICED = (
@@ -278,6 +279,11 @@ OF_LAYOUT = (
     FieldFlags(
         "zero", (OPTIMIZER, STRATEGY, *(flag for flag, *_ in WITH_FSDP)), _write_zero, _zero,
         f"{OPTIMIZER}, FSDP",
+    ),
+    FieldFlags(
+        "replicate", (INSTANCES,),
+        lambda recipe: [(INSTANCES, str(recipe.layout.replicate))] * (recipe.layout.replicate > 1),
+        lambda flags, _: whole_number(flags, INSTANCES, 1),
     ),
     FieldFlags(
         "recompute", (AGAIN, METHOD, AGAIN_LAYERS, AGAIN_MODULES, "--recompute-activations"),

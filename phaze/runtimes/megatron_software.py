@@ -42,7 +42,6 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "--main-grads-dtype": ("fp32",), "--main-params-dtype": ("fp32",), "--cuda-graph-impl": ("none",),
     IMPLEMENTATION: ("transformer_engine",), "--make-vocab-size-divisible-by": ("128",),
     "--num-layers-at-start-in-bf16": ("0",), "--moe-z-loss-coeff": ("0",),
-    "--num-distributed-optimizer-instances": ("1",),
 }  # fmt: skip
 """Flags for which only one value is modelled, with that value."""
 UNMODELLED = frozenset(

@@ -31,9 +31,19 @@ SEQUENCE_PARALLEL = Rule(
     ("sequence_parallel", "tp"),
     lambda _, grid: grid.sequence_parallel & (grid.tp < 2),
 )
+REPLICATED_SHARDS = Rule(
+    "replicated shards",
+    "replicate {replicate} needs zero >= 1, and must divide dp and the ranks with the same experts; got "
+    "zero {zero}, dp {dp}",
+    ("zero", "dp", "tp", "cp", "ep", "etp", "sequence_parallel"),
+    lambda _, grid: (
+        (grid.replicate > 1)
+        & ((grid.zero < 1) | leaves_rest(grid.dp, grid.replicate) | leaves_rest(grid.edp, grid.replicate))
+    ),
+)
 
 
-def leaves_rest(number: int | Ints, by: Ints) -> Bools:
+def leaves_rest(number: int | Ints, by: int | Ints) -> Bools:
     """Mask of the numbers that are not a multiple of the divisor, (N,)."""
     rest: Bools = np.mod(number, by) != 0
     return rest

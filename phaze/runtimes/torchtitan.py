@@ -22,6 +22,7 @@ from phaze.runtimes.shared_rules import (
     KEY_VALUE_HEADS,
     LOW_PRECISION,
     PIPELINE,
+    REPLICATED_SHARDS,
     SCANS,
     SEQUENCE_PARALLEL,
     STAGES,
@@ -119,6 +120,7 @@ TORCHTITAN = Runtime(
     cp_kinds=("all_gather",),
     recomputes_part=False,
     computes=("bf16", "fp8-cs", "mxfp8"),
+    without=("offload",),
     rules=(
         VIRTUAL_STAGES,
         PIPELINE,
@@ -148,6 +150,7 @@ TORCHTITAN = Runtime(
         EXPERTS_WHOLE,
         _further_tokens,
         _tied_pipeline,
+        REPLICATED_SHARDS,
     ),
 )
 """torchtitan, whose `replicate` is ZeRO 0.

@@ -103,6 +103,7 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
         dp=copies * shards,
         microbatch=whole(said, PIECE) if own.pp > 1 else local,
         zero=_zero(said, shards * own.cp, own.pp),
+        replicate=copies if shards * own.cp > 1 else 1,
         **expert_widths(model, own.tp, own.ep, whole=True),  # type: ignore[arg-type]
     )
     batch = local * layout.dp if str(said[BATCH]) == "-1" else whole(said, BATCH)
@@ -197,18 +198,14 @@ def _flagged(text: str) -> dict[str, object]:
 
 
 def _copies(said: Said, devices: int, own: Layout) -> tuple[int, int]:
-    """Number of replicas and of FSDP shards (without the factor cp); one of them is 1."""
-    copies, slices = whole(said, REPLICAS), own.devices
-    if devices % (slices * copies):
-        raise PhazeError(
-            f"devices: must be a multiple of {slices * copies}, the product of degrees, got {devices}"
-        )
-    shards = devices // (slices * copies) if str(said[SHARDS]) == "-1" else whole(said, SHARDS)
-    if copies > 1 and shards * own.cp > 1:
-        raise PhazeError(
-            f"{REPLICAS}: must be 1 with sharded weights: hybrid sharding is not modelled, got {copies}"
-        )
-    return copies, shards
+    """Number of replicas, each of all FSDP shards, and of shards (without the factor cp)."""
+    copies, found = whole(said, REPLICAS), str(said[SHARDS]) == "-1"
+    shards = 1 if found else whole(said, SHARDS)
+    product = own.devices * copies * shards
+    if devices % product if found else devices != product:
+        which = "a multiple of " * found
+        raise PhazeError(f"devices: must be {which}{product}, the product of degrees, got {devices}")
+    return copies, devices // product if found else shards
 
 
 def _zero(said: Said, shards: int, pp: int) -> Zero:

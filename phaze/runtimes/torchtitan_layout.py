@@ -110,9 +110,9 @@ def _local(recipe: Recipe) -> KeyValues:
 
 
 def _replicas(recipe: Recipe) -> KeyValues:
-    zero, dp = recipe.layout.zero, recipe.layout.dp
-    yield REPLICAS, 1 if zero else dp
-    yield SHARDS, dp if zero else 1
+    zero, dp, copies = recipe.layout.zero, recipe.layout.dp, recipe.layout.replicate
+    yield REPLICAS, copies if zero else dp
+    yield SHARDS, dp // copies if zero else 1
     yield RESHARD, "always" if zero == 3 else "never"
 
 

@@ -82,10 +82,11 @@ class RunKind:
 
 
 def parallelism_of(layout: Layout) -> str:
-    """Kinds of parallelism that a layout uses, such as tp+dp; ZeRO 3 counts as fsdp."""
+    """Kinds of parallelism that a layout uses, such as tp+dp; fsdp is ZeRO 3, hsdp replicated shards."""
     widths = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp, "dp": layout.dp}
     found = [name for name, width in widths.items() if width > 1]
-    return "+".join([*found, *(["fsdp"] if layout.zero == 3 else [])]) or "one"
+    found += ["fsdp"] * (layout.zero == 3) + ["hsdp"] * (layout.replicate > 1)
+    return "+".join(found) or "one"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
-from phaze.layout import MODULES, Axis, Layout, load_of, recompute_of
+from phaze.layout import MODULES, Axis, Group, Layout, load_of, recompute_of
 
 WIDTH = st.sampled_from([1, 2, 3, 4, 8])
 LAYOUTS = st.builds(
@@ -39,6 +39,14 @@ def test_the_ranks_of_sixteen_devices_are_those_of_megatron() -> None:
     layout = Layout(tp=2, cp=4, cp_kind="a2a+p2p:2")  # `create_hierarchical_groups`
     assert members(layout, "cp-heads", 0) == {0, 2}
     assert members(layout, "cp-ring", 2) == {2, 6}
+
+
+def test_replicas_are_groups_of_neighbours_that_shard_states() -> None:
+    """Groups of Megatron-Core's partial distributed optimizer, of neighbours on the dp-cp axis."""
+    layout = Layout(tp=2, cp=2, ep=4, dp=8, sequence_parallel=True, zero=1, replicate=4)
+    assert layout.sharding("dp-cp") == (Group(4, 2), Group(4, 8))
+    assert layout.sharding("edp") == (Group(2, 4), Group(4, 8))
+    assert (layout.shards, layout.expert_shards) == (4, 2)
 
 
 @given(LAYOUTS)

@@ -11,12 +11,16 @@ from hypothesis import given, settings
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.network import Collective, Levels
+from phaze.layout import Group, Layout
+from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import LayerCost, layer_costs
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
 from phaze.plan.runs import Run, plan_of_run
 from phaze.plan.stage_costs import pipeline_of
+from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.rules import TrainingTask
 from phaze.spec.system import Stack
 from phaze.validate.table import predict
 from phaze.workload.models import library_workload
@@ -283,6 +287,28 @@ def test_blocks_are_split_by_cost_where_the_stack_does_so_and_the_run_says_nothi
     assert [stage.layers for stage in split.stages] == [1 + first, 8 - first + 1]
     given = replace(run, division=("Etttt", "ttttL"))
     assert [stage.layers for stage in plan_of_run(given, replace(machine(), stack=stack)).stages] == [5, 5]
+
+
+def test_groups_that_replicate_shards_all_reduce_the_gradients_of_a_shard() -> None:
+    """ZeRO 1 in four groups of four GPUs, which exchange gradients after each has scattered its own."""
+    stack = Stack(zero_1="reduce_scatter", gradient_bytes=4)
+    one, run = replace(machine(), stack=stack), changed(SMALL, pp=1, tp=1, dp=16, gpus=16, zero=1)
+    whole = plan_of_run(run, one)
+    stages = tuple(replace(stage, layout=replace(stage.layout, replicate=4)) for stage in whole.stages)
+    costs, network = pipeline_of(replace(whole, stages=stages), one).stages[0], one.network
+    size, within, among = whole.stages[0].exchanged_bytes, Group(4, 1), Group(4, 4)
+    scattered_s = network.seconds("reduce_scatter", size, within)
+    assert costs.sync_s == scattered_s + network.seconds("all_reduce", size / 4, among)
+    assert costs.gather_s == network.seconds("all_gather", whole.stages[0].weight_bytes, within)
+
+
+def test_states_are_sharded_inside_a_group_of_replicas() -> None:
+    question = PlanQuestion(TrainingTask(SMALL.model, 2048, 64, 16), machine(), MEGATRON)
+    for zero in (1, 2, 3):
+        hybrid = Layout(dp=16, zero=zero, replicate=4)
+        for axis in ("dp-cp", "edp"):
+            few = question.lowering(hybrid).state_bytes(1e9, Layout(dp=4, zero=zero), axis)
+            assert question.lowering(hybrid).state_bytes(1e9, hybrid, axis) == few
 
 
 def test_zero_1_without_overlap_sums_all_gradients_and_gathers_weights_after_the_update() -> None:

@@ -134,6 +134,14 @@ def test_flags_that_change_time_or_memory_and_are_not_modelled_are_listed() -> N
     assert unread == ("--lr", "--min-lr")
 
 
+def test_instances_of_the_distributed_optimizer_are_written_and_read() -> None:
+    for zero in (1, 2, 3):
+        recipe = small(Layout(dp=8, zero=zero, replicate=2), "1f1b", (6,))
+        flags = emit_megatron(recipe).files["megatron.txt"]
+        assert "--num-distributed-optimizer-instances 2" in flags
+        assert read_megatron(flags, 8)[0].layout == recipe.layout
+
+
 def test_defaults_that_are_spelled_out_change_nothing() -> None:
     more = "--num-distributed-optimizer-instances 1 --optimizer adam --expert-tensor-parallel-size 4"
     text = f"{FLAGS} {more}"

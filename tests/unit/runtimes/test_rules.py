@@ -199,6 +199,12 @@ CASES = [
         "zero 2 and 3 are Megatron-FSDP, which has no pipeline, so pp must be 1, got 2",
     ),
     Refused(
+        BOTH, "replicated shards", (Layout(dp=3, zero=2, replicate=2), "1f1b"),
+        (Layout(dp=4, zero=2, replicate=2), "1f1b"),
+        "replicate 2 needs zero >= 1, and must divide dp and the ranks with the same experts; got zero 2, "
+        "dp 3",
+    ),
+    Refused(
         (MEGATRON,), "offload", (Layout(pp=2, offload="layers:2"), "1f1b"),
         (Layout(dp=2, offload="layers:2"), "1f1b"),
         "offload of k layers needs pp 1, recompute none and more than k layers; offloaded modules must not "

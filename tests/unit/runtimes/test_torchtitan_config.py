@@ -175,6 +175,10 @@ def test_zero_bubbles_are_read_by_their_file() -> None:
             3, Layout(dp=3, microbatch=2, recompute="full"), (6,),
         ),
         (
+            "--parallelism.data_parallel_replicate_degree 2",
+            4, Layout(dp=4, microbatch=2, zero=3, replicate=2, recompute="selective"), (6,),
+        ),
+        (
             ("--parallelism.pipeline_parallel_degree 2 --training.local_batch_size 6 "
             "--parallelism.fsdp_reshard_after_forward always"),
             8, Layout(pp=2, dp=4, zero=3, recompute="selective"), (3, 3),
@@ -277,7 +281,10 @@ def test_stages_that_torchtitan_makes_count_the_ends_as_blocks() -> None:
             "--parallelism.tensor_parallel_degree 3",
             "devices: must be a multiple of 3, the product of degrees",
         ),
-        ("--parallelism.data_parallel_replicate_degree 2", "hybrid sharding is not modelled, got 2"),
+        (
+            "--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 2",
+            "devices: must be 4, the product of degrees, got 8",
+        ),
         ("--parallelism.fsdp_reshard_after_forward often", "one of default, always, never, got 'often'"),
         (
             "--parallelism.pipeline_parallel_degree 2 --parallelism.pipeline_parallel_schedule LoopedBFS",

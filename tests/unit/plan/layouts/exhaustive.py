@@ -63,13 +63,16 @@ class SmallCase:
     """True if expert dispatch overlaps with the passes of another microbatch."""
     share: float = 1.0
     """Overlapping share of all communication; half of it is proven."""
+    replicate: int = 1
+    """Number of groups that shard states and replicate them among each other."""
     prudent: bool = False
     """True for prudent prices: proven overlap, the upper end of memory, the prudent expert load."""
 
     @property
     def fixed(self) -> dict[str, int | str]:
         """Fixed fields."""
-        return {"offload": self.offload} | ({"cp_kind": self.cp_kind} if self.cp_kind else {})
+        shared = {"offload": self.offload, "replicate": self.replicate}
+        return shared | ({"cp_kind": self.cp_kind} if self.cp_kind else {})
 
     def question(self, runtime: str) -> PlanQuestion:
         """Question for the search."""

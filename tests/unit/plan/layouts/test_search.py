@@ -60,6 +60,11 @@ ADAPTED = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=2.5, global_batc
 """Training of adapters only."""
 EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=8.5, global_batch=4, compute="fp8-cs")
 """Eight-bit products, with saved inputs of eight bits."""
+HYBRID = {
+    "hsdp": SmallCase("llama-3.1-8b", 2, 2048, devices=8, hbm_gib=9.0, global_batch=8, replicate=2),
+    "hsdp experts": replace(SPARSE, hbm_gib=24.0, global_batch=4, replicate=2),
+}
+"""States sharded within groups of replicas, and replicated among the groups."""
 PARTLY = SmallCase("gpt2-xl", 3, 1024, devices=8, hbm_gib=1.5, global_batch=4, share=0.6)
 """Communication that overlaps in part with compute."""
 SHORT = SmallCase("gpt2-xl", 2, 64, devices=2, hbm_gib=5.0, global_batch=256)
@@ -87,7 +92,8 @@ every_case = pytest.mark.parametrize(
     + [pytest.param(replace(PAIRED, share=0.6), "megatron", id="partly pairs")]
     + [pytest.param(SHORT, "megatron", id="large microbatches")]
     + [pytest.param(UNEVEN, "megatron", id="uneven groups")]
-    + [pytest.param(case, "megatron", id=name) for name, case in PRUDENT.items()],
+    + [pytest.param(case, "megatron", id=name) for name, case in PRUDENT.items()]
+    + [pytest.param(case, one, id=f"{name}-{one}") for name, case in HYBRID.items() for one in RUNTIMES],
 )
 ROUNDING = 1e-9
 ROWS = 5
