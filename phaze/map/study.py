@@ -23,8 +23,7 @@ from phaze.map.heuristics import compact_maps
 from phaze.map.objective import INSTANTIATIONS, MappingProblem, choose_instantiation
 from phaze.map.schemes import near_devices
 from phaze.map.search import SearchLimits, SearchResult, proves, search
-from phaze.pipeline.gpipe import held_step_s, simulate_step
-from phaze.pipeline.shared_ports import shared_step_s
+from phaze.pipeline.gpipe import held_step_s, shared_step_s, simulate_step
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings

@@ -12,8 +12,7 @@ from phaze.map.heuristics import consecutive_map, p2p_map
 from phaze.map.objective import INSTANTIATIONS, MappingProblem
 from phaze.map.search import SearchLimits
 from phaze.map.study import MapTables, find_gap, map_point
-from phaze.pipeline.gpipe import held_step_s
-from phaze.pipeline.shared_ports import shared_step_s
+from phaze.pipeline.gpipe import held_step_s, shared_step_s
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.names import Instantiation
 from phaze.spec.stages import StoredStages
