@@ -12,7 +12,7 @@ own copy of its operands. The time of a mapping is
 with cycles and words as `mapper.arrays` defines them. Cores are fed one after the other (paper, Section 4),
 so only one fill is exposed. For each of the three dataflows the search tries
 
-    tiles in the array's two dimensions   those of `cost.mapper.tiles`
+    tiles in the array's two dimensions   those of `cost.mapper.tilings`
     the tile that streams                 the largest that fits the L2 buffer: a smaller one is never better
     loop orders                           all
 
@@ -41,7 +41,7 @@ from phaze.cost.designs import Designs
 from phaze.cost.mapper.arrays import INNER_K, INNER_M, INNER_N, buffer_words, ceil_div
 from phaze.cost.mapper.search import CoreGroups, Tables, search_shape
 from phaze.cost.mapper.splits import SplitSpace, list_splits
-from phaze.cost.mapper.tiles import MOST
+from phaze.cost.mapper.tilings import MOST
 from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import EXCHANGES, Flat, Kind, sent_bytes
 from phaze.cost.vector import vector_cycles

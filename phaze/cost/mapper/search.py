@@ -15,8 +15,7 @@ from phaze.base.compiled import njit, njit_inlined, njit_nested
 from phaze.cost.mapper.arrays import INPUT, OUTPUT, WEIGHT, exposed_words, start_cycles
 from phaze.cost.mapper.flows import Core, Dataflow, least_time
 from phaze.cost.mapper.splits import LEFT, PLACE, REPEATS, RIGHT, K, M, N, SplitRanges, Splits
-from phaze.cost.mapper.tiles import SIZE, list_tiles
-from phaze.cost.mapper.tilings import Best, may_continue, may_start, try_flow
+from phaze.cost.mapper.tilings import SIZE, Best, list_tiles, may_continue, may_start, try_flow
 
 DOWN, ACROSS, STREAM = (K, M, K), (N, N, M), (M, K, N)
 """Stationary dimensions and the streaming dimension, by dataflow."""

@@ -13,7 +13,7 @@ import numpy as np
 from phaze.base.arrays import Ints
 from phaze.cost.mapper.arrays import array_words, buffer_words, ceil_div, exposed_words
 from phaze.cost.mapper.splits import FREE
-from phaze.cost.mapper.tiles import STEPS
+from phaze.cost.mapper.tilings import STEPS
 from tests.oracles.arrays import array_cycles, folds, held_words, run_cycles
 from tests.unit.cost.exhaustive import Problem
 
