@@ -33,7 +33,7 @@ from phaze.spec.models import AnyModel
 from phaze.spec.rows import Gemm
 from phaze.spec.tiled_study import check_tiled
 from phaze.spec.vision import ResNet
-from phaze.workload.families.convolution import ConvolutionShape, SlidingWindow
+from phaze.workload.families.vision import ConvolutionShape, SlidingWindow
 
 Phase = Literal["forward", "backward", "update"]
 TileAxis = Literal["b", "m", "n", "k", "c", "i", "d", "t"]

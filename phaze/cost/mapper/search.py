@@ -47,7 +47,7 @@ class Tables(NamedTuple):
     within: Ints
     """Indices in `lower` of candidates that may be as fast as the best mapping."""
     tiles: Floats
-    """Candidate tiles (U, T, MOST, 4) by array size and by (dimension, parts); see `cost.mapper.tiles`.
+    """Candidate tiles (U, T, MOST, 4) by array size and by (dimension, parts); see `cost.mapper.tilings`.
 
     A table is filled on first use and reused while its dimension keeps the same size.
     """

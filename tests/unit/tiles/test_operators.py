@@ -27,7 +27,7 @@ from phaze.tiles.operators import (
     operators_of,
     shares,
 )
-from phaze.workload.families.convolution import ConvolutionShape
+from phaze.workload.families.vision import ConvolutionShape
 
 LINEAR = Linear(8, 16, 32, 64)
 

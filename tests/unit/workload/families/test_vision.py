@@ -9,7 +9,7 @@ from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.models import load_model
 from phaze.spec.vision import Vision
-from phaze.workload.families.convolution import ConvolutionShape
+from phaze.workload.families.vision import ConvolutionShape
 from phaze.workload.lower.backward import backward_pass
 from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
