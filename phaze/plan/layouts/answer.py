@@ -1,9 +1,10 @@
-"""Answer to a planning request: search, ranked plans, explanations and the resulting plan file."""
+"""Answer to a planning request: search, ranked plans, published recipes, explanations and the plan file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -19,7 +20,6 @@ from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.recipe_rows import recipe_rows
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.what_if import COMPARED, made_to_fit, rests_on, what_if
 from phaze.plan.layouts.words import fields_in_words
@@ -27,9 +27,12 @@ from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
 from phaze.runtimes.known import RUNTIMES
-from phaze.runtimes.rules import TrainingTask
+from phaze.runtimes.layout_string import equal_stages, stages_of
+from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.rules import ENDS, TrainingTask
 from phaze.runtimes.space import given_values, space
 from phaze.spec.files import FOLDER
+from phaze.spec.recipes import PublishedRecipe, published_recipes
 from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import (
     TIE,
@@ -38,12 +41,15 @@ from phaze.spec.training_plan import (
     Explained,
     FewestNodes,
     RankedPlan,
+    RecipeRow,
     TrainingPlan,
     UnfitPlan,
 )
 
 WEIGHT_BYTES = 2
 """Minimum bytes per parameter: a cluster with less total memory cannot store the model."""
+MOST_RECIPES = 3
+"""Maximum number of recipes that are priced."""
 ENOUGH = 0.5
 """Optimality gap for the search of `fewest`, in which any plan that fits is good enough."""
 
@@ -269,3 +275,120 @@ def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     machine = load_machine(asked.system, folder, asked.stack, asked.devices)
     speed_of(device_of(machine), asked.precision, "precision")
     return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])
+
+
+def recipe_rows(
+    question: PlanQuestion,
+    system: str,
+    plan_s: float,
+    row: Callable[[PricedLayout], RankedPlan],
+    folder: Path = FOLDER,
+) -> Iterator[RecipeRow]:
+    """Yield the rows of a request's distinct recipes, each compared with the plan's step time.
+
+    The newest recipe of each source comes before older ones. `row` makes a row of the ranked table.
+    """
+    for recipe in recipes_of(question, system, folder)[:MOST_RECIPES]:
+        own = RecipeRow(
+            source=recipe.source, release=recipe.release, shape=recipe.shape, stated_in=recipe.stated_in
+        )
+        try:
+            priced = _priced_recipe(question, recipe)
+        except PhazeError as error:
+            yield own.model_copy(update={"reason": str(error)})
+            continue
+        chosen = {name: getattr(priced.divided.layout, name) for name in ("vp", "microbatch", "zero")}
+        figures = {
+            "shape": recipe.model_copy(update=chosen).shape,
+            "plan": row(priced),
+            "over_plan": priced.price.time_s / plan_s,
+            "lacking_gib": priced.lacking_gib if priced.lacking_gib > 0 else None,
+        }
+        yield own.model_copy(update=figures)
+
+
+def recipes_of(question: PlanQuestion, system: str, folder: Path = FOLDER) -> list[PublishedRecipe]:
+    """Published recipes for the request's model, devices, sequence and precision that fit its batch.
+
+    Their microbatch size × dp divides the batch. Of equal layouts only the newest is listed.
+    """
+    task, names = question.task, (device_of(question.machine).name, Path(system).stem)
+    if task.model.lora:
+        return []
+    systems = {name.split("-", maxsplit=1)[0] for name in names}
+    asked = (task.model.name, task.compute, task.devices, task.sequence)
+    found = [
+        one
+        for one in published_recipes(folder)
+        if one.system in systems
+        and (one.model, one.precision, one.gpus, one.sequence) == asked
+        and task.global_batch % max(one.dp * (one.microbatch or 1), 1) == 0
+    ]
+    newest = sorted(found, key=lambda one: one.release)
+    distinct = list({(one.shape, one.vp, one.pipeline_layout): one for one in newest}.values())[::-1]
+    before: Counter[str] = Counter()
+    places = []
+    for one in distinct:
+        places.append(before[one.source])
+        before[one.source] += 1
+    return [distinct[i] for i in sorted(range(len(distinct)), key=places.__getitem__)]
+
+
+def _priced_recipe(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLayout:
+    """Price a recipe, with the fastest virtual stages that fit if it does not specify them.
+
+    ZeRO is the nearest stage that the runtime can run with the other options, as runtimes differ in these.
+    Raises PhazeError if it can run none.
+    """
+    runs = [_recipe_of(question.task, recipe, vp) for vp in _virtual_stages(question.task, recipe)]
+    nearest = sorted(question.runtime.zeros, key=lambda zero: (abs(zero - recipe.zero), zero))
+    for zero in nearest:
+        own = [replace(run, layout=replace(run.layout, zero=zero)) for run in runs]
+        legal = [one for one in own if not question.runtime.why_not(one.task, one.layout, one.schedule)]
+        for one in legal:
+            one.check(question.runtime)
+        if legal:
+            priced = [PricedLayout.of_recipe(question, one) for one in legal]
+            return min(priced, key=lambda one: (one.lacking_gib > 0, one.price.time_s))
+    raise PhazeError(str(question.runtime.why_not(runs[0].task, runs[0].layout, runs[0].schedule)))
+
+
+def _virtual_stages(task: TrainingTask, recipe: PublishedRecipe) -> list[int]:
+    """Numbers of virtual stages per rank to try: the recipe's, or all that split the model evenly."""
+    if recipe.pipeline_layout:
+        return [max(len(stages_of(recipe.pipeline_layout)) // recipe.pp, 1)]
+    if recipe.vp or recipe.pp == 1:
+        return [recipe.vp or 1]
+    layers = task.model.layers + task.model.mtp
+    most = range(1, (layers + ENDS) // recipe.pp + 1)
+    even = [v for v in most if 0 in (layers % (recipe.pp * v), (layers + ENDS) % (recipe.pp * v))]
+    return even or [1]
+
+
+def _recipe_of(task: TrainingTask, recipe: PublishedRecipe, vp: int) -> Recipe:
+    """Convert a published recipe to the runtime's format, with the requested batch."""
+    model = task.model
+    layout = recipe.layout(microbatch=1, vp=vp, load=task.load)
+    stages = equal_stages(model.layers, model.mtp, layout.stages)
+    if recipe.pipeline_layout:
+        stages = _with_further(stages_of(recipe.pipeline_layout), model.mtp)
+    blocks = tuple(stage.count("t") + stage.count("m") for stage in stages)
+    most = recipe.recomputed_blocks
+    again = tuple(n if most is None else min(n, most) for n in blocks)
+    return Recipe(
+        model=model,
+        sequence=task.sequence,
+        global_batch=task.global_batch,
+        layout=layout,
+        schedule=recipe.schedule or ("interleaved" if layout.vp > 1 else "1f1b"),
+        blocks=blocks,
+        recomputed=again if layout.recompute == "full" else (0,) * len(blocks),
+    )
+
+
+def _with_further(stages: tuple[str, ...], mtp: int) -> tuple[str, ...]:
+    """Stages with `mtp` multi-token-prediction layers, put before the loss if their number changes."""
+    if "".join(stages).count("m") == mtp:
+        return stages
+    *before, last = (stage.replace("m", "") for stage in stages)
+    return (*before, last.replace("L", "m" * mtp + "L"))

@@ -9,11 +9,10 @@ import pytest
 
 from phaze.base.units import GIB
 from phaze.layout import Layout
-from phaze.plan.layouts.answer import TrainingPlanner
+from phaze.plan.layouts.answer import TrainingPlanner, recipe_rows, recipes_of
 from phaze.plan.layouts.divisions import Division
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.recipe_rows import recipe_rows, recipes_of
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.words import in_words
 from phaze.plan.machines import device_of, load_machine
