@@ -19,16 +19,20 @@ EXCLUDED = ["memory", "work", "path", "combined", "tied"]
 """Columns of table `certificates` that count excluded points."""
 
 
-def share_out(excluded: Mapping[str, int], points: int, least: int = 3) -> dict[str, int]:
+LEAST = 3
+"""Minimum number of points to draw from a model, if as many were excluded."""
+
+
+def share_out(excluded: Mapping[str, int], points: int) -> dict[str, int]:
     """Number of points to draw from every model, in proportion to its excluded points.
 
-    The numbers sum to `points`, unless fewer points were excluded or `least` per model is more.
+    The numbers sum to `points`, unless fewer points were excluded or `LEAST` per model is more.
     """
     total = sum(excluded.values())
     if not total:
         return dict.fromkeys(excluded, 0)
     exact = {model: points * number / total for model, number in excluded.items()}
-    shares = {model: min(max(int(exact[model]), least), number) for model, number in excluded.items()}
+    shares = {model: min(max(int(exact[model]), LEAST), number) for model, number in excluded.items()}
     for model in sorted(exact, key=lambda m: (int(exact[m]) - exact[m], m)):
         if sum(shares.values()) < points and shares[model] < excluded[model]:
             shares[model] += 1

@@ -194,13 +194,13 @@ def _ask(folder: Path, configfile: Path | None, *arguments: str) -> str:
 def read_summary(text: str) -> list[File]:
     """Parse the files listed by `snakemake --summary`."""
     return [
-        File(row["rule"], row["log-file(s)"], "" if row["plan"] == "no update" else _reason(row["status"]))
+        File(
+            row["rule"],
+            row["log-file(s)"],
+            "" if row["plan"] == "no update" else REASONS.get(row["status"], row["status"]),
+        )
         for row in csv.DictReader(text.splitlines(), delimiter="\t")
     ]
-
-
-def _reason(status: str) -> str:
-    return REASONS.get(status, status)
 
 
 def read_counts(text: str) -> dict[str, int]:

@@ -187,16 +187,14 @@ def release_of(text: str) -> str:
     return found[0]
 
 
-def recipe_of(
-    stack: str, release: str, model: str, device: str, precision: str, gpus: int, folder: Path = FOLDER
-) -> StackRecipe:
+def recipe_of(stack: str, release: str, model: str, device: str, precision: str, gpus: int) -> StackRecipe:
     """Find the recipe of a run, in its release or else in a nearby release.
 
     Chooses the latest release with a recipe that is not newer than the run's, or else the earliest newer one.
     Among several numbers of devices it chooses the one with the nearest ratio. Raises PhazeError for a stack
     without recipes, and for a model, device or precision without a known recipe.
     """
-    of_stacks = [one for one in published_recipes(folder) if isinstance(one, StackRecipe)]
+    of_stacks = [one for one in published_recipes() if isinstance(one, StackRecipe)]
     every = [one for one in of_stacks if one.source == stack]
     if not every:
         known = ", ".join(sorted({one.source for one in of_stacks}))

@@ -394,27 +394,25 @@ def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | No
     return _read_device(path, folder) if known else None
 
 
-def load_system_of(
-    architecture: str, system: str, folder: Path = FOLDER, flat: float | None = None
-) -> System:
+def load_system_of(architecture: str, system: str, flat: float | None = None) -> System:
     """Load a system with a given accelerator; a device of config/devices also sets clock and memory.
 
     Raises PhazeError if the clock is unknown: the system has another device, and the architecture is not a
     device.
     """
-    found = load_system(system, folder, flat)
-    device = load_device_as_architecture(architecture, folder)
+    found = load_system(system, flat=flat)
+    device = load_device_as_architecture(architecture)
     if device is not None:
         own = {"clock_hz": device.clock_hz, "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s}
         return found.model_copy(update=own)
-    path = system_path(system, folder)
+    path = system_path(system)
     other = read_mapping(path).get("device")
     if other is not None:
         raise PhazeError(
             f"architecture {architecture} defines neither clock nor HBM bandwidth, and system "
             f"{path.stem} has those of {other}",
-            f"pass --architecture "
-            f"{_device_path(str(other), folder, path.parent)} or another device of config/devices, "
+            f"pass --architecture {_device_path(str(other), FOLDER, path.parent)} or another device of "
+            "config/devices, "
             "or a system with its own clock and bandwidth, such as paper",
         )
     return found

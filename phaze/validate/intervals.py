@@ -140,7 +140,7 @@ class PublishedErrors:
         nearest = [
             NearRun(
                 source=str(self._sources[k]),
-                label=str(self._labels[k]),
+                label=str(self.table["label"].iloc[k]),
                 distance=float(distances[k]),
                 error=float(np.exp(-self._logs[k])) - 1,
             )
@@ -165,7 +165,7 @@ class PublishedErrors:
         mine = set(kind.parallelism.split("+"))
         unlike = [len(mine ^ set(one.split("+"))) for one in self._values["parallelism"]]
         found += EACH_AXIS * np.array(unlike, float)[self._codes["parallelism"]]
-        ratio = np.abs(np.log(kind.mfu / self._mfus))
+        ratio = np.abs(np.log(kind.mfu / self.table["mfu"].to_numpy(float)))
         return np.asarray(found + UTILISATION * np.nan_to_num(ratio), float)
 
     def _calibrated(self, but: str) -> float:
@@ -222,14 +222,6 @@ class PublishedErrors:
     @cached_property
     def _sources(self) -> Names:
         return self.table["source"].to_numpy(str)
-
-    @cached_property
-    def _labels(self) -> Names:
-        return self.table["label"].to_numpy(str)
-
-    @cached_property
-    def _mfus(self) -> Floats:
-        return self.table["mfu"].to_numpy(float)
 
     @cached_property
     def _logs(self) -> Floats:

@@ -29,8 +29,8 @@ def _query_rank(config: Config) -> int | None:
     return None if "q_lora_rank" in config else own.get(config["model_type"], 1536)
 
 
-def _deepseek(found: Config, said: Config) -> Config:
-    """Spec fields of DeepSeek: shared experts and leading dense layers."""
+def leading_dense(found: Config, said: Config) -> Config:
+    """Spec fields of leading dense layers, and of shared experts in addition to routed ones."""
     return with_shared(found, said, ["attention"] * number(found["layers"]))
 
 
@@ -62,7 +62,7 @@ _DEEPSEEK = {
     "mtp": Key("num_nextn_predict_layers", "count", 0),
 }
 
-DEEPSEEK = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, FIRST, _deepseek)
+DEEPSEEK = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, FIRST, leading_dense)
 DEEPSEEK_SPARSE = Family(
     {**_DEEPSEEK, **_INDEX}, ROTARY, _COSTLESS, _FIXED, (*FIRST, LAYER_TYPES, *_CHOICES), _sparse
 )

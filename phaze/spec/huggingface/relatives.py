@@ -13,7 +13,7 @@ from phaze.spec.huggingface.experts import (
     without_unused,
 )
 from phaze.spec.huggingface.keys import Config, Family, Key, none
-from phaze.spec.huggingface.latent import DEEPSEEK
+from phaze.spec.huggingface.latent import DEEPSEEK, leading_dense
 from phaze.spec.huggingface.llama import (
     BIAS,
     DECODER,
@@ -104,12 +104,8 @@ def _exaone(found: Config, said: Config) -> Config:
 
 
 def _exaone_experts(found: Config, said: Config) -> Config:
-    return with_shared(*_exaone_window(found, said))
-
-
-def _exaone_window(found: Config, said: Config) -> tuple[Config, Config, list[str]]:
     found, mixers = with_window(found, said, _exaone_mixers(found, said))
-    return found, said, mixers
+    return with_shared(found, said, mixers)
 
 
 def _dots(found: Config, said: Config) -> Config:
@@ -128,11 +124,6 @@ def _hunyuan(found: Config, said: Config) -> Config:
     if width not in (None, parts["width"]):
         raise ValueError(f"moe_intermediate_size: must be intermediate_size {parts['width']}, got {width}")
     return found | {"experts": parts | {"shared_width": parts["width"]}}
-
-
-def _hunyuan_3(found: Config, said: Config) -> Config:
-    """Spec fields of Hunyuan 3: leading dense layers, and shared experts in addition to routed ones."""
-    return with_shared(found, said, ["attention"] * number(found["layers"]))
 
 
 FAMILIES = {
@@ -314,6 +305,6 @@ FAMILIES = {
         costless=frozenset({"enable_moe_fp32_combine", "router_scaling_factor"}),
         fixed=DECODER,
         also=FIRST,
-        arrange=_hunyuan_3,
+        arrange=leading_dense,
     ),
 }

@@ -21,7 +21,6 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
 from phaze.layout import COMPUTE_NAMES
-from phaze.spec.files import FOLDER
 from phaze.spec.plain import short
 from phaze.spec.systems import system_of_device
 from phaze.validate.constants import Site
@@ -138,17 +137,15 @@ def in_a_loop(site: Site) -> Site:
     return replace(site, device=site.device.model_copy(update={"sustained_clock": 1.0}))
 
 
-def site_of(device: str, system: str | None = None, folder: Path = FOLDER) -> Site | None:
+def site_of(device: str, system: str | None = None) -> Site | None:
     """The given system, or one in config/systems that uses the device; None if neither exists."""
     if system is not None:
-        return Site.load(system, folder=folder)
-    name = system_of_device(device, folder)
-    return None if name is None else _site(name, folder)
+        return Site.load(system)
+    name = system_of_device(device)
+    return None if name is None else _site(name)
 
 
-@cache
-def _site(system: str, folder: Path) -> Site:
-    return Site.load(system, folder=folder)
+_site = cache(Site.load)
 
 
 def _texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:
