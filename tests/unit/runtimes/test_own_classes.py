@@ -15,8 +15,7 @@ from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import emit_megatron
 from phaze.runtimes.megatron_model import is_hybrid
 from phaze.runtimes.torchtitan import TORCHTITAN
-from phaze.runtimes.torchtitan_config import emit_torchtitan
-from phaze.runtimes.torchtitan_layout import modules
+from phaze.runtimes.torchtitan_config import emit_torchtitan, modules
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
 from tests.unit.runtimes.recipes import DENSE, OF_TODAY, drawn, small

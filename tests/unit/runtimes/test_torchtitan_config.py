@@ -19,11 +19,11 @@ from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_config import (
     emit_torchtitan,
     made_stages,
+    modules,
     read_torchtitan,
     schedule_csv,
     torchtitan_unlike,
 )
-from phaze.runtimes.torchtitan_layout import modules
 from phaze.spec.models import load_transformer
 from phaze.spec.systems import load_stack
 from tests.unit.runtimes.examples import SMALL
