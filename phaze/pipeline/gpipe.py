@@ -319,7 +319,7 @@ def shared_step_s(
 
 
 class _Work:
-    """All jobs of a step: the passes of each device in order, messages, and all-reduce rounds."""
+    """All jobs of a step: passes in order by device, messages, and all-reduce rounds."""
 
     def __init__(self, stages: StageGraph, mapping: Ints, network: DeviceNetwork, node: int) -> None:
         self.stages, self.network, self.node = stages, network, node
@@ -358,7 +358,7 @@ class _Work:
             self.last[stage] += own
 
     def _microbatch(self, replica: int, before: list[list[int]], *, forward: bool) -> None:
-        """Add the passes of a microbatch; each follows the job in `before` on its device and replaces it."""
+        """Add a microbatch's passes after the last jobs of their devices, `before`, and update `before`."""
         times = self.stages.forward_s if forward else self.stages.backward_s
         arriving: list[list[int]] = [[] for _ in before]
         for stage in range(len(before)) if forward else reversed(range(len(before))):

@@ -85,7 +85,7 @@ OURS = {name: ours for ours, name in SCHEDULES.items()} | {BY_FILE: "zb-h1"}
 
 @dataclass(frozen=True)
 class FieldSettings:
-    """Settings that set one field of a recipe or of its layout, and functions that write and read them."""
+    """Settings for one field of a recipe or its layout, with functions that write and read the settings."""
 
     field: str
     usual: Said
@@ -137,9 +137,9 @@ def _local(recipe: Recipe) -> KeyValues:
 
 
 def _replicas(recipe: Recipe) -> KeyValues:
-    zero, dp = recipe.layout.zero, recipe.layout.dp
-    yield REPLICAS, 1 if zero else dp
-    yield SHARDS, dp if zero else 1
+    zero, dp, copies = recipe.layout.zero, recipe.layout.dp, recipe.layout.replicate
+    yield REPLICAS, copies if zero else dp
+    yield SHARDS, dp // copies if zero else 1
     yield RESHARD, "always" if zero == 3 else "never"
 
 
@@ -201,7 +201,7 @@ def written(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
 
 
 def read_fields(said: Said) -> dict[str, object]:
-    """Read the layout fields, except those that depend on others: vp, dp, etp, microbatch and zero."""
+    """Read the layout fields, except vp, dp, etp, microbatch and zero, which depend on other fields."""
     return {one.field: one.read(said) for one in FIELDS if one.read is not None}
 
 
