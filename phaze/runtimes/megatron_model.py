@@ -3,6 +3,8 @@
 By default every block is attention followed by a feed-forward network or experts. Lists per layer select the
 blocks with experts, a window or a delta rule. A model whose blocks are each a single part, such as Mamba-2,
 is a hybrid: its pattern has one letter per block and bars between stages.
+
+The vocabulary size follows from a flag, or from the tokenizer that flags name.
 """
 
 from __future__ import annotations
@@ -10,13 +12,73 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
+from pathlib import PurePosixPath
 
 from phaze.base.errors import PhazeError
 from phaze.runtimes.flags import Flags, one_value, share, whole_number, word_of
-from phaze.runtimes.vocabularies import VOCABULARY_FLAGS, is_word_piece, vocabulary
 from phaze.spec.model import Model
 from phaze.spec.pattern import MIXERS, MOST_BLOCKS, pattern_of, period_of, words_of
 from phaze.spec.plain import short
+
+VOCAB_SIZE, VOCAB_FILE, MERGE_FILE = "--vocab-size", "--vocab-file", "--merge-file"
+TOKENIZER, TOKENIZER_MODEL, EXTRA_IDS = "--tokenizer-type", "--tokenizer-model", "--vocab-extra-ids"
+PADDED_TO = "--make-vocab-size-divisible-by"
+VOCABULARY_FLAGS = (VOCAB_SIZE, VOCAB_FILE, MERGE_FILE, TOKENIZER, TOKENIZER_MODEL, EXTRA_IDS, PADDED_TO)
+GPT2, CASED, UNCASED = 50257, 28996, 30522
+TOKENIZERS = {"gpt2bpetokenizer": GPT2, "bertwordpiececase": CASED, "bertwordpiecelowercase": UNCASED}
+"""Vocabulary sizes of the tokenizer types that imply one."""
+VOCABULARIES = (
+    ("nemotron_2_256k", 256000), ("multimixv8.gpt4o_nc_sd.500000.128k", 131072), ("nemotron-3", 131072),
+    ("nemotron-h", 131072), ("llama-3", 128256), ("llama3", 128256), ("llama-4", 202048),
+    ("llama-2", 32000), ("llama2", 32000), ("mixtral", 32000), ("mistral-7b", 32000), ("qwen3.5", 248320),
+    ("qwen3", 151936), ("qwen2", 151936), ("deepseek-v3", 129280), ("deepseek-v2", 102400),
+    ("deepseek-r1", 129280), ("kimi-k2", 163840), ("gpt-oss", 201088), ("glm-4.5", 151552),
+    ("minimax-m2", 200064), ("gpt2", GPT2),
+)  # fmt: skip
+"""Vocabulary sizes by a substring of the tokenizer's path or name; the first match is used.
+
+They are `vocab_size` of the models' published configurations, or of the tokenizer's file.
+"""
+
+
+def is_word_piece(flags: Flags) -> bool:
+    """True if the vocabulary is BERT's, judged by tokenizer type or by the name of its file."""
+    kind, file = (" ".join(flags.get(flag, ())).lower() for flag in (TOKENIZER, VOCAB_FILE))
+    return kind.startswith("bertwordpiece") or (not kind and file.endswith("vocab.txt"))
+
+
+def vocabulary(flags: Flags, given: int | None = None) -> int:
+    """Vocabulary size, padded as the flags require; `given` is the size if no flag sets it.
+
+    Raises PhazeError if flags have neither the size nor a known tokenizer name.
+    """
+    words = _words(flags, given) + (whole_number(flags, EXTRA_IDS) if EXTRA_IDS in flags else 0)
+    multiple = whole_number(flags, PADDED_TO, 1) * whole_number(flags, "--tensor-model-parallel-size", 1)
+    return -(-words // multiple) * multiple if PADDED_TO in flags else words
+
+
+def _words(flags: Flags, given: int | None) -> int:
+    if VOCAB_SIZE in flags:
+        return whole_number(flags, VOCAB_SIZE)
+    if given is not None:
+        return given
+    kind = one_value(flags, TOKENIZER).lower() if TOKENIZER in flags else ""
+    paths = " ".join((*flags.get(TOKENIZER_MODEL, ()), *flags.get(VOCAB_FILE, ()))).lower()
+    file = PurePosixPath(one_value(flags, VOCAB_FILE)).name.lower() if VOCAB_FILE in flags else ""
+    if kind in TOKENIZERS:
+        return TOKENIZERS[kind]
+    if not kind and file.endswith("vocab.txt"):
+        return CASED if "cased" in file.replace("uncased", "") else UNCASED
+    if not kind and file == "vocab.json" and MERGE_FILE in flags:
+        return GPT2
+    found = next((size for name, size in VOCABULARIES if name in paths), None)
+    if found is None:
+        raise PhazeError(
+            f"{VOCAB_SIZE}: must be given, or --vocab N of `phaze read`: the tokenizer is missing or its "
+            "vocabulary unknown"
+        )
+    return found
+
 
 SIZES = {
     "hidden": "--hidden-size", "heads": "--num-attention-heads", "vocabulary": "--vocab-size",
