@@ -20,7 +20,7 @@ from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.layouts.search import GAP, plan_layouts
 from phaze.plan.layouts.what_if import COMPARED, made_to_fit, rests_on, what_if
 from phaze.plan.layouts.words import fields_in_words
 from phaze.plan.machines import device_of, load_machine
@@ -119,18 +119,39 @@ class TrainingPlanner:
         return self.expected.ranked(self.asked.rank)
 
     def search(
-        self, fixed: Fixed, wanted: int, on_better: Callable[[PlannedLayout], None] = _ignored, rows: int = 1
+        self,
+        fixed: Fixed,
+        wanted: int,
+        on_better: Callable[[PlannedLayout], None] = _ignored,
+        rows: int = 1,
+        first: Sequence[PlannedLayout] = (),
     ) -> LayoutPlans:
-        """Search for the fastest plans with additional fixed fields; proves only the first `rows` plans."""
+        """Search for the fastest plans with further fields fixed; only the first `rows` plans are proven.
+
+        The layouts of `first` are simulated first.
+        """
         named = f"with {','.join(f'{name}={value}' for name, value in fixed.items())}: " if fixed else ""
         fixed = {**self.asked.fixed, **fixed}
         return plan_layouts(
-            self.question, fixed, gap=self.gap, wanted=wanted, rows=rows, on_better=on_better, named=named
-        )
+            self.question, fixed, gap=self.gap, wanted=wanted, rows=rows, on_better=on_better, named=named,
+            first=first,
+        )  # fmt: skip
 
     def best(self, top: int, on_better: Callable[[PlannedLayout], None] = _ignored) -> LayoutPlans:
-        """Search for the best `top` plans, and at least `COMPARED` plans to compare without overlap."""
-        return self.search({}, max(top, COMPARED), on_better, rows=top)
+        """Search for the `top` fastest plans, or more if the comparison without overlap needs more.
+
+        With a wide gap, a search by expected time starts from the plan of a short search by prudent time.
+        """
+        wide = self.asked.rank == "expected" and self.gap > GAP
+        first = self._compared(self.expected.prudent) if wide else ()
+        return self.search({}, max(top, COMPARED), on_better, rows=top, first=first)
+
+    def _compared(self, question: PlanQuestion) -> tuple[PlannedLayout, ...]:
+        """Plan of a short search by the other kind of time; empty if it finds none."""
+        return plan_layouts(
+            question, self.asked.fixed, gap=self.gap, wanted=1, prove=False,
+            named=f"ranked by {question.rank} time for comparison: ",
+        ).plans  # fmt: skip
 
     def check(self, fixed: Fixed, where: str) -> None:
         """Raise PhazeError, prefixed with `where`, for layout fields or values unknown to the runtime."""
@@ -184,10 +205,7 @@ class TrainingPlanner:
 
     def _prudence(self, chosen: PricedLayout, others: Sequence[PricedLayout]) -> str:
         """Sentence that compares the plan with the one that ranking by expected time would choose."""
-        found = plan_layouts(
-            self.expected, self.asked.fixed, gap=self.gap, wanted=1, prove=False,
-            named="ranked by expected time for comparison: ",
-        ).plans  # fmt: skip
+        found = self._compared(self.expected)
         best = min((chosen, *others, *(PricedLayout.of(self.expected, one) for one in found)), key=_time_s)
         if chosen.price.time_s / best.price.time_s - 1 < TIE:
             return "A short search by expected time found no faster plan."

@@ -330,18 +330,21 @@ def plan_layouts(
     most_work: int = MOST_WORK,
     prove: bool = True,
     named: str = "",
+    first: Sequence[PlannedLayout] = (),
 ) -> LayoutPlans:
     """Search for the `wanted` fastest plans with some fields fixed, with a certificate of optimality.
 
-    The first `rows` plans are the best distinct ones, to the extent that the certificate proves it. Without
-    `prove` it is a short search for a good plan, whose certificate is loose. Progress messages start with
-    `named`, which distinguishes a search from a request's main search.
+    The first `rows` plans are the best distinct ones, as far as the certificate proves it. Without `prove` it
+    is a short search for a good plan, whose certificate is loose. Progress messages start with `named`, which
+    tells a search from the main one of a question. The layouts of `first` are simulated first.
     """
     every = legal_space(question.runtime, question.task, fixed)
     question.refuse_endless(every.families)
     families = LayoutFamilies.of(question, every)
     search = LayoutSearch(question, families, gap, on_better, most_work, prove)
     with busy(lambda: f"{named}{search.standing()}"):
+        for plan in first:
+            search.guesses.like(plan)
         search.run(wanted)
         search.run_on(rows)
     question.forget(MOST_SLICES)

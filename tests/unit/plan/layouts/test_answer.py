@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -22,6 +23,7 @@ from phaze.runtimes.layout_string import blocks_of
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.memory import UsedGib
 from phaze.spec.models import load_transformer
+from phaze.spec.names import Rank
 from phaze.spec.recipes import PublishedRecipe, published_recipes
 from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import AskedPlan, NearRun, RecipeRow, TrainingPlan
@@ -195,3 +197,16 @@ def test_a_recipe_that_cannot_run_gives_the_reason(answered: TrainingPlan) -> No
     assert "Recipe a 1 (tp 1): why Recipe torchtitan" in text
     assert bridge.source not in text
     assert "fastest recipe" not in text
+
+
+def test_with_a_wide_gap_the_plan_by_expected_time_is_no_slower_than_the_one_by_prudent_time() -> None:
+    question = AskedPlan(
+        model=load_transformer("llama-3.1-8b", "test"), system="a100-roce", stack="megatron-core", devices=16,
+        global_batch=128, sequence=16384,
+    )  # fmt: skip
+    times_s = {}
+    for rank in get_args(Rank):
+        planner = TrainingPlanner(question.model_copy(update={"rank": rank}), lambda *_: None, 0.1)
+        found = planner.best(1).plans[0]
+        times_s[rank] = PricedLayout.of(planner.question, found).asked(planner.expected).price.time_s
+    assert times_s["expected"] <= times_s["prudent"] * (1 + 1e-9)
