@@ -22,7 +22,6 @@ import numpy as np
 from phaze.base.arrays import Ints
 from phaze.base.progress import busy
 from phaze.base.units import GIB
-from phaze.plan.layouts.bounds import LayoutBounds
 from phaze.plan.layouts.contenders import Contenders, LayoutContender
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import DistinctPlans, LayoutPlans, PlannedLayout, undecided_layouts
@@ -30,7 +29,6 @@ from phaze.plan.layouts.guesses import MOST_TRIED, Guesses
 from phaze.plan.layouts.pipeline_bounds import ShapeFlows
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import first_of_each
-from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.space import legal_space
 from phaze.spec.training_plan import TIE, PlanCertificate
 
@@ -88,16 +86,6 @@ class LayoutSearch:
         self.contenders = Contenders(self.question, self.families, self.gap, self.on_better)
         self._shapes = ShapeFlows(self.question, self.families)
         self.guesses = Guesses(self.contenders)
-
-    @property
-    def grid(self) -> LayoutGrid:
-        """Layouts of the families expanded so far, see `Contenders`."""
-        return self.contenders.grid
-
-    @property
-    def bounds(self) -> LayoutBounds:
-        """Lower bounds of the layouts in `grid`."""
-        return self.contenders.bounds
 
     @property
     def distinct(self) -> DistinctPlans:
@@ -239,17 +227,17 @@ class LayoutSearch:
 
         A plan that is hard to beat leaves fewer layouts to examine.
         """
-        grid = self.grid
+        grid = self.families.grid
         kinds = grid.pp, grid.vp > 1, grid.microbatch, grid.tp
         for place in first_of_each(self._order(), *kinds)[:FIRST].tolist():
-            if self.bounds.time_s[place] < self.enough_s:
+            if self.families.own.time_s[place] < self.enough_s:
                 self.contenders.look_at(self.contenders.at(place))
         self.contenders.climb(BEST)
 
     def _fill(self, more: int, most: int | None = None) -> None:
         """Queue the layouts that may be faster than the last table row, and the next `more` layouts."""
         order = self._order()[:most]
-        times = self.bounds.time_s[order]
+        times = self.families.own.time_s[order]
         count = int(np.searchsorted(times, self.enough_s)) + more
         for place in order[:count].tolist():
             contender = self.contenders.at(place)
@@ -259,7 +247,7 @@ class LayoutSearch:
 
     def _order(self, most_s: float = inf) -> Ints:
         """Indices of the layouts that may fit, with bounds up to `most_s`, by increasing bound."""
-        return self.bounds.in_order(self.bounds.time_s <= most_s)
+        return self.families.own.in_order(self.families.own.time_s <= most_s)
 
     @property
     def planned(self) -> list[PlannedLayout]:
@@ -277,7 +265,7 @@ class LayoutSearch:
         last_s = max(times_s, default=0.0)
         low_s = self.families.closed_s
         for place in self._order(last_s).tolist():
-            if self.bounds.time_s[place] >= low_s:
+            if self.families.own.time_s[place] >= low_s:
                 break
             bound_s = self.contenders.bound_of(self.contenders.at(place))
             if bound_s < min(last_s, self.contenders.fastest_s(place)) * (1 - self.gap):

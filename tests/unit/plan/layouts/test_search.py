@@ -245,9 +245,9 @@ def test_the_bound_is_the_least_of_those_that_layouts_have_in_the_end(
     families = LayoutFamilies.of(question, legal_space(question.runtime, question.task))
     own = LayoutSearch(question, families, 0.03, lambda _: None, 10_000)
     own.run(10)
-    grid = own.grid
+    grid = own.families.grid
     bounds_s = {
-        (grid.layout(place), grid.schedule_of(place)): float(own.bounds.time_s[place])
+        (grid.layout(place), grid.schedule_of(place)): float(own.families.own.time_s[place])
         for place in range(len(grid))
     }
     for one in searches:
