@@ -126,7 +126,7 @@ class TrainingPlanner:
         rows: int = 1,
         first: Sequence[PlannedLayout] = (),
     ) -> LayoutPlans:
-        """Search for the fastest plans with further fields fixed; only the first `rows` plans are proven.
+        """Search for the fastest plans with additional fixed fields; proves only the first `rows` plans.
 
         The layouts of `first` are simulated first.
         """
@@ -138,7 +138,7 @@ class TrainingPlanner:
         )  # fmt: skip
 
     def best(self, top: int, on_better: Callable[[PlannedLayout], None] = _ignored) -> LayoutPlans:
-        """Search for the `top` fastest plans, or more if the comparison without overlap needs more.
+        """Search for the best `top` plans, and at least `COMPARED` plans to compare without overlap.
 
         With a wide gap, a search by expected time starts from the plan of a short search by prudent time.
         """
