@@ -271,7 +271,13 @@ class Model(Noun):
     @property
     def blocks(self) -> Mapping[str, Block]:
         """Block of every kind, by name, in order of first use."""
-        return {kind: self._block(self._words(kind)) for kind, _ in self.runs}
+        return {kind: self._block(self._words(kind)) for kind in dict(self.runs)}
+
+    @property
+    def block_runs(self) -> list[tuple[Block, int]]:
+        """Blocks in order, each with its number of consecutive blocks."""
+        blocks = self.blocks
+        return [(blocks[kind], count) for kind, count in self.runs]
 
     @property
     def mtp_kind(self) -> str:
@@ -337,8 +343,8 @@ class Model(Noun):
     def parameter_groups(self, *, active: bool = False) -> Counts:
         """Number of parameters by group; `active`: only those that one token uses."""
         norm, found = self.norm_parameters(self.hidden), Counts()
-        for kind, count in self.runs:
-            for group, number in self.blocks[kind].parameters(self.hidden, norm, active=active).items():
+        for block, count in self.block_runs:
+            for group, number in block.parameters(self.hidden, norm, active=active).items():
                 found[group] += count * number
         pooler = self.hidden * (self.hidden + 1) if self.pooler else 0
         lm = self.head == "lm"
@@ -373,8 +379,8 @@ class Model(Noun):
         """
         scores = sum(
             count * one.heads * (one.query_size + one.value_size) * one.attended(sequence, causal=False)
-            for kind, count in self.runs
-            if (one := self.blocks[kind].attention) is not None
+            for block, count in self.block_runs
+            if (one := block.attention) is not None
         )
         needed = 2.0 * self.trained_products_per_token(sequence, causal=self.causal)
         return TokenFlops(needed=needed, paper=6.0 * self.active_parameters + 6.0 * scores)
@@ -382,8 +388,7 @@ class Model(Noun):
     def products_per_token(self, sequence: int, *, causal: bool) -> float:
         """Multiply-accumulates per token in a forward pass, without masked scores if `causal` is set."""
         blocks = sum(
-            count * self.blocks[kind].products(self.hidden, sequence, causal=causal)
-            for kind, count in self.runs
+            count * block.products(self.hidden, sequence, causal=causal) for block, count in self.block_runs
         )
         head = (self.head != "none") * self.word_width * self.vocabulary
         projections = 2 * self.projected * self.hidden * self.word_width

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from phaze.base.errors import PhazeError
@@ -36,6 +37,7 @@ def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: E
     return lower(graph, model.name, layout, settings)
 
 
+@lru_cache(maxsize=128)
 def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload:
     """Build the workload of one shard of a model with library GEMMs and fused elementwise kernels.
 

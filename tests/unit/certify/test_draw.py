@@ -54,7 +54,7 @@ SOME = st.lists(st.sampled_from(FILES), min_size=1, unique=True)
 TIMES = st.sampled_from([0.6, 0.8, 1.0, 1.2])
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(files=SOME, more=SOME, points=st.integers(0, 30), best_s=TIMES)
 def test_more_files_only_displace_points(
     files: list[tuple[str, str]], more: list[tuple[str, str]], points: int, best_s: float
@@ -69,7 +69,7 @@ def test_more_files_only_displace_points(
     assert among == drawn(every[::-1], points, best_s)
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(files=SOME, points=st.integers(0, 30), slow=TIMES, fast=TIMES)
 def test_points_that_stay_excluded_keep_their_lot(
     files: list[tuple[str, str]], points: int, slow: float, fast: float

@@ -12,7 +12,7 @@ from tests.unit.plan.layouts.exhaustive import SmallCase
 
 CASES = {
     "dense": SmallCase("llama-3.1-8b", 8, 4096, devices=32, hbm_gib=12.0, global_batch=64),
-    "experts": SmallCase("mixtral-8x7b", 4, 2048, devices=16, hbm_gib=32.0, global_batch=32),
+    "experts": SmallCase("mixtral-8x7b", 4, 2048, devices=8, hbm_gib=48.0, global_batch=16),
 }
 CLOSE = 1.05
 
