@@ -24,7 +24,7 @@ from tests.fuzz import TROUBLES, fuzz, table
 from tests.workflow.folders import STUDY, TINY
 
 PUBLISHED = sorted((Path(__file__).parents[1] / "data" / "huggingface").glob("*/config.json"))
-EACH = 170
+EACH = 100
 """Number of configurations of each kind."""
 ACCEPTED = 0.3
 """Minimum share of accepted ones, so that the test does not only cover refusals."""

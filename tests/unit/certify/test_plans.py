@@ -83,7 +83,7 @@ def test_plans_outside_the_searched_space_are_drawn_and_counted_apart() -> None:
     """For a model with experts: other etp, module sets equivalent to others, and two-level exchanges."""
     model = load_transformer("mixtral-8x7b", "test").model_copy(update={"layers": 2})
     asked = planned("megatron").question.model_copy(
-        update={"model": model, "global_batch": 1024, "sequence": 512, "devices": 16, "fixed": {"pp": 1}}
+        update={"model": model, "global_batch": 1024, "sequence": 512, "devices": 8, "fixed": {"pp": 1}}
     )
     planner = TrainingPlanner(asked, lambda *_: None, gap=0.05)
     plan = planner.answer(planner.search({}, wanted=1))

@@ -20,7 +20,7 @@ from phaze.base.errors import PhazeError
 from tests.unit.test_fuzz import KEYS, ODD, at, likely, places, put
 
 RUN, COMMAND = CliRunner(), get_command(app)  # made once: that takes longer than most answers
-EACH = 80
+EACH = 50
 """Changed inputs of each command."""
 ANSWERED = 0.1
 """Minimum share of answered inputs, so that the test does not only cover refusals."""

@@ -22,7 +22,7 @@ SITES = (
     ("gb200", "megatron-bridge"),
     ("a100-vtrain", "megatron-deepspeed"),
 )
-DRAWS = 25
+DRAWS = 15
 FACTORS = (1.1, 2.0, 4.0)
 
 

@@ -75,7 +75,7 @@ def test_the_space_is_what_counting_one_by_one_finds(
 
 
 def test_rules_of_all_at_once_are_those_of_one() -> None:
-    task = TrainingTask(SMALL, 240, 24, 12)
+    task = TrainingTask(SMALL, 240, 12, 6)
     for runtime in (MEGATRON, TORCHTITAN):
         grid = space(runtime, task)
         broken = runtime.illegal(task, grid)

@@ -173,7 +173,7 @@ def test_memory_decides_in_this_space() -> None:
     assert mine.loc[mine["status"] == "placed", "stages"].nunique() > 1
 
 
-@pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 48)])
+@pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 96)])
 def test_exact_times_lie_between_the_bounds_of_the_screen(backward: str, step: int) -> None:
     """Every placement respects its row of the screen, and the fast computation of its time agrees."""
     screens, _ = screened("wide", backward, step)
@@ -303,7 +303,7 @@ def test_a_walk_over_several_models_is_on_their_mean() -> None:
     assert np.allclose(visits["samples_per_s"], expected[visits["architecture"]], rtol=1e-12)
 
 
-@pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 48)])
+@pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 96)])
 def test_throughputs_from_the_screens_are_exact(backward: str, step: int) -> None:
     """If bounds meet, times are taken from the screens, otherwise evaluated, once each."""
     model = subject("wide", backward)
