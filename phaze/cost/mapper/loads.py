@@ -95,7 +95,7 @@ def _groups(cores: Cores, *, preload: bool) -> tuple[CoreGroups, SplitSpace]:
     counts, count_of = np.unique(cores.number[order], return_inverse=True)
     units, unit_of = np.unique(groups[:, :2], return_inverse=True)
     buffers, buffer_of = np.unique(groups[:, 2], return_inverse=True)
-    rows, ranges = list_splits(counts)
+    rows, ranges = list_splits(tuple(counts.tolist()))
     parts, place = np.unique(np.insert(rows[:, 1:3], 1, 1, axis=1), return_inverse=True)
     places = place.reshape(-1, 3) + len(parts) * np.arange(3)
     return CoreGroups(

@@ -8,6 +8,7 @@ Up to `FREE` parts may be split in any way, more parts by powers of two, with so
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -44,12 +45,13 @@ class SplitRanges(NamedTuple):
     """
 
 
-def list_splits(counts: Ints) -> tuple[Ints, SplitRanges]:
+@lru_cache(maxsize=64)
+def list_splits(counts: tuple[int, ...]) -> tuple[Ints, SplitRanges]:
     """Table of splits (X, 4) for ascending core counts (see `Division`), and the row ranges of each count."""
-    ladder = [row for parts in _numbers(int(counts[-1])) for row in _into(parts)]
+    ladder = [row for parts in _numbers(counts[-1]) for row in _into(parts)]
     sizes = [b * m * n for b, m, n, _ in ladder]
     rows, ranges = list(ladder), []
-    for count in map(int, counts):
+    for count in counts:
         between = [] if is_power(count) else _between(count)
         above = [] if is_power(count) else _powers(_above(count), 1)
         first = len(rows)
