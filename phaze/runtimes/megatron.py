@@ -8,7 +8,7 @@ experts need. The vocabulary is padded to a multiple of 128 · tp, so it exclude
 import numpy as np
 
 from phaze.base.arrays import Bools
-from phaze.layout import Offloaded, heads_ranks_of
+from phaze.layout import SHARED_OPTIONS, Offloaded, heads_ranks_of
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import Runtime, TrainingTask, rule
 from phaze.runtimes.shared_rules import (
@@ -202,7 +202,7 @@ MEGATRON = Runtime(
         REPLICATED_SHARDS,
     ),
     two_levels=True,
-    without=(),
+    options=SHARED_OPTIONS,
     modules=("moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp", "moe"),
 )
 """Megatron-Core, whose distributed optimizer is ZeRO 1.

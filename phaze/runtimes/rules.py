@@ -118,8 +118,8 @@ class Runtime:
     rules: tuple[Rule, ...]
     two_levels: bool = False
     """True if context-parallel ranks can exchange heads inside groups and run a ring between groups."""
-    without: tuple[str, ...] = SHARED_OPTIONS
-    """Options that the runtime does not support, so that only their default is valid."""
+    options: tuple[str, ...] = ()
+    """Options for all layouts of a search that the runtime supports; of others only the default is valid."""
     recomputes_part: bool = True
     """True if a stage can recompute just some of its blocks in full."""
     computes: tuple[Compute, ...] = COMPUTES
@@ -158,7 +158,7 @@ class Runtime:
         """Parse an option's value; PhazeError if the runtime does not support it."""
         usual: str | int = getattr(Layout(), name)
         found = READERS[name](text) if name in READERS else count_of(name, text)
-        if found != usual and name in self.without:
+        if found != usual and name not in self.options:
             raise PhazeError(f"{self.name}: {name} must be {usual}, got {found}")
         return found
 
@@ -213,7 +213,11 @@ class Runtime:
             "recompute": (self._again(task.model, layout), self.recomputes(task.model)),
             "cp_kind": (layout.cp_kind, self.exchanges(layout.cp_kind)),
             "compute": (layout.compute, self.computes),
-            **{name: (getattr(layout, name), (getattr(Layout(), name),)) for name in self.without},
+            **{
+                name: (getattr(layout, name), (getattr(Layout(), name),))
+                for name in SHARED_OPTIONS
+                if name not in self.options
+            },
         }
         for name, (value, words) in allowed.items():
             if value not in words:

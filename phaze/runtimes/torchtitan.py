@@ -120,7 +120,7 @@ TORCHTITAN = Runtime(
     cp_kinds=("all_gather",),
     recomputes_part=False,
     computes=("bf16", "fp8-cs", "mxfp8"),
-    without=("offload",),
+    options=("replicate",),
     rules=(
         VIRTUAL_STAGES,
         PIPELINE,
