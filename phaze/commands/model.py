@@ -16,7 +16,6 @@ from phaze.commands.options import (
     known_system,
     set_fields,
 )
-from phaze.spec.counts import ModuleGroup
 
 if TYPE_CHECKING:
     from phaze.plan.kept import LayerMemory
@@ -137,6 +136,8 @@ def _recomputes(cost: LayerMemory) -> list[str]:
 
 
 def _groups(model: Model, *, active: bool) -> dict[str, int]:
+    from phaze.spec.counts import ModuleGroup
+
     found = model.parameter_groups(active=active)
     return {group: found[group] for group in get_args(ModuleGroup)}
 
