@@ -3,7 +3,7 @@
 A work consists of matrix multiplications in sequence, of vector operations that run concurrently with them in
 a fused work, or of a collective. All cores share the global buffer and HBM, so the latency is the maximum of
 
-    compute         cycles of the tensor cores (see `cost.mapper.tensor`), if arrays take longer than words
+    compute         cycles of the tensor cores (see `cost.mapper.loads`), if arrays take longer than words
     global_buffer   the same, if words take longer than the arrays; words of vector cores / words per cycle
     vector          cycles of the vector lanes
     hbm             bytes to and from HBM / bandwidth

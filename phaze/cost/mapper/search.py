@@ -1,4 +1,4 @@
-"""Best-first search for `cost.mapper.tensor`: every shape on every group of identical cores.
+"""Best-first search for `cost.mapper.loads`: every shape on every group of identical cores.
 
 Every split and dataflow has a lower bound on its time. The one with the smallest bound is searched first. Of
 the others only those whose bound does not exceed the best time found are searched.

@@ -131,7 +131,7 @@ class SplitSpace(NamedTuple):
     """All splits that core counts allow, and the array sizes and buffers for which bounds are computed."""
 
     rows: Ints
-    """Splits, (R, 4), see `cost.mapper.parts.Division`."""
+    """Splits, (R, 4), see `Division`."""
     places: Ints
     """Indices of a split's (dimension, parts) along m, k and n in the tile tables, (R, 3)."""
     units: Floats
