@@ -206,7 +206,7 @@ class Price:
 
     @cached_property
     def bound_by(self) -> Bound:
-        """Resource with the largest share of the critical path, with passes broken down by use."""
+        """Resource with the largest share of the critical path; pass time is split by resource."""
         return self.timeline.bound_among(self._spends)
 
     def _spends(self, step: Step) -> Mapping[str, float]:

@@ -52,7 +52,7 @@ class DualPipe(DualPipeV):
     streams = 2
 
     def problem(self, pipeline: Pipeline) -> str:
-        """Error message if the number of ranks or microbatches is odd, or if data is fetched."""
+        """Error message for an odd number of ranks or microbatches, or non-zero `fetch_s` or `release_s`."""
         found, count = super().problem(pipeline), pipeline.lane_microbatches
         if not found and (pipeline.depth % 2 or count % 2):
             found = (

@@ -48,7 +48,7 @@ class Interleaved(Schedule):
         return 2 * (pipeline.depth - rank - 1) + (pipeline.chunks - 1) * group_of(pipeline)
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """In-flight microbatches: one more than the forward passes before the first pair."""
+        """In-flight microbatches of each rank, over all its chunks: the warm-up passes plus one."""
         return [self.warm_up(pipeline, rank) + 1 for rank in range(pipeline.depth)]
 
     def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:

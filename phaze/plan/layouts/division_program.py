@@ -74,7 +74,7 @@ class DivisionProgram:
 
     @property
     def variables(self) -> int:
-        """Number of variables: layers, recomputed layers, sums per rank, flags of used ends, step time."""
+        """Number of variables: layers, recomputed layers, sums per rank, flags of used stages, step time."""
         return 2 * self.divided.count * len(self.totals) + len(self.of_whole) + 1
 
     def constrained(self, limits: SplitLimits, more: int = 0) -> LinearProgram:
@@ -272,7 +272,11 @@ class DivisionProgram:
 
     @property
     def of_whole(self) -> range:
-        """Indices of the integer variables: layers of ranks, and flags of non-empty ends."""
+        """Indices of the integer variables: layers and recomputed layers per rank, and stage flags.
+
+        Recomputed layers per rank are included only if `divided.partial`. Each stage that may be empty has a
+        0/1 flag, which must be 1 if the stage has layers.
+        """
         each, depth = self.divided.count * len(self.totals), self.divided.layout.pp
         ranked = depth * len(self.totals) * (1 + self.divided.partial)
         return range(2 * each, 2 * each + ranked + len(self._ends))

@@ -157,7 +157,7 @@ def _traffic(solves: pd.DataFrame, rows: Ints) -> list[Traffic]:
 
 
 def _latencies(solves: pd.DataFrame, rows: Ints, value: str) -> list[Latencies]:
-    """One column of table `solves` for every kind of layer, for each architecture in `rows`."""
+    """Values from one column of table `solves` for each architecture in `rows`, by pass and layer kind."""
     return [(forward, backward) for forward, backward in solves[value].to_numpy(float)[rows]]
 
 

@@ -69,7 +69,7 @@ class Sets:
 
 
 class Staircase(NamedTuple):
-    """Least time of every set as a step function of the microbatches in flight."""
+    """Minimum time of each set of layers, as a step function of the microbatches in flight."""
 
     start: Ints
     """(P + 1,) index of the first step of each set."""
