@@ -184,7 +184,10 @@ def load_of(text: str) -> Load:
 
 
 def law_of_load(text: str) -> tuple[str, float]:
-    """Routing law of an expert load and its parameter, or "" and a factor; PhazeError for an invalid load."""
+    """Parse an expert load into its routing law and parameter; PhazeError if it is invalid.
+
+    A plain factor has no law: the law is then "", and the parameter is the factor.
+    """
     word = text.strip().lower()
     law = next((law for law in LOADS if word.startswith(law)), "")
     text_of_number = "1" if word == BALANCED else word.removeprefix(law)

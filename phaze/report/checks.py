@@ -244,7 +244,7 @@ def _no_placement_beats_a_front(e: Evidence) -> Verdicts:
 
 
 def _searched(e: Evidence) -> pd.DataFrame:
-    """Feasible placements that the Pareto fronts must match: searched architectures, without named ones."""
+    """Feasible placements to check the Pareto fronts against; excludes architectures requested by name."""
     placed = candidates(e.inputs.cluster)
     grid = ~e.inputs.cluster.chips["named"].reindex(placed["architecture"]).to_numpy(dtype=bool)
     searched: pd.DataFrame = placed[(placed["status"] == "placed") & grid]

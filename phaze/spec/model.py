@@ -265,7 +265,7 @@ class Model(Noun):
 
     @property
     def runs(self) -> tuple[tuple[str, int], ...]:
-        """Kinds of the blocks in order, each with its number of consecutive blocks."""
+        """Runs of consecutive blocks of one kind, in order: the kind and the length of each run."""
         return (("block", self.layers),) if self.pattern is None else runs_of(self.pattern)
 
     @property
@@ -275,7 +275,7 @@ class Model(Noun):
 
     @property
     def block_runs(self) -> list[tuple[Block, int]]:
-        """Blocks in order, each with its number of consecutive blocks."""
+        """Runs of consecutive identical blocks, in order: the block and the length of each run."""
         blocks = self.blocks
         return [(blocks[kind], count) for kind, count in self.runs]
 

@@ -25,7 +25,7 @@ def words_of(kind: str) -> tuple[str, ...]:
 
 @cache
 def runs_of(pattern: str) -> tuple[tuple[str, int], ...]:
-    """Kinds of blocks in a pattern, each with its number of consecutive blocks; ValueError if invalid.
+    """Runs of consecutive blocks of one kind in a pattern, as (kind, length); ValueError if invalid.
 
     Groups in parentheses do not nest.
     """

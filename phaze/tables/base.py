@@ -306,7 +306,7 @@ def _refuse_others(schema: pyarrow.Schema, name: str, fields: list[str]) -> None
 
 
 def _about(schema: pyarrow.Schema) -> dict[str, object]:
-    """Table, version and digest declared by a file; empty if they are not a JSON object."""
+    """Table, version and digest from a file's metadata; empty if the metadata is not a JSON object."""
     about = json.loads((schema.metadata or {}).get(b"phaze", b"{}"))
     return about if isinstance(about, dict) else {}
 

@@ -37,7 +37,7 @@ Ties = Literal["ring", "rows"]
 
 
 class Neighbours(NamedTuple):
-    """Run of neighbouring tiles in a group, with the head that communicates with the other group."""
+    """Run of neighbouring tiles in a group, with the tile that communicates with the other group."""
 
     tiles: tuple[int, ...]
     head: int
@@ -353,7 +353,7 @@ def _rings(_: Exchanges) -> Iterator[Row]:
 
 
 def _overlaps(_: Exchanges) -> Iterator[Row]:
-    """Yield rows with the underestimates by formulas for alternating and mixed tasks (Figure 7)."""
+    """Yield rows that compare concurrent tasks with formulas that ignore contention (Figure 7)."""
     for size in TASK_BYTES:
         each = f"of {size / 1e6:g} MB"
         for tasks, against in product(range(1, 6), get_args(Against)):
