@@ -22,5 +22,6 @@ def browser(
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     service = webdriver.ChromeService(require_program("chromedriver"))
     driver = webdriver.Chrome(options=options, service=service)
+    driver.set_script_timeout(120)
     yield driver
     driver.quit()

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
-from selenium.webdriver.common.by import By
-from selenium.webdriver.support.wait import WebDriverWait
 
 from phaze.report.build import build_report
 from tests.unit.report import builder
@@ -39,14 +37,29 @@ SHOWN = "[...document.querySelectorAll('figure.chart svg')].filter(svg => svg.ch
 
 def unfold(browser: webdriver.Chrome) -> None:
     """Open every folded part, and wait until every chart is drawn."""
-    browser.execute_script("document.querySelectorAll('main details').forEach(part => { part.open = true; })")
-    chart = "document.querySelectorAll('.plot')[arguments[0]]"
-    for number in range(len(browser.find_elements(By.CSS_SELECTOR, ".plot"))):
-        browser.execute_script(f"{chart}.scrollIntoView()", number)
-        WebDriverWait(browser, 30).until(
-            lambda now, number=number: now.execute_script(f"return 'drawn' in {chart}.dataset", number)
-        )
-    browser.execute_script("scrollTo(0, 0)")
+    browser.execute_async_script(
+        "document.querySelectorAll('main details').forEach(part => { part.open = true; });"
+        "const charts = [...document.querySelectorAll('.plot')], done = arguments[0];"
+        "const look = () => {"
+        "  while (charts.length && 'drawn' in charts[0].dataset) charts.shift();"
+        "  if (charts.length) { charts[0].scrollIntoView(); setTimeout(look, 5); }"
+        "  else { scrollTo(0, 0); done(); }"
+        "};"
+        "look();"
+    )
+
+
+@pytest.fixture(scope="module")
+def unfolded(browser: webdriver.Chrome, page: Path, request: pytest.FixtureRequest) -> int:
+    """Return the width of the screen that shows the whole page, for tests that leave it as it is."""
+    opened(browser, page, request.param)
+    unfold(browser)
+    return int(request.param)
+
+
+def on_screens(*widths: int) -> pytest.MarkDecorator:
+    """Tests of one width run one after the other, as its page is opened for all of them."""
+    return pytest.mark.parametrize("unfolded", widths, indirect=True, scope="module")
 
 
 def boxes(browser: webdriver.Chrome, selector: str) -> list[dict[str, Any]]:
@@ -70,10 +83,9 @@ def column(browser: webdriver.Chrome, table: str, number: int) -> list[str]:
     return list(browser.execute_script(script + ".textContent)", table, number))
 
 
-@pytest.mark.parametrize("width", [1400, 390])
-def test_every_figure_is_drawn(browser: webdriver.Chrome, page: Path, width: int) -> None:
-    opened(browser, page, width)
-    unfold(browser)
+@on_screens(1400, 390)
+@pytest.mark.usefixtures("unfolded")
+def test_every_figure_is_drawn(browser: webdriver.Chrome) -> None:
     figures = browser.execute_script(f"return {SHOWN}.map(svg => svg.getBoundingClientRect().toJSON())")
     assert len(boxes(browser, "figure.chart")) == len(figures) > 20
     assert all(box["width"] > 250 and box["height"] > 40 for box in figures)
@@ -84,11 +96,9 @@ def test_every_figure_is_drawn(browser: webdriver.Chrome, page: Path, width: int
     assert all(count > 5 for count in drawn)
 
 
-@pytest.mark.parametrize("width", [1400, 1000, 768, 390, 320])
-def test_nothing_is_wider_than_the_screen(browser: webdriver.Chrome, page: Path, width: int) -> None:
-    opened(browser, page, width)
-    unfold(browser)
-    assert browser.execute_script("return document.documentElement.scrollWidth") == width
+@on_screens(1400, 1000, 768, 390, 320)
+def test_nothing_is_wider_than_the_screen(browser: webdriver.Chrome, unfolded: int) -> None:
+    assert browser.execute_script("return document.documentElement.scrollWidth") == unfolded
     wider = browser.execute_script(
         "return [...document.querySelectorAll('body *')].filter(e => !e.parentElement.closest('.scroll, svg')"
         " && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 99))"
@@ -96,10 +106,9 @@ def test_nothing_is_wider_than_the_screen(browser: webdriver.Chrome, page: Path,
     assert wider == []
 
 
-@pytest.mark.parametrize("width", [1400, 390])
-def test_no_text_of_a_figure_is_clipped(browser: webdriver.Chrome, page: Path, width: int) -> None:
-    opened(browser, page, width)
-    unfold(browser)
+@on_screens(1400, 390)
+@pytest.mark.usefixtures("unfolded")
+def test_no_text_of_a_figure_is_clipped(browser: webdriver.Chrome) -> None:
     clipped = browser.execute_script(
         f"return {SHOWN}.flatMap(svg => {{"
         "  const outer = svg.getBoundingClientRect();"
@@ -113,9 +122,9 @@ def test_no_text_of_a_figure_is_clipped(browser: webdriver.Chrome, page: Path, w
     assert clipped == []
 
 
-def test_wide_tables_scroll_in_their_own_box_and_say_so(browser: webdriver.Chrome, page: Path) -> None:
-    opened(browser, page, 390)
-    unfold(browser)
+@on_screens(390)
+@pytest.mark.usefixtures("unfolded")
+def test_wide_tables_scroll_in_their_own_box_and_say_so(browser: webdriver.Chrome) -> None:
     wide = browser.execute_script(
         "return [...document.querySelectorAll('figure.table .scroll')]"
         ".filter(e => e.scrollWidth > e.clientWidth + 1)"
@@ -235,9 +244,9 @@ def luminance(colour: str) -> float:
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_lists_of_bars_fit_a_narrow_screen(browser: webdriver.Chrome, page: Path) -> None:
-    opened(browser, page, 390)
-    unfold(browser)
+@on_screens(390)
+@pytest.mark.usefixtures("unfolded")
+def test_lists_of_bars_fit_a_narrow_screen(browser: webdriver.Chrome) -> None:
     (chart,) = boxes(browser, "#figure-breakdown svg")
     assert 300 < chart["width"] <= 390 - chart["left"]
 
@@ -248,9 +257,9 @@ def test_the_first_figure_is_in_the_first_view(browser: webdriver.Chrome, page: 
     assert browser.execute_script("return document.documentElement.scrollHeight") < 6000
 
 
-def test_text_of_figures_can_be_read_on_a_narrow_screen(browser: webdriver.Chrome, page: Path) -> None:
-    opened(browser, page, 390)
-    unfold(browser)
+@on_screens(390)
+@pytest.mark.usefixtures("unfolded")
+def test_text_of_figures_can_be_read_on_a_narrow_screen(browser: webdriver.Chrome) -> None:
     sizes = browser.execute_script(
         f"return {SHOWN}.flatMap(svg => {{"
         "  const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;"

@@ -46,7 +46,7 @@ SPARSE = SmallCase("mixtral-8x7b", 2, 1024, devices=8, hbm_gib=12.0, global_batc
 """Layers with experts."""
 PAIRED = replace(SPARSE, devices=4, hbm_gib=24.0, global_batch=4, pairs=True)
 """Layers with experts, whose dispatch overlaps with passes of other microbatches."""
-SKEWED = replace(SPARSE, load="power_law_1.2", devices=4, hbm_gib=28.0)
+SKEWED = replace(SPARSE, load="power_law_1.2", devices=4, hbm_gib=28.0, cp_kind="a2a")
 """Experts with unequal numbers of dispatched tokens."""
 CASES = {
     "experts": SPARSE,
@@ -75,7 +75,7 @@ UNEVEN = SmallCase("gpt2-xl", 4, 1024, devices=4, hbm_gib=2.5, global_batch=6, c
 """Batches of 3 and 6 microbatches, in single groups, on 2 and 4 ranks with virtual stages."""
 PRUDENT = {
     "prudent": replace(CASES["llama"], hbm_gib=12.0, global_batch=2, prudent=True),
-    "prudent experts": replace(SPARSE, devices=4, hbm_gib=32.0, cp_kind="", prudent=True),
+    "prudent experts": replace(SPARSE, devices=4, hbm_gib=32.0, prudent=True),
 }
 """Plans ranked by prudent time, with memory at its upper end."""
 RUNTIMES = ("megatron", "torchtitan")
