@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from phaze.__main__ import main
 from phaze.base.printed import LONGEST_LINE, LONGEST_WORD, printable, shortened
 
 EVIL = "a\x1b[31m\x9b2Jb\u202e"
@@ -54,6 +56,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 """Commands with a placeholder for a value."""
 ENDS_WELL = {"column"}
+APART = {"name of a model", "verb"}
+"""Commands on a terminal of the system, in a process of their own."""
 
 
 def _given(case: str, value: str) -> tuple[str, ...]:
@@ -73,12 +77,27 @@ def _given(case: str, value: str) -> tuple[str, ...]:
     return tuple(word.replace("VALUE", value) for word in COMMANDS[case])
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def printed_here(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
+    """Exit status of a command in this process, and all that it prints on a terminal."""
+    monkeypatch.setattr(sys, "argv", ["phaze", *arguments])
+    terminal = Terminal()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, terminal)
+    return main(), terminal.getvalue()
+
+
 @pytest.mark.parametrize("case", COMMANDS)
 def test_no_control_characters_of_a_user_reach_the_terminal(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    status, printed = on_terminal(*_given(case, EVIL))
+    asked = _given(case, EVIL)
+    status, printed = on_terminal(*asked) if case in APART else printed_here(monkeypatch, *asked)
     assert (status == 0) == (case in ENDS_WELL), printed
     text = printed.replace("\r\n", "\n")
     assert text == printable(text)
@@ -90,8 +109,8 @@ def test_values_of_three_kilobytes_are_not_echoed(
     case: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = subprocess.run([*PHAZE, *_given(case, value)], capture_output=True, text=True, check=False)
-    assert max(map(len, done.stderr.splitlines()), default=0) <= 2 * LONGEST_LINE
+    _, printed = printed_here(monkeypatch, *_given(case, value))
+    assert max(map(len, printed.splitlines())) <= 2 * LONGEST_LINE
 
 
 def test_text_without_control_characters_stays_and_json_stays_valid() -> None:
