@@ -101,6 +101,7 @@ def test_no_control_characters_of_a_user_reach_the_terminal(
     assert (status == 0) == (case in ENDS_WELL), printed
     text = printed.replace("\r\n", "\n")
     assert text == printable(text)
+    assert not {*"\x1b\x9b\u202e"} & {*text}
 
 
 @pytest.mark.parametrize("value", ["y" * 3000, "y " * 1500], ids=["one word", "words"])
