@@ -127,16 +127,22 @@ results, and how often each function was compiled.
 """
 
 
-@pytest.fixture(name="package")
-def small_package(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def compiled_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("package")
     for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
     base = Path(compiled.__file__).parent
     for name in ("arrays.py", "compiled.py", "progress.py"):
-        (tmp_path / "phaze/base" / name).write_text((base / name).read_text())
-    assert answer(tmp_path) == "3 7 1 1 1 1"
-    return tmp_path
+        (path / "phaze/base" / name).write_text((base / name).read_text())
+    assert answer(path) == "3 7 1 1 1 1"
+    return path
+
+
+@pytest.fixture(name="package")
+def small_package(compiled_package: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(compiled_package, tmp_path, dirs_exist_ok=True)
 
 
 def answer(package: Path, kept: Path | None = None) -> str:
