@@ -52,22 +52,22 @@ CASES = {
     "experts": SPARSE,
     "llama": SmallCase("llama-3.1-8b", 3, 2048, devices=4, hbm_gib=10.0, global_batch=4),
     "gpt2": SmallCase("gpt2-xl", 4, 1024, devices=8, hbm_gib=1.5, global_batch=4, cp_kind=GATHERED),
-    "llama on 16": SmallCase("llama2-70b", 2, 1024, 16, 4.0, global_batch=4, cp_kind=GATHERED),
+    "llama on 16": SmallCase("llama2-70b", 2, 1024, 16, 4.0, global_batch=2, cp_kind=GATHERED),
 }
 OFFLOADED = SmallCase("llama-3.1-8b", 2, 2048, 4, 8.5, 4, offload="core_attn+attn_proj+optimizer")
 """Activations and states offloaded to host memory, with links slower than passes."""
 LEVELS = SmallCase("llama-3.1-8b", 2, 2048, 8, 6.0, 1, cp_kind="a2a+p2p:2")
 """Heads exchanged inside pairs of ranks, keys and values in a ring of pairs."""
-ADAPTED = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=2.5, global_batch=4, lora=16)
+ADAPTED = SmallCase("llama-3.1-8b", 2, 2048, 4, 2.5, global_batch=4, cp_kind=GATHERED, lora=16)
 """Training of adapters only."""
-EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, devices=4, hbm_gib=8.5, global_batch=4, compute="fp8-cs")
+EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, 4, 8.5, 4, cp_kind=GATHERED, compute="fp8-cs")
 """Eight-bit products, with saved inputs of eight bits."""
 HYBRID = {
-    "hsdp": SmallCase("llama-3.1-8b", 2, 2048, devices=8, hbm_gib=9.0, global_batch=8, replicate=2),
+    "hsdp": SmallCase("llama-3.1-8b", 2, 2048, 8, 9.0, 8, cp_kind=GATHERED, replicate=2),
     "hsdp experts": replace(SPARSE, hbm_gib=24.0, global_batch=4, replicate=2),
 }
 """States sharded within groups of replicas, and replicated among the groups."""
-PARTLY = SmallCase("gpt2-xl", 3, 1024, devices=8, hbm_gib=1.5, global_batch=4, share=0.6)
+PARTLY = SmallCase("gpt2-xl", 3, 1024, 8, 1.5, global_batch=4, cp_kind=GATHERED, share=0.6)
 """Communication that overlaps in part with compute."""
 SHORT = SmallCase("gpt2-xl", 2, 64, devices=2, hbm_gib=5.0, global_batch=256)
 """Sequences so short that the best microbatch has more than 64 samples."""
