@@ -78,37 +78,14 @@ def test_without_the_share_rule_the_space_is_larger() -> None:
 def test_place_answers_the_main_question_in_one_line(model: str) -> None:
     output = run("place", "--model", model, "--devices", "8", "--global-batch", "32").stdout
     assert output.count("\n") == 1
-    for part in (
-        "t=",
-        "d=",
-        "s=",
-        "layers",
-        "microbatch",
-        "HBM",
-        "tokens/s",
-        "MFU",
-        "days to train",
-        "bound by",
-        "s per batch as planned",
-        "s as simulated",
-    ):
+    parts = ["t=", "d=", "s=", "layers", "microbatch", "HBM", "tokens/s", "MFU", "days to train", "bound by"]
+    for part in (*parts, "s per batch as planned", "s as simulated"):
         assert part in output
 
 
 def test_place_in_json_says_what_the_line_says(model: str) -> None:
-    arguments = (
-        "--model",
-        model,
-        "--devices",
-        "8",
-        "--global-batch",
-        "32",
-        "--tensor",
-        "2",
-        "--microbatch",
-        "4",
-    )
-    found = json.loads(run("place", *arguments, "--json").stdout)
+    arguments = ["--devices", "8", "--global-batch", "32", "--tensor", "2", "--microbatch", "4", "--json"]
+    found = json.loads(run("place", "--model", model, *arguments).stdout)
     assert (found["status"], found["tensor"], found["microbatch"]) == ("placed", 2, 4)
     assert found["tensor"] * found["data"] * found["stages"] <= 8
     assert [stage["stage"] for stage in found["memory"]] == list(range(found["stages"]))

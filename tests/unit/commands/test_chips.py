@@ -8,19 +8,8 @@ from typer.testing import CliRunner
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 
-SMALL = (
-    "place",
-    "-m",
-    "gpt2",
-    "--devices",
-    "8",
-    "--global-batch",
-    "32",
-    "--tensor",
-    "1",
-    "--microbatch",
-    "1",
-)
+SMALL = ("place", "-m", "gpt2", "--devices", "8", "--global-batch", "32")
+SMALL += ("--tensor", "1", "--microbatch", "1")
 
 
 def rows(*arguments: str) -> list[dict[str, float]]:

@@ -45,6 +45,18 @@ def plan_with_file(model: str, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return run("plan", model, *H100, *options), out
 
 
+def system_of_small_devices(folder: Path, project_root: Path, hbm_gib: float) -> str:
+    """File of a system whose devices have so little memory, none of it reserved."""
+    device = (project_root / "config/devices/h100-80gb.yaml").read_text()
+    for old, new in (("hbm_gib: 80", f"hbm_gib: {hbm_gib}"), ("reserve_gib: 2.7", "reserve_gib: 0")):
+        device = device.replace(old, new)
+    (folder / "small.yaml").write_text(device)
+    system = (project_root / "config/systems/h100.yaml").read_text()
+    path = folder / "system.yaml"
+    path.write_text(system.replace("device: h100-80gb", "device: small.yaml"))
+    return str(path)
+
+
 def test_the_answer_is_the_file_and_accounts_for_every_layout(planned: tuple[Result, Path]) -> None:
     result, out = planned
     plan = read_as(TrainingPlan, out)
@@ -231,14 +243,8 @@ def test_a_prudent_plan_takes_less_prudent_time_than_the_expected_one(model: str
 
 def test_the_fewest_nodes_fit_and_one_less_does_not(tmp_path: Path, project_root: Path) -> None:
     """On nodes of eight small devices: the answer fits, and its bound rules out one node less."""
-    device = (project_root / "config/devices/h100-80gb.yaml").read_text()
-    (tmp_path / "small.yaml").write_text(
-        device.replace("hbm_gib: 80", "hbm_gib: 5.5").replace("reserve_gib: 2.7", "reserve_gib: 0")
-    )
-    system = (project_root / "config/systems/h100.yaml").read_text()
-    path = tmp_path / "system.yaml"
-    path.write_text(system.replace("device: h100-80gb", "device: small.yaml"))
-    asked = ("plan", "gpt2-xl", "--system", str(path), "--global-batch", "64", "--sequence", "256")
+    path = system_of_small_devices(tmp_path, project_root, hbm_gib=5.5)
+    asked = ("plan", "gpt2-xl", "--system", path, "--global-batch", "64", "--sequence", "256")
     asked += ("--fix", "cp=1,vp=1,microbatch=1", "--top", "1")
     found = json.loads(run(*asked, "--devices", "64", "--fewest", "--json").stdout)
     least = found["fewest"]
@@ -282,15 +288,9 @@ def test_the_cheapest_and_the_fastest_in_time_are_named(model: str) -> None:
 def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
     model: str, tmp_path: Path, project_root: Path
 ) -> None:
-    device = (project_root / "config/devices/h100-80gb.yaml").read_text()
-    (tmp_path / "small.yaml").write_text(
-        device.replace("hbm_gib: 80", "hbm_gib: 0.0002").replace("reserve_gib: 2.7", "reserve_gib: 0")
-    )
-    system = (project_root / "config/systems/h100.yaml").read_text()
-    path = tmp_path / "system.yaml"
-    path.write_text(system.replace("device: h100-80gb", "device: small.yaml"))
+    path = system_of_small_devices(tmp_path, project_root, hbm_gib=0.0002)
     out = tmp_path / "plan.json"
-    options = ("--system", str(path), "--devices", "8", "--global-batch", "16", "-o", str(out))
+    options = ("--system", path, "--devices", "8", "--global-batch", "16", "-o", str(out))
     result = run("plan", model, *options)
     assert result.exit_code == 3
     assert not out.exists()
@@ -318,14 +318,8 @@ def test_a_system_without_a_stack_is_planned_and_simulated_with_the_same_one(
     options = ("--system", str(system), "--devices", "8", "--global-batch", "16", "--fix", fixed)
     plan = json.loads(run("plan", model, *options, "--json").stdout)
     row = {"model": Path(model).name, "seq": plan["question"]["sequence"], "gpus": 8, "global_batch": 16}
-    row |= {
-        "tp": 2,
-        "dp": 4,
-        "microbatch": 2,
-        "zero": 1,
-        "sequence_parallel": "true",
-        "flash_attention": "true",
-    }
+    row |= {"tp": 2, "dp": 4, "microbatch": 2, "zero": 1}
+    row |= dict.fromkeys(("sequence_parallel", "flash_attention"), "true")
     runs, out = Path(model).parent / "runs.csv", tmp_path / "out.csv"
     runs.write_text(",".join(row) + "\n" + ",".join(map(str, row.values())) + "\n")
     said = run("simulate", "--runs", str(runs), "--system", str(system), "-o", str(out)).stdout
