@@ -360,11 +360,8 @@ class Model(Noun):
         """Number of parameters before the first block."""
         project_in = self.word_width if self.projected else 0
         norm = self.norm_parameters(self.hidden) if self.embedding_norm else 0
-        return (
-            self.word_width * self.vocabulary
-            + self.hidden * (self.position_rows + self.token_types + project_in)
-            + norm
-        )
+        rows = self.position_rows + self.token_types + project_in
+        return self.word_width * self.vocabulary + self.hidden * rows + norm
 
     def norm_parameters(self, width: int) -> int:
         """Number of parameters of a norm with this width."""
@@ -387,9 +384,7 @@ class Model(Noun):
 
     def products_per_token(self, sequence: int, *, causal: bool) -> float:
         """Multiply-accumulates per token in a forward pass, without masked scores if `causal` is set."""
-        blocks = sum(
-            count * block.products(self.hidden, sequence, causal=causal) for block, count in self.block_runs
-        )
+        blocks = sum(n * one.products(self.hidden, sequence, causal=causal) for one, n in self.block_runs)
         head = (self.head != "none") * self.word_width * self.vocabulary
         projections = 2 * self.projected * self.hidden * self.word_width
         further = self.mtp_block.products(self.hidden, sequence, causal=causal)
