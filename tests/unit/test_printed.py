@@ -60,8 +60,8 @@ APART = {"name of a model", "verb"}
 """Commands on a terminal of the system, in a process of their own."""
 
 
-def _given(case: str, value: str) -> tuple[str, ...]:
-    """Command of a case with a value, whose files are written into the current folder."""
+def _given(case: str, value: str, folder: Path) -> tuple[str, ...]:
+    """Command of a case with a value, whose files are written into a folder."""
     quoted = json.dumps(value)
     texts = {
         "key.yaml": f"layers: 4\n{quoted}: 4\n",
@@ -73,8 +73,11 @@ def _given(case: str, value: str) -> tuple[str, ...]:
         "flag-value.txt": f"--num-layers {value}\n",
     }
     for name, text in texts.items():
-        Path(name).write_text(text, encoding="utf-8")
-    return tuple(word.replace("VALUE", value) for word in COMMANDS[case])
+        (folder / name).write_text(text, encoding="utf-8")
+    files = {*texts, "out.csv"}
+    return tuple(
+        str(folder / word) if word in files else word.replace("VALUE", value) for word in COMMANDS[case]
+    )
 
 
 class Terminal(io.StringIO):
@@ -95,8 +98,7 @@ def printed_here(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int,
 def test_no_control_characters_of_a_user_reach_the_terminal(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    asked = _given(case, EVIL)
+    asked = _given(case, EVIL, tmp_path)
     status, printed = on_terminal(*asked) if case in APART else printed_here(monkeypatch, *asked)
     assert (status == 0) == (case in ENDS_WELL), printed
     text = printed.replace("\r\n", "\n")
@@ -109,8 +111,7 @@ def test_no_control_characters_of_a_user_reach_the_terminal(
 def test_values_of_three_kilobytes_are_not_echoed(
     case: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    _, printed = printed_here(monkeypatch, *_given(case, value))
+    _, printed = printed_here(monkeypatch, *_given(case, value, tmp_path))
     assert max(map(len, printed.splitlines())) <= 2 * LONGEST_LINE
 
 
