@@ -40,7 +40,7 @@ def test_how_work_is_sliced_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     def of_seven(steps: int, _: Deadline) -> Iterator[tuple[int, int]]:
         yield from ((begin, min(begin + 7, steps)) for begin in range(0, steps, 7))
 
-    for module in ("annealing", "descent"):
+    for module in ("annealing", "search"):
         monkeypatch.setattr(f"phaze.map.{module}.slices", of_seven)
     sliced = mapped(SearchLimits(tries=3000))
     assert [one.mapping.tolist() for one in sliced.ways] == [one.mapping.tolist() for one in whole.ways]
