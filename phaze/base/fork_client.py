@@ -41,7 +41,7 @@ def main() -> None:
     """Run a job's script in a fork if a server listens; otherwise execute Python as usual."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     arguments = sys.argv[1:]
-    server = os.environ.get(SOCKET)
+    server = os.environ.pop(SOCKET, None)  # a Snakemake inside the job may be of another phaze
     is_script = len(arguments) == 1 and arguments[0].endswith(".py")
     # Linear algebra in the server has one thread: the number is read when a library is imported.
     if server and is_script and os.environ.get("OMP_NUM_THREADS") == "1":

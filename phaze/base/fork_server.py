@@ -64,7 +64,8 @@ def fork_jobs(folder: Path) -> None:
     if not python.is_file() or python.read_text(encoding="utf-8") != client:
         write_text(python, client)
         python.chmod(0o755)
-    sys.executable = str(python)
+    if os.access(python, os.X_OK):  # else the file system runs no programs
+        sys.executable = str(python)
 
 
 def start_server(path: Path, module: str, *arguments: str) -> None:
