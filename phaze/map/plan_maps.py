@@ -69,6 +69,12 @@ from phaze.spec.system import Cluster
 from phaze.tables import BY_HAND
 from phaze.workload.operator_graphs import StageGraph, stage_graph
 
+Row = dict[str, str | int | float | bool]
+CHAINS = 2
+"""Number of chains of the local search."""
+BLOCKS = (2, 4)
+"""Candidate numbers of stages of a lane to put on consecutive devices."""
+
 
 @dataclass(frozen=True)
 class Lanes:
@@ -146,14 +152,6 @@ def between_slices_bytes(stage: Stage, later: Stage) -> float:
     pairs = max(stage.layout.tp, later.layout.tp)
     forward, backward = later.arriving_bytes * later.layout.tp, stage.departing_bytes * stage.layout.tp
     return (forward + backward) / 2 / pairs
-
-
-Row = dict[str, str | int | float | bool]
-
-CHAINS = 2
-"""Number of chains of the local search."""
-BLOCKS = (2, 4)
-"""Candidate numbers of stages of a lane to put on consecutive devices."""
 
 
 @dataclass(frozen=True, eq=False)

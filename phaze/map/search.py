@@ -28,6 +28,15 @@ from phaze.map.symmetry import DeviceSymmetry, device_symmetry
 
 FOUND, NONE, STOPPED, PAUSED = 1, 0, -1, -2
 """Outcomes: mapping found, no mapping exists, limit reached, or search paused and resumable."""
+ROUNDING = 1e-12
+"""Relative tolerance of a target, for rounding errors of sums."""
+TARGETS = 4
+"""Number of concurrent targets, one thread each."""
+EPSILON = 1e-9
+"""Interval width at which the search ends, relative to the value."""
+EPSILON_WITHOUT_PROOF = 1e-3
+"""Interval width if the lower end was given up instead of proven: nearby targets would be given up as well.
+"""
 
 
 class DescentInput(NamedTuple):
@@ -266,17 +275,6 @@ def _descend(
             if k >= 0:
                 _take_back(plan, exchange, state, k)
     return (FOUND if k == n else NONE), k, tried
-
-
-ROUNDING = 1e-12
-"""Relative tolerance of a target, for rounding errors of sums."""
-TARGETS = 4
-"""Number of concurrent targets, one thread each."""
-EPSILON = 1e-9
-"""Interval width at which the search ends, relative to the value."""
-EPSILON_WITHOUT_PROOF = 1e-3
-"""Interval width if the lower end was given up instead of proven: nearby targets would be given up as well.
-"""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,67 @@ from phaze.workload.primitives import Scores
 HBM = KERNEL_LIMITS.index("hbm")
 USUAL = "2"
 """Default attention kernel of a stack that names none: FlashAttention-2."""
+JOINED = (
+    ("query", "key", "value"),
+    ("feed_forward_in", "feed_forward_up"),
+    ("shared_in", "shared_up"),
+)  # fmt: skip
+"""Names of the GEMMs that are joined into one (Megatron-Core, `linear_qkv` and `linear_fc1`)."""
+FORK = "_fork.backward"
+STEPS, STEPS_BYTES = 5, 9.0
+"""Number of kernels for attention scores without a fused kernel, and their bytes relative to one.
+
+Scores are converted to single precision, scaled, masked, normalised, and converted back (36 bytes per score
+instead of 4; Megatron-LM, `fused_softmax`).
+"""
+NORM = 4
+"""Number of extra kernels in the backward pass of a norm.
+
+Two sum the gradients of its parameters (apex, `cuComputePartGradGammaBeta`, `cuComputeGradGammaBeta`), and
+two add them to those of earlier microbatches (autograd, `AccumulateGrad`).
+"""
+CONTEXT = 1
+"""One copy that makes attention heads contiguous again, in either pass (Megatron-LM, `ParallelAttention`)."""
+SCORES = 3
+"""Backward kernels of scores: two scale gradients of queries and keys, one joins them with the values'."""
+LOSS = (20, 9)
+"""Number of extra kernels of an unfused loss, forward and backward.
+
+22 and 11 operations (Megatron-LM, `vocab_parallel_cross_entropy`, mask of the loss) less log-softmax and
+selection, which are already counted. Collectives are counted separately.
+"""
+MASKED_LOOKUP = 7
+"""Number of extra kernels of an embedding lookup in a sharded vocabulary.
+
+A mask takes five operations, and two apply it (Megatron-LM, `VocabParallelEmbedding`).
+"""
+LOOKUP_GRADIENT = 8
+"""Kernels of an embedding's gradient: about six sort the tokens, two sum their gradients.
+
+Source: PyTorch, `embedding_dense_backward_cuda`.
+"""
+BIAS, CLAMP, LAST = "experts_out_bias", "experts_in_clamp", "experts_out"
+"""Names of primitives: bias of an expert's last GEMM, clamp of its projections, and the last GEMM."""
+BIAS_KERNELS = (2, 6)
+"""Number of kernels per expert bias, forward and backward.
+
+Forward: bias times weight, and sum. Backward: two products and two sums for the gradients of bias and weight,
+and two sums that add the gradients of both biases to those of earlier microbatches (Megatron-Core,
+`TEGroupedMLP._apply_bias`, `DistributedDataParallel`).
+"""
+CLAMP_KERNELS = 3
+"""Kernels per clamp: two clamps and a concatenation, or gradients (`weighted_bias_quick_geglu_impl`)."""
+ROTARY = ("query_scaled_rotary", "key_scaled_rotary")
+"""Names of the primitives of scaled rotary embeddings."""
+ROTARY_KERNELS = (11, 8)
+"""Number of kernels beyond the first of a scaled rotary embedding, forward and backward.
+
+Forward: two products, negation, concatenation, sum and concatenation, and six on the small tables. Backward:
+two products, negation, concatenation, sum, and gradients of two slices with their sum (Megatron-Core,
+`_apply_rotary_pos_emb_bshd`).
+"""
+PADDING_KERNELS = 2
+"""Number of kernels that pad rows before the first GEMM and remove the padding after the last one."""
 
 
 class FusedPass(NamedTuple):
@@ -148,69 +209,6 @@ def _merged(scores: Scores) -> tuple[float, float]:
     keys = part * scores.kv_heads * (scores.size + scores.value_size)
     rows = scores.samples * scores.queries
     return rows * scores.heads * scores.value_size, rows * (scores.heads * scores.size + keys)
-
-
-JOINED = (
-    ("query", "key", "value"),
-    ("feed_forward_in", "feed_forward_up"),
-    ("shared_in", "shared_up"),
-)  # fmt: skip
-"""Names of the GEMMs that are joined into one (Megatron-Core, `linear_qkv` and `linear_fc1`)."""
-FORK = "_fork.backward"
-STEPS, STEPS_BYTES = 5, 9.0
-"""Number of kernels for attention scores without a fused kernel, and their bytes relative to one.
-
-Scores are converted to single precision, scaled, masked, normalised, and converted back (36 bytes per score
-instead of 4; Megatron-LM, `fused_softmax`).
-"""
-NORM = 4
-"""Number of extra kernels in the backward pass of a norm.
-
-Two sum the gradients of its parameters (apex, `cuComputePartGradGammaBeta`, `cuComputeGradGammaBeta`), and
-two add them to those of earlier microbatches (autograd, `AccumulateGrad`).
-"""
-CONTEXT = 1
-"""One copy that makes attention heads contiguous again, in either pass (Megatron-LM, `ParallelAttention`)."""
-SCORES = 3
-"""Backward kernels of scores: two scale gradients of queries and keys, one joins them with the values'."""
-LOSS = (20, 9)
-"""Number of extra kernels of an unfused loss, forward and backward.
-
-22 and 11 operations (Megatron-LM, `vocab_parallel_cross_entropy`, mask of the loss) less log-softmax and
-selection, which are already counted. Collectives are counted separately.
-"""
-MASKED_LOOKUP = 7
-"""Number of extra kernels of an embedding lookup in a sharded vocabulary.
-
-A mask takes five operations, and two apply it (Megatron-LM, `VocabParallelEmbedding`).
-"""
-LOOKUP_GRADIENT = 8
-"""Kernels of an embedding's gradient: about six sort the tokens, two sum their gradients.
-
-Source: PyTorch, `embedding_dense_backward_cuda`.
-"""
-BIAS, CLAMP, LAST = "experts_out_bias", "experts_in_clamp", "experts_out"
-"""Names of primitives: bias of an expert's last GEMM, clamp of its projections, and the last GEMM."""
-BIAS_KERNELS = (2, 6)
-"""Number of kernels per expert bias, forward and backward.
-
-Forward: bias times weight, and sum. Backward: two products and two sums for the gradients of bias and weight,
-and two sums that add the gradients of both biases to those of earlier microbatches (Megatron-Core,
-`TEGroupedMLP._apply_bias`, `DistributedDataParallel`).
-"""
-CLAMP_KERNELS = 3
-"""Kernels per clamp: two clamps and a concatenation, or gradients (`weighted_bias_quick_geglu_impl`)."""
-ROTARY = ("query_scaled_rotary", "key_scaled_rotary")
-"""Names of the primitives of scaled rotary embeddings."""
-ROTARY_KERNELS = (11, 8)
-"""Number of kernels beyond the first of a scaled rotary embedding, forward and backward.
-
-Forward: two products, negation, concatenation, sum and concatenation, and six on the small tables. Backward:
-two products, negation, concatenation, sum, and gradients of two slices with their sum (Megatron-Core,
-`_apply_rotary_pos_emb_bshd`).
-"""
-PADDING_KERNELS = 2
-"""Number of kernels that pad rows before the first GEMM and remove the padding after the last one."""
 
 
 def without_sums(operators: Sequence[Operator], stack: Stack) -> tuple[Operator, ...]:

@@ -40,6 +40,17 @@ OBJECTIVES = {
     "throughput_per_area": "throughput per area",
     "energy": "energy per sample",
 }
+Kinds = dict[str, tuple[str, pd.DataFrame]]
+"""Colour and rows of each kind of point drawn."""
+WALK = "hysteresis-"
+"""Prefix of the strategy name of a search by descending area; its hysteresis level follows."""
+_SCOPES = {
+    "recomputing": "recomputing (Figure 8)",
+    "least-microbatch": "smallest microbatch (Figure 9)",
+}
+"""Titles of the restricted spaces that the paper's figures search by descending area."""
+MOST_POINTS = 90
+"""Maximum number of points of a curve, evenly spaced in the logarithm of the evaluations."""
 
 
 def certificate(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -163,10 +174,6 @@ def energy_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixi
     return _throughput(looks, "joules_per_sample", 1.0, "J/sample", (points,))
 
 
-Kinds = dict[str, tuple[str, pd.DataFrame]]
-"""Colour and rows of each kind of point drawn."""
-
-
 def _others(others: pd.DataFrame) -> Kinds:
     """Results of the named designs, by design, each with a colour."""
     return {
@@ -196,17 +203,6 @@ def _throughput(
     numbers = [alt.Tooltip(f"{name}:Q", format=",.4~g") for name in (column, "samples_per_s")]
     drawn = [mark.encode(*encoding, tooltip=["kind:N", "architecture:N", *numbers]) for mark in marks]
     return panels(table, "model", *drawn, *lines, own="xy")
-
-
-WALK = "hysteresis-"
-"""Prefix of the strategy name of a search by descending area; its hysteresis level follows."""
-_SCOPES = {
-    "recomputing": "recomputing (Figure 8)",
-    "least-microbatch": "smallest microbatch (Figure 9)",
-}
-"""Titles of the restricted spaces that the paper's figures search by descending area."""
-MOST_POINTS = 90
-"""Maximum number of points of a curve, evenly spaced in the logarithm of the evaluations."""
 
 
 def optima(trials: pd.DataFrame) -> dict[tuple[str, str], float]:

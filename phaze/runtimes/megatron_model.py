@@ -39,47 +39,6 @@ VOCABULARIES = (
 
 They are `vocab_size` of the models' published configurations, or of the tokenizer's file.
 """
-
-
-def is_word_piece(flags: Flags) -> bool:
-    """True if the vocabulary is BERT's, judged by tokenizer type or by the name of its file."""
-    kind, file = (" ".join(flags.get(flag, ())).lower() for flag in (TOKENIZER, VOCAB_FILE))
-    return kind.startswith("bertwordpiece") or (not kind and file.endswith("vocab.txt"))
-
-
-def vocabulary(flags: Flags, given: int | None = None) -> int:
-    """Vocabulary size, padded as the flags require; `given` is the size if no flag sets it.
-
-    Raises PhazeError if flags have neither the size nor a known tokenizer name.
-    """
-    words = _words(flags, given) + (whole_number(flags, EXTRA_IDS) if EXTRA_IDS in flags else 0)
-    multiple = whole_number(flags, PADDED_TO, 1) * whole_number(flags, "--tensor-model-parallel-size", 1)
-    return -(-words // multiple) * multiple if PADDED_TO in flags else words
-
-
-def _words(flags: Flags, given: int | None) -> int:
-    if VOCAB_SIZE in flags:
-        return whole_number(flags, VOCAB_SIZE)
-    if given is not None:
-        return given
-    kind = one_value(flags, TOKENIZER).lower() if TOKENIZER in flags else ""
-    paths = " ".join((*flags.get(TOKENIZER_MODEL, ()), *flags.get(VOCAB_FILE, ()))).lower()
-    file = PurePosixPath(one_value(flags, VOCAB_FILE)).name.lower() if VOCAB_FILE in flags else ""
-    if kind in TOKENIZERS:
-        return TOKENIZERS[kind]
-    if not kind and file.endswith("vocab.txt"):
-        return CASED if "cased" in file.replace("uncased", "") else UNCASED
-    if not kind and file == "vocab.json" and MERGE_FILE in flags:
-        return GPT2
-    found = next((size for name, size in VOCABULARIES if name in paths), None)
-    if found is None:
-        raise PhazeError(
-            f"{VOCAB_SIZE}: must be given, or --vocab N of `phaze read`: the tokenizer is missing or its "
-            "vocabulary unknown"
-        )
-    return found
-
-
 SIZES = {
     "hidden": "--hidden-size", "heads": "--num-attention-heads", "vocabulary": "--vocab-size",
 }  # fmt: skip
@@ -151,7 +110,6 @@ MODEL_FLAGS = frozenset(
     )
 )  # fmt: skip
 """All flags that a model determines."""
-
 MODEL_NAMES = {
     **SIZES, "layers": LAYERS, "feed_forward": FEED_FORWARD, "position_count": LONGEST, "mtp": FURTHER,
     "positions": "--position-embedding-type", "norm": "--normalization", "kv_heads": "--num-query-groups",
@@ -169,6 +127,45 @@ MODEL_NAMES = {
     **{f"mamba.{field}": flag for field, flag in MAMBA.items()},
 }  # fmt: skip
 """Flag that sets each model field."""
+
+
+def is_word_piece(flags: Flags) -> bool:
+    """True if the vocabulary is BERT's, judged by tokenizer type or by the name of its file."""
+    kind, file = (" ".join(flags.get(flag, ())).lower() for flag in (TOKENIZER, VOCAB_FILE))
+    return kind.startswith("bertwordpiece") or (not kind and file.endswith("vocab.txt"))
+
+
+def vocabulary(flags: Flags, given: int | None = None) -> int:
+    """Vocabulary size, padded as the flags require; `given` is the size if no flag sets it.
+
+    Raises PhazeError if flags have neither the size nor a known tokenizer name.
+    """
+    words = _words(flags, given) + (whole_number(flags, EXTRA_IDS) if EXTRA_IDS in flags else 0)
+    multiple = whole_number(flags, PADDED_TO, 1) * whole_number(flags, "--tensor-model-parallel-size", 1)
+    return -(-words // multiple) * multiple if PADDED_TO in flags else words
+
+
+def _words(flags: Flags, given: int | None) -> int:
+    if VOCAB_SIZE in flags:
+        return whole_number(flags, VOCAB_SIZE)
+    if given is not None:
+        return given
+    kind = one_value(flags, TOKENIZER).lower() if TOKENIZER in flags else ""
+    paths = " ".join((*flags.get(TOKENIZER_MODEL, ()), *flags.get(VOCAB_FILE, ()))).lower()
+    file = PurePosixPath(one_value(flags, VOCAB_FILE)).name.lower() if VOCAB_FILE in flags else ""
+    if kind in TOKENIZERS:
+        return TOKENIZERS[kind]
+    if not kind and file.endswith("vocab.txt"):
+        return CASED if "cased" in file.replace("uncased", "") else UNCASED
+    if not kind and file == "vocab.json" and MERGE_FILE in flags:
+        return GPT2
+    found = next((size for name, size in VOCABULARIES if name in paths), None)
+    if found is None:
+        raise PhazeError(
+            f"{VOCAB_SIZE}: must be given, or --vocab N of `phaze read`: the tokenizer is missing or its "
+            "vocabulary unknown"
+        )
+    return found
 
 
 def is_hybrid(model: Model) -> bool:

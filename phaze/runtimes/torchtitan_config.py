@@ -54,36 +54,11 @@ TRAINED: list[Plain] = [
     "wq", "wkv", "wqkv", "wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3",
 ]  # fmt: skip
 """Weight matrices of blocks that LoRA adapts, by the last part of their names; the head is excluded."""
-
-
-def converters(recipe: Recipe) -> Converters:
-    """Model converters that give torchtitan's model the recipe's compute format and LoRA."""
-    compute, model = recipe.layout.compute, recipe.model
-    experts = GROUPED.get(compute, {}) if model.experts else {}
-    trained: Converters = {LORA: {"rank": model.lora, "target_modules": TRAINED}} if model.lora else {}
-    return {**LINEAR.get(compute, {}), **experts, **trained}
-
-
-def software(recipe: Recipe, stack: Stack) -> Iterator[tuple[str, bool]]:
-    """Yield the settings of a software stack."""
-    if stack.compiled is not None:
-        yield COMPILE, stack.compiled
-        yield ASYNC_TP, stack.compiled and "tp" in stack.overlap and recipe.layout.cuts_sequence
-
-
-def flat(said: Converters) -> Iterator[tuple[str, Plain]]:
-    """Yield a setting `True` for each converter, and its arguments as further settings."""
-    for name, told in said.items():
-        yield name, True
-        yield from ((f"{name}.{key}", value) for key, value in told.items())
-
-
 Said = Mapping[str, object]
 """Values of settings, by name."""
 KeyValues = Iterable[tuple[str, Plain]]
 """Settings to write, with their values."""
 Word = TypeVar("Word", bound=str)
-
 TP, CP, PP, EP = (
     f"parallelism.{name}_parallel_degree" for name in ("tensor", "context", "pipeline", "expert")
 )
@@ -115,6 +90,43 @@ SCHEDULES = {
 BY_FILE, CSV = "PipelineScheduleMulti", "schedule.csv"
 """torchtitan's name for a schedule read from a CSV file, and the name of the file that we write."""
 OURS = {name: ours for ours, name in SCHEDULES.items()} | {BY_FILE: "zb-h1"}
+UNPRICED: Said = {
+    "training.enable_cpu_offload": False,
+    "training.dtype": "float32",
+    "training.mixed_precision_param": "bfloat16",
+}
+"""Settings that change the price and that no recipe can express, with the only value that is priced."""
+SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
+"""Configuration classes that are read, with the section that each of them sets."""
+COMPONENTS = "compile.components"
+LETTERS = {
+    JobKind.FORWARD: "F", JobKind.BACKWARD: "B", JobKind.INPUT_GRADIENT: "I", JobKind.WEIGHT_GRADIENT: "W",
+}  # fmt: skip
+"""Letters that stand for passes: forward, backward, input gradient and weight gradient."""
+SCALES: dict[Compute, tuple[str, ...]] = {"fp8-cs": ("scales of float8: of rows instead of whole tensors",)}
+"""Differences between `Float8LinearConverter` and the priced format."""
+
+
+def converters(recipe: Recipe) -> Converters:
+    """Model converters that give torchtitan's model the recipe's compute format and LoRA."""
+    compute, model = recipe.layout.compute, recipe.model
+    experts = GROUPED.get(compute, {}) if model.experts else {}
+    trained: Converters = {LORA: {"rank": model.lora, "target_modules": TRAINED}} if model.lora else {}
+    return {**LINEAR.get(compute, {}), **experts, **trained}
+
+
+def software(recipe: Recipe, stack: Stack) -> Iterator[tuple[str, bool]]:
+    """Yield the settings of a software stack."""
+    if stack.compiled is not None:
+        yield COMPILE, stack.compiled
+        yield ASYNC_TP, stack.compiled and "tp" in stack.overlap and recipe.layout.cuts_sequence
+
+
+def flat(said: Converters) -> Iterator[tuple[str, Plain]]:
+    """Yield a setting `True` for each converter, and its arguments as further settings."""
+    for name, told in said.items():
+        yield name, True
+        yield from ((f"{name}.{key}", value) for key, value in told.items())
 
 
 @dataclass(frozen=True)
@@ -243,15 +255,6 @@ DEFAULTS: Said = {
     **{name: usual for one in FIELDS for name, usual in one.usual.items()}, COMPILE: False, ASYNC_TP: False,
 }  # fmt: skip
 """torchtitan's defaults for the settings that are read."""
-UNPRICED: Said = {
-    "training.enable_cpu_offload": False,
-    "training.dtype": "float32",
-    "training.mixed_precision_param": "bfloat16",
-}
-"""Settings that change the price and that no recipe can express, with the only value that is priced."""
-SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
-"""Configuration classes that are read, with the section that each of them sets."""
-COMPONENTS = "compile.components"
 READ = {*DEFAULTS, *UNPRICED, *CONVERTERS, GRAPHS, SCHEDULE_FILE, COMPONENTS, "model_spec.model"}
 
 
@@ -422,15 +425,6 @@ def made_stages(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> tup
     blocks[0] -= ends[0]
     blocks[-1] -= ends[1]
     return tuple(blocks)
-
-
-LETTERS = {
-    JobKind.FORWARD: "F", JobKind.BACKWARD: "B", JobKind.INPUT_GRADIENT: "I", JobKind.WEIGHT_GRADIENT: "W",
-}  # fmt: skip
-"""Letters that stand for passes: forward, backward, input gradient and weight gradient."""
-
-SCALES: dict[Compute, tuple[str, ...]] = {"fp8-cs": ("scales of float8: of rows instead of whole tensors",)}
-"""Differences between `Float8LinearConverter` and the priced format."""
 
 
 def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:

@@ -23,6 +23,10 @@ from phaze.spec.unsharded import UnshardedModel
 from phaze.spec.values import Flag, Index, Label, Name, PositiveInt
 
 Source = Annotated[int, Field(strict=True, ge=-1)]
+Fields = dict[str, object]
+OPTION = "--set"
+_ATTENTION = 2
+"""Number of matrix products without weights in a block: for the scores, and for the weighted values."""
 
 
 class TracedTensor(Noun):
@@ -171,12 +175,6 @@ class Traced(UnshardedModel):
         order = dict.fromkeys(run.layer for run in self.runs)
         runs = tuple(TracedRun(layer=name, count=1) for name in order)
         return self.model_copy(update={"runs": runs, "hyper_operators": None})
-
-
-Fields = dict[str, object]
-OPTION = "--set"
-_ATTENTION = 2
-"""Number of matrix products without weights in a block: for the scores, and for the weighted values."""
 
 
 @dataclass(frozen=True)

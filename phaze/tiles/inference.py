@@ -49,6 +49,10 @@ from phaze.tiles.steps import GroupCollective, StageProgram, TileStage, TileStep
 from phaze.tiles.tile import TileExecution, inference_s
 
 Fidelity = Literal["tile-by-tile", "analytical"]
+Waits = dict[int, tuple[int, ...]]
+"""Indices of the messages that each tile waits for before it continues."""
+TRIED = 8
+"""Number of mappings simulated with contention: the fastest ones without contention."""
 
 
 class Activity(NamedTuple):
@@ -71,10 +75,6 @@ def _each(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
     finish_s = np.zeros(len(activities))
     np.maximum.at(finish_s, [p for _, p in turn], arrived_s)
     return tuple(finish_s.tolist())
-
-
-Waits = dict[int, tuple[int, ...]]
-"""Indices of the messages that each tile waits for before it continues."""
 
 
 def _written(chip: Chip, activity: Activity) -> list[Message]:
@@ -229,10 +229,6 @@ def _linear(chip: Chip, tiles: Tiles, pairs: Sequence[tuple[int, int]], waiting:
             alone[:, place[tile]] += seconds
             held[:, list(leg.resources)] += np.array(seconds)[:, np.newaxis]
     return _Linear(alone, held)
-
-
-TRIED = 8
-"""Number of mappings simulated with contention: the fastest ones without contention."""
 
 
 def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:

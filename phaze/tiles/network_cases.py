@@ -34,6 +34,25 @@ Sends = Literal["neighbours", "direct"]
 """Route of a reduce or broadcast in a run of tiles: between neighbours, or directly to or from the head."""
 Ties = Literal["ring", "rows"]
 """Head chosen among equally near tiles: the first in ring order, or in row-major order (a corner)."""
+TileTask = Literal["all-reduce", "all-to-all", "read", "write"]
+Against = Literal["longest", "sum"]
+"""Contention-free formula for tasks that start together: their maximum time, or the sum of their times."""
+Compare = Literal["best", "equal-adapters", "slowest-fastest"]
+"""Adapter counts at which two strategies are compared: the best of each; the same count for both, where the
+gain is largest; or the slowest of one with the fastest of the other."""
+CORES = Wires(1024e9, 1e-9)
+"""Links inside a wafer tile (PALM, Table VI); the paper gives no Link_Time: 1 ns per hop is assumed."""
+GRID = TileGrid(4, 4)
+MEMORY = PortMemory(GRID.edge(), 256e9)
+"""Ports at both ends of each row; Table VI gives 256 GB/s per tile of 4 × 4 cores, not the port count."""
+TOPOLOGY = mesh(GRID, CORES, MEMORY)
+BERT_BASE_BYTES = 512 * 768 * 2.0
+"""Activations of BERT-base for one sequence of 512 in 16 bits; the paper does not give its batch size."""
+RING_TILES = (4, 16)
+RING_BYTES = (1e6, 16e6, 64e6, 256e6)
+TASK_BYTES = (0.5e6, 8e6, 32e6)
+BROKEN_AT = (None, 0, 1, 2, 3)
+"""Columns below which an extra tile breaks the rings of both groups; None: no extra tile."""
 
 
 class Neighbours(NamedTuple):
@@ -130,30 +149,6 @@ def _nearest(grid: TileGrid, run: Sequence[int], others: Sequence[int], ties: Ti
 def _gap(grid: TileGrid, some: Sequence[int], others: Sequence[int]) -> int:
     """Fewest hops between two sets of tiles."""
     return min(grid.distance(a, b) for a in some for b in others)
-
-
-TileTask = Literal["all-reduce", "all-to-all", "read", "write"]
-Against = Literal["longest", "sum"]
-"""Contention-free formula for tasks that start together: their maximum time, or the sum of their times."""
-Compare = Literal["best", "equal-adapters", "slowest-fastest"]
-"""Adapter counts at which two strategies are compared: the best of each; the same count for both, where the
-gain is largest; or the slowest of one with the fastest of the other."""
-
-CORES = Wires(1024e9, 1e-9)
-"""Links inside a wafer tile (PALM, Table VI); the paper gives no Link_Time: 1 ns per hop is assumed."""
-GRID = TileGrid(4, 4)
-MEMORY = PortMemory(GRID.edge(), 256e9)
-"""Ports at both ends of each row; Table VI gives 256 GB/s per tile of 4 × 4 cores, not the port count."""
-
-TOPOLOGY = mesh(GRID, CORES, MEMORY)
-
-BERT_BASE_BYTES = 512 * 768 * 2.0
-"""Activations of BERT-base for one sequence of 512 in 16 bits; the paper does not give its batch size."""
-RING_TILES = (4, 16)
-RING_BYTES = (1e6, 16e6, 64e6, 256e6)
-TASK_BYTES = (0.5e6, 8e6, 32e6)
-BROKEN_AT = (None, 0, 1, 2, 3)
-"""Columns below which an extra tile breaks the rings of both groups; None: no extra tile."""
 
 
 class Contended(NamedTuple):

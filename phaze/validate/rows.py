@@ -76,6 +76,8 @@ REQUIRED = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
 MICROBATCHES = ("1", "2", "4", "8")
 """Microbatch sizes tried if the column is empty; the fastest prediction that fits is used."""
 MOST = 2**31
+_OF_COLUMNS = {"overlap": None, "gradient_bytes": None}
+"""Properties of a stack that columns of a row override."""
 
 
 @dataclass(frozen=True)
@@ -360,10 +362,6 @@ def _whole(name: str, text: str) -> int:
 
 
 assert all(OWN[name].default is MISSING for name in REQUIRED)
-
-
-_OF_COLUMNS = {"overlap": None, "gradient_bytes": None}
-"""Properties of a stack that columns of a row override."""
 
 
 def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: Path) -> None:

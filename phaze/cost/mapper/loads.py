@@ -47,6 +47,9 @@ from phaze.cost.network.network import EXCHANGES, Flat, Kind, sent_bytes
 from phaze.cost.vector import vector_cycles
 from phaze.layout import Layout
 
+REDUCING: tuple[Kind, ...] = ("all_reduce", "reduce_scatter")
+"""Collectives that perform additions."""
+
 
 class Cores(NamedTuple):
     """Tensor-core configurations with the global buffer that the cores share; arrays (C,)."""
@@ -130,10 +133,6 @@ def _tables(space: SplitSpace) -> Tables:
         np.empty((len(space.units), number, MOST, 4)),
         np.zeros((len(space.units), number), dtype=np.int64),
     )
-
-
-REDUCING: tuple[Kind, ...] = ("all_reduce", "reduce_scatter")
-"""Collectives that perform additions."""
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,13 @@ ENDLESS = 2.0**50
 """Collective size in bytes at which fixed time and the choice of algorithm no longer matter."""
 ROUNDING = 1e-9
 """Relative tolerance for equal bandwidths."""
+_NOTHING = StageCost(0.0)
+AT_ONCE = 250_000
+"""Maximum number of layouts that are bounded in one batch, which limits memory use."""
+NEAR = 50_000
+"""Number of layouts, smallest average bounds first, for which the tighter per-rank bound is computed."""
+ROUNDS = 4
+"""Number of microbatch groups, of at least pp each, after which every schedule has reached its peak."""
 
 
 def with_exchanges(
@@ -160,15 +167,6 @@ def late_s(
     counts = after & (left_s > 0).all(axis=1)  # otherwise the rest of a layer overlaps with another layer
     late_s = np.where(counts[:, None], left_s + lost * layers.forward_s, lost * beside_s)
     return each_s - beside_s + late_s, start_s * counts, counts.astype(float)
-
-
-_NOTHING = StageCost(0.0)
-AT_ONCE = 250_000
-"""Maximum number of layouts that are bounded in one batch, which limits memory use."""
-NEAR = 50_000
-"""Number of layouts, smallest average bounds first, for which the tighter per-rank bound is computed."""
-ROUNDS = 4
-"""Number of microbatch groups, of at least pp each, after which every schedule has reached its peak."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,8 @@ from phaze.spec.training_plan import TIE, PlanCertificate, UndecidedPlan
 
 MOST = 5
 """Maximum number of undecided layouts that are listed."""
+TWIN_MEMORY = 0.01
+"""Maximum relative difference in peak memory between layouts that share a row."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,6 @@ def _fields(grid: LayoutGrid, place: int) -> dict[str, int | str]:
     own = {name: getattr(layout, name) for name in COLUMNS if name != "schedule"}
     found = {name: int(value) if isinstance(value, bool) else value for name, value in own.items()}
     return {**found, "schedule": grid.schedule_of(place)}
-
-
-TWIN_MEMORY = 0.01
-"""Maximum relative difference in peak memory between layouts that share a row."""
 
 
 @dataclass(eq=False)

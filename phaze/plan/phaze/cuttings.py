@@ -33,6 +33,10 @@ from phaze.plan.phaze.branch_passes import pass_buffers
 from phaze.plan.phaze.stages import MOST_BRANCHES, TimedLayers, all_assignments, stage_schedules, work_of
 
 Values = TypeVar("Values", Ints, Floats)
+MOST_DOWNSETS = 10_000
+MOST_STAGES = 1_500_000
+"""Limit on the number of stages considered; each takes about 10 us, and 100 bytes per option."""
+NOWHERE = -1
 
 
 class NestedStages(NamedTuple):
@@ -175,12 +179,6 @@ def _grown(values: Values, position: int) -> Values:
     longer = np.zeros(2 * len(values), values.dtype)
     longer[: len(values)] = values
     return longer
-
-
-MOST_DOWNSETS = 10_000
-MOST_STAGES = 1_500_000
-"""Limit on the number of stages considered; each takes about 10 us, and 100 bytes per option."""
-NOWHERE = -1
 
 
 class DeviceCounts(NamedTuple):

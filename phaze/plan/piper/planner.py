@@ -57,10 +57,12 @@ Table = NDArray[np.int32]
 
 NONE = 2**30
 """Value of f(D, s) for a state that no plan reaches."""
-
-
 FIRST_PAIRS = 100_000
 """Number of downset pairs in the first slice, enough for small searches to need only one slice."""
+BELOW = 1 - 1e-11
+"""A plan counts as better if its time is below this fraction of the other plan's."""
+CLOSE = 1.001
+"""Ratio of the bounds below which the search tries just below the upper bound instead of bisecting."""
 
 
 class States(NamedTuple):
@@ -251,12 +253,6 @@ def last_stage(
                 if meets(problem, known, t, i, j, index, in_flight, margin_s):
                     return i, t, index
     return -1, -1, -1
-
-
-BELOW = 1 - 1e-11
-"""A plan counts as better if its time is below this fraction of the other plan's."""
-CLOSE = 1.001
-"""Ratio of the bounds below which the search tries just below the upper bound instead of bisecting."""
 
 
 @dataclass(frozen=True)
