@@ -248,7 +248,7 @@ class Lowering:
             parameters,
             replace(size, gradients=0, optimizer=0),
             layout.zero,
-            layout.sharding("dp-cp")[0].ranks,
+            layout.shards,
         )
 
     def working(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> WorkingBytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Flat, Network
-from phaze.layout import Group, Layout
+from phaze.layout import Axis, Layout
 from phaze.pipeline.pipeline import Transfers
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.spec.rows import StageWork
@@ -142,14 +142,16 @@ class Stage(StageWork):
         return self.weight_bytes if self.gradient_bytes is None else self.gradient_bytes
 
     @property
-    def replicated(self) -> tuple[tuple[float, tuple[Group, Group]], ...]:
-        """Fractions of the weights, dense and expert, with the groups that shard and replicate each."""
-        dense = (1.0 - self.expert_share, self.layout.sharding("dp-cp"))
-        return (dense, (self.expert_share, self.layout.sharding("edp"))) if self.expert_share else (dense,)
+    def replicated(self) -> tuple[tuple[float, Axis], ...]:
+        """Fractions of the weights, dense and expert, with the axis of ranks that replicate each."""
+        dense: tuple[float, Axis] = (1.0 - self.expert_share, "dp-cp")
+        return (dense, (self.expert_share, "edp")) if self.expert_share else (dense,)
 
     def kept_share(self, *, shared: bool) -> float:
         """Fraction of weights or gradients that a rank stores; 1 unless replicas shard them."""
-        return sum(part / (group.ranks if shared else 1) for part, (group, _) in self.replicated)
+        return sum(
+            part / (self.layout.sharding(axis)[0].ranks if shared else 1) for part, axis in self.replicated
+        )
 
     @property
     def compute_s(self) -> float:

@@ -26,8 +26,6 @@ Tensors = Literal["longest", "all"]
 `longest`: only the largest one that enters the stage counts. `all`: one after the other on its link,
 while operators also share the HBM of their device.
 """
-
-
 MATRICES = 4
 """Number of matrices of a block, which buckets do not split: two in attention, two in feed-forward."""
 
@@ -171,9 +169,10 @@ def _exchanged(stage: Stage, kind: Exchange) -> list[list[tuple[Exchange, float,
     weights = stage.weight_bytes - stage.frozen_bytes * (stage.layout.zero < 3)  # updated, or all with ZeRO 3
     size = weights if kind == "all_gather" else stage.exchanged_bytes
     found: list[list[tuple[Exchange, float, Group]]] = []
-    for part, (within, among) in stage.replicated:
-        whole = Group(within.ranks * among.ranks, within.stride)
-        found.append([(kind, part * size, whole if kind == "all_reduce" else within)])
+    for part, axis in stage.replicated:
+        within, among = stage.layout.sharding(axis)
+        group = stage.layout.group(axis) if kind == "all_reduce" else within
+        found.append([(kind, part * size, group)])
         if kind == "reduce_scatter" and among.ranks > 1:
             found[-1].append(("all_reduce", part * size / within.ranks, among))
     return found
@@ -202,7 +201,7 @@ def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:
     zero = stage.layout.zero
     if zero >= 2:
         return None
-    whole = machine.stack.zero_1 == "all_reduce" and stage.layout.sharding("dp-cp")[1].ranks == 1
+    whole = machine.stack.zero_1 == "all_reduce" and stage.layout.replicate == 1
     return "all_reduce" if zero == 0 or whole else "reduce_scatter"
 
 
@@ -229,7 +228,7 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[fl
         found += machine.network.seconds("all_reduce", stage.tied_bytes, Group(2, (depth - 1) * stride))
     if rules.streams > 1:  # the other copy of the stage is at the same distance from the other end
         apart = abs(depth - 1 - 2 * int(groups[q]))
-        size = stage.exchanged_bytes / (stage.layout.sharding("dp-cp")[0].ranks if zero else 1)
+        size = stage.exchanged_bytes / (stage.layout.shards if zero else 1)
         found += machine.network.seconds("all_reduce", size, Group(2, apart * stride))
     return found, late_s
 
