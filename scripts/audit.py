@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze import tables
-from phaze.base.job import logged, section_of
+from phaze.base.job import join_params, logged
 from phaze.base.store import Store
 from phaze.certify.draw import COLUMNS, EXCLUDED, draw_points, share_out
 from phaze.certify.space import PLACED, names_of_space, read_shards
@@ -24,8 +24,8 @@ def main(
     *,
     model: str,
     scenario: dict[str, object],
-    training: dict[str, object],
-    schedule: dict[str, object],
+    training: object,
+    schedule: object,
     certify: dict[str, object],
     area_limit: float | dict[str, object],
     technology: dict[str, object],
@@ -74,15 +74,15 @@ if __name__ == "__main__":
         logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
         Store(Path(snakemake.params.store), snakemake.params.code) as store,
     ):
-        singles = ("graph", "certificates")
+        singles, params = ("graph", "certificates"), join_params(snakemake.params)
         main(
             {name: list(paths) for name, paths in snakemake.input.items() if name not in singles}
             | {name: [snakemake.input[name]] for name in singles},
             snakemake.output[0],
             model=snakemake.wildcards.model,
             scenario=snakemake.params.scenario,
-            training=section_of(snakemake.params, "training"),
-            schedule=section_of(snakemake.params, "schedule"),
+            training=params["training"],
+            schedule=params["schedule"],
             certify=snakemake.params.certify,
             area_limit=snakemake.params.area_limit,
             technology=snakemake.params.technology,

@@ -1,7 +1,7 @@
 """Certify the best point of a model's search space, and count the reasons that exclude other points."""
 
 from phaze import tables
-from phaze.base.job import logged, section_of
+from phaze.base.job import join_params, logged
 from phaze.certify.space import PLACED
 from phaze.certify.stage import CertificateTerms, certify_model, read_slices
 from phaze.cost.space import area_limit_um2
@@ -18,7 +18,7 @@ def main(
     outputs: dict[str, str],
     *,
     scenario: dict[str, object],
-    training: dict[str, object],
+    training: object,
     area_limit: float | dict[str, object],
     technology: dict[str, object],
     overlap_communication: bool,
@@ -50,7 +50,7 @@ if __name__ == "__main__":
             | {"graph": [snakemake.input.graph]},
             dict(snakemake.output.items()),
             scenario=snakemake.params.scenario,
-            training=section_of(snakemake.params, "training"),
+            training=join_params(snakemake.params)["training"],
             area_limit=snakemake.params.area_limit,
             technology=snakemake.params.technology,
             overlap_communication=snakemake.params.overlap_communication,

@@ -59,21 +59,27 @@ def logged(path: str | os.PathLike[str], settings: object = None, output: str = 
 
 
 def _record_usage(log_path: Path, wall_s: float) -> None:
-    """Write wall time, CPU time in s and peak memory in MiB to benchmarks/…/NAME.tsv for logs/…/NAME.log.
+    """Write a job's wall time and CPU time in s and peak memory in MiB to its benchmark file.
 
     Snakemake's own benchmarks poll a job every few seconds, so they miss most of a short one.
     """
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_s = sum(usage.ru_utime + usage.ru_stime for usage in used)
     peak_mib = max(usage.ru_maxrss for usage in used) / KIB_PER_MIB
-    if "logs" in log_path.parts:
-        last = len(log_path.parts) - 1 - log_path.parts[::-1].index("logs")
-        benchmark = Path(*log_path.parts[:last], "benchmarks", *log_path.parts[last + 1 :])
-        row = f"{wall_s:.4f}\t{cpu_s:.2f}\t{peak_mib:.2f}"
-        try:
-            write_text(benchmark.with_suffix(".tsv"), f"s\tcpu_time\tmax_rss\n{row}\n")
-        except PhazeError as error:
-            log.warning("%s", error)
+    row = f"{wall_s:.4f}\t{cpu_s:.2f}\t{peak_mib:.2f}"
+    try:
+        if "logs" in log_path.parts:
+            write_text(benchmark_of(log_path), f"s\tcpu_time\tmax_rss\n{row}\n")
+    except PhazeError as error:
+        log.warning("%s", error)
+
+
+def benchmark_of(log_path: Path) -> Path:
+    """Benchmark file of a job: benchmarks/…/NAME.tsv for the last folder logs in logs/…/NAME.log."""
+    *folders, name = log_path.parts
+    if "logs" in folders:
+        folders[-1 - folders[::-1].index("logs")] = "benchmarks"
+    return Path(*folders, name).with_suffix(".tsv")
 
 
 def _log_start(settings: object, output: str) -> None:
@@ -165,13 +171,17 @@ def split_params(**sections: object) -> dict[str, object]:
     return params
 
 
-def section_of(params: Mapping[str, object], section: str) -> dict[str, object]:
-    """Settings of a section, from the params into which `split_params` split it."""
-    return {
-        key.removeprefix(f"{section}__"): value
-        for key, value in params.items()
-        if key.startswith(f"{section}__")
-    }
+def join_params(params: Mapping[str, object]) -> dict[str, object]:
+    """Params of a job, with sections whose params were split put together again."""
+    whole: dict[str, object] = {}
+    sections: dict[str, dict[str, object]] = {}
+    for name, value in params.items():
+        section, split, key = name.partition("__")
+        if split:
+            sections.setdefault(section, {})[key] = value
+        else:
+            whole[name] = value
+    return whole | sections
 
 
 def let_jobs_import(folder: Path) -> None:

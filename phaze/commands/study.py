@@ -23,8 +23,6 @@ from phaze.commands.output import refuse_outputs, write_or_print
 if TYPE_CHECKING:
     from phaze.spec.models import AnyModel
     from phaze.spec.plain import Plain
-
-
 ROOT = Path(__file__).resolve().parents[2]
 """Folder of the Snakefile."""
 REASONS = {
@@ -90,11 +88,6 @@ class File:
     """Log of the job that wrote the file; '-' if there is none."""
     reason: str
     """Reason to write the file again; empty if it is up to date."""
-
-    @property
-    def benchmark(self) -> str:
-        """File with the measured time of the job."""
-        return self.log.replace("/logs/", "/benchmarks/", 1).removesuffix(".log") + ".tsv"
 
 
 @dataclass(frozen=True)
@@ -228,8 +221,10 @@ def _rules() -> list[str]:
 
 
 def _stage(files: list[File], left: int, folder: Path) -> RuleProgress:
+    from phaze.base.job import benchmark_of
+
     stale = {file.log for file in files if file.reason}
-    jobs = {file.log: folder / file.benchmark for file in files}
+    jobs = {file.log: benchmark_of(folder / file.log) for file in files}
     measured = [seconds for path in jobs.values() if (seconds := _seconds(path)) is not None]
     return RuleProgress(
         rule=files[0].rule,
@@ -241,7 +236,7 @@ def _stage(files: list[File], left: int, folder: Path) -> RuleProgress:
 
 
 def _seconds(benchmark: Path) -> float | None:
-    """Time of a job as measured by Snakemake, in seconds; None if it was not measured."""
+    """Time of a job as it recorded it, in seconds; None if it was not recorded."""
     try:
         with benchmark.open(encoding="utf-8") as file:
             return float(next(csv.DictReader(file, delimiter="\t"))["s"])

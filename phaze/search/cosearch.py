@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field
 
 from phaze import tables
 from phaze.base.arrays import Bools
-from phaze.base.job import section_of
+from phaze.base.job import join_params
 from phaze.base.progress import counted
 from phaze.base.store import Plain, Store
 from phaze.cost.designs import with_own_designs
@@ -142,8 +142,8 @@ class Problem(EvaluationSettings):
     @classmethod
     def of(cls, params: Mapping[str, object]) -> Problem:
         """Build the problem from the params of a job."""
-        parts = {name: params.get(name, section_of(params, name)) for name in cls.model_fields}
-        return cls.parse(parts, "study")
+        joined = join_params(params)
+        return cls.parse({name: joined[name] for name in cls.model_fields}, "study")
 
     def terms(self, solutions: str, evaluations: Store | None = None) -> Terms:
         """Inputs of evaluations other than model and architectures, with a cache of earlier evaluations."""

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
 
-from phaze.base.job import section_of
+from phaze.base.job import join_params
 from phaze.spec.architecture import Grid
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.map_study import Maps
@@ -199,8 +199,8 @@ class Study(Noun):
     @classmethod
     def of(cls, params: Mapping[str, object]) -> Study:
         """Build the study from a job's params, one per section; missing sections have their default."""
-        given = {key.partition("__")[0].removeprefix("study_") for key in params if key.startswith("study_")}
-        sections = {n: params.get(f"study_{n}", section_of(params, f"study_{n}")) for n in given}
+        joined = join_params(params)
+        sections = {name: joined[key] for name in cls.model_fields if (key := f"study_{name}") in joined}
         return cls.parse(sections, "study")
 
     @property

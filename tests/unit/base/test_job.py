@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.base.job import logged, section_of, split_params
+from phaze.base.job import join_params, logged, split_params
 from phaze.base.provenance import library_version, phaze_version
 
 
@@ -150,4 +150,4 @@ def test_params_are_split_by_setting_and_joined_again() -> None:
     study = {"models": ["a"], "training": {"hbm_gib": [32], "schedule": "1f1b"}, "readings": {}}
     params = split_params(**study)
     assert list(params) == ["models", "training__hbm_gib", "training__schedule", "readings"]
-    assert {name: params.get(name, section_of(params, name)) for name in study} == study
+    assert join_params(params) == study
