@@ -1,5 +1,8 @@
 """GitHub's workflow runs the same checks as any machine, with supported Pythons."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +44,20 @@ def test_what_is_cached_follows_the_lock(workflow: dict) -> None:
     cache = next(step["with"] for step in job["steps"] if "cache" in step.get("uses", ""))
     assert job["env"]["PIP_CACHE_DIR"] == cache["path"]
     assert "requirements.lock" in cache["key"]
+
+
+def test_a_package_may_grow_by_two_percent(project_root: Path, tmp_path: Path) -> None:
+    """Docstrings, comments and imports are free; a package without a line of its own may not exist."""
+    shutil.copytree(project_root / ".ci", tmp_path / ".ci")
+    package = tmp_path / "phaze" / "cost"
+    package.mkdir(parents=True)
+    (tmp_path / ".ci" / "size.toml").write_text("[pure]\ncost = 100\n")
+    command = [sys.executable, tmp_path / ".ci" / "size"]
+    for lines, status in ((102, 0), (103, 1)):
+        code = "\n".join(['"""A docstring."""', "import os", "# a comment", "", *["x = 1"] * lines])
+        (package / "kernels.py").write_text(code)
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == status
+        assert ("cost: has 103 lines of pure code" in ended.stderr) == bool(status)
+    (package / "kernels.py").rename(tmp_path / "phaze" / "__init__.py")
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
