@@ -26,6 +26,7 @@ from phaze.plan.machines import load_machine, prudent
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
 from phaze.runtimes.known import RUNTIMES
+from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.space import is_searched
@@ -339,11 +340,17 @@ class RandomPlans:
         return tuple(blocks.tolist())
 
     def _recomputed(self, layout: Layout, blocks: tuple[int, ...]) -> tuple[int, ...]:
-        """Random number of recomputed blocks per stage: a common share of all blocks, plus or minus one."""
+        """Random number of recomputed blocks per stage: a common share of all blocks, plus or minus one.
+
+        Of runtimes with one number for all stages it is that number.
+        """
         if layout.recompute != "full":
             return (0,) * len(blocks)
-        if not self.pricer.runtime.recomputes_part:
+        counts, mtp = self.pricer.runtime.recomputed_counts, self.pricer.task.model.mtp
+        if counts == "all" or (counts == "equal" and self.rng.random() < HALF / max(blocks)):
             return blocks
+        if counts == "equal":
+            return equal_counts(blocks, mtp, int(self.rng.integers(1, max(blocks) + 1)))
         share, near = self.rng.random(), self.rng.integers(-1, 2, len(blocks))
         again: Ints = np.clip(np.rint(share * np.array(blocks)).astype(int) + near, 0, blocks)
         if not again.any():

@@ -18,7 +18,6 @@ from phaze.layout.layout import (
     ZeroStage,
     layouts_of,
     named_widths,
-    pairs_passes,
 )
 from phaze.layout.options import (
     BALANCED,

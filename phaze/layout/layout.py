@@ -336,18 +336,6 @@ def named_widths(layout: object) -> list[str]:
     return [f"{name} {width}" for name, width in named if width > 1]
 
 
-def pairs_passes(layout: Layout, mtp: int) -> bool:
-    """True if token dispatch in one pass can overlap with the opposite pass of another microbatch.
-
-    `mtp` is the number of multi-token prediction layers. Megatron-Core overlaps both passes without a
-    pipeline or with virtual stages, unless it recomputes whole blocks or experts (`TransformerConfig`,
-    `overlap_moe_expert_parallel_comm`).
-    """
-    staged = layout.pp == 1 or layout.vp > 1
-    whole = layout.recompute == "full" or "moe" in layout.modules
-    return layout.ep > 1 and staged and not whole and mtp <= 1
-
-
 def layouts_of(widths: Iterable[int], microbatches: Iterable[int]) -> list[Layout]:
     """Single-stage, single-replica layouts, one for each tensor-parallel width and microbatch size."""
     return [Layout(tp=tp, microbatch=microbatch) for tp, microbatch in product(widths, microbatches)]

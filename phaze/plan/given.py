@@ -18,26 +18,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.units import GIB
+from phaze.cost.kernels import KernelTimes
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.cost.network.dispatch import Routing
-from phaze.layout import ON_DEVICE, Layout, Recompute, pairs_passes
+from phaze.layout import ON_DEVICE, Layout, Recompute
 from phaze.pipeline.pipeline import Transfers
 from phaze.plan.in_use import tensor_limit_bytes
 from phaze.plan.kept import HALF, KEPT, SINGLE, WorkingBytes, copied_bytes, working_bytes
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
-from phaze.plan.overlap import kept_apart, lost_share
+from phaze.plan.overlap import kept_apart, lost_share, queues_conflict
 from phaze.plan.plan import Execution, Machine, Plan, Stage
-from phaze.runtimes.rules import TrainingTask
+from phaze.runtimes.rules import TrainingTask, pairs_passes
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
 from phaze.spec.rows import StageWork
+from phaze.spec.system import Stack
 from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload
 
@@ -85,11 +87,6 @@ class ModelTraining:
     schedule: str = "1f1b"
 
     @property
-    def mtp(self) -> int:
-        """Number of multi-token prediction layers."""
-        return self.model.mtp if isinstance(self.model, Model) else 0
-
-    @property
     def routing(self) -> Routing | None:
         """Expert routing, None for a dense model."""
         experts = self.model.experts if isinstance(self.model, Model) else None
@@ -103,7 +100,7 @@ def lowered_plan(
     cuts: Sequence[range],
     layouts: Sequence[Layout],
     machine: Machine,
-    recomputed: int | None = None,
+    recomputed: Sequence[int] | None = None,
 ) -> Plan:
     """Build a plan with the given layers and layout for each stage, starting with the embedding.
 
@@ -111,8 +108,19 @@ def lowered_plan(
     `recomputed` gives the recomputed blocks of each stage; default: all.
     """
     lowering = Lowering(training, machine)
-    stages = [lowering.stage(cut, layout, recomputed) for cut, layout in zip(cuts, layouts, strict=True)]
+    counts = [None] * len(cuts) if recomputed is None else [*recomputed]
+    stages = [lowering.stage(*one) for one in zip(cuts, layouts, counts, strict=True)]
     return lowering.plan(stages, training.schedule)
+
+
+class LoweredLayers(NamedTuple):
+    """Model lowered by a layout, with the costs of its layers."""
+
+    workload: Workload
+    costs: dict[str, LayerCost]
+    """Costs of the distinct layers, by name."""
+    stack: Stack
+    """Software stack, with the overlap that the layout's number of hardware queues allows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,20 +129,28 @@ class Lowering:
 
     training: ModelTraining
     machine: Machine
-    _known: dict[tuple[str, bool], tuple[Workload, dict[str, LayerCost]]] = field(default_factory=dict)
+    _known: dict[tuple[str, bool, bool], LoweredLayers] = field(default_factory=dict)
     _working: dict[tuple[Layout, frozenset[tuple[str, Recompute]]], WorkingBytes] = field(
         default_factory=dict
     )
 
-    def layers(self, layout: Layout) -> tuple[Workload, dict[str, LayerCost]]:
-        """Workload of the model under a layout, and the costs of its layers by name.
+    def layers(self, layout: Layout, *, paired: bool = True) -> LoweredLayers:
+        """Workload of the model under a layout, the costs of its layers, and the software that they use.
 
-        They depend only on `layout.key`, and on whether FSDP prevents overlap of collectives (`kept_apart`).
+        They depend only on `layout.key`, on whether FSDP prevents overlap of collectives (`kept_apart`), and
+        on the number of hardware queues. Without `paired` no token dispatch overlaps.
         """
-        key = self._key(layout)
+        key = self._key(layout, paired)
         if key not in self._known:
-            self.prepare([layout])
+            self.prepare([layout], paired=paired)
         return self._known[key]
+
+    def pairs(self, layout: Layout) -> bool:
+        """True if token dispatch overlaps with the passes of a paired microbatch."""
+        model = self.training.model
+        if not isinstance(model, Model) or "ep" not in self.machine.stack.overlap:
+            return False
+        return pairs_passes(layout, model) and "ep" in self.layers(layout).stack.overlap
 
     @property
     def known(self) -> int:
@@ -145,13 +161,15 @@ class Lowering:
         """Free the costs of all workloads; they are recomputed on demand."""
         self._known.clear()
 
-    def _key(self, layout: Layout) -> tuple[str, bool]:
-        return layout.key, bool(kept_apart(layout, self.machine))
+    def _key(self, layout: Layout, paired: bool) -> tuple[str, bool, bool]:
+        model, machine = self.training.model, self.machine
+        chooses = paired and isinstance(model, Model) and pairs_passes(layout, model)
+        return layout.key, bool(kept_apart(layout, machine)), chooses and queues_conflict(layout, machine)
 
-    def prepare(self, layouts: Iterable[Layout]) -> None:
+    def prepare(self, layouts: Iterable[Layout], *, paired: bool = True) -> None:
         """Compute the layer costs of several layouts together, which is much faster than one by one."""
         training, machine = self.training, self.machine
-        new = {key: one for one in layouts if (key := self._key(one)) not in self._known}
+        new = {key: one for one in layouts if (key := self._key(one, paired)) not in self._known}
         workloads = {
             key: library_workload(training.model, training.sequence, one) for key, one in new.items()
         }
@@ -162,10 +180,24 @@ class Lowering:
             }
             time_together(own.values(), times, machine.stack)
             for key, workload in own.items():
-                costs = layer_costs(
-                    workload, machine, flash=training.flash_attention, times=times, routing=training.routing
-                )
-                self._known[key] = workload, costs
+                self._known[key] = self._lowered(workload, times, chooses=key[2])
+
+    def _lowered(self, workload: Workload, times: KernelTimes, *, chooses: bool) -> LoweredLayers:
+        """Layers with their costs; with `chooses`, in one or in many hardware queues, whichever is faster."""
+        training, stack = self.training, self.machine.stack
+        options = []
+        for own in (stack.in_one_queue(), stack.in_many_queues()) if chooses else (stack,):
+            machine = replace(self.machine, stack=own)
+            costs = layer_costs(
+                workload, machine, flash=training.flash_attention, times=times, routing=training.routing
+            )
+            each_s = {name: cost.forward_s.sum() + cost.backward_s.sum() for name, cost in costs.items()}
+            if chooses and "ep" in own.overlap:
+                for name, cost in costs.items():
+                    each_s[name] -= cost.hidden_s(self.overlap_share, self.lost_processors).sum()
+            layers_s = sum(each_s[name] for name in workload.order)
+            options.append((layers_s, LoweredLayers(workload, costs, own)))
+        return min(options, key=lambda option: option[0])[1]
 
     def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:
         """Build a plan from these stages, executed as in Megatron-LM."""
@@ -255,7 +287,8 @@ class Lowering:
         """Working memory of a stage in bytes, including framework overhead."""
         key = layout, frozenset((cost.layer.name, way) for cost, way in held)
         if key not in self._working:
-            found = working_bytes(held, layout, self.machine.stack, flash=self.training.flash_attention)
+            stack = self.layers(layout).stack
+            found = working_bytes(held, layout, stack, flash=self.training.flash_attention)
             buffers = self.machine.stack.reserved_gib * GIB
             self._working[key] = replace(found, work=found.work + buffers)
         return self._working[key]
@@ -272,8 +305,8 @@ class Lowering:
         """
         copied = 0.0
         if upper:
-            layers = [cost.layer for cost in self.layers(layout)[1].values()]
-            copied = copied_bytes(layers, layout, self.machine.stack)
+            _, costs, stack = self.layers(layout)
+            copied = copied_bytes([cost.layer for cost in costs.values()], layout, stack)
         return tensor_limit_bytes(self.machine, layout, copied, upper=upper)
 
     def _states_s(self, states_bytes: float, passes_s: float, layout: Layout) -> float:
@@ -303,7 +336,7 @@ class Lowering:
         Its first `recomputed` blocks follow the layout's recompute option, by default all blocks.
         """
         training, machine = self.training, self.machine
-        workload, costs = self.layers(layout)
+        workload, costs, _ = self.layers(layout)
         names = workload.order[cut.start : cut.stop]
         held = [(count, costs[name]) for name, count in Counter(names).items()]
         ways = list(_ways(names, costs, layout.recompute, recomputed))
@@ -329,7 +362,7 @@ class Lowering:
             waited = [(count, cost.waited_s(way, offloaded, blocks, rate)) for count, cost, way in ways]
             forward[HOST] += sum(count * each[0] for count, each in waited)
             backward[HOST] += sum(count * each[1] for count, each in waited)
-        paired = "ep" in machine.stack.overlap and pairs_passes(layout, training.mtp)
+        paired = self.pairs(layout)
         if paired:
             hidden = self.hidden_s(held, layout)
             forward[NETWORK] -= hidden[0]

@@ -8,13 +8,13 @@ from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer
-from phaze.layout import EXPERT_FIELDS, Layout, pairs_passes
+from phaze.layout import EXPERT_FIELDS, Layout
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import ModelTraining, lowered_plan, padded_vocabulary
 from phaze.plan.plan import Machine, Plan
-from phaze.runtimes.layout_string import by_cost, cuts_of, equal_stages
-from phaze.runtimes.rules import ENDS
+from phaze.runtimes.layout_string import by_cost, cuts_of, equal_counts, equal_stages
+from phaze.runtimes.rules import ENDS, pairs_passes
 from phaze.spec.model import Model
 from phaze.spec.overlap import Overlap
 from phaze.spec.system import Stack
@@ -74,6 +74,12 @@ class Run:
             value, usual = getattr(self.layout, name), getattr(Layout(), name)
             if value != usual:
                 raise PhazeError(f"{name} must be {usual} for a model without experts, got {value}")
+        layout = self.layout
+        if experts and layout.etp != layout.tp > 1 and not layout.sequence_parallel:
+            raise PhazeError(
+                f"sequence_parallel must be true with experts, tp {layout.tp} and etp {layout.etp}, got "
+                "false; without it experts are sharded by tp"
+            )
         if self.lora and experts:
             raise PhazeError(f"lora must be 0 for a model with experts, got {self.lora}")
         if self.spec is None and self.hidden % self.heads:
@@ -111,10 +117,11 @@ class Run:
     def check_overlap(self) -> None:
         """Raise PhazeError if the row overlaps token dispatch but its layout does not allow that."""
         layout = self.layout
-        if "ep" in (self.overlap or ()) and not pairs_passes(layout, self.mtp):
+        if "ep" in (self.overlap or ()) and not pairs_passes(layout, self.model):
             raise PhazeError(
-                "overlap: ep needs ep > 1, pp 1 or vp > 1, recompute neither full nor moe, mtp <= 1, got ep "
-                f"{layout.ep}, pp {layout.pp}, vp {layout.vp}, recompute {layout.recompute}, mtp {self.mtp}"
+                "overlap: ep needs ep > 1, pp 1 or vp > 1, recompute neither full nor moe, mtp <= 1, and an "
+                f"even number of layers with experts, got ep {layout.ep}, pp {layout.pp}, vp {layout.vp}, "
+                f"recompute {layout.recompute}, mtp {self.mtp}, {self.model.expert_layers} such layers"
             )
 
     def flash_on(self, machine: Machine) -> bool:
@@ -195,6 +202,14 @@ class Run:
         return cuts_of(self.stages) * SCHEDULES[self.schedule].streams
 
     @property
+    def recomputed_blocks(self) -> tuple[int, ...] | None:
+        """Recomputed blocks of every virtual stage, over all copies of the model; None: all."""
+        if self.recomputed is None:
+            return None
+        blocks = [stage.count("t") + stage.count("m") for stage in self.stages]
+        return equal_counts(blocks, self.mtp, self.recomputed) * SCHEDULES[self.schedule].streams
+
+    @property
     def model_flops(self) -> float:
         """FLOPs of a batch without recomputation, 72 B s L h^2 (1 + s/6h + V/12Lh) for a GPT.
 
@@ -216,4 +231,4 @@ def plan_of_run(run: Run, machine: Machine) -> Plan:
     machine = replace(machine, stack=run.stack_of(machine))
     run.check_overlap()
     layouts = [run.layout] * run.layout.stages
-    return lowered_plan(run.training_on(machine), run.cuts, layouts, machine, run.recomputed)
+    return lowered_plan(run.training_on(machine), run.cuts, layouts, machine, run.recomputed_blocks)

@@ -29,6 +29,8 @@ class GivenRun:
     """Flags that do not affect the price."""
     few_devices: bool = False
     """True if the device count is not given, so that the layout's minimum is assumed."""
+    blackwell: bool = False
+    """True if the devices are of this generation or later."""
 
     @classmethod
     def of_megatron(
@@ -40,7 +42,8 @@ class GivenRun:
             recipe, unread = read_megatron(text, devices, file_name(file), words, blackwell=blackwell)
         except PhazeError as error:
             raise _named(file, error) from error
-        return cls(file, "megatron", text, recipe, unread, devices is None and not says_devices(text))
+        few = devices is None and not says_devices(text)
+        return cls(file, "megatron", text, recipe, unread, few, blackwell)
 
     @classmethod
     def of_torchtitan(cls, file: Path, model: Model, devices: int) -> Self:
@@ -59,7 +62,7 @@ class GivenRun:
             unlike = torchtitan_unlike(self.text, self.recipe, stack)
             return Software(stack, unmodelled=tuple(f"stack {stack.name} is priced {one}" for one in unlike))
         try:
-            return megatron_software(self.text, self.recipe, stack)
+            return megatron_software(self.text, self.recipe, stack, blackwell=self.blackwell)
         except PhazeError as error:
             raise _named(self.file, error) from error
 

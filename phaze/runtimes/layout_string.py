@@ -139,6 +139,16 @@ def stages_of(layout: str) -> tuple[str, ...]:
     return tuple(stages)
 
 
+def equal_counts(blocks: Sequence[int], mtp: int, count: int) -> tuple[int, ...]:
+    """Recomputed blocks of every virtual stage if one number of blocks applies to all, (stages,).
+
+    Layers of multi-token prediction are the last blocks, and recompute only if all blocks do (Megatron-Core,
+    `--recompute-method block`).
+    """
+    further = max((q for q, held in enumerate(blocks) if held), default=0)
+    return tuple(min(count, held - mtp * (q == further)) for q, held in enumerate(blocks))
+
+
 def cuts_of(stages: Iterable[str]) -> tuple[range, ...]:
     """Range of entries in every virtual stage, by position in the model, starting at the embedding."""
     ends = [0]

@@ -48,7 +48,7 @@ MAXTEXT = Runtime(
     zeros=(0, 3),
     sequence_parallel=(False, True),
     cp_kinds=("all_gather",),
-    recomputes_part=False,
+    recomputed_counts="all",
     computes=("bf16",),
     rules=(
         _no_pipeline,

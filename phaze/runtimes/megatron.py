@@ -203,10 +203,12 @@ MEGATRON = Runtime(
     ),
     two_levels=True,
     options=SHARED_OPTIONS,
+    recomputed_counts="equal",
     modules=("moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp", "moe"),
 )
 """Megatron-Core, whose distributed optimizer is ZeRO 1.
 
 ZeRO 2 and 3 are Megatron-FSDP (`optim_grads`, `optim_grads_params`). Recompute is `full`, `selective` of
-`core_attn`, or sets of modules.
+`core_attn`, or sets of modules. One flag has the number of fully recomputed blocks of all virtual stages
+(`--recompute-num-layers`).
 """

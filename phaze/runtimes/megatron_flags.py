@@ -35,6 +35,7 @@ from phaze.runtimes.megatron_model import HYBRID, MODEL_FLAGS, MODEL_NAMES, is_h
 from phaze.runtimes.megatron_software import (
     GROUP,
     IMPLEMENTATION,
+    PAIRED,
     SLICES,
     SOFTWARE,
     UNMODELLED,
@@ -98,6 +99,7 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
         *recipe.beyond(read_megatron(text, recipe.layout.devices, recipe.model.name)[0]),
         *_not_hidden(recipe, stack),
     )
+    paired = (PAIRED,) in flags
     program = "pretrain_mamba.py" if is_hybrid(recipe.model) else "pretrain_gpt.py"
     header = [
         f"# {program}, Megatron-Core {MEGATRON.version}",
@@ -107,7 +109,7 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
         *(f"# Set this yourself: {name}" for name in elsewhere),
         *(
             f"# Environment: {CONNECTIONS_NAME}={value}"
-            for value in connections_for(recipe.layout, blackwell)
+            for value in connections_for(recipe.layout, blackwell, paired=paired)
         ),
     ]
     files = {"megatron.txt": "\n".join([*header, text])}
@@ -146,7 +148,7 @@ def read_megatron(
     own: dict[str, Any] = read_fields(flags, model)
     pp = own["pp"]
     blocks = _stages(stages, pp) if stages else _blocks(flags, model, pp)
-    recompute, again = recomputed(flags, blocks)
+    recompute, again = recomputed(flags, blocks, model.mtp)
     layout = Layout(
         **own, vp=len(blocks) // pp, dp=_replicas(flags, devices, Layout(**own)), recompute=recompute
     )
@@ -158,9 +160,10 @@ def read_megatron(
     return recipe, tuple(flag for flag in flags if flag not in READ)
 
 
-def megatron_software(text: str, recipe: Recipe, stack: Stack) -> Software:
+def megatron_software(text: str, recipe: Recipe, stack: Stack, *, blackwell: bool = False) -> Software:
     """Training software set by a recipe's flags; the stack supplies settings that flags do not cover."""
-    return read_software(parse_flags(text), recipe, stack)
+    given = CONNECTIONS.findall(text)
+    return read_software(parse_flags(text), recipe, stack, given[-1] if given else "", blackwell=blackwell)
 
 
 def says_devices(text: str) -> bool:
@@ -179,7 +182,7 @@ def _check_launch(text: str, flags: Flags, recipe: Recipe, blackwell: bool) -> N
         )
     given = CONNECTIONS.findall(text)
     if found is None and given:
-        found = refused_connections(layout, given[-1], blackwell)
+        found = refused_connections(layout, given[-1], blackwell, paired=PAIRED in flags)
     if found is not None:
         raise PhazeError(f"{MEGATRON.name}: {found}")
 

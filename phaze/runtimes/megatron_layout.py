@@ -27,7 +27,7 @@ from phaze.layout import (
     recompute_of,
 )
 from phaze.runtimes.flags import Flags, one_value, whole_number, word_of
-from phaze.runtimes.layout_string import layout_string
+from phaze.runtimes.layout_string import equal_counts, layout_string
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_model import is_hybrid
 from phaze.runtimes.megatron_software import GROUP
@@ -177,7 +177,7 @@ def _write_recompute(recipe: Recipe) -> FlagValues:
     return ((AGAIN, "full"), (METHOD, method), (AGAIN_LAYERS, str(layers))) if most else ()
 
 
-def recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple[int, ...]]:
+def recomputed(flags: Flags, blocks: tuple[int, ...], mtp: int) -> tuple[Recompute, tuple[int, ...]]:
     """Recompute option of a run, and number of fully recomputed blocks per virtual stage, read from flags."""
     none = (0,) * len(blocks)
     selective = "--recompute-activations" in flags
@@ -193,7 +193,7 @@ def recomputed(flags: Flags, blocks: tuple[int, ...]) -> tuple[Recompute, tuple[
     count = whole_number(flags, AGAIN_LAYERS)
     if method == "uniform" and count > 1:
         raise PhazeError(f"{AGAIN_LAYERS}: must be 1 with uniform recomputation, got {count}")
-    return "full", blocks if method == "uniform" else tuple(min(count, held) for held in blocks)
+    return "full", blocks if method == "uniform" else equal_counts(blocks, mtp, count)
 
 
 def _write_offload(recipe: Recipe) -> Iterator[tuple[str, ...]]:

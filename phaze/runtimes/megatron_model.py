@@ -94,7 +94,7 @@ SWITCHES = {
     "latent": "--multi-latent-attention", "shared_gate": "--moe-shared-expert-gate",
     "untied": "--untie-embeddings-and-output-weights", "unbiased": "--disable-bias-linear",
     "qkv_bias": "--add-qkv-bias", "squared": "--squared-relu", "grouped": "--group-query-attention",
-    "rotary": "--use-rotary-position-embeddings",
+    "rotary": "--use-rotary-position-embeddings", "scaled_rotary": "--no-rope-fusion",
 }  # fmt: skip
 SINKS = ("--softmax-type", "learnable")
 GROUPED = "--moe-grouped-gemm"
@@ -116,7 +116,7 @@ MODEL_NAMES = {
     "head_width": "--kv-channels", "residual_dropout": "--hidden-dropout",
     "embedding_dropout": "--hidden-dropout", "attention_dropout": "--attention-dropout",
     "gated": SWITCHES["gated"], "qk_norm": SWITCHES["qk_norm"], "sinks": SINKS[0],
-    "attention_gate": SWITCHES["attention_gate"],
+    "attention_gate": SWITCHES["attention_gate"], "scaled_rotary": SWITCHES["scaled_rotary"],
     "tied_embeddings": f"tied_embeddings ({SWITCHES['untied']})",
     "attention_bias": f"attention_bias ({SWITCHES['unbiased']})",
     "feed_forward_bias": f"feed_forward_bias ({SWITCHES['unbiased']})", "window.size": WINDOW,
@@ -220,11 +220,13 @@ def _attention_flags(model: Model) -> Iterator[tuple[str, ...]]:
         yield (SWITCHES["attention_gate"],)
     if model.sinks:
         yield SINKS
+    if model.scaled_rotary:
+        yield (SWITCHES["scaled_rotary"],)
     if model.latent:
         yield (SWITCHES["latent"],)
         yield from _said(model.latent, LATENT)
         if model.latent.index:
-            yield from ((VARIANT, SPARSE), ("--no-rope-fusion",))
+            yield from ((VARIANT, SPARSE), (SWITCHES["scaled_rotary"],))
             yield from _said(model.latent.index, INDEX)
 
 
@@ -319,6 +321,7 @@ def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model
         "mtp": mtp,
         "mtp_pattern": _further_kind(flags, kinds[-1]),
         "positions": "rotary" if rotary else positions,
+        "scaled_rotary": rotary and SWITCHES["latent"] not in flags and SWITCHES["scaled_rotary"] in flags,
         "position_count": longest if rotary or positions != "none" else 0,
         "activation": "silu" if gated else "relu2" if SWITCHES["squared"] in flags else "gelu",
         "gated": gated,

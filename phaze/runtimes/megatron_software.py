@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from phaze.layout import pairs_passes
 from phaze.runtimes.flags import Flags, word_of
-from phaze.runtimes.megatron_model import GROUPED
+from phaze.runtimes.megatron_model import GROUPED, SWITCHES
 from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.rules import pairs_passes
 from phaze.spec.overlap import Overlap
 from phaze.spec.system import Stack
 
@@ -59,7 +59,7 @@ UNMODELLED = frozenset(
         "--moe-router-load-balancing-type",
         "--moe-router-padding-for-fp8", "--moe-router-padding-for-quantization",
         "--moe-shared-expert-overlap", "--mtp-use-repeated-layer", "--nccl-ub", "--no-bias-dropout-fusion",
-        "--no-bias-gelu-fusion", "--no-masked-softmax-fusion", "--no-persist-layer-norm", "--no-rope-fusion",
+        "--no-bias-gelu-fusion", "--no-masked-softmax-fusion", "--no-persist-layer-norm",
         "--num-layers-at-end-in-bf16", "--overlap-p2p-communication-warmup-flush",
         "--overlap-param-gather-with-optimizer-step", "--reuse-grad-buf-for-mxfp8-param-ag",
         "--tp-comm-bootstrap-backend", "--tp-comm-overlap-cfg", "--use-packed-sequence",
@@ -82,7 +82,7 @@ class Software:
 
     def overlap(self, recipe: Recipe) -> str:
         """Kinds of communication that overlap with compute; token dispatch only if the recipe supports it."""
-        paired = pairs_passes(recipe.layout, recipe.model.mtp)
+        paired = pairs_passes(recipe.layout, recipe.model)
         return "+".join(kind for kind in self.stack.overlap if kind != "ep" or paired) or "none"
 
     def in_words(self, recipe: Recipe) -> str:
@@ -125,12 +125,18 @@ def _overlap_flags(recipe: Recipe, hides: Overlap) -> Iterator[tuple[str, ...]]:
         yield (SLICES,)
     if "pp" not in hides and layout.vp > 1:
         yield (SERIAL,)
-    if "ep" in hides and pairs_passes(layout, recipe.model.mtp):
+    if "ep" in hides and pairs_passes(layout, recipe.model):
         yield (PAIRED,)
 
 
-def read_software(flags: Flags, recipe: Recipe, stack: Stack) -> Software:
-    """Read the training software from flags; the stack supplies settings that flags do not determine."""
+def read_software(
+    flags: Flags, recipe: Recipe, stack: Stack, connections: str = "", *, blackwell: bool = False
+) -> Software:
+    """Read the training software from flags; the stack supplies settings that flags do not determine.
+
+    `connections` is the value of `CUDA_DEVICE_MAX_CONNECTIONS`, if it is set: it decides which overlap the
+    hardware queues allow.
+    """
     local = flags.get(IMPLEMENTATION) == ("local",)
     backends = ("auto", "flash", "fused", "unfused", "local")
     usual = "flash" if FLASH in flags else "auto"
@@ -148,6 +154,10 @@ def read_software(flags: Flags, recipe: Recipe, stack: Stack) -> Software:
         "experts": "each" if recipe.model.experts is not None and GROUPED not in flags else stack.experts,
     }
     found = stack.model_copy(update=own)
+    if PAIRED in flags and connections == "1":
+        found = found.in_one_queue()
+    elif PAIRED in flags and connections and found.ordered_queue and not blackwell:
+        found = found.in_many_queues()
     return Software(
         found, not local and backend not in ("unfused", "local"), tuple(_unmodelled(flags, recipe))
     )
@@ -167,7 +177,7 @@ def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
         else None,
         "tp": SLICES in flags if layout.tp > 1 else None,
         "pp": SERIAL not in flags if layout.vp > 1 else None,
-        "ep": PAIRED in flags if pairs_passes(layout, recipe.model.mtp) else None,
+        "ep": PAIRED in flags if pairs_passes(layout, recipe.model) else None,
     }
     kinds: Overlap = ("dp", "tp", "pp", "ep")
     found = tuple(kind for kind in kinds if (kind in usual if hides[kind] is None else hides[kind]))
@@ -192,6 +202,9 @@ def _dispatch(flags: Flags, recipe: Recipe, stack: Stack) -> str:
 
 def _unmodelled(flags: Flags, recipe: Recipe) -> Iterator[str]:
     """Yield the flags that change time or memory and are not modelled."""
+    own = recipe.model.latent
+    if own is not None and own.index is None and SWITCHES["scaled_rotary"] in flags:
+        yield SWITCHES["scaled_rotary"]
     for flag in sorted(flags.keys() & UNMODELLED):
         if flags[flag] != USUAL.get(flag):
             yield " ".join((flag, *flags[flag]))

@@ -10,7 +10,8 @@ from typing import Self
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.pipeline.schedules.interleaved import least_group
-from phaze.runtimes.rules import Runtime, TrainingTask
+from phaze.runtimes.layout_string import equal_counts
+from phaze.runtimes.rules import RecomputedCounts, Runtime, TrainingTask
 from phaze.spec.model import Model
 from phaze.spec.pattern import pattern_of, words_of
 from phaze.spec.training_plan import TrainingPlan
@@ -21,6 +22,7 @@ NAMELESS = ("name", "hyper_operators", "untimed", "key_value_heads", "head_size"
 
 REMARKED = (
     *(f"model.{where}_dropout" for where in ("residual", "attention", "embedding")), "model.position_count",
+    "model.scaled_rotary",
 )  # fmt: skip
 """Fields that may differ between run and plan; both are then priced with the plan's value."""
 
@@ -87,6 +89,12 @@ class Recipe:
             not 0 <= k <= n for k, n in zip(self.recomputed, most, strict=True)
         ):
             raise PhazeError(f"recomputed: must be at most {shown(most)}, got {shown(self.recomputed)}")
+        counts = recomputed_on(runtime.recomputed_counts, self.blocks, self.model.mtp, self.recomputed)
+        if self.layout.recompute == "full" and counts != self.recomputed:
+            raise PhazeError(
+                f"{runtime.name}: recomputed must be the same number on all virtual stages, or all blocks, "
+                f"such as {shown(counts)}, got {shown(self.recomputed)}"
+            )
 
     def beyond(self, other: Recipe) -> tuple[str, ...]:
         """Fields in which `other`, read back from a runtime's files, differs from this recipe, as text."""
@@ -146,6 +154,17 @@ class Recipe:
         own = {field.name: getattr(self, field.name) for field in fields(Recipe)}
         del own["model"], own["layout"]
         return model | layout | own
+
+
+def recomputed_on(
+    counts: RecomputedCounts, blocks: tuple[int, ...], mtp: int, recomputed: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Numbers of recomputed blocks that a runtime allows, on every virtual stage at least those given."""
+    if counts == "any" or recomputed == blocks:
+        return recomputed
+    equal = equal_counts(blocks, mtp, max(1, *recomputed))
+    enough = all(given <= count for given, count in zip(recomputed, equal, strict=True))
+    return equal if counts == "equal" and enough else blocks
 
 
 def _flat(fields: Mapping[str, Value | dict[str, Value]]) -> Iterator[tuple[str, Value]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations
-from typing import Self
+from typing import Literal, Self
 
 from phaze.base.arrays import Bools
 from phaze.base.errors import PhazeError
@@ -82,6 +82,12 @@ class TrainingTask:
         return self.model.experts.count if self.model.experts else 0
 
 
+RecomputedCounts = Literal["any", "equal", "all"]
+"""Numbers of fully recomputed blocks that a runtime's virtual stages can have.
+
+`any`: each its own; `equal`: one number for all, as far as they have so many (`equal_counts`), or all blocks;
+`all`: all blocks.
+"""
 Predicate = Callable[["TrainingTask", LayoutGrid], Bools]
 """Function that returns the mask of the layouts of a grid that break a rule, (N,)."""
 
@@ -120,8 +126,8 @@ class Runtime:
     """True if context-parallel ranks can exchange heads inside groups and run a ring between groups."""
     options: tuple[str, ...] = ()
     """Options for all layouts of a search that the runtime supports; of others only the default is valid."""
-    recomputes_part: bool = True
-    """True if a stage can recompute just some of its blocks in full."""
+    recomputed_counts: RecomputedCounts = "any"
+    """Numbers of fully recomputed blocks that virtual stages can have, see `RecomputedCounts`."""
     computes: tuple[Compute, ...] = COMPUTES
     """Supported operand formats of the GEMMs with block weights."""
     modules: tuple[Module, ...] = ()
@@ -285,21 +291,37 @@ def refused_overlap(layout: Layout, overlaps_slices: bool) -> str | None:
     return f"--tp-comm-overlap needs --sequence-parallel with tp >= 2, got tp {layout.tp} and {given}"
 
 
-def connections_for(layout: Layout, blackwell: bool) -> tuple[str, ...]:
+def pairs_passes(layout: Layout, model: Model) -> bool:
+    """True if token dispatch in one pass can overlap with the opposite pass of another microbatch.
+
+    Megatron-Core overlaps both passes without a pipeline or with virtual stages, unless it recomputes whole
+    blocks or experts, or predicts several further tokens (`TransformerConfig`,
+    `overlap_moe_expert_parallel_comm`). An odd number of layers with experts does not end (Megatron-LM,
+    issues 1810 and 1852).
+    """
+    staged = layout.pp == 1 or layout.vp > 1
+    whole = layout.recompute == "full" or "moe" in layout.modules
+    even = model.expert_layers % 2 == 0
+    return layout.ep > 1 and staged and not whole and model.mtp <= 1 and even
+
+
+def connections_for(layout: Layout, blackwell: bool, *, paired: bool) -> tuple[str, ...]:
     """Values of `CUDA_DEVICE_MAX_CONNECTIONS` that a layout requires; empty if any is allowed.
 
     Before Blackwell, GEMM kernels must start after the collectives that they wait for, which needs a
-    single queue. Megatron-FSDP and PyTorch FSDP need several. Source: `validate_args`.
+    single queue. Megatron-FSDP and PyTorch FSDP need several, and so does token dispatch that overlaps with
+    the passes of a `paired` microbatch (Megatron-LM, issue 2180). Source: `validate_args`.
     """
-    if layout.zero >= 2:
+    ordered = max(layout.tp, layout.cp) > 1 and not blackwell
+    if layout.zero >= 2 or (ordered and paired):
         return (MANY_CONNECTIONS,)
-    return ("1",) if max(layout.tp, layout.cp) > 1 and not blackwell else ()
+    return ("1",) if ordered else ()
 
 
-def refused_connections(layout: Layout, given: str, blackwell: bool) -> str | None:
+def refused_connections(layout: Layout, given: str, blackwell: bool, *, paired: bool) -> str | None:
     """Reason why Megatron-LM rejects a layout with this number of connections; None if it accepts it."""
     if layout.zero >= 2 and given == "1":
         return f"{CONNECTIONS_NAME} must not be 1 with FSDP (zero {layout.zero}), got 1"
-    if connections_for(layout, blackwell) == ("1",) and given != "1":
+    if connections_for(layout, blackwell, paired=paired) == ("1",) and given != "1":
         return f"{CONNECTIONS_NAME} must be 1 with tp {layout.tp} and cp {layout.cp}, got {given[:20]}"
     return None

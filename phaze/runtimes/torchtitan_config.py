@@ -430,8 +430,8 @@ def made_stages(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> tup
 def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     """Write a recipe and a software stack as changes to a torchtitan configuration.
 
-    Raises PhazeError for a recipe that torchtitan cannot run. torchtitan recomputes all blocks in full or
-    none. The result lists every difference from the plan.
+    Raises PhazeError for a recipe that torchtitan cannot run. The result lists every difference from the
+    plan.
     """
     recipe.check(TORCHTITAN)
     lines = list(_lines(recipe, stack or Stack()))
@@ -456,7 +456,6 @@ def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:
     """Yield the lines of a Python file that defines the function `planned`."""
     settings = dict([*written(recipe), *software(recipe, stack)])
     kinds = converters(recipe)
-    again = recipe.layout.recompute if recipe.layout.recompute != "full" or any(recipe.recomputed) else "none"
     yield "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC"
     for module in ("quantization", "lora"):
         names = [name for name in kinds if name.startswith("LoRA") == (module == "lora")]
@@ -465,7 +464,7 @@ def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:
     yield from ("", "", "def planned(config):")
     yield '    """A configuration of config_registry, its model without converters, trained as planned."""'
     yield from (f"    config.{name} = {value!r}" for name, value in settings.items())
-    yield f"    config.{CHECKPOINT} = {CHECKPOINTING[again]}"
+    yield f"    config.{CHECKPOINT} = {CHECKPOINTING[recipe.layout.recompute]}"
     for name, told in kinds.items():
         compiled = {} if name.startswith("LoRA") else {"model_compile_enabled": bool(stack.compiled)}
         said = ", ".join(f"{key}={value!r}" for key, value in {**told, **compiled}.items())

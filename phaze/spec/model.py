@@ -70,6 +70,9 @@ class Model(Noun):
     position_count: Seed = 0
     """Maximum sequence length in tokens. Required for learned and sinusoidal positions; with rotary positions
     it is the length the model was designed for and may be exceeded."""
+    scaled_rotary: Flag = False
+    """Rotary embeddings are multiplied by a factor, which fused kernels do not support (YaRN without equal
+    `mscale` and `mscale_all_dim`, Peng et al., ICLR 2024). False for latent attention, whose kernels do."""
     position_offset: Seed = 0
     """Rows of the position table before the first position (2 for OPT)."""
     token_types: Seed = 0
@@ -129,23 +132,9 @@ class Model(Noun):
     (Hu et al., LoRA, ICLR 2022). For models without experts; default: all weights are trained."""
     untimed: dict[Label, JsonValue] = Field(default_factory=dict)
     """Fields of the published configuration that affect learning but neither time nor memory, by their
-    published names, for example `rope_theta: 500000.0`; `emit` passes them to a runtime. One exception
-    affects the price: YaRN in `rope_scaling`, whose factor fused kernels do not support."""
+    published names, for example `rope_theta: 500000.0`; `emit` passes them to a runtime."""
     hyper_operators: PositiveInt | None = None
     """K, the target number of clusters that `partition` merges operators into; its option overrides this."""
-
-    @property
-    def scaled_rotary(self) -> bool:
-        """True if rotary embeddings are multiplied by a factor, as in YaRN (Peng et al., ICLR 2024).
-
-        YaRN has no factor where `mscale` and `mscale_all_dim` are equal. False for latent attention, whose
-        kernels apply the factor.
-        """
-        parts = self.untimed.get("rope_scaling")
-        if self.latent is not None or self.positions != "rotary" or not isinstance(parts, dict):
-            return False
-        alike = "mscale" in parts and parts["mscale"] == parts.get("mscale_all_dim")
-        return "yarn" in (parts.get("rope_type"), parts.get("type")) and not alike
 
     def __hash__(self) -> int:
         """Hash of the name and main sizes; `untimed` is a dict and cannot be hashed."""
@@ -278,6 +267,11 @@ class Model(Noun):
         """Runs of consecutive identical blocks, in order: the block and the length of each run."""
         blocks = self.blocks
         return [(blocks[kind], count) for kind, count in self.runs]
+
+    @property
+    def expert_layers(self) -> int:
+        """Number of blocks with experts, without those of multi-token prediction."""
+        return sum(count for block, count in self.block_runs if block.experts)
 
     @property
     def mtp_kind(self) -> str:

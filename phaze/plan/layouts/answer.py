@@ -27,7 +27,7 @@ from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
 from phaze.runtimes.known import RUNTIMES
-from phaze.runtimes.layout_string import equal_stages, stages_of
+from phaze.runtimes.layout_string import equal_counts, equal_stages, stages_of
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import ENDS, TrainingTask
 from phaze.runtimes.space import given_values, space
@@ -392,7 +392,7 @@ def _recipe_of(task: TrainingTask, recipe: PublishedRecipe, vp: int) -> Recipe:
         stages = _with_further(stages_of(recipe.pipeline_layout), model.mtp)
     blocks = tuple(stage.count("t") + stage.count("m") for stage in stages)
     most = recipe.recomputed_blocks
-    again = tuple(n if most is None else min(n, most) for n in blocks)
+    again = blocks if most is None else equal_counts(blocks, model.mtp, most)
     return Recipe(
         model=model,
         sequence=task.sequence,

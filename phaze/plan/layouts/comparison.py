@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from itertools import chain, combinations, pairwise
 
 from phaze.base.errors import PhazeError
-from phaze.layout import Layout, pairs_passes
+from phaze.layout import Layout
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.in_use import OK, status_of
 from phaze.plan.layouts.answer import question_of
@@ -25,8 +25,9 @@ from phaze.plan.layouts.ranked_table import wrapped
 from phaze.plan.layouts.words import table
 from phaze.plan.machines import device_of
 from phaze.plan.runs import Run
-from phaze.runtimes.layout_string import layout_string
+from phaze.runtimes.layout_string import equal_counts, layout_string
 from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.rules import pairs_passes
 from phaze.spec.memory import UsedGib
 from phaze.spec.model import Model
 from phaze.spec.system import Stack
@@ -129,7 +130,7 @@ class Comparison:
 
     def _same_software(self, one: Stack, other: Stack) -> bool:
         """True if two stacks are identical, except for expert overlap that run and plan cannot use."""
-        paired = any(pairs_passes(each.layout, each.model.mtp) for each in (self.run, self.plan))
+        paired = any(pairs_passes(each.layout, each.model) for each in (self.run, self.plan))
         kinds = [{*stack.overlap} - ({"ep"} if not paired else set()) for stack in (one, other)]
         return kinds[0] == kinds[1] and one == other.model_copy(update={"overlap": one.overlap})
 
@@ -402,7 +403,7 @@ def recipe_of_run(run: Run, model: Model) -> Recipe:
     blocks = tuple(stage.count("t") + stage.count("m") for stage in run.stages)
     again = blocks if run.layout.recompute == "full" else (0,) * len(blocks)
     if run.recomputed is not None:
-        again = tuple(min(run.recomputed, most) for most in again)
+        again = equal_counts(blocks, run.mtp, run.recomputed)
     return Recipe(_model_of(run, model), run.seq, run.global_batch, run.layout, run.schedule, blocks, again)
 
 

@@ -110,7 +110,7 @@ class Contenders:
         """Reuse the bound of each layout with optional recompute for the same layout without recompute."""
         words = [self.grid.recomputes[word] for word in self.grid.recompute[places].tolist()]
         each = list(zip(places.tolist(), self.families.family[places].tolist(), words, strict=True))
-        part = self.question.runtime.recomputes_part
+        part = self.question.runtime.recomputed_counts != "all"
         whole = {family: place for place, family, word in each if word == "full" and part}
         self._whole = {
             place: whole[family] for place, family, word in each if word == "none" and family in whole

@@ -1,8 +1,13 @@
 """Linear program over the pipeline splits of a layout: layers per virtual stage, constraints and cuts.
 
 Variables are the layers n and recomputed layers k for every stage and kind, then the layers of every rank by
-kind, the same for recomputed layers if only a part may be, whether stages that may be empty have layers, and
-the step time x.
+kind, the same for recomputed layers if only a part may be, whether stages that may be empty have layers, the
+one number K of recomputed layers that applies to all stages of some runtimes, and the step time x.
+
+With such a number a stage of n layers recomputes k = min(K, n), which is not convex. The program has k <= K
+and k above the convex envelope of min(K, n) for l <= n <= N and 0 <= K <= H: with a = min(H, l) and
+b = min(H, N) the larger of a K / H and b K / H - (b - a) (N - n) / (N - l). Every such split satisfies both,
+so the program stays a lower bound.
 """
 
 from __future__ import annotations
@@ -82,11 +87,12 @@ class DivisionProgram:
         count, depth, partial = self.divided.count, self.divided.layout.pp, self.divided.partial
         kinds, columns, ends = len(self.totals), self.variables, self._ends
         each, ranked = count * kinds, depth * kinds * (1 + partial)
-        n, k, ranks, used, _ = np.split(np.eye(columns), np.cumsum([each, each, ranked, len(ends)]))
+        parts = np.cumsum([each, each, ranked, len(ends), int(self.divided.equal)])
+        n, k, ranks, used, equal, _ = np.split(np.eye(columns), parts)
         low, high = (one[:each].reshape(count, kinds).sum(axis=1)[ends] for one in limits)
         lower, upper = np.zeros(columns), np.full(columns, inf)
         lower[: 2 * each], upper[: 2 * each] = limits
-        lower[-1 - len(ends) : -1], upper[-1 - len(ends) : -1] = low >= 1, 1.0
+        lower[parts[2] : parts[3]], upper[parts[2] : parts[3]] = low >= 1, 1.0
         whole = np.zeros(columns, np.bool_)
         whole[self.of_whole] = True
         free, cost = np.zeros(more), np.eye(columns)[-1]
@@ -112,7 +118,28 @@ class DivisionProgram:
         program.add(memory @ np.vstack([n, k, used]), np.full(len(room), -inf), room)
         if partial:
             program.add(k - n, np.full(each, -inf), np.zeros(each))
+        if self.divided.equal:
+            self._same_number(program, of_stage @ n, of_stage @ k, equal, limits)
         return program
+
+    def _same_number(
+        self, program: LinearProgram, n: Floats, k: Floats, equal: Floats, limits: SplitLimits
+    ) -> None:
+        """Add the constraints of one number of recomputed layers for all stages; rows are (stages, columns).
+
+        Layers of multi-token prediction recompute only if all layers do, so their stage has a lower limit.
+        """
+        of_n = (one[: len(one) // 2].reshape(len(n), -1).sum(axis=1) for one in limits)
+        least, most = (np.minimum(one, self.most_blocks) for one in of_n)
+        highest = max(float(most.max()), 1.0)
+        low, high = np.minimum(highest, least), np.minimum(highest, most)
+        slope = (high - low) / np.maximum(most - least, 1.0)
+        apart, inside = np.zeros(len(n)), np.full(len(n), inf)
+        apart[-2:] = self.divided.further
+        program.add(equal, np.zeros(1), np.full(1, highest))
+        program.add(k - equal, -inside, 0 * apart)
+        program.add(k - np.outer(low / highest, equal), -apart, inside)
+        program.add(k - np.outer(high / highest, equal) - slope[:, None] * n, -slope * most - apart, inside)
 
     def add_cut(self, cut: Floats) -> None:
         """Add a cut from a path's coefficients of 1, layers n and recomputed layers k, (stages, 1 + 2K)."""
@@ -275,11 +302,11 @@ class DivisionProgram:
         """Indices of the integer variables: layers and recomputed layers per rank, and stage flags.
 
         Recomputed layers per rank are included only if `divided.partial`. Each stage that may be empty has a
-        0/1 flag, which must be 1 if the stage has layers.
+        0/1 flag, which must be 1 if the stage has layers. The number of recomputed layers comes last.
         """
         each, depth = self.divided.count * len(self.totals), self.divided.layout.pp
         ranked = depth * len(self.totals) * (1 + self.divided.partial)
-        return range(2 * each, 2 * each + ranked + len(self._ends))
+        return range(2 * each, 2 * each + ranked + len(self._ends) + self.divided.equal)
 
 
 def _hull(values: Ints) -> list[tuple[float, float]]:

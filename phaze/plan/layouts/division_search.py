@@ -18,7 +18,7 @@ the layers, except where the order keeps them from a stage, and is still a lower
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from math import ceil, inf
@@ -371,7 +371,7 @@ class DivisionSearch:
         if self.divided.partial and not any(again):  # otherwise it is a layout without recompute
             fullest = int(np.argmax(blocks))
             again = (*again[:fullest], 1, *again[fullest + 1 :])
-        division = Division(blocks, again)
+        division = self.divided.recomputing(blocks, again)
         for _ in range(REPAIRS):
             if (
                 division in self._tried
@@ -426,4 +426,4 @@ class DivisionSearch:
                 more = min(max(ceil(lacking / each), 0), division.blocks[-place_of] - int(again[-place_of]))
                 again[-place_of] += more
                 lacking -= more * each
-        return replace(division, recomputed=tuple(again.tolist()))
+        return divided.recomputing(division.blocks, tuple(again.tolist()))

@@ -8,7 +8,7 @@ alone there. Stages with equal counts of every kind cost the same and are priced
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, permutations, product
@@ -25,7 +25,9 @@ from phaze.pipeline.timeline import Timeline
 from phaze.plan.given import Lowering
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.stage_costs import pipeline_of, stage_cost
-from phaze.runtimes.rules import ENDS
+from phaze.runtimes.layout_string import equal_counts
+from phaze.runtimes.recipe import recomputed_on
+from phaze.runtimes.rules import ENDS, RecomputedCounts
 
 MOST_FEWER = 4
 """Maximum number of layers by which the first and last stage together fall short of other stages."""
@@ -109,15 +111,15 @@ class DividedLayout:
     lowering: Lowering
     layout: Layout
     schedule: str
-    in_part: bool = True
-    """True if a stage can fully recompute some of its layers and store the others."""
+    counts: RecomputedCounts = "any"
+    """Numbers of fully recomputed layers that the runtime's stages can have."""
     _stages: dict[Content, Stage] = field(default_factory=dict)
     _costs: dict[Content, StageCost] = field(default_factory=dict)
 
     @cached_property
     def order(self) -> LayerOrder:
         """Order of the layers between the embedding and the head."""
-        return LayerOrder(self.lowering.layers(self.layout)[0].order[1:-1])
+        return LayerOrder(self.lowering.layers(self.layout).workload.order[1:-1])
 
     @property
     def layers(self) -> int:
@@ -143,7 +145,7 @@ class DividedLayout:
     @cached_property
     def seconds(self) -> Floats:
         """Time of both passes of every layer per microbatch, in seconds, (L,)."""
-        costs = self.lowering.layers(self.layout)[1]
+        costs = self.lowering.layers(self.layout).costs
         each = [costs[name].forward_s.sum() + costs[name].backward_s.sum() for name in self.order.kinds]
         found: Floats = np.array(each)[self.order.kind]
         return found
@@ -156,12 +158,23 @@ class DividedLayout:
     @property
     def partial(self) -> bool:
         """True if a stage may choose how many of its layers are recomputed."""
-        return self.layout.recompute == "full" and self.in_part
+        return self.layout.recompute == "full" and self.counts != "all"
+
+    @property
+    def equal(self) -> bool:
+        """True if one number of recomputed layers applies to all stages, as far as they have so many."""
+        return self.partial and self.counts == "equal"
 
     def again(self, division: Division) -> Numbers:
         """Number of fully recomputed layers of every stage, (stages,)."""
-        every = self.layout.recompute == "full" and not self.in_part
+        every = self.layout.recompute == "full" and not self.partial
         return division.blocks if every else division.recomputed
+
+    def recomputing(self, blocks: Numbers, recomputed: Numbers) -> Division:
+        """Pipeline split that the runtime allows, with at least the given recomputed layers on each stage."""
+        if self.partial:
+            recomputed = recomputed_on(self.counts, blocks, self.further, recomputed)
+        return Division(blocks, recomputed)
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
@@ -347,9 +360,19 @@ def ordered_blocks(
 def all_divisions(divided: DividedLayout) -> Iterator[Division]:
     """Yield every pipeline split of a layout; with optional recompute, at least one layer is recomputed."""
     for blocks in _all_blocks(blocks_at(divided), divided.layers):
-        again = product(*(range(n + 1) for n in blocks)) if divided.partial else [(0,) * len(blocks)]
         if divided.may_be(blocks):
-            yield from (Division(blocks, one) for one in again if any(one) or not divided.partial)
+            yield from (Division(blocks, recomputed) for recomputed in _all_recomputed(divided, blocks))
+
+
+def _all_recomputed(divided: DividedLayout, blocks: Numbers) -> Iterable[Numbers]:
+    """All numbers of recomputed layers of the stages that the runtime allows, at least one layer if any."""
+    none = (0,) * len(blocks)
+    if not divided.partial:
+        return [none]
+    if divided.counts == "any":
+        return (numbers for numbers in product(*(range(n + 1) for n in blocks)) if any(numbers))
+    each = [equal_counts(blocks, divided.further, count) for count in range(1, max(blocks) + 1)]
+    return [numbers for numbers in dict.fromkeys([*each, blocks]) if any(numbers)]
 
 
 def _all_blocks(ranges: Sequence[tuple[int, int]], layers: int) -> Iterator[Numbers]:
@@ -376,17 +399,30 @@ def neighbours(divided: DividedLayout, division: Division) -> Iterator[Division]
         if blocks[source] > few[source]:
             moved = np.array(blocks)
             moved[[source, target]] += -1, 1
-            kept = np.minimum(again, moved)
+            kept = moved if divided.equal and again == blocks else np.minimum(again, moved)
             if kept.any() or not divided.partial:
-                yield Division(tuple(moved.tolist()), tuple(kept.tolist()))
-        if again[source] and divided.partial:
+                yield divided.recomputing(tuple(moved.tolist()), tuple(kept.tolist()))
+        if again[source] and divided.partial and not divided.equal:
             other = np.array(again)
             other[[source, target]] += -1, 1
             if blocks[source] > few[source]:
                 yield Division(tuple(moved.tolist()), tuple(other.tolist()))
             if other[target] <= blocks[target]:
                 yield Division(blocks, tuple(other.tolist()))
-    for q in range(count if divided.partial else 0):
-        for one in (again[q] - 1, again[q] + 1):
-            if 0 <= one <= blocks[q] and sum(again) - again[q] + one:
-                yield replace(division, recomputed=(*again[:q], one, *again[q + 1 :]))
+    if divided.partial:
+        yield from (Division(blocks, numbers) for numbers in _recomputed_beside(divided, division))
+
+
+def _recomputed_beside(divided: DividedLayout, division: Division) -> Iterator[Numbers]:
+    """Yield numbers of recomputed layers with one more or one fewer, on one stage or, if equal, on all."""
+    blocks, again = division.blocks, division.recomputed
+    if divided.equal:
+        # The same number on all stages may still leave out layers of multi-token prediction.
+        numbers = range(max(max(again) - 1, 1), max(again) + 2)
+        yield from (equal_counts(blocks, divided.further, number) for number in numbers)
+        yield blocks
+        return
+    for q, number in enumerate(again):
+        for one in (number - 1, number + 1):
+            if 0 <= one <= blocks[q] and sum(again) - number + one:
+                yield (*again[:q], one, *again[q + 1 :])

@@ -60,7 +60,7 @@ class DynamicPrograms:
 
     def chain(self, layout: Layout) -> Chain:
         """Costs of the model's layers under a layout, as a chain from the embedding to the head."""
-        workload, costs = self.question.lowering(layout).layers(layout)
+        workload, costs, _ = self.question.lowering(layout).layers(layout)
         each = [costs[name] for name in workload.order]
         stack = self.question.machine.stack
         size = parameter_bytes(self.question.optimizer, layout.precision, stack.gradient_bytes)

@@ -110,7 +110,7 @@ class PipelineBounds:
     def of(cls, question: PlanQuestion, every: LayoutGrid, places: Ints) -> Self:
         """Collect the loads and limits of the layouts at these indices of a grid."""
         grid = every.take(places)
-        workload, _ = question.lowering(grid.layout(0)).layers(grid.layout(0))
+        workload = question.lowering(grid.layout(0)).layers(grid.layout(0)).workload
         count = grid.microbatches(question.task.global_batch)
         rows, _, where = distinct_rows(np.stack([grid.schedule, grid.pp, grid.vp, count], axis=1))
         each = [PipelineShape.of(grid.schedules[name], *rest) for name, *rest in rows.tolist()]
@@ -358,7 +358,7 @@ def _sent_s(question: PlanQuestion, grid: LayoutGrid) -> Floats:
     found = np.zeros((len(places), 2))
     for row, layout in enumerate(map(grid.layout, places.tolist())):
         lowering = question.lowering(layout)
-        costs, way = lowering.layers(layout)[1], lowering.execution(layout)
+        costs, way = lowering.layers(layout).costs, lowering.execution(layout)
         sizes = (
             min(one.layer.input_bytes for name, one in costs.items() if name != "embedding"),
             min(one.layer.output_bytes for name, one in costs.items() if name != "head"),

@@ -109,8 +109,8 @@ class PlanQuestion:
         """Layout under a schedule, prepared for pricing any of its pipeline splits."""
         kin = replace(layout, vp=min(layout.vp, 2))  # more chunks change no stage costs
         costs = self._costs.setdefault((kin, schedule), {})
-        part = self.runtime.recomputes_part
-        return DividedLayout(self.lowering(layout), layout, schedule, part, _costs=costs)
+        counts = self.runtime.recomputed_counts
+        return DividedLayout(self.lowering(layout), layout, schedule, counts, _costs=costs)
 
     @cached_property
     def _costs(self) -> dict[tuple[Layout, str], dict[Content, StageCost]]:

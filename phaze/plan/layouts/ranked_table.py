@@ -7,6 +7,7 @@ from string import ascii_lowercase
 from textwrap import fill
 
 from phaze.layout import MODEL_WIDTHS, SHARED_OPTIONS, Layout
+from phaze.runtimes.layout_string import blocks_of, equal_counts, stages_of
 from phaze.spec.training_plan import ChosenLayout, RankedPlan
 
 COLUMNS = 80
@@ -95,9 +96,17 @@ def differences(one: ChosenLayout, other: ChosenLayout) -> str:
 
 
 def recompute(layout: ChosenLayout, blocks: int | None) -> str:
-    """Short text of a layout's recompute option, with the number of fully recomputed blocks if known."""
-    whole = layout.recompute == "full" and blocks is not None
-    return f"full:{blocks}" if whole else layout.recompute
+    """Short text of a layout's recompute option: `full` for all blocks, `full:k` for k of each virtual stage.
+
+    `blocks` is the number of fully recomputed blocks in all stages, if known. Numbers that differ among
+    stages are added up.
+    """
+    stages = stages_of(layout.pipeline_layout)
+    held, mtp = blocks_of(layout.pipeline_layout), sum(stage.count("m") for stage in stages)
+    if layout.recompute != "full" or blocks in (None, sum(held)):
+        return layout.recompute
+    totals = {sum(equal_counts(held, mtp, count)): count for count in range(max(held), 0, -1)}
+    return f"full:{totals[blocks]}" if blocks in totals else f"full ({blocks} blocks)"
 
 
 def unusual(layout: ChosenLayout) -> Iterator[str]:

@@ -17,13 +17,15 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.layout import ON_DEVICE, SHARD_FIELDS, Offloaded, Recompute, pairs_passes
+from phaze.layout import ON_DEVICE, SHARD_FIELDS, Layout, Offloaded, Recompute
+from phaze.plan.given import LoweredLayers
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import LayerCost
 from phaze.plan.machines import host_bytes_per_s
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import LayoutGrid
+from phaze.runtimes.rules import pairs_passes
 
 Common = Literal["nothing", "recompute", "microbatch", "tokens"]
 """Differences allowed between layouts that share one shard, whose costs then bound all of them.
@@ -150,34 +152,37 @@ class Slices:
             replace(grid.layout(place), pp=1, vp=1, dp=1, zero=3 if whole[place] else 0)
             for place in places.tolist()
         ]
-        for first in {layout.tp: layout for layout in layouts}.values():
-            question.lowering(first).prepare([layout for layout in layouts if layout.tp == first.tp])
-        known = [question.lowering(layout).layers(layout) for layout in layouts]
-        order = LayerOrder(known[0][0].order[1:-1])
+        words = grid.recomputes
+        # Of common shards the bound assumes all overlap together, whatever their hardware queues allow.
+        known = _lowered(question, layouts, words, paired[places] & own)
+        order = LayerOrder(known[0][0].workload.order[1:-1])
         kept = Waiting(question.machine, Offloaded.of(grid.offload), len(order.names))
-        part, words = question.runtime.recomputes_part, grid.recomputes
+        part = question.runtime.recomputed_counts != "all"
         layers = np.array([
-            [[_layer_figures(costs[name], word, kept, part) for name in order.kinds] for word in words]
-            for _, costs in known
+            [
+                [_layer_figures(one.costs[name], word, kept, part) for name in order.kinds]
+                for word, one in zip(words, by_word, strict=True)
+            ]
+            for by_word in known
         ])  # fmt: skip
         beside = [
-            [question.lowering(layout).beside_bytes(costs[name], layout) for name in order.kinds]
-            for layout, (_, costs) in zip(layouts, known, strict=True)
+            [question.lowering(layout).beside_bytes(by_word[0].costs[name], layout) for name in order.kinds]
+            for layout, by_word in zip(layouts, known, strict=True)
         ]
         layers[..., WORK] += np.array(beside)[:, None]
-        mtp = question.task.model.mtp
-        for slice_, (place, layout, (_, costs)) in enumerate(
-            zip(places.tolist(), layouts, known, strict=True)
-        ):
+        for slice_, (place, layout, by_word) in enumerate(zip(places.tolist(), layouts, known, strict=True)):
             lowering = question.lowering(layout)
             exchanged = lowering.overlap_share, lowering.lost_processors
-            for row, word in enumerate(grid.recomputes):
-                if paired[place] and pairs_passes(replace(layout, recompute=word), mtp):
+            for row, (word, one) in enumerate(zip(words, by_word, strict=True)):
+                pairs = paired[place] and pairs_passes(replace(layout, recompute=word), question.task.model)
+                if pairs and "ep" in one.stack.overlap:
                     layers[slice_, row, :, HIDDEN] = np.transpose(
-                        [_hidden_s(costs[name], *exchanged, own=own) for name in order.kinds]
+                        [_hidden_s(one.costs[name], *exchanged, own=own) for name in order.kinds]
                     )
-        ends = np.array([_end_figures(costs["embedding"], costs["head"]) for _, costs in known])
-        links = np.array([[costs[name].links_s for name in order.kinds] for _, costs in known])
+        ends = np.array([
+            _end_figures(by_word[0].costs["embedding"], by_word[0].costs["head"]) for by_word in known
+        ])  # fmt: skip
+        links = np.array([[by_word[0].costs[name].links_s for name in order.kinds] for by_word in known])
         if common != "nothing":
             layers = _any_option(layers)
         return cls(order, layers, ends, links, where, share)
@@ -227,6 +232,23 @@ class Slices:
                     ahead &= (weighed[:, other] < weighed[:, own]).any(axis=(1, 2))
                 found[:, own, other] = ahead & (other != own)
         return found
+
+
+def _lowered(
+    question: PlanQuestion, layouts: Sequence[Layout], words: Sequence[Recompute], paired: Bools
+) -> list[list[LoweredLayers]]:
+    """Layer costs of every shard under every recompute option; `paired` shards may overlap token dispatch."""
+    every = [[replace(layout, recompute=word) for word in words] for layout in layouts]
+    for first in {layout.tp: layout for layout in layouts}.values():
+        for pairs in (False, True):
+            alike = [
+                own for own, one in zip(every, paired, strict=True) if own[0].tp == first.tp and one == pairs
+            ]
+            question.lowering(first).prepare([layout for own in alike for layout in own], paired=pairs)
+    return [
+        [question.lowering(layout).layers(layout, paired=bool(one)) for layout in own]
+        for own, one in zip(every, paired, strict=True)
+    ]
 
 
 def _hidden_s(layer: LayerCost, share: float, lost: float, *, own: bool) -> Floats:

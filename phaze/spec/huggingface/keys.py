@@ -112,6 +112,15 @@ def untimed(
     return {key: value for key, value in kept.items() if value is not None}
 
 
+def scales_rotary(config: Mapping[str, Plain]) -> bool:
+    """True if rotary embeddings are multiplied by a factor: YaRN, unless its two factors are equal."""
+    parts = config.get("rope_scaling") or config.get("rope_parameters")
+    if not isinstance(parts, dict):
+        return False
+    alike = "mscale" in parts and parts["mscale"] == parts.get("mscale_all_dim")
+    return "yarn" in (parts.get("rope_type"), parts.get("type")) and not alike
+
+
 Config = dict[str, Plain]
 Scalar: TypeAlias = str | int | float | bool | None
 
@@ -211,6 +220,7 @@ class Family:
             experts.pop("top_groups", None)  # a single group leaves no choice
         self._refuse_gaps(found, source)
         found["untimed"] = self._untimed(config) or None
+        found["scaled_rotary"] = ("latent" not in found and scales_rotary(config)) or None
         return {field: value for field, value in found.items() if value is not None}
 
     def _refuse_gaps(self, found: Config, source: str) -> None:

@@ -5,6 +5,7 @@ from itertools import product
 from random import Random
 
 from phaze.layout import Compute, Layout
+from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.runtimes.space import legal_space
@@ -37,7 +38,7 @@ def drawn(
         for place in random.sample(range(len(grid)), number):
             layout = grid.layout(place)
             blocks = divided(random, model.layers + model.mtp, layout.stages)
-            again = recomputed(random, layout, blocks)
+            again = recomputed(random, runtime, layout, blocks, model.mtp)
             yield Recipe(model, sequence, batch, layout, grid.schedule_of(place), blocks, again)
 
 
@@ -51,10 +52,18 @@ def divided(random: Random, layers: int, stages: int) -> tuple[int, ...]:
     return tuple(least)
 
 
-def recomputed(random: Random, layout: Layout, blocks: tuple[int, ...]) -> tuple[int, ...]:
-    """All blocks, or the first blocks of every stage up to a count."""
-    most = random.choice([max(blocks), random.randint(1, max(blocks))]) if layout.recompute == "full" else 0
-    return tuple(min(most, held) for held in blocks)
+def recomputed(
+    random: Random, runtime: Runtime, layout: Layout, blocks: tuple[int, ...], mtp: int
+) -> tuple[int, ...]:
+    """No blocks, all blocks, or numbers of first blocks of every stage that the runtime allows."""
+    if layout.recompute != "full":
+        return (0,) * len(blocks)
+    if runtime.recomputed_counts == "any":
+        numbers = tuple(random.randint(0, held) for held in blocks)
+        return numbers if any(numbers) else blocks
+    if runtime.recomputed_counts == "all" or random.random() < 0.3:
+        return blocks
+    return equal_counts(blocks, mtp, random.randint(1, max(blocks)))
 
 
 def small(layout: Layout, schedule: str, blocks: tuple[int, ...], again: tuple[int, ...] = ()) -> Recipe:

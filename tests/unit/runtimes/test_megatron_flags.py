@@ -10,6 +10,7 @@ from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import load_machine
 from phaze.runtimes.flags import parse_flags
+from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import emit_megatron, megatron_software, read_megatron
 from phaze.runtimes.megatron_model import hybrid_pattern, read_model
@@ -307,9 +308,18 @@ def test_flags_are_those_of_megatron() -> None:
     assert "--pipeline-model-parallel-layout" not in sharded
 
 
+def test_one_number_of_recomputed_blocks_holds_for_all_virtual_stages() -> None:
+    """Megatron-Core's `--recompute-num-layers`; layers of multi-token prediction have no such number."""
+    layout = Layout(pp=2, dp=2, recompute="full")
+    assert emit_megatron(small(layout, "1f1b", (4, 2), (3, 2))).beyond == ()
+    with pytest.raises(PhazeError, match=r"megatron: recomputed must be the same number .* 3\*2, got 3 1"):
+        emit_megatron(small(layout, "1f1b", (3, 3), (3, 1)))
+    assert equal_counts((2, 5, 3), 1, 2) == (2, 2, 2)
+    assert equal_counts((2, 5, 3), 1, 9) == (2, 5, 2)
+    assert equal_counts((2, 5, 0), 1, 9) == (2, 4, 0)
+
+
 def test_what_megatron_cannot_say_is_named() -> None:
-    uneven = small(Layout(pp=2, dp=2, recompute="full"), "1f1b", (3, 3), (3, 1))
-    assert emit_megatron(uneven).beyond == ("recomputed: 3*2 instead of 3 1",)
     norms = SMALL.model_copy(update={"norm_position": "post", "activation": "relu"})
     assert emit_megatron(of_model(norms)).beyond == (
         "model.activation: gelu instead of relu",

@@ -79,8 +79,12 @@ def test_a_plan_is_a_function_of_a_configuration() -> None:
 
 
 def test_torchtitan_recomputes_all_blocks_or_none() -> None:
-    emitted = emit_torchtitan(small(Layout(pp=2, recompute="full"), "gpipe", (3, 3), (3, 1)))
-    assert emitted.beyond == ("recomputed: 3*2 instead of 3 1",)
+    layout = Layout(pp=2, recompute="full")
+    assert emit_torchtitan(small(layout, "gpipe", (3, 3), (3, 3))).beyond == ()
+    with pytest.raises(
+        PhazeError, match=r"torchtitan: recomputed must be .* all blocks, such as 3\*2, got 3 1"
+    ):
+        emit_torchtitan(small(layout, "gpipe", (3, 3), (3, 1)))
 
 
 def test_zero_bubbles_are_a_file_of_passes_that_do_not_wait_for_each_other() -> None:

@@ -28,7 +28,7 @@ from phaze.plan.plan import Plan, Stage
 from phaze.plan.price import Price
 from phaze.plan.stage_costs import pipeline_of, stage_cost
 from phaze.runtimes.megatron import MEGATRON
-from phaze.runtimes.rules import TrainingTask
+from phaze.runtimes.rules import RecomputedCounts, TrainingTask
 from phaze.runtimes.space import Fixed, space
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.models import load_transformer
@@ -38,7 +38,7 @@ from phaze.spec.speeds.experts import ExpertLoads
 Numbers = tuple[int, ...]
 KNOWN = {
     "megatron": MEGATRON, "torchtitan": TORCHTITAN,
-    "torchtitan in part": replace(TORCHTITAN, recomputes_part=True),
+    "torchtitan in part": replace(TORCHTITAN, recomputed_counts="any"),
 }  # fmt: skip
 """Runtimes, and one with all schedules and with recompute counts per stage."""
 
@@ -154,14 +154,16 @@ def prepare(question: PlanQuestion, layouts: list[Layout]) -> None:
         question.lowering(alike[0]).prepare(alike)
 
 
-def divisions(layout: Layout, layers: int, part: bool = True) -> Iterator[tuple[Numbers, Numbers]]:
+def divisions(
+    layout: Layout, layers: int, counts: RecomputedCounts = "any"
+) -> Iterator[tuple[Numbers, Numbers]]:
     """Blocks of every stage, and recomputed blocks; only the ends may be empty."""
     for ends in combinations(range(layers + 1), layout.stages - 1):
         blocks = tuple(end - start for start, end in pairwise((0, *ends, layers)))
-        for again in product(*(range(0, n + 1, 1 if part else max(n, 1)) for n in blocks)):
-            if not part and again not in (blocks, (0,) * len(blocks)):
-                continue
-            if any(again) == (layout.recompute == "full"):
+        for again in product(*(range(n + 1) for n in blocks)):
+            equal = any(again == tuple(min(k, n) for n in blocks) for k in range(layers + 1))
+            may_be = {"any": True, "equal": equal, "all": again in (blocks, (0,) * len(blocks))}[counts]
+            if may_be and any(again) == (layout.recompute == "full"):
                 yield blocks, again
 
 
@@ -208,7 +210,7 @@ def priced(
 def priced_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedDivision]:
     """Every pipeline split of a layout, priced."""
     known: Costs = {}
-    for blocks, again in divisions(layout, question.task.model.layers, question.runtime.recomputes_part):
+    for blocks, again in divisions(layout, question.task.model.layers, question.runtime.recomputed_counts):
         yield priced(question, layout, schedule, blocks, again, known)
 
 

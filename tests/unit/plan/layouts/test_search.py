@@ -182,7 +182,7 @@ def test_brute_force_prices_with_known_events_like_without(runtime: str) -> None
     question = CASES["llama"].question(runtime)
     for layout, schedule in [*legal_layouts(question)][::7]:
         known: Costs = {}
-        for blocks, again in divisions(layout, 3, question.runtime.recomputes_part):
+        for blocks, again in divisions(layout, 3, question.runtime.recomputed_counts):
             plan = planned(question, layout, schedule, blocks, again)
             found, quick = price(plan, question.machine), QuickPrice(plan, question.machine, known)
             assert (found.time_s, found.peak_bytes.tolist()) == (quick.time_s, quick.peak_bytes.tolist())
