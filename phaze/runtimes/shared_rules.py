@@ -153,6 +153,19 @@ EXPERTS_WHOLE = Rule(
     _experts_whole,
 )
 """Rule for runtimes that shard whole experts over ep, or experts by tp (torchtitan, `moe_sharding.py`)."""
+EXPERTS_OF_ALL_TOKENS = Rule(
+    "expert tokens",
+    "without sequence_parallel each of tp {tp} ranks has all tokens: experts must be sharded by tp, so etp "
+    "{tp}, or with ep >= 2 be whole, so etp 1; got ep {ep} and etp {etp}",
+    ("tp", "ep", "etp", "sequence_parallel"),
+    lambda task, grid: (
+        (task.experts > 0)
+        & ~grid.sequence_parallel
+        & (grid.etp != grid.tp)
+        & ((grid.ep == 1) | (grid.etp > 1))
+    ),
+)
+"""Rule for runtimes whose experts may be sharded like dense layers or whole (DeepSpeed, `moe/layer.py`)."""
 SCANS = Rule(
     "scans",
     "heads of scans must be a multiple of tp * cp, their groups a multiple of tp, and groups / tp "

@@ -3,8 +3,8 @@
 Feed-forward networks are dense or mixtures of experts. A mixture is sharded as in Megatron-Core
 (`MoELayer`). Every rank routes its own tokens and dispatches each to its k experts: an all-to-all over ep,
 plus a gather over etp if an expert is sharded. It then receives the results. If tensor-parallel ranks have
-the same tokens, each has a shard of every expert instead, as in a dense network. Sizes are those of the
-busiest rank under the layout's expert load.
+the same tokens, each has a shard of every expert instead, as in a dense network, or dispatches its share of
+the tokens to whole experts. Sizes are those of the busiest rank under the layout's expert load.
 
 State space models and delta rules are chunked scans over the sequence, sharded by heads. Tokens of one
 chunk interact through products, and chunks pass on states. Scan kernels store their inputs and recompute
@@ -73,11 +73,16 @@ def mixture(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> T
     sent = x
     if own.latent_width:
         sent = layer.dense("latent_in", x, part.own_tokens, own.latent_width, bias=False)
-    if part.repeats_tokens:
+    if part.shares_tokens:
+        # Each rank drops the tokens of the others, and gathers all results afterwards.
+        apart = replace(part, layout=replace(part.layout, sequence_parallel=True))
+        kept = layer.add("select", "experts_own_tokens", sent, elements=sent.elements // part.layout.tp)
+        y = apart.enter(layer, "experts", _combined(layer, apart, own, kept, weights))
+    elif part.repeats_tokens:
         sent = part.enter(layer, "experts", sent)
-    y = _combined(layer, part, own, sent, weights)
-    if part.repeats_tokens:
-        y = part.leave(layer, "experts", y)
+        y = part.leave(layer, "experts", _combined(layer, part, own, sent, weights))
+    else:
+        y = _combined(layer, part, own, sent, weights)
     if own.latent_width:
         y = layer.dense("latent_out", y, part.own_tokens, part.model.hidden, bias=False)
     if own.shared_width:

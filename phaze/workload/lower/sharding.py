@@ -69,6 +69,14 @@ class ModelSlice:
         return self.layout.tp > 1 and not self.layout.cuts_sequence
 
     @property
+    def shares_tokens(self) -> bool:
+        """True if tensor-parallel ranks that have all tokens dispatch equal shares of them to whole experts.
+
+        Source: `drop_tokens` of DeepSpeed (`moe/sharded_moe.py`), torchtitan (`moe_sharding.py`).
+        """
+        return self.repeats_tokens and self.layout.ep > 1 and self.layout.etp < self.layout.tp
+
+    @property
     def vocabulary(self) -> int:
         """Vocabulary size of one shard, rounded up if tp does not divide the vocabulary."""
         return -(-self.model.vocabulary // self.layout.tp)
