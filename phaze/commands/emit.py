@@ -73,13 +73,15 @@ def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: str) -> Non
 
 def emitted(recipe: Recipe, runtime: str, asked: AskedPlan) -> Emitted:
     """Flags or configuration files that make a runtime follow a recipe."""
+    from phaze.plan.layouts.answer import question_of
     from phaze.runtimes.bridge import emit_bridge
     from phaze.runtimes.deepspeed import emit_deepspeed
     from phaze.runtimes.megatron_flags import emit_megatron
     from phaze.runtimes.torchtitan_config import emit_torchtitan
-    from phaze.spec.systems import load_cluster, load_stack
+    from phaze.spec.systems import load_cluster
 
-    stack = load_stack(asked.stack)
+    # The overlap that the layout's hardware queues allow, not all that the stack is capable of.
+    stack = question_of(asked).lowering(recipe.layout).layers(recipe.layout).stack
     if runtime in ("megatron", "bridge"):
         blackwell = load_cluster(asked.system)[1].is_blackwell
         emit = emit_megatron if runtime == "megatron" else emit_bridge

@@ -33,7 +33,7 @@ from phaze.plan.in_use import tensor_limit_bytes
 from phaze.plan.kept import HALF, KEPT, SINGLE, WorkingBytes, copied_bytes, working_bytes
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
-from phaze.plan.overlap import kept_apart, lost_share, queues_conflict
+from phaze.plan.overlap import lost_share, queues_conflict, takes_many_queues
 from phaze.plan.plan import Execution, Machine, Plan, Stage
 from phaze.runtimes.rules import TrainingTask, pairs_passes
 from phaze.spec.model import Model
@@ -137,8 +137,8 @@ class Lowering:
     def layers(self, layout: Layout, *, paired: bool = True) -> LoweredLayers:
         """Workload of the model under a layout, the costs of its layers, and the software that they use.
 
-        They depend only on `layout.key`, on whether FSDP prevents overlap of collectives (`kept_apart`), and
-        on the number of hardware queues. Without `paired` no token dispatch overlaps.
+        They depend only on `layout.key`, and on the number of hardware queues. Without `paired` no token
+        dispatch overlaps.
         """
         key = self._key(layout, paired)
         if key not in self._known:
@@ -164,7 +164,8 @@ class Lowering:
     def _key(self, layout: Layout, paired: bool) -> tuple[str, bool, bool]:
         model, machine = self.training.model, self.machine
         chooses = paired and isinstance(model, Model) and pairs_passes(layout, model)
-        return layout.key, bool(kept_apart(layout, machine)), chooses and queues_conflict(layout, machine)
+        many = takes_many_queues(layout, machine)
+        return layout.key, many, chooses and queues_conflict(layout, machine)
 
     def prepare(self, layouts: Iterable[Layout], *, paired: bool = True) -> None:
         """Compute the layer costs of several layouts together, which is much faster than one by one."""

@@ -71,12 +71,18 @@ def kept_apart(layout: Layout, machine: Machine) -> str:
         return "it needs sequence parallelism (Transformer Engine, `ub_overlap_ag`)"
     if isinstance(machine.network, Levels) and layout.tp > machine.network.tiers[0].devices:
         return "it needs all tensor-parallel ranks in one NVLink domain (Transformer Engine, userbuffers)"
-    if stack.ordered_queue and layout.zero == 3 and not device_of(machine).is_blackwell:
+    if takes_many_queues(layout, machine):
         return (
             "it needs one hardware queue, and FSDP several (Megatron-Core, `CUDA_DEVICE_MAX_CONNECTIONS`, "
             "before Blackwell)"
         )
     return ""
+
+
+def takes_many_queues(layout: Layout, machine: Machine) -> bool:
+    """True if FSDP takes the one hardware queue that overlap of tensor- and context-parallel ranks needs."""
+    ordered = machine.stack.ordered_queue and not device_of(machine).is_blackwell
+    return ordered and layout.zero >= 2
 
 
 def queues_conflict(layout: Layout, machine: Machine) -> bool:
@@ -90,7 +96,7 @@ def queues_conflict(layout: Layout, machine: Machine) -> bool:
     if "ep" not in stack.overlap or not stack.ordered_queue or device_of(machine).is_blackwell:
         return False
     ring = layout.cp > 1 and layout.cp_kind not in ("all_gather", "a2a") and stack.overlap_share("cp") > 0
-    return ring or not kept_apart(layout, machine)
+    return (ring and not takes_many_queues(layout, machine)) or not kept_apart(layout, machine)
 
 
 def hbm_share(seconds: Floats) -> float:
@@ -113,7 +119,7 @@ def exposed_s(
         sent_s, hbm_s = machine.stack.overlap_share("tp") * by_axis["tp"]
         left_s = max(sent_s / layout.tp, sent_s - products_s.sum())
         found += longer_s(machine, sent_s, left_s, hbm_share(products_s) * hbm_s) - sent_s
-    if layout.cp_kind not in ("all_gather", "a2a"):
+    if layout.cp_kind not in ("all_gather", "a2a") and not takes_many_queues(layout, machine):
         axis: Axis = "cp" if layout.cp_kind == "p2p" else "cp-ring"
         parts = layout.group(axis).ranks
         sent_s, hbm_s = machine.stack.overlap_share("cp") * by_axis[axis]

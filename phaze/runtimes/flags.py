@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phaze.base.errors import PhazeError
+from phaze.layout import BALANCED, Layout, Load, load_of
 from phaze.spec.plain import short
 
 Flags = dict[str, tuple[str, ...]]
+LOAD = re.compile(r"^# Expert load: (\S+)$", re.MULTILINE)
+"""Comment with the expert load that a plan was priced with, which no setting of a runtime has."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,17 @@ class Emitted:
         """Sentences on differences from the recipe, and on settings that the user must make."""
         said = [f"{self.runtime} will differ: {sentence}" for sentence in self.beyond]
         return [*said, *([f"set these yourself: {', '.join(self.elsewhere)}"] if self.elsewhere else [])]
+
+
+def load_comment(layout: Layout) -> list[str]:
+    """Comment that says a layout's expert load, unless it is balanced."""
+    return [f"# Expert load: {layout.load}"] * (layout.load != BALANCED)
+
+
+def written_load(text: str) -> dict[str, Load]:
+    """Expert load in a file's comment, as a layout field; empty without one. PhazeError if it is invalid."""
+    loads = LOAD.findall(text)
+    return {"load": load_of(loads[-1])} if loads else {}
 
 
 def parse_flags(text: str) -> Flags:

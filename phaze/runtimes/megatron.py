@@ -19,31 +19,17 @@ from phaze.runtimes.shared_rules import (
     EXPERTS,
     FEED_FORWARD,
     HEADS,
+    KEY_VALUE_GROUPS,
     LOW_PRECISION,
     PIPELINE,
     REPLICATED_SHARDS,
     SCANS,
     SEQUENCE_PARALLEL,
+    SEQUENCE_SLICES,
     STAGES,
     VIRTUAL_STAGES,
     leaves_rest,
 )
-
-
-@rule(
-    "key-value heads",
-    "key-value heads {kv_heads} must be a multiple or a divisor of tp, and their width "
-    "{kv_width} a multiple of tp, got {tp}",
-    "tp",
-)
-def _key_value_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Rule: the query groups must be split evenly over tp (`TransformerConfig`).
-
-    Groups are sharded across ranks, or several ranks share a group and then gather equal shares of it.
-    """
-    groups = task.model.kv_heads
-    uneven = leaves_rest(groups, grid.tp) & leaves_rest(grid.tp, np.array(groups))
-    return uneven | leaves_rest(task.model.kv_width, grid.tp)
 
 
 @rule("context parallel", "the sequence {sequence} must be a multiple of 2 * cp, got cp {cp}", "cp")
@@ -53,16 +39,6 @@ def _context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
     Each rank has a chunk from the front and one from the back of a causal sequence.
     """
     return (grid.cp > 1) & leaves_rest(task.sequence, 2 * grid.cp)
-
-
-@rule(
-    "sequence slices",
-    "the sequence {sequence} must be a multiple of cp * tp with sequence_parallel, got cp {cp} and tp {tp}",
-    "sequence_parallel tp cp",
-)
-def _sequence_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    """Rule: sequence shards must be equal, as reduce-scatters along the sequence require."""
-    return grid.sequence_parallel & leaves_rest(task.sequence, grid.cp * grid.tp)
 
 
 @rule(
@@ -179,7 +155,7 @@ MEGATRON = Runtime(
         VIRTUAL_STAGES,
         PIPELINE,
         HEADS,
-        _key_value_heads,
+        KEY_VALUE_GROUPS,
         FEED_FORWARD,
         SCANS,
         EXPERTS,
@@ -187,7 +163,7 @@ MEGATRON = Runtime(
         EXPERT_SLICES,
         SEQUENCE_PARALLEL,
         _context_parallel,
-        _sequence_slices,
+        SEQUENCE_SLICES,
         BATCH,
         STAGES,
         LOW_PRECISION,

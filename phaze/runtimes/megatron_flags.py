@@ -7,14 +7,22 @@ price but are not modelled raise an error that names them (`UNPRICED`). All othe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from math import gcd, lcm
 from typing import Any
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.pipeline.schedules.interleaved import is_group
-from phaze.runtimes.flags import Emitted, Flags, one_value, parse_flags, print_flags, whole_number
+from phaze.runtimes.flags import (
+    Emitted,
+    Flags,
+    load_comment,
+    one_value,
+    parse_flags,
+    print_flags,
+    whole_number,
+    written_load,
+)
 from phaze.runtimes.layout_string import blocks_of
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_layout import (
@@ -94,11 +102,8 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
         *written(OF_LAYOUT, recipe),
         *software_flags(recipe, stack),
     ]
-    text = print_flags(flags)
-    beyond = (
-        *recipe.beyond(read_megatron(text, recipe.layout.devices, recipe.model.name)[0]),
-        *_not_hidden(recipe, stack),
-    )
+    text = "\n".join([*load_comment(recipe.layout), print_flags(flags)])
+    beyond = recipe.beyond(_recipe(text, recipe.layout.devices, recipe.model.name))
     paired = (PAIRED,) in flags
     program = "pretrain_mamba.py" if is_hybrid(recipe.model) else "pretrain_gpt.py"
     header = [
@@ -111,16 +116,10 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
             f"# Environment: {CONNECTIONS_NAME}={value}"
             for value in connections_for(recipe.layout, blackwell, paired=paired)
         ),
+        *["# Needs PyTorch 2.6 or later: overlapped token dispatch hangs with earlier versions"] * paired,
     ]
     files = {"megatron.txt": "\n".join([*header, text])}
     return Emitted(f"Megatron-Core {MEGATRON.version}", files, beyond, elsewhere)
-
-
-def _not_hidden(recipe: Recipe, stack: Stack | None) -> Iterator[str]:
-    """Yield a message if the stack overlaps tensor-parallel collectives but Megatron-LM cannot."""
-    hides = stack is not None and "tp" in stack.overlap and recipe.layout.tp > 1
-    if hides and refused_overlap(recipe.layout, hides) is not None:
-        yield "collectives of tensor-parallel ranks: exposed, not overlapped, without sequence_parallel"
 
 
 def read_megatron(
@@ -138,6 +137,14 @@ def read_megatron(
     has it. `blackwell` is true for devices of this generation or later. Raises PhazeError for a flag that is
     missing, invalid or not priced, and for a layout that Megatron-Core cannot run.
     """
+    recipe, flags = _recipe(text, devices, name, words), parse_flags(text)
+    recipe.check(MEGATRON)
+    _check_launch(text, flags, recipe, blackwell)
+    return recipe, tuple(flag for flag in flags if flag not in READ)
+
+
+def _recipe(text: str, devices: int | None, name: str, words: int | None = None) -> Recipe:
+    """Recipe that flags describe, whether Megatron-Core can run it or not."""
     flags = parse_flags(text)
     refused = next((flag for flag in UNPRICED if flag in flags), None)
     if refused is not None:
@@ -145,7 +152,7 @@ def read_megatron(
             f"{refused}: is not modelled, got {short(' '.join(flags[refused])) if flags[refused] else 'it'}"
         )
     model, stages = read_model(flags, name, words)
-    own: dict[str, Any] = read_fields(flags, model)
+    own: dict[str, Any] = read_fields(flags, model) | written_load(text)
     pp = own["pp"]
     blocks = _stages(stages, pp) if stages else _blocks(flags, model, pp)
     recompute, again = recomputed(flags, blocks, model.mtp)
@@ -154,10 +161,7 @@ def read_megatron(
     )
     batch = whole_number(flags, BATCH, layout.microbatch * layout.dp)
     schedule = "interleaved" if layout.vp > 1 else "1f1b"
-    recipe = Recipe(model, whole_number(flags, SEQUENCE), batch, layout, schedule, blocks, again)
-    recipe.check(MEGATRON)
-    _check_launch(text, flags, recipe, blackwell)
-    return recipe, tuple(flag for flag in flags if flag not in READ)
+    return Recipe(model, whole_number(flags, SEQUENCE), batch, layout, schedule, blocks, again)
 
 
 def megatron_software(text: str, recipe: Recipe, stack: Stack, *, blackwell: bool = False) -> Software:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
-from phaze.base.arrays import Bools
+from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
 from phaze.layout import (
     BALANCED,
@@ -82,6 +82,7 @@ class TrainingTask:
         return self.model.experts.count if self.model.experts else 0
 
 
+Number = TypeVar("Number", int, Ints)
 RecomputedCounts = Literal["any", "equal", "all"]
 """Numbers of fully recomputed blocks that a runtime's virtual stages can have.
 
@@ -248,6 +249,16 @@ def modules_in(model: Model) -> set[Module]:
     return {module for module, there in has.items() if there}
 
 
+def most_stages(model: Model, pp: Number) -> Number:
+    """Maximum number of pipeline stages of which none is empty, for one pipeline depth or for many.
+
+    All layers of multi-token prediction are on one stage: the last, or, on a rank behind the first, the one
+    before the head.
+    """
+    alone = (model.mtp > 0) & (pp > 2)
+    return model.layers + ENDS + alone
+
+
 def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, int | str]:
     """Values to insert into error messages: layout fields, model sizes, and quantities derived from both."""
     model = task.model
@@ -271,7 +282,7 @@ def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, in
         "feed_forward": model.feed_forward,
         "hidden": model.hidden,
         "layers": model.layers,
-        "most_stages": model.layers + model.mtp + ENDS,
+        "most_stages": most_stages(model, layout.pp),
         "stages": layout.stages,
         "sequence": task.sequence,
         "global_batch": task.global_batch,

@@ -9,7 +9,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Ints
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import LayoutGrid
-from phaze.runtimes.rules import ENDS, MULTIPLES, PIPELINED, Rule, TrainingTask
+from phaze.runtimes.rules import MULTIPLES, PIPELINED, Rule, TrainingTask, most_stages
 from phaze.spec.model import Model
 
 PIPELINE = Rule(
@@ -23,7 +23,7 @@ STAGES = Rule(
     "pp * vp must be at most {most_stages}: no stage may be empty, and there are {layers} layers, "
     "an embedding and a head; got {stages}",
     ("pp", "vp"),
-    lambda task, grid: grid.stages > task.model.layers + task.model.mtp + ENDS,
+    lambda task, grid: grid.stages > most_stages(task.model, grid.pp),
 )
 SEQUENCE_PARALLEL = Rule(
     "sequence parallel",
@@ -31,6 +31,13 @@ SEQUENCE_PARALLEL = Rule(
     ("sequence_parallel", "tp"),
     lambda _, grid: grid.sequence_parallel & (grid.tp < 2),
 )
+SEQUENCE_SLICES = Rule(
+    "sequence slices",
+    "the sequence {sequence} must be a multiple of cp * tp with sequence_parallel, got cp {cp} and tp {tp}",
+    ("sequence_parallel", "tp", "cp"),
+    lambda task, grid: grid.sequence_parallel & leaves_rest(task.sequence, grid.cp * grid.tp),
+)
+"""Rule for runtimes whose reduce-scatters along the sequence need equal shards."""
 REPLICATED_SHARDS = Rule(
     "replicated shards",
     "replicate {replicate} needs zero >= 1, and must divide dp and the ranks with the same experts; got "
@@ -104,6 +111,12 @@ def _experts_by_tensor(task: TrainingTask, grid: LayoutGrid) -> Bools:
 def _experts_whole(task: TrainingTask, grid: LayoutGrid) -> Bools:
     other: Bools = grid.etp != np.where(grid.ep > 1, 1, grid.tp)
     return other & (task.experts > 0)
+
+
+def _key_value_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    groups = task.model.kv_heads
+    uneven = leaves_rest(groups, grid.tp) & leaves_rest(grid.tp, np.array(groups))
+    return uneven | leaves_rest(task.model.kv_width, grid.tp)
 
 
 def _scans(task: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -181,6 +194,14 @@ KEY_VALUE_HEADS = _shared_evenly(
     "key-value heads", "key-value heads {kv_heads}", lambda model: model.kv_heads
 )
 """Rule for runtimes that never replicate key-value heads."""
+KEY_VALUE_GROUPS = Rule(
+    "key-value heads",
+    "key-value heads {kv_heads} must be a multiple or a divisor of tp, and their width "
+    "{kv_width} a multiple of tp, got {tp}",
+    ("tp",),
+    _key_value_groups,
+)
+"""Rule for runtimes whose ranks have whole groups, or share one and gather it (`TransformerConfig`)."""
 FEED_FORWARD = _shared_evenly(
     "feed-forward", "the feed-forward width {feed_forward}", lambda model: model.feed_forward
 )

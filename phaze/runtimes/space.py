@@ -14,7 +14,7 @@ from phaze.base.nearest import choices
 from phaze.layout import SHARED_OPTIONS, Layout
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.runtimes.grid import COLUMNS, FIXABLE, WORDS, LayoutGrid
-from phaze.runtimes.rules import ENDS, PIPELINED, Rule, Runtime, TrainingTask
+from phaze.runtimes.rules import PIPELINED, Rule, Runtime, TrainingTask, most_stages
 
 MOST = 2**31 - 1
 """Maximum value of an integer field."""
@@ -200,7 +200,7 @@ def _choices(
     return [
         _experts(widths, task, given),
         _free("microbatch", _divisors(task.global_batch), every, given),
-        _schedules(widths["pp"], runtime, task.model.layers + task.model.mtp + ENDS, given),
+        _schedules(widths["pp"], runtime, most_stages(task.model, task.devices), given),
         _free("zero", np.array(runtime.zeros), widths["dp"] * widths["cp"] > 1, given),
         _free("sequence_parallel", cuts, widths["tp"] > 1, given),
         _free("cp_kind", np.arange(len(runtime.cp_kinds)), widths["cp"] > 1, given),

@@ -25,7 +25,7 @@ from phaze.layout import Compute, Layout, Recompute, Zero
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES as ORDERS
-from phaze.runtimes.flags import Emitted, parse_flags
+from phaze.runtimes.flags import Emitted, load_comment, parse_flags, written_load
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.shared_rules import expert_widths
 from phaze.runtimes.torchtitan import TORCHTITAN
@@ -268,7 +268,7 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
         if str(found.get(name, priced)) != str(priced):
             raise PhazeError(f"{name}: is modelled only as {priced}, got {short(found[name])}")
     said = {**DEFAULTS, **found}
-    own = Layout(**read_fields(said))  # type: ignore[arg-type]
+    own = Layout(**read_fields(said), **written_load(text))  # type: ignore[arg-type]
     copies, shards = _copies(said, devices, own)
     blocks = _blocks(said, model.layers, own.pp) if own.pp > 1 else (model.layers + model.mtp,)
     local = whole(said, LOCAL)
@@ -434,7 +434,7 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     plan.
     """
     recipe.check(TORCHTITAN)
-    lines = list(_lines(recipe, stack or Stack()))
+    lines = [*load_comment(recipe.layout), *_lines(recipe, stack or Stack())]
     text = "\n".join(lines)
     model = recipe.model.model_copy(update={"lora": None})
     again = read_torchtitan(text, model, recipe.layout.devices)[0]

@@ -107,13 +107,20 @@ class Contenders:
         return other.search is not None and other.search.parted
 
     def relate(self, places: Ints) -> None:
-        """Reuse the bound of each layout with optional recompute for the same layout without recompute."""
+        """Reuse the bound of each layout with optional recompute for the same layout without recompute.
+
+        Not where token dispatch overlaps without recompute alone: the bound would be too high.
+        """
         words = [self.grid.recomputes[word] for word in self.grid.recompute[places].tolist()]
         each = list(zip(places.tolist(), self.families.family[places].tolist(), words, strict=True))
         part = self.question.runtime.recomputed_counts != "all"
         whole = {family: place for place, family, word in each if word == "full" and part}
+        plain = [(place, family) for place, family, word in each if word == "none" and family in whole]
+        layouts = {place: self.grid.layout(place) for place, _ in plain}
         self._whole = {
-            place: whole[family] for place, family, word in each if word == "none" and family in whole
+            place: whole[family]
+            for place, family in plain
+            if not self.question.lowering(layouts[place]).pairs(layouts[place])
         }
 
     def begun(self, contender: LayoutContender, *, simple: bool = False) -> DivisionSearch:

@@ -145,7 +145,7 @@ class Slices:
         microbatch = grid.microbatch if own else np.full(len(grid), every)
         grid, share = replace(grid, microbatch=microbatch), tokens * grid.microbatch / microbatch
         paired = np.full(len(grid), "ep" in question.machine.stack.overlap) & ((grid.pp == 1) | (grid.vp > 1))
-        whole = (grid.zero == 3) & grid.sequence_parallel & question.machine.stack.ordered_queue
+        whole = (grid.zero >= 2) & question.machine.stack.ordered_queue
         columns = [*(getattr(grid, name) for name in SHARD_FIELDS), paired.astype(np.int64), 3 * whole]
         _, places, where = distinct_rows(np.stack(columns, axis=1))
         layouts = [

@@ -15,6 +15,7 @@ from phaze.plan.expert_kernels import row_traffic, run_alone
 from phaze.plan.layer_kernels import Unfused, unfused
 from phaze.plan.lowered import LayerCost, layer_costs
 from phaze.plan.machines import device_of, load_machine
+from phaze.spec.huggingface.keys import scales_rotary
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
 from phaze.spec.systems import load_device, load_stack
@@ -102,10 +103,16 @@ def test_rotary_embeddings_with_a_factor_take_steps() -> None:
 def test_yarn_has_a_factor_that_fused_kernels_do_not_know_but_for_latent_attention(
     name: str, *, scaled: bool
 ) -> None:
-    model = load_transformer(name, "test")
-    assert model.scaled_rotary == scaled
-    alike = {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0}
-    assert not model.model_copy(update={"untimed": {"rope_scaling": alike}}).scaled_rotary
+    assert load_transformer(name, "test").scaled_rotary == scaled
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_yarn_has_no_factor_where_its_two_scales_are_equal(key: str) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0}
+    assert scales_rotary({key: yarn})
+    assert not scales_rotary({key: {**yarn, "mscale": 1.0, "mscale_all_dim": 1.0}})
+    assert not scales_rotary({key: {"rope_type": "llama3", "factor": 8.0}})
+    assert not scales_rotary({})
 
 
 def test_bytes_take_the_time_of_the_memory_and_starts_that_of_the_host() -> None:

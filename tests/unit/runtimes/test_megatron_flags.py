@@ -226,11 +226,8 @@ def test_the_environment_of_a_layout_is_written_and_read(layout: Layout, blackwe
 def test_collectives_of_slices_are_overlapped_with_sequence_parallelism_alone() -> None:
     with pytest.raises(PhazeError, match="megatron: --tp-comm-overlap needs --sequence-parallel"):
         read_megatron(f"{FLAGS} --tp-comm-overlap")
-    beyond = emit_megatron(small(Layout(tp=2), "1f1b", (6,)), Stack(overlap=("tp",))).beyond
-    assert beyond == (
-        "collectives of tensor-parallel ranks: exposed, not overlapped, without sequence_parallel",
-    )
-    assert not emit_megatron(small(Layout(dp=2), "1f1b", (6,)), Stack(overlap=("tp",))).beyond
+    text = emit_megatron(small(Layout(tp=2), "1f1b", (6,)), Stack(overlap=("tp",))).files["megatron.txt"]
+    assert "--tp-comm-overlap" not in text
 
 
 NEMOTRON = """

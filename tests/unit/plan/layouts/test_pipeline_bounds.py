@@ -21,7 +21,7 @@ ROUNDING = 1e-9
 DENSE = SmallCase("llama2-7b", 6, 2048, devices=8, hbm_gib=300.0)
 CASES = {
     "dense": DENSE,
-    "experts": SmallCase("mixtral-8x7b", 5, 2048, devices=4, hbm_gib=300.0, pairs=True),
+    "experts": SmallCase("mixtral-8x7b", 6, 2048, devices=4, hbm_gib=300.0, pairs=True),
     "kinds": SmallCase("deepseek-v2", 0, 2048, devices=4, hbm_gib=3000.0),
 }
 
@@ -82,7 +82,7 @@ def test_the_flow_of_a_layout_is_nearly_its_best_division_and_above_its_bound() 
 
 TIGHT = {
     "dense": replace(DENSE, hbm_gib=10.0, global_batch=32),
-    "experts": SmallCase("mixtral-8x7b", 5, 2048, devices=4, hbm_gib=60.0, global_batch=32),
+    "experts": SmallCase("mixtral-8x7b", 6, 2048, devices=4, hbm_gib=60.0, global_batch=32),
 }
 """Memory that forces recomputation in some stages, and steps with rounds that shapes omit."""
 

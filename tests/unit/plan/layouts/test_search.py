@@ -321,8 +321,8 @@ def test_layers_whose_collectives_fsdp_keeps_from_hiding_are_costed_apart() -> N
     stack = question.machine.stack.model_copy(update={"overlap": ("tp", "dp"), "ordered_queue": True})
     question = replace(question, machine=replace(question.machine, stack=stack))
     layouts = [Layout(tp=2, dp=2, sequence_parallel=True, zero=zero) for zero in (1, 3)]
-    hidden, apart = (question.lowering(one).layers(one)[1] for one in layouts)
-    fresh = replace(question).lowering(layouts[1]).layers(layouts[1])[1]
+    hidden, apart = (question.lowering(one).layers(one).costs for one in layouts)
+    fresh = replace(question).lowering(layouts[1]).layers(layouts[1]).costs
     costs = [float(each["block"].forward_s.sum()) for each in (hidden, apart, fresh)]
     assert costs[0] < costs[1] == costs[2]
     grid = question.runtime.grid(question.task.model, [(one, "1f1b") for one in layouts])
