@@ -120,7 +120,19 @@ class LoweredLayers(NamedTuple):
     costs: dict[str, LayerCost]
     """Costs of the distinct layers, by name."""
     stack: Stack
-    """Software stack, with the overlap that the layout's number of hardware queues allows."""
+    """Software stack, with the overlap that the number of hardware queues allows."""
+
+
+class QueueOptions(NamedTuple):
+    """Model lowered by a layout for one and, if overlap conflicts, for many hardware queues."""
+
+    one: LoweredLayers
+    many: LoweredLayers | None = None
+    """None if one number of queues allows all overlap (`queues_conflict`)."""
+    longer_s: float = 0.0
+    """Time that many queues add to both passes of all layers, in seconds per microbatch."""
+    hidden_s: float = 0.0
+    """Time of both passes of all layers that many queues overlap with a paired microbatch, in seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,28 +141,48 @@ class Lowering:
 
     training: ModelTraining
     machine: Machine
-    _known: dict[tuple[str, bool, bool], LoweredLayers] = field(default_factory=dict)
+    _known: dict[tuple[str, bool], QueueOptions] = field(default_factory=dict)
     _working: dict[tuple[Layout, frozenset[tuple[str, Recompute]]], WorkingBytes] = field(
         default_factory=dict
     )
 
-    def layers(self, layout: Layout, *, paired: bool = True) -> LoweredLayers:
+    def layers(self, layout: Layout, *, many: bool | None = None) -> LoweredLayers:
         """Workload of the model under a layout, the costs of its layers, and the software that they use.
 
-        They depend only on `layout.key`, and on the number of hardware queues. Without `paired` no token
-        dispatch overlaps.
+        They depend only on `layout.key`, on whether FSDP takes many hardware queues, and on the number of
+        queues: `many`, or else those with which a layout is faster.
         """
-        key = self._key(layout, paired)
+        options = self.options(layout)
+        if options.many is None:
+            return options.one
+        if many is None:
+            hidden_s = self._paired_share(layout) * options.hidden_s
+            many = self._may_pair(layout) and hidden_s > options.longer_s
+        return options.many if many else options.one
+
+    def options(self, layout: Layout) -> QueueOptions:
+        """Workload and layer costs under a layout, for every number of hardware queues that makes sense."""
+        key = self._key(layout)
         if key not in self._known:
-            self.prepare([layout], paired=paired)
+            self.prepare([layout])
         return self._known[key]
 
     def pairs(self, layout: Layout) -> bool:
         """True if token dispatch overlaps with the passes of a paired microbatch."""
+        return "ep" in self.layers(layout).stack.overlap and self._may_pair(layout)
+
+    def _may_pair(self, layout: Layout) -> bool:
         model = self.training.model
-        if not isinstance(model, Model) or "ep" not in self.machine.stack.overlap:
-            return False
-        return pairs_passes(layout, model) and "ep" in self.layers(layout).stack.overlap
+        return isinstance(model, Model) and pairs_passes(layout, model)
+
+    def _paired_share(self, layout: Layout) -> float:
+        """Share of a batch's microbatches that are paired with the opposite pass of another one.
+
+        One more microbatch goes forward before the first pair, so m − p of m microbatches are paired, with or
+        without virtual stages.
+        """
+        count = layout.microbatches(self.training.global_batch)
+        return max(1.0 - layout.pp / count, 0.0) if self._may_pair(layout) else 0.0
 
     @property
     def known(self) -> int:
@@ -161,16 +193,13 @@ class Lowering:
         """Free the costs of all workloads; they are recomputed on demand."""
         self._known.clear()
 
-    def _key(self, layout: Layout, paired: bool) -> tuple[str, bool, bool]:
-        model, machine = self.training.model, self.machine
-        chooses = paired and isinstance(model, Model) and pairs_passes(layout, model)
-        many = takes_many_queues(layout, machine)
-        return layout.key, many, chooses and queues_conflict(layout, machine)
+    def _key(self, layout: Layout) -> tuple[str, bool]:
+        return layout.key, takes_many_queues(layout, self.machine)
 
-    def prepare(self, layouts: Iterable[Layout], *, paired: bool = True) -> None:
+    def prepare(self, layouts: Iterable[Layout]) -> None:
         """Compute the layer costs of several layouts together, which is much faster than one by one."""
         training, machine = self.training, self.machine
-        new = {key: one for one in layouts if (key := self._key(one, paired)) not in self._known}
+        new = {key: one for one in layouts if (key := self._key(one)) not in self._known}
         workloads = {
             key: library_workload(training.model, training.sequence, one) for key, one in new.items()
         }
@@ -181,24 +210,28 @@ class Lowering:
             }
             time_together(own.values(), times, machine.stack)
             for key, workload in own.items():
-                self._known[key] = self._lowered(workload, times, chooses=key[2])
+                self._known[key] = self._in_queues(workload, new[key], times)
 
-    def _lowered(self, workload: Workload, times: KernelTimes, *, chooses: bool) -> LoweredLayers:
-        """Layers with their costs; with `chooses`, in one or in many hardware queues, whichever is faster."""
-        training, stack = self.training, self.machine.stack
-        options = []
-        for own in (stack.in_one_queue(), stack.in_many_queues()) if chooses else (stack,):
-            machine = replace(self.machine, stack=own)
-            costs = layer_costs(
-                workload, machine, flash=training.flash_attention, times=times, routing=training.routing
-            )
-            each_s = {name: cost.forward_s.sum() + cost.backward_s.sum() for name, cost in costs.items()}
-            if chooses and "ep" in own.overlap:
-                for name, cost in costs.items():
-                    each_s[name] -= cost.hidden_s(self.overlap_share, self.lost_processors).sum()
-            layers_s = sum(each_s[name] for name in workload.order)
-            options.append((layers_s, LoweredLayers(workload, costs, own)))
-        return min(options, key=lambda option: option[0])[1]
+    def _in_queues(self, workload: Workload, layout: Layout, times: KernelTimes) -> QueueOptions:
+        """Layers with their costs in one hardware queue, and in many if some overlap needs them."""
+        stack = self.machine.stack
+        if layout.ep == 1 or not queues_conflict(layout, self.machine):
+            return QueueOptions(self._lowered(workload, stack, times))
+        one = self._lowered(workload, stack.in_one_queue(), times)
+        many = self._lowered(workload, stack.in_many_queues(), times)
+        hidden = {
+            name: cost.hidden_s(self.overlap_share, self.lost_processors).sum()
+            for name, cost in many.costs.items()
+        }
+        longer_s = sum(_passes_s(many.costs[name]) - _passes_s(one.costs[name]) for name in workload.order)
+        return QueueOptions(one, many, longer_s, float(sum(hidden[name] for name in workload.order)))
+
+    def _lowered(self, workload: Workload, stack: Stack, times: KernelTimes) -> LoweredLayers:
+        training, machine = self.training, replace(self.machine, stack=stack)
+        costs = layer_costs(
+            workload, machine, flash=training.flash_attention, times=times, routing=training.routing
+        )
+        return LoweredLayers(workload, costs, stack)
 
     def plan(self, stages: Sequence[Stage], schedule: str) -> Plan:
         """Build a plan from these stages, executed as in Megatron-LM."""
@@ -227,17 +260,13 @@ class Lowering:
     def hidden_s(self, held: Sequence[tuple[int, LayerCost]], layout: Layout) -> Floats:
         """Forward and backward seconds per microbatch that overlap with its paired microbatch, (2,).
 
-        The result is a mean over the microbatches of a batch and the ranks of a pipeline. One more microbatch
-        goes forward before the first pair, so m − p of m microbatches are paired, with or without virtual
-        stages.
+        The result is a mean over the microbatches of a batch and the ranks of a pipeline.
         """
-        count = layout.microbatches(self.training.global_batch)
-        share = max(1.0 - layout.pp / count, 0.0)
         hidden: Floats = np.sum(
             [number * cost.hidden_s(self.overlap_share, self.lost_processors) for number, cost in held],
             axis=0,
         )
-        return share * hidden
+        return self._paired_share(layout) * hidden
 
     @property
     def overlap_share(self) -> float:
@@ -443,6 +472,10 @@ class Lowerings:
         if sum(one.known for one in self._known.values()) > most:
             for one in self._known.values():
                 one.forget()
+
+
+def _passes_s(cost: LayerCost) -> float:
+    return float(cost.forward_s.sum() + cost.backward_s.sum())
 
 
 def _hbm_shares(

@@ -18,7 +18,6 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.layout import ON_DEVICE, SHARD_FIELDS, Layout, Offloaded, Recompute
-from phaze.plan.given import LoweredLayers
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import LayerCost
@@ -144,17 +143,30 @@ class Slices:
         own = common in ("nothing", "recompute")
         microbatch = grid.microbatch if own else np.full(len(grid), every)
         grid, share = replace(grid, microbatch=microbatch), tokens * grid.microbatch / microbatch
-        paired = np.full(len(grid), "ep" in question.machine.stack.overlap) & ((grid.pp == 1) | (grid.vp > 1))
-        whole = (grid.zero >= 2) & question.machine.stack.ordered_queue
-        columns = [*(getattr(grid, name) for name in SHARD_FIELDS), paired.astype(np.int64), 3 * whole]
+        stack = question.machine.stack
+        paired = np.full(len(grid), "ep" in stack.overlap) & ((grid.pp == 1) | (grid.vp > 1))
+        whole = (grid.zero >= 2) & stack.ordered_queue
+        columns = [*(getattr(grid, name) for name in SHARD_FIELDS), paired.astype(int), whole.astype(int)]
         _, places, where = distinct_rows(np.stack(columns, axis=1))
-        layouts = [
-            replace(grid.layout(place), pp=1, vp=1, dp=1, zero=3 if whole[place] else 0)
-            for place in places.tolist()
+        layouts = _representatives(grid, places, whole)
+        _prepare(question, layouts)
+        if own:
+            # Of common shards the bound assumes all overlap together, whatever their hardware queues allow.
+            many = paired & _faster_in_many(question, grid, layouts, where)
+            _, places, where = distinct_rows(np.stack([*columns, many.astype(int)], axis=1))
+            layouts = _representatives(grid, places, whole)
+        words, model = grid.recomputes, question.task.model
+        pairs = [
+            [bool(paired[place]) and pairs_passes(replace(layout, recompute=word), model) for word in words]
+            for place, layout in zip(places.tolist(), layouts, strict=True)
         ]
-        words = grid.recomputes
-        # Of common shards the bound assumes all overlap together, whatever their hardware queues allow.
-        known = _lowered(question, layouts, words, paired[places] & own)
+        known = [
+            [
+                question.lowering(layout).layers(layout, many=own and one and bool(many[place]))
+                for one in by_word
+            ]
+            for place, layout, by_word in zip(places.tolist(), layouts, pairs, strict=True)
+        ]
         order = LayerOrder(known[0][0].workload.order[1:-1])
         kept = Waiting(question.machine, Offloaded.of(grid.offload), len(order.names))
         part = question.runtime.recomputed_counts != "all"
@@ -170,12 +182,11 @@ class Slices:
             for layout, by_word in zip(layouts, known, strict=True)
         ]
         layers[..., WORK] += np.array(beside)[:, None]
-        for slice_, (place, layout, by_word) in enumerate(zip(places.tolist(), layouts, known, strict=True)):
+        for slice_, (layout, by_word) in enumerate(zip(layouts, known, strict=True)):
             lowering = question.lowering(layout)
             exchanged = lowering.overlap_share, lowering.lost_processors
-            for row, (word, one) in enumerate(zip(words, by_word, strict=True)):
-                pairs = paired[place] and pairs_passes(replace(layout, recompute=word), question.task.model)
-                if pairs and "ep" in one.stack.overlap:
+            for row, one in enumerate(by_word):
+                if pairs[slice_][row] and (not own or "ep" in one.stack.overlap):
                     layers[slice_, row, :, HIDDEN] = np.transpose(
                         [_hidden_s(one.costs[name], *exchanged, own=own) for name in order.kinds]
                     )
@@ -234,21 +245,30 @@ class Slices:
         return found
 
 
-def _lowered(
-    question: PlanQuestion, layouts: Sequence[Layout], words: Sequence[Recompute], paired: Bools
-) -> list[list[LoweredLayers]]:
-    """Layer costs of every shard under every recompute option; `paired` shards may overlap token dispatch."""
-    every = [[replace(layout, recompute=word) for word in words] for layout in layouts]
-    for first in {layout.tp: layout for layout in layouts}.values():
-        for pairs in (False, True):
-            alike = [
-                own for own, one in zip(every, paired, strict=True) if own[0].tp == first.tp and one == pairs
-            ]
-            question.lowering(first).prepare([layout for own in alike for layout in own], paired=pairs)
+def _representatives(grid: LayoutGrid, places: Ints, whole: Bools) -> list[Layout]:
+    """Layouts of one stage and one replica at these indices; those that take many queues shard gradients."""
     return [
-        [question.lowering(layout).layers(layout, paired=bool(one)) for layout in own]
-        for own, one in zip(every, paired, strict=True)
+        replace(grid.layout(place), pp=1, vp=1, dp=1, zero=2 if whole[place] else 0)
+        for place in places.tolist()
     ]
+
+
+def _prepare(question: PlanQuestion, layouts: Sequence[Layout]) -> None:
+    for first in {layout.tp: layout for layout in layouts}.values():
+        question.lowering(first).prepare([layout for layout in layouts if layout.tp == first.tp])
+
+
+def _faster_in_many(
+    question: PlanQuestion, grid: LayoutGrid, layouts: Sequence[Layout], where: Ints
+) -> Bools:
+    """Mask of the layouts that are faster in many hardware queues, as `Lowering.layers` decides, (N,)."""
+    options = [question.lowering(layout).options(layout) for layout in layouts]
+    longer_s, hidden_s = (
+        np.array([getattr(one, name) for one in options])[where] for name in ("longer_s", "hidden_s")
+    )
+    count = grid.microbatches(question.task.global_batch)
+    found: Bools = np.maximum(1.0 - grid.pp / count, 0.0) * hidden_s > longer_s
+    return found
 
 
 def _hidden_s(layer: LayerCost, share: float, lost: float, *, own: bool) -> Floats:

@@ -21,7 +21,13 @@ def test_long_sets_of_recomputed_modules_are_letters_that_one_line_spells_out() 
     plan = plan_layouts(question, {"tp": 4, "cp": 1, "pp": 1}, wanted=1, most_work=0).plans[0]
     row = PricedLayout.of(question, plan).row(None, 1.0)
     rows = [
-        row.model_copy(update={"layout": row.layout.model_copy(update={"recompute": one})}) for one in sets
+        row.model_copy(
+            update={
+                "layout": row.layout.model_copy(update={"recompute": one}),
+                "recomputed_layers": model.layers * (one == "full"),
+            }
+        )
+        for one in sets
     ]
     head, *lines, spelt = ranked_table(rows)
     assert head.endswith("recompute")
