@@ -33,9 +33,14 @@ from phaze.base.printed import LONGEST_REMARK, printable
 
 LONG, LIMIT_S = "x" * 300, 120
 EVIL = "e\x1b[31m\x9b2J\u202e"
+CODE = (
+    'x\nimport os\nos.system("touch PWNED")\n#', "x'''\nimport os\nos.system('touch PWNED')\n",
+    'x"\r\nimport os\ros.system("touch PWNED")\r', 'x\u2028import os\u2029os.system("touch PWNED")\x85#',
+)  # fmt: skip
+"""Texts that would be code if a written file had them as they are."""
 ODD: tuple[object, ...] = (
     None, True, 0, -1, 1.5, 1e300, float("inf"), float("nan"), 2**31, 2**63, 10**40, "", "x", "inf", "1e999",
-    "../x", "/etc/passwd", EVIL, "y" * 3000, "z " * 1500, "\u0000", "ä\n", LONG, [], {}, [[]], [None],
+    "../x", "/etc/passwd", EVIL, *CODE, "y" * 3000, "z " * 1500, "\u0000", "ä\n", LONG, [], {}, [[]], [None],
     {"": {}},
 )  # fmt: skip
 """Unexpected values."""
@@ -122,7 +127,7 @@ def _good(folder: Path) -> None:
     config = Path(__file__).parents[1] / "config"
     model = {
         "layers": 2, "hidden": 64, "heads": 4, "feed_forward": 256, "vocabulary": 512, "positions": "rotary",
-        "position_count": 64, "fused_qkv": True,
+        "position_count": 64, "fused_qkv": True, "untimed": {"rope_theta": 1e4, "note": "x"},
     }  # fmt: skip
     plain = {
         "model.yaml": model,
@@ -171,7 +176,7 @@ def _good(folder: Path) -> None:
         "read flags.txt --for megatron --gpus 2xh100 -o run.csv",
         "partition model.yaml --stages 2 --replicas 1 --sequence 16 --graph-out graph.json -o stages.json",
     ):
-        status, told = run([str(folder / word) if "." in word else word for word in command.split()])
+        status, told, _ = run([str(folder / word) if "." in word else word for word in command.split()])
         assert status == 0, (command, told)
 
 
@@ -193,11 +198,11 @@ def _limited() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run(arguments: list[str]) -> tuple[int, str]:
-    """Exit status of a command run in this process, and its standard error."""
-    told = io.StringIO()
+def run(arguments: list[str]) -> tuple[int, str, str]:
+    """Exit status of a command run in this process, its standard error and its standard output."""
+    told, printed = io.StringIO(), io.StringIO()
     with (
-        redirect_stdout(io.StringIO()),
+        redirect_stdout(printed),
         redirect_stderr(told),
         patch("sys.argv", ["phaze", *arguments]),
         _limited(),
@@ -206,7 +211,7 @@ def run(arguments: list[str]) -> tuple[int, str]:
             status = main()
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    return status, told.getvalue()
+    return status, told.getvalue(), printed.getvalue()
 
 
 @dataclass
@@ -313,7 +318,7 @@ class Fuzzer:
         before = {path: path.read_bytes() for path in case.outs if path.is_file()}
         found = Counter({"answered": 0})
         try:
-            status, told = run(case.arguments)
+            status, told, printed = run(case.arguments)
         except TooLongError:
             sys.stderr.write(f"\n{case}\nends not within {LIMIT_S} s\n")
             return Counter({"too long": 1})
@@ -328,6 +333,9 @@ class Fuzzer:
         if problem := self._half_written(case, status, before):
             sys.stderr.write(f"\n{case}\nstatus {status}: {problem}\n{told[-600:]!r}\n")
             found["half-written"] += 1
+        if case.verb == "emit" and any(map(_has_code, (printed, *_texts(case.outs)))):
+            sys.stderr.write(f"\n{case}\ncode of an input is in its output\n")
+            found["runs code"] += 1
         return found
 
     def _half_written(self, case: Case, status: int, before: dict[Path, bytes]) -> str:
@@ -342,6 +350,16 @@ class Fuzzer:
             if now is not None and now != before.get(path) and not _whole(path, now):
                 return f"{path} is not whole"
         return ""
+
+
+def _texts(outs: list[Path]) -> Iterator[str]:
+    """Yield the contents of the outputs that exist."""
+    yield from (path.read_text(errors="replace") for path in outs if path.is_file())
+
+
+def _has_code(text: str) -> bool:
+    """True if a line of a written file is the code of one of `CODE`."""
+    return any(line.startswith(("import os", "os.system")) for line in text.splitlines())
 
 
 def _whole(path: Path, content: bytes) -> bool:
@@ -377,6 +395,9 @@ def _changed(draw: random.Random, suffix: str, text: bytes, case: Case) -> bytes
     change: Callable[[random.Random, str, Case], str] = {
         ".json": _changed_json, ".yaml": _changed_yaml, ".csv": _changed_csv
     }.get(suffix, _changed_words)  # fmt: skip
+    if suffix in (".json", ".yaml") and draw.random() < 0.4:
+        case.wrong += " code"
+        return _with_code(draw, text.decode()).encode()
     if suffix == ".parquet":
         return text[: draw.randrange(len(text))] + draw.randbytes(20)
     return change(draw, text.decode(), case).encode("utf-8", "surrogatepass")
@@ -409,6 +430,23 @@ def _changed_tree(draw: random.Random, tree: object, case: Case) -> object:
     return tree
 
 
+def _with_code(draw: random.Random, text: str) -> str:
+    """Valid document, in JSON as in YAML, with one of `CODE` as a key or as a text."""
+    tree, texts, mappings = yaml.safe_load(text), [], []
+    nodes = [tree]
+    for node in nodes:
+        mappings += [node] if isinstance(node, dict) else []
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            texts += [(node, key)] if isinstance(value, str) else []
+            nodes += [value] if isinstance(value, (dict, list)) else []
+    if texts and draw.random() < 0.5:
+        node, key = draw.choice(texts)
+        node[key] = draw.choice(CODE)
+    elif mappings:
+        draw.choice(mappings)[draw.choice(CODE)] = "v"
+    return json.dumps(tree)
+
+
 def _put(draw: random.Random, node: object, key: object, how: str) -> None:
     """Change a value of a mapping or list: replace, double, halve, remove, or rename its key."""
     value = node[key]  # type: ignore[index]
@@ -421,7 +459,7 @@ def _put(draw: random.Random, node: object, key: object, how: str) -> None:
     else:
         del node[key]  # type: ignore[attr-defined]
         if how == "rename" and isinstance(node, dict):
-            node[draw.choice((EVIL, "y" * 3000, "x", f"{key}s"))] = value
+            node[draw.choice((EVIL, *CODE, "y" * 3000, "x", f"{key}s"))] = value
 
 
 def _changed_csv(draw: random.Random, text: str, case: Case) -> str:
@@ -445,7 +483,7 @@ def _changed_words(draw: random.Random, text: str, case: Case) -> str:
     return "".join(words)
 
 
-TROUBLES = ("tracebacks", "half-written", "wrong status", "too long")
+TROUBLES = ("tracebacks", "half-written", "wrong status", "too long", "runs code")
 
 
 def fuzz(folder: Path, numbers: range, least: int = 0) -> dict[str, Counter[str]]:

@@ -18,6 +18,11 @@ def printable(text: str) -> str:
     return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def one_line(text: str) -> str:
+    """Printable text on one line, with line ends and tabs escaped, such as for a comment in a file."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def shortened(text: str, longest: int = LONGEST_LINE) -> str:
     """Printable message with overlong words and lines cut in the middle.
 

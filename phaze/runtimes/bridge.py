@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from phaze.runtimes.flags import Emitted, Flags, parse_flags
+from phaze.runtimes.flags import Emitted, Flags, comments, parse_flags
 from phaze.runtimes.megatron_flags import emit_megatron
 from phaze.runtimes.megatron_layout import LAYOUT, OFFLOADED_PARTS, STRATEGY
 from phaze.runtimes.megatron_model import MODEL_FLAGS, is_hybrid
@@ -115,10 +115,9 @@ def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool =
     elsewhere = [f"model {recipe.model.name}", *told.elsewhere, *left]
     if is_hybrid(recipe.model) and recipe.layout.pp > 1:
         elsewhere.append(f"blocks {shown(recipe.blocks)}")
+    named = f"Megatron-Bridge {VERSION}, {recipe.model.name} on {recipe.layout.devices} devices"
     header = [
-        f"# Megatron-Bridge {VERSION}, {recipe.model.name} on {recipe.layout.devices} devices",
-        *(f"# Unlike the plan, {sentence}" for sentence in beyond),
-        *(f"# Set this yourself: {name}" for name in elsewhere),
+        *comments(named, beyond=beyond, elsewhere=elsewhere),
         *(line for line in told.files["megatron.txt"].splitlines() if line.startswith("# Environment:")),
     ]
     files = {"plan.py": "\n".join([*header, *_lines(recipe, flags)])}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import one_line
 from phaze.layout import BALANCED, Layout, Load, load_of
 from phaze.spec.plain import short
 
@@ -44,6 +45,20 @@ def written_load(text: str) -> dict[str, Load]:
     """Expert load in a file's comment, as a layout field; empty without one. PhazeError if it is invalid."""
     loads = LOAD.findall(text)
     return {"load": load_of(loads[-1])} if loads else {}
+
+
+def comments(*sentences: str, beyond: Sequence[str] = (), elsewhere: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the comment lines at the top of a written file, in shell or Python.
+
+    They are the sentences, the differences from the plan, and the settings that the user must make. A text
+    never ends its line: the rest of it would be code.
+    """
+    for sentence in (
+        *sentences,
+        *(f"Unlike the plan, {difference}" for difference in beyond),
+        *(f"Set this yourself: {name}" for name in elsewhere),
+    ):
+        yield f"# {one_line(sentence)}"
 
 
 def parse_flags(text: str) -> Flags:

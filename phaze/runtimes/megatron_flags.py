@@ -16,6 +16,7 @@ from phaze.pipeline.schedules.interleaved import is_group
 from phaze.runtimes.flags import (
     Emitted,
     Flags,
+    comments,
     load_comment,
     one_value,
     parse_flags,
@@ -106,17 +107,17 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
     beyond = recipe.beyond(_recipe(text, recipe.layout.devices, recipe.model.name))
     paired = (PAIRED,) in flags
     program = "pretrain_mamba.py" if is_hybrid(recipe.model) else "pretrain_gpt.py"
+    connections = connections_for(recipe.layout, blackwell, paired=paired)
+    torch = "Needs PyTorch 2.6 or later: overlapped token dispatch hangs with earlier versions"
     header = [
-        f"# {program}, Megatron-Core {MEGATRON.version}",
-        f"# {recipe.model.name} on {recipe.layout.devices} devices",
-        *(f"# {HYBRID[0]} with bars is of later versions" for _ in [0] if is_hybrid(recipe.model)),
-        *(f"# Unlike the plan, {sentence}" for sentence in beyond),
-        *(f"# Set this yourself: {name}" for name in elsewhere),
-        *(
-            f"# Environment: {CONNECTIONS_NAME}={value}"
-            for value in connections_for(recipe.layout, blackwell, paired=paired)
+        *comments(
+            f"{program}, Megatron-Core {MEGATRON.version}",
+            f"{recipe.model.name} on {recipe.layout.devices} devices",
+            *[f"{HYBRID[0]} with bars is of later versions"] * is_hybrid(recipe.model),
+            beyond=beyond,
+            elsewhere=elsewhere,
         ),
-        *["# Needs PyTorch 2.6 or later: overlapped token dispatch hangs with earlier versions"] * paired,
+        *comments(*(f"Environment: {CONNECTIONS_NAME}={value}" for value in connections), *[torch] * paired),
     ]
     files = {"megatron.txt": "\n".join([*header, text])}
     return Emitted(f"Megatron-Core {MEGATRON.version}", files, beyond, elsewhere)

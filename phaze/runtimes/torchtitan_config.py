@@ -25,7 +25,7 @@ from phaze.layout import Compute, Layout, Recompute, Zero
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES as ORDERS
-from phaze.runtimes.flags import Emitted, load_comment, parse_flags, written_load
+from phaze.runtimes.flags import Emitted, comments, load_comment, parse_flags, written_load
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.shared_rules import expert_widths
 from phaze.runtimes.torchtitan import TORCHTITAN
@@ -441,12 +441,8 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     beyond = (*recipe.beyond(again), *SCALES.get(recipe.layout.compute, ()))
     further = f" (num_mtp_layers={model.mtp})" if model.mtp else ""
     elsewhere = (f"model {model.name}{further}", *unsettable_fields(model))
-    header = [
-        f"# torchtitan {TORCHTITAN.version}, {model.name}{further} on {recipe.layout.devices} devices",
-        *(f"# Unlike the plan, {sentence}" for sentence in beyond),
-        *(f"# Set this yourself: {name}" for name in elsewhere),
-    ]
-    files = {"plan.py": "\n".join([*header, text])}
+    named = f"torchtitan {TORCHTITAN.version}, {model.name}{further} on {recipe.layout.devices} devices"
+    files = {"plan.py": "\n".join([*comments(named, beyond=beyond, elsewhere=elsewhere), text])}
     if recipe.schedule not in SCHEDULES:
         files[CSV] = schedule_csv(recipe)
     return Emitted(f"torchtitan {TORCHTITAN.version}", files, beyond, elsewhere)

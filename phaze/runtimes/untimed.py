@@ -110,6 +110,8 @@ def _scaling(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
     rest = {name: one for name, one in value.items() if name not in ("rope_type", "type")}
     if kind == "default":
         return [] if not rest else None
+    if not all(map(_is_number, {"factor": None, **rest}.values())):
+        return None
     factor = str(rest.pop("factor", None))
     if kind == "linear" and not model.latent and not rest:
         return [("--rotary-seq-len-interpolation-factor", factor.removesuffix(".0"))]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from phaze.spec.files import FOLDER, named_file
 from phaze.spec.noun import Noun
-from phaze.spec.values import NUMBER, Chip, Count, Once, Positive, Share
+from phaze.spec.values import NUMBER, Chip, Count, Label, Once, Positive, Share
 
 Capacity = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """Buffer capacity as the key of a mapping; JSON stores it as text."""
@@ -159,9 +159,9 @@ class EnergyFigures(Noun):
 class CycleFigures(Noun):
     """Cycles that a vector lane needs per output element, by operation."""
 
-    forward: dict[str, Positive]
+    forward: dict[Label, Positive]
     """Cycles per element in the forward pass."""
-    backward: dict[str, Positive]
+    backward: dict[Label, Positive]
     """Cycles per element in the backward pass."""
 
 

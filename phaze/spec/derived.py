@@ -10,7 +10,7 @@ from pydantic import Field
 
 from phaze.layout import READERS, Compute, Number, Truth, Zero, ZeroStage
 from phaze.spec.noun import Noun
-from phaze.spec.values import Count, ExpertLoad, Flag, PositiveInt, read_by
+from phaze.spec.values import Count, ExpertLoad, Flag, PositiveInt, Text, read_by
 
 KINDS: dict[object, object] = {
     Number: PositiveInt,
@@ -19,7 +19,7 @@ KINDS: dict[object, object] = {
     ZeroStage: Zero,
     "int": Count,
     "bool": Flag,
-    "str": str,
+    "str": Text,
 }
 """Type in documents for each type of a dataclass field."""
 OPTIONS: dict[str, object] = {

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from phaze.spec.names import Partitioner
 from phaze.spec.noun import Noun
 from phaze.spec.topology import RandomBlocks, Topology, UniformDist
-from phaze.spec.values import Label, Location, Name, Positive, PositiveInt, refuse_unknown
+from phaze.spec.values import Label, Location, Name, Positive, PositiveInt, Text, refuse_unknown
 
 Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S and replicas R.")]
 
@@ -92,7 +92,7 @@ class StagesPoint(Noun):
 class MapReading(Noun):
     """Interpretation of details that a paper leaves open about its speed-ups."""
 
-    label: str
+    label: Text
     """Assumption, as a sentence for readers."""
     graph: Name | None = None
     """One of `maps.graphs`, for speed-ups by topology; default: the graph of the case."""
@@ -118,7 +118,7 @@ class MapReading(Noun):
 class Unexplained(Noun):
     """Published values that no interpretation reproduces."""
 
-    about: str
+    about: Text
     """The published value and why it is unexpected, as a sentence for readers."""
     topologies: tuple[Name, ...] = ()
     """Topologies of these values; default: all topologies of the case."""

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from phaze.spec.noun import Noun
-from phaze.spec.values import Count, Index, Result
+from phaze.spec.values import Count, Index, Result, Text
 
 
 class StoredSearch(Noun):
@@ -35,7 +35,7 @@ class StoredSearch(Noun):
 class StoredPlanTime(Noun):
     """Batch time of a plan with the mapping that one algorithm found."""
 
-    name: str
+    name: Text
     """Algorithm, one of `ways` or `heuristics`."""
     simulated_s: Result
     """Time of a batch in seconds, simulated event by event; a link carries one message at a time."""
@@ -50,11 +50,11 @@ class StoredPlanMap(Noun):
     width.
     """
 
-    architecture: str
+    architecture: Text
     """Architecture of the plan."""
     hbm_gib: Result
     """HBM of a device of the plan in GiB."""
-    planner: str
+    planner: Text
     """Planner that made the plan."""
     unit: Count
     """Devices per unit; unit u starts at device u · `unit`."""
@@ -76,7 +76,7 @@ class StoredPlanMap(Noun):
 class StoredRankTime(Noun):
     """Step time of a training plan with the mapping that one algorithm found."""
 
-    name: str
+    name: Text
     """Algorithm, one of `ways` or `heuristics`."""
     time_s: Result
     """Step time in seconds as `plan` prices it, with the links between the devices of every group."""
@@ -109,9 +109,9 @@ class StoredMapping(Noun):
     """Kind of file."""
     version: Literal[1]
     """Version of the file format."""
-    model: str
+    model: Text
     """Model name in the file of stages."""
-    topology: str
+    topology: Text
     """Topology file."""
     devices: Count
     """Number of devices of the topology, or of units for a plan, numbered from 0. Devices without a stage are
@@ -119,7 +119,7 @@ class StoredMapping(Noun):
     mapping: tuple[tuple[Index, ...], ...] = Field(min_length=1)
     """Devices of the replicas of every stage, one list per stage, in the order of their ring. For a plan
     these are units, whose devices are in `plan` or `ranks`."""
-    found_by: str
+    found_by: Text
     """Algorithm that found the mapping, one of `ways`: the one with the shortest step, or for a plan the
     shortest batch."""
     step_time_s: Result

@@ -15,6 +15,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
+from phaze.base.printed import one_line
 from phaze.spec.files import read_mapping
 from phaze.spec.plain import LONGEST_KEY, short
 
@@ -115,7 +116,7 @@ def mistakes(
 
 
 def _key(problem: ErrorDetails) -> str:
-    parts = (str(part) for part in problem["loc"])
+    parts = (one_line(str(part)) for part in problem["loc"] if part != "[key]")
     key = ".".join(part if len(part) <= LONGEST_KEY else f"{part[:LONGEST_KEY]}..." for part in parts)
     return f"{key}: " if key else ""
 

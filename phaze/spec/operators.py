@@ -12,7 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.values import MOST_SIZE, Count, Size, repeated
+from phaze.spec.values import MOST_SIZE, Count, Size, Text, repeated
 
 SHOWN = 10
 """Maximum number of errors of one kind in an error message."""
@@ -21,7 +21,7 @@ SHOWN = 10
 class StoredOperator(Noun):
     """Operator with its times and sizes for one microbatch."""
 
-    name: str = Field(min_length=1)
+    name: Text = Field(min_length=1)
     """Unique name of the operator."""
     forward_s: Size
     """Forward time in seconds."""
@@ -33,16 +33,16 @@ class StoredOperator(Noun):
     """Peak memory of the forward pass in bytes."""
     backward_bytes: Size
     """Peak memory of the backward pass in bytes."""
-    layer: str | None = None
+    layer: Text | None = None
     """Layer of the operator, for partitions by layer; default: a layer of its own."""
 
 
 class StoredEdge(Noun):
     """Tensor passed from one operator to another."""
 
-    source: str
+    source: Text
     """Name of the producing operator."""
-    target: str
+    target: Text
     """Name of the consuming operator."""
     bytes: Size
     """Size in bytes for one microbatch."""
@@ -55,7 +55,7 @@ class StoredOperators(Noun):
     """Kind of file."""
     version: Literal[1]
     """Version of the file format."""
-    name: str
+    name: Text
     """Name of the model."""
     microbatch: Count
     """Samples per microbatch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phaze.spec.noun import Noun
-from phaze.spec.values import Count, Flag, Index, Label, PositiveInt, Result
+from phaze.spec.values import Count, Flag, Index, Label, PositiveInt, Result, Text
 
 
 class PlannerStage(Noun):
@@ -42,5 +42,5 @@ class PlannerRow(Noun):
     """Samples per microbatch."""
     stages: tuple[PlannerStage, ...] = ()
     """Pipeline stages in order of the data flow."""
-    reason: str | None = None
+    reason: Text | None = None
     """Reason why the runtime cannot run the plan, or why there is no plan."""

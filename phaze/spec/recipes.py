@@ -32,7 +32,7 @@ from phaze.spec.files import FOLDER
 from phaze.spec.overlap import Overlap
 from phaze.spec.plain import short
 from phaze.spec.system import Captured, Stack
-from phaze.spec.values import Count, Flag, Label, PositiveInt
+from phaze.spec.values import Count, Flag, Label, PositiveInt, Text
 
 STACK = "megatron-bridge"
 """Default software stack of a run that names a release."""
@@ -86,14 +86,14 @@ class PublishedRecipe(DerivedNoun, ModelWidths[int]):
     """True if activations between layers are sharded along the sequence; default: true for tp >= 2."""
     cp_kind: Literal["", "all_gather", "p2p", "a2a"] = ""
     """Exchange of keys and values between context-parallel ranks; default: p2p, as in Megatron-Core."""
-    schedule: str = ""
+    schedule: Text = ""
     """Pipeline schedule; default: 1f1b, or interleaved if vp > 1."""
     recompute: Label = "none"
     """Recomputed activations: none, selective, full, `full:k` for k blocks per virtual stage, or modules
     joined by +."""
     offload: Label = "none"
     """Data offloaded to host memory: none, `layers:k`, or modules joined by +."""
-    pipeline_layout: str = ""
+    pipeline_layout: Text = ""
     """Blocks of every virtual stage as Megatron-Core's layout string; default: equal stages."""
     repository: Label
     """Repository, package or paper that states the recipe."""

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from phaze.layout import Layout
 from phaze.spec.names import Backward, ModelPlanner
 from phaze.spec.noun import Noun
-from phaze.spec.values import Flag, Location, Name, Once, Positive, PositiveInt, Seed, Share
+from phaze.spec.values import Flag, Label, Location, Name, Once, Positive, PositiveInt, Seed, Share
 
 VARIED = ("hbm_bandwidth", "network_bandwidth")
 """Cluster properties that variations change."""
@@ -95,7 +95,7 @@ class EstimateSettings(Noun):
     all_reduce_factor: Positive | None = None
     """Factor f of tensor-parallel all-reduce time, f · (t − 1)/t · bytes / bandwidth; default: the
     system's."""
-    vector_cycles: dict[str, Positive] = Field(default_factory=dict)
+    vector_cycles: dict[Label, Positive] = Field(default_factory=dict)
     """Cycles per element that override the technology's, with keys such as `forward.gelu` or
     `backward.softmax`."""
 

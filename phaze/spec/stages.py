@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
 from phaze.spec.operators import refuse
-from phaze.spec.values import Count, Index, Positive, Result, Size, repeated
+from phaze.spec.values import Count, Index, Positive, Result, Size, Text, repeated
 
 
 class StoredStage(Noun):
     """Pipeline stage: the work of one device on one microbatch."""
 
-    operators: tuple[str, ...] = ()
+    operators: tuple[Text, ...] = ()
     """Names of the operators in a topological order."""
     forward_s: Size
     """Forward time of a microbatch in seconds."""
@@ -43,7 +43,7 @@ class StoredMessage(Noun):
 class PartitionSettings(Noun):
     """Settings of the partition that produced the stages."""
 
-    partitioner: str
+    partitioner: Text
     """Partitioner that cut the graph."""
     microbatch: Count
     """Samples per microbatch."""
@@ -65,7 +65,7 @@ class StoredStages(Noun):
     """Kind of file."""
     version: Literal[1]
     """Version of the file format."""
-    model: str
+    model: Text
     """Name of the model."""
     replicas: Count
     """R, replicas of the pipeline, equal to the devices per stage."""

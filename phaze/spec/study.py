@@ -26,9 +26,9 @@ from phaze.spec.settings import (
     Triple,
 )
 from phaze.spec.tiled_study import TiledStudy
-from phaze.spec.values import Count, Location, Name, Once, Positive, PositiveInt, refuse_unknown
+from phaze.spec.values import Count, Label, Location, Name, Once, Positive, PositiveInt, Text, refuse_unknown
 
-Changes = dict[str, JsonValue]
+Changes = dict[Label, JsonValue]
 """Changed settings of one section, by key."""
 OWN_READING = "study"
 """Name of the study's own settings, listed together with its interpretations."""
@@ -37,7 +37,7 @@ OWN_READING = "study"
 class Reading(Noun):
     """Interpretation of a paper: alternative settings with which models are placed on named architectures."""
 
-    note: str = Field(min_length=1)
+    note: Text = Field(min_length=1)
     """Sentence on the assumptions of this interpretation, for the report."""
     baseline: Name | None = None
     """Named architecture to which gains are relative here; default: `architectures.baseline`."""

@@ -95,7 +95,7 @@ class Device(Architecture):
     in a second round, at half the speed (CUTLASS, Blackwell Cluster Launch Control, static scheduler)."""
     aligned_bytes: PositiveInt = 1
     """Alignment of operand rows in bytes; GEMMs with unaligned rows run on the vector lanes."""
-    attention: dict[str, AttentionKernel] = Field(default_factory=dict)
+    attention: dict[Label, AttentionKernel] = Field(default_factory=dict)
     """Speeds of attention kernels by generation; a software stack chooses one."""
     experts: dict[ExpertKernel, dict[Compute, ExpertSpeed]] = Field(default_factory=dict)
     """Speeds of kernels for experts, by kernel and precision; without them experts run at the speed of

@@ -14,7 +14,7 @@ from phaze.spec.files import read_mapping
 from phaze.spec.models import file_name
 from phaze.spec.noun import Noun
 from phaze.spec.plain import Plain, read_json
-from phaze.spec.values import Count, Flag, Name
+from phaze.spec.values import Count, Flag, Label, Name
 
 USUAL_SEQUENCE = 1024
 """Default tokens per sample for models from a published configuration."""
@@ -40,7 +40,7 @@ class TorchCall(Noun):
 
     torch: ImportPath
     """The callable, as `package:callable`."""
-    arguments: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
+    arguments: dict[Label, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
     """Keyword arguments."""
 
 
@@ -51,9 +51,9 @@ class TorchModule(Noun):
     """Name of the model; default: the file name."""
     torch: ImportPath
     """The callable, as `package:callable`; it is called with the arguments and returns the module."""
-    arguments: dict[str, Scalar | tuple[Scalar, ...] | TorchCall] = Field(default_factory=dict)
+    arguments: dict[Label, Scalar | tuple[Scalar, ...] | TorchCall] = Field(default_factory=dict)
     """Keyword arguments; a value may be the result of another callable, such as a configuration."""
-    inputs: dict[str, TorchInput] = Field(min_length=1)
+    inputs: dict[Label, TorchInput] = Field(min_length=1)
     """Inputs of the module by keyword; a single one is passed by position."""
     causal: Flag = False
     """Causal attention: a token attends only to earlier ones. True for models from a `config.json`."""

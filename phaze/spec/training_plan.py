@@ -23,6 +23,7 @@ from phaze.spec.values import (
     Positive,
     PositiveInt,
     Result,
+    Text,
 )
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -54,7 +55,7 @@ class AskedPlan(Noun):
     precision."""
     load: ExpertLoad = BALANCED
     """Expert load of the busiest rank: balanced, a factor over balanced routing, or a routing law."""
-    fixed: dict[Label, int | str] = Field(default_factory=dict)
+    fixed: dict[Label, int | Text] = Field(default_factory=dict)
     """Layout fields fixed by the user, with their values."""
     rank: Rank = "expected"
     """Step time for ranking and certificate: `expected`, or `prudent` with the measured shares of overlap and
@@ -163,7 +164,7 @@ class RankedPlan(Noun):
 class UndecidedPlan(Noun):
     """Layout that may be faster than the best plan by more than the requested gap."""
 
-    fields: dict[Label, int | str]
+    fields: dict[Label, int | Text]
     """Layout fields by name, in the form that `--fix` takes."""
     bound_s: Result
     """Lower bound on the layout's step time in seconds, over all pipeline splits."""
@@ -212,7 +213,7 @@ class RecipeRow(Noun):
     """Release, or year and month of publication."""
     shape: Label
     """Short description of the layout."""
-    stated_in: str
+    stated_in: Text
     """Repository or paper, and the file or table in it."""
     plan: RankedPlan | None = None
     """The recipe as a row of the ranked table; null if the runtime cannot run it."""
@@ -220,7 +221,7 @@ class RecipeRow(Noun):
     """Ratio of the recipe's step time to the first plan's, both of the kind that ranks plans."""
     lacking_gib: Result | None = None
     """Memory shortfall in GiB of the device with peak memory; null if the recipe fits."""
-    reason: str | None = None
+    reason: Text | None = None
     """Reason why the runtime cannot run the recipe."""
 
 
@@ -238,7 +239,7 @@ class WhatIf(Noun):
 class Explained(Noun):
     """Best plan with some fields fixed, or the reason why there is none."""
 
-    fixed: dict[Label, int | str]
+    fixed: dict[Label, int | Text]
     """The fixed fields."""
     best: RankedPlan | None = None
     """Best plan with the fixed fields."""
@@ -250,7 +251,7 @@ class Explained(Noun):
     """If nothing fits: the layout with the smallest shortfall."""
     memory: tuple[RankMemory, ...] = ()
     """Memory of the closest layout by pipeline rank, with equal stages and all allowed recomputation."""
-    reason: str | None = None
+    reason: Text | None = None
     """Reason why the runtime cannot run a layout with the fixed fields."""
 
 
@@ -345,7 +346,7 @@ class FewestNodes(Noun):
 class PlanFile(Noun):
     """Fields that every plan file starts with."""
 
-    format: str
+    format: Text
     """Kind of file."""
     version: Literal[1] = 1
     """Version of the file format."""
@@ -374,14 +375,14 @@ class TrainingPlan(PlanFile, RankedPlan):
     next_longer_s: dict[Label, Finite]
     """Additional time in seconds of the second-best plan over this one, by part of the step, largest
     first."""
-    uncalibrated: str | None = None
+    uncalibrated: Text | None = None
     """Warning that the predicted speed is an upper limit, if no run on the device is measured."""
-    prudence: str | None = None
+    prudence: Text | None = None
     """Note on whether a short search by expected time finds a faster plan, if prudent time ranks layouts."""
-    may_fit: str | None = None
+    may_fit: Text | None = None
     """Ways to make the plan fit, and the first alternative that does, if it exceeds memory at the upper end
     of its range."""
-    rests_on: tuple[str, ...] = ()
+    rests_on: tuple[Text, ...] = ()
     """Assumptions that decide the ranking: without one of them another of the first plans would be the
     fastest."""
     what_if: tuple[WhatIf, ...] = ()
@@ -394,9 +395,9 @@ class TrainingPlan(PlanFile, RankedPlan):
     """The full training run, if a number of training tokens was given."""
     fewest: FewestNodes | None = None
     """Smallest number of nodes that the model fits on, if requested."""
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Text, ...]
     """Assumptions underlying the answer."""
-    versions: dict[Label, str]
+    versions: dict[Label, Text]
     """Versions of programs, by name."""
 
 
@@ -406,7 +407,7 @@ class UnfitPlan(PlanFile):
     format: Literal["phaze-no-plan"] = "phaze-no-plan"
     certificate: PlanCertificate
     """Outcome of every layout."""
-    reason: str
+    reason: Text
     """Reason why there is no plan."""
     layout: ChosenLayout | None = None
     """The layout with the smallest memory shortfall; null if the runtime cannot run any."""

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import choices
+from phaze.base.printed import one_line
 from phaze.layout import Load, load_of
 from phaze.spec.names import MOST
 
@@ -33,6 +34,12 @@ def _bounded(value: float) -> float:
     if value and not LEAST_SIZE <= value <= MOST_SIZE:
         raise ValueError(f"must be from {LEAST_SIZE:g} to {MOST_SIZE:g}")
     return value
+
+
+def _one_line(text: str) -> str:
+    if text != one_line(text):
+        raise ValueError("must be one line without control characters")
+    return text
 
 
 def _once(values: tuple[object, ...]) -> tuple[object, ...]:
@@ -90,9 +97,18 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_le
 """Name of lower-case letters, digits, hyphens and dots, so that it can also be a file name."""
 Chip = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
 """Name of a chip: letters, digits, hyphens, underscores and dots, so that it can also be a file name."""
-Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-"""Text shown to readers."""
-Location = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^{}<>\x00]*$")]
+ONE_LINE = AfterValidator(_one_line)
+"""Validator of text that people read: one line without control characters.
+
+A line end would otherwise end a comment of a written file, and what follows would be code.
+"""
+Text = Annotated[str, ONE_LINE]
+"""Text that people read, such as a sentence."""
+Label = Annotated[str, StringConstraints(min_length=1, max_length=200), ONE_LINE]
+"""Short text that people read, such as a title or a key."""
+Location = Annotated[
+    str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^{}<>\x00]*$"), ONE_LINE
+]
 """Name of a configuration file, or a path.
 
 Excludes characters that no path has, or that the workflow would expand inside a rule.

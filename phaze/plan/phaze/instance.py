@@ -32,7 +32,7 @@ from phaze.spec.documents import (
     read_as,
     repeated_ids,
 )
-from phaze.spec.values import Count, Size, Whole
+from phaze.spec.values import Count, Size, Text, Whole
 from phaze.workload.graphs import edge_arrays
 
 
@@ -50,8 +50,8 @@ class Node(CamelCase):
 class Instance(ClusterInstance):
     """Placement problem: layers and edges for every TMP width, cluster, batch and optimizer."""
 
-    nodes: dict[str, list[Node]] = Field(min_length=1)
-    edges: dict[str, list[LayerEdge]] = Field(min_length=1)
+    nodes: dict[Text, list[Node]] = Field(min_length=1)
+    edges: dict[Text, list[LayerEdge]] = Field(min_length=1)
     activation_recomputation: Annotated[bool, Field(strict=True)]
     optimizer_algorithm: Literal["SGD", "Adam"]
     fixed_pp: Count | None = Field(None, alias="fixedPP")
@@ -136,7 +136,7 @@ class Result(CamelCase):
     tensor_parallel_degree: int | None
     data_parallel_degree: int | None
     final_time_per_batch: float | None
-    reason: str | None = None
+    reason: Text | None = None
     """Violated limit and by how much; absent if there is a placement."""
 
 

@@ -39,7 +39,7 @@ from phaze.spec.documents import (
     repeated_ids,
     write_checked,
 )
-from phaze.spec.values import Size, Whole
+from phaze.spec.values import Size, Text, Whole
 from phaze.workload.graphs import edge_arrays
 
 EXCHANGE_BYTES = 64
@@ -51,21 +51,21 @@ SHOWN = 10
 class StoredConfiguration(CamelCase):
     """Configuration of a layer on t devices."""
 
-    id: str
+    id: Text
     time_per_sample: Size
     parameter_size: Size
     memory_usage_a: Size
     memory_usage_b: Size
-    sync_time_fw: dict[str, Size]
-    sync_time_bw: dict[str, Size]
+    sync_time_fw: dict[Text, Size]
+    sync_time_bw: dict[Text, Size]
 
 
 class StoredLayer(CamelCase):
     """Layer with its configurations by width."""
 
     id: Whole
-    name: str
-    configurations: dict[str, list[StoredConfiguration]] = Field(alias="TMPCs")
+    name: Text
+    configurations: dict[Text, list[StoredConfiguration]] = Field(alias="TMPCs")
 
 
 class PiperInstance(ClusterInstance):

@@ -1,9 +1,19 @@
 """Invalid input is refused with one message that gives file, key and value."""
 
+import pkgutil
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Annotated, Literal, get_args, get_origin
+
 import pytest
 
+import phaze.spec
 from phaze.base.errors import PhazeError
+from phaze.spec.noun import Noun
 from phaze.spec.system import System
+
+ARGUMENTS = ["TorchCall.arguments", "TorchModule.arguments"]
+"""Fields whose values are passed to a PyTorch callable as they are."""
 
 
 def test_a_noun_is_read_from_plain_data() -> None:
@@ -23,3 +33,34 @@ def test_a_noun_is_read_from_plain_data() -> None:
 def test_bad_input_names_file_key_and_value(data: object, message: str) -> None:
     with pytest.raises(PhazeError, match=message):
         System.parse(data, "system.yaml")
+
+
+def _nouns(noun: type[Noun] = Noun) -> Iterator[type[Noun]]:
+    for kind in noun.__subclasses__():
+        yield kind
+        yield from _nouns(kind)
+
+
+def _takes_any_text(annotation: object, validators: Sequence[object] = ()) -> bool:
+    """True if keys or values of a type may have control characters."""
+    if annotation is str:
+        return not validators
+    if get_origin(annotation) is Annotated:
+        kind, *validators = get_args(annotation)
+        return _takes_any_text(kind, validators)
+    parts = () if get_origin(annotation) is Literal else get_args(annotation)
+    return any(_takes_any_text(part) for part in parts)
+
+
+def test_no_noun_takes_text_with_control_characters() -> None:
+    for module in pkgutil.iter_modules(phaze.spec.__path__, "phaze.spec."):
+        import_module(module.name)
+    nouns = [noun for noun in _nouns() if noun.__module__.startswith("phaze.spec.")]
+    assert len(nouns) > 100
+    free = [
+        f"{noun.__name__}.{name}"
+        for noun in nouns
+        for name, field in noun.model_fields.items()
+        if _takes_any_text(field.annotation, field.metadata)
+    ]
+    assert free == ARGUMENTS
