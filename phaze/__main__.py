@@ -16,7 +16,7 @@ try:
 
     from phaze.base.errors import PhazeError
     from phaze.base.nearest import nearest
-    from phaze.base.printed import LONGEST_REMARK, EscapedStream, shortened
+    from phaze.base.printed import LONGEST_REMARK, EscapedStream
     from phaze.commands.calibrate import calibrate, measure
     from phaze.commands.emit import compare, emit, read
     from phaze.commands.lists import devices, models, recipes, stacks, systems
@@ -28,13 +28,17 @@ try:
     from phaze.commands.simulate import certify, simulate
     from phaze.commands.stages import estimate, export, extract, schedule, space
     from phaze.commands.study import new_study, status
-    from phaze.commands.terminal import Verb, Verbs, paragraphs
+    from phaze.commands.terminal import Verb, Verbs, paragraphs, tell_labelled
     from phaze.commands.validate import validate
 except KeyboardInterrupt:  # imports take half a second
     sys.exit(130)
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as in a shell."""
+ARGUMENTS = ("Missing argument", "Got unexpected extra argument")
+"""Starts of messages on arguments, for which the usage of the command is the fix."""
+LONGEST_PATH = 40
+"""Maximum length of a relative path with which an error begins."""
 
 app = typer.Typer(
     name="phaze",
@@ -101,6 +105,11 @@ for title, verbs in GROUPS.items():
 
 def main() -> int:
     """Run the command line. User errors are printed as one message, with exit status 1."""
+    if sys.stderr is None:
+        # Otherwise an output file would get descriptor 2, and what libraries print there.
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stdout is None:
+        return _mistake(PhazeError("cannot print the answer: standard output is closed"))
     said, told = EscapedStream(sys.stdout), EscapedStream(sys.stderr, LONGEST_REMARK)
     try:
         with redirect_stdout(said), redirect_stderr(told):  # type: ignore[type-var]
@@ -136,9 +145,18 @@ def _status() -> int:
 
 def _mistake(error: PhazeError) -> int:
     """Print an error message and, on another line, the fix; returns the exit status of user errors."""
-    wrong = "\n".join(f"error: {line}" for line in error.wrong.splitlines())
-    typer.echo(shortened(f"{wrong}\nhelp: {' '.join(error.fix.split()) or _where_to_read()}"), err=True)
+    for line in error.wrong.splitlines():
+        tell_labelled("error", _message_first(line))
+    if error.fix:
+        tell_labelled("help", " ".join(error.fix.split()))
     return 1
+
+
+def _message_first(line: str) -> str:
+    """Line of an error, with a long path behind the message instead of before it."""
+    path, _, message = line.partition(": ")
+    is_long = path.startswith("/") or ("/" in path and " " not in path and len(path) > LONGEST_PATH)
+    return f"{message} ({path})" if is_long and message else line
 
 
 def _misused(error: typer.TyperException) -> int:
@@ -150,14 +168,12 @@ def _misused(error: typer.TyperException) -> int:
     wrong = re.sub(r" \(Possible options: .*\)$", "", wrong).replace(": Value error, ", ": ")
     likely = nearest(wrong.rpartition(" ")[2], getattr(error, "possibilities", None) or ())[:1]
     near = suggested.replace("'", "").rstrip("?").split(", ") if suggested else likely
-    _mistake(PhazeError(wrong, f"did you mean {' or '.join(near)}?" if near else ""))
+    fix = f"did you mean {' or '.join(near)}?" if near else ""
+    context = getattr(error, "ctx", None)
+    if wrong.startswith(ARGUMENTS) and context is not None:
+        fix = context.get_usage()
+    _mistake(PhazeError(wrong, fix))
     return error.exit_code
-
-
-def _where_to_read() -> str:
-    """Pointer to the help of the verb on the command line."""
-    verb = next((word for word in sys.argv[1:] if word in {*NAMES}), "")
-    return f"see `phaze {verb} -h`" if verb else "see `phaze -h`"
 
 
 def _print_the_rest() -> None:

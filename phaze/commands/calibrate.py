@@ -57,6 +57,8 @@ def calibrate(
     with constants fitted to the other runs.
     """
     refuse_outputs(out, reads=(runs, system, kernels, device))
+    for file in (runs, kernels):
+        options.readable(file)
     if kernels is not None or device is not None:
         typer.echo(_fit_kernels(kernels, device, out, runs, as_json=as_json))
         return

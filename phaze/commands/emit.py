@@ -39,12 +39,13 @@ def emit(
     Standard error lists what the runtime will do differently, and what must be set elsewhere.
     """
     refuse_outputs(out, reads=(planned,))
-    from phaze.plan.layouts.replay import ReplayedPlan
-    from phaze.runtimes.recipe import Recipe
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
-    plan = read_as(TrainingPlan, planned)
+    plan = read_as(TrainingPlan, planned)  # before slow imports
+    from phaze.plan.layouts.replay import ReplayedPlan
+    from phaze.runtimes.recipe import Recipe
+
     refuse_maxtext(plan, planned, runtime)
     with telling("emit"):
         replayed = ReplayedPlan.of(plan, str(planned))
@@ -94,7 +95,12 @@ class ReadOptions:
     """Options of `phaze read`: the run's flags or configuration, its runtime and its cluster."""
 
     told: Annotated[
-        Path, typer.Argument(metavar="FLAGS", help="Megatron-LM's flags or a torchtitan configuration.")
+        Path,
+        typer.Argument(
+            metavar="FLAGS",
+            help="Megatron-LM's flags or a torchtitan configuration.",
+            callback=options.readable,
+        ),
     ]
     runtime: Annotated[Literal["megatron", "torchtitan"], typer.Option("--for", help="Runtime of the run.")]
     gpus: options.GpusOption = None
@@ -109,7 +115,10 @@ class ReadOptions:
     ] = None
     stack: Annotated[
         str | None,
-        typer.Option(help="Software stack: a name in config/stacks, or a path. Default: the system's."),
+        typer.Option(
+            help="Software stack: a name in config/stacks, or a path. Default: the system's.",
+            callback=options.known_stack,
+        ),
     ] = None
     vocab: Annotated[
         int | None,
@@ -223,6 +232,7 @@ def compare(
         typer.Argument(
             metavar="RUN",
             help="CSV of runs, as for simulate --runs, or a file of flags or settings of the plan's runtime.",
+            callback=options.readable,
         ),
     ],
     planned: options.PlanArgument,

@@ -104,6 +104,16 @@ def map_stages(asked: MapOptions) -> None:
     from phaze.base.deadline import Deadline
 
     until = Deadline(asked.time_limit_s)
+    refuse_as_picture(asked.picture)
+    is_plan = asked.stages.suffix == ".parquet"
+    refuse_outputs(
+        asked.times, asked.out, asked.picture, reads=_reads(asked.stages, asked.topology, is_plan=is_plan)
+    )
+    _refuse_options(asked.context, is_plan=is_plan)
+    if not is_plan:
+        options.readable(asked.stages)
+    if asked.topology is not None:
+        options.readable(_topology_path(asked.topology))
 
     from phaze.base.errors import PhazeError
     from phaze.base.files import write_text
@@ -113,17 +123,11 @@ def map_stages(asked: MapOptions) -> None:
     from phaze.map.search import SearchLimits
     from phaze.spec.documents import text_of, write_document
 
-    refuse_as_picture(asked.picture)
-    is_plan = asked.stages.suffix == ".parquet"
-    refuse_outputs(
-        asked.times, asked.out, asked.picture, reads=_reads(asked.stages, asked.topology, is_plan=is_plan)
-    )
     settings = MapSettings(
         asked.instantiation, asked.seed, asked.heuristics,
         SearchLimits(asked.tries, asked.time_limit_s), asked.steps,
         memory_bytes_per_s=asked.memory_gib_per_s * GIB,
     )  # fmt: skip
-    _refuse_options(asked.context, is_plan=is_plan)
     with telling("map"):
         planned = None if is_plan else _training_plan(asked.stages)
         if planned is not None:

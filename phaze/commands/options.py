@@ -31,12 +31,20 @@ RuntimeOption = Literal["bridge", names.Runtime]
 """Runtimes for which layouts can be planned."""
 
 
+def readable(path: Path | None) -> Path | None:
+    """Check an input file and return its path unchanged; PhazeError if unreadable, before slow imports."""
+    from phaze.spec.plain import refuse_unreadable
+
+    if path is not None:
+        refuse_unreadable(path)
+    return path
+
+
 def known_model(name: str | None) -> str | None:
-    """Check a model's name and return it unchanged; PhazeError if unknown, before slow imports."""
+    """Check a model's name or path and return it unchanged; PhazeError if unknown, before slow imports."""
     from phaze.spec.files import model_path
 
-    if name is not None:
-        model_path(name)
+    readable(None if name is None else model_path(name))
     return name
 
 
@@ -44,15 +52,15 @@ def known_system(name: str | None) -> str | None:
     """Check a system's name and return it in the spelling of its file; PhazeError if unknown."""
     from phaze.spec.files import is_path, system_path
 
-    return name if name is None or is_path(name) else system_path(name).stem
+    path = readable(None if name is None else system_path(name))
+    return name if path is None or name is None or is_path(name) else path.stem
 
 
 def known_stack(name: str | None) -> str | None:
-    """Check a software stack's name and return it unchanged; PhazeError if unknown."""
+    """Check a software stack's name or path and return it unchanged; PhazeError if unknown."""
     from phaze.spec.files import stack_path
 
-    if name is not None:
-        stack_path(name)
+    readable(None if name is None else stack_path(name))
     return name
 
 
@@ -165,7 +173,8 @@ ModelArgument = Annotated[
     ),
 ]
 PlanArgument = Annotated[
-    Path, typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o PLAN.json`.")
+    Path,
+    typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o PLAN.json`.", callback=readable),
 ]
 MODEL = typer.Option(
     "--model",

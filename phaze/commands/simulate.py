@@ -123,14 +123,17 @@ def _simulate_plan(placement: Path, asked: SimulateOptions, system: str | None) 
 
 def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bool) -> None:
     """Replay a plan written by `phaze plan` on the current definition of its system."""
-    from phaze.pipeline.trace import write_trace
-    from phaze.plan.layouts.replay import ReplayedPlan
+    options.readable(file)
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
     refuse_as_picture(picture)
+    plan = read_as(TrainingPlan, file)  # before slow imports
+    from phaze.pipeline.trace import write_trace
+    from phaze.plan.layouts.replay import ReplayedPlan
+
     with telling("simulate"):
-        answer = ReplayedPlan.of(read_as(TrainingPlan, file), str(file))
+        answer = ReplayedPlan.of(plan, str(file))
         timeline = answer.now.price.timeline
     if trace is not None:
         write_trace(timeline, trace)
@@ -147,6 +150,7 @@ def _write_picture(title: str, timeline: Timeline, path: Path) -> None:
 
 
 def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Path) -> None:
+    options.readable(runs)
     from phaze.plan.in_use import OK
     from phaze.plan.machines import load_machine
     from phaze.validate.rows import unknown_columns
@@ -177,7 +181,7 @@ def _with_nearest(column: str) -> str:
 
 
 def certify(
-    file: Annotated[Path, typer.Argument(help="Plan written by `phaze plan -o PLAN.json`.")],
+    file: options.PlanArgument,
     draws: Annotated[int, typer.Option(help="Number of random plans to price.", min=1, max=100_000)] = 200,
     seed: Annotated[int, typer.Option(help="Seed of the random plans.", min=0, max=2**62)] = 0,
     as_json: options.JsonOption = False,
@@ -187,13 +191,14 @@ def certify(
     Random layouts and pipeline splits are priced without the search. A plan that fits and is faster than the
     certificate's lower bound is a counterexample: exit status 1.
     """
-    from phaze.certify.plans import certify_plan
-    from phaze.plan.layouts.replay import ReplayedPlan
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
+    plan = read_as(TrainingPlan, file)  # before slow imports
+    from phaze.certify.plans import certify_plan
+    from phaze.plan.layouts.replay import ReplayedPlan
+
     with telling("certify"):
-        plan = read_as(TrainingPlan, file)
         replayed = ReplayedPlan.of(plan, str(file))
         if not replayed.same:
             raise PhazeError(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from phaze.spec.plain import Plain
 ROOT = Path(__file__).resolve().parents[2]
 """Folder of the Snakefile."""
+MISTAKES = re.compile(r"^WorkflowError in .*:\n((?:(?!  File ).*\n?)+)", re.MULTILINE)
+"""Pattern of the lines of an error of the Snakefile, which Snakemake prints between its own remarks."""
 REASONS = {
     "missing": "not made yet",
     "updated input files": "an input changed",
@@ -180,7 +182,9 @@ def _ask(folder: Path, configfile: Path | None, *arguments: str) -> str:
         command += ["--configfile", str(configfile)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise PhazeError(f"cannot plan the study:\n{done.stderr.strip()}")
+        message = done.stderr.replace(f"{configfile and configfile.resolve()}", f"{configfile}")
+        found = MISTAKES.search(message)
+        raise PhazeError(found[1].strip() if found else f"cannot plan the study:\n{message.strip()}")
     return done.stdout + done.stderr if "--dry-run" in arguments else done.stdout
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from phaze.base.printed import EscapedStream, printable
+from phaze.base.printed import EscapedStream, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PANELS = {TyperGroup: 80, TyperCommand: 100}
 """Minimum terminal width for help in panels; on narrower terminals panels would cut option names."""
+LABELS = {"error": "red", "help": "cyan"}
+"""Colours of the labels of messages."""
 
 
 def is_rich(stream: TextIO) -> bool:
@@ -38,6 +40,16 @@ def unescaped(stream: TextIO) -> TextIO:
 def paragraphs(verb: Callable[..., Any]) -> str:
     """Docstring of a command with each paragraph on one line, so that the terminal wraps it."""
     return "\n\n".join(" ".join(text.split()) for text in (getdoc(verb) or "").split("\n\n"))
+
+
+def tell_labelled(label: str, text: str) -> None:
+    """Print a line with a label on standard error; a terminal shows the label in its colour."""
+    line = shortened(f"{label}: {text}")
+    if not is_rich(sys.stderr):
+        typer.echo(line, err=True)
+        return
+    styled = typer.style(f"{label}:", fg=LABELS[label], bold=True)
+    typer.echo(styled + line.removeprefix(f"{label}:"), file=unescaped(sys.stderr))
 
 
 _live: list[Live] = []

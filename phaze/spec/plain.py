@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import reprlib
 from collections import Counter
+from errno import EACCES, EISDIR
 from pathlib import Path
 from typing import TypeAlias
 
 from phaze.base.errors import PhazeError
-from phaze.base.files import read_text
+from phaze.base.files import read_text, refuse_endless
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """Any value of YAML or JSON."""
@@ -60,9 +62,23 @@ def read_source(path: Path) -> str:
     try:
         return read_text(path)
     except (OSError, ValueError) as error:
-        raise PhazeError(
-            f"{shown(path)}: cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Raise PhazeError if a file is missing, a folder or not permitted to be read, before slow imports."""
+    try:
+        refuse_endless(path)
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        if not os.access(path, os.R_OK):
+            raise PermissionError(EACCES, os.strerror(EACCES))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> PhazeError:
+    return PhazeError(f"{shown(path)}: cannot be read: {getattr(error, 'strerror', None) or error}")
 
 
 def _unique_object(pairs: list[tuple[str, Plain]]) -> dict[str, Plain]:

@@ -345,7 +345,7 @@ def test_a_mistake_is_one_message(
     monkeypatch.setattr("sys.argv", ["phaze", *arguments])
     assert main() == 1
     told = capsys.readouterr().err.splitlines()
-    assert [line.partition(": ")[0] for line in told] == ["error", "help"]
+    assert [line.partition(": ")[0] for line in told] in (["error"], ["error", "help"])
 
 
 @pytest.mark.parametrize(
@@ -431,7 +431,7 @@ TOO_LONG = "x" * 300
     [
         ("read", TOO_LONG, "--for", "megatron", "--gpus", "8xh100"),
         ("partition", f"{TOO_LONG}.json", "--stages", "2"),
-        ("calibrate", "x.csv", "--system", "h100", "-o", TOO_LONG),
+        ("calibrate", "stages.json", "--system", "h100", "-o", TOO_LONG),
         ("status", "--configfile", TOO_LONG),
         ("map", "loop.yaml", "--topology", "two-level"),
         ("map", "stages.json", "--topology", "loop.csv"),
@@ -453,7 +453,7 @@ def test_a_name_that_no_file_can_have_is_one_message(
     told = capsys.readouterr().err
     assert told.startswith("error: ")
     assert "File name too long" in told or "Too many levels of symbolic links" in told
-    assert told.count("\n") == 2
+    assert [line.partition(": ")[0] for line in told.splitlines()] in (["error"], ["error", "help"])
 
 
 def test_a_batch_that_memory_cannot_hold_is_a_status_or_one_message(tmp_path: Path) -> None:
@@ -518,7 +518,7 @@ def test_a_folder_of_configuration_of_ones_own_comes_first(tmp_path: Path) -> No
         assert done.returncode == 1
         return done.stderr
 
-    assert f"{tmp_path}/models/gpt2.yaml: there is no model 'gpt2'\nhelp: known are mine\n" in refused(
-        tmp_path
+    assert refused(tmp_path) == (
+        f"error: there is no model 'gpt2' ({tmp_path}/models/gpt2.yaml)\nhelp: known are mine\n"
     )
     assert "must be a folder that contains systems, models and devices" in refused(tmp_path / "none")

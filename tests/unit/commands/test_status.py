@@ -96,3 +96,13 @@ def test_an_installation_without_the_workflow_says_so(
         PhazeError, match=r"^status: phaze is installed without its workflow; run .* in a checkout"
     ):
         study_status(Path(), None)
+
+
+def test_a_study_with_a_mistake_is_told_in_the_lines_of_the_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text("models: [{}]\nseed: x\n")
+    with pytest.raises(PhazeError) as raised:
+        study_status(tmp_path, file)
+    first, second = raised.value.wrong.splitlines()
+    assert first == f"{file}: models.0: should be a valid string, got {{}}"
+    assert second.startswith(f"{file}: seed: ")
