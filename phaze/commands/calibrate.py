@@ -168,7 +168,9 @@ def measure(
     try:
         from phaze.validate import measuring
     except ImportError as error:
-        raise PhazeError("measure: PyTorch is not installed", "run pip install 'phaze[torch]'") from error
+        raise PhazeError(
+            "measure: PyTorch is not installed", "run pip install '.[torch]' in the folder of phaze"
+        ) from error
     with telling("measure"):
         found = measuring.measured()
     write_table(found, out)

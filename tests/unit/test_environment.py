@@ -134,3 +134,15 @@ def test_a_test_that_hangs_says_where_and_ends(tmp_path: Path, project_root: Pat
     assert done.returncode != 0
     assert "crashed while running 'test_hang.py::test_hang'" in done.stdout
     assert "in test_hang" in done.stdout + done.stderr
+
+
+def test_phaze_is_installed_from_its_folder(project_root: Path) -> None:
+    """The package index has another program of this name."""
+    texts = [
+        *project_root.glob("*.md"),
+        *project_root.glob("config/**/*.md"),
+        *project_root.glob("phaze/**/*.py"),
+    ]
+    assert len(texts) > 100
+    pattern = re.compile(r"pip install (?:-\S+ )*['\"]?phaze")
+    assert [path for path in texts if pattern.search(path.read_text())] == []
