@@ -22,7 +22,7 @@ from phaze.certify.stage import EQUAL
 from phaze.layout import LEVELS, RECOMPUTES, SHARED_OPTIONS, WIDTHS, CpKind, Layout, Recompute, recompute_of
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.given import Lowerings
-from phaze.plan.machines import load_machine, prudent
+from phaze.plan.machines import planned_machine, prudent
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
 from phaze.runtimes.known import RUNTIMES
@@ -150,7 +150,7 @@ class PlanPricer:
     @cached_property
     def _priced(self) -> tuple[TrainingTask, Machine]:
         """Task and machine with expected or with prudent (conservative) estimates."""
-        machine = load_machine(self.asked.system, stack=self.asked.stack, devices=self.asked.devices)
+        machine = planned_machine(self.asked)
         task = TrainingTask.of(self.asked)
         return (task, machine) if self.rank == "expected" else prudent(task, machine)
 

@@ -75,18 +75,18 @@ def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: str) -> Non
 def emitted(recipe: Recipe, runtime: str, asked: AskedPlan) -> Emitted:
     """Flags or configuration files that make a runtime follow a recipe."""
     from phaze.plan.layouts.answer import question_of
+    from phaze.plan.machines import device_of
     from phaze.runtimes.bridge import emit_bridge
     from phaze.runtimes.deepspeed import emit_deepspeed
     from phaze.runtimes.megatron_flags import emit_megatron
     from phaze.runtimes.torchtitan_config import emit_torchtitan
-    from phaze.spec.systems import load_cluster
 
+    question = question_of(asked)
     # The overlap that the layout's hardware queues allow, not all that the stack is capable of.
-    stack = question_of(asked).lowering(recipe.layout).layers(recipe.layout).stack
+    stack = question.lowering(recipe.layout).layers(recipe.layout).stack
     if runtime in ("megatron", "bridge"):
-        blackwell = load_cluster(asked.system)[1].is_blackwell
         emit = emit_megatron if runtime == "megatron" else emit_bridge
-        return emit(recipe, stack, blackwell=blackwell)
+        return emit(recipe, stack, blackwell=device_of(question.machine).is_blackwell)
     return {"torchtitan": emit_torchtitan, "deepspeed": emit_deepspeed}[runtime](recipe, stack)
 
 
@@ -270,17 +270,16 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
     from phaze.plan.layouts.comparison import Comparison
     from phaze.runtimes.given import GivenRun
     from phaze.runtimes.megatron_flags import NAMES
-    from phaze.spec.systems import load_cluster, load_stack
 
-    asked = plan.question
+    asked, machine = plan.question, plan.question.stored_machine()
     if asked.runtime not in ("megatron", "torchtitan"):
         raise PhazeError(f"compare: cannot read flags of {asked.runtime}", "give the run as a row of a CSV")
     if asked.runtime == "torchtitan":
         given = GivenRun.of_torchtitan(told, asked.model, asked.devices)
     else:
-        blackwell = load_cluster(asked.system)[1].is_blackwell
+        blackwell = machine.device.is_blackwell
         given = GivenRun.of_megatron(told, asked.devices, asked.model.vocabulary, blackwell=blackwell)
-    software = given.software(load_stack(asked.stack))
+    software = given.software(machine.stack)
     for sentence in given.remarks(software):
         typer.echo(f"compare: {sentence}", err=True)
     names = NAMES if asked.runtime == "megatron" else {}
@@ -290,13 +289,16 @@ def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
 def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
     """Compare the plan with the run in a table row; unspecified fields use the fastest choice that fits."""
     from phaze.plan.layouts.comparison import Comparison, recipe_of_run
-    from phaze.plan.machines import load_machine
+    from phaze.plan.machines import planned_machine
+    from phaze.spec.systems import load_stack_of
     from phaze.validate.table import predict_rows, settled
 
     asked, found = plan.question, _row(file, row)
     if found.system not in ("", asked.system):
         raise PhazeError(f"{file}: system must be {asked.system}, as in the plan, got {found.system}")
-    machine = load_machine(asked.system, stack=found.stack or asked.stack, devices=asked.devices)
+    machine = planned_machine(asked)
+    if found.stack:
+        machine = replace(machine, stack=load_stack_of(asked.stored_machine().cluster, name=found.stack))
     runs = found.runs
     if len(runs) > 1:
         runs = next(settled([found], predict_rows([found], machine))).runs

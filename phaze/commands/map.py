@@ -216,14 +216,14 @@ def _map_ranks(
     from phaze.map.ensemble import stored_mapping
     from phaze.map.networks import check_devices, device_network, read_topology
     from phaze.map.rank_maps import map_ranks
-    from phaze.spec.systems import load_cluster, sized
+    from phaze.spec.systems import sized
 
     asked = planned.question
     if topology is not None:
         devices = network = read_topology(_topology_path(topology))
         found = map_ranks(planned, devices, network, settings, until)
     else:
-        cluster = sized(load_cluster(asked.system)[0], asked.devices, asked.system)
+        cluster = sized(asked.stored_machine().cluster, asked.devices, asked.system)
         check_devices(cluster.devices, asked.system)
         found = map_ranks(planned, device_network(cluster), network_of(cluster), settings, until)
     name = topology or str(asked.system)

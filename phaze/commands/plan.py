@@ -424,7 +424,6 @@ def _better(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout],
 def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool, evidence: bool, why: bool) -> None:
     from phaze.plan.layouts.words import evidence_in_words, in_words, sizes_in_words, unfit_in_words
     from phaze.spec.documents import text_of
-    from phaze.spec.systems import load_cluster
 
     if as_json and len(found) == 1:
         typer.echo(text_of(found[0]), nl=False)
@@ -433,7 +432,7 @@ def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool, evidence: bo
     elif len(found) > 1:
         typer.echo(sizes_in_words(found))
     elif found[0].format == "phaze-plan":
-        typer.echo(in_words(found[0], load_cluster(found[0].question.system)[1], why=why))
+        typer.echo(in_words(found[0], found[0].question.stored_machine().device, why=why))
         if evidence:
             typer.echo("\n".join(evidence_in_words(found[0])))
     else:

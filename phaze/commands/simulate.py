@@ -122,7 +122,7 @@ def _simulate_plan(placement: Path, asked: SimulateOptions, system: str | None) 
 
 
 def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bool) -> None:
-    """Replay a plan written by `phaze plan` on the current definition of its system."""
+    """Replay a plan written by `phaze plan` on the system that it stores."""
     options.readable(file)
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan

@@ -13,6 +13,7 @@ from phaze.runtimes.rules import TrainingTask
 from phaze.spec.files import FOLDER
 from phaze.spec.system import Cluster, Device, Stack
 from phaze.spec.systems import load_cluster, load_stack_of, sized
+from phaze.spec.training_plan import AskedPlan
 
 
 def load_machine(
@@ -26,6 +27,13 @@ def load_machine(
     cluster, device = load_cluster(system, folder)
     cluster = cluster if devices is None else sized(cluster, devices, system)
     return machine_of(cluster, device, load_stack_of(cluster, folder, stack), folder)
+
+
+def planned_machine(asked: AskedPlan, folder: Path = FOLDER) -> Machine:
+    """Build the machine of a planning request, from what its plan file stores or else from files by name."""
+    stored = asked.stored_machine(folder)
+    cluster = sized(stored.cluster, asked.devices, asked.system)
+    return machine_of(cluster, stored.device, stored.stack, folder)
 
 
 def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FOLDER) -> Machine:

@@ -20,7 +20,6 @@ from phaze.report.page_words import words_of
 from phaze.report.pipeline_picture import Shown, left_out, shown
 from phaze.report.report import Report, page_of
 from phaze.spec.system import Device
-from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan, WhatIf
 
 WORDS = words_of("plan")
@@ -45,7 +44,7 @@ class PlanPage:
     @cached_property
     def device(self) -> Device:
         """Device of the plan's system."""
-        return load_cluster(self.plan.question.system)[1]
+        return self.plan.question.stored_machine().device
 
     @cached_property
     def replayed(self) -> ReplayedPlan:
@@ -64,7 +63,7 @@ class PlanPage:
         asked = self.plan.question
         priced = self.replayed.now
         ranked = priced.asked(priced.question.ranked(asked.rank))
-        return tuple(replanned(asked.system, ranked, asked.fixed, REPLANNED_CPU_S))
+        return tuple(replanned(ranked, asked.fixed, REPLANNED_CPU_S))
 
     def report(self) -> Report:
         """Build the page."""

@@ -1,10 +1,12 @@
 """Strict JSON files for people and other programs; errors are reported one per line.
 
 Files that one job of a study passes to the next end with a checksum, verified on reading: a flipped bit on
-disk would otherwise go unnoticed.
+disk would otherwise go unnoticed. Plan files end with a checksum of every field, since not all of a plan can
+be computed again without its search.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,7 +23,9 @@ from phaze.spec.plain import Plain, read_json, short
 from phaze.spec.values import Count, Positive, Size, Whole, repeated
 
 CHECKSUM = "sha256"
-"""Last key of a checksummed file: SHA-256 of the text without this key."""
+"""Last key of a checksummed file: SHA-256 of the text without this key, or of every field by name."""
+SHORTENED = 16
+"""Hexadecimal digits of a field's checksum."""
 _END = "\n}\n"
 
 
@@ -67,8 +71,15 @@ def read_as(kind: type[Kind], path: str | Path) -> Kind:
 
 
 def text_of(stored: BaseModel) -> str:
-    """JSON text of a document; fields that are None are omitted."""
-    return stored.model_dump_json(indent=1, exclude_none=True) + "\n"
+    """JSON text of a document; fields that are None are omitted.
+
+    A document that has the field `sha256` gets the checksums of all other fields there.
+    """
+    text = stored.model_dump_json(indent=1, exclude_none=True, exclude={CHECKSUM}) + "\n"
+    if CHECKSUM not in type(stored).model_fields:
+        return text
+    digests = {name: _field_digest(value) for name, value in json.loads(text).items()}
+    return f'{text.removesuffix(_END)},\n "{CHECKSUM}": {json.dumps(digests)}{_END}'
 
 
 def write_document(stored: BaseModel, path: Path) -> None:
@@ -115,9 +126,28 @@ def _read_object(path: Path) -> dict[str, Plain]:
     loaded = read_json(path)
     if not isinstance(loaded, dict):
         raise PhazeError(f"{path}: must hold a JSON object, got {type(loaded).__name__}")
-    if (given := loaded.pop(CHECKSUM, None)) is not None:
+    given = loaded.pop(CHECKSUM, None)
+    if isinstance(given, dict):
+        _compare_fields(path, loaded, given)
+    elif given is not None:
         _compare_checksum(path, given)
     return loaded
+
+
+def _field_digest(value: Plain) -> str:
+    """Checksum of a field, independent of the order of keys and of spaces."""
+    return _digest(json.dumps(value, sort_keys=True))[:SHORTENED]
+
+
+def _compare_fields(path: Path, loaded: dict[str, Plain], given: dict[str, Plain]) -> None:
+    """Raise PhazeError, naming a field, if its content does not match its checksum."""
+    for name in {**loaded, **given}:
+        if name not in loaded or _field_digest(loaded[name]) != given.get(name):
+            raise PhazeError(
+                f"{path}: {name}: was changed since phaze wrote it",
+                f"run the command that wrote it again, or delete the key {CHECKSUM}: what follows from the "
+                "other fields is then computed again",
+            )
 
 
 def _compare_checksum(path: Path, given: Plain) -> None:

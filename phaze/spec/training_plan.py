@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from phaze.layout import BALANCED, WIDTHS, Compute, Layout, LayoutFields, Zero
 from phaze.spec.derived import DerivedNoun
+from phaze.spec.files import FOLDER
 from phaze.spec.memory import UsedGib
 from phaze.spec.model import Model
 from phaze.spec.names import Rank, Runtime
 from phaze.spec.noun import Noun
 from phaze.spec.planner_rows import PlannerRow
+from phaze.spec.system import Cluster, Device, Stack
+from phaze.spec.systems import load_cluster, load_stack_of
 from phaze.spec.values import (
     Count,
     ExpertLoad,
@@ -31,6 +35,17 @@ REQUIRED = (*WIDTHS, "microbatch", "sequence_parallel", "zero", "recompute")
 """Layout fields that every plan file contains."""
 TIE = 1e-3
 """Relative difference of step times below which plans tie; the simpler plan then ranks first."""
+
+
+class StoredMachine(Noun):
+    """Cluster, device and software stack of a planning request, with the contents of their files."""
+
+    cluster: Cluster
+    """Network levels and the other keys of the system's file."""
+    device: Device
+    """Device, with constants that the system calibrates."""
+    stack: Stack
+    """Software stack, with constants that the system calibrates."""
 
 
 class AskedPlan(Noun):
@@ -60,6 +75,17 @@ class AskedPlan(Noun):
     rank: Rank = "expected"
     """Step time for ranking and certificate: `expected`, or `prudent` with the measured shares of overlap and
     the prudent expert load."""
+    machine: StoredMachine | None = None
+    """Contents of the files that `system` and `stack` name; null in older plan files, which need these files.
+    """
+
+    def stored_machine(self, folder: Path = FOLDER) -> StoredMachine:
+        """Contents of the files of system, device and stack: as stored, or else read by their names."""
+        if self.machine is not None:
+            return self.machine
+        cluster, device = load_cluster(self.system, folder)
+        stack = load_stack_of(cluster, folder, self.stack)
+        return StoredMachine(cluster=cluster, device=device, stack=stack)
 
 
 class ChosenLayout(DerivedNoun, LayoutFields[int, bool, Zero, str], required=REQUIRED):
@@ -352,6 +378,8 @@ class PlanFile(Noun):
     """Version of the file format."""
     question: AskedPlan
     """The planning request."""
+    sha256: dict[Label, Label] | None = None
+    """Checksum of every other field, so that a changed one is refused; null in older files."""
 
 
 class TrainingPlan(PlanFile, RankedPlan):

@@ -23,7 +23,7 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import GAP, plan_layouts
 from phaze.plan.layouts.what_if import COMPARED, made_to_fit, rests_on, what_if
 from phaze.plan.layouts.words import fields_in_words
-from phaze.plan.machines import device_of, load_machine
+from phaze.plan.machines import device_of, planned_machine
 from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
 from phaze.runtimes.known import RUNTIMES
@@ -33,7 +33,6 @@ from phaze.runtimes.rules import ENDS, TrainingTask
 from phaze.runtimes.space import given_values, space
 from phaze.spec.files import FOLDER
 from phaze.spec.recipes import PublishedRecipe, published_recipes
-from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import (
     TIE,
     AskedPlan,
@@ -60,9 +59,9 @@ def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
     Numbers are tried in increasing order, so that each smaller one is ruled out by its own bound. Raises
     PhazeError if the model fits on none of them.
     """
-    cluster, device = load_cluster(asked.system, folder)
-    node, smaller = min(cluster.levels[0].devices, asked.devices), dict[str, object]()
-    least = asked.model.parameters * WEIGHT_BYTES / (device.hbm_gib * GIB * node)
+    machine = asked.stored_machine(folder)
+    node, smaller = min(machine.cluster.levels[0].devices, asked.devices), dict[str, object]()
+    least = asked.model.parameters * WEIGHT_BYTES / (machine.device.hbm_gib * GIB * node)
     for nodes in range(max(ceil(least), 1), asked.devices // node + 1):
         question = question_of(asked.model_copy(update={"devices": nodes * node}), folder)
         found = plan_layouts(
@@ -109,9 +108,14 @@ class TrainingPlanner:
     """Configuration folder that contains the system files."""
 
     @cached_property
+    def stored(self) -> AskedPlan:
+        """Planning request as a plan file stores it, with the contents of the files that it names."""
+        return self.asked.model_copy(update={"machine": self.asked.stored_machine(self.folder)})
+
+    @cached_property
     def expected(self) -> PlanQuestion:
         """Planning request with expected (not conservative) estimates of time and memory."""
-        return question_of(self.asked, self.folder)
+        return question_of(self.stored, self.folder)
 
     @property
     def question(self) -> PlanQuestion:
@@ -174,7 +178,7 @@ class TrainingPlanner:
         expected, *others = (one.asked(self.expected) for one in ranked)
         return TrainingPlan(
             **dict(rows[0]),
-            question=self.asked,
+            question=self.stored,
             stages=first.stages,
             times_s=expected.parts_s,
             memory=tuple(expected.memory),
@@ -188,7 +192,7 @@ class TrainingPlanner:
             prudence=self._prudence(expected, others) if self.asked.rank == "prudent" else None,
             may_fit=made_to_fit(ranked, self.asked.fixed),
             rests_on=tuple(rests_on(ranked, len(rows))),
-            what_if=tuple(what_if(self.asked.system, first, self.asked.fixed, self.folder)),
+            what_if=tuple(what_if(first, self.asked.fixed)),
             assumptions=tuple(assumptions(self.question)),
             versions=versions(self.expected),
         )
@@ -267,14 +271,14 @@ class TrainingPlanner:
         certificate = found.certificate.model_copy(update={"lacking_gib": None})
         if found.closest is None:
             reason = f"{self.refused({})}; of {certificate.layouts:,} layouts none is legal"
-            return UnfitPlan(question=self.asked, certificate=certificate, reason=reason)
+            return UnfitPlan(question=self.stored, certificate=certificate, reason=reason)
         nearest = self._nearest(found.closest)
         lacking_gib = nearest.lacking_gib
         limit_gib = self.question.limit_bytes(found.closest[0]) / GIB
         unknown = certificate.bounded["layout"]  # dominated layouts need no less memory
         none = f"no plan found, {unknown:,} layouts unknown, others exceed" if unknown else "no layout fits"
         return UnfitPlan(
-            question=self.asked,
+            question=self.stored,
             certificate=certificate,
             reason=f"{none} the {limit_gib:.4g} GiB that a device has for tensors: the one that "
             f"comes closest lacks {digits(lacking_gib)} GiB on the rank with peak memory",
@@ -290,7 +294,7 @@ def _time_s(priced: PricedLayout) -> float:
 
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     """Build the planning request with expected (not conservative) estimates; PhazeError if invalid."""
-    machine = load_machine(asked.system, folder, asked.stack, asked.devices)
+    machine = planned_machine(asked, folder)
     speed_of(device_of(machine), asked.precision, "precision")
     return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from phaze.base.errors import PhazeError
@@ -12,15 +12,13 @@ from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.words import shape
 from phaze.runtimes.layout_string import blocks_of, layout_string
 from phaze.runtimes.recipe import Recipe
-from phaze.spec.plain import short
-from phaze.spec.training_plan import TrainingPlan
+from phaze.spec.plain import Plain, short
+from phaze.spec.training_plan import RankedPlan, TrainingPlan
 
 CLOSE = 1e-9
 """Relative tolerance within which two figures count as equal."""
-PRICED = (
-    "time_s", "memory_gib", "tokens_per_s_per_device", "mfu", "bubble_share", "exposed_communication_share",
-)  # fmt: skip
-"""Names of the figures of a plan that follow from its layout."""
+SEARCHED = ("time_s_low", "time_s_high", "layout", "twins")
+"""Fields of a row that do not follow from its layout: they are published runs, or the search's choice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +39,14 @@ class ReplayedPlan:
             recipe, question = Recipe.of(planned), question_of(planned.question)
             recipe.check(question.runtime)
             _check_agreement(planned)
+            for place, row in enumerate(planned.alternatives):
+                refused = question.runtime.why_not(question.task, row.layout.spread, row.layout.schedule)
+                if refused is not None:
+                    raise PhazeError(f"alternatives.{place}.layout: {refused}")
             found = cls(planned, PricedLayout.of_recipe(question, recipe))
             if found.of_this_version:
                 found.check_prices()
+            _check_bound(planned)
         except PhazeError as error:
             lines = str(error).splitlines()
             raise PhazeError(
@@ -76,14 +79,18 @@ class ReplayedPlan:
         )
 
     def check_prices(self) -> None:
-        """Raise PhazeError, naming field and values, if time or memory do not match the layout."""
-        own = self.now.row().model_dump()
-        given = dict(_numbers({key: getattr(self.planned, key) for key in PRICED}))
-        for name, value in _numbers({key: own[key] for key in PRICED}):
-            if not _close(value, given[name]):
+        """Raise PhazeError, naming field and values, if anything that follows from the layout differs."""
+        prudent = self.now.asked(self.now.question.prudent)
+        own = self.now.row(prudent_s=prudent.price.time_s).model_dump(mode="json", exclude={*SEARCHED})
+        for name, parts in (("stages", self.now.stages), ("memory", self.now.memory)):
+            own[name] = [part.model_dump(mode="json") for part in parts]
+        own["times_s"] = self.now.parts_s
+        given = self.planned.model_dump(mode="json", exclude_none=True)  # older files lack some fields
+        for field in (name for name in own if name in given):
+            for name, value, other in _differences(own[field], given[field], field):
                 raise PhazeError(
-                    f"{name}: must be that of its layout, {value:.9g}, got {given[name]:.9g}: it was changed "
-                    "since `plan` wrote it"
+                    f"{name}: must be that of its layout, {_shown(value)}, got {_shown(other)}: it was "
+                    "changed since `plan` wrote it"
                 )
 
     def which(self) -> str:
@@ -124,15 +131,18 @@ def _check_agreement(planned: TrainingPlan) -> None:
             f"layout.pipeline_layout: must be that of the stages, {text}, got "
             f"{short(planned.layout.pipeline_layout)}"
         )
-    first = planned.alternatives[0] if planned.alternatives else planned
+    first, certificate = planned.alternatives[0] if planned.alternatives else planned, planned.certificate
+    excluded = sum(certificate.illegal.values()) + sum(certificate.bounded.values())
+    layouts = excluded + certificate.same + certificate.unfit + certificate.simulated
     own: dict[str, tuple[object, object]] = {
         "memory_gib": (planned.memory_gib, tuple(rank.peak_gib for rank in planned.memory)),
         "recomputed_layers": (planned.recomputed_layers, sum(stage.recomputed for stage in planned.stages)),
         "memory": (len(planned.memory), planned.layout.pp),
         "question.devices": (planned.question.devices, planned.layout.spread.devices),
-        "alternatives.0.time_s": (first.time_s, planned.time_s),
+        "certificate.layouts": (certificate.layouts, layouts),
     }
     own |= {f"layout.{name}": (value, getattr(first.layout, name)) for name, value in planned.layout}
+    own |= {name: (getattr(planned, name), getattr(first, name)) for name in RankedPlan.model_fields}
     for name, (given, other) in own.items():
         if given != other:
             raise PhazeError(
@@ -140,13 +150,33 @@ def _check_agreement(planned: TrainingPlan) -> None:
             )
 
 
-def _numbers(fields: Mapping[str, float | Sequence[float]]) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of fields by name; list entries have dotted names with their index."""
-    for name, value in fields.items():
-        if isinstance(value, Sequence):
-            yield from ((f"{name}.{place}", one) for place, one in enumerate(value))
-        else:
-            yield name, value
+def _check_bound(planned: TrainingPlan) -> None:
+    """Raise PhazeError if the certificate's lower bound is not the one of its gap."""
+    certificate = planned.certificate
+    bound_s = (1 - certificate.gap) * planned.by(planned.question.rank)
+    if certificate.bound_s is not None and not _close(certificate.bound_s, bound_s):
+        raise PhazeError(
+            f"certificate.bound_s: must agree with the rest of the file, {bound_s:.9g} by gap and step time, "
+            f"got {certificate.bound_s:.9g}"
+        )
+
+
+def _differences(value: Plain, other: Plain, name: str) -> Iterator[tuple[str, Plain, Plain]]:
+    """Yield the differences of two values of JSON, by dotted name; an absent value is None."""
+    if isinstance(value, list) and isinstance(other, list):
+        value, other = ({f"{place}": item for place, item in enumerate(items)} for items in (value, other))
+    if isinstance(value, dict) and isinstance(other, dict):
+        for key in {**value, **other}:
+            yield from _differences(value.get(key), other.get(key), f"{name}.{key}")
+    elif isinstance(value, float) and isinstance(other, float):
+        if not _close(value, other):
+            yield name, value, other
+    elif value != other:
+        yield name, value, other
+
+
+def _shown(value: Plain) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else short(value)
 
 
 def _close(one: float, other: float) -> bool:

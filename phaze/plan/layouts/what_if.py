@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from time import process_time
 
 from phaze.base.units import digits
@@ -17,9 +16,7 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
-from phaze.spec.files import FOLDER
 from phaze.spec.system import Cluster
-from phaze.spec.systems import load_cluster, sized
 from phaze.spec.training_plan import TIE, WhatIf
 
 MORE = 1.1
@@ -35,15 +32,13 @@ EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 """Setting of PyTorch's allocator that avoids lasting fragmentation."""
 
 
-def what_if(
-    system: str, plan: PricedLayout, fixed: Mapping[str, int | str], folder: Path = FOLDER
-) -> Iterator[WhatIf]:
+def what_if(plan: PricedLayout, fixed: Mapping[str, int | str]) -> Iterator[WhatIf]:
     """Yield a plan's step time with 10 % more of each resource, and with a larger batch.
 
     Only the HBM size is re-planned; after other changes another plan may gain more. Fields that the question
     fixes stay fixed.
     """
-    for name, machine in _machines(load_cluster(system, folder)[0], plan.question):
+    for name, machine in _machines(plan.question):
         yield _changed(plan, fixed, name, machine, again=name == MEMORY)
     task = plan.question.task
     batch = replace(task, global_batch=BATCHES * task.global_batch)
@@ -51,15 +46,13 @@ def what_if(
     yield WhatIf(change=f"batch x{BATCHES}", time_s=time_s / BATCHES, replanned=False)
 
 
-def replanned(
-    system: str, plan: PricedLayout, fixed: Mapping[str, int | str], cpu_s: float, folder: Path = FOLDER
-) -> Iterator[WhatIf]:
+def replanned(plan: PricedLayout, fixed: Mapping[str, int | str], cpu_s: float) -> Iterator[WhatIf]:
     """Yield the best step time at the same widths with 10 % more of each resource.
 
     All searches together take about `cpu_s` CPU seconds. Later changes keep the plan.
     """
     begun, longest_s = process_time(), 0.0
-    for name, machine in _machines(load_cluster(system, folder)[0], plan.question):
+    for name, machine in _machines(plan.question):
         before = process_time()
         yield _changed(plan, fixed, name, machine, again=before - begun + longest_s <= cpu_s)
         longest_s = max(longest_s, process_time() - before)
@@ -138,17 +131,18 @@ def _communicates(layout: Layout, kind: str) -> bool:
     return widths[kind] > 1
 
 
-def _machines(system: Cluster, question: PlanQuestion) -> Iterator[tuple[str, Machine]]:
+def _machines(question: PlanQuestion) -> Iterator[tuple[str, Machine]]:
     """Yield variants of a machine with one resource raised by 10 %, by name."""
-    cluster = sized(system, question.machine.devices, "system")
     machine, device = question.machine, device_of(question.machine)
     keys = {MEMORY: "hbm_gib", "bandwidth of HBM": "hbm_bandwidth_bytes_per_s", "clock": "clock_hz"}
     for name, key in keys.items():
         faster = device.model_copy(update={key: MORE * getattr(device, key)})
         yield name, machine.with_device(faster)
-    for number, level in enumerate(cluster.levels):
+    if machine.system is None:
+        return
+    for number, level in enumerate(machine.system.levels):
         name = f"bandwidth among {level.devices:,} devices"
-        yield name, replace(machine, network=network_of(_with_faster(cluster, number)))
+        yield name, replace(machine, network=network_of(_with_faster(machine.system, number)))
 
 
 def _with_faster(cluster: Cluster, number: int) -> Cluster:

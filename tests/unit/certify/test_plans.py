@@ -52,7 +52,8 @@ def audited(runtime: str, pp: int | None = None, seed: int = 0) -> PlanAudit:
 
 def with_bound(plan: TrainingPlan, bound_s: float) -> TrainingPlan:
     """Return a plan whose certificate has another bound."""
-    certificate = plan.certificate.model_copy(update={"bound_s": bound_s})
+    changes = {"bound_s": bound_s, "gap": 1 - bound_s / plan.time_s}
+    certificate = plan.certificate.model_copy(update=changes)
     return plan.model_copy(update={"certificate": certificate})
 
 

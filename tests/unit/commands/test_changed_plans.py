@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,26 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
+from phaze.commands.emit import emitted
+from phaze.plan.layouts.replay import ReplayedPlan
+from phaze.runtimes.recipe import Recipe
+from phaze.spec.documents import read_as
+from phaze.spec.training_plan import TrainingPlan
 
 RUN = CliRunner()
 Plan = dict[str, dict[str, object]]
+FREE = {
+    "certificate", "alternatives", "recipes", "planners", "next_longer_s", "prudence", "rests_on", "what_if",
+    "evidence", "assumptions", "versions",
+}  # fmt: skip
+"""Fields that only the search computes, in parts or in full; nothing of them is printed."""
 VERBS: dict[str, list[str]] = {"emit": ["--for", "megatron"], "simulate": [], "certify": ["--draws", "1"]}
 
 
 def _asked(verb: str, plan_file: Path, folder: Path, change: Callable[[Plan], None]) -> Result:
-    """Run a command on a changed plan."""
+    """Run a command on a changed plan of a version without checksums."""
     plan = json.loads(plan_file.read_text())
+    del plan["sha256"]
     change(plan)
     file = folder / "changed.json"
     file.write_text(json.dumps(plan))
@@ -40,6 +52,34 @@ def _smaller(plan: Plan) -> None:
 def _consistently_smaller(plan: Plan) -> None:
     plan["memory_gib"][0] /= 2  # type: ignore[index]
     plan["memory"][0]["peak_gib"] /= 2  # type: ignore[index]
+    plan["alternatives"][0]["memory_gib"][0] /= 2  # type: ignore[index]
+
+
+def _other_memory(plan: Plan) -> None:
+    for one in (plan, plan["alternatives"][0]):  # type: ignore[index]
+        one["in_use_gib"]["high"] += 1  # type: ignore[index]
+
+
+def _other_table(plan: Plan) -> None:
+    plan["alternatives"][0]["prudent_s"] *= 2  # type: ignore[index]
+
+
+def _other_bound(plan: Plan) -> None:
+    plan["certificate"]["bound_s"] *= 0.5  # type: ignore[operator]
+
+
+def _other_rank(plan: Plan) -> None:
+    plan["question"]["rank"] = "prudent"
+
+
+def _other_counts(plan: Plan) -> None:
+    plan["certificate"]["unfit"] += 1  # type: ignore[operator]
+
+
+def _other_schedule(plan: Plan) -> None:
+    other = deepcopy(plan["alternatives"][0])  # type: ignore[index]
+    other["layout"]["schedule"] = "gpipe"
+    plan["alternatives"].append(other)  # type: ignore[attr-defined]
 
 
 def _otherwise_cut(plan: Plan) -> None:
@@ -54,6 +94,12 @@ TAMPERED = {
     _faster: "time_s: must be that of its layout",
     _smaller: "memory_gib: must agree with the rest of the file",
     _consistently_smaller: "memory_gib.0: must be that of its layout",
+    _other_memory: "in_use_gib.high: must be that of its layout",
+    _other_table: "prudent_s: must agree with the rest of the file",
+    _other_bound: "certificate.bound_s: must agree with the rest of the file",
+    _other_rank: "certificate.bound_s: must agree with the rest of the file",
+    _other_counts: "certificate.layouts: must agree with the rest of the file",
+    _other_schedule: "alternatives.1.layout: megatron: schedule must be",
     _otherwise_cut: "layout.pipeline_layout: must be that of the stages, Et*17|t*15L, got 'Et*20|t*12L'",
     _otherwise_spread: "question.devices: must agree with the rest of the file, 16, got 8",
 }
@@ -72,6 +118,7 @@ def test_changed_plans_are_refused_by_file_and_field(
 def test_plans_of_another_version_are_priced_again(verb: str, plan_file: Path, tmp_path: Path) -> None:
     def older(plan: Plan) -> None:
         _faster(plan)
+        plan["certificate"]["bound_s"] *= 0.9  # type: ignore[operator]
         plan["versions"]["prices"] = "of another version"
 
     time_s = json.loads(plan_file.read_text())["time_s"]
@@ -92,3 +139,69 @@ def test_plans_as_they_were_written_are_taken(verb: str, plan_file: Path, tmp_pa
     found = _asked(verb, plan_file, tmp_path, lambda _: None)
     assert found.exit_code == 0
     assert "the file says" not in found.output.replace("as the file says", "")
+
+
+def _leaves(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of every value of a document that is no list or mapping, or an empty one."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    leaves = [leaf for key, item in items for leaf in _leaves(item, (*path, key))]
+    yield from leaves or [path]
+
+
+def _edited(plan: object, path: tuple[str | int, ...]) -> object:
+    """Copy of a document with another value of the same type at a path."""
+    changed = deepcopy(plan)
+    *above, last = path
+    place = changed
+    for key in above:
+        place = place[key]  # type: ignore[index]
+    value = place[last]  # type: ignore[index]
+    if isinstance(value, bool):
+        value = not value
+    elif isinstance(value, (int, float)):
+        value += type(value)(1)
+    else:
+        value = f"{value}x" if isinstance(value, str) else [*value, 1]
+    place[last] = value  # type: ignore[index]
+    return changed
+
+
+def test_every_changed_value_is_refused_by_file_and_field(plan_file: Path, tmp_path: Path) -> None:
+    plan, file = json.loads(plan_file.read_text()), tmp_path / "changed.json"
+    paths = [*_leaves(plan)]
+    assert len(paths) > 300
+    for path in paths:
+        file.write_text(json.dumps(_edited(plan, path)))
+        name = path[1] if path[0] == "sha256" else path[0]
+        with pytest.raises(PhazeError, match=rf"changed\.json: {name}: (was changed|must be)"):
+            read_as(TrainingPlan, file)
+
+
+def test_plans_without_checksums_print_nothing_that_was_changed(plan_file: Path) -> None:
+    """Whatever follows from the request, the layout and the stages is computed again and compared."""
+    plan = json.loads(plan_file.read_text())
+    del plan["sha256"]
+
+    def printed(changed: object) -> list[str]:
+        planned = TrainingPlan.parse(changed, "plan")
+        replayed = ReplayedPlan.of(planned)
+        files = emitted(Recipe.of(planned), "megatron", planned.question).files
+        return [replayed.in_words(), json.dumps(replayed.as_row()), *files.values()]
+
+    answer, accepted, refused = printed(plan), set[str | int](), []
+    for path in _leaves({name: value for name, value in plan.items() if name != "question"}):
+        try:
+            changed = printed(_edited(plan, path))
+        except PhazeError as error:
+            refused.append(str(error))
+        else:
+            assert changed == answer, path
+            accepted.add(path[0])
+    assert all(message.startswith("plan: ") for message in refused)
+    assert accepted <= FREE
+
+
+def test_a_plan_may_be_formatted_otherwise(plan_file: Path, tmp_path: Path) -> None:
+    plan = json.loads(plan_file.read_text())
+    (tmp_path / "sorted.json").write_text(json.dumps(plan, sort_keys=True, indent=4))
+    assert read_as(TrainingPlan, tmp_path / "sorted.json") == read_as(TrainingPlan, plan_file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
+from phaze.spec.files import FOLDER
 
 RUN = CliRunner()
 FIXED = "tp=4,pp=2,cp=1,zero=0,recompute=none,microbatch=1"
@@ -40,3 +42,44 @@ def test_what_a_runtime_is_told_is_read_back_as_the_same_run(runtime: str, tmp_p
     assert simulated["memory_gib"] == pytest.approx(max(found["memory_gib"]) + workspace_gib, rel=1e-9)
     compared = RUN.invoke(app, ["compare", str(row), str(plan), "--json"], catch_exceptions=False)
     assert json.loads(compared.stdout)["steps"] == []
+
+
+def test_a_plan_needs_no_file_of_its_system(tmp_path: Path) -> None:
+    """System, device and stack are stored in full, so that the plan is the same on another machine."""
+    plan, flags = tmp_path / "plan.json", tmp_path / "flags.txt"
+    files = {
+        "sys40.yaml": re.sub(
+            "(?m)^device: .*", "device: mine.yaml", (FOLDER / "systems/h100.yaml").read_text()
+        ),
+        "mine.yaml": (FOLDER / "devices/h100-80gb.yaml").read_text(),
+        "soft.yaml": (FOLDER / "stacks/megatron-bridge.yaml").read_text(),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    asked = ["plan", "gpt2", "--system", str(tmp_path / "sys40.yaml"), "--stack", str(tmp_path / "soft.yaml")]
+    asked += ["--devices", "4", "--global-batch", "8", "--fix", "tp=2,pp=2", "--top", "1", "-o", str(plan)]
+    assert RUN.invoke(app, asked, catch_exceptions=False).exit_code == 0
+    commands = {
+        "emit": ["emit", str(plan), "--for", "megatron", "-o", str(flags)],
+        "simulate": ["simulate", str(plan)],
+        "compare": ["compare", str(flags), str(plan)],
+        "certify": ["certify", str(plan), "--draws", "2"],
+        "map": ["map", str(plan), "--steps", "10", "--tries", "10"],
+    }
+    before = [RUN.invoke(app, command, catch_exceptions=False).stdout for command in commands.values()]
+    for name in files:
+        (tmp_path / name).unlink()
+    assert before == [
+        RUN.invoke(app, command, catch_exceptions=False).stdout for command in commands.values()
+    ]
+
+
+def test_a_plan_of_an_older_version_is_read_by_names_of_files(plan_file: Path, tmp_path: Path) -> None:
+    plan = json.loads(plan_file.read_text())
+    del plan["sha256"], plan["question"]["machine"]
+    (older := tmp_path / "older.json").write_text(json.dumps(plan))
+    told, expected = (
+        RUN.invoke(app, ["simulate", str(file), "--json"], catch_exceptions=False).stdout
+        for file in (older, plan_file)
+    )
+    assert told == expected

@@ -179,6 +179,7 @@ def test_a_file_whose_stages_do_not_hold_the_model_is_refused(
 ) -> None:
     changed = json.loads(planned[1].read_text())
     changed["stages"][0]["layers"] += 1
+    del changed["sha256"]
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(changed))
     with pytest.raises(PhazeError, match="blocks: must be"):
