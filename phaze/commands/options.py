@@ -127,10 +127,13 @@ def _read(read: Callable[[str], str], text: str) -> str:
         raise typer.BadParameter(str(error).partition(" ")[2]) from error
 
 
-def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None, sequence: int) -> int | None:
-    """Batch size in samples, given in samples or in tokens (rounded down to whole samples).
+def batch_samples(
+    verb: str, global_batch: int | None, batch_tokens: int | None, sequence: int, devices: int | None = None
+) -> int | None:
+    """Batch size in samples, given in samples or in tokens.
 
-    None if neither is given; PhazeError if both are, or if the tokens are fewer than one sample.
+    Tokens are rounded down to whole samples, or to the nearest batch that the `devices` share equally. None
+    if neither is given; PhazeError if both are, or if the tokens are fewer than one sample.
     """
     if batch_tokens is None:
         return global_batch
@@ -143,7 +146,11 @@ def batch_samples(verb: str, global_batch: int | None, batch_tokens: int | None,
             f"{verb}: --batch-tokens: must be at least {sequence}, the tokens of one sample, got "
             f"{batch_tokens}"
         )
-    return batch_tokens // sequence
+    if devices is None:
+        return batch_tokens // sequence
+    from phaze.spec.training_plan import nearest_batch
+
+    return nearest_batch(batch_tokens / sequence, devices)
 
 
 def grown(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -247,11 +247,13 @@ def _run(asked: RunOptions) -> AskedRun | None:
 
 
 def _samples(sequence: int, devices: int) -> int:
-    """Default batch in samples, with as many tokens as Llama 3's: 4 Mi, and 16 Mi on 16,384 devices.
+    """Default batch in samples, with about as many tokens as Llama 3's: 4 Mi, and 16 Mi on 16,384 devices.
 
     Source: Dubey et al. 2024, Section 3.4.1 and Table 4.
     """
-    return max(max(BATCH_TOKENS, DEVICE_TOKENS * devices) // sequence, 1)
+    from phaze.spec.training_plan import nearest_batch
+
+    return nearest_batch(max(BATCH_TOKENS, DEVICE_TOKENS * devices) / sequence, devices)
 
 
 def _defaults(question: AskedPlan, asked: PlanOptions) -> str:
@@ -259,8 +261,11 @@ def _defaults(question: AskedPlan, asked: PlanOptions) -> str:
     said = [] if asked.sequence is not None else [f"--sequence {question.sequence}"]
     if asked.global_batch is None:
         tokens, given = question.global_batch * question.sequence, asked.batch_tokens
-        of = f"{tokens / 2**20:.3g} Mi" if given is None else f"{tokens:,} of {given:,}"
-        said.append(f"--global-batch {question.global_batch} ({of} tokens)")
+        of = f"{tokens / 2**20:.3g} Mi tokens"
+        if given is not None:
+            replicas = gcd(question.global_batch, question.devices)
+            of = f"{tokens:,} of {given:,} tokens, which up to {replicas:,} replicas share equally"
+        said.append(f"--global-batch {question.global_batch} ({of})")
     return f"Defaults used: {', '.join([*said, f'--precision {question.precision}'])}"
 
 
@@ -319,7 +324,7 @@ def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[Ask
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
-    batch = options.batch_samples("plan", asked.global_batch, asked.batch_tokens, tokens)
+    batch = options.batch_samples("plan", asked.global_batch, asked.batch_tokens, tokens, max(numbers))
     shared = {
         "model": spec, "system": system, "stack": stack, "sequence": tokens, "runtime": trained,
         "precision": asked.precision, "load": asked.load or expected, "rank": asked.rank,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -33,8 +34,23 @@ from phaze.spec.values import (
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 REQUIRED = (*WIDTHS, "microbatch", "sequence_parallel", "zero", "recompute")
 """Layout fields that every plan file contains."""
+MOVED = 1 / 16
+"""Maximum relative change of a batch so that more devices share it equally."""
 TIE = 1e-3
 """Relative difference of step times below which plans tie; the simpler plan then ranks first."""
+
+
+def nearest_batch(samples: float, devices: int) -> int:
+    """Batch nearest to a number of samples that as many devices as possible share equally.
+
+    Replicas process equal numbers of samples, so that data parallelism is limited by the divisors of the
+    batch. It is a multiple of the largest divisor of the devices that moves it by at most MOVED.
+    """
+    for replicas in range(min(devices, ceil(samples * (1 + MOVED))), 0, -1):
+        batch = round(samples / replicas) * replicas
+        if devices % replicas == 0 and abs(batch - samples) <= MOVED * samples:
+            return batch
+    return max(int(samples), 1)
 
 
 class StoredMachine(Noun):
@@ -410,6 +426,9 @@ class TrainingPlan(PlanFile, RankedPlan):
     may_fit: Text | None = None
     """Ways to make the plan fit, and the first alternative that does, if it exceeds memory at the upper end
     of its range."""
+    other_batch: Text | None = None
+    """Batch near the requested one whose divisors limit data parallelism less, and the throughput that it
+    gains; null if it gains none."""
     rests_on: tuple[Text, ...] = ()
     """Assumptions that decide the ranking: without one of them another of the first plans would be the
     fastest."""

@@ -384,12 +384,12 @@ def test_precision_has_the_names_of_rows(name: str, tmp_path: Path) -> None:
         assert json.loads(out.read_text())["question"]["precision"] == "fp8-cs"
 
 
-def test_a_batch_may_be_given_in_tokens(tmp_path: Path) -> None:
+def test_a_batch_in_tokens_is_the_nearest_that_the_devices_share(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     shared = ("plan", "gpt2", "--gpus", "2xh100", "--sequence", "1k")
     run(*shared, "--batch-tokens", "9.5k", "--top", "1", "-o", str(out))
     question = json.loads(out.read_text())["question"]
-    assert (question["sequence"], question["global_batch"]) == (1000, 9)
+    assert (question["sequence"], question["global_batch"]) == (1000, 10)  # 9.5, for two replicas
     place = ("place", "--model", "gpt2", "--devices", "2")
     for both in (shared, place):
         with pytest.raises(PhazeError, match=r"--global-batch .* and --batch-tokens both set the batch"):

@@ -21,7 +21,7 @@ from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import GAP, plan_layouts
-from phaze.plan.layouts.what_if import COMPARED, made_to_fit, rests_on, what_if
+from phaze.plan.layouts.what_if import COMPARED, made_to_fit, other_batch, rests_on, what_if
 from phaze.plan.layouts.words import fields_in_words
 from phaze.plan.machines import device_of, planned_machine
 from phaze.plan.plan import Machine
@@ -191,6 +191,7 @@ class TrainingPlanner:
             uncalibrated=uncalibrated(self.question.machine) if rows[0].time_s_low is None else None,
             prudence=self._prudence(expected, others) if self.asked.rank == "prudent" else None,
             may_fit=made_to_fit(ranked, self.asked.fixed),
+            other_batch=other_batch(first, self.asked.fixed),
             rests_on=tuple(rests_on(ranked, len(rows))),
             what_if=tuple(what_if(first, self.asked.fixed)),
             assumptions=tuple(assumptions(self.question)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import gcd
 from time import process_time
 
 from phaze.base.units import digits
@@ -13,17 +14,19 @@ from phaze.plan.layouts.assumptions import HIDDEN
 from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.layouts.search import GAP, plan_layouts
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.system import Cluster
-from phaze.spec.training_plan import TIE, WhatIf
+from phaze.spec.training_plan import TIE, WhatIf, nearest_batch
 
 MORE = 1.1
 """Factor by which memory, bandwidths or clock are raised."""
 MEMORY = "size of HBM"
 """Name of the only change after which `what_if` searches for a new plan."""
 BATCHES = 2
+WORTH = 0.005
+"""Minimum gain in throughput for which another batch is named."""
 COMPARED = 10
 """Minimum number of plans that are compared under other assumptions."""
 MOST_WORK = 100
@@ -115,6 +118,31 @@ def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -
     roomy = next((place for place, one in enumerate(others, start=2) if one.lacking_gib <= 0), None)
     said += [] if roomy is None else [f"Plan {roomy} is the next that fits."]
     return " ".join(said)
+
+
+def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | None:
+    """Sentence on the nearest batch that more devices share equally, if a short search finds it faster.
+
+    Replicas process equal numbers of samples: of 48 devices, only 16 can be replicas with 512 samples.
+    """
+    task = plan.question.task
+    batch = nearest_batch(task.global_batch, task.devices)
+    question = replace(plan.question, task=replace(task, global_batch=batch))
+    named = f"batch of {batch} for comparison: "
+    found = (
+        ()
+        if batch == task.global_batch
+        else plan_layouts(question, fixed, gap=GAP, wanted=1, prove=False, named=named).plans
+    )
+    for other in (PricedLayout.of(question, one) for one in found):
+        gain = other.tokens_per_s_per_device / plan.tokens_per_s_per_device - 1
+        if gain >= WORTH:
+            replicas = gcd(task.global_batch, task.devices)
+            return (
+                f"{task.global_batch:,} samples allow at most {replicas:,} replicas. With --global-batch "
+                f"{batch} a short search finds {gain:.1%} more tokens/s ({question.rank}): {other.shape}."
+            )
+    return None
 
 
 def _same_widths(

@@ -52,6 +52,7 @@ def in_words(plan: TrainingPlan, device: Device, *, why: bool = False) -> str:
         *([] if plan.may_fit is None else [plan.may_fit]),
         *why_first(plan),
         *([] if plan.prudence is None else [f"{PRUDENT} {plan.prudence}"]),
+        *([] if plan.other_batch is None else [plan.other_batch]),
         *plan.rests_on,
         *([] if plan.fewest is None else [fewest_in_words(plan.fewest)]),
         *proof_in_words(plan.certificate, plan.question.rank, len(plan.alternatives)),
