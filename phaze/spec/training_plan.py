@@ -333,7 +333,7 @@ class Goodput(Noun):
 
 
 class TrainingRun(Noun):
-    """Duration and cost of a full training run with a plan."""
+    """Duration and cost of a full training run with a plan, at its expected step time."""
 
     asked: AskedRun
     """The requested run."""
@@ -343,6 +343,8 @@ class TrainingRun(Noun):
     """Duration at the lower end of the step time's interval; null without an interval."""
     days_high: Result | None = None
     """Duration at the upper end of the step time's interval; null without an interval."""
+    days_prudent: Result | None = None
+    """Duration at the prudent step time; null in older files."""
     device_hours: Result
     """Device-hours of all devices."""
     cost: Result | None = None

@@ -59,10 +59,15 @@ def goodput(asked: AskedRun, devices: int, step_s: float) -> Goodput | None:
 
 
 def training_run(plan: RankedPlan, devices: int, asked: AskedRun) -> TrainingRun:
-    """Days and cost of a complete training run with a plan."""
+    """Days and cost of a complete training run at the expected step time, and days at the prudent one."""
+    steps = asked.tokens / (plan.tokens_per_s_per_device * devices * plan.time_s)
     lost = goodput(asked, devices, plan.time_s)
-    trained = 1.0 if lost is None else lost.share
-    days = asked.tokens / (plan.tokens_per_s_per_device * devices) / SECONDS_PER_DAY / trained
+
+    def days_at(step_s: float) -> float:
+        trained = goodput(asked, devices, step_s)
+        return steps * step_s / SECONDS_PER_DAY / (1.0 if trained is None else trained.share)
+
+    days = days_at(plan.time_s)
     hours = days * HOURS_PER_DAY * devices
     ends = (None if end is None else days * end / plan.time_s for end in (plan.time_s_low, plan.time_s_high))
     days_low, days_high = ends
@@ -71,6 +76,7 @@ def training_run(plan: RankedPlan, devices: int, asked: AskedRun) -> TrainingRun
         days=days,
         days_low=days_low,
         days_high=days_high,
+        days_prudent=None if plan.prudent_s is None else days_at(plan.prudent_s),
         device_hours=hours,
         cost=None if asked.price is None else hours * asked.price,
         goodput=lost,

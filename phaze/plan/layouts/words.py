@@ -188,8 +188,12 @@ def _length(run: TrainingRun) -> str:
     """Days, device-hours and cost of a complete training run, as text."""
     paid = "" if run.cost is None else f", {run.cost:,.0f} at {run.asked.price:g} each"
     ends = (run.days_low, run.days_high)
-    within = "" if None in ends else f" ({' to '.join(f'{end:.4g}' for end in ends)})"
-    return f"{run.days:.4g} days{within}, {run.device_hours:,.0f} device-hours{paid}"
+    others = [] if None in ends else [" to ".join(f"{end:.4g}" for end in ends)]
+    others += [] if run.days_prudent is None else [f"{run.days_prudent:.4g} at the prudent one"]
+    within = f" ({'; '.join(others)})" if others else ""
+    return (
+        f"{run.days:.4g} days at the expected step time{within}, {run.device_hours:,.0f} device-hours{paid}"
+    )
 
 
 def run_in_words(run: TrainingRun) -> Iterator[str]:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from phaze.plan.layouts.training_run import checkpoint_interval_s, goodput, goodput_share
-from phaze.spec.training_plan import AskedRun
+from phaze.plan.layouts.training_run import checkpoint_interval_s, goodput, goodput_share, training_run
+from phaze.plan.layouts.words import run_in_words
+from phaze.spec.training_plan import AskedRun, ChosenLayout, RankedPlan
 
 HOUR_S = 3600.0
 
@@ -55,3 +56,27 @@ def test_a_checkpoint_waits_for_a_step() -> None:
     assert found is not None
     assert found.interval_s == 100.0
     assert goodput(AskedRun(tokens=1e12), 1024, 100.0) is None
+
+
+def test_days_are_those_of_the_expected_step_and_the_prudent_ones_are_said() -> None:
+    layout = ChosenLayout(
+        tp=1, cp=1, ep=1, etp=1, pp=1, vp=1, dp=64, microbatch=1, sequence_parallel=False, zero=1,
+        recompute="none", schedule="1f1b", pipeline_layout="Et*32L",
+    )  # fmt: skip
+    plan = RankedPlan(
+        time_s=6.0, time_s_low=5.0, time_s_high=7.0, prudent_s=6.6, tokens_per_s_per_device=10_000.0, mfu=0.5,
+        memory_gib=(70.0,), bubble_share=0.0, exposed_communication_share=0.0, bound_by="HBM",
+        recomputed_layers=0, layout=layout,
+    )  # fmt: skip
+    run = training_run(plan, 64, AskedRun(tokens=1e12))
+    assert run.days == pytest.approx(1e12 / 64e4 / 86400)
+    assert run.days_prudent == pytest.approx(1.1 * run.days)
+    assert (
+        "take 18.08 days at the expected step time (15.07 to 21.1; 19.89 at the prudent one), 27,778 "
+        in next(run_in_words(run))
+    )
+    failures = AskedRun(tokens=1e12, mtbf_hours=64.0, checkpoint_s=60.0, restart_s=600.0)
+    with_failures = training_run(plan, 64, failures)
+    lost = goodput(failures, 64, 6.6)
+    assert lost is not None
+    assert with_failures.days_prudent == pytest.approx(run.days_prudent / lost.share)
