@@ -1,8 +1,8 @@
 """Changes that turn a run into a plan, made one at a time, with the time that each saves.
 
-Layout fields that differ from the plan are changed one by one, always the one that saves the most time next,
-at the price of `plan`. A change that the runtime cannot run alone, or that does not fit alone, is made
-together with the fewest others that it needs.
+Settings of the software that differ from the plan are changed first, then fields of the layout: always the
+one that saves the most time next, at the price of `plan`. A change that the runtime cannot run alone, or that
+does not fit alone, is made together with the fewest others that it needs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from heapq import heappop, heappush
-from itertools import chain, combinations, pairwise
+from itertools import combinations
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
@@ -33,13 +32,18 @@ from phaze.spec.model import Model
 from phaze.spec.system import Stack
 from phaze.spec.training_plan import TrainingPlan
 
-STACK, SCHEDULE, STAGES = "stack", "schedule", "stages"
+STACK, FLASH, SCHEDULE, STAGES = "stack", "flash_attention", "schedule", "stages"
 """Names of the changes that are not layout fields; data parallelism follows from the other widths."""
+OVERLAPS = ("dp", "tp", "pp", "ep")
+"""Kinds of communication whose overlap is a setting of its own."""
+SETTINGS = (
+    "gradient_bytes", "logit_bytes", "attention", "fused_gradients", "fused_gate", "dispatch", "experts",
+    "cuda_graphs",
+)  # fmt: skip
+"""Fields of a software stack that flags of a runtime set; all others are changed with the stack itself."""
 FOLLOWS = ("dp", "precision")
-LOSES = 1e-9
-"""Slowdown by a change, relative to the run's step time, above which it counts as a loss."""
-MOST_TRIED = 100
-"""Maximum number of sets of changes expanded in the search for an order without loss."""
+SHOWN = 3
+"""Maximum number of different fields by which two stacks of one name are told apart."""
 HEAD = ("", "expected", "saved", "GiB", "change")
 Taken = frozenset[str]
 """Names of the changes made so far."""
@@ -109,6 +113,7 @@ class Comparison:
     names: Mapping[str, str] = field(default_factory=dict)
     """Names of fields in the run's file, where they differ from phaze's names."""
     _known: dict[Taken, PricedLayout | str] = field(default_factory=dict)
+    _questions: dict[Taken, PlanQuestion] = field(default_factory=dict)
 
     @cached_property
     def plan(self) -> Recipe:
@@ -117,22 +122,33 @@ class Comparison:
 
     @cached_property
     def question(self) -> PlanQuestion:
-        """Planning request that the plan answers."""
-        return question_of(self.planned.question)
+        """Planning request that the plan answers, with the overlap that the plan's hardware queues allow."""
+        question, layout = question_of(self.planned.question), self.plan.layout
+        stack = question.lowering(layout).layers(layout).stack
+        return replace(question, machine=replace(question.machine, stack=stack))
 
     @cached_property
-    def run_question(self) -> PlanQuestion:
-        """Planning request of the plan, but with the software stack of the run."""
-        asked, stack = self.question, self.stack or self.question.machine.stack
-        if self.flash and self._same_software(stack, asked.machine.stack):
-            return asked
-        return replace(asked, machine=replace(asked.machine, stack=stack), flash=self.flash)
+    def software(self) -> dict[str, tuple[str, str]]:
+        """Settings of the software that differ, each with the run's and the plan's value as text."""
+        run, plan = self.stack or self.question.machine.stack, self.question.machine.stack
+        values: dict[str, tuple[object, object]] = {
+            f"overlap_{kind}": (kind in run.overlap, kind in plan.overlap) for kind in self._overlaps()
+        }
+        values |= {name: (getattr(run, name), getattr(plan, name)) for name in SETTINGS}
+        values[FLASH] = (self.flash, True)
+        values[STACK] = (_others(run, plan), _others(plan, run))
+        texts = {name: (_text(before), _text(after)) for name, (before, after) in values.items()}
+        return {name: (before, after) for name, (before, after) in texts.items() if before != after}
 
-    def _same_software(self, one: Stack, other: Stack) -> bool:
-        """True if two stacks are identical, except for expert overlap that run and plan cannot use."""
-        paired = any(pairs_passes(each.layout, each.model) for each in (self.run, self.plan))
-        kinds = [{*stack.overlap} - ({"ep"} if not paired else set()) for stack in (one, other)]
-        return kinds[0] == kinds[1] and one == other.model_copy(update={"overlap": one.overlap})
+    def _overlaps(self) -> Iterator[str]:
+        """Yield the kinds of communication that the run or the plan has and could overlap."""
+        for kind in OVERLAPS:
+            for recipe in (self.run, self.plan):
+                layout = recipe.layout
+                ranks = {"dp": layout.dp * layout.cp, "tp": layout.tp, "pp": layout.pp}
+                if pairs_passes(layout, recipe.model) if kind == "ep" else ranks[kind] > 1:
+                    yield kind
+                    break
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -157,7 +173,7 @@ class Comparison:
         names = [one.name for one in fields(Layout) if one.name not in FOLLOWS]
         found = [name for name in names if getattr(self.run.layout, name) != getattr(self.plan.layout, name)]
         found += [SCHEDULE] * (self.run.schedule != self.plan.schedule)
-        found += [STACK] * (self.run_question is not self.question)
+        found += self.software
         without = self._recipe(frozenset(found))
         same = (without.blocks, without.recomputed) == (self.plan.blocks, self.plan.recomputed)
         return tuple(found if same else [*found, STAGES])
@@ -171,7 +187,8 @@ class Comparison:
         taken: Taken = frozenset()
         now = first = self._priced(taken)
         yield ChangedRun((), first)
-        for made in self._order():
+        while len(taken) < len(self.fields):
+            made = self._next(taken)
             reason = "; ".join(self._reasons(made, taken, now))
             after = taken.union(made)
             found = self._priced(after)
@@ -180,57 +197,13 @@ class Comparison:
             yield ChangedRun(changes, found, saved, reason)
             taken, now = after, found
 
-    def _order(self) -> tuple[tuple[str, ...], ...]:
-        """Changes in greedy order, or in an order with a smaller loss if one of them slows the run down.
-
-        The search for the order with the smallest loss of a single change expands the sets of changes with
-        the smallest loss first, and the largest of equal ones.
-        """
-        greedy = tuple(self._greedy())
-        worst, everything = self._loss(greedy), frozenset(self.fields)
-        if worst <= LOSES:
-            return greedy
-        none: Taken = frozenset()
-        reached: list[tuple[float, int, int, Taken, tuple[tuple[str, ...], ...]]] = [(0.0, 0, 0, none, ())]
-        seen, number = set[Taken](), 0
-        while reached and len(seen) < MOST_TRIED:
-            loss, _, _, taken, order = heappop(reached)
-            if taken == everything:
-                return order
-            if taken in seen:
-                continue
-            seen.add(taken)
-            for made in self._ways(taken):
-                number += 1
-                more = max(loss, self._lost(taken, taken.union(made)))
-                if more < worst:
-                    left = len(everything) - len(taken.union(made))
-                    heappush(reached, (more, left, number, taken.union(made), (*order, made)))
-        return greedy
-
-    def _greedy(self) -> Iterator[tuple[str, ...]]:
-        """Yield changes greedily: always the one that saves the most, with the changes that it needs."""
-        taken: Taken = frozenset()
-        while len(taken) < len(self.fields):
-            made = next(iter(self._ways(taken)))
-            yield made
-            taken = taken.union(made)
-
-    def _loss(self, order: Sequence[tuple[str, ...]]) -> float:
-        """Largest slowdown that one change in an order causes, as a share of the run's step time."""
-        sets = [frozenset(chain.from_iterable(order[:number])) for number in range(len(order) + 1)]
-        return max((self._lost(one, other) for one, other in pairwise(sets)), default=0.0)
-
-    def _lost(self, before: Taken, after: Taken) -> float:
-        """Slowdown between two sets of changes, as a share of the run's step time; 0 for a speedup."""
-        longer_s = self._priced(after).price.time_s - self._priced(before).price.time_s
-        return max(longer_s / self._priced(frozenset()).price.time_s, 0.0)
-
-    def _ways(self, taken: Taken) -> list[tuple[str, ...]]:
-        """Remaining changes with the fewest further changes that each requires, fastest result first."""
-        left = [name for name in self.fields if name not in taken]
-        ways = [self._with_needed(name, left, taken, self._priced(taken)) for name in left]
-        return sorted(ways, key=lambda made: self._priced(taken.union(made)).price.time_s)
+    def _next(self, taken: Taken) -> tuple[str, ...]:
+        """Change that saves the most time next, with those that it needs; software precedes the layout."""
+        left, now = [name for name in self.fields if name not in taken], self._priced(taken)
+        software: list[tuple[str, ...]] = [(name,) for name in left if name in self.software]
+        alone = [made for made in software if not self._refused(taken.union(made), now)]
+        ways = alone or [self._with_needed(name, left, taken, now) for name in left]
+        return min(ways, key=lambda made: self._priced(taken.union(made)).price.time_s)
 
     def _with_needed(
         self, name: str, left: Sequence[str], taken: Taken, now: PricedLayout
@@ -284,12 +257,25 @@ class Comparison:
         return PricedLayout.of_recipe(question, recipe)
 
     def _question(self, taken: Taken) -> PlanQuestion:
-        return self.question if STACK in taken else self.run_question
+        """Planning request of the plan, with the run's values of the settings that are not changed yet."""
+        left = frozenset(self.software) - taken
+        if left and left not in self._questions:
+            machine = self.question.machine
+            run, plan = self.stack or machine.stack, machine.stack
+            own: dict[str, object] = {name: getattr(run if name in left else plan, name) for name in SETTINGS}
+            own["overlap"] = tuple(
+                kind for kind in OVERLAPS if kind in (run if f"overlap_{kind}" in left else plan).overlap
+            )
+            stack = (run if STACK in left else plan).model_copy(update=own)
+            self._questions[left] = replace(
+                self.question, machine=replace(machine, stack=stack), flash=FLASH not in left
+            )
+        return self._questions[left] if left else self.question
 
     def _recipe(self, taken: Taken) -> Recipe:
         """Recipe of the run with some changes; PhazeError if its widths do not divide the device count."""
         run, plan = self.run, self.plan
-        own = {name: getattr(plan.layout, name) for name in taken - {STACK, SCHEDULE, STAGES}}
+        own = {name: getattr(plan.layout, name) for name in taken - {*self.software, SCHEDULE, STAGES}}
         layout = replace(run.layout, **own, dp=1)
         if run.layout.devices % layout.devices:
             raise PhazeError(
@@ -331,7 +317,8 @@ class Comparison:
         words = {one.name: str(getattr(recipe.layout, one.name)).lower() for one in fields(Layout)}
         words[STAGES] = layout_string(recipe.blocks, recipe.model.mtp)
         words["recomputed blocks"] = str(sum(recipe.recomputed))
-        return {SCHEDULE: recipe.schedule, **words, STACK: _stack_in_words(self._question(taken))}
+        software = {name: values[name in taken] for name, values in self.software.items()}
+        return {SCHEDULE: recipe.schedule, **words, **software}
 
     def _named(self, change: Change) -> str:
         """Format a change, with the field named as in the run's file."""
@@ -380,11 +367,26 @@ class Comparison:
             yield wrapped(f"fewer changes are better: after {best} the run takes {step.time_s:.4g} s{fits}")
 
 
-def _stack_in_words(question: PlanQuestion) -> str:
-    stack = question.machine.stack
-    overlap = "+".join(stack.overlap) or "none"
-    scores = "" if question.flash else ", attention scores in memory"
-    return f"{stack.name} (overlap {overlap}, gradients of {stack.gradient_bytes} bytes{scores})"
+def _text(value: object) -> str:
+    """Value of a setting as text."""
+    if isinstance(value, tuple):
+        return "+".join(value) or "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _others(stack: Stack, other: Stack) -> str:
+    """Name of a stack, with the fields that are no settings and differ although the name is the same."""
+    names = {*Stack.model_fields} - {"overlap", *SETTINGS}
+    unlike = [
+        f"{name} {getattr(stack, name)}"
+        for name in sorted(names)
+        if getattr(stack, name) != getattr(other, name)
+    ]
+    return (
+        f"{stack.name} ({', '.join(unlike[:SHOWN])})" if unlike and stack.name == other.name else stack.name
+    )
 
 
 def recipe_of_run(run: Run, model: Model) -> Recipe:
