@@ -8,12 +8,10 @@ import pandas as pd
 
 from phaze.base.job import logged
 from phaze.plan.layouts.answer import TrainingPlanner
-from phaze.plan.layouts.study import proof_row, ranked_rows
+from phaze.plan.layouts.study import proof_row, ranked_rows, request
 from phaze.spec.documents import write_document
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
 from phaze.spec.names import Rank
-from phaze.spec.systems import load_cluster, runtime_for, stack_for
-from phaze.spec.training_plan import AskedPlan
 from phaze.tables.layouts import LayoutProofs, RankedLayouts
 from phaze.validate.intervals import interval
 
@@ -23,19 +21,7 @@ Plain = dict[str, object]
 def main(outputs: dict[str, str], *, point: Plain, model: Plain, asked: Plain, folder: Path) -> None:
     """Plan the training, and write the ranked layouts, their proofs, and the plan file for other commands."""
     study, size = LayoutStudy.parse(asked, "layouts"), LayoutPoint.parse(point, "layouts")
-    trained = runtime_for(size.system, folder, study.runtime)
-    question = AskedPlan.parse(
-        {
-            "model": model,
-            "system": size.system,
-            "stack": study.stack or stack_for(load_cluster(size.system, folder)[0], trained),
-            "devices": size.devices,
-            "global_batch": study.global_batch,
-            "sequence": study.sequence,
-            "runtime": trained,
-        },
-        "layouts",
-    )
+    question = request(study, size, model, folder)
     rows, proofs = [], []
     for rank in get_args(Rank)[::-1]:  # prudent last: that plan is the one written
         asked_so = question.model_copy(update={"rank": rank})

@@ -16,7 +16,7 @@ from phaze.commands import completion, options
 from phaze.commands.options import RuntimeOption
 from phaze.commands.output import ended_at_once, refuse_outputs, telling
 from phaze.commands.terminal import tell
-from phaze.spec.names import Rank
+from phaze.spec.names import GAP, PRECISION, RANK, Rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,7 +69,7 @@ class LayoutSearchOptions:
             parser=options.compute,
             metavar="NAME",
         ),
-    ] = "bf16"
+    ] = PRECISION
     load: Annotated[
         str | None,
         typer.Option(
@@ -87,7 +87,7 @@ class LayoutSearchOptions:
     rank: Annotated[
         Rank,
         typer.Option(help="Time that ranks layouts: prudent (credits only measured overlap) or expected."),
-    ] = "prudent"
+    ] = RANK
     runtime: Annotated[
         RuntimeOption | None,
         typer.Option(help="Runtime that will train. Default: megatron, or maxtext on TPUs."),
@@ -107,7 +107,7 @@ class LayoutSearchOptions:
             min=0,
             max=0.5,
         ),
-    ] = 0.005
+    ] = GAP
     stack: Annotated[
         str | None,
         typer.Option(
@@ -305,7 +305,7 @@ def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[Ask
     from phaze.spec.models import (
         load_transformer,
     )  # imported after the checks, so that misspelt options fail fast
-    from phaze.spec.systems import load_cluster, load_stack, runtime_for, sized, stack_for
+    from phaze.spec.systems import load_cluster, runtime_for, sized, stack_for
     from phaze.spec.training_plan import AskedPlan
 
     spec = load_transformer(asked.model, "plan", given=options.set_fields(asked.given))
@@ -318,7 +318,6 @@ def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[Ask
     cluster = load_cluster(system)[0]
     trained = runtime_for(system, asked="megatron" if asked.runtime == "bridge" else asked.runtime)
     stack = asked.stack or stack_for(cluster, trained)
-    expected = load_stack(stack).load.expected
     tokens = spec.usual_sequence if asked.sequence is None else asked.sequence
     spec.check_sequence(tokens, "plan")
     numbers = [cluster.devices] if devices is None else _numbers(devices)
@@ -327,7 +326,7 @@ def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[Ask
     batch = options.batch_samples("plan", asked.global_batch, asked.batch_tokens, tokens, max(numbers))
     shared = {
         "model": spec, "system": system, "stack": stack, "sequence": tokens, "runtime": trained,
-        "precision": asked.precision, "load": asked.load or expected, "rank": asked.rank,
+        "precision": asked.precision, "load": asked.load, "rank": asked.rank,
         "fixed": dict(fixed), "global_batch": batch or _samples(tokens, max(numbers)),
     }  # fmt: skip
     for number in numbers:

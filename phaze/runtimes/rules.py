@@ -74,7 +74,8 @@ class TrainingTask:
     def of(cls, asked: AskedPlan) -> Self:
         """Build the training job of a planning request."""
         sizes = asked.sequence, asked.global_batch, asked.devices
-        return cls(asked.model, *sizes, asked.precision, asked.load)
+        load = asked.load or asked.stored_machine().stack.load.expected
+        return cls(asked.model, *sizes, asked.precision, load)
 
     @property
     def experts(self) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from phaze.spec.names import Runtime
+from phaze.spec.names import GAP, Runtime
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Location, Name, Once, Part, Positive, PositiveInt
 
@@ -32,12 +32,13 @@ class LayoutStudy(Noun):
     """Samples per training step."""
     sequence: PositiveInt = 8192
     """Tokens per sample."""
-    runtime: Runtime = "megatron"
-    """Training software; only layouts that it can run are considered."""
+    runtime: Runtime | None = None
+    """Training software; only layouts that it can run are considered. Default: megatron, or maxtext on TPUs.
+    """
     stack: Location | None = None
     """Software stack, a file in config/stacks; default: the system's if it belongs to this runtime, else the
     runtime's."""
-    gap: Part = 0.005
+    gap: Part = GAP
     """Optimality gap at which the search stops, as a share of the best plan's step time."""
     top: PositiveInt = 10
     """Number of plans in each ranked table."""

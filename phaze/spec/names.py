@@ -5,6 +5,8 @@ Kept apart from the validation of settings, so that commands without settings st
 
 from typing import Literal, get_args
 
+from phaze.layout import Compute
+
 MOST = 2**20
 """Largest number of devices, stages, replicas, microbatches or tensor-parallel ranks in files and options."""
 Planner = Literal["piper", "no-dp", "no-tp", "no-ar", "equi", "equi-no-tp"]
@@ -18,6 +20,12 @@ Runtime = Literal[WrittenRuntime, "maxtext"]
 """Runtimes for which layouts can be planned."""
 Rank = Literal["prudent", "expected"]
 """Kind of step time by which layouts are ranked: expected, or prudent (measured overlap only)."""
+RANK: Rank = "prudent"
+"""Default kind of step time that ranks layouts, for commands, requests in Python and studies."""
+PRECISION: Compute = "bf16"
+"""Default compute precision."""
+GAP = 0.005
+"""Default optimality gap: relative time by which a better plan may be missed."""
 Backward = Literal["paired", "split"]
 """Backward pass of an operator: one operator for all gradients (paired), or one per gradient (split)."""
 Instantiation = Literal["p2p", "allreduce", "exact"]

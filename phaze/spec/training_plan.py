@@ -8,12 +8,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from phaze.layout import BALANCED, WIDTHS, Compute, Layout, LayoutFields, Zero
+from phaze.layout import WIDTHS, Compute, Layout, LayoutFields, Zero
 from phaze.spec.derived import DerivedNoun
 from phaze.spec.files import FOLDER
 from phaze.spec.memory import UsedGib
 from phaze.spec.model import Model
-from phaze.spec.names import Rank, Runtime
+from phaze.spec.names import PRECISION, RANK, Rank, Runtime
 from phaze.spec.noun import Noun
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.system import Cluster, Device, Stack
@@ -81,14 +81,15 @@ class AskedPlan(Noun):
     """Tokens per sample."""
     runtime: Runtime = "megatron"
     """Training software; only layouts that it can run are considered."""
-    precision: Compute = "bf16"
+    precision: Compute = PRECISION
     """Compute precision of GEMMs with the blocks' weights; everything else is bf16, with states in mixed
     precision."""
-    load: ExpertLoad = BALANCED
-    """Expert load of the busiest rank: balanced, a factor over balanced routing, or a routing law."""
+    load: ExpertLoad | None = None
+    """Expert load of the busiest rank: balanced, a factor over balanced routing, or a routing law; default:
+    the expected one of the software stack."""
     fixed: dict[Label, int | Text] = Field(default_factory=dict)
     """Layout fields fixed by the user, with their values."""
-    rank: Rank = "expected"
+    rank: Rank = RANK
     """Step time for ranking and certificate: `expected`, or `prudent` with the measured shares of overlap and
     the prudent expert load."""
     machine: StoredMachine | None = None
@@ -102,6 +103,11 @@ class AskedPlan(Noun):
         cluster, device = load_cluster(self.system, folder)
         stack = load_stack_of(cluster, folder, self.stack)
         return StoredMachine(cluster=cluster, device=device, stack=stack)
+
+    def stored(self, folder: Path = FOLDER) -> Self:
+        """The request as a plan file stores it: with the contents of its files, and the stack's load."""
+        machine = self.stored_machine(folder)
+        return self.model_copy(update={"machine": machine, "load": self.load or machine.stack.load.expected})
 
 
 class ChosenLayout(DerivedNoun, LayoutFields[int, bool, Zero, str], required=REQUIRED):

@@ -110,7 +110,7 @@ class TrainingPlanner:
     @cached_property
     def stored(self) -> AskedPlan:
         """Planning request as a plan file stores it, with the contents of the files that it names."""
-        return self.asked.model_copy(update={"machine": self.asked.stored_machine(self.folder)})
+        return self.asked.stored(self.folder)
 
     @cached_property
     def expected(self) -> PlanQuestion:
@@ -295,6 +295,7 @@ def _time_s(priced: PricedLayout) -> float:
 
 def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     """Build the planning request with expected (not conservative) estimates; PhazeError if invalid."""
+    asked = asked.stored(folder)
     machine = planned_machine(asked, folder)
     speed_of(device_of(machine), asked.precision, "precision")
     return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
+from pathlib import Path
 
 import pandas as pd
 
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
-from phaze.spec.layout_study import LayoutPoint
-from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan
+from phaze.spec.files import FOLDER
+from phaze.spec.layout_study import LayoutPoint, LayoutStudy
+from phaze.spec.systems import load_cluster, runtime_for, stack_for
+from phaze.spec.training_plan import AskedPlan, RankedPlan, TrainingPlan, UnfitPlan
 from phaze.tables.layouts import LayoutProofs, RankedLayouts
 
 OWN = tuple(name for name in RankedLayouts.columns if name in RankedPlan.model_fields)
 """Columns that are fields of a ranked plan; the others are fields of its layout."""
+
+
+def request(
+    study: LayoutStudy, point: LayoutPoint, model: Mapping[str, object], folder: Path = FOLDER
+) -> AskedPlan:
+    """Planning request of a study's job, with the defaults that `phaze plan` has."""
+    runtime = runtime_for(point.system, folder, study.runtime)
+    stack = study.stack or stack_for(load_cluster(point.system, folder)[0], runtime)
+    sizes = {"devices": point.devices, "global_batch": study.global_batch, "sequence": study.sequence}
+    asked = {"model": model, "system": point.system, "stack": stack, "runtime": runtime, **sizes}
+    return AskedPlan.parse(asked, "layouts")
 
 
 def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.DataFrame:

@@ -37,6 +37,7 @@ def planned(runtime: str, pp: int | None = None, precision: Compute = "bf16") ->
         runtime=runtime,  # type: ignore[arg-type]
         precision=precision,
         fixed={} if pp is None else {"pp": pp},
+        rank="expected",
     )
     planner = TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.0)
     found = planner.answer(planner.search({}, wanted=5))

@@ -141,8 +141,9 @@ def answered() -> TrainingPlan:
     """Return the answer to the question of a recipe for one node."""
     model = load_transformer("llama-3.1-8b", "test")
     question = AskedPlan(
-        model=model, system="h100", stack="megatron-core", devices=8, global_batch=128, sequence=8192
-    )
+        model=model, system="h100", stack="megatron-core", devices=8, global_batch=128, sequence=8192,
+        rank="expected",
+    )  # fmt: skip
     planner = TrainingPlanner(question, lambda *_: None, 0.01)
     found = planner.answer(planner.search({"tp": 1, "pp": 1}, 2))
     assert found.format == "phaze-plan"
