@@ -146,8 +146,8 @@ def read(asked: ReadOptions) -> None:
     )
     _refuse_table(asked.out, reads=(asked.told, system, asked.model, asked.stack))
     given = _given(asked, system, None if count is None else int(count))
-    from phaze.plan.in_use import OK, status_of
-    from phaze.plan.layouts.priced import PricedLayout, used_gib
+    from phaze.plan.in_use import OK
+    from phaze.plan.layouts.priced import PricedLayout
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.words import predicted, shape, used
     from phaze.plan.machines import device_of, load_machine
@@ -175,17 +175,15 @@ def read(asked: ReadOptions) -> None:
         said = row.model_dump(mode="json") | {"unmodelled": software.unmodelled, "not_priced": given.unread}
         typer.echo(json.dumps(said, indent=1))
         return
-    memory = used_gib(priced.price.memory)
-    device = device_of(machine)
-    status = status_of(memory.low, memory.high, device)
     gpus = recipe.layout.devices
+    unfit = "" if priced.status == OK else f"; {priced.status}"
     typer.echo(
         f"{recipe.model.name} on {gpus:,} device{'s' * (gpus != 1)} of {system}: "
         f"{shape(row.layout, row.recomputed_layers)}\n"
         f"{predicted(row)}, with stack {chosen}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
         f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
         f"GiB of tensors by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}; in use "
-        f"{used(row)} of {device.hbm_gib:g}{'' if status == OK else f'; {status}'}\n"
+        f"{used(row)} of {device_of(machine).hbm_gib:g}{unfit}\n"
         f"{software.in_words(recipe)}"
     )
 

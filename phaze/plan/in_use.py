@@ -3,8 +3,8 @@
 A figure is a range: a proven minimum, an expected value, and an upper end, where each uncertain part has its
 upper constant. In addition to the tensors there are
 
-    fragments     gaps of the caching allocator: a fraction kept while memory is free, and a smaller one that
-                  remains when memory is short, because partly used blocks cannot be freed
+    fragments     gaps of the caching allocator: a fraction of its memory, and a smaller one that remains when
+                  it gives back all free blocks, because partly used blocks cannot be freed
     copies        temporary copies: gathered weights and scattered gradients of FSDP next to those in use,
                   buffers of tensor-parallel overlap (`Stage.copies_bytes`); at the upper end only
     workspaces    of the GEMM library, one per stream
@@ -49,8 +49,8 @@ None; PyTorch's own; and in addition the four of Transformer Engine's grouped pr
 (`get_multi_stream_cublas_workspace`).
 """
 
-OK = "ok"
-"""Prefix of the status of a run that fits."""
+OK, UNFIT = "ok", "does not fit"
+"""Prefixes of the status of a run that fits, and of one that does not."""
 ROUNDING = 1e-12
 """Relative excess over a device's memory that counts as none."""
 
@@ -87,7 +87,7 @@ class InUse:
     """Tensors: the minimum excludes temporaries of the current layer, the maximum includes temporary copies.
     """
     fragments: MemoryRange
-    """Fragmentation; its upper end may be below the expected value if the other parts leave less memory."""
+    """Fragmentation; the expected value is at most what the other parts leave."""
     workspaces: MemoryRange
     graphs: MemoryRange
     collectives: MemoryRange
@@ -118,7 +118,7 @@ def status_of(low_gib: float, high_gib: float, device: Device) -> str:
     """Status of a run: `ok`, may fit, or does not fit, from the range of its memory in use on a device."""
     hbm_gib, usable_gib = device.hbm_gib, capacity_bytes(device) / GIB
     if low_gib > usable_gib * (1 + ROUNDING):
-        return f"does not fit: needs {low_gib:.1f} GiB or more of {hbm_gib:g} GiB"
+        return f"{UNFIT}: needs {low_gib:.1f} GiB or more of {hbm_gib:g} GiB"
     if high_gib > usable_gib * (1 + ROUNDING):
         return (
             f"may fit: needs {low_gib:.1f} to {high_gib:.1f} GiB; "
@@ -186,7 +186,8 @@ def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> M
     """Memory lost to allocator fragmentation, as a range.
 
     When an allocation fails, the allocator frees unused blocks and tries again (PyTorch,
-    CUDACachingAllocator). All but lasting gaps therefore exist only while memory is free.
+    CUDACachingAllocator). It is therefore expected to have only lasting gaps where memory is short. The upper
+    end has all of them: blocks in use by other streams are not freed, and runs near the limit fail at times.
     """
     share, capacity = machine.stack.fragments, capacity_bytes(device_of(machine))
 
@@ -195,9 +196,7 @@ def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> M
 
     free = max(capacity - tensors.expected - beside.expected, 0.0)
     expected = min(gaps(tensors.expected, share.expected), free)
-    spare = max(capacity - tensors.high - beside.high, 0.0)
-    most = min(gaps(tensors.high, share.most), spare)
-    return MemoryRange(0.0, expected, max(most, gaps(tensors.high, share.lasting)))
+    return MemoryRange(0.0, expected, gaps(tensors.high, share.most))
 
 
 def tensor_limit_bytes(

@@ -11,7 +11,9 @@ import pandas as pd
 
 from phaze.base.units import GIB
 from phaze.layout import MODEL_WIDTHS
+from phaze.plan.in_use import OK
 from phaze.plan.layouts import words
+from phaze.plan.layouts.ranked_table import row_status
 from phaze.plan.layouts.replay import ReplayedPlan
 from phaze.plan.layouts.what_if import replanned
 from phaze.report import plan_figures
@@ -124,8 +126,9 @@ class PlanPage:
     def _row(self, rank: int, one: RankedPlan, axes: Sequence[str]) -> tuple[str, ...]:
         layout = one.layout
         own = None in (one.time_s_low, one.time_s_high)
+        fit = row_status(one, self.device).partition(":")[0]
         return (
-            words.shape(layout, one.recomputed_layers),
+            words.shape(layout, one.recomputed_layers) + (f" ({fit})" if fit != OK else ""),
             str(rank),
             "–" if one.prudent_s is None else f"{one.prudent_s:.4g} s",
             f"{one.time_s:.4g} s",

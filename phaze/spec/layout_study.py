@@ -33,8 +33,7 @@ class LayoutStudy(Noun):
     sequence: PositiveInt = 8192
     """Tokens per sample."""
     runtime: Runtime | None = None
-    """Training software; only layouts that it can run are considered. Default: megatron, or maxtext on TPUs.
-    """
+    """Training software, whose layouts are considered; default: megatron, or maxtext on TPUs."""
     stack: Location | None = None
     """Software stack, a file in config/stacks; default: the system's if it belongs to this runtime, else the
     runtime's."""

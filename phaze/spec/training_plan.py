@@ -432,8 +432,8 @@ class TrainingPlan(PlanFile, RankedPlan):
     prudence: Text | None = None
     """Note on whether a short search by expected time finds a faster plan, if prudent time ranks layouts."""
     may_fit: Text | None = None
-    """Ways to make the plan fit, and the first alternative that does, if it exceeds memory at the upper end
-    of its range."""
+    """Range of memory that the plan needs, the setting that may help, and the first plan that surely fits, if
+    the plan exceeds memory at the upper end of its range."""
     other_batch: Text | None = None
     """Batch near the requested one whose divisors limit data parallelism less, and the throughput that it
     gains; null if it gains none."""

@@ -10,7 +10,7 @@ import pandas as pd
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.plan.in_use import OK
+from phaze.plan.in_use import OK, UNFIT
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
 from phaze.tables import ALL_MEASURED, ALL_SOURCES, GroupRegrets, SourceScores
@@ -148,7 +148,8 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
     weighed = runs[runs["predicted_gib"].notna() & runs["measured_gib"].notna()]
     inside = weighed["measured_gib"].between(weighed["memory_low_gib"], weighed["memory_high_gib"])
     known = runs[runs["predicted_gib"].notna() & (runs["measured_gib"].notna() | (runs["outcome"] == "oom"))]
-    right = known["status"].str.startswith(OK) == (known["outcome"] == "ok")
+    wrong = np.where(known["outcome"] == "ok", UNFIT, OK)
+    right = [not status.startswith(other) for status, other in zip(known["status"], wrong, strict=True)]
     groups = groups_of(runs)
     within, lost = (groups[name].to_numpy(float) for name in ("correlation", "regret"))
     prudently = (groups["prudently_chosen_s"] / groups["fastest_s"] - 1).to_numpy(float)

@@ -190,7 +190,7 @@ class TrainingPlanner:
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             uncalibrated=uncalibrated(self.question.machine) if rows[0].time_s_low is None else None,
             prudence=self._prudence(expected, others) if self.asked.rank == "prudent" else None,
-            may_fit=made_to_fit(ranked, self.asked.fixed),
+            may_fit=made_to_fit(ranked, (expected, *others), self.asked.fixed, len(rows)),
             other_batch=other_batch(first, self.asked.fixed),
             rests_on=tuple(rests_on(ranked, len(rows))),
             what_if=tuple(what_if(first, self.asked.fixed)),

@@ -15,19 +15,17 @@ from itertools import combinations
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.in_use import OK, status_of
+from phaze.plan.in_use import OK
 from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.divisions import Division, even_blocks
-from phaze.plan.layouts.priced import PricedLayout, used_gib
+from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.ranked_table import wrapped
 from phaze.plan.layouts.words import table
-from phaze.plan.machines import device_of
 from phaze.plan.runs import Run
 from phaze.runtimes.layout_string import equal_counts, layout_string
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import pairs_passes
-from phaze.spec.memory import UsedGib
 from phaze.spec.model import Model
 from phaze.spec.system import Stack
 from phaze.spec.training_plan import TrainingPlan
@@ -78,16 +76,6 @@ class ChangedRun:
     def time_s(self) -> float:
         """Step time after the change."""
         return self.now.price.time_s
-
-    @property
-    def used(self) -> UsedGib:
-        """Memory in use after the change, on the device with peak memory."""
-        return used_gib(self.now.price.memory)
-
-    @property
-    def status(self) -> str:
-        """Status after the change, as in `simulate --runs`: `ok`, may fit, or does not fit."""
-        return status_of(self.used.low, self.used.high, device_of(self.now.question.machine))
 
     def as_row(self) -> dict[str, object]:
         """Row with the changes, step time and peak memory after them, and the reason for joint changes."""
@@ -327,7 +315,7 @@ class Comparison:
     def _cells(self, step: ChangedRun) -> list[str]:
         saved = f"{step.saved:.1%}" if step.changes else ""
         said = ", ".join(map(self._named, step.changes))
-        return [f"{step.time_s:.4g} s", saved, f"{step.used.expected:.1f}", said]
+        return [f"{step.time_s:.4g} s", saved, f"{step.now.used.expected:.1f}", said]
 
     def as_row(self) -> dict[str, object]:
         """Step times of the run and of the plan, and the changes between them."""
@@ -358,12 +346,12 @@ class Comparison:
                 yield wrapped(
                     f"{number}: {self._named(step.changes[0])} cannot be made alone: {step.because}"
                 )
-            if step.status != OK:
-                yield wrapped(f"{number or 'run'}: {step.status}")
+            if step.now.status != OK:
+                yield wrapped(f"{number or 'run'}: {step.now.status}")
         best = min(range(len(self.steps)), key=lambda number: self.steps[number].time_s)
         if self.steps[best].time_s < self.steps[-1].time_s:
             step = self.steps[best]
-            fits = "" if step.status == OK else f"; it {step.status}"
+            fits = "" if step.now.status == OK else f"; it {step.now.status}"
             yield wrapped(f"fewer changes are better: after {best} the run takes {step.time_s:.4g} s{fits}")
 
 

@@ -10,6 +10,7 @@ from phaze.base.units import GIB
 from phaze.cost.products import speed_of
 from phaze.cost.utilisation import model_flops_utilisation, peak_flops_per_s
 from phaze.layout import Compute
+from phaze.plan.in_use import status_of
 from phaze.plan.layouts.divisions import DividedLayout, Division
 from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
@@ -83,6 +84,16 @@ class PricedLayout:
         return self.fullest_gib - self.question.limit_bytes(self.divided.layout) / GIB
 
     @property
+    def used(self) -> UsedGib:
+        """Memory in use on the device with peak memory, in GiB."""
+        return used_gib(self.price.memory)
+
+    @property
+    def status(self) -> str:
+        """`ok` if the upper end of the memory in use fits, else may fit or does not fit, with the figures."""
+        return status_of(self.used.low, self.used.high, device_of(self.question.machine))
+
+    @property
     def chosen(self) -> ChosenLayout:
         """Layout in the format of a plan file."""
         own = asdict(self.divided.layout)
@@ -145,7 +156,7 @@ class PricedLayout:
             tokens_per_s_per_device=each,
             mfu=self.mfu,
             memory_gib=tuple((found.peak_bytes / GIB).tolist()),
-            in_use_gib=used_gib(found.memory),
+            in_use_gib=self.used,
             bubble_share=found.shares["pipeline bubble"],
             exposed_communication_share=sum(found.shares[name] for name in COMMUNICATION),
             bound_by=f"{most} ({100 * found.shares[most]:.0f} %)",

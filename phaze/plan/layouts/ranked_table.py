@@ -7,7 +7,9 @@ from string import ascii_lowercase
 from textwrap import fill
 
 from phaze.layout import MODEL_WIDTHS, SHARED_OPTIONS, Layout
+from phaze.plan.in_use import OK, status_of
 from phaze.runtimes.layout_string import blocks_of, equal_counts, stages_of
+from phaze.spec.system import Device
 from phaze.spec.training_plan import ChosenLayout, RankedPlan
 
 COLUMNS = 80
@@ -22,10 +24,11 @@ USUAL = ("1f1b", "interleaved")
 """Default schedules, which the table omits because they follow from the number of virtual stages."""
 
 
-def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
+def ranked_table(plans: Sequence[RankedPlan], device: Device) -> Iterator[str]:
     """Yield the lines of the table: step time, MFU, peak memory, bubble, exposed communication, layouts.
 
-    Long sets of recomputed modules are abbreviated by letters, explained in the last line. Other long notes
+    A row may fit if the upper end of its memory range does not, and a note says so. Long sets of recomputed
+    modules are abbreviated by letters, explained in the last line. Other long notes
     are on lines of their own.
     """
     axes = [name for name in MODEL_WIDTHS if any(getattr(one.layout, name) > 1 for one in plans)]
@@ -40,7 +43,8 @@ def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
         again = recompute(one.layout, one.recomputed_layers)
         if len(line) + len(again) >= COLUMNS:
             again = letters.setdefault(again, f"[{ascii_lowercase[len(letters)]}]")
-        for note in (again, *unusual(one.layout), *_also(one)):
+        fit = row_status(one, device).partition(":")[0]
+        for note in (again, *unusual(one.layout), *[fit] * (fit != OK), *_also(one)):
             if len(line) + len(note) >= COLUMNS:
                 yield line.rstrip()
                 line = "  "
@@ -49,6 +53,12 @@ def ranked_table(plans: Sequence[RankedPlan]) -> Iterator[str]:
     if letters:
         spelt = ", ".join(f"{letter} {words}" for words, letter in letters.items())
         yield wrapped(f"Recompute {spelt}.")
+
+
+def row_status(plan: RankedPlan, device: Device) -> str:
+    """`ok` if the upper end of a row's memory in use fits on a device, else may fit or does not fit."""
+    used = plan.in_use_gib
+    return OK if used is None else status_of(used.low, used.high, device)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

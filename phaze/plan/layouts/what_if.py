@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import gcd
 from time import process_time
 
-from phaze.base.units import digits
 from phaze.cost.network.fabric import network_of
 from phaze.layout import DEVICE_AXES, Layout
+from phaze.plan.in_use import OK, capacity_bytes
 from phaze.plan.layouts.assumptions import HIDDEN
 from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.priced import PricedLayout
@@ -99,25 +99,46 @@ def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
             )
 
 
-def made_to_fit(plans: Sequence[PricedLayout], fixed: Mapping[str, int | str]) -> str | None:
-    """Advice on how to make plan 1 fit at the upper end of its memory range, and on the next plan that fits.
+def made_to_fit(
+    ranked: Sequence[PricedLayout],
+    expected: Sequence[PricedLayout],
+    fixed: Mapping[str, int | str],
+    shown: int = 0,
+) -> str | None:
+    """Sentence on plan 1 if it may not fit: what may help, and the cost of the first plan that surely fits.
 
-    The fixed fields of the question stay fixed. None if the first plan fits.
+    `ranked` are the plans at the price that ranks them, `expected` the same plans with expected memory. The
+    first `shown` plans are named by their number. If none of them surely fits, a short search looks for one.
+    None if plan 1 surely fits.
     """
-    first, *others = (replace(one, question=replace(one.question, upper=True)) for one in plans)
-    lacking_gib = first.lacking_gib
-    if lacking_gib <= 0:
+    first, memory = ranked[0], expected[0].price.memory.in_use
+    if expected[0].status == OK:
         return None
-    said = [f"Plan 1 may not fit: at most it lacks {digits(lacking_gib)} GiB."]
-    if lacking_gib < first.question.machine.stack.fragments.lasting * first.fullest_gib:
+    said = [f"Plan 1 {expected[0].status}."]
+    if memory.of("device").high - memory.fragments.high <= capacity_bytes(device_of(first.question.machine)):
         said.append(f"{EXPANDABLE} may do.")
-    found = _same_widths(first.question, first, fixed, "variants that fit: ")
-    for one in (PricedLayout.of(first.question, plan) for plan in found):
-        longer = one.price.time_s / first.price.time_s - 1
-        said.append(f"It fits as {one.shape}, which takes {longer:.1%} longer.")
-    roomy = next((place for place, one in enumerate(others, start=2) if one.lacking_gib <= 0), None)
-    said += [] if roomy is None else [f"Plan {roomy} is the next that fits."]
+    place = next((place for place, one in enumerate(expected) if one.status == OK), None)
+    plan = _surely_fitting(first.question, fixed) if place is None else ranked[place]
+    if plan is None:
+        return " ".join([*said, "A short search finds none that surely fits."])
+    named = plan.shape if place is None or place >= shown else f"Plan {place + 1}"
+    longer = plan.price.time_s / first.price.time_s - 1
+    figures = f"{first.question.rank} {plan.price.time_s:.4g} s, {longer:+.1%}"
+    said.append(f"The first that surely fits: {named} ({figures}).")
     return " ".join(said)
+
+
+def _surely_fitting(question: PlanQuestion, fixed: Mapping[str, int | str]) -> PricedLayout | None:
+    """Best plan of a short search whose tensors leave room for the largest gaps of the allocator."""
+    stack = question.machine.stack
+    gaps = stack.fragments.model_copy(update={"lasting": stack.fragments.most})
+    machine = replace(question.machine, stack=stack.model_copy(update={"fragments": gaps}))
+    roomy = replace(question, machine=machine, upper=True)
+    found = plan_layouts(
+        roomy, fixed, gap=GAP, wanted=1, prove=False, named="layouts that surely fit: "
+    ).plans
+    plans = (PricedLayout.of(roomy, one) for one in found)
+    return next((plan for plan in plans if plan.status == OK), None)
 
 
 def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | None:

@@ -7,8 +7,8 @@ from itertools import groupby
 
 from phaze.base.units import digits
 from phaze.layout import named_widths
-from phaze.plan.in_use import OK, status_of
-from phaze.plan.layouts.ranked_table import differences, ranked_table, recompute, unusual, wrapped
+from phaze.plan.in_use import OK
+from phaze.plan.layouts.ranked_table import differences, ranked_table, recompute, row_status, unusual, wrapped
 from phaze.spec.names import Rank
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.system import Device
@@ -28,7 +28,7 @@ from phaze.spec.training_plan import (
 
 SIZES = ("devices", "step", "MFU", "GiB", "bubble", "comm", "gap", "layout")
 """Column names of the table over device counts."""
-PRUDENT = "Prudent: credits only measured overlap; memory at the upper end of its range."
+PRUDENT = "Prudent: credits only measured overlap; room for all memory but gaps of the allocator."
 """Explanation of prudent time, by which plans are ranked by default."""
 ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
 PARTS = 3
@@ -64,7 +64,7 @@ def in_words(plan: TrainingPlan, device: Device, *, why: bool = False) -> str:
     return "\n".join(
         [
             *map(wrapped, recommendation(plan, device.hbm_gib)),
-            *ranked_table(plan.alternatives),
+            *ranked_table(plan.alternatives, device),
             *map(wrapped, [*recipes_in_words(plan, device), *others, *said]),
         ]
     )
@@ -91,9 +91,9 @@ def recipes_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
         if one.plan is None or one.over_plan is None:
             yield f"{named}: {one.reason}"
             continue
-        status, found = OK, one.plan.in_use_gib
-        if one.lacking_gib is not None and found is not None:
-            status = status_of(found.low, found.high, device)
+        status = row_status(one.plan, device)
+        if one.lacking_gib is None:
+            status = status.partition(":")[0]
         unfit = "" if status == OK else f"; {status}"
         yield f"{named}: {rank} {one.plan.by(rank):.4g} s, {one.over_plan:.2f} × plan 1{unfit}"
     over = [one.over_plan for one in plan.recipes if one.over_plan is not None and one.lacking_gib is None]

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import re
 
+from phaze.base.units import GIB
+from phaze.plan.in_use import capacity_bytes
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.ranked_table import COLUMNS, ranked_table
 from phaze.plan.layouts.search import plan_layouts
-from phaze.plan.machines import load_machine
+from phaze.plan.machines import device_of, load_machine
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
+from phaze.spec.memory import UsedGib
 from phaze.spec.models import load_transformer
 
 
-def test_long_sets_of_recomputed_modules_are_letters_that_one_line_spells_out() -> None:
+def _question() -> PlanQuestion:
     model = load_transformer("llama-3.1-8b", "test").model_copy(update={"layers": 4})
-    question = PlanQuestion(TrainingTask(model, 4096, 64, 8), load_machine("h100", devices=8), MEGATRON)
+    return PlanQuestion(TrainingTask(model, 4096, 64, 8), load_machine("h100", devices=8), MEGATRON)
+
+
+def test_long_sets_of_recomputed_modules_are_letters_that_one_line_spells_out() -> None:
+    question = _question()
     sets = ("moe_act+layernorm+mla_up_proj", "moe_act", "moe_act+layernorm+mla_up_proj", "full")
     plan = plan_layouts(question, {"tp": 4, "cp": 1, "pp": 1}, wanted=1, most_work=0).plans[0]
     row = PricedLayout.of(question, plan).row(None, 1.0)
@@ -29,7 +36,7 @@ def test_long_sets_of_recomputed_modules_are_letters_that_one_line_spells_out() 
         )
         for one in sets
     ]
-    head, *lines, spelt = ranked_table(rows)
+    head, *lines, spelt = ranked_table(rows, device_of(question.machine))
     assert head.endswith("recompute")
     assert max(map(len, lines)) <= COLUMNS
     assert len(lines) == len(sets)
@@ -38,3 +45,18 @@ def test_long_sets_of_recomputed_modules_are_letters_that_one_line_spells_out() 
     names = [letters.get(one[0], one[0].split(":")[0]) for one in said if one is not None]
     assert tuple(names) == sets
     assert list(letters) == ["[a]"]
+
+
+def test_a_row_whose_range_ends_above_the_memory_may_fit() -> None:
+    question = _question()
+    device = device_of(question.machine)
+    plan = plan_layouts(question, {"tp": 4, "cp": 1, "pp": 1}, wanted=1, most_work=0).plans[0]
+    row, usable_gib = PricedLayout.of(question, plan).row(), capacity_bytes(device) / GIB
+    for low, high, note in (
+        (1.0, usable_gib, ""),
+        (1.0, usable_gib + 0.1, " may fit"),
+        (90.0, 95.0, " does not fit"),
+    ):
+        used = UsedGib(low=low, expected=low, high=high)
+        line = [*ranked_table([row.model_copy(update={"in_use_gib": used})], device)][1]
+        assert line.endswith(f"  none{note}")

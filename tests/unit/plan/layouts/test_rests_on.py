@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from phaze.base.units import GIB
-from phaze.plan.in_use import capacity_bytes
 from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.assumptions import HIDDEN
 from phaze.plan.layouts.found import LayoutPlans
@@ -113,39 +112,58 @@ def test_a_plan_with_less_expected_time_is_named_although_the_short_search_misse
     assert f"expected {least_s:.4g} s" in plan.prudence
 
 
-def test_what_may_not_fit_is_made_to_fit(plans: list[PricedLayout]) -> None:
-    """With memory for the whole range and for less: the named setting fits, and so does the next plan."""
+def _with_memory(plans: list[PricedLayout], hbm_gib: float) -> list[PricedLayout]:
+    """The same plans on a device with another size of HBM."""
     machine = plans[0].question.machine
-    used = plans[0].price.memory.in_use
-    tensors = used.tensors.high / (1 - machine.stack.fragments.lasting)
-    high = tensors + used.of("device").high - used.tensors.high - used.fragments.high
-    needs_gib = high / GIB + device_of(machine).driver_gib
-    for hbm_gib in (needs_gib + 1, needs_gib - 0.1, needs_gib - 2):
-        smaller = device_of(machine).model_copy(update={"hbm_gib": hbm_gib})
-        question = replace(plans[0].question, machine=replace(machine, device=smaller))
-        own = [one.asked(question) for one in plans]
-        found = made_to_fit(own, {})
-        assert (found is None) == (high < capacity_bytes(smaller))
-        if found is None:
+    device = device_of(machine).model_copy(update={"hbm_gib": hbm_gib})
+    question = replace(plans[0].question, machine=replace(machine, device=device))
+    return [one.asked(question) for one in plans]
+
+
+def _surely_fits(plan: PricedLayout, capacity_gib: float) -> bool:
+    return plan.price.memory.in_use.of("device").high / GIB <= capacity_gib * (1 + 1e-12)
+
+
+def test_a_plan_that_may_not_fit_names_the_first_that_surely_does_and_its_cost(
+    plans: list[PricedLayout],
+) -> None:
+    """With memory for the whole range and for less: the named setting helps, and a row that fits is first."""
+    device = device_of(plans[0].question.machine)
+    memory = plans[0].price.memory.in_use
+    needs_gib = memory.of("device").high / GIB + device.driver_gib
+    gaps_gib = memory.fragments.high / GIB
+    assert gaps_gib > 2
+    for hbm_gib in (needs_gib + 0.01, needs_gib - 1, needs_gib - gaps_gib - 1):
+        own = _with_memory(plans, hbm_gib)
+        sentence = made_to_fit(own, own, {}, len(own))
+        assert (sentence is None) == (hbm_gib > needs_gib)
+        if sentence is None:
             continue
-        assert ("expandable_segments" in found) == (hbm_gib > needs_gib - 1)
-        named = re.search(r"Plan (\d+) is the next that fits", found)
-        roomy = [
-            number
-            for number, one in enumerate(own, start=1)
-            if one.price.memory.in_use.of("device").high <= capacity_bytes(smaller) * (1 + 1e-12)
-        ]
-        assert [int(named[1])] == roomy[:1] if named else not roomy
+        assert f"to {needs_gib - device.driver_gib:.1f} GiB" in sentence
+        assert ("expandable_segments" in sentence) == (hbm_gib == needs_gib - 1)
+        sure = [place for place, one in enumerate(own) if _surely_fits(one, hbm_gib - device.driver_gib)]
+        named = re.search(r"The first that surely fits: (.*) \(expected (\S+) s, (\S+)%\)\.$", sentence)
+        assert named is not None
+        if sure:
+            assert named[1] == f"Plan {sure[0] + 1}"
+            longer = own[sure[0]].price.time_s / own[0].price.time_s - 1
+            assert float(named[3]) == pytest.approx(100 * longer, abs=0.06)
 
 
-def test_what_is_made_to_fit_keeps_the_fields_that_are_fixed(plans: list[PricedLayout]) -> None:
-    machine = plans[0].question.machine
+def test_a_plan_that_surely_fits_keeps_the_fields_that_are_fixed(plans: list[PricedLayout]) -> None:
     needs_gib = plans[0].price.memory.in_use.of("device").high / GIB
-    smaller = device_of(machine).model_copy(update={"hbm_gib": needs_gib - 7.5})
-    question = replace(plans[0].question, machine=replace(machine, device=smaller))
+    own = _with_memory(plans[:1], needs_gib - 7.5)
     for zero in (2, 3):
-        found = made_to_fit([plans[0].asked(question)], {"zero": zero})
-        assert found is not None
-        named = re.search(r"It fits as (.*?), which takes", found)
+        sentence = made_to_fit(own, own, {"zero": zero})
+        assert sentence is not None
+        named = re.search(r"surely fits: (.*) \(expected", sentence)
         assert named is not None
         assert f"ZeRO-{zero}" in named[1]
+
+
+def test_a_search_that_finds_no_plan_that_surely_fits_says_so(plans: list[PricedLayout]) -> None:
+    own = _with_memory(plans[:1], plans[0].price.memory.in_use.of("device").low / GIB + 1.5)
+    fixed: dict[str, int | str] = {"dp": plans[0].divided.layout.dp, "zero": 0, "recompute": "none"}
+    sentence = made_to_fit(own, own, fixed)
+    assert sentence is not None
+    assert sentence.endswith("A short search finds none that surely fits.")
