@@ -260,7 +260,8 @@ def test_the_fewest_nodes_fit_and_one_less_does_not(tmp_path: Path, project_root
 def test_several_sizes_are_a_row_each(model: str, tmp_path: Path) -> None:
     options = ("--system", "h100", "--devices", "8,16", "--global-batch", "16", "--fix", "pp=1,cp=1")
     lines = run("plan", model, *options, "--tokens", "1e9").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["devices", "8", "16", "the", "Defaults"]
+    words = [line.split()[0] for line in lines]
+    assert [word for word in words if word[0] != "("] == ["devices", "8", "16", "the", "Defaults"]
     with pytest.raises(PhazeError, match="-o accepts one number of devices"):
         run("plan", model, *options, "-o", str(tmp_path / "plan.json"))
 
