@@ -79,7 +79,7 @@ def released(tmp_path: Path, columns: str, *values: str) -> pd.DataFrame:
 def test_a_release_sets_what_its_recipe_says(tmp_path: Path) -> None:
     table = released(tmp_path, "release,overlap", "26.04,", "26.04,none")
     assert (table["stack_used"] == "megatron-bridge").all()
-    assert table["status"].str.startswith("ok").all(), table["status"].tolist()
+    assert table["status"].str.startswith(("ok", "may fit")).all(), table["status"].tolist()
     assert table["time_s"][0] < table["time_s"][1]
 
 
