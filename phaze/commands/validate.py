@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 SHOWN = {
     "rows": "{:.0f}", "answered": "{:.0f}", "mean_error": "{:.1%}", "median_error": "{:.1%}",
     "bias": "{:+.1%}", "p90_error": "{:.1%}", "worst_error": "{:.1%}", "within_10": "{:.0%}",
-    "within_15": "{:.0%}", "covered": "{:.0%}", "within_prudent": "{:.0%}", "prudent_over_expected": "{:.2f}",
-    "within_high": "{:.0%}", "high_over_expected": "{:.2f}", "memory_error": "{:.1%}",
-    "memory_covered": "{:.0%}", "verdicts": "{:.0%}",
+    "within_15": "{:.0%}", "intervals": "{:.0f}", "covered": "{:.0%}", "within_prudent": "{:.0%}",
+    "prudent_over_expected": "{:.2f}", "within_high": "{:.0%}", "high_over_expected": "{:.2f}",
+    "memory_error": "{:.1%}", "memory_covered": "{:.0%}", "verdicts": "{:.0%}",
     "rank_correlation": "{:.3f}",
     "groups": "{:.0f}", "group_correlation": "{:.2f}", "regret": "{:.1%}", "worst_regret": "{:.1%}",
-    "prudent_regret": "{:.1%}",
+    "prudent_regret": "{:.1%}", "release_groups": "{:.0f}", "release_regret": "{:.1%}",
+    "worst_release_regret": "{:.1%}",
 }  # fmt: skip
 """Columns of the printed table of sources, with their formats."""
 PART_SHOWN = {"rows": "{:.0f}", "answered": "{:.0f}", "median": "{:.1%}", "p90": "{:.1%}", "bias": "{:+.1%}"}

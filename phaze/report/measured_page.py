@@ -19,12 +19,16 @@ from phaze.report.vega import WIDTH, coloured, rule
 from phaze.report.verdicts import Checklist, Verdicts, each
 from phaze.report.words import percent
 from phaze.spec.measured import MeasuredStudy
-from phaze.tables import ALL_SOURCES, TABLES
+from phaze.tables import ALL_MEASURED, ALL_SOURCES, TABLES
 
 SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down")
 WORDS = words_of("validate")
 WORST = 10
 """Number of worst runs, and of worst groups, that are shown."""
+TOGETHER = (ALL_MEASURED, ALL_SOURCES)
+"""Lines of several sources together; the first one present is the answer of the page."""
+REGRETS = (("groups", "regret", "of one release"), ("release_groups", "release_regret", "across releases"))
+"""Columns with the number of groups and their mean regret, and how the runs of these groups differ."""
 NEAR = 0.15
 """Half-width of the shaded band around the measured time, relative to that time."""
 
@@ -105,10 +109,10 @@ def ratios(runs: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def scores_sheet(scores: pd.DataFrame) -> Sheet:
-    """Report table of scores by source, with all runs last."""
-    last = scores["source"] == ALL_SOURCES
+    """Report table of scores by source, with several sources together last."""
+    last = scores["source"].isin(TOGETHER)
     shown = pd.concat([scores[~last], scores[last]])
-    return WORDS.sheet("scores", shown, shown["source"] == ALL_SOURCES)
+    return WORDS.sheet("scores", shown, shown["source"].isin(TOGETHER))
 
 
 def measured_section(scores: pd.DataFrame) -> Iterator[Section]:
@@ -132,8 +136,11 @@ def sections_of(inputs: MeasuredInputs) -> Iterator[Section]:
     furthest = off["error"].abs().sort_values(ascending=False, kind="stable").index[:WORST]
     yield WORDS.section("worst", [WORDS.sheet("worst", off.loc[furthest], count=WORST)])
     costly = groups.sort_values("regret", ascending=False, kind="stable")
-    fastest = float((groups["regret"] <= 0).mean()) if len(groups) else 1.0
-    told = Prose(WORDS.sentence("fastest", share=fastest, count=len(groups)))
+    chosen = pd.DataFrame({"fastest": groups["regret"] <= 0, "across": groups["releases"] > 1})
+    alone, across = (chosen.loc[chosen["across"] == several, "fastest"] for several in (False, True))
+    counts = {"fastest": alone.sum(), "count": len(alone)}
+    counts |= {"fastest_across": across.sum(), "count_across": len(across)}
+    told = Prose(WORDS.sentence("fastest", **counts))
     sheets = WORDS.sheet("costly", costly.head(WORST), count=WORST), WORDS.sheet("groups", groups)
     yield WORDS.section("choices", [told, *sheets])
 
@@ -153,19 +160,27 @@ def build_measured_report(inputs: MeasuredInputs) -> Report:
 
 
 def _answer(inputs: MeasuredInputs) -> FirstScreen:
-    """First screen: prediction errors over all runs, and by source."""
+    """First screen: prediction errors over all runs whose times do not look simulated, and by source."""
     scores = inputs.source_scores
-    whole = scores[scores["source"] == ALL_SOURCES] if len(scores) > 1 else scores
-    row = whole.iloc[0]
-    errors = scores.loc[scores["source"] != ALL_SOURCES, "mean_error"]
-    ends = {"count": len(errors), "least": errors.min(), "most": errors.max()}
-    facts = (
+    together = [name for name in TOGETHER if name in set(scores["source"])]
+    row = (scores[scores["source"] == together[0]] if together else scores).iloc[0]
+    timed = scores[~scores["source"].isin(TOGETHER) & (scores["answered"] > 0)]
+    ends: dict[str, object] = {"least": timed["mean_error"].min(), "most": timed["mean_error"].max()}
+    ends["simulated"] = WORDS.sentences["simulated"] if ALL_MEASURED in together else ""
+    facts = [
         (percent(row["mean_error"]), "mean absolute error of the time of a batch"),
-        (percent(row["covered"], 0), "of the runs in their interval, which is to hold 80 %"),
-        (percent(row["regret"]), "lost on average by running the layout that is predicted fastest"),
-    )
+        (
+            percent(row["covered"], 0),
+            f"of {row['intervals']:,} runs in their interval, which is to hold 80 %",
+        ),
+    ]
+    for groups, lost, kind in REGRETS:
+        if row[groups]:
+            about = f"lost on average by running the predicted fastest layout of {row[groups]} groups {kind}"
+            facts.append((percent(row[lost]), about))
     question = "How far are predictions from measured runs?"
-    return FirstScreen(question, WORDS.sentence("answer", **{**row, **ends}), facts, scores_sheet(scores))
+    sentence = WORDS.sentence("answer", **{**row, **ends})
+    return FirstScreen(question, sentence, tuple(facts), scores_sheet(scores))
 
 
 CHECKS: Checklist[MeasuredInputs] = Checklist()
@@ -188,7 +203,7 @@ def _every_run_is_predicted(inputs: MeasuredInputs) -> Verdicts:
 
 @CHECKS.hold("intervals have a width and are where the time is")
 def _intervals_have_a_width(inputs: MeasuredInputs) -> Verdicts:
-    runs: pd.DataFrame = inputs.timed
+    runs = inputs.timed[np.isfinite(inputs.timed["time_high_s"])]
     near = (runs["time_low_s"] < 2 * runs["predicted_s"]) & (runs["time_high_s"] > runs["predicted_s"] / 2)
     yield from each((runs["time_low_s"] < runs["time_high_s"]) & near, runs, ("source", "number"))
 

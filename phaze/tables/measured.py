@@ -20,7 +20,7 @@ class MeasuredRuns(Table):
     keys = _RUN
     columns = {
         "label": text("model, as named by the source"),
-        "group": text("model, devices and batch, within which layouts are compared"),
+        "group": text("model, batch, devices, system, stack and precision, whose layouts are compared"),
         "stack": text("software stack"),
         "device": text("device"),
         "parallelism": text("kinds of parallelism"),
@@ -53,7 +53,8 @@ class SourceScores(Table):
         "within_10": _maybe("share of runs with an error up to 10 %"),
         "within_15": _maybe("share of runs with an error up to 15 %"),
         "left_out_error": _maybe("mean absolute error with constants fitted without the source"),
-        "covered": _maybe("share of runs inside their interval, from the errors of other sources"),
+        "intervals": count("runs with an interval, from the errors of other sources"),
+        "covered": _maybe("share of these runs inside their interval"),
         "interval_width": _maybe("mean width of these intervals over the predicted time"),
         "within_prudent": _maybe("share of runs within their prudent time"),
         "prudent_over_expected": _maybe("median ratio of prudent and predicted time"),
@@ -66,23 +67,30 @@ class SourceScores(Table):
         "memory_covered": _maybe("share of runs inside their memory range"),
         "verdicts": _maybe("share of runs for which fitting is predicted correctly"),
         "rank_correlation": real("Spearman's rank correlation over all runs", None, finite=False),
-        "groups": count("models and sizes with at least three layouts"),
+        "groups": count("groups of at least three runs of one release, with at least two layouts"),
         "group_correlation": real("mean of Spearman's rank correlation within groups", None, finite=False),
         "regret": _maybe("mean relative time lost by choosing the layout predicted as the fastest"),
         "worst_regret": _maybe("largest relative time lost by choosing the layout predicted as the fastest"),
         "prudent_regret": _maybe(
             "mean relative time lost by choosing the layout with the smallest prudent time"
         ),
+        "release_groups": count("groups of layouts that were measured with different releases"),
+        "release_regret": _maybe("mean relative time lost in these groups, as in regret"),
+        "worst_release_regret": _maybe("largest relative time lost in these groups"),
         "refused": text("reasons for missing predictions, with counts"),
     }
 
 
 class GroupRegrets(Table):
-    """Rank correlation per model, devices and batch, and time lost by running the predicted best layout."""
+    """Rank correlation of the layouts of a group, and time lost by running the predicted best layout."""
 
-    keys = {"source": text("file of config/measured"), "group": text("model, devices and batch")}
+    keys = {
+        "source": text("file of config/measured"),
+        "group": text("model, batch, devices, system, stack and precision"),
+    }
     columns = {
-        "layouts": count("measured layouts", 1),
+        "layouts": count("measured layouts", 2),
+        "releases": count("releases of the software in which they were measured", 1),
         "correlation": real(
             "Spearman's rank correlation of predicted and measured times", None, finite=False
         ),

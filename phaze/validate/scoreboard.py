@@ -20,12 +20,12 @@ from phaze.validate.table import measured_of, predict_rows, rank_correlation
 
 MEASURED = FOLDER / "measured"
 """Folder of published runs, one CSV file per source."""
-SAME = ("model", "hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
-"""Columns that define a group of comparable layouts, if present: model, batch and number of devices."""
+SAME = ("model", "hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch", "system")
+"""Columns that define a group of comparable layouts, if present; so do stack and precision."""
 LEFT_OUT = "left_out_error"
 """Column with a source's error if constants are fitted without it (held out)."""
 LEAST_IN_GROUP = 3
-"""Minimum number of layouts in a group to rank them."""
+"""Minimum number of runs in a group whose runs have one release of the software."""
 
 
 def scoreboard(runs: pd.DataFrame, simulated: Collection[str] = ()) -> pd.DataFrame:
@@ -71,9 +71,9 @@ def measured_files() -> list[Path]:
 def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
     """Table of predictions and measurements for the runs of a file, one row per run.
 
-    Columns are source, label, group, the properties that make runs similar (`intervals.KEYS`), mfu,
-    predicted_s, prudent_s, measured_s, predicted_gib, measured_gib, the range of the memory, outcome and
-    status.
+    Columns are source, label, group, layout (a number, equal for repeats of a run), release, the properties
+    that make runs similar (`intervals.KEYS`), mfu, predicted_s, prudent_s, measured_s, predicted_gib,
+    measured_gib, the range of the memory, outcome and status.
     """
     table, rows = read_rows(path)
     if not rows:
@@ -85,12 +85,16 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
 
 def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.DataFrame) -> pd.DataFrame:
     """Combine a table of runs with the predictions of `predict_rows` (columns: see `predicted_runs`)."""
-    same = [name for name in SAME if name in table.columns]
+    same = table[[name for name in SAME if name in table.columns]]
+    same = same.assign(**{name: out[name].fillna("") for name in ("stack", "precision")})
+    layouts = {row.runs: number for number, row in enumerate(rows)}
     return pd.DataFrame(
         {
             "source": source,
             "label": table["label"] if "label" in table else [str(row + 2) for row in range(len(table))],
-            "group": [_group(source, same, texts) for texts in table[same].to_numpy()],
+            "group": [_group(source, same.columns, texts) for texts in same.to_numpy()],
+            "layout": [layouts[row.runs] for row in rows],
+            "release": [row.release for row in rows],
             **{key: out[key].fillna("") for key in KEYS},
             "mfu": out["mfu"].astype(float),
             "predicted_s": out["time_s"].astype(float),
@@ -112,22 +116,29 @@ def _group(source: str, same: Iterable[str], texts: Iterable[str]) -> str:
 
 
 def groups_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Table `GroupRegrets`: rank correlation per group, and time lost by the predicted best layout."""
+    """Table `GroupRegrets`: rank correlation per group, and time lost by the predicted best layout.
+
+    A group has at least two layouts. A layout that was measured several times has its least time. Groups of
+    several releases are smaller, and their layouts also differ by the release, which no mean should mix with
+    the others.
+    """
     timed = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
-    found = [
-        {
-            "source": source,
-            "group": group,
-            "layouts": len(mine),
-            "correlation": _correlation(mine),
-            "fastest_s": float(mine["measured_s"].min()),
-            "chosen_s": _chosen_s(mine, "predicted_s"),
-            "prudently_chosen_s": _chosen_s(mine, "prudent_s"),
+    rows = []
+    for (source, group), members in timed.groupby(["source", "group"], sort=False):
+        layouts = members.groupby("layout", sort=False)[["predicted_s", "prudent_s", "measured_s"]].min()
+        releases = members["release"].nunique()
+        if len(layouts) == 1 or (releases == 1 and len(members) < LEAST_IN_GROUP):
+            continue
+        figures = {
+            "layouts": len(layouts),
+            "releases": releases,
+            "correlation": _correlation(layouts),
+            "fastest_s": float(layouts["measured_s"].min()),
+            "chosen_s": _chosen_s(layouts, "predicted_s"),
+            "prudently_chosen_s": _chosen_s(layouts, "prudent_s"),
         }
-        for (source, group), mine in timed.groupby(["source", "group"], sort=False)
-        if len(mine) >= LEAST_IN_GROUP
-    ]
-    table = pd.DataFrame(found, columns=[name for name in GroupRegrets.fields() if name != "regret"])
+        rows.append({"source": source, "group": group} | figures)
+    table = pd.DataFrame(rows, columns=[name for name in GroupRegrets.fields() if name != "regret"])
     return table.assign(regret=table["chosen_s"] / table["fastest_s"] - 1)
 
 
@@ -143,16 +154,21 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
     errors = (timed["predicted_s"] / timed["measured_s"] - 1).to_numpy(float)
     absolute = np.abs(errors)
     bounded = timed[timed[high].notna()]
-    high_s = bounded["prudent_s"] * bounded[high] / bounded["predicted_s"]
+    width_s, high_s = (
+        bounded[high] - bounded[low],
+        bounded["prudent_s"] * bounded[high] / bounded["predicted_s"],
+    )
     sizes = (runs["predicted_gib"] / runs["measured_gib"] - 1).dropna().to_numpy(float)
     weighed = runs[runs["predicted_gib"].notna() & runs["measured_gib"].notna()]
     inside = weighed["measured_gib"].between(weighed["memory_low_gib"], weighed["memory_high_gib"])
     known = runs[runs["predicted_gib"].notna() & (runs["measured_gib"].notna() | (runs["outcome"] == "oom"))]
     wrong = np.where(known["outcome"] == "ok", UNFIT, OK)
     right = [not status.startswith(other) for status, other in zip(known["status"], wrong, strict=True)]
-    groups = groups_of(runs)
+    every = groups_of(runs)
+    groups, across = (every[(every["releases"] > 1) == several] for several in (False, True))
     within, lost = (groups[name].to_numpy(float) for name in ("correlation", "regret"))
     prudently = (groups["prudently_chosen_s"] / groups["fastest_s"] - 1).to_numpy(float)
+    lost_across = across["regret"].to_numpy(float)
     reasons = runs.loc[runs["status"].str.startswith("invalid"), "status"].value_counts()
     return {
         "source": source,
@@ -165,8 +181,9 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
         "worst_error": _of(np.max, absolute),
         "within_10": _of(np.mean, (absolute <= 0.1).astype(float)),
         "within_15": _of(np.mean, (absolute <= 0.15).astype(float)),
-        "covered": _of(np.mean, timed["measured_s"].between(timed[low], timed[high]).to_numpy(float)),
-        "interval_width": _of(np.mean, ((timed[high] - timed[low]) / timed["predicted_s"]).to_numpy(float)),
+        "intervals": len(bounded),
+        "covered": _of(np.mean, bounded["measured_s"].between(bounded[low], bounded[high]).to_numpy(float)),
+        "interval_width": _of(np.mean, (width_s / bounded["predicted_s"]).to_numpy(float)),
         "within_prudent": _of(np.mean, (timed["measured_s"] <= timed["prudent_s"]).to_numpy(float)),
         "prudent_over_expected": _of(np.median, (timed["prudent_s"] / timed["predicted_s"]).to_numpy(float)),
         "within_high": _of(np.mean, (bounded["measured_s"] <= high_s).to_numpy(float)),
@@ -181,6 +198,9 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
         "regret": _of(np.mean, lost),
         "worst_regret": _of(np.max, lost),
         "prudent_regret": _of(np.mean, prudently),
+        "release_groups": len(across),
+        "release_regret": _of(np.mean, lost_across),
+        "worst_release_regret": _of(np.max, lost_across),
         "refused": "; ".join(
             f"{count} × {str(reason).removeprefix('invalid: ')}" for reason, count in reasons.items()
         ),

@@ -23,7 +23,7 @@ from phaze.spec.systems import load_device, load_stack
 from phaze.tables import FittedConstants, GroupRegrets, MeasuredRuns, SourceScores, Table, ToolErrors
 from phaze.validate.constants import Constant, Site
 from phaze.validate.rows import RunRow, read_rows
-from phaze.validate.scoreboard import beside, groups_of, runs_with_intervals, scoreboard
+from phaze.validate.scoreboard import beside, groups_of, rows_of, runs_with_intervals, scoreboard
 from phaze.validate.table import measured_of, predict_rows, settled
 
 MOST_ROWS = 40
@@ -128,9 +128,11 @@ def measured_tables(sources: Sequence[str], folder: Path = FOLDER) -> dict[str, 
             f"measured.sources: {unknown[0]!r} is not in config/measured.yaml; known are {known}"
         )
     runs = runs_with_intervals(_predicted(sources, published, folder), folder)
+    scores = scoreboard(runs, published.simulated)
+    held_out = [_left_out(rows_of(line, runs, published.simulated)) for line in scores["source"]]
     return {
         MeasuredRuns.name: _stored(MeasuredRuns, runs),
-        SourceScores.name: _stored(SourceScores, scoreboard(runs).assign(left_out_error=_left_out(runs))),
+        SourceScores.name: _stored(SourceScores, scores.assign(left_out_error=held_out)),
         GroupRegrets.name: _stored(GroupRegrets, groups_of(runs)),
         ToolErrors.name: _stored(ToolErrors, pd.DataFrame(_tools(runs, published, folder))),
         FittedConstants.name: _stored(FittedConstants, pd.DataFrame(_fitted(sources, published, folder))),
@@ -196,11 +198,9 @@ def _predicted(
     return pd.concat(frames.values(), ignore_index=True)
 
 
-def _left_out(runs: pd.DataFrame) -> list[float]:
-    """Mean absolute error by held-out source, and over all runs of several sources; NaN without a refit."""
-    errors = (runs["left_out_s"] / runs["measured_s"] - 1).abs()
-    found = errors.groupby(runs["source"], sort=False).mean().tolist()
-    return found if len(found) == 1 else [*found, float(errors.mean())]
+def _left_out(runs: pd.DataFrame) -> float:
+    """Mean absolute error of runs whose source is held out; NaN without a refit."""
+    return float((runs["left_out_s"] / runs["measured_s"] - 1).abs().mean())
 
 
 def _fitted(sources: Sequence[str], published: PublishedRuns, folder: Path) -> list[dict[str, object]]:

@@ -30,6 +30,18 @@ def test_it_runs_for_every_change(workflow: dict) -> None:
     assert {"push", "pull_request"} <= set(workflow[True])
 
 
+def test_every_night_all_shipped_studies_run_in_full(project_root: Path) -> None:
+    """A job for the default study, which `make study` runs, and one for each file of studies."""
+    nightly = yaml.safe_load((project_root / ".github/workflows/nightly.yml").read_text())
+    assert nightly[True]["schedule"]
+    job = nightly["jobs"]["study"]
+    names = {path.stem for path in (project_root / "config/studies").glob("*.yaml")}
+    assert set(job["strategy"]["matrix"]["study"]) == {"default", *names}
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+    assert commands[:2] == ["make setup", "make study"]
+    assert commands[2].endswith("$CONFIG -- all check")
+
+
 def test_it_begins_with_the_oldest_supported_python(workflow: dict, project_root: Path) -> None:
     """A newer minimum needs a newer matrix; the container has the Python named by the matrix."""
     job = workflow["jobs"]["run"]

@@ -24,6 +24,8 @@ RUNS = pd.DataFrame(
     {
         "source": ["some"] * 5,
         "group": ["a", "a", "a", "b", "b"],
+        "layout": [0, 1, 2, 3, 4],
+        "release": [""] * 5,
         "predicted_s": [1.0, 2.0, 4.0, 3.0, np.nan],
         "prudent_s": [2.5, 2.0, 4.0, 3.0, np.nan],
         "measured_s": [1.25, 1.0, 4.0, 2.0, 9.0],
@@ -45,7 +47,7 @@ def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
     assert (found.rows, found.answered, found.groups) == (5, 4, 1)
     assert found.mean_error == pytest.approx((0.2 + 1.0 + 0.0 + 0.5) / 4)
     assert found.bias == pytest.approx((-0.2 + 1.0 + 0.0 + 0.5) / 4)
-    assert (found.covered, found.interval_width) == pytest.approx((0.5, 0.4))
+    assert (found.intervals, found.covered, found.interval_width) == pytest.approx((4, 0.5, 0.4))
     assert (found.median_error, found.worst_error, found.within_10) == pytest.approx((0.35, 1.0, 0.25))
     assert found.memory_error == pytest.approx(0.25)
     assert found.memory_covered == pytest.approx(0.5)
@@ -55,6 +57,32 @@ def test_a_score_says_errors_rankings_and_what_the_choice_costs() -> None:
     assert (found.within_prudent, found.prudent_over_expected, found.prudent_regret) == (1.0, 1.0, 0.0)
     assert (found.within_high, found.high_over_expected) == pytest.approx((1.0, 1.3))
     assert found.refused == "1 × dp must be given"
+
+
+def test_a_run_without_an_interval_is_no_miss() -> None:
+    without = RUNS.assign(time_low_s=[0.9, np.nan, 3.6, np.nan, np.nan])
+    found = score("some", without.assign(time_high_s=[1.3, np.nan, 5.2, np.nan, np.nan]))
+    assert (found["intervals"], found["covered"]) == (2, 1.0)
+    none = score("some", RUNS.assign(time_low_s=np.nan, time_high_s=np.nan))
+    assert none["intervals"] == 0
+    assert np.isnan(none["covered"])
+
+
+def test_regret_joins_no_groups_of_one_release_and_of_several() -> None:
+    """Of group a the layouts were measured with two releases, in c they are repeats of one layout."""
+    several = RUNS.assign(release=["1", "2", "2", "", ""])
+    repeats = RUNS.assign(group=["c", "c", "c", "d", "d"], layout=0)
+    pair = RUNS.head(2).assign(group="e", release=["1", "2"])
+    small = RUNS.head(2).assign(group="f")
+    found = score("some", pd.concat([several, repeats, pair, small], ignore_index=True))
+    assert (found["groups"], found["release_groups"]) == (0, 2)
+    assert np.isnan(found["regret"])
+    assert (found["release_regret"], found["worst_release_regret"]) == pytest.approx((0.25, 0.25))
+
+
+def test_a_repeated_layout_has_its_least_time_in_a_group() -> None:
+    repeated = pd.concat([RUNS, RUNS.head(1).assign(measured_s=1.1)], ignore_index=True)
+    assert score("some", repeated)["regret"] == pytest.approx(0.1)
 
 
 def test_prudent_times_hide_no_more_than_is_proven() -> None:
@@ -119,6 +147,7 @@ def test_the_command_prints_a_table_or_json_and_writes_the_runs(tmp_path: Path) 
     (found,) = json.loads(CliRunner().invoke(app, ["validate", str(table), "--json"]).stdout)
     assert (found["rows"], found["groups"], found["memory_error"]) == (3, 1, None)
     (group,) = found["by_group"]
+    assert group["group"].endswith("system a100-selene, stack megatron-lm, precision bf16")
     assert (group["layouts"], group["fastest_s"], group["regret"]) == (3, 0.5, 0.0)
     assert group["group"].startswith("mine: hidden 1024, heads 16")
 

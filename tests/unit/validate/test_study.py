@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.spec.files import FOLDER
-from phaze.spec.measured import PublishedRuns
+from phaze.spec.files import FOLDER, read_mapping
+from phaze.spec.measured import MeasuredStudy, PublishedRuns
 from phaze.validate.scoreboard import MEASURED, measured_files
 from phaze.validate.study import TOOLS, measured_tables
 
@@ -16,6 +16,8 @@ from phaze.validate.study import TOOLS, measured_tables
 def test_every_file_of_runs_is_known_and_what_tools_predict_is_among_their_rows() -> None:
     published = PublishedRuns.load()
     assert {path.stem for path in measured_files()} == published.sources.keys()
+    default = MeasuredStudy.parse(read_mapping(FOLDER / "config.yaml")["measured"], "measured")
+    assert set(default.sources) == published.sources.keys()
     tools = pd.read_csv(FOLDER / TOOLS)
     assert set(tools["tool"]) == published.tools.keys()
     for source, mine in tools.groupby("source"):

@@ -11,6 +11,7 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.ranked_table import COLUMNS, ranked_table
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.machines import device_of, load_machine
+from phaze.runtimes.layout_string import blocks_of
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.memory import UsedGib
@@ -31,7 +32,7 @@ def test_long_sets_of_recomputed_modules_are_letters_that_one_line_spells_out() 
         row.model_copy(
             update={
                 "layout": row.layout.model_copy(update={"recompute": one}),
-                "recomputed_layers": model.layers * (one == "full"),
+                "recomputed_layers": sum(blocks_of(row.layout.pipeline_layout)) * (one == "full"),
             }
         )
         for one in sets

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from phaze.report.document import Sheet
 from phaze.report.measured_page import CHECKS, MeasuredInputs, build_measured_report, measured_section
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks
-from phaze.spec.measured import MeasuredStudy
+from phaze.spec.measured import MeasuredStudy, PublishedRuns
 from phaze.tables import FittedConstants, GroupRegrets, MeasuredRuns, SourceScores, ToolErrors
+from phaze.validate.study import measured_tables
 
 NOTHING = float("inf")
 SOURCES = ("far", "near")
@@ -32,8 +34,8 @@ def run(source: str, number: int, measured_s: float, predicted_s: float) -> dict
 def score(source: str, rows: int, mean_error: float) -> dict[str, object]:
     shares = [name for name, column in SourceScores.columns.items() if column.dtype == "float64"]
     found = dict.fromkeys(shares, 0.5) | {"left_out_error": NOTHING, "memory_error": NOTHING}
-    return {**found, "source": source, "rows": rows, "answered": rows, "groups": 1, "refused": "",
-            "mean_error": mean_error}  # fmt: skip
+    return {**found, "source": source, "rows": rows, "answered": rows, "intervals": rows, "groups": 1,
+            "release_groups": 2, "refused": "", "mean_error": mean_error}  # fmt: skip
 
 
 RUNS = [run("near", k, 10.0 * k, 10.1 * k) for k in (1, 2, 3)] + [run("far", 1, 10.0, 14.0)]
@@ -46,7 +48,7 @@ INPUTS = MeasuredInputs(
     group_regrets=GroupRegrets.check(
         pd.DataFrame(
             [
-                {"source": "near", "group": f"near: h {h}", "layouts": 3, "correlation": 1.0,
+                {"source": "near", "group": f"near: h {h}", "layouts": 3, "releases": h, "correlation": 1.0,
                  "fastest_s": 10.0, "chosen_s": chosen_s, "prudently_chosen_s": chosen_s,
                  "regret": chosen_s / 10.0 - 1}
                 for h, chosen_s in ((1, 10.0), (2, 12.5))
@@ -67,9 +69,12 @@ def sheet(anchor: str) -> Sheet:
 
 def test_the_page_says_the_errors_by_source_and_over_all_and_writes_its_tables(tmp_path: Path) -> None:
     report = build_measured_report(INPUTS)
-    assert report.answer.sentence.startswith(
-        "11.0 % on average over 4 runs of 2 sources, from 1.0 % to 40.0 %"
-    )
+    assert report.answer.sentence.startswith("11.0 % on average over 4 runs, from 1.0 % to 40.0 % by source")
+    assert [fact for _, fact in report.answer.facts][1:] == [
+        "of 4 runs in their interval, which is to hold 80 %",
+        "lost on average by running the predicted fastest layout of 1 groups of one release",
+        "lost on average by running the predicted fastest layout of 2 groups across releases",
+    ]
     assert [row[0] for row in report.answer.sheet.rows] == ["far", "near", "all"]
     assert report.answer.sheet.marked == {2}
     assert not report.failures
@@ -83,6 +88,15 @@ def test_the_furthest_run_and_the_choice_that_loses_most_come_first() -> None:
     assert worst.rows[0][:3] == ("far", "1", "far 1")
     assert "+40.0 %" in worst.rows[0]
     assert (sheet("choices").rows[0][0], sheet("choices").rows[0][-1]) == ("near: h 2", "25.0 %")
+    (found,) = [one for one in build_measured_report(INPUTS).sections if one.anchor == "choices"]
+    assert "in 1 of 1 groups of one release, and in 0 of 1 groups" in str(found.blocks[0])
+
+
+def test_runs_whose_times_look_simulated_are_not_in_the_answer() -> None:
+    scores = pd.concat([INPUTS.source_scores, pd.DataFrame([score("all measured", 3, 0.01)])])
+    answer = build_measured_report(replace(INPUTS, source_scores=SourceScores.check(scores))).answer
+    assert answer.sentence.startswith("1.0 % on average over 3 runs")
+    assert answer.sentence.endswith("count in their own line and in the last one only.")
 
 
 def test_a_run_without_a_reason_a_lost_source_and_an_empty_interval_fail_the_checks() -> None:
@@ -96,8 +110,38 @@ def test_a_run_without_a_reason_a_lost_source_and_an_empty_interval_fail_the_che
     assert failed(replace(INPUTS, measured_runs=silent)) == ["every run is predicted or says why not"]
     more = replace(INPUTS, study=MeasuredStudy(sources=(*SOURCES, "lost")))
     assert failed(more) == ["every source has runs and a score of all of them"]
+    without = runs.assign(time_low_s=np.inf, time_high_s=np.inf)
+    assert failed(replace(INPUTS, measured_runs=without)) == []
     thin = runs.assign(time_low_s=runs["time_high_s"])
     assert failed(replace(INPUTS, measured_runs=thin)) == ["intervals have a width and are where the time is"]
+
+
+@pytest.mark.long
+def test_the_page_of_all_measured_runs_has_the_figures_of_the_other_pages(project_root: Path) -> None:
+    """Of all sources whose times do not look simulated."""
+    published = PublishedRuns.load()
+    sources = tuple(name for name in published.sources if name not in published.simulated)
+    study = MeasuredStudy(sources=sources)
+    report = build_measured_report(MeasuredInputs(study, **measured_tables(sources)))
+    assert not report.failures
+    readme, accuracy = ((project_root / name).read_text() for name in ("README.md", "config/accuracy.md"))
+    sheet = report.answer.sheet
+    rows = {row[0]: dict(zip(sheet.header, row, strict=True)) for row in sheet.rows}
+    together = rows.pop("all")
+    shown = ("mean error", "bias", "worst", "within 15 %")
+    for source, row in rows.items():
+        lines = [line for line in accuracy.splitlines() if f"(`{source}`)" in line and row["answered"] != "0"]
+        assert all(row[name] in line for line in lines for name in shown), (source, row)
+    for text in (
+        together["mean error"],
+        together["within 15 %"],
+        together["regret"],
+        together["worst regret"],
+    ):
+        assert text in readme
+    across = together["regret across releases"], together["its worst"]
+    assert all(text in page for text in across for page in (readme, accuracy))
+    assert f"{together['in it']} of the {together['with an 80 % interval']} runs that get one" in accuracy
 
 
 def test_the_report_of_a_study_has_the_scores_as_one_section_where_there_are_some() -> None:
