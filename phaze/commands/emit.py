@@ -147,6 +147,7 @@ def read(asked: ReadOptions) -> None:
     _refuse_table(asked.out, reads=(asked.told, system, asked.model, asked.stack))
     given = _given(asked, system, None if count is None else int(count))
     from phaze.plan.in_use import OK
+    from phaze.plan.layouts.assumptions import uncalibrated
     from phaze.plan.layouts.priced import PricedLayout
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.words import predicted, shape, used
@@ -164,7 +165,8 @@ def read(asked: ReadOptions) -> None:
         machine = replace(machine, stack=software.stack)
         question = PlanQuestion(recipe.task, machine, RUNTIMES[trained], flash=software.flash)
         priced = PricedLayout.of_recipe(question, recipe)
-        row = priced.row(interval(machine, recipe.layout, priced.price.time_s, priced.mfu))
+        measured = interval(priced)
+        row = priced.row(measured)
     for sentence in given.remarks(software):
         typer.echo(f"read: {sentence}", err=True)
     if asked.out is not None:
@@ -182,7 +184,8 @@ def read(asked: ReadOptions) -> None:
         f"{shape(row.layout, row.recomputed_layers)}\n"
         f"{predicted(row)}, with stack {chosen}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
         f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
-        f"GiB of tensors by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}; in use "
+        + ("" if measured.ends_s else f"{uncalibrated(machine, measured)}\n")
+        + f"GiB of tensors by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}; in use "
         f"{used(row)} of {device_of(machine).hbm_gib:g}{unfit}\n"
         f"{software.in_words(recipe)}"
     )

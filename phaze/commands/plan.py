@@ -365,7 +365,7 @@ def _answer(
     begun = monotonic()
     from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.training_run import training_run
-    from phaze.validate.intervals import evidence, interval
+    from phaze.validate.intervals import interval
 
     planner = TrainingPlanner(asked, interval, gap)
     for option, fields in (("--fix", asked.fixed), ("--explain", unlike)):
@@ -379,9 +379,7 @@ def _answer(
     answer = planner.answer(found, top)
     if answer.format == "phaze-no-plan":
         return answer
-    extra: dict[str, object] = {
-        "evidence": evidence(planner.question.machine, found.plans[0].divided.layout, answer.mfu)
-    }
+    extra: dict[str, object] = {}
     if run is not None:
         extra["run"] = training_run(answer, asked.devices, run)
     if unlike:

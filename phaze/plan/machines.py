@@ -26,7 +26,15 @@ def load_machine(
     """
     cluster, device = load_cluster(system, folder)
     cluster = cluster if devices is None else sized(cluster, devices, system)
-    return machine_of(cluster, device, load_stack_of(cluster, folder, stack), folder)
+    software = load_stack_of(cluster, folder, stack)
+    return machine_of(
+        cluster if stack in (None, cluster.stack) else unfitted(cluster), device, software, folder
+    )
+
+
+def unfitted(cluster: Cluster) -> Cluster:
+    """Cluster without the fit to runs of its own stack, for another stack: their errors say nothing of it."""
+    return cluster.model_copy(update={"calibrated": None})
 
 
 def planned_machine(asked: AskedPlan, folder: Path = FOLDER) -> Machine:

@@ -99,7 +99,7 @@ class PlanPage:
         interval = (
             f"expected step; 80 % interval {plan.time_s_low:.4g} to {plan.time_s_high:.4g} s"
             if plan.time_s_low is not None and plan.time_s_high is not None
-            else "expected step, an upper limit of speed"
+            else "expected step"
         )
         yield f"{plan.time_s:.4g} s", interval
         if plan.prudent_s is not None:
@@ -179,7 +179,8 @@ class PlanPage:
             nothing = next(words.evidence_in_words(self.plan))
             yield WORDS.section("evidence", [Prose(f"{nothing.capitalize()}.")])
             return
-        sheet = WORDS.sheet("evidence", pd.DataFrame(map(dict, runs)))
+        table = pd.DataFrame([dict(run) | {"differs": ", ".join(run.differs) or "–"} for run in runs])
+        sheet = WORDS.sheet("evidence", table)
         yield WORDS.section("evidence", (sheet, WORDS.chart("errors", partial(plan_figures.errors, runs))))
 
     def rivals(self) -> Iterator[Section]:

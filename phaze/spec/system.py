@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import prod
-from typing import Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,7 @@ from phaze.spec.values import (
     Label,
     Location,
     Name,
+    Once,
     Part,
     Positive,
     PositiveInt,
@@ -395,6 +396,8 @@ class Calibration(Noun):
     """File with the measured runs."""
     rows: PositiveInt
     """Number of runs used in the fit."""
+    features: Annotated[tuple[Label, ...], Once] = ()
+    """Features of these runs, which count as measured on this system."""
     device: dict[Label, Positive] = Field(default_factory=dict)
     """Constants that override the device file's constants, by key."""
     stack: dict[Label, Positive] = Field(default_factory=dict)

@@ -165,8 +165,8 @@ class RankedPlan(Noun):
     time_s: Result
     """Expected step time in seconds."""
     time_s_low: Result | None = None
-    """Lower end of the 80 % interval of the step time, from similar measured runs; null if no run on the
-    device is measured."""
+    """Lower end of the 80 % interval of the step time, from similar measured runs; null if no
+    measured run is similar."""
     time_s_high: Result | None = None
     """Upper end of the 80 % interval of the step time."""
     prudent_s: Result | None = None
@@ -375,6 +375,8 @@ class NearRun(Noun):
     """Dissimilarity; 0 for equal stack, device, precision, kinds of parallelism and utilisation."""
     error: Finite
     """Prediction error: predicted over measured time, minus 1."""
+    differs: tuple[Label, ...] = ()
+    """Stack, device or precision that the run has instead, and features that only one of the two has."""
 
 
 class FewestNodes(Noun):
@@ -428,7 +430,7 @@ class TrainingPlan(PlanFile, RankedPlan):
     """Additional time in seconds of the second-best plan over this one, by part of the step, largest
     first."""
     uncalibrated: Text | None = None
-    """Warning that the predicted speed is an upper limit, if no run on the device is measured."""
+    """Reason why the step time has no interval: the device or feature that no measured run has."""
     prudence: Text | None = None
     """Note on whether a short search by expected time finds a faster plan, if prudent time ranks layouts."""
     may_fit: Text | None = None

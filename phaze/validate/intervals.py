@@ -6,12 +6,17 @@ runs of its source, because errors of one source are correlated. The interval is
 and ninetieth weighted percentile of measured over predicted times. The distance of its ends from the median
 is multiplied by 1 + a · distance of the nearest run. The factor a is calibrated by leaving out one source at
 a time, so that a fraction COVERED of the runs of unseen sources lies inside.
+
+There is no interval if no published run has one of the run's features: its stack, chip, precision, schedule,
+and other features that no distance expresses. A system that is calibrated to a user's own runs has the
+interval of their left-out error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -22,16 +27,19 @@ from scipy.stats import t as student
 from phaze.base.arrays import Bools, Floats, Names
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
+from phaze.plan.layouts.priced import MeasuredInterval, PricedLayout
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
+from phaze.spec.model import Model
 from phaze.spec.system import Calibration
 from phaze.spec.training_plan import NearRun
 
 ERRORS = "errors.csv"
 """Configuration file with the errors of published runs, written by `phaze validate --errors`."""
-KEYS = ("stack", "device", "parallelism", "experts", "precision")
-"""Properties that determine how similar two runs are, in addition to their utilisation."""
+KEYS = ("stack", "device", "parallelism", "experts", "precision", "features")
+"""Properties of a run in addition to its utilisation; all but `features` determine how similar two runs are.
+"""
 APART: dict[str, float] = {"stack": 1.0, "device": 1.5, "experts": 1.0, "precision": 0.5}
 """Distance that a difference in each property adds; half of it if both values belong to one family."""
 EACH_AXIS = 0.25
@@ -59,6 +67,10 @@ SHOWN = 5
 
 INTERVAL = ("time_low_s", "time_high_s")
 """Columns with the ends of the interval, in seconds."""
+UNMEASURED = "unmeasured"
+"""Column with the features of a run that no measured run has, for which there is no interval."""
+NOWHERE = (float("nan"), float("nan"))
+"""Ends of an interval that there is not."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +82,67 @@ class RunKind:
     parallelism: str
     experts: str
     precision: str
+    features: str = ""
+    """Features that no distance expresses, joined by +; see `features_of`."""
     mfu: float = float("nan")
     """Predicted model FLOPs utilisation; nan if unknown."""
+    calibrated: Calibration | None = None
+    """Fit of system and stack to a user's own runs, if there is one."""
 
     @classmethod
-    def of(cls, machine: Machine, layout: Layout, mfu: float = float("nan")) -> RunKind:
-        """Properties of a run, given its layout and machine."""
-        experts = "yes" if layout.ep > 1 else "no"
-        device = device_of(machine).name
-        return cls(machine.stack.name, device, parallelism_of(layout), experts, layout.compute, mfu)
+    def of(
+        cls, machine: Machine, layout: Layout, schedule: str, model: Model, mfu: float = float("nan")
+    ) -> RunKind:
+        """Properties of a run, given its machine, layout, schedule and model."""
+        return cls(
+            stack=machine.stack.name,
+            device=device_of(machine).name,
+            parallelism=parallelism_of(layout),
+            experts="yes" if layout.ep > 1 else "no",
+            precision=layout.compute,
+            features="+".join(sorted(features_of(layout, schedule, model))),
+            mfu=mfu,
+            calibrated=machine.system.calibrated if machine.system else None,
+        )
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Features that some measured run must have for this run to have an interval."""
+        named = (f"stack {self.stack}", f"device {_chip(self.device)}", f"precision {self.precision}")
+        return (*named, *filter(None, self.features.split("+")))
+
+
+PROPERTIES = tuple(field.name for field in fields(RunKind))
+"""Columns of a table of runs that make up the kind of each run."""
+
+
+def features_of(layout: Layout, schedule: str, model: Model) -> Iterator[str]:
+    """Yield the features of a run that change its time, and that no distance to another run expresses."""
+    offloaded, latent = layout.offloaded, model.latent
+    present = {
+        f"schedule {schedule}": layout.pp > 1,
+        f"cp {layout.cp_kind.partition(':')[0].replace('+', ' and ')}": layout.cp > 1,
+        f"ZeRO-{layout.zero}": layout.dp > 1,
+        "HSDP": layout.replicate > 1,
+        "expert tensor parallelism": model.experts is not None and layout.etp > 1,
+        "offloaded modules": bool(offloaded.modules),
+        "offloaded layers": offloaded.layers > 0,
+        "offloaded optimizer states": offloaded.optimizer,
+        "LoRA": model.lora is not None,
+        "latent attention": latent is not None,
+        "attention to indexed tokens": latent is not None and latent.index is not None,
+        "attention in windows": model.window is not None,
+        "attention in chunks": model.chunk is not None,
+        "Mamba": model.mamba is not None,
+        "delta nets": model.delta is not None,
+        "multi-token prediction": model.mtp > 0,
+    }
+    yield from (name for name, has in present.items() if has)
+
+
+def _chip(device: str) -> str:
+    """Name of a device's chip: devices with another memory size have the same one."""
+    return re.sub(r"-\d+gb$", "", device)
 
 
 def parallelism_of(layout: Layout) -> str:
@@ -93,10 +157,12 @@ def parallelism_of(layout: Layout) -> str:
 class SimilarRuns:
     """Interval of the ratio of measured to predicted time, from the most similar runs."""
 
-    low: float
-    high: float
-    """Upper end; multiplied by the predicted time, both ends contain the fraction COVERED of the runs."""
+    ends: tuple[float, float]
+    """Ends that contain the fraction COVERED of the runs, if multiplied by the predicted time; or NOWHERE."""
     nearest: tuple[NearRun, ...]
+    """Most similar runs, also if there is no interval; empty if none is similar."""
+    unmeasured: tuple[str, ...]
+    """Features that no measured run has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,34 +185,51 @@ class PublishedErrors:
                 f"{path} writes them"
             ) from error
 
-    def most_similar(self, kind: RunKind, but: str = "") -> SimilarRuns | None:
-        """Interval from the runs most similar to `kind`, except source `but`; None if none is similar."""
+    def most_similar(self, kind: RunKind, but: str = "") -> SimilarRuns:
+        """Interval from the runs most similar to `kind`, except source `but`, or what no run has of it.
+
+        A calibrated system has the interval of its own runs, whose features also count as measured.
+        """
+        fitted, others, distances = kind.calibrated, self._sources != but, self.distances(kind)
+        # A file of an older version names no features: its runs have this stack, device and precision.
+        measured = self._measured.union((fitted.features or kind.needed[:3]) if fitted else ())
+        unmeasured = tuple(name for name in kind.needed if name not in measured)
+        alike = others.any() and distances[others].min() <= UNLIKE
+        nearest = tuple(self._nearest(kind, distances, others)) if alike else ()
+        if unmeasured or not (alike or fitted):
+            return SimilarRuns(NOWHERE, nearest, unmeasured)
+        if fitted:
+            return SimilarRuns(_fitted_ends(fitted), nearest, ())
         if but not in self._widths:
             self._widths[but] = self._calibrated(but)
-        return self._similar_runs(kind, self._sources != but, self._widths[but])
+        return SimilarRuns(self._ends(distances, others, self._widths[but]), nearest, ())
 
-    def _similar_runs(self, kind: RunKind, asked: Bools, width: float) -> SimilarRuns | None:
-        distances = self.distances(kind)
-        known = kind.device in self._values["device"]
-        if not known or not asked.any() or distances[asked].min() > UNLIKE:
-            return None
-        low, middle, high = self._percentiles(distances, asked)
-        wider = 1.0 + width * float(distances[asked].min())
+    def _ends(self, distances: Floats, others: Bools, width: float) -> tuple[float, float]:
+        """Ends of the interval from the runs of the mask `others`, with a widening per unit of distance."""
+        low, middle, high = self._percentiles(distances, others)
+        wider = 1.0 + width * float(distances[others].min())
         ends = (
             middle - wider * max(middle - low, LEAST_SPREAD),
             middle + wider * max(high - middle, LEAST_SPREAD),
         )
-        order = np.flatnonzero(asked)[np.argsort(distances[asked], kind="stable")][:SHOWN]
-        nearest = [
-            NearRun(
+        return float(np.exp(ends[0])), float(np.exp(ends[1]))
+
+    def _nearest(self, kind: RunKind, distances: Floats, others: Bools) -> Iterator[NearRun]:
+        """Yield the most similar runs of the mask `others`, nearest first."""
+        order = np.flatnonzero(others)[np.argsort(distances[others], kind="stable")][:SHOWN]
+        for k, run in zip(order, _kinds(self.table.iloc[order][list(KEYS)]), strict=True):
+            yield NearRun(
                 source=str(self._sources[k]),
                 label=str(self.table["label"].iloc[k]),
                 distance=float(distances[k]),
                 error=float(np.exp(-self._logs[k])) - 1,
+                differs=tuple(_differences(kind, run)),
             )
-            for k in order
-        ]
-        return SimilarRuns(float(np.exp(ends[0])), float(np.exp(ends[1])), tuple(nearest))
+
+    @cached_property
+    def _measured(self) -> frozenset[str]:
+        """Features of all published runs."""
+        return frozenset(features_needed(self.table))
 
     def _percentiles(self, distances: Floats, asked: Bools) -> tuple[float, float, float]:
         """Weighted 10th, 50th and 90th percentile of the log ratios of measured to predicted time."""
@@ -191,11 +274,7 @@ class PublishedErrors:
     @cached_property
     def _between(self) -> Floats:
         """Distances between all pairs of published runs, (R, R), used for calibration."""
-        names = [*KEYS, "mfu"]
-        kinds = [
-            RunKind(**{str(key): one for key, one in row.items()})
-            for row in self.table[names].to_dict("records")
-        ]
+        kinds = _kinds(self.table[[*KEYS, "mfu"]])
         known = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}
         return np.stack([known[kind] for kind in kinds])
 
@@ -243,6 +322,22 @@ def _apart(key: str, mine: str, values: Sequence[str]) -> Floats:
     return found
 
 
+def _differences(kind: RunKind, run: RunKind) -> Iterator[str]:
+    """Yield the properties of a measured run that differ from those of a kind of run."""
+    for key in ("stack", "device", "precision"):
+        if getattr(kind, key) != getattr(run, key):
+            yield f"{key} {getattr(run, key)}"
+    parts = [_parts_of(one) for one in (run, kind)]
+    yield from (f"with {name}" for name in parts[0] if name not in parts[1])
+    yield from (f"without {name}" for name in parts[1] if name not in parts[0])
+
+
+def _parts_of(kind: RunKind) -> Collection[str]:
+    """Kinds of parallelism and features of a run."""
+    axes = [name for name in kind.parallelism.split("+") if name in ("tp", "pp", "dp")]
+    return [*axes, *["ep"] * (kind.experts == "yes"), *filter(None, kind.features.split("+"))]
+
+
 def _percentiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
     """Weighted quantiles of values, (Q,), interpolated between the midpoints of the weights."""
     order = np.argsort(values)
@@ -256,28 +351,29 @@ def published(folder: Path = FOLDER) -> PublishedErrors:
     return PublishedErrors.load(folder)
 
 
-def interval(
-    machine: Machine, layout: Layout, seconds: float, mfu: float, folder: Path = FOLDER
-) -> tuple[float, float] | None:
-    """80 % interval of a layout's predicted time, in seconds; None if no measured run is similar.
+def interval(priced: PricedLayout, folder: Path = FOLDER) -> MeasuredInterval:
+    """80 % interval of a layout's predicted time, from the measured runs most like it."""
+    kind = RunKind.of(
+        priced.question.machine,
+        priced.divided.layout,
+        priced.divided.schedule,
+        priced.question.task.model,
+        priced.mfu,
+    )
+    runs = published(folder).most_similar(kind)
+    low_s, high_s = (end * priced.price.time_s for end in runs.ends)
+    return MeasuredInterval(None if np.isnan(low_s) else (low_s, high_s), runs.nearest, runs.unmeasured)
 
-    A system calibrated to a user's own runs has the interval of their left-out error.
-    """
-    if machine.system is not None and machine.system.calibrated is not None:
-        return _own(machine.system.calibrated, seconds)
-    found = published(folder).most_similar(RunKind.of(machine, layout, mfu))
-    return None if found is None else (found.low * seconds, found.high * seconds)
 
-
-def _own(fitted: Calibration, seconds: float) -> tuple[float, float]:
-    """80 % interval of a predicted time, in seconds, from the leave-one-out error of the user's own runs.
+def _fitted_ends(fitted: Calibration) -> tuple[float, float]:
+    """80 % interval over the predicted time, from the leave-one-out error of the user's own runs.
 
     This is Student's prediction interval for one more run. Its standard deviation is 1.25 mean absolute
     errors, as for normally distributed errors.
     """
     spread = MEAN_ABSOLUTE * max(fitted.error_left_out, LEAST_SPREAD) * np.sqrt(1 + 1 / fitted.rows)
     end = float(np.exp(student.ppf((1 + COVERED) / 2, max(fitted.rows - 1, 1)) * spread))
-    return seconds / end, seconds * end
+    return 1 / end, end
 
 
 def with_intervals(
@@ -285,18 +381,29 @@ def with_intervals(
 ) -> pd.DataFrame:
     """Add prediction intervals (columns INTERVAL) to runs, from the errors of all sources except `but`.
 
-    Runs need a column of predicted times, KEYS and mfu. Rows without a predicted time or without a similar
-    measured run get no interval.
+    Runs need a column of predicted times and PROPERTIES, of which `calibrated` is dropped. Rows without a
+    predicted time or without a similar measured run get no interval. Column UNMEASURED has the features that
+    no measured run has.
     """
     errors = published(folder)
-    factors = np.full((2, len(runs)), np.nan)
+    factors, unmeasured = np.full((2, len(runs)), np.nan), [""] * len(runs)
     times = runs[seconds].to_numpy(float)
-    rows = runs[[*KEYS, "mfu"]].to_dict("records")
+    kinds = _kinds(runs[list(PROPERTIES)])
     for place in np.flatnonzero(np.isfinite(times)):
-        found = errors.most_similar(RunKind(**{str(key): value for key, value in rows[place].items()}), but)
-        if found is not None:
-            factors[:, place] = found.low, found.high
-    return runs.assign(**dict(zip(INTERVAL, factors * times, strict=True)))
+        found = errors.most_similar(kinds[place], but)
+        factors[:, place], unmeasured[place] = found.ends, "; ".join(found.unmeasured)
+    ends = dict(zip(INTERVAL, factors * times, strict=True))
+    return runs.drop(columns="calibrated").assign(**ends).assign(**{UNMEASURED: unmeasured})
+
+
+def features_needed(runs: pd.DataFrame) -> tuple[str, ...]:
+    """Features of runs, of which a run with an interval has no others; runs need the columns KEYS."""
+    kinds = _kinds(runs[list(KEYS)].drop_duplicates())
+    return tuple(sorted({name for kind in kinds for name in kind.needed}))
+
+
+def _kinds(runs: pd.DataFrame) -> list[RunKind]:
+    return [RunKind(**{str(key): value for key, value in row.items()}) for row in runs.to_dict("records")]
 
 
 def error_table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -304,9 +411,3 @@ def error_table(runs: pd.DataFrame) -> pd.DataFrame:
     timed: pd.DataFrame = runs[np.isfinite(runs["measured_s"] / runs["predicted_s"])]
     ratio = (timed["measured_s"] / timed["predicted_s"]).round(4)
     return timed[["source", "label", *KEYS]].assign(mfu=timed["mfu"].astype(float).round(3), ratio=ratio)
-
-
-def evidence(machine: Machine, layout: Layout, mfu: float, folder: Path = FOLDER) -> tuple[NearRun, ...]:
-    """Measured runs most similar to a layout on a machine, nearest first; empty if none is similar."""
-    found = published(folder).most_similar(RunKind.of(machine, layout, mfu))
-    return () if found is None else found.nearest

@@ -19,6 +19,7 @@ from phaze.spec.system import Calibration, Cluster, Device
 from phaze.spec.systems import load_device
 from phaze.validate.calibration import Calibrated, calibrated
 from phaze.validate.constants import Site
+from phaze.validate.intervals import features_needed
 from phaze.validate.parts.base import KernelPart, in_a_loop, site_of
 from phaze.validate.parts.registry import PARTS
 from phaze.validate.parts.scores import ComparedKernels, PartScore
@@ -137,16 +138,17 @@ def calibrate(path: Path, system: str, out: Path) -> tuple[OwnRuns, Calibrated]:
     runs = own_runs(path, system)
     _refuse_elsewhere(runs.site.cluster, system, out)
     found = calibrated(runs.site, runs.rows)
-    write_text(out, system_text(found, path, system))
+    write_text(out, system_text(found, runs.rows, path, system))
     return runs, found
 
 
-def system_text(found: Calibrated, path: Path, system: str) -> str:
-    """Text of a system file, with the constants fitted to the runs of a table."""
+def system_text(found: Calibrated, rows: Sequence[RunRow], path: Path, system: str) -> str:
+    """Text of a system file, with the constants fitted to the runs of a table, and the runs' features."""
     old = found.site.cluster.calibrated
     fitted = Calibration(
         runs=path.name[-LONGEST_NAME:],
         rows=found.rows,
+        features=features_needed(predict_rows(rows, found.site.machine)),
         device={**(old.device if old else {}), **_moved(found, "device")},
         stack={**(old.stack if old else {}), **_moved(found, "stack")},
         error_before=round(found.error_before, 5),

@@ -97,6 +97,7 @@ def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.Dat
             "release": [row.release for row in rows],
             **{key: out[key].fillna("") for key in KEYS},
             "mfu": out["mfu"].astype(float),
+            "calibrated": out["calibrated"],
             "predicted_s": out["time_s"].astype(float),
             "prudent_s": out["prudent_s"].astype(float),
             "measured_s": measured_of(rows, "measured_s"),

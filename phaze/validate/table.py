@@ -21,7 +21,7 @@ from phaze.base.files import atomic_path
 from phaze.base.units import GIB
 from phaze.plan.in_use import InUse, capacity_bytes, status_of
 from phaze.plan.layouts.priced import peak_of
-from phaze.plan.machines import device_of, grown, load_machine, proven
+from phaze.plan.machines import device_of, grown, load_machine, proven, unfitted
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
 from phaze.plan.runs import Run, plan_of_run
@@ -30,7 +30,7 @@ from phaze.spec.files import FOLDER
 from phaze.spec.memory import MemoryKind
 from phaze.spec.recipes import recipe_of
 from phaze.spec.systems import load_stack
-from phaze.validate.intervals import INTERVAL, KEYS, RunKind, with_intervals
+from phaze.validate.intervals import INTERVAL, KEYS, PROPERTIES, UNMEASURED, RunKind, with_intervals
 from phaze.validate.rows import RunRow, read_rows
 
 CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
@@ -124,8 +124,8 @@ class Prediction:
 
 
 ADDED = (
-    "time_s", PRUDENT, *(field.name for field in fields(Prediction)[1:]), *INTERVAL, *CHOSEN, DIVIDED, STACK,
-    KIND, "status",
+    "time_s", PRUDENT, *(field.name for field in fields(Prediction)[1:]), *INTERVAL, UNMEASURED, *CHOSEN,
+    DIVIDED, STACK, KIND, "status",
 )  # fmt: skip
 """Columns that predictions add to a table."""
 
@@ -200,11 +200,12 @@ def predict_rows(
     """
     machines = cache(partial(_machine_of, machine, folder))
     found = [_predict(row, machines, prudent=prudent) if row.runs else _invalid(row.problem) for row in rows]
-    columns = [*(name for name in ADDED if name not in (*INTERVAL, STACK)), *KEYS, "mfu"]
+    columns = [*(name for name in ADDED if name not in (*INTERVAL, UNMEASURED, STACK)), *PROPERTIES]
     kinds: dict[str, Literal["Int64", "float", "object"]] = dict.fromkeys((DIVIDED, KIND, *KEYS), "object")
     kinds |= {"mfu": "float", PRUDENT: "float"}
     kinds |= dict.fromkeys(CHOSEN[:2], "Int64")
-    return pd.DataFrame(found, columns=columns).astype(kinds)
+    fits = pd.Series([row.get("calibrated") for row in found], dtype="object")
+    return pd.DataFrame(found, columns=columns).astype(kinds).assign(calibrated=fits)
 
 
 def settled(rows: Iterable[RunRow], predicted: pd.DataFrame) -> Iterator[RunRow]:
@@ -232,7 +233,10 @@ def _machine_of(default: Machine | None, folder: Path, system: str, stack: str) 
     if default is None:
         raise PhazeError("system must be given, in the row or with --system")
     same = stack in ("", default.stack.name)  # has constants fitted to the system, unlike its file
-    return default if same else replace(default, stack=load_stack(stack, folder))
+    if same:
+        return default
+    cluster = default.system and unfitted(default.system)
+    return replace(default, stack=load_stack(stack, folder), system=cluster)
 
 
 def _of_release(machine: Machine, row: RunRow) -> Machine:
@@ -278,7 +282,7 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
         **divided,
         KIND: kind,
         "status": status_of(best.device_low_gib, best.device_high_gib, device) + _assumed(run, machine),
-        **asdict(RunKind.of(machine, run.layout, mfu)),
+        **vars(RunKind.of(machine, run.layout, run.schedule, run.model, mfu)),
     }
 
 

@@ -18,13 +18,12 @@ from phaze.layout import Layout
 from phaze.plan.layouts.assumptions import assumptions, uncalibrated, versions
 from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
-from phaze.plan.layouts.priced import PricedLayout
+from phaze.plan.layouts.priced import MeasuredInterval, PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import GAP, plan_layouts
 from phaze.plan.layouts.what_if import COMPARED, made_to_fit, other_batch, rests_on, what_if
 from phaze.plan.layouts.words import fields_in_words
 from phaze.plan.machines import device_of, planned_machine
-from phaze.plan.plan import Machine
 from phaze.runtimes.grid import COLUMNS
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import equal_counts, equal_stages, stages_of
@@ -85,11 +84,8 @@ def _ruled_out(found: LayoutPlans) -> dict[str, object]:
     return {"undecided": undecided, "lacking_gib": lacking_gib}
 
 
-Interval = Callable[[Machine, Layout, float, float], tuple[float, float] | None]
-"""Function that returns the step-time interval of measured runs similar to a prediction.
-
-None if no measured run is similar.
-"""
+Interval = Callable[[PricedLayout], MeasuredInterval]
+"""Function that returns the step-time interval of measured runs similar to a prediction."""
 Fixed = Mapping[str, int | str]
 
 
@@ -176,6 +172,7 @@ class TrainingPlanner:
         )
         first = ranked[0]
         expected, *others = (one.asked(self.expected) for one in ranked)
+        measured = self.interval(expected)
         return TrainingPlan(
             **dict(rows[0]),
             question=self.stored,
@@ -188,7 +185,8 @@ class TrainingPlanner:
                 recipe_rows(self.question, self.asked.system, first.price.time_s, self.row, self.folder)
             ),
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
-            uncalibrated=uncalibrated(self.question.machine) if rows[0].time_s_low is None else None,
+            evidence=measured.nearest,
+            uncalibrated=None if measured.ends_s else uncalibrated(self.expected.machine, measured),
             prudence=self._prudence(expected, others) if self.asked.rank == "prudent" else None,
             may_fit=made_to_fit(ranked, (expected, *others), self.asked.fixed, len(rows)),
             other_batch=other_batch(first, self.asked.fixed),
@@ -201,9 +199,7 @@ class TrainingPlanner:
     def row(self, priced: PricedLayout) -> RankedPlan:
         """Row of the ranked table for one priced layout."""
         expected, prudent = (priced.asked(question) for question in (self.expected, self.expected.prudent))
-        layout, machine = expected.divided.layout, self.expected.machine
-        own = self.interval(machine, layout, expected.price.time_s, expected.mfu)
-        return expected.row(own, prudent.price.time_s)
+        return expected.row(self.interval(expected), prudent.price.time_s)
 
     def _chosen(self, planned: PlannedLayout) -> ChosenLayout:
         return PricedLayout.of(self.question, planned).asked(self.expected).chosen

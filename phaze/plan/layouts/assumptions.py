@@ -11,6 +11,7 @@ from phaze.cost.network.network import Levels, Network
 from phaze.layout import Compute
 from phaze.plan.given import VOCABULARY_MULTIPLE
 from phaze.plan.in_use import capacity_bytes
+from phaze.plan.layouts.priced import MeasuredInterval
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
@@ -53,13 +54,21 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
     yield "every step alike: no input stalls, evaluation, checkpoints, failures"
 
 
-def uncalibrated(machine: Machine) -> str:
-    """Remark that no measured run covers this device, so that its predicted speed is an upper limit."""
+def uncalibrated(machine: Machine, interval: MeasuredInterval) -> str:
+    """Reason why a step time has no interval: the device or the features that no measured run has."""
     device = device_of(machine)
-    said = f"{device.name} is not calibrated: an upper limit of speed, as nothing like this plan is measured"
-    if device.assumed_from is None:
-        return said
-    return f"{said}; all but its three figures is assumed to be that of {device.assumed_from}"
+    features = [name for name in interval.unmeasured if not name.startswith("device ")]
+    if features == list(interval.unmeasured):
+        missing = f"no measured run has {', '.join(features)}" if features else "no measured run is like it"
+        return f"No 80 % interval: {missing}."
+    reason = (
+        f"{device.name} is not calibrated: an upper limit of speed, as nothing like this plan is measured"
+    )
+    if features:
+        reason += f", nor {', '.join(features)} on other devices"
+    if device.assumed_from is not None:
+        reason += f"; all but its three figures is assumed to be that of {device.assumed_from}"
+    return reason
 
 
 def _groups(network: Network) -> str:

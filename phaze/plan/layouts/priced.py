@@ -22,7 +22,19 @@ from phaze.runtimes.layout_string import layout_string
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.memory import UsedGib
-from phaze.spec.training_plan import ChosenLayout, RankedPlan, RankMemory, StageShare
+from phaze.spec.training_plan import ChosenLayout, NearRun, RankedPlan, RankMemory, StageShare
+
+
+@dataclass(frozen=True)
+class MeasuredInterval:
+    """80 % interval of a step time from similar measured runs, or the features that no measured run has."""
+
+    ends_s: tuple[float, float] | None
+    """Ends of the interval in seconds; None if there is none."""
+    nearest: tuple[NearRun, ...] = ()
+    """Most similar measured runs."""
+    unmeasured: tuple[str, ...] = ()
+    """Features that no measured run has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,16 +154,15 @@ class PricedLayout:
                 parts_gib={name: nbytes / GIB for name, nbytes in found.in_use.beside.items()},
             )
 
-    def row(
-        self, interval_s: tuple[float, float] | None = None, prudent_s: float | None = None
-    ) -> RankedPlan:
+    def row(self, interval: MeasuredInterval | None = None, prudent_s: float | None = None) -> RankedPlan:
         """Row of the ranked table, with the prediction interval from measured runs if there is one."""
+        low_s, high_s = interval.ends_s if interval and interval.ends_s else (None, None)
         found, each = self.price, self.tokens_per_s_per_device
         most = max(found.shares, key=lambda name: found.shares[name])
         return RankedPlan(
             time_s=found.time_s,
-            time_s_low=interval_s[0] if interval_s else None,
-            time_s_high=interval_s[1] if interval_s else None,
+            time_s_low=low_s,
+            time_s_high=high_s,
             prudent_s=prudent_s,
             tokens_per_s_per_device=each,
             mfu=self.mfu,

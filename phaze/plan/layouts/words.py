@@ -283,21 +283,19 @@ def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
     if not plan.evidence:
         yield "no measured run is similar to this plan"
         return
-    yield "measured runs most like it, with how far their predictions are off:"
-    head = ["source", "row", "distance", "error"]
-    yield from table(
-        [
-            head,
-            *([one.source, one.label, f"{one.distance:.2f}", f"{one.error:+.1%}"] for one in plan.evidence),
-        ]
-    )
+    yield "measured runs most like it, with how far their predictions are off, and what differs:"
+    rows = [
+        [run.source, run.label, f"{run.distance:.2f}", f"{run.error:+.1%}", ", ".join(run.differs) or "–"]
+        for run in plan.evidence
+    ]
+    yield from table([["source", "row", "distance", "error", "what differs"], *rows])
 
 
 def predicted(plan: RankedPlan) -> str:
     """Format the predicted step time, with its interval if there is one."""
     said = f"Predicted {plan.time_s:.4g} s a step"
     if plan.time_s_low is None or plan.time_s_high is None:
-        return f"{said}, an upper limit of speed"
+        return said
     return (
         f"{said}; 80 % interval {plan.time_s_low:.4g} to {plan.time_s_high:.4g} s, from similar measured runs"
     )

@@ -192,7 +192,7 @@ def test_a_reader_gets_a_recommendation_a_table_and_the_certificate_on_one_scree
     assert "on 8 h100" in lines[0]
     said = " ".join(line.strip() for line in lines)
     assert re.search(r"MFU, [\d.]+ GiB \([\d.]+ to [\d.]+\) of 80, bound by", said)
-    words = ("Train with tp 2", "as nothing like this plan is measured", "Next best", "time, proven)")
+    words = ("Train with tp 2", "No 80 % interval: no measured run is like it.", "Next best", "time, proven)")
     assert all(word in said for word in words)
     assert "no measured run is similar to this plan" in lines
     head = next(i for i, line in enumerate(lines) if "expected" in line)
@@ -350,6 +350,7 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
     assert lines[1].startswith(
         "tpu-v5p is not calibrated: an upper limit of speed, as nothing like this plan"
     )
+    assert "nor stack maxtext on other devices" in " ".join(lines[1:4])
     assert not any("interval" in line for line in lines)
     plan = read_as(TrainingPlan, out)
     assert (plan.question.runtime, plan.question.stack, plan.layout.pp) == ("maxtext", "maxtext", 1)

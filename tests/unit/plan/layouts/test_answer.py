@@ -12,7 +12,7 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts.answer import TrainingPlanner, recipe_rows, recipes_of
 from phaze.plan.layouts.divisions import Division
-from phaze.plan.layouts.priced import PricedLayout
+from phaze.plan.layouts.priced import MeasuredInterval, PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.words import in_words
@@ -144,7 +144,7 @@ def answered() -> TrainingPlan:
         model=model, system="h100", stack="megatron-core", devices=8, global_batch=128, sequence=8192,
         rank="expected",
     )  # fmt: skip
-    planner = TrainingPlanner(question, lambda *_: None, 0.01)
+    planner = TrainingPlanner(question, lambda _: MeasuredInterval(None), 0.01)
     found = planner.answer(planner.search({"tp": 1, "pp": 1}, 2))
     assert found.format == "phaze-plan"
     return found
@@ -207,7 +207,9 @@ def test_with_a_wide_gap_the_plan_by_expected_time_is_no_slower_than_the_one_by_
     )  # fmt: skip
     times_s = {}
     for rank in get_args(Rank):
-        planner = TrainingPlanner(question.model_copy(update={"rank": rank}), lambda *_: None, 0.1)
+        planner = TrainingPlanner(
+            question.model_copy(update={"rank": rank}), lambda _: MeasuredInterval(None), 0.1
+        )
         found = planner.best(1).plans[0]
         times_s[rank] = PricedLayout.of(planner.question, found).asked(planner.expected).price.time_s
     assert times_s["expected"] <= times_s["prudent"] * (1 + 1e-9)

@@ -11,7 +11,7 @@ from phaze.base.units import GIB
 from phaze.plan.layouts.answer import TrainingPlanner
 from phaze.plan.layouts.assumptions import HIDDEN
 from phaze.plan.layouts.found import LayoutPlans
-from phaze.plan.layouts.priced import PricedLayout
+from phaze.plan.layouts.priced import MeasuredInterval, PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.what_if import made_to_fit, rests_on
@@ -74,7 +74,7 @@ def small_planner(rank: Rank) -> TrainingPlanner:
         sequence=2048,
         rank=rank,
     )
-    return TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.005)
+    return TrainingPlanner(asked, lambda _: MeasuredInterval((1.0, 2.0)), gap=0.005)
 
 
 def test_more_plans_are_compared_than_a_short_table_shows() -> None:
