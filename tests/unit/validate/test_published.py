@@ -15,7 +15,7 @@ from phaze.plan.machines import load_machine
 from phaze.plan.price import price
 from phaze.plan.runs import plan_of_run
 from phaze.spec.files import FOLDER
-from phaze.validate.intervals import ERRORS, KEYS, error_table
+from phaze.validate.intervals import KEYS, PublishedErrors, error_table
 from phaze.validate.rows import read_row, read_rows
 from phaze.validate.scoreboard import (
     MEASURED,
@@ -100,7 +100,7 @@ def test_errors_stay_within_what_was_reached(source: str) -> None:
 
 def test_the_errors_from_which_intervals_come_are_those_of_the_runs() -> None:
     """To update: python -m phaze validate --errors config/errors.csv."""
-    stored = pd.read_csv(FOLDER / ERRORS)
+    stored = PublishedErrors.load().table
     for source in MOST.keys() - {"vtrain-single-node"}:
         now, then = error_table(compared(source)[0]), stored[stored["source"] == source]
         assert now[list(KEYS)].to_numpy().tolist() == then[list(KEYS)].to_numpy().tolist()
