@@ -14,6 +14,7 @@ from phaze.base.errors import PhazeError
 from phaze.certify.plans import PlanAudit, certify_plan
 from phaze.layout import Compute
 from phaze.plan.layouts.answer import TrainingPlanner
+from phaze.plan.layouts.priced import MeasuredInterval
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import TrainingTask
@@ -39,7 +40,7 @@ def planned(runtime: str, pp: int | None = None, precision: Compute = "bf16") ->
         fixed={} if pp is None else {"pp": pp},
         rank="expected",
     )
-    planner = TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.0)
+    planner = TrainingPlanner(asked, lambda _: MeasuredInterval(None), gap=0.0)
     found = planner.answer(planner.search({}, wanted=5))
     assert isinstance(found, TrainingPlan)
     return found
@@ -87,7 +88,7 @@ def test_plans_outside_the_searched_space_are_drawn_and_counted_apart() -> None:
     asked = planned("megatron").question.model_copy(
         update={"model": model, "global_batch": 1024, "sequence": 512, "devices": 8, "fixed": {"pp": 1}}
     )
-    planner = TrainingPlanner(asked, lambda *_: None, gap=0.05)
+    planner = TrainingPlanner(asked, lambda _: MeasuredInterval(None), gap=0.05)
     plan = planner.answer(planner.search({}, wanted=1))
     assert isinstance(plan, TrainingPlan)
     found = certify_plan(plan, 200, 0)

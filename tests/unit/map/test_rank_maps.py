@@ -14,6 +14,7 @@ from phaze.map.ensemble import MapSettings
 from phaze.map.rank_maps import Arranged, map_ranks, ranks_on
 from phaze.map.search import SearchLimits
 from phaze.plan.layouts.answer import TrainingPlanner
+from phaze.plan.layouts.priced import MeasuredInterval
 from phaze.spec.models import load_transformer
 from phaze.spec.training_plan import AskedPlan, TrainingPlan
 
@@ -38,7 +39,7 @@ def planned(fixed: dict[str, int | str]) -> TrainingPlan:
         model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 4}),
         system="h100", stack="megatron-core", devices=16, global_batch=32, sequence=2048, fixed=fixed,
     )  # fmt: skip
-    planner = TrainingPlanner(asked, lambda _machine, _layout, time_s, _mfu: (time_s, time_s), gap=0.05)
+    planner = TrainingPlanner(asked, lambda _: MeasuredInterval(None), gap=0.05)
     found = planner.answer(planner.search({}, wanted=1))
     assert isinstance(found, TrainingPlan)
     return found
