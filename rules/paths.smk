@@ -145,7 +145,6 @@ def plan_maps(table):
 
 
 POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
-OWN_HBM_GIB = {name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib}
 CHECKED = {
     "report": ("checks", settings.study.models),
     "plans": ("case-checks", settings.study.plans.made),

@@ -25,7 +25,6 @@ rule plan:
         choice={
             "baseline": study["architectures"]["baseline"],
             "named": study["architectures"]["named"],
-            "hbm_gib": OWN_HBM_GIB,
             "best": study["screen"]["best"],
             "tolerance": study["screen"]["tolerance"],
         },

@@ -192,7 +192,6 @@ rule report:
         area_limits={name: settings.area_limit(name) for name in settings.scenarios},
         estimates={name: settings.estimates_of(name) for name in settings.scenarios},
         technology=settings.technology.model_dump(mode="json"),
-        hbm_gib=OWN_HBM_GIB,
         parameters={name: settings.models[name].parameters for name in settings.study.models},
         families=FAMILIES,
         code=source_digest("phaze.cost.space", "phaze.report.build"),

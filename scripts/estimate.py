@@ -10,7 +10,8 @@ from phaze.spec.settings import EstimateSettings
 
 CHIPS = [
     "num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "l2_tc_bytes", "l2_vc_bytes", "glb_bytes",
-    "glb_words_per_cycle", "tensor_design", "vector_design", "fused_design",
+    "glb_words_per_cycle", "clock_hz", "hbm_bandwidth_bytes_per_s",
+    "tensor_design", "vector_design", "fused_design",
 ]  # fmt: skip
 
 

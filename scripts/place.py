@@ -9,7 +9,10 @@ from phaze.spec.counts import TokenFlops
 from phaze.spec.settings import Training, Triple
 from phaze.spec.system import Scenario
 
-CHIPS = ["architecture", "named", "num_tc", "pe_x", "pe_y", "area_um2"]
+CHIPS = [
+    "architecture", "named", "num_tc", "pe_x", "pe_y", "area_um2", "clock_hz", "hbm_gib",
+    "hbm_bandwidth_bytes_per_s",
+]  # fmt: skip
 
 
 def main(

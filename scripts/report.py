@@ -38,7 +38,6 @@ def main(
     area_limits: dict[str, float | dict[str, object]],
     estimates: dict[str, str],
     technology: dict[str, object],
-    hbm_gib: dict[str, float],
     parameters: dict[str, int],
     families: dict[str, dict[str, str]],
 ) -> None:
@@ -62,7 +61,6 @@ def main(
         solves=tables.Solves.load(*mine.of("solves")),
         details=DetailFiles.under(results, scenario, estimates[scenario]),
         energy=figures.energy,
-        hbm_gib=hbm_gib,
         parameters=parameters,
         **{name: tables.TABLES[name].load(*mine.of(name)) for name in LOADED},
         families=families,

@@ -8,7 +8,8 @@ from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
 
 CHIPS = [
-    "architecture", "named", "area_um2", "num_tc", "num_vc", "tensor_design", "vector_design", "fused_design"
+    "architecture", "named", "hbm_gib", "area_um2", "num_tc", "num_vc",
+    "tensor_design", "vector_design", "fused_design",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ has the bound of its placement. The certificate therefore holds, with a gap, eve
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -115,15 +115,17 @@ def certify_model(
     cover all of them.
     """
     names = names_of_space(architectures, terms.limit_um2)
+    sizes = terms.training.hbm_gib
+    terms = replace(terms, training=terms.training.with_sizes(architectures["hbm_gib"].unique()))
     placed = placements[(placements["planner"] == "phaze") & are_among(placements["architecture"], names)]
     best = best_row(placed, architectures)
     count, shards = CauseCounts(), read_shards(architectures, names)
     for one, screens in slices:
         if len(one.architectures) and len(shards[one.shard].chips):
-            _add(count, one, screens, shards[one.shard], graph, placed, best, terms)
+            _add(count, one, screens, shards[one.shard], graph, placed, best, sizes, terms)
     model = str(graph["model"].iloc[0])
     row = _row(count, names, best, terms.scenario.global_batch) | count_proofs(solves) | {"model": model}
-    return pd.DataFrame([row]), _ranges(count, shards, terms.training, model)
+    return pd.DataFrame([row]), _ranges(count, shards, sizes, terms.training, model)
 
 
 def best_row(placed: pd.DataFrame, architectures: pd.DataFrame) -> pd.Series | None:
@@ -148,10 +150,12 @@ def _add(
     graph: pd.DataFrame,
     placed: pd.DataFrame,
     best: pd.Series | None,
+    sizes: Sequence[float],
     terms: CertificateTerms,
 ) -> None:
-    """Add the design points of one layout and shard to the counts."""
+    """Add the design points of one layout and shard to the counts; `sizes` are the study's HBM sizes."""
     grid = terms.training.memory_grid
+    points = Architectures.may_have(shard.chips, sizes, [hbm_gib for hbm_gib, _ in grid])
     screened = Places(screens, shard, grid)
     lower, feasible, kept = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
     placements = Places(placed[one.has(placed)], shard, grid)
@@ -159,7 +163,7 @@ def _add(
     placed_here, kept_here = ~np.isnan(time), kept == 1.0
     solved = placed_here & kept_here
     limit = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 + EQUAL)
-    left = np.isfinite(lower) & ~solved & (lower > limit)
+    left = points & np.isfinite(lower) & ~solved & (lower > limit)
     weak = _weakly_excluded(one, shard.chips, graph, left, limit, terms)
     flags = {
         "memory": lower == np.inf,
@@ -168,8 +172,9 @@ def _add(
         "combined": left,
         "tied": lower >= limit * (1.0 - 2.0 * EQUAL),
     }
-    _count_causes(count, flags)
+    _count_causes(count, {cause: which[points] for cause, which in flags.items()})
     known = np.where(solved, np.fmax(lower, bound), np.nan_to_num(lower, nan=0.0))
+    known[~points] = np.inf
     wrong = (solved & ~_within(time, lower, feasible)) | (placed_here != kept_here)
     count.contradictions += int(wrong.sum())
     count.bound_s = min(count.bound_s, float(known.min()))
@@ -195,15 +200,18 @@ def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
     return result
 
 
-def _ranges(count: CauseCounts, shards: dict[str, Shard], training: Training, model: str) -> pd.DataFrame:
+def _ranges(
+    count: CauseCounts, shards: dict[str, Shard], sizes: Sequence[float], training: Training, model: str
+) -> pd.DataFrame:
     """Table `ranges`: smallest lower bound and feasible time by architecture and HBM size."""
     frames, grid = [Ranges.empty()], training.memory_grid
     for name, (lower, feasible) in count.ranges.items():
         for size in sorted(training.hbm_gib):
             rows = [g for g, (hbm_gib, _) in enumerate(grid) if hbm_gib == size]
+            chips = shards[name].chips
             least = {"lower_s": lower[rows].min(axis=0), "feasible_s": feasible[rows].min(axis=0)}
-            frames.append(pd.DataFrame({"architecture": shards[name].chips["architecture"], **least}))
-            frames[-1]["hbm_gib"] = float(size)
+            found = pd.DataFrame({"architecture": chips["architecture"], **least, "hbm_gib": float(size)})
+            frames.append(found[Architectures.may_have(chips, sizes, [size])[0]])
     return pd.concat(frames[1:] or frames, ignore_index=True).assign(model=model)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from phaze.base.arrays import Floats, Ints
 from phaze.base.ranking import distinct_rows
 
-_BUFFER = ["glb_bytes", "glb_words_per_cycle"]
+_BUFFER = ["glb_bytes", "glb_words_per_cycle", "clock_hz", "hbm_bandwidth_bytes_per_s"]
 _ARRAY = ["pe_x", "pe_y", "l2_tc_bytes"]
 _LANES = ["pe_vc", "l2_vc_bytes"]
 DEPENDS_ON = {
@@ -36,6 +36,10 @@ class Designs:
     l2_vc_bytes: Ints
     glb_bytes: Ints
     words_per_cycle: Floats
+    clock_hz: Floats
+    """Clock of all cores; 0: that of the cluster."""
+    hbm_bandwidth_bytes_per_s: Floats
+    """HBM bandwidth; 0: that of the cluster."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -78,6 +82,8 @@ def designs_of(architectures: pd.DataFrame, core: str, *, paired: bool = False) 
         l2_vc_bytes=of["l2_vc_bytes"],
         glb_bytes=of["glb_bytes"],
         words_per_cycle=architectures["glb_words_per_cycle"].to_numpy(float)[first],
+        clock_hz=architectures["clock_hz"].to_numpy(float)[first],
+        hbm_bandwidth_bytes_per_s=architectures["hbm_bandwidth_bytes_per_s"].to_numpy(float)[first],
     )
 
 

@@ -186,4 +186,6 @@ def _design(device: Device) -> Designs:
         l2_vc_bytes=one * int(device.vector_l2_kib * KIB),
         glb_bytes=one * int(device.glb_mib * MIB),
         words_per_cycle=np.array([device.bandwidth]),
+        clock_hz=np.zeros(1),  # `Hardware` has what the device sustains
+        hbm_bandwidth_bytes_per_s=np.zeros(1),
     )

@@ -121,12 +121,15 @@ def latencies_of(core: str, load: Load, designs: Designs, hardware: Hardware) ->
     words_cycles = load.glb_words / designs.words_per_cycle
     array_binds = load.array_cycles >= words_cycles
     waiting = np.maximum(np.where(array_binds, 0.0, load.core_cycles), words_cycles)
+    clock_hz = np.where(designs.clock_hz > 0, designs.clock_hz, hardware.clock_hz)
+    own_bytes_per_s = designs.hbm_bandwidth_bytes_per_s
+    hbm_bytes_per_s = np.where(own_bytes_per_s > 0, own_bytes_per_s, hardware.hbm_bandwidth_bytes_per_s)
     times = np.stack(
         np.broadcast_arrays(
-            np.where(array_binds, load.core_cycles, 0.0) / hardware.clock_hz,
-            load.lane_cycles / hardware.clock_hz,
-            waiting / hardware.clock_hz,
-            load.hbm_bytes / hardware.hbm_bandwidth_bytes_per_s,
+            np.where(array_binds, load.core_cycles, 0.0) / clock_hz,
+            load.lane_cycles / clock_hz,
+            waiting / clock_hz,
+            load.hbm_bytes / hbm_bytes_per_s,
             load.network_s,
         )
     )

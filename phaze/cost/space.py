@@ -26,6 +26,8 @@ from phaze.tables import Architectures
 SIZES = [
     "num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "glb_words_per_cycle", "l2_tc_kib", "l2_vc_kib",
 ]  # fmt: skip
+OWN = ["clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib"]
+"""Columns of a chip that may leave a property to the study or its system, which is 0 in the table."""
 COMPONENTS = ["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]
 AT_THE_LIMIT = 1e-12
 """Relative tolerance of the area limit, for rounding of sums taken in different orders."""
@@ -92,7 +94,8 @@ def describe_named(architectures: Sequence[Architecture], figures: AreaFigures, 
 
 def _named(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
     frame = describe(architectures, figures)
-    return frame.assign(architecture=[a.name for a in architectures], named=True)
+    own = {name: [float(getattr(a, name) or 0.0) for a in architectures] for name in OWN}
+    return frame.assign(architecture=[a.name for a in architectures], named=True, **own)
 
 
 def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
@@ -187,5 +190,7 @@ def _names(frame: pd.DataFrame) -> list[str]:
 
 def _table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
     """Table `architectures`, with ids of the distinct tensor, vector and fused core designs."""
-    frame = frame.assign(shard=shard, **design_ids(frame))
+    own = {name: frame[name].fillna(0.0) if name in frame else 0.0 for name in OWN}
+    frame = frame.assign(shard=shard, **own)
+    frame = frame.assign(**design_ids(frame))
     return Architectures.check(frame[list(Architectures.fields())])

@@ -157,5 +157,7 @@ def read_tasks(
         for device in read_devices(point, mine, architectures, wanted, conditions):
             traffic = device.traffic.of_layers(point.runs.layers)
             prospects[device.name].append(Prospect(point, point.runs.chain(*device.latencies), traffic))
+    bandwidths = architectures.set_index("architecture")["hbm_bandwidth_bytes_per_s"]
     for one in asked:
-        yield one, PlanningTask(tuple(prospects[one.architecture]), one.hbm_gib, conditions, expert)
+        own = conditions.of_chip(one.hbm_gib, float(bandwidths[one.architecture]))
+        yield one, PlanningTask(tuple(prospects[one.architecture]), one.hbm_gib, own, expert)

@@ -67,7 +67,6 @@ def _best(task: PlanningTask, place: Place) -> Planned | Infeasible:
         (one, setting, place(task, one, setting))
         for one in task.prospects
         for setting in task.conditions.settings(one.point.layout)
-        if setting.memory_bytes == task.hbm_gib * GIB
     ]
     placed = [(one, setting, p) for one, setting, p in found if isinstance(p, Placement)]
     if not placed:
@@ -149,7 +148,7 @@ def plan_model(
                 "hbm_gib": one.hbm_gib,
                 "planner": planner,
             }
-            plans.append({**key, **_assumed(conditions), **plan_row(found, task)})
+            plans.append({**key, **_assumed(task.conditions), **plan_row(found, task)})
             if isinstance(found, Planned):
                 pairs = zip(found.plan.stages, found.memory, strict=True)
                 rows = (_stage_row(stage, memory, one.hbm_gib * GIB) for stage, memory in pairs)

@@ -247,7 +247,7 @@ def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     placed = (findings.results["status"] == "placed").any()
     return FirstScreen(
         question="Which accelerator, and how to spread the training over it?",
-        sentence=f"{caveats[0]} {short}" if placed else short,
+        sentence=" ".join((caveats[0], short, *overview.baseline_outside(inputs))) if placed else short,
         facts=tuple(_facts(inputs, findings)),
         sheet=_answer_sheet(inputs, findings),
         more=" ".join(filter(None, full)),

@@ -115,8 +115,6 @@ class Inputs:
     """Operators, layers, estimates, schedules and stages of the first scenario."""
     energy: EnergyFigures
     """Energy per action and leakage power of the study's technology."""
-    hbm_gib: Mapping[str, float] = field(default_factory=dict)
-    """HBM capacity in GiB of the named architectures that define their own."""
     parameters: Mapping[str, int] = field(default_factory=dict)
     """Published parameter count of models, with tied parameters once; default: the count of their layers."""
     families: Families = field(default_factory=dict)

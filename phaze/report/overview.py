@@ -14,8 +14,8 @@ from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.page_words import words_of
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, row_of
-from phaze.report.words import join, times
-from phaze.search.winners import candidates, in_order, own_hbm
+from phaze.report.words import area, join, times
+from phaze.search.winners import candidates, chip_named, in_order
 from phaze.spec.study import OWN_READING
 from phaze.tables import Gains
 
@@ -112,16 +112,26 @@ PARTS: tuple[Part, ...] = (throughput, memory, ranking)
 """Functions that yield the sections of this part, in order."""
 
 
+def baseline_outside(inputs: Inputs) -> Iterator[str]:
+    """Yield a sentence on a baseline that is larger than the area limit of the search."""
+    cluster, name = inputs.cluster, inputs.study.architectures.baseline
+    if name is not None:
+        own_um2 = float(chip_named(cluster, name)["area_um2"])
+        if own_um2 > cluster.area_limit_um2 * (1 + 1e-9):
+            limit = area(cluster.area_limit_um2)
+            yield f"The baseline {name} has {area(own_um2)}, beyond the area limit of the search, {limit}."
+
+
 def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     """Table `gains`; empty for a study without interpretations or without a baseline.
 
-    All architectures use Phaze's planner, with their own HBM capacity or else the best one. The gain of a
-    design is the geometric mean over the models that both it and the baseline can train.
+    All architectures use Phaze's planner, each with the best of its HBM capacities. The gain of a design is
+    the geometric mean over the models that both it and the baseline can train.
     """
     rows = []
     found = inputs.readings[(inputs.readings["status"] == "placed") & (inputs.readings["planner"] == "phaze")]
     throughputs = {
-        tuple(map(str, key)): float(own_hbm(mine, inputs.hbm_gib)["samples_per_s"].max())
+        tuple(map(str, key)): float(mine["samples_per_s"].max())
         for key, mine in found.groupby(["reading", "model", "architecture"])
     }
     designs = dict(accelerators(inputs, results))

@@ -16,7 +16,6 @@ from phaze.search.winners import (
     candidates,
     choose,
     in_order,
-    own_hbm,
     rank,
     with_areas,
 )
@@ -100,7 +99,7 @@ def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Ser
     for design in named_designs(inputs.study, inputs.families):
         named = placements["architecture"] == design.architectures.get(model, "")
         mine = placements[named & (placements["planner"] == design.planner)]
-        rows[design.name] = choose(own_hbm(mine, inputs.hbm_gib), tolerance)
+        rows[design.name] = choose(mine, tolerance)
     every = candidates(cluster)
     rows[PER_MODEL] = choose(every[every["model"] == model], tolerance)
     if cluster.common is not None:

@@ -333,13 +333,17 @@ def vary_cluster(
 ) -> pd.DataFrame:
     """Table `sensitivities`: placements of the architectures with some values of the scenario changed.
 
-    `variations` maps a name to the changed keys, as {"hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12}}.
+    `variations` maps a name to the changed keys, as {"hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12}}. An
+    architecture's own HBM bandwidth changes by the same factor.
     """
     found = []
     for name, changes in variations.items():
         scenario = Scenario.model_validate({**terms.scenario.model_dump(), **changes})
         varied = terms.model_copy(update={"scenario": scenario})
-        placements = look_up_architectures(subject, architectures, varied, ["placements"])["placements"]
+        over = scenario.hbm_bandwidth_bytes_per_s / terms.scenario.hbm_bandwidth_bytes_per_s
+        own = {"hbm_bandwidth_bytes_per_s": over * architectures["hbm_bandwidth_bytes_per_s"]}
+        chips = architectures.assign(**own)
+        placements = look_up_architectures(subject, chips, varied, ["placements"])["placements"]
         found.append(placements.assign(variation=name))
     if not found:
         return tables.Sensitivities.empty()

@@ -49,7 +49,9 @@ def walk_areas(
     by_area = _by_decreasing_area(architectures, area_band_um2)
     visited: list[pd.DataFrame] = []
     for bands in _chunks(by_area, chunk):
-        visited.append(bands.join(evaluate(bands), on="architecture", validate="one_to_one"))
+        best = evaluate(bands)
+        others = bands[bands.columns.difference(best.columns, sort=False)]
+        visited.append(others.join(best, on="architecture", validate="one_to_one"))
         walk = _with_levels(pd.concat(visited, ignore_index=True))
         if (walk["level"] > hysteresis).any() or len(walk) == len(by_area):
             break

@@ -47,7 +47,7 @@ from phaze.search.bounds import Bounds, bound_energies, bound_layers, bound_time
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
-from phaze.tables import Screens
+from phaze.tables import Architectures, Screens
 from phaze.tables.columns import layout_of
 
 NOISE = 1e-12
@@ -71,6 +71,7 @@ def screen_architectures(
 ) -> pd.DataFrame:
     """Table `screens`: bounds for every architecture, HBM size and recompute, and the architectures to keep.
 
+    An architecture with its own HBM size has only this one.
     An architecture is kept if it is named, or if `could_matter` cannot exclude it at some HBM size with the
     faster choice of recomputation. All rows of an architecture have the same flag. Named architectures
     exclude no other, because they may lie outside the area limit or repeat an architecture of the grid. If
@@ -84,9 +85,12 @@ def screen_architectures(
     shard = architectures.sort_values("architecture", ignore_index=True)
     passes = bound_layers(operators, edges, estimates, shard, overlap_communication=overlap_communication)
     runs, names = read_runs(layers, graph, parameter_bytes(training.optimizer, training.precision))
-    grid = training.memory_grid
-    asked = read_settings(scenario, training, layout)
+    considered = training.with_sizes(shard["hbm_gib"].unique())
+    grid = considered.memory_grid
+    asked = read_settings(scenario, considered, layout)
     times = bound_times(runs, names, passes, layout, asked)
+    having = Architectures.may_have(shard, training.hbm_gib, [hbm_gib for hbm_gib, _ in grid])
+    times = Bounds(*(np.where(having, ends, np.inf) for ends in (times.lower_s, times.feasible_s)))
     energies = least_energies(operators, estimates, shard)
     area = shard["area_um2"].to_numpy(np.float64)
     joules = bound_energies(
@@ -100,7 +104,8 @@ def screen_architectures(
     )
     kept = choose_kept(times, shard, _seen(shard, settings, visits), grid, settings)
     point = {"model": layers["model"].iloc[0], "layout": layout.key}
-    return Screens.check(_rows(times, joules, shard, grid, kept).assign(**point)[list(Screens.fields())])
+    rows = _rows(times, joules, shard, grid, kept)[having.T.ravel()].reset_index(drop=True)
+    return Screens.check(rows.assign(**point)[list(Screens.fields())])
 
 
 def _seen(shard: pd.DataFrame, settings: ScreenSettings, visits: pd.DataFrame | None) -> Bools:

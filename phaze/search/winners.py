@@ -6,7 +6,7 @@ within the tolerance of the best throughput is chosen, with the best architectur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import cast
@@ -135,12 +135,6 @@ def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
     return ranked[(ranked["rank"] <= best) | ranked["smallest_area"]]
 
 
-def own_hbm(rows: pd.DataFrame, hbm_gib: Mapping[str, float]) -> pd.DataFrame:
-    """Rows with the architecture's own HBM size; all rows if there are none."""
-    own = rows[rows["hbm_gib"] == rows["architecture"].map(dict(hbm_gib))]
-    return own if len(own) else rows
-
-
 Chip = tuple[str, float]
 """Architecture and HBM in GiB."""
 
@@ -162,8 +156,6 @@ class ChipChoice(Noun):
     """Name of the baseline architecture."""
     named: tuple[str, ...]
     """All named architectures."""
-    hbm_gib: dict[str, float]
-    """HBM size of the named architectures that have their own."""
     best: int
     """Number of best architectures to rank."""
     tolerance: float
@@ -186,10 +178,10 @@ def choose_chips(cluster: Outcome, choice: ChipChoice) -> Chips:
 
 
 def _named(cluster: Outcome, choice: ChipChoice, names: Iterable[str]) -> Iterator[Chip]:
-    """Yield named architectures, each with its own or its chosen HBM size."""
+    """Yield named architectures, each with its chosen HBM size."""
     placed = cluster.placements[cluster.placements["planner"] == "phaze"]
     for name in names:
-        rows = own_hbm(placed[placed["architecture"] == name], choice.hbm_gib)
+        rows = placed[placed["architecture"] == name]
         found = choose(with_areas(cluster, rows), choice.tolerance)
         if found is not None:
             yield _chip(found)

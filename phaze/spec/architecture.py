@@ -71,6 +71,11 @@ class Architecture(Noun):
     """L2 buffer of a vector core in KiB; default: the paper's rule, `pe_vc` / 64, from 1 to 4."""
     hbm_gib: Positive | None = None
     """HBM capacity of the accelerator in GiB; default: every capacity in the study's `training.hbm_gib`."""
+    clock_hz: Positive | None = None
+    """Clock of all cores in Hz. A file that defines it is a device: it also defines `hbm_gib` and
+    `hbm_bandwidth_bytes_per_s`. Default: the system's."""
+    hbm_bandwidth_bytes_per_s: Positive | None = None
+    """Bandwidth between HBM and global buffer in bytes per second; default: the system's."""
     area_mm2: Positive | None = None
     """Chip area in mm²; default: computed from the technology's area figures."""
 

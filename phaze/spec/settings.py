@@ -1,6 +1,8 @@
 """Settings of every stage of a study, separate from `study` so that they can be imported alone."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Annotated, Literal, Self
 
@@ -37,7 +39,7 @@ class Training(Noun):
     microbatches: tuple[PositiveInt, ...] = Field((1, 2, 4, 8), min_length=1)
     """Microbatch sizes to consider, in samples."""
     hbm_gib: tuple[Positive, ...] = Field((32, 64, 80), min_length=1)
-    """HBM capacities to consider, in GiB."""
+    """HBM capacities in GiB to consider for architectures without their own, such as those of the grid."""
     recompute: tuple[Flag, ...] = Field((False, True), min_length=1)
     """Activation recomputation to consider: `false` stores activations, `true` recomputes them."""
     optimizer: Literal["sgd", "sgd-momentum", "adam"] = "sgd"
@@ -50,6 +52,11 @@ class Training(Noun):
     gradients: Literal["every-stage", "first-stage"] = "every-stage"
     """Gradient synchronisation that a batch waits for after its last backward pass: the longest of all stages
     (`every-stage`), or that of the first stage alone (`first-stage`), as in Phaze (equation 18)."""
+
+    def with_sizes(self, own_gib: Iterable[float]) -> Training:
+        """Settings that also consider the own HBM capacities of architectures; 0: it has none of its own."""
+        sizes = {*self.hbm_gib, *(size for size in own_gib if size)}
+        return self.model_copy(update={"hbm_gib": tuple(sorted(sizes))})
 
     @property
     def memory_grid(self) -> list[tuple[float, bool]]:

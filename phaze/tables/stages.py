@@ -1,8 +1,11 @@
 """Tables passed between the stages of a study."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 
+from phaze.base.arrays import Bools
 from phaze.layout import LAYER_AXES
 from phaze.spec.rows import OperatorBytes, PartSizes, StageLoad
 from phaze.tables.base import Table, columns_of, count, flag, real, text
@@ -126,6 +129,8 @@ class Architectures(Table):
         "glb_words_per_cycle": real("global buffer bandwidth"),
         "l2_tc_bytes": count("L2 buffer of a tensor core", 1),
         "l2_vc_bytes": count("L2 buffer of a vector core", 1),
+        "clock_hz": real("clock of all cores; 0: that of the system"),
+        "hbm_bandwidth_bytes_per_s": real("HBM bandwidth; 0: that of the system"),
         "area_um2": real("area of the chip"),
         "tensor_um2": real("multiply-accumulate units of the tensor cores"),
         "vector_um2": real("lanes of the vector cores"),
@@ -133,6 +138,7 @@ class Architectures(Table):
         "glb_um2": real("global buffer"),
         "area_interpolated": flag("whether a buffer size lies between the published areas"),
         "named": flag("whether it was requested by name, and is therefore kept"),
+        "hbm_gib": real("HBM capacity; 0: every one that the study considers"),
         "tensor_design": count("id of the tensor-core design in estimates"),
         "vector_design": count("id of the vector-core design in estimates"),
         "fused_design": count("id of the fused-core design in estimates"),
@@ -144,8 +150,17 @@ class Architectures(Table):
         return rows[~rows["named"]].reset_index(drop=True)
 
     @classmethod
+    def may_have(cls, rows: pd.DataFrame, sizes: Iterable[float], hbm_gib: Iterable[float]) -> Bools:
+        """Mask of the architectures that are placed with each HBM capacity, (capacities, architectures).
+
+        An architecture has its own capacity, or else all of `sizes`.
+        """
+        own, considered = rows["hbm_gib"].to_numpy(float), set(sizes)
+        return np.array([np.where(own > 0, own == size, size in considered) for size in hbm_gib], np.bool_)
+
+    @classmethod
     def distinct(cls, rows: pd.DataFrame) -> pd.DataFrame:
-        """One row per combination of cores, buffers and area; searched rows are preferred to named ones."""
+        """One row per combination of columns up to the area; searched rows are preferred to named ones."""
         kind = list(cls.columns)[: list(cls.columns).index("area_um2") + 1]
         return rows.sort_values(["named", "architecture"]).drop_duplicates(kind)
 

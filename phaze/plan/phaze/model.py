@@ -59,9 +59,17 @@ def _find(
 
 
 def find_placements(point: Point, devices: list[TimedChip], conditions: Conditions) -> Iterator[Found]:
-    """Yield the best placement for every device, HBM size and recompute option."""
-    if not devices:
-        return
+    """Yield the best placement for every device, HBM size and recompute option.
+
+    A device with its own HBM size has only this one.
+    """
+    for hbm_gib in sorted({device.hbm_gib for device in devices}):
+        members = [device for device in devices if device.hbm_gib == hbm_gib]
+        yield from _find_placements(point, members, conditions.of_chip(hbm_gib))
+
+
+def _find_placements(point: Point, devices: list[TimedChip], conditions: Conditions) -> Iterator[Found]:
+    """Yield the placements of devices with the same HBM sizes."""
     settings = conditions.settings(point.layout)
     bounds = _best_times(point, [device.bounds for device in devices], settings)
     latencies = [device.latencies for device in devices]
@@ -128,7 +136,7 @@ def find_expert_placements(
     """Yield the hand-designed (expert) placement for each device and setting, best split and even split."""
     for device in devices:
         chain, bound_chain = point.runs.chain(*device.latencies), point.runs.chain(*device.bounds)
-        for setting in conditions.settings(point.layout):
+        for setting in conditions.of_chip(device.hbm_gib).settings(point.layout):
             for planner in ("expert", "expert-even"):
                 result, bound, unlimited = (
                     _place_as(planner, point, chosen, expert, within)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -36,6 +36,15 @@ class Conditions:
     """Tokens per sample."""
     flops_per_token: TokenFlops
     """Training FLOPs per token."""
+
+    def of_chip(self, hbm_gib: float, hbm_bytes_per_s: float = 0.0) -> Conditions:
+        """Conditions on an architecture with its own HBM; 0: that of the study and its system."""
+        training, scenario = self.training, self.scenario
+        if hbm_gib:
+            training = training.model_copy(update={"hbm_gib": (hbm_gib,)})
+        if hbm_bytes_per_s:
+            scenario = scenario.model_copy(update={"hbm_bandwidth_bytes_per_s": hbm_bytes_per_s})
+        return replace(self, training=training, scenario=scenario)
 
     def settings(self, layout: Layout) -> list[Setting]:
         """Placement settings: for every recompute option all HBM sizes, the largest first."""
@@ -85,6 +94,10 @@ class TimedChip:
 
     name: str
     named: bool
+    hbm_gib: float
+    """Own HBM capacity; 0: every one that the study considers."""
+    hbm_bytes_per_s: float
+    """Own HBM bandwidth; 0: that of the system."""
     peak_flops_per_s: float
     """Peak rate of the tensor cores."""
     area_um2: float
@@ -128,11 +141,13 @@ def read_devices(
         TimedChip(
             name=name,
             named=bool(chips["named"].iloc[a]),
+            hbm_gib=float(chips["hbm_gib"].iloc[a]),
+            hbm_bytes_per_s=float(chips["hbm_bandwidth_bytes_per_s"].iloc[a]),
             peak_flops_per_s=peak_flops_per_s(
                 int(chips["num_tc"].iloc[a]),
                 int(chips["pe_x"].iloc[a]),
                 int(chips["pe_y"].iloc[a]),
-                conditions.scenario.clock_hz,
+                float(chips["clock_hz"].iloc[a]) or conditions.scenario.clock_hz,
             ),
             area_um2=float(chips["area_um2"].iloc[a]),
             latencies=objectives[a],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -85,6 +86,31 @@ def certify(name: str, found: Results) -> pd.Series:
     )  # fmt: skip
     Ranges.check(ranges)
     return Certificates.check(certificate).iloc[0]
+
+
+def test_an_architecture_with_its_own_hbm_is_one_point_of_each_layout_and_recompute() -> None:
+    """Its points with other sizes are neither counted nor missing."""
+    found, chips = results("wide"), architectures()
+    first = chips["architecture"].iloc[0]
+    own = chips.assign(hbm_gib=np.where(chips["architecture"] == first, LARGE, 0.0))
+    slices = [replace(one, architectures=_same(own, one.architectures)) for one in found.slices]
+    keep = [rows[(rows["architecture"] != first) | (rows["hbm_gib"] == LARGE)] for rows in found.screens]
+    placed = found.placements
+    placed = placed[(placed["architecture"] != first) | (placed["hbm_gib"] == LARGE)]
+    certificate, ranges = certify_model(
+        zip(slices, keep, strict=True), subject("wide").graph, own, placed, found.solves, terms()
+    )
+    row, every = certificate.iloc[0], certify("wide", found)
+    layouts = len({one.layers["layout"].iloc[0] for one in found.slices})
+    assert row["points"] == every["points"] - 2 * layouts
+    assert row[list(CAUSES)].sum() == row["points"]
+    assert (row["open"], row["contradictions"]) == (0, 0)
+    assert set(ranges.loc[ranges["architecture"] == first, "hbm_gib"]) == {LARGE}
+
+
+def _same(rows: pd.DataFrame, chips: pd.DataFrame) -> pd.DataFrame:
+    keys = ["shard", "architecture"]
+    return chips.drop(columns="hbm_gib").merge(rows[[*keys, "hbm_gib"]], on=keys)
 
 
 @pytest.mark.parametrize("name", MODELS)

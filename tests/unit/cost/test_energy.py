@@ -21,7 +21,8 @@ FIGURES = EnergyFigures(
 ONE = np.ones(1, dtype=np.int64)
 DESIGNS = Designs(
     ids=ONE, tensor_cores=ONE, vector_cores=ONE, rows=ONE, columns=ONE, lanes=ONE, l2_tc_bytes=ONE * 2**10,
-    l2_vc_bytes=ONE * 2**10, glb_bytes=ONE * 2**20, words_per_cycle=np.ones(1),
+    l2_vc_bytes=ONE * 2**10, glb_bytes=ONE * 2**20, words_per_cycle=np.ones(1), clock_hz=np.zeros(1),
+    hbm_bandwidth_bytes_per_s=np.zeros(1),
 )  # fmt: skip
 NOTHING = Load(**{field.name: np.zeros((1, 1)) for field in fields(Load)})
 TEN = np.full((1, 1), 10.0)

@@ -142,6 +142,17 @@ def test_a_space_and_a_single_architecture_agree() -> None:
     pd.testing.assert_frame_equal(mine.drop(columns="design"), tpu().drop(columns="design"))
 
 
+def test_a_chip_with_its_own_clock_and_hbm_is_as_fast_as_on_a_cluster_that_has_these() -> None:
+    """Also beside others: designs that differ in them alone have estimates of their own."""
+    own = chip(clock_hz=2.1e9, hbm_bandwidth_bytes_per_s=2.4e12)
+    times = ["latency_s", "latency_all_s"]
+    like_it = estimated(chip(), hardware=replace(PAPER, clock_hz=2.1e9, hbm_bandwidth_bytes_per_s=2.4e12))
+    pd.testing.assert_frame_equal(estimated(own)[times], like_it[times])
+    assert (estimated(own)["latency_all_s"] < tpu()["latency_all_s"]).any()
+    both = describe_named([chip(), own.model_copy(update={"name": "own"})], TECHNOLOGY.area_um2, "named")
+    assert all(both[f"{core}_design"].nunique() == 2 for core in ("tensor", "vector", "fused"))
+
+
 def test_a_product_never_beats_the_peak_nor_the_bandwidth() -> None:
     """One core has an eighth of the peak."""
     row = tpu().loc[LINEAR]

@@ -61,7 +61,6 @@ ENERGY = EnergyFigures(
     mac_j=5e-13, register_j_per_byte=1e-13, sram_j_per_byte={8: 6e-13, 1024: 6e-12}, hbm_j_per_byte=3e-11,
     link_j_per_byte=8e-11, leakage_w_per_mm2=0.15,
 )  # fmt: skip
-HBM_GIB = {BASELINE: 32.0}
 FAMILIES = {family: {model: f"{family}-{model}" for model in MODELS} for family in ("phaze", "spotlight")}
 
 
@@ -223,7 +222,7 @@ def inputs() -> Inputs:
     """Return the whole small study."""
     main = cluster()
     shards = ("named", "small-buffer", "large-buffer")
-    planned, plan_stages = plans(main, study(), HBM_GIB)
+    planned, plan_stages = plans(main, study())
     simulated, simulation_stages = simulations(planned, plan_stages)
     return Inputs(
         study=study(),
@@ -232,7 +231,6 @@ def inputs() -> Inputs:
         solves=Solves.check(pd.concat([solves(p, s) for p in points() for s in shards], ignore_index=True)),
         details=BuiltDetails(),
         energy=ENERGY,
-        hbm_gib=HBM_GIB,
         families=FAMILIES,
         fronts=fronts(main.placements),
         trials=trials(),

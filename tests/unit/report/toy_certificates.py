@@ -12,10 +12,11 @@ from phaze.tables import CAUSES, COMMON, Audits, Certificates
 def certificates(cluster: Outcome, study: Study) -> pd.DataFrame:
     """Return a certificate for every model, and one for all of them."""
     names = space_of(cluster.architectures, cluster.area_limit_um2)
+    own = int((cluster.chips.loc[names, "hbm_gib"] > 0).sum())
     placed = cluster.placements[cluster.placements["architecture"].isin(names)]
     placed = placed[(placed["planner"] == "phaze") & (placed["status"] == "placed")]
     best = placed.loc[placed.groupby("model")["samples_per_s"].idxmax()].set_index("model")
-    sizes = len(study.training.hbm_gib)
+    sizes = own + (len(names) - own) * len(study.training.hbm_gib)
     each = sizes * len(study.training.recompute) * len(study.training.microbatches)
     rows = [
         _row(model, names, each * len(study.workloads[model].tensor), best.loc[model])
@@ -24,8 +25,8 @@ def certificates(cluster: Outcome, study: Study) -> pd.DataFrame:
     return Certificates.check(pd.DataFrame([*rows, _row(COMMON, names, sizes, best.iloc[0])]))
 
 
-def _row(model: str, names: pd.Series, per_architecture: int, best: pd.Series) -> dict[str, object]:
-    points, value = len(names) * per_architecture, float(best["samples_per_s"])
+def _row(model: str, names: pd.Series, points: int, best: pd.Series) -> dict[str, object]:
+    value = float(best["samples_per_s"])
     return {
         "model": model, "architectures": len(names), "points": points, **dict.fromkeys(CAUSES, 0),
         "memory": 2, "solved": 5, "work": points - 8, "path": 1, "contradictions": 0,

@@ -15,6 +15,8 @@ from tests.unit.report.toy_models import DIRECTIONS, Op, each_operator
 
 CLOCK, HBM, NETWORK = 1.05e9, 1.2e12, 2.0**32
 BASELINE = "tpu-v4"
+OWN_GIB = {BASELINE: 32.0}
+"""HBM of the chips that have their own."""
 COMMON = "2-512-256-256-256-glb4"
 LAYERS = ("embedding", "block", "head")
 
@@ -69,7 +71,8 @@ def architectures() -> pd.DataFrame:
                 "shard": chip.shard, "architecture": chip.name, "num_tc": tc, "num_vc": vc, "pe_x": x,
                 "pe_y": y,
                 "pe_vc": lanes, "glb_bytes": chip.glb_mib * 2**20, "glb_words_per_cycle": 4096.0,
-                "l2_tc_bytes": 2**20, "l2_vc_bytes": 4096, "area_um2": sum(parts.values()), **parts,
+                "l2_tc_bytes": 2**20, "l2_vc_bytes": 4096, "clock_hz": 0.0, "hbm_bandwidth_bytes_per_s": 0.0,
+                "hbm_gib": OWN_GIB.get(chip.name, 0.0), "area_um2": sum(parts.values()), **parts,
                 "area_interpolated": chip.name.startswith("spotlight"), "named": chip.shard == "named",
                 "tensor_design": 3 * index, "vector_design": 3 * index + 1, "fused_design": 3 * index + 2,
             }

@@ -13,7 +13,7 @@ import pandas as pd
 from phaze.layout import Layout
 from phaze.report.inputs import Slicing
 from phaze.tables import Placements, Stages
-from tests.unit.report.toy_chips import NETWORK, chip_named, length_s, members, spent_j
+from tests.unit.report.toy_chips import NETWORK, OWN_GIB, chip_named, length_s, members, spent_j
 from tests.unit.report.toy_models import MODELS, model_flops, sizes
 
 DEVICES, BATCH = 64, 256
@@ -154,7 +154,7 @@ def placed(point: Slicing, shard: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows: list[dict[str, object]] = []
     stages: list[dict[str, object]] = []
     for name in members(shard)["architecture"]:
-        for hbm in (32.0, 64.0, 80.0):
+        for hbm in (OWN_GIB[name],) if name in OWN_GIB else (32.0, 64.0, 80.0):
             for recompute in (False, True):
                 a = Try(point, name, hbm, recompute, 1, 1)
                 for planner, (row, cut) in _planned(a, shard).items():

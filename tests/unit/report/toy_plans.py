@@ -22,12 +22,11 @@ SHARDS = ("named", "small-buffer", "large-buffer")
 SLOWER = {"phaze": 1.0, "equal": 1.1, "expert": 1.3}
 
 
-def plans(cluster: Outcome, study: Study, hbm_gib: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def plans(cluster: Outcome, study: Study) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of plans and their stages for all models."""
     choice = ChipChoice(
         baseline=study.architectures.baseline,
         named=study.architectures.named,
-        hbm_gib=hbm_gib,
         best=study.screen.best,
         tolerance=study.screen.tolerance,
     )

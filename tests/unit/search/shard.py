@@ -95,6 +95,7 @@ def _architectures(size: int, named: int, rng: np.random.Generator) -> pd.DataFr
             "pe_y": 8,
             "area_um2": rng.integers(1, 50, size) * 1000.0,
             "named": np.arange(size) < named,
+            "hbm_gib": 0.0,
             "tensor_design": np.arange(size),
             "vector_design": size + np.arange(size),
             "fused_design": 2 * size + np.arange(size),

@@ -277,6 +277,14 @@ def test_a_faster_cluster_is_never_slower() -> None:
     assert len(vary_cluster(subject("wide"), chips, terms(), {})) == 0
 
 
+def test_an_own_hbm_bandwidth_varies_like_that_of_the_cluster() -> None:
+    chips = everything().iloc[23::24]
+    own = chips.assign(hbm_bandwidth_bytes_per_s=terms().scenario.hbm_bandwidth_bytes_per_s)
+    half = {"half": {"hbm_bandwidth_bytes_per_s": terms().scenario.hbm_bandwidth_bytes_per_s / 2}}
+    usual, with_own = (vary_cluster(subject("wide"), one, terms(), half) for one in (chips, own))
+    pd.testing.assert_frame_equal(usual, with_own)
+
+
 def test_a_walk_to_the_end_finds_the_best() -> None:
     """With a hysteresis that never ends the walk, its best visit equals the best of exhaustive search."""
     settings = ScreenSettings(hysteresis=1000)

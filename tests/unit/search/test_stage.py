@@ -123,6 +123,26 @@ def test_named_architectures_are_kept_and_exclude_no_one() -> None:
     assert kept == named | set(alone.loc[alone["kept"], "architecture"])
 
 
+def test_an_architecture_with_its_own_hbm_has_bounds_with_that_alone() -> None:
+    """The bounds are those of a study of this size, and others are as without it."""
+    shard = make_shard(25, seed=5, named=4)
+    own = np.where(shard.architectures["named"], 6.0, 0.0)
+    mixed = screen(Shard(**(vars(shard) | {"architectures": shard.architectures.assign(hbm_gib=own)})))
+    named = mixed["architecture"].isin(shard.architectures.loc[own > 0, "architecture"])
+    assert set(mixed.loc[named, "hbm_gib"]) == {6.0}
+    six, usual = screen(shard, hbm_gib=(6.0,)), screen(shard)
+    bounds = ["architecture", "hbm_gib", "recompute", "lower_s", "feasible_s"]
+    for rows, others in ((mixed[named], six), (mixed[~named], usual)):
+        same = others[others["architecture"].isin(rows["architecture"])]
+        pd.testing.assert_frame_equal(
+            rows[bounds].reset_index(drop=True), same[bounds].reset_index(drop=True)
+        )
+    assert (
+        mixed[~named]["kept"].tolist()
+        == usual[usual["architecture"].isin(mixed.loc[~named, "architecture"])]["kept"].tolist()
+    )
+
+
 def test_beside_named_architectures_one_searched_is_kept_where_nothing_fits() -> None:
     """It gives the reason: named architectures give only their own."""
     frame = screen(make_shard(25, seed=5, named=4), hbm_gib=(1e-6,))

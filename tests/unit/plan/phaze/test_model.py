@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from phaze.base.units import GIB
+from phaze.cost.space import OWN
 from phaze.layout import Layout
 from phaze.plan.phaze.energy import PARTS
 from phaze.plan.phaze.flush import Placement, place_chain
@@ -117,8 +118,8 @@ def architectures() -> pd.DataFrame:
     sizes = {name: 2 for name, column in Architectures.columns.items() if column.dtype != "bool"}
     return Architectures.check(
         frame.assign(
-            **sizes, shard="s", architecture=[*NAMES, "dropped"], area_interpolated=False,
-            named=[True, False, False, False],
+            **sizes | dict.fromkeys(OWN, 0), shard="s", architecture=[*NAMES, "dropped"],
+            area_interpolated=False, named=[True, False, False, False],
         )
     )  # fmt: skip
 
@@ -154,6 +155,37 @@ def test_every_kept_architecture_is_placed_at_every_hbm_size_with_and_without_re
     ours = placed[0][placed[0]["planner"] == "phaze"]
     assert len(ours) == 3 * 3 * 2
     assert set(ours["architecture"]) == set(NAMES)
+
+
+def test_an_architecture_with_its_own_hbm_is_placed_with_that_alone() -> None:
+    """Also if the study considers no such size."""
+    layers, graph, solved, chips, kept = tables()
+    own = chips.assign(hbm_gib=np.where(chips["architecture"] == NAMES[0], 6.0, 0.0))
+    expert = Layout(pp=4, dp=2, tp=2)
+    found = place_model(layers, graph, solved, own, kept, CONDITIONS, expert)[0]
+    mine = found["architecture"] == NAMES[0]
+    assert set(found.loc[mine, "hbm_gib"]) == {6.0}
+    assert set(found.loc[mine, "planner"]) == {"phaze", "expert", "expert-even"}
+    six = replace(CONDITIONS, training=CONDITIONS.training.model_copy(update={"hbm_gib": (6.0,)}))
+    every = place_model(layers, graph, solved, chips, kept, six, expert)[0]
+    for rows, others in ((found[mine], every), (found[~mine], place_model(*tables(), CONDITIONS, expert)[0])):
+        same = others[others["architecture"].isin(rows["architecture"])]
+        pd.testing.assert_frame_equal(_sorted(rows), _sorted(same))
+
+
+def _sorted(placements: pd.DataFrame) -> pd.DataFrame:
+    keys = ["architecture", "planner", "hbm_gib", "recompute"]
+    return placements.sort_values(keys, ignore_index=True)
+
+
+def test_utilisation_is_of_the_peak_at_an_architectures_own_clock(
+    placed: tuple[pd.DataFrame, pd.DataFrame],
+) -> None:
+    layers, graph, solved, chips, kept = tables()
+    fast = chips.assign(clock_hz=2 * CONDITIONS.scenario.clock_hz)
+    found = place_model(layers, graph, solved, fast, kept, CONDITIONS)[0]
+    usual = placed[0][placed[0]["planner"] == "phaze"]
+    assert _sorted(found)["mfu"].to_numpy() == pytest.approx(_sorted(usual)["mfu"].to_numpy() / 2)
 
 
 def test_placements_are_those_of_the_dynamic_program_and_carry_the_bound(
