@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -13,7 +13,12 @@ from phaze.base.store import Store
 from phaze.base.units import GIB, UM2_PER_MM2
 from phaze.commands.roofline import Peaks, on_roofline
 from phaze.cost.space import area_um2, describe_named, enumerate_grid
-from phaze.layout import layouts_of
+from phaze.layout import Layout, layouts_of
+from phaze.plan.even import place_equally
+from phaze.plan.phaze.flush import Placement
+from phaze.plan.phaze.point import read_devices, read_point
+from phaze.plan.phaze.rows import Found, placement_row, stage_rows
+from phaze.plan.piper.chain import STASH
 from phaze.plan.planners import PlansAsked
 from phaze.plan.replay import replay_plans
 from phaze.plan.side_by_side import plan_model
@@ -136,7 +141,10 @@ class FoundPlacement:
 
     evaluation: Evaluation
     best: pd.Series
-    """Best row of table `placements`; the row with the least memory if nothing fits."""
+    """Row of table `placements`, of the certified plan or of equal stages, whichever has the least simulated
+    time; the row with the least memory if nothing fits."""
+    stages: pd.DataFrame
+    """Rows of table `stages` of the best placement, from its first stage."""
     simulated: pd.DataFrame
     """Table `simulations` by planner: `phaze` for the best placement, `equal` for equal stages."""
 
@@ -148,9 +156,40 @@ def answer(question: PlacementQuestion) -> FoundPlacement:
         question.model, asked.sequence, asked.tensor or (), training.microbatches, asked.backward
     )
     terms = Terms(scenario=question.scenario(), training=training, technology=load_technology(TECHNOLOGY))
-    found = evaluate_architectures(subject, read_architecture(asked.architecture), terms)
+    chips = read_architecture(asked.architecture).assign(hbm_gib=0.0)  # the size is that of `training`
+    found = evaluate_architectures(subject, chips, terms)
     best = best_placement(found.placements[found.placements["planner"] == "phaze"])
-    return FoundPlacement(found, best, _simulated(subject, terms, found, best))
+    simulated = _simulated(subject, terms, found, best)
+    times_s = simulated["simulated_s"]
+    if "equal" in times_s and times_s["equal"] < times_s["phaze"] * (1 - 1e-9):
+        best, stages = _equal_stages(subject, terms, found, best, simulated.loc[["equal"]].iloc[0])
+    else:
+        keys = [*POINT, "architecture", "hbm_gib", "recompute", "planner"]
+        stages = found.stages[(found.stages[keys] == best[keys]).all(axis=1)].sort_values("stage")
+    return FoundPlacement(found, best, stages, simulated)
+
+
+def _equal_stages(
+    subject: Subject, terms: Terms, found: Evaluation, certified: pd.Series, plan: pd.Series
+) -> tuple[pd.Series, pd.DataFrame]:
+    """Row of table `placements` and rows of table `stages` of the plan with equal stages."""
+    layout, conditions = (
+        Layout(tp=int(plan["tensor"]), microbatch=int(plan["microbatch"])),
+        terms.conditions(subject),
+    )
+    layers, solves = (rows[rows["layout"] == layout.key] for rows in (subject.layers, found.solves))
+    point = read_point(layers, subject.graph, conditions)
+    (device,) = read_devices(
+        point, solves, found.architectures, found.architectures.assign(kept=True), conditions
+    )
+    chain = point.runs.chain(*device.latencies)
+    again = plan["memory"] != STASH
+    setting = next(one for one in conditions.settings(layout) if one.recompute == again)
+    ample = replace(setting, memory_bytes=float("inf"), recompute=False)
+    result, unlimited = (place_equally(chain, layout, one, *point.repeated()) for one in (setting, ample))
+    unlimited_s = unlimited.time_s if isinstance(unlimited, Placement) else float("inf")
+    placed = Found(device, chain, setting, "equal", result, float(certified["bound_s"]), unlimited_s)
+    return pd.Series(placement_row(point, placed, conditions)), pd.DataFrame(stage_rows(point, placed))
 
 
 def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Series) -> pd.DataFrame:
@@ -158,7 +197,7 @@ def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Serie
     conditions, chips = terms.conditions(subject), found.architectures
     plans, stages = plan_model(subject.layers, subject.graph, found.solves, chips, asked, conditions, None)
     simulations, _ = replay_plans(plans, stages, Store())
-    shown = plans[[*PLAN, "tensor", "data", "stages", "microbatch"]]
+    shown = plans[[*PLAN, "tensor", "data", "stages", "microbatch", "memory"]]
     return simulations.merge(shown, on=list(PLAN)).set_index("planner")
 
 
@@ -249,19 +288,18 @@ def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: flo
 
 def describe_placement(question: PlacementQuestion, found: FoundPlacement) -> Described:
     """Best placement as plain values, or the reason why nothing fits."""
-    best, stages = found.best, found.evaluation.stages
-    layout = layout_of(best)
+    best, layout = found.best, layout_of(found.best)
     widths = {"tensor": layout.tp, "microbatch": layout.microbatch}
     described: Described = {key: widths[key] if key in widths else _plain(best[key]) for key in _HEADLINES}
     if best["status"] != "placed":
         reason = str(best["reason"])
         return {"status": "infeasible", "reason": reason, "assumptions": question.assumptions()}
-    keys = ["layout", "architecture", "hbm_gib", "recompute", "planner"]
-    stages = stages[(stages[keys] == best[keys]).all(axis=1)].sort_values("stage")
-    described["simulated_s"] = float(found.simulated["simulated_s"]["phaze"])
-    equal = found.simulated[found.simulated.index == "equal"][list(_EQUAL)]
-    described["equal_stages"] = next(iter(equal.to_dict(orient="records")), None)
-    described["memory"] = stages[list(_STAGE)].to_dict(orient="records")
+    described["planner"] = str(best["planner"])
+    described["simulated_s"] = float(found.simulated["simulated_s"][best["planner"]])
+    for key, planner in (("certified", "phaze"), ("equal_stages", "equal")):
+        plans = found.simulated[found.simulated.index == planner][list(_EQUAL)]
+        described[key] = next(iter(plans.to_dict(orient="records")), None)
+    described["memory"] = found.stages[list(_STAGE)].to_dict(orient="records")
     token = load_model_named(question.model).token
     described["token"] = token
     tokens = question.asked.tokens
@@ -288,21 +326,21 @@ def in_one_line(found: Described) -> str:
         f"microbatch {found['microbatch']}; {'recompute' if found['recompute'] else 'stash'}; "
         f"HBM {found['hbm_gib']:g} GiB, used {memory}; "
         f"{found['time_per_batch_s']:.4g} s per batch as planned, {found['simulated_s']:.4g} s as simulated"
-        f"{_faster(found)}; {found['tokens_per_s']:.4g} {found['token']}s/s, "
+        f"{_certified(found)}; {found['tokens_per_s']:.4g} {found['token']}s/s, "
         f"MFU {100 * float(str(found['mfu'])):.1f} %{_days(found)}; bound by {found['binding']}"
         f"{_assumed(found)}"
     )
 
 
-def _faster(found: Described) -> str:
-    """Remark that the plan with equal stages is faster in simulation; empty if it is not."""
-    equal = found["equal_stages"]
-    if not isinstance(equal, dict) or equal["simulated_s"] >= float(str(found["simulated_s"])) * (1 - 1e-9):
+def _certified(found: Described) -> str:
+    """Remark on the plan with the least planned time if equal stages are faster in simulation; else empty."""
+    plan = found["certified"]
+    if found["planner"] == "phaze" or not isinstance(plan, dict):
         return ""
     return (
-        f" (equal stages, t={equal['tensor']} d={equal['data']} s={equal['stages']} "
-        f"microbatch {equal['microbatch']}: {equal['planned_s']:.4g} s as planned, "
-        f"{equal['simulated_s']:.4g} s as simulated)"
+        f" (equal stages; the least as planned, t={plan['tensor']} d={plan['data']} s={plan['stages']} "
+        f"microbatch {plan['microbatch']}: {plan['planned_s']:.4g} s as planned, "
+        f"{plan['simulated_s']:.4g} s as simulated)"
     )
 
 

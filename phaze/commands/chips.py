@@ -115,16 +115,13 @@ def _is_known(asked: PlaceOptions) -> bool:
 
 def _row(asked: PlaceOptions, chip: str) -> Row:
     found = answer(PlacementQuestion(str(asked.model), replace(asked, architecture=chip)))
-    best, stages = found.best, found.evaluation.stages
-    placed = best["status"] == "placed"
-    keys = ["layout", "architecture", "hbm_gib", "recompute", "planner"]
-    own = stages[(stages[keys] == best[keys]).all(axis=1)]
+    best, placed = found.best, found.best["status"] == "placed"
     layout, samples_per_s = layout_of(best), float(best["samples_per_s"])
     return {
         "architecture": str(best["architecture"]),
         "step_s": float(best["time_per_batch_s"]) if placed else None,
         "mfu": float(best["mfu"]) if placed else None,
-        "memory_gib": float(own["memory_bytes"].max()) / GIB if placed else None,
+        "memory_gib": float(found.stages["memory_bytes"].max()) / GIB if placed else None,
         "bound_by": str(best["binding"]),
         "area_mm2": float(found.evaluation.architectures["area_um2"].iloc[0]) / UM2_PER_MM2,
         "watts": float(best["joules_per_sample"]) * samples_per_s / int(best["devices_used"])
