@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from phaze.layout import Compute
 from phaze.spec.architecture import Architecture
 from phaze.spec.memory import Fragments, MemoryKind
+from phaze.spec.names import Runtime
 from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.overlap import Overlap, Overlapped, OverlapShare, proven_shares
@@ -153,6 +154,8 @@ class Stack(Noun):
 
     name: Label = "none"
     """Name of the stack; default: the file name."""
+    runtime: Runtime | None = None
+    """Runtime that the stack belongs to; default: the one with which its name begins, if there is one."""
     launch_s: Size = 0.0
     """Kernel launch overhead of the host in seconds; a pass takes at least this for each of its kernels."""
     elementwise: Positive = 1.0
@@ -420,6 +423,8 @@ class Cluster(Noun):
     stack: Location | None = None
     """Default software stack of runs: name of a file in config/stacks, or path. Default: the stack of the
     device, else megatron-core."""
+    stacks: dict[Runtime, Location] = Field(default_factory=dict)
+    """Software stacks of runtimes to which `stack` does not belong, like it; default: the usual ones."""
     calibrated: Calibration | None = None
     """Constants of device and stack fitted to runs on this system."""
     torus: Torus | None = None

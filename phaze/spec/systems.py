@@ -16,6 +16,7 @@ from phaze.spec.files import (
     system_path,
     within,
 )
+from phaze.spec.names import Runtime
 from phaze.spec.network import Matrix, read_bandwidths
 from phaze.spec.speeds.collectives import NcclSpeeds
 from phaze.spec.system import Cluster, Device, DeviceFigures, Level, Stack, System
@@ -23,7 +24,7 @@ from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.topology import MatrixFile
 
-STACKS = {
+STACKS: dict[Runtime, str] = {
     "megatron": "megatron-core", "torchtitan": "torchtitan", "deepspeed": "megatron-deepspeed",
     "maxtext": "maxtext",
 }  # fmt: skip
@@ -31,7 +32,7 @@ STACKS = {
 PEAK = "peak_flops_per_s"
 FIGURES = (PEAK, "hbm_gib", "hbm_bandwidth_bytes_per_s")
 """Fields that suffice to define a device; the first one marks a file that relies on them."""
-RUNTIME = "megatron"
+RUNTIME: Runtime = "megatron"
 """Default runtime of devices that are not tied to another runtime's stack."""
 
 
@@ -219,7 +220,7 @@ def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
     return path, _device_path(cluster.device, folder, path.parent), *stack, *networks
 
 
-def runtime_for(system: str, folder: Path = FOLDER, asked: str | None = None) -> str:
+def runtime_for(system: str, folder: Path = FOLDER, asked: Runtime | None = None) -> Runtime:
     """Requested runtime, or the system's default; PhazeError if the device does not support it."""
     device = load_cluster(system, folder)[1]
     own = next((name for name, stack in STACKS.items() if stack == device.stack), None)
@@ -228,10 +229,15 @@ def runtime_for(system: str, folder: Path = FOLDER, asked: str | None = None) ->
     return asked or own or RUNTIME
 
 
-def stack_for(cluster: Cluster, runtime: str) -> str:
-    """Name of a runtime's software stack on a system: the system's own if it belongs to the runtime."""
+def stack_for(cluster: Cluster, runtime: Runtime, folder: Path = FOLDER) -> str:
+    """Name of a runtime's software stack on a system: the system's own if it belongs to the runtime.
+
+    Else it is the system's one for this runtime, or the runtime's default.
+    """
     own = cluster.stack or ""
-    return own if own.startswith(runtime) else STACKS[runtime]
+    if own and (own.startswith(runtime) or load_stack(own, folder).runtime == runtime):
+        return own
+    return cluster.stacks.get(runtime, STACKS[runtime])
 
 
 def load_stack(name: str, folder: Path = FOLDER) -> Stack:

@@ -87,7 +87,8 @@ def _products(compute: Compute) -> str:
 
 def _stack(stack: Stack, experts: bool) -> str:
     sent = f"{DISPATCH[stack.dispatch]}; " * experts
-    hidden = ", ".join(HIDDEN[name] for name in stack.overlap if name in HIDDEN) or "no communication"
+    kinds = [name for name in stack.overlap if name in HIDDEN and (experts or name != "ep")]
+    hidden = ", ".join(HIDDEN[name] for name in kinds) or "no communication"
     return (
         f"stack {stack.name}: gradients of {stack.gradient_bytes} bytes; {hidden} overlapped with "
         f"compute; {sent}{stack.reserved_gib:g} GiB of buffers of the framework"

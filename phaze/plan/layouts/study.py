@@ -25,7 +25,7 @@ def request(
 ) -> AskedPlan:
     """Planning request of a study's job, with the defaults that `phaze plan` has."""
     runtime = runtime_for(point.system, folder, study.runtime)
-    stack = study.stack or stack_for(load_cluster(point.system, folder)[0], runtime)
+    stack = study.stack or stack_for(load_cluster(point.system, folder)[0], runtime, folder)
     sizes = {"devices": point.devices, "global_batch": study.global_batch, "sequence": study.sequence}
     asked = {"model": model, "system": point.system, "stack": stack, "runtime": runtime, **sizes}
     return AskedPlan.parse(asked, "layouts")

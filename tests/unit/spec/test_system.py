@@ -11,7 +11,15 @@ import yaml
 from phaze.base.errors import PhazeError
 from phaze.plan.machines import load_machine
 from phaze.spec.files import FOLDER
-from phaze.spec.systems import load_cluster, load_device, load_system, load_system_of, runtime_for, sized
+from phaze.spec.systems import (
+    load_cluster,
+    load_device,
+    load_system,
+    load_system_of,
+    runtime_for,
+    sized,
+    stack_for,
+)
 
 PEAK_FLOPS = {
     "a100-40gb": 312e12, "a100-80gb": 312e12, "h100-80gb": 989e12, "h200": 989e12, "b200": 2.25e15,
@@ -202,3 +210,14 @@ def test_templates_are_a_system(project_root: Path) -> None:
     cluster, device = load_cluster(str(project_root / "config/templates/system.yaml"))
     assert cluster.levels[1].bandwidth_bytes_per_s == 4 * 50e9 / 8
     assert device.assumed_from is not None
+
+
+def test_a_runtime_has_the_stack_of_the_system_that_belongs_to_it() -> None:
+    """By its name or its file, as the default or for this runtime; else the usual one."""
+    mi300x, h100 = (load_cluster(name)[0] for name in ("mi300x", "h100"))
+    assert stack_for(mi300x, "torchtitan") == "torchtitan"
+    assert stack_for(mi300x, "megatron") == "primus"
+    assert stack_for(mi300x.model_copy(update={"stack": "primus", "stacks": {}}), "megatron") == "primus"
+    assert stack_for(mi300x.model_copy(update={"stacks": {}}), "megatron") == "megatron-core"
+    assert stack_for(h100, "megatron") == "megatron-bridge"
+    assert stack_for(h100, "torchtitan") == "torchtitan"

@@ -1,0 +1,46 @@
+"""Assumptions of an answer, and the reason why a time has no interval."""
+
+from __future__ import annotations
+
+import pytest
+
+from phaze.plan.layouts.assumptions import assumptions, uncalibrated
+from phaze.plan.layouts.priced import MeasuredInterval
+from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.machines import load_machine
+from phaze.runtimes.megatron import MEGATRON
+from phaze.runtimes.rules import TrainingTask
+from phaze.spec.models import load_transformer
+
+
+def stated(model: str) -> str:
+    """Return the assumptions about a model on a stack that overlaps token dispatches."""
+    task = TrainingTask(load_transformer(model, "test"), 2048, 64, 8)
+    return "; ".join(assumptions(PlanQuestion(task, load_machine("b200", stack="megatron-bridge"), MEGATRON)))
+
+
+def test_only_models_with_experts_assume_anything_about_token_dispatches() -> None:
+    dense, sparse = stated("llama-3.1-8b"), stated("mixtral-8x7b")
+    overlapped = "data-parallel collectives, tensor-parallel collectives, messages between stages"
+    assert f"{overlapped} overlapped with compute" in dense
+    assert f"{overlapped}, token dispatches overlapped with compute" in sparse
+    assert ("load of experts" in dense, "load of experts" in sparse) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("system", "unmeasured", "reason"),
+    [
+        ("h100", (), "No 80 % interval: no measured run is like it."),
+        ("h100", ("LoRA", "HSDP"), "No 80 % interval: no measured run has LoRA, HSDP."),
+        (
+            "tpu-v5p",
+            ("stack maxtext", "device tpu-v5p"),
+            "tpu-v5p is not calibrated: an upper limit of speed, as nothing like this plan is measured, nor "
+            "stack maxtext on other devices",
+        ),
+    ],
+)
+def test_a_time_without_an_interval_has_a_reason(
+    system: str, unmeasured: tuple[str, ...], reason: str
+) -> None:
+    assert uncalibrated(load_machine(system), MeasuredInterval(None, unmeasured=unmeasured)) == reason
