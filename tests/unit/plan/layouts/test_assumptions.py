@@ -35,8 +35,10 @@ def test_only_models_with_experts_assume_anything_about_token_dispatches() -> No
         (
             "tpu-v5p",
             ("stack maxtext", "device tpu-v5p"),
-            "tpu-v5p is not calibrated: an upper limit of speed, as nothing like this plan is measured, nor "
-            "stack maxtext on other devices",
+            (
+                "tpu-v5p is not calibrated: an upper limit of speed, as nothing like this plan is measured, "
+                "nor stack maxtext on other devices"
+            ),
         ),
     ],
 )
