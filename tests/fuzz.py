@@ -132,7 +132,7 @@ def _good(folder: Path) -> None:
     plain = {
         "model.yaml": model,
         "system.yaml": yaml.safe_load((config / "systems/h100.yaml").read_text()),
-        "device.yaml": yaml.safe_load((config / "devices/tpu-v4.yaml").read_text()),
+        "device.yaml": yaml.safe_load((config / "devices/tpu-v4-as-built.yaml").read_text()),
         "flat.yaml": yaml.safe_load((config / "systems/tpu-v4-pod.yaml").read_text()),
         "stack.yaml": yaml.safe_load((config / "stacks/megatron-core.yaml").read_text()),
         "topology.yaml": yaml.safe_load((config / "topologies/two-level.yaml").read_text()),

@@ -130,7 +130,7 @@ def _levels(value: object) -> str:
 def devices(text: NameArgument = "", as_json: JsonOption = False) -> None:
     """List the devices and the architectures with their sizes and sources.
 
-    An architecture has no clock and no memory of its own: these are the system's.
+    An architecture has no clock of its own: it is the system's.
     """
     columns = [
         Titled("device", "device"), Titled("arrays", "arrays"),

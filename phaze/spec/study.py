@@ -72,7 +72,8 @@ class ArchitectureChoice(Noun):
     grid: Grid | None = Grid()
     """Grid to search; null: none."""
     named: Annotated[tuple[Name, ...], Once] = ("tpu-v4",)
-    """Names of files in config/architectures; these are always evaluated, never excluded by a bound."""
+    """Names of files in config/architectures or config/devices; these are always evaluated, never excluded by
+    a bound. They have the HBM, its bandwidth and the clock that their files give."""
     baseline: Name | None = "tpu-v4"
     """Named architecture that results are compared with."""
     technology: Name = "22nm"

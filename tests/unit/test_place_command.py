@@ -67,8 +67,10 @@ def test_a_study_says_the_bandwidth_of_a_flat_network_in_place_of_levels() -> No
 def test_an_architecture_takes_its_own_clock_or_is_refused(model: str) -> None:
     with pytest.raises(PhazeError, match=r"pass --architecture .*devices/h100-80gb.yaml"):
         place(model, *H100, "--flat-bandwidth", "4e11", "--architecture", "tpu-v4")
-    words = place(model, *H100, "--flat-bandwidth", "4e11", "--architecture", "config/devices/tpu-v4.yaml")
-    assert "the clock of tpu-v4, 1.05e+09 Hz, and its HBM, 1.2e+12 bytes/s" in words
+    words = place(
+        model, *H100, "--flat-bandwidth", "4e11", "--architecture", "config/devices/tpu-v4-as-built.yaml"
+    )
+    assert "the clock of tpu-v4-as-built, 1.05e+09 Hz, and its HBM, 1.2e+12 bytes/s" in words
 
 
 def test_no_more_devices_than_the_system_has(model: str) -> None:

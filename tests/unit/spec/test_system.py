@@ -23,7 +23,7 @@ from phaze.spec.systems import (
 
 PEAK_FLOPS = {
     "a100-40gb": 312e12, "a100-80gb": 312e12, "h100-80gb": 989e12, "h200": 989e12, "b200": 2.25e15,
-    "mi300x": 1307e12, "tpu-v4": 275e12, "tpu-v5e": 197e12, "tpu-v5p": 459e12,
+    "mi300x": 1307e12, "tpu-v4-as-built": 275e12, "tpu-v5e": 197e12, "tpu-v5p": 459e12,
 }  # fmt: skip
 """Dense 16-bit products, from data sheets."""
 
@@ -58,8 +58,8 @@ def test_a_system_of_one_level_is_a_flat_one() -> None:
 def test_an_architecture_without_a_clock_does_not_run_at_that_of_another_device() -> None:
     with pytest.raises(PhazeError, match=r"tpu-v4 defines neither clock.*h100 has those of h100-80gb; pass"):
         load_system_of("tpu-v4", "h100", flat=50e9)
-    own = load_system_of("config/devices/tpu-v4.yaml", "h100", flat=50e9)
-    assert own.clock_hz == load_device("tpu-v4").clock_hz
+    own = load_system_of("config/devices/tpu-v4-as-built.yaml", "h100", flat=50e9)
+    assert own.clock_hz == load_device("tpu-v4-as-built").clock_hz
 
 
 def test_a_system_without_a_stack_has_that_of_its_device_or_of_megatron_core(
@@ -72,7 +72,7 @@ def test_a_system_without_a_stack_has_that_of_its_device_or_of_megatron_core(
     assert load_machine(str(path)).stack.name == "megatron-core"
     assert load_cluster("tpu-v4")[0].stack == "maxtext"
     assert (runtime_for("h100"), runtime_for("tpu-v4")) == ("megatron", "maxtext")
-    with pytest.raises(PhazeError, match=r"runtime: must be maxtext on tpu-v4 .*, got torchtitan"):
+    with pytest.raises(PhazeError, match=r"runtime: must be maxtext on tpu-v4-as-built .*, got torchtitan"):
         runtime_for("tpu-v4", asked="torchtitan")
 
 
