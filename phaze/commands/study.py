@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.base.provenance import phaze_version
+from phaze.base.units import GIB
 from phaze.commands import completion, options
 from phaze.commands.options import JsonOption
 from phaze.commands.output import refuse_outputs, write_or_print
@@ -39,28 +42,29 @@ REASONS = {
 COMPARED = ("tpu-v4-as-built", "tpu-v4")
 """Accelerators in every study: TPU v4 as built, and the Phaze paper's model of it, which limits the area."""
 WIDTHS = (1, 2, 4, 8)
+HBM_GIB = (32.0, 80.0, 192.0, 288.0)
+"""HBM sizes of which a study tries two: the smallest with which every model fits, and the next one."""
+WHOLE = 0.5
+"""Share of the smallest HBM size up to which a model's states need no tensor parallelism."""
+POD = "tpu-v4-pod"
+"""System of accelerators that no file in config/systems has."""
 TEMPLATE = """\
 # yaml-language-server: $schema={schema}
-# How would {model} be trained on {accelerators}?
+# How would {models} be trained on {accelerators}?
 #
 {save}# Run it in a checkout of phaze:
-#   .venv/bin/snakemake --cores 4 --configfile {file}
+#   {run}
 # and open results/report/report.html. `.venv/bin/phaze status --configfile {file}` shows the progress.
 #
 # Keys that are absent here have the values of config/config.yaml, the default study;
 # config/reference/study.md explains every key. The first line lets editors complete and check keys.
 
-models: [{model}]
+models: [{models}]
 
 workloads:
-  {model}:
-    # A name in config/models, or a path of a spec or of a Hugging Face config.json.
-    model: {given}
-    # Tokens in a sample.
-    sequence: {sequence}
-    # Tensor-parallel widths to try.
-    tensor: {widths}
-
+  # model: a name in config/models, or a path of a spec or of a Hugging Face config.json.
+  # sequence: tokens in a sample. tensor: tensor-parallel widths to try.
+{workloads}
 architectures:
   grid: null  # without this line the study also searches the 29,360 accelerators of the Phaze paper
   # tpu-v4-as-built is the chip as built; tpu-v4 is the Phaze paper's model of it, with an eighth of its
@@ -69,11 +73,11 @@ architectures:
 
 training:
   microbatches: [1, 2, 4, 8]
-  hbm_gib: [32, 80]  # HBM sizes to try on accelerators whose files give none
+  hbm_gib: {hbm_gib}  # HBM sizes to try on accelerators whose files give none
   recompute: [false, true]
 
 scenarios:
-  tpu-v4-pod: {{system: tpu-v4-pod, global_batch: {batch}}}
+{scenario}
 
 report:
   strategies: {{models: []}}  # no comparison of search strategies
@@ -257,14 +261,23 @@ def seconds_left(stages: list[RuleProgress]) -> float | None:
 
 
 def new_study(
-    model: options.ModelOption,
+    model: Annotated[
+        list[str],
+        typer.Option(
+            "--model",
+            "-m",
+            help="Model: a name in config/models, or the path of a spec or of a Hugging Face config.json; "
+            "several are separated by commas.",
+            autocompletion=completion.models,
+        ),
+    ],
     architecture: Annotated[
         list[str] | None,
         typer.Option(
             "--architecture",
             "-a",
-            help="Accelerator: a name in config/architectures or config/devices, or a path; can be repeated. "
-            "TPU v4 is always compared.",
+            help="Accelerator: a name in config/architectures or config/devices, or a path; several are "
+            "separated by commas. The first one's system is the cluster. TPU v4 is always compared.",
             autocompletion=completion.chips,
         ),
     ] = None,
@@ -274,43 +287,131 @@ def new_study(
     ] = 4096,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the study (.yaml).")] = None,
 ) -> None:
-    """Write a study of one model on some accelerators.
+    """Write a study of some models on some accelerators.
 
     The file runs with `snakemake --configfile` and explains its keys.
     """
-    refuse_outputs(out, reads=[model, *(architecture or ())])
+    models, chips = _names(model), _names(architecture or ())
+    refuse_outputs(out, reads=[*models, *chips])
     if out is not None and out.suffix not in (".yaml", ".yml"):
         raise PhazeError(f"new-study: -o {out}: must end in .yaml")
     if out is not None and out.exists():
         raise PhazeError(f"{out}: exists, and may have been edited", "name another file, or remove it")
-    from phaze.spec.models import load_model_named
-
-    text = _text(load_model_named(model), model, architecture or [], sequence, global_batch, out)
+    text = _text(models, chips, sequence, global_batch, out)
     _check(text, out)
     write_or_print(text, out)
+    if out is not None:
+        accelerators = ", ".join(dict.fromkeys((*chips, *COMPARED)))
+        typer.echo(f"{out}: a study of {', '.join(models)} on {accelerators}; run it with\n  {_run(out)}")
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    """Distinct names of an option that can be repeated, each a list separated by commas."""
+    return [*dict.fromkeys(name.strip() for text in given for name in text.split(","))]
+
+
+def _run(file: Path | str) -> str:
+    """Command that runs a study, in a checkout or with an installed package, which has no workflow."""
+    run = f"snakemake --cores 4 --configfile {file}"
+    if (ROOT / "Snakefile").is_file():
+        return f".venv/bin/{run}"
+    return f"{run} --snakefile CHECKOUT/Snakefile  # CHECKOUT: a checkout of phaze {phaze_version()}"
 
 
 def _text(
-    model: AnyModel, given: str, chips: list[str], sequence: int | None, batch: int, out: Path | None
+    models: Sequence[str], chips: Sequence[str], sequence: int | None, batch: int, out: Path | None
 ) -> str:
     """Study as YAML; PhazeError for a model that no study can place."""
     from phaze.spec.files import FOLDER
+    from phaze.spec.models import load_model_named
+
+    loaded = {name: load_model_named(name) for name in models}
+    needs = [_needs(model, sequence) for model in loaded.values()]
+    workloads = "".join(
+        f"  {model.name}: {{model: {given}, sequence: {need.sequence}, tensor: {list(need.widths)}}}\n"
+        for (given, model), need in zip(loaded.items(), needs, strict=True)
+    )
+    first = max(HBM_GIB.index(need.hbm_gib) for need in needs)
+    return TEMPLATE.format(
+        schema=os.path.relpath(FOLDER / "schema.json", Path() if out is None else out.parent),
+        models=", ".join(model.name for model in loaded.values()),
+        accelerators=" and ".join(chips or COMPARED[:1]),
+        file=out or "my.yaml",
+        run=_run(out or "my.yaml"),
+        save="" if out else "# Save this as my.yaml.\n",
+        workloads=workloads,
+        hbm_gib=[int(size) for size in HBM_GIB[first : first + 2]],
+        named=", ".join(dict.fromkeys((*chips, *COMPARED))),
+        scenario=_scenario(chips, batch),
+    )
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Tokens of a sample, tensor-parallel widths and HBM size with which a study can place a model."""
+
+    sequence: int
+    widths: tuple[int, ...]
+    hbm_gib: float
+
+
+def _needs(model: AnyModel, sequence: int | None) -> Needs:
+    """Widths and the smallest of `HBM_GIB` with which a model fits, or the largest one."""
+    from phaze.cost.memory import parameter_bytes
+    from phaze.layout import Layout, layouts_of
+    from phaze.pipeline.flushing import Setting
+    from phaze.plan.phaze.chains import Runs, read_runs
+    from phaze.plan.phaze.flush import Placement, place_chain
+    from phaze.search.cosearch import extract_subject
+    from phaze.spec.settings import ExtractSettings, Training
+    from phaze.spec.system import Scenario
 
     model.check_chain("new-study")
     tokens = model.usual_sequence if sequence is None else sequence
     model.check_sequence(tokens, "new-study")
-    named = [*dict.fromkeys((*chips, *COMPARED))]
-    return TEMPLATE.format(
-        schema=os.path.relpath(FOLDER / "schema.json", Path() if out is None else out.parent),
-        model=model.name,
-        given=given,
-        accelerators=" and ".join(chips or COMPARED[:1]),
-        file=out or "my.yaml",
-        save="" if out else "# Save this as my.yaml.\n",
-        sequence=tokens,
-        widths=[width for width in WIDTHS if model.divides(width)],
-        named=", ".join(named),
-        batch=batch,
+    training = Training(optimizer="adam", precision="mixed")
+    each = parameter_bytes(training.optimizer, training.precision)
+
+    def runs_of(width: int) -> Runs:
+        (point,) = extract_subject(model, tokens, layouts_of((width,), (1,)), ExtractSettings()).points
+        return read_runs(point.tables["layers"], point.graph, each)[0]
+
+    runs = {1: runs_of(1)}
+    if runs[1].static_bytes @ runs[1].totals > WHOLE * HBM_GIB[0] * GIB:
+        runs |= {width: runs_of(width) for width in WIDTHS[1:] if model.divides(width)}
+    for hbm_gib in HBM_GIB:
+        for width, own in runs.items():
+            layout = Layout(tp=width)
+            setting = Setting.of(Scenario(), training, layout, hbm_gib, recompute=True)
+            if isinstance(place_chain(own.untimed(), layout, setting), Placement):
+                return Needs(tokens, tuple(runs), hbm_gib)
+    return Needs(tokens, tuple(runs), HBM_GIB[-1])
+
+
+def _scenario(chips: Sequence[str], batch: int) -> str:
+    """Scenario as YAML: the system of the first accelerator that one in config/systems has, or a TPU v4 pod.
+
+    Named accelerators run at their own clock and HBM bandwidth; those of the pod are for architectures.
+    """
+    from phaze.spec.systems import load_cluster, load_device_as_architecture, load_system, system_of_device
+
+    devices = (load_device_as_architecture(chip) for chip in chips if chip not in COMPARED)
+    named = (system_of_device(device.name) for device in devices if device is not None)
+    system = next(filter(None, named), POD)
+    if system == POD:
+        return f"  {POD}: {{system: {POD}, global_batch: {batch}}}"
+    cluster, pod = load_cluster(system)[0], load_system(POD)
+    return (
+        f"  {POD}: null  # that of the default study\n"
+        f"  {system}:\n"
+        f"    system: {system}\n"
+        f"    devices: {min(pod.devices, cluster.devices)}\n"
+        "    # Between any two devices: a study has a flat network.\n"
+        f"    network_bandwidth_bytes_per_s: {cluster.levels[-1].bandwidth_bytes_per_s:.4e}\n"
+        "    # Of architectures whose files give none.\n"
+        f"    clock_hz: {pod.clock_hz:.4e}\n"
+        f"    hbm_bandwidth_bytes_per_s: {pod.hbm_bandwidth_bytes_per_s:.4e}\n"
+        f"    global_batch: {batch}"
     )
 
 

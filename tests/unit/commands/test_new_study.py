@@ -8,9 +8,11 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
+from phaze.commands import study as study_command
 from phaze.spec.config import load_settings
-from phaze.spec.files import read_mapping
+from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.noun import Noun
+from phaze.spec.systems import load_system
 from phaze.spec.values import Count, Positive
 
 
@@ -20,7 +22,12 @@ def written(*arguments: str) -> str:
 
 def test_the_file_has_the_model_the_accelerators_and_its_schema(tmp_path: Path, project_root: Path) -> None:
     path = tmp_path / "my.yaml"
-    written("--model", "llama-3.1-8b", "--architecture", "h100-80gb", "-o", str(path))
+    told = written("--model", "llama-3.1-8b", "--architecture", "h100-80gb", "-o", str(path))
+    run = f".venv/bin/snakemake --cores 4 --configfile {path}"
+    assert (
+        told
+        == f"{path}: a study of llama-3.1-8b on h100-80gb, tpu-v4-as-built, tpu-v4; run it with\n  {run}\n"
+    )
     text = path.read_text()
     schema = text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")
     assert (tmp_path / schema).resolve() == (project_root / "config/schema.json").resolve()
@@ -33,6 +40,58 @@ def test_the_file_has_the_model_the_accelerators_and_its_schema(tmp_path: Path, 
     assert yaml.safe_load(text) == study, "Snakemake reads the same"
     with pytest.raises(PhazeError, match="exists, and may have been edited"):
         written("--model", "gpt2", "-o", str(path))
+
+
+def test_names_are_repeated_or_separated_by_commas_and_merged() -> None:
+    text = written(
+        "-m", "gpt2,bert-large", "-m", "gpt2", "-a", "tpu-v4-as-built,phaze-common", "-a", "tpu-v4"
+    )
+    study = yaml.safe_load(text)
+    assert study["models"] == ["gpt2", "bert-large"] == list(study["workloads"])
+    assert study["architectures"]["named"] == ["tpu-v4-as-built", "phaze-common", "tpu-v4"]
+    assert "How would gpt2, bert-large be trained on tpu-v4-as-built and phaze-common" in text
+
+
+def test_widths_and_hbm_sizes_are_what_the_models_need() -> None:
+    """A model whose states fit a device needs one width; of the sizes the smallest lets every model fit."""
+    small, large, both = (
+        yaml.safe_load(written("-m", names)) for names in ("gpt2", "kimi-k2", "gpt2,kimi-k2")
+    )
+    assert small["workloads"]["gpt2"]["tensor"] == both["workloads"]["gpt2"]["tensor"] == [1]
+    assert large["workloads"]["kimi-k2"]["tensor"] == [1, 2, 4, 8]
+    sizes = [study["training"]["hbm_gib"] for study in (small, large, both)]
+    assert sizes == [[32, 80], [80, 192], [80, 192]]
+
+
+@pytest.mark.parametrize(
+    ("chips", "system"),
+    [("phaze-common", "tpu-v4-pod"), ("h100-80gb", "h100"), ("phaze-common,mi300x,h100-80gb", "mi300x")],
+)
+def test_the_cluster_is_that_of_the_first_accelerator_that_has_one(chips: str, system: str) -> None:
+    """Architectures, which have no clock, keep that of the pod."""
+    study = yaml.safe_load(written("-m", "gpt2", "-a", chips))
+    (scenario,) = filter(None, study["scenarios"].values())
+    assert scenario["system"] == system
+    merged = {**read_mapping(FOLDER / "config.yaml"), **study, "readings": {}}
+    merged["scenarios"] = {name: one for name, one in study["scenarios"].items() if one}
+    settings = load_settings(merged, folder=FOLDER, source="x")
+    (own,) = settings.scenarios.values()
+    pod = load_system("tpu-v4-pod")
+    assert (own.devices, own.clock_hz, own.hbm_bandwidth_bytes_per_s) == (
+        pod.devices,
+        pod.clock_hz,
+        pod.hbm_bandwidth_bytes_per_s,
+    )
+
+
+def test_an_installation_without_the_workflow_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_command, "ROOT", tmp_path)
+    told = written("-m", "gpt2", "-o", str(tmp_path / "my.yaml"))
+    assert "snakemake --cores 4" in told
+    assert "--snakefile CHECKOUT/Snakefile  # CHECKOUT: a checkout of phaze" in told
+    assert ".venv" not in told
 
 
 @pytest.mark.parametrize(
