@@ -76,13 +76,19 @@ def parse_model(fields: dict[str, object], source: str) -> AnyModel:
 def load_model(path: str | Path, name: str | None = None) -> AnyModel:
     """Load a model from a YAML spec or a published Hugging Face `config.json`.
 
-    Its name is `name`, else the one in the spec, else the file name (for config.json the folder name). Raises
-    PhazeError.
+    Its name is `name`, else the one in the spec, else the file name (for config.json see `published_name`).
+    Raises PhazeError.
     """
-    path = Path(path)
-    fields = _published(read_json(path), str(path)) if path.suffix == ".json" else read_mapping(path)
+    path, own = Path(path), file_name(Path(path))
+    if path.suffix == ".json":
+        config = read_json(path)
+        fields = _published(config, str(path))
+        if path.name == "config.json" and isinstance(config, dict):
+            own = published_name(config, own)
+    else:
+        fields = read_mapping(path)
     given = {"name": name} if name else {}
-    return parse_model({"name": file_name(path), **fields, **given}, str(path))
+    return parse_model({"name": own, **fields, **given}, str(path))
 
 
 def _published(config: Plain, source: str) -> Mapping[str, object]:
@@ -96,5 +102,23 @@ def _published(config: Plain, source: str) -> Mapping[str, object]:
 
 def file_name(path: Path) -> str:
     """Model name from a file's name, or from its folder's name if the file is called config.json."""
-    stem = Path(os.path.realpath(path)).parent.name if path.name == "config.json" else path.stem
-    return re.sub(r"[^a-z0-9.-]+", "-", stem.lower()).strip("-.") or "model"
+    return (
+        _spelt(Path(os.path.realpath(path)).parent.name if path.name == "config.json" else path.stem)
+        or "model"
+    )
+
+
+def published_name(config: Mapping[str, Plain], folder: str) -> str:
+    """Name of a published model: that of its repository, else its folder's if this names the family.
+
+    Else the name is the family's: a folder of any other name says nothing of the model.
+    """
+    repository = _spelt(str(config.get("_name_or_path") or "").rstrip("/").rpartition("/")[2])
+    family = _spelt(str(config.get("model_type") or ""))
+    known = re.match("[a-z]*", family)
+    return repository or (folder if known and known[0] in folder else family)
+
+
+def _spelt(name: str) -> str:
+    """Name in the spelling of a model's name: plain lower case."""
+    return re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-.")

@@ -151,13 +151,25 @@ def test_a_spec_may_name_its_model(tmp_path: Path) -> None:
     assert load_model(path, "yours").name == "yours"
 
 
-def test_a_config_json_is_named_by_its_folder(tmp_path: Path) -> None:
-    """For a file called config.json the folder names the model, in plain lower case."""
-    folder = tmp_path / "My_GPT 2"
-    folder.mkdir()
+@pytest.mark.parametrize(
+    ("folder", "repository", "name"),
+    [
+        ("My_GPT 2", None, "my-gpt-2"),
+        ("d", None, "gpt2"),
+        ("d", "openai-community/GPT2-XL", "gpt2-xl"),
+        ("My_GPT 2", "/home/me/GPT2-tuned/", "gpt2-tuned"),
+        ("d", ".", "gpt2"),
+    ],
+)
+def test_a_config_json_is_named_by_its_repository_its_folder_or_its_family(
+    tmp_path: Path, folder: str, repository: str | None, name: str
+) -> None:
+    """The folder counts if it names the family; all in plain lower case."""
+    (tmp_path / folder).mkdir()
     published = Path(__file__).parents[2] / "data" / "huggingface" / "gpt2" / "config.json"
-    (folder / "config.json").write_text(published.read_text())
-    assert load_model(folder / "config.json").name == "my-gpt-2"
+    config = json.loads(published.read_text()) | {"_name_or_path": repository}
+    (tmp_path / folder / "config.json").write_text(json.dumps(config))
+    assert load_model(tmp_path / folder / "config.json").name == name
 
 
 BAD = {
