@@ -423,8 +423,8 @@ class Cluster(Noun):
     stack: Location | None = None
     """Default software stack of runs: name of a file in config/stacks, or path. Default: the stack of the
     device, else megatron-core."""
-    stacks: dict[Runtime, Location] = Field(default_factory=dict)
-    """Software stacks of runtimes to which `stack` does not belong, like it; default: the usual ones."""
+    stacks: Annotated[tuple[Location, ...], Once] = ()
+    """Software stacks of runtimes to which `stack` does not belong, given like it; default: the usual ones."""
     calibrated: Calibration | None = None
     """Constants of device and stack fitted to runs on this system."""
     torus: Torus | None = None

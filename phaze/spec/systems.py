@@ -232,12 +232,12 @@ def runtime_for(system: str, folder: Path = FOLDER, asked: Runtime | None = None
 def stack_for(cluster: Cluster, runtime: Runtime, folder: Path = FOLDER) -> str:
     """Name of a runtime's software stack on a system: the system's own if it belongs to the runtime.
 
-    Else it is the system's one for this runtime, or the runtime's default.
+    Else it is the first of the system's further stacks that does, or the runtime's default.
     """
-    own = cluster.stack or ""
-    if own and (own.startswith(runtime) or load_stack(own, folder).runtime == runtime):
-        return own
-    return cluster.stacks.get(runtime, STACKS[runtime])
+    for stack in filter(None, (cluster.stack, *cluster.stacks)):
+        if stack.startswith(runtime) or load_stack(stack, folder).runtime == runtime:
+            return stack
+    return STACKS[runtime]
 
 
 def load_stack(name: str, folder: Path = FOLDER) -> Stack:
