@@ -424,7 +424,7 @@ class Cluster(Noun):
     """Default software stack of runs: name of a file in config/stacks, or path. Default: the stack of the
     device, else megatron-core."""
     stacks: Annotated[tuple[Location, ...], Once] = ()
-    """Software stacks of runtimes to which `stack` does not belong, given like it; default: the usual ones."""
+    """Software stacks of runtimes to which `stack` does not belong; default: the usual ones."""
     calibrated: Calibration | None = None
     """Constants of device and stack fitted to runs on this system."""
     torus: Torus | None = None
