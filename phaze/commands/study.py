@@ -187,8 +187,8 @@ def _ask(folder: Path, configfile: Path | None, *arguments: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         message = done.stderr.replace(f"{configfile and configfile.resolve()}", f"{configfile}")
-        found = MISTAKES.search(message)
-        raise PhazeError(found[1].strip() if found else f"cannot plan the study:\n{message.strip()}")
+        mistakes = MISTAKES.search(message)
+        raise PhazeError(mistakes[1].strip() if mistakes else f"cannot plan the study:\n{message.strip()}")
     return done.stdout + done.stderr if "--dry-run" in arguments else done.stdout
 
 

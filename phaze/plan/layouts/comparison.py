@@ -187,10 +187,10 @@ class Comparison:
 
     def _next(self, taken: Taken) -> tuple[str, ...]:
         """Change that saves the most time next, with those that it needs; software precedes the layout."""
-        left, now = [name for name in self.fields if name not in taken], self._priced(taken)
-        software: list[tuple[str, ...]] = [(name,) for name in left if name in self.software]
+        remaining, now = [name for name in self.fields if name not in taken], self._priced(taken)
+        software: list[tuple[str, ...]] = [(name,) for name in remaining if name in self.software]
         alone = [made for made in software if not self._refused(taken.union(made), now)]
-        ways = alone or [self._with_needed(name, left, taken, now) for name in left]
+        ways = alone or [self._with_needed(name, remaining, taken, now) for name in remaining]
         return min(ways, key=lambda made: self._priced(taken.union(made)).price.time_s)
 
     def _with_needed(
@@ -246,19 +246,21 @@ class Comparison:
 
     def _question(self, taken: Taken) -> PlanQuestion:
         """Planning request of the plan, with the run's values of the settings that are not changed yet."""
-        left = frozenset(self.software) - taken
-        if left and left not in self._questions:
+        unchanged = frozenset(self.software) - taken
+        if unchanged and unchanged not in self._questions:
             machine = self.question.machine
             run, plan = self.stack or machine.stack, machine.stack
-            own: dict[str, object] = {name: getattr(run if name in left else plan, name) for name in SETTINGS}
-            own["overlap"] = tuple(
-                kind for kind in OVERLAPS if kind in (run if f"overlap_{kind}" in left else plan).overlap
+            settings: dict[str, object] = {
+                name: getattr(run if name in unchanged else plan, name) for name in SETTINGS
+            }
+            settings["overlap"] = tuple(
+                kind for kind in OVERLAPS if kind in (run if f"overlap_{kind}" in unchanged else plan).overlap
             )
-            stack = (run if STACK in left else plan).model_copy(update=own)
-            self._questions[left] = replace(
-                self.question, machine=replace(machine, stack=stack), flash=FLASH not in left
+            stack = (run if STACK in unchanged else plan).model_copy(update=settings)
+            self._questions[unchanged] = replace(
+                self.question, machine=replace(machine, stack=stack), flash=FLASH not in unchanged
             )
-        return self._questions[left] if left else self.question
+        return self._questions[unchanged] if unchanged else self.question
 
     def _recipe(self, taken: Taken) -> Recipe:
         """Recipe of the run with some changes; PhazeError if its widths do not divide the device count."""

@@ -81,13 +81,13 @@ class ReplayedPlan:
     def check_prices(self) -> None:
         """Raise PhazeError, naming field and values, if anything that follows from the layout differs."""
         prudent = self.now.asked(self.now.question.prudent)
-        own = self.now.row(prudent_s=prudent.price.time_s).model_dump(mode="json", exclude={*SEARCHED})
+        recomputed = self.now.row(prudent_s=prudent.price.time_s).model_dump(mode="json", exclude={*SEARCHED})
         for name, parts in (("stages", self.now.stages), ("memory", self.now.memory)):
-            own[name] = [part.model_dump(mode="json") for part in parts]
-        own["times_s"] = self.now.parts_s
+            recomputed[name] = [part.model_dump(mode="json") for part in parts]
+        recomputed["times_s"] = self.now.parts_s
         given = self.planned.model_dump(mode="json", exclude_none=True)  # older files lack some fields
-        for field in (name for name in own if name in given):
-            for name, value, other in _differences(own[field], given[field], field):
+        for field in (name for name in recomputed if name in given):
+            for name, value, other in _differences(recomputed[field], given[field], field):
                 raise PhazeError(
                     f"{name}: must be that of its layout, {_shown(value)}, got {_shown(other)}: it was "
                     "changed since `plan` wrote it"

@@ -114,18 +114,18 @@ def made_to_fit(
     first, memory = ranked[0], expected[0].price.memory.in_use
     if expected[0].status == OK:
         return None
-    said = [f"Plan 1 {expected[0].status}."]
+    sentences = [f"Plan 1 {expected[0].status}."]
     if memory.of("device").high - memory.fragments.high <= capacity_bytes(device_of(first.question.machine)):
-        said.append(f"{EXPANDABLE} may do.")
-    place = next((place for place, one in enumerate(expected) if one.status == OK), None)
+        sentences.append(f"{EXPANDABLE} may do.")
+    place = next((place for place, plan in enumerate(expected) if plan.status == OK), None)
     plan = _surely_fitting(first.question, fixed) if place is None else ranked[place]
     if plan is None:
-        return " ".join([*said, "A short search finds none that surely fits."])
+        return " ".join([*sentences, "A short search finds none that surely fits."])
     named = plan.shape if place is None or place >= shown else f"Plan {place + 1}"
     longer = plan.price.time_s / first.price.time_s - 1
     figures = f"{first.question.rank} {plan.price.time_s:.4g} s, {longer:+.1%}"
-    said.append(f"The first that surely fits: {named} ({figures}).")
-    return " ".join(said)
+    sentences.append(f"The first that surely fits: {named} ({figures}).")
+    return " ".join(sentences)
 
 
 def _surely_fitting(question: PlanQuestion, fixed: Mapping[str, int | str]) -> PricedLayout | None:
@@ -134,11 +134,11 @@ def _surely_fitting(question: PlanQuestion, fixed: Mapping[str, int | str]) -> P
     gaps = stack.fragments.model_copy(update={"lasting": stack.fragments.most})
     machine = replace(question.machine, stack=stack.model_copy(update={"fragments": gaps}))
     roomy = replace(question, machine=machine, upper=True)
-    found = plan_layouts(
+    plans = plan_layouts(
         roomy, fixed, gap=GAP, wanted=1, prove=False, named="layouts that surely fit: "
     ).plans
-    plans = (PricedLayout.of(roomy, one) for one in found)
-    return next((plan for plan in plans if plan.status == OK), None)
+    priced = (PricedLayout.of(roomy, plan) for plan in plans)
+    return next((plan for plan in priced if plan.status == OK), None)
 
 
 def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | None:
@@ -150,12 +150,12 @@ def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | Non
     batch = nearest_batch(task.global_batch, task.devices)
     question = replace(plan.question, task=replace(task, global_batch=batch))
     named = f"batch of {batch} for comparison: "
-    found = (
+    plans = (
         ()
         if batch == task.global_batch
         else plan_layouts(question, fixed, gap=GAP, wanted=1, prove=False, named=named).plans
     )
-    for other in (PricedLayout.of(question, one) for one in found):
+    for other in (PricedLayout.of(question, faster) for faster in plans):
         gain = other.tokens_per_s_per_device / plan.tokens_per_s_per_device - 1
         if gain >= WORTH:
             replicas = gcd(task.global_batch, task.devices)
