@@ -1,16 +1,21 @@
 """Cycles of vector operations: look-up-table arithmetic with a cost per element and lane (paper, C.2)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.spec.architecture import CycleFigures, load_technology
 from phaze.spec.files import FOLDER
 from phaze.workload.kinds import COLLECTIVES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TECHNOLOGY = "22nm"
 """Technology whose vector cycles are the default for devices."""

@@ -73,3 +73,10 @@ def test_an_instance_is_placed_without_tables_graphs_and_solvers(tmp_path: Path)
     # Numba brings scipy.linalg whenever it loads a function.
     assert heavy("place", str(path), among={"phaze.pipeline.cuts"}), "else nothing was placed"
     assert not heavy("place", str(path), among=PLANNING)
+
+
+def test_a_plan_is_searched_without_the_slow_parts_of_scipy() -> None:
+    code = "import sys, phaze.plan.layouts.answer, phaze.validate.intervals; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "phaze.plan.layouts.answer" in done.stdout
+    assert not {"scipy.stats", "scipy.optimize", "scipy.sparse"} & {*done.stdout.split()}

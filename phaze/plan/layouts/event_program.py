@@ -14,12 +14,11 @@ from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit, njit_inlined
 from phaze.plan.layouts.planes import Paths
-from phaze.solver.linear import LinearProgram
+from phaze.solver.linear import LinearProgram, SparseRows
 
 
 class Flow(NamedTuple):
@@ -87,14 +86,12 @@ class EventFlows:
         layers = 2 * planes.early.shape[0] * (planes.early.shape[1] // 2)
         return Flow(*flow, point[:layers], own_prices)
 
-    def _ends(self, variables: int, last: Ints) -> csr_array:
+    def _ends(self, variables: int, last: Ints) -> SparseRows:
         """Constraint matrix: a step ends no earlier than its last jobs, (R, variables + N)."""
         columns = variables + np.stack([np.full(len(last), -1), last], axis=1)
-        values, starts = np.tile([1.0, -1.0], len(last)), 2 * np.arange(len(last) + 1)
-        shape = len(last), variables + len(self.paths.graph.jobs)
-        return csr_array((values, columns.ravel(), starts), shape=shape)
+        return SparseRows.of(np.tile([1.0, -1.0], (len(last), 1)), columns)
 
-    def _rows(self, variables: int, job: Ints, before: Ints, seconds: Floats) -> csr_array:
+    def _rows(self, variables: int, job: Ints, before: Ints, seconds: Floats) -> SparseRows:
         """Constraint matrix: a job ends at least its duration after an earlier job, (R, variables + N).
 
         The seconds depend on n and k of its stage, (R, 1 + 2K). -1 in `before` is the start of the step.
@@ -106,13 +103,7 @@ class EventFlows:
         columns = [places, places + planes.early.shape[0] * kinds, variables + job[:, None]]
         values = [-seconds[:, 1:], np.ones((len(job), 1)), -(before >= 0)[:, None].astype(float)]
         columns.append(variables + np.maximum(before, 0)[:, None])
-        row = np.hstack(columns)
-        starts = np.arange(len(job) + 1) * row.shape[1]
-        shape = len(job), variables + len(jobs)
-        found = csr_array((np.hstack(values).ravel(), row.ravel(), starts), shape=shape)
-        found.sum_duplicates()
-        found.eliminate_zeros()
-        return found
+        return SparseRows.of(np.hstack(values), np.hstack(columns))
 
     def cut(self, flow: Flow) -> Floats:
         """Coefficients of 1, layers and recomputed layers in the cut from a flow, (stages, 1 + 2K)."""

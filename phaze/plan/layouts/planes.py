@@ -13,7 +13,6 @@ from functools import cached_property
 from math import inf
 
 import numpy as np
-from scipy.optimize import linprog
 
 from phaze.base.arrays import Floats, Ints
 from phaze.pipeline.durations import JobKind, durations, occupied_s, overlap_s
@@ -22,6 +21,7 @@ from phaze.pipeline.longest_path import longest_path
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.divisions import DividedLayout, Division, Place
+from phaze.solver.linear import LinearProgram
 
 SAMPLES = 24
 """Maximum number of layer counts for which stage costs are sampled."""
@@ -225,10 +225,13 @@ class _Sampled:
             return lowered
         points, weights, directions = self._points
         room = (above - above.min()) / size
-        highest = linprog(-weights @ points @ directions, points @ directions, room, bounds=(None, None))
-        if highest.status:
+        free = np.full(directions.shape[1], inf)
+        program = LinearProgram(-weights @ points @ directions, -free, free, free < 0)
+        program.add(points @ directions, np.full(len(room), -inf), room)
+        highest = program.solve()
+        if highest.point is None or highest.bound == -inf:
             return lowered
-        found: Floats = lowered + size * directions @ highest.x
+        found: Floats = lowered + size * directions @ highest.point
         found[0] += (values - points @ found).min()  # except for a tolerance
         return found
 
