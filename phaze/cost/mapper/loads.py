@@ -37,6 +37,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit, njit_nested
+from phaze.base.ranking import distinct_rows
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.arrays import INNER_K, INNER_M, INNER_N, buffer_words, ceil_div
 from phaze.cost.mapper.search import CoreGroups, Tables, search_shape
@@ -110,19 +111,6 @@ def _groups(cores: Cores, *, preload: bool) -> tuple[CoreGroups, SplitSpace]:
         ranges=ranges,
         preloads=preload,
     ), SplitSpace(rows, places, units, buffers)
-
-
-def distinct_rows(table: Floats) -> tuple[Floats, Ints]:
-    """Distinct rows of a table (R, F), and the index of each row among them, (R,).
-
-    Equivalent to `numpy.unique` along an axis, ten times as fast.
-    """
-    order = np.lexsort(table.T[::-1])
-    ordered = table[order]
-    is_new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
-    place = np.empty(len(table), dtype=np.int64)
-    place[order] = np.cumsum(is_new) - 1
-    return ordered[is_new], place
 
 
 def _tables(space: SplitSpace) -> Tables:

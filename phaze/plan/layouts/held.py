@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.ranking import distinct_rows
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline
 from phaze.plan.layouts.divisions import DividedLayout
@@ -18,7 +19,7 @@ def held_microbatches(divided: DividedLayout, rank: int) -> Ints:
     """
     jobs = divided.events.jobs
     own = slice(*jobs.first[rank : rank + 2])
-    moments = np.unique(held_of_stages(divided.frame, rank, jobs.kind[own], jobs.stage[own]), axis=0)
+    moments, _ = distinct_rows(held_of_stages(divided.frame, rank, jobs.kind[own], jobs.stage[own]))
     return moments[undominated(moments)]
 
 
@@ -29,7 +30,7 @@ def held_while_busy(divided: DividedLayout, rank: int) -> tuple[Ints, Ints]:
     kind, stage = jobs.kind[own], jobs.stage[own]
     busy = (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC)
     held = held_of_stages(divided.frame, rank, kind, stage)
-    rows: Ints = np.unique(np.column_stack([held, np.where(busy, stage, -1)]), axis=0)
+    rows, _ = distinct_rows(np.column_stack([held, np.where(busy, stage, -1)]))
     return rows[:, :-1], rows[:, -1]
 
 
@@ -39,7 +40,7 @@ def held_at_work(held: Ints, busy: Ints, work: Floats) -> tuple[Ints, Floats]:
     `held` and `busy` come from `held_while_busy`; `work` are parts of the working memory of every stage,
     (stages, C). A point in time is left out if another one is at least as large in every value.
     """
-    rows = np.unique(np.column_stack([held, np.where(busy[:, None] >= 0, work[busy], 0.0)]), axis=0)
+    rows, _ = distinct_rows(np.column_stack([held, np.where(busy[:, None] >= 0, work[busy], 0.0)]))
     rows = rows[undominated(rows)]
     chunks = held.shape[1]
     return rows[:, :chunks].astype(np.int64), rows[:, chunks:]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats, Ints
+from phaze.base.ranking import distinct_rows
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import EventGraph, kept_event_graph, shape_of
 from phaze.pipeline.orders import Jobs
@@ -107,7 +108,7 @@ def _held(shape: PipelineShape) -> list[tuple[Ints, Ints]]:
         inner = ((stage > 0) | (shape.chunks == 1)) & (stage < len(pipeline.stages) - 1)
         inner &= (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC)
         held = held_of_stages(pipeline, rank, kind, stage)
-        moments = np.unique(np.column_stack([held, inner]), axis=0)
+        moments, _ = distinct_rows(np.column_stack([held, inner]))
         found.append((pipeline.stages_of(rank), moments[undominated(moments)]))
     return found
 
