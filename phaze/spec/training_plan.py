@@ -251,6 +251,11 @@ class PlanCertificate(Noun):
     undecided_layouts: Index = 0
     """Number of all undecided layouts."""
 
+    @property
+    def legal(self) -> int:
+        """Number of distinct layouts that the runtime can run."""
+        return self.layouts - sum(self.illegal.values()) - self.same
+
 
 class RecipeRow(Noun):
     """Published recipe for the requested model and system, priced like the plans."""

@@ -214,8 +214,9 @@ class Contenders:
     @property
     def bounds_s(self) -> Floats:
         """Lower bound on the step time of each layout, (N,); infinite for layouts that do not fit."""
-        found = np.where(self.bounds.fits, self.bounds.time_s, inf)
-        for one in self.looked_at:
+        looked_at, bounds = tuple(self.looked_at), self.bounds  # in this order, for other threads
+        found = np.where(bounds.fits, bounds.time_s, inf)
+        for one in looked_at:
             found[one.place] = max(found[one.place], self.bound_of(one))
         return found
 

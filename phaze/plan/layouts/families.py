@@ -103,19 +103,23 @@ class LayoutFamilies:
         slices = Slices.of(self.question, few)
         better = slices.dominated(few.recomputes)[slices.where] & options[:, None]
         kept = options & ~better.any(axis=2)
-        self.dominated += int((options & ~kept).sum())
         place = np.nonzero(kept)[0]
         rows = few.recomputing(kept)
         found = bounds_by(self.question, rows, slices, place)
+        # A family's bound holds for its layouts, so that no bound falls when the family is expanded.
+        np.maximum(found.time_s, self.bounds.time_s[which[place]], out=found.time_s)
         self._note_closest(rows, found)
-        fits, self.unfit = found.fits, self.unfit + int((~found.fits).sum())
+        fits = found.fits
         least_s = np.full(len(which), inf)
         np.minimum.at(least_s, place[fits], found.time_s[fits])
         self.bounds.time_s[which] = np.maximum(self.bounds.time_s[which], least_s)
-        self.opened[which] = True
+        # The families are expanded last: until then their common bounds count, also for other threads.
         self.grid = self.grid.joined(rows.take(fits))
         self.family = np.concatenate([self.family, which[place[fits]]])
         self.own = self.own.joined(found.take(fits))
+        self.dominated += int((options & ~kept).sum())
+        self.unfit += int((~fits).sum())
+        self.opened[which] = True
 
     def _note_closest(self, rows: LayoutGrid, found: LayoutBounds) -> None:
         for several in (False, True):

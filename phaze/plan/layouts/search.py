@@ -274,20 +274,18 @@ class LayoutSearch:
 
     @property
     def bound_s(self) -> float:
-        """Lower bound on the step time over all layouts."""
+        """Lower bound on the step time over all layouts; it never falls."""
         return min(self.best_s, self.families.closed_s, float(self.contenders.bounds_s.min(initial=inf)))
 
     def standing(self) -> str:
         """Progress message for another thread: layouts left, gap and best plan."""
-        best_s, queue = self.best_s, tuple(self._queue)
+        best_s, bound_s, queue = self.best_s, self.bound_s, tuple(self._queue)
         if best_s == inf:
             return "no plan yet"
-        best = f"best plan {self.question.rank} {best_s:.4g} s a step"
-        if not queue:
-            return f"bounding layouts, {best}"
-        left = sum(bound_s < self.enough_s for bound_s, _, _ in queue)
-        gap = max(0.0, 1 - min(queue)[0] / best_s)
-        return f"{left:,} layouts left, gap {gap:.1%}, {best}"
+        left = sum(queued[0] < self.enough_s for queued in queue)
+        message = f"{left:,} layouts left" if queue else "bounding layouts"
+        gap = f", gap {1 - bound_s / best_s:.1%}" if bound_s > 0 else ""
+        return f"{message}{gap}, best plan {self.question.rank} {best_s:.4g} s a step"
 
     @property
     def stopped(self) -> str:

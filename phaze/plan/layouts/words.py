@@ -337,8 +337,8 @@ def proof_in_words(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[st
     said = []
     if found.bound_s is not None:
         said.append(
-            f"Plan 1 is within {found.gap:.2%} of optimal: at this price no split of {found.layouts:,} "
-            f"layouts takes less than {found.bound_s:.5g} s ({rank} time, proven)."
+            f"Plan 1 is within {found.gap:.2%} of optimal: at this price no split of the {found.legal:,} "
+            f"layouts that the runtime can run takes less than {found.bound_s:.5g} s ({rank} time, proven)."
         )
     if found.rows is not None and found.rows < rows:
         after = f"Rows after {found.rows} are not" if found.rows else "No row is"

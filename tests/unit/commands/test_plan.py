@@ -90,6 +90,15 @@ def test_the_answer_is_the_file_and_accounts_for_every_layout(planned: tuple[Res
     assert plan.in_use_gib == max(plan.memory, key=lambda rank: rank.peak_gib).in_use_gib
 
 
+def test_the_proof_counts_the_layouts_that_the_runtime_can_run(planned: tuple[Result, Path]) -> None:
+    plan = read_as(TrainingPlan, planned[1])
+    counts = plan.certificate
+    legal = sum(counts.bounded.values()) + counts.unfit + counts.simulated
+    said = " ".join(in_words(plan, load_cluster("h100")[1]).split())
+    assert f"no split of the {legal:,} layouts that the runtime can run takes less" in said
+    assert legal < counts.layouts
+
+
 def test_tables_of_layouts_and_of_sizes_have_the_memory_in_use(planned: tuple[Result, Path]) -> None:
     plan = read_as(TrainingPlan, planned[1])
     assert plan.in_use_gib is not None
