@@ -227,11 +227,29 @@ class DividedLayout:
         """Cost of a stage with these layers at a pipeline position, as in the price of a full plan."""
         key = self.content(place, window, recomputed)
         if key not in self._costs:
-            # Only the ends may be empty, so the neighbours of a stage do not depend on the split.
-            plan, q = self._template, self.places.index(place)
-            stages = (*plan.stages[:q], self.stage(place, window, recomputed), *plan.stages[q + 1 :])
-            self._costs[key] = stage_cost(replace(plan, stages=stages), self.lowering.machine, q)
+            self._costs[key] = self._cost_of(place, self.stage(place, window, recomputed))
         return self._costs[key]
+
+    def _cost_of(self, place: Place, stage: Stage) -> StageCost:
+        """Cost of a stage at a pipeline position."""
+        # Only the ends may be empty, so the neighbours of a stage do not depend on the split.
+        plan, q = self._template, self.places.index(place)
+        stages = (*plan.stages[:q], stage, *plan.stages[q + 1 :])
+        return stage_cost(replace(plan, stages=stages), self.lowering.machine, q)
+
+    def least_once_s(self, place: Place, window: range) -> tuple[float, float]:
+        """Lower bounds on `sync_s` and `update_s` of a stage, whatever number of its layers is recomputed.
+
+        Below ZeRO 2 synchronisation takes longer the more seconds of links recompute adds, and less the
+        longer the last backward pass is: without recompute on the links, but with all of it in the pass, it
+        takes least. An update also takes longer the more of synchronisation is during the pass.
+        """
+        none, every = (self.stage(place, window, k) for k in (0, len(window)))
+        none = replace(none, states_s=every.states_s)
+        least = self._cost_of(place, replace(none, recompute_s=every.recompute_s))
+        if least.sync_s <= least.backward_s:
+            return least.sync_s, least.update_s
+        return least.sync_s, min(least.update_s, self._cost_of(place, none).update_s)
 
     @cached_property
     def frame(self) -> Pipeline:

@@ -3,11 +3,24 @@
 Seconds and bytes of a stage are nearly linear in its layers n of every kind and its recomputed layers k. A
 plane a + b n + c k that is below every stage in a range of n makes every path through the events of a step a
 linear lower bound on its time.
+
+No stage is below its planes. A plane is below all costs that were computed: those of every run of layers in
+the range of n, without recompute and with all layers recomputed. Below ZeRO 2 the costs with other k follow:
+
+    one kind of layers   With the same n, costs are linear in k, and so is the plane: it is below them for
+                         every k if it is for k = 0 and k = n. Synchronisation and update of a batch are not
+                         linear; their least values over k stand for them (`DividedLayout.least_once_s`).
+    several kinds        The recomputed layers of a run are a run themselves. Only the seconds of recompute
+                         and the bytes per microbatch depend on k. They are linear in n and k of all kinds, so
+                         that the slopes c, found from all runs, are exact, and the rest does not depend on k.
+                         Gradients are sent no earlier than without recompute and all its seconds.
+
+From ZeRO 2 on, exchanges that overlap with passes make the time convex in k: costs are computed for all k.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -23,10 +36,8 @@ from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.divisions import DividedLayout, Division, Place
 from phaze.solver.linear import LinearProgram
 
-SAMPLES = 24
-"""Maximum number of layer counts for which stage costs are sampled."""
-FEWER = 8
-"""Maximum number of layer counts and of recompute counts sampled where time is not linear in recompute."""
+FEW_COUNTS = 8
+"""Maximum number of recompute counts over which the working memory of a run of layers is minimised."""
 STRAIGHT = 1e-9
 """Relative deviation from a plane up to which costs count as linear."""
 NEAR = 1e-6
@@ -81,19 +92,15 @@ class _Sampled:
 
     @cached_property
     def samples(self) -> list[tuple[range, int]]:
-        """Sampled layer ranges with recompute counts; equivalent samples are dropped."""
+        """Layer ranges with recompute counts whose costs are computed; equivalent ones are dropped."""
         divided, layers = self.divided, self.divided.layers
         least = {"whole": layers, "middle": 1}.get(self.place, 0)
-        # Exchanges of ZeRO 2 and 3 overlap with passes only up to their length: the time is convex in k.
-        several = divided.partial and divided.layout.zero >= 2
-        most = max(self.most, least)
-        beside = {max(least, min(most, len(self.near.windows[q]) + i)) for q in self._own for i in (-1, 0, 1)}
-        few = {*among(least, most, FEWER), *beside} if several else set()
+        every = divided.layout.zero >= 2 or self.place == "whole"
         rows = [
             (window, k)
-            for length in sorted({*among(least, most, SAMPLES), *beside})
+            for length in range(least, max(self.most, least) + 1)
             for window in divided.windows(self.place, length)
-            for k in (among(0, length, FEWER if length in few else 2) if divided.partial else [0])
+            for k in (range(0, length + 1, 1 if every else max(length, 1)) if divided.partial else [0])
         ]
         return list({divided.content(self.place, *row): row for row in rows}.values())
 
@@ -142,7 +149,7 @@ class _Sampled:
     def _least_work(self, window: range, least: float) -> float:
         """Minimum working memory of a run of layers; `least` if it has too many recompute options."""
         again = range(len(window) + 1) if self.divided.partial else range(1)
-        if len(again) > FEWER:
+        if len(again) > FEW_COUNTS:
             return least
         return min(self.divided.cost(self.place, window, k).work_bytes for k in again)
 
@@ -151,28 +158,44 @@ class _Sampled:
         """Indices of the stages at this position of the pipeline."""
         return [q for q, place in enumerate(self.divided.places) if place == self.place]
 
-    def _in_pipelines(self, of: Callable[[Pipeline], Floats]) -> Floats:
-        """Values of a per-stage function of pipelines for all samples, (..., samples).
+    def _in_pipelines(self, of: Callable[[Pipeline], Floats], costs: Sequence[StageCost]) -> Floats:
+        """Values of a per-stage function of pipelines with these stage costs, (..., samples).
 
         No transfer occupies a stage in these pipelines.
         """
         found, frame = [], replace(self.divided.frame, transfers="overlapped", exposed_transfers=0.0)
-        for first in range(0, len(self.costs), len(frame.stages)):
-            own = self.costs[first : first + len(frame.stages)]
+        for first in range(0, len(costs), len(frame.stages)):
+            own = costs[first : first + len(frame.stages)]
             found.append(of(replace(frame, stages=(*own, *frame.stages[len(own) :]))))
-        return np.concatenate(found, axis=-1)[..., : len(self.costs)]
+        return np.concatenate(found, axis=-1)[..., : len(costs)]
 
     @cached_property
     def seconds(self) -> Floats:
         """Linear lower bounds on the duration of each kind of job, (job kinds, 1 + 2K)."""
         occupied = occupied_s(self.divided.frame)[:, self._own].min(axis=1)
-        every = self._in_pipelines(durations) + occupied[:, None]
+        every = self._in_pipelines(durations, self._least_costs) + occupied[:, None]
         return np.stack([self._below(row) for row in every])
+
+    @property
+    def _least_costs(self) -> list[StageCost]:
+        """Costs of the samples, with times once a batch that are least over all recompute counts."""
+        if not self.divided.partial or self.divided.layout.zero >= 2:
+            return self.costs
+        once = {
+            plain: self.divided.least_once_s(self.place, self.samples[plain][0])
+            for plain in {*self._beside.tolist()}
+        }
+        each = zip(self.costs, map(once.__getitem__, self._beside.tolist()), strict=True)
+        return [replace(cost, sync_s=sync_s, update_s=update_s) for cost, (sync_s, update_s) in each]
 
     @cached_property
     def early(self) -> Floats:
         """Linear upper bound on the time of sending gradients during the last backward pass, (1 + 2K,)."""
-        return -self._below(-self._in_pipelines(overlap_s))
+        latest_s = -self._in_pipelines(overlap_s, self.costs)
+        mixed = self.divided.order.mixed
+        found = -self._below(latest_s[self._beside] if mixed else latest_s)
+        found += mixed * self.seconds[JobKind.RECOMPUTE]
+        return found
 
     def plane(self, of: Callable[[StageCost], float]) -> Floats:
         """Linear lower bound on one of the stage costs, (1 + 2K,)."""
@@ -201,10 +224,12 @@ class _Sampled:
         """Samples as points (1, n, k), with weights and the directions that span them.
 
         The weights, (samples,), increase towards the centre. The directions, (1 + 2K, directions), span the
-        points.
+        points, without k if layers are of several kinds.
         """
-        points = np.concatenate([np.ones((len(self.samples), 1)), *self.numbers], axis=1)
-        directions, sizes, _ = np.linalg.svd(points.T, full_matrices=False)
+        n, k = self.numbers
+        points = np.concatenate([np.ones((len(n), 1)), n, k], axis=1)
+        tilted = np.concatenate([np.ones((len(n), 1)), n, k * (not self.divided.order.mixed)], axis=1)
+        directions, sizes, _ = np.linalg.svd(tilted.T, full_matrices=False)
         weights = np.exp(-np.abs(points - self._centre).sum(axis=1))
         return points, weights, directions[:, sizes > NEAR * sizes[0]]
 
@@ -234,12 +259,6 @@ class _Sampled:
         found: Floats = lowered + size * directions @ highest.point
         found[0] += (values - points @ found).min()  # except for a tolerance
         return found
-
-
-def among(least: int, most: int, count: int) -> list[int]:
-    """At most `count` evenly spaced integers of a range, including both ends."""
-    found: list[int] = np.unique(np.linspace(least, most, count).astype(int)).tolist()
-    return found
 
 
 def slopes(points: Ints, values: Floats) -> Floats:

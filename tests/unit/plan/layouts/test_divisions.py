@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from phaze.layout import Layout
-from phaze.pipeline.durations import durations, overlap_s
+from phaze.pipeline.durations import durations, occupied_s, overlap_s
 from phaze.plan.layouts.divisions import (
     DividedLayout,
     Division,
@@ -121,3 +122,40 @@ def test_no_stage_lies_below_its_planes(zero: int, *, prudent: bool) -> None:
                 held = np.array([getattr(cost, name) for cost in pipeline.stages])
                 assert ((plane * point).sum(axis=1) <= held * (1 + ROUNDING) + 1).all()
             assert (planes.work[0] <= [cost.work_bytes for cost in pipeline.stages]).all()
+
+
+DEEP = SmallCase("llama-3.1-405b", 126, 8192, devices=64, hbm_gib=80.0, global_batch=64)
+KINDS = SmallCase("deepseek-v3", 61, 4096, devices=128, hbm_gib=80.0, global_batch=64)
+
+
+@pytest.mark.parametrize(
+    ("case", "runtime", "widths", "most"),
+    [
+        (DEEP, "torchtitan", {"pp": 2, "dp": 32, "zero": 0}, 126),
+        (DEEP, "torchtitan", {"pp": 2, "tp": 8, "dp": 4, "zero": 2, "sequence_parallel": True}, 126),
+        (DEEP, "megatron", {"pp": 8, "tp": 2, "dp": 4, "zero": 1, "recompute": "full"}, 24),
+        (KINDS, "megatron", {"pp": 8, "dp": 16, "ep": 8, "zero": 1, "recompute": "full"}, 12),
+    ],
+)
+def test_no_run_of_layers_is_faster_than_its_planes_however_many_are_recomputed(
+    case: SmallCase, runtime: str, widths: Mapping[str, int | str], most: int
+) -> None:
+    """Deep models have more counts of layers than a sample, and models of several kinds more runs."""
+    one = case.question(runtime).divided(Layout(**widths), "1f1b")  # type: ignore[arg-type]
+    planes = planes_of(one, most, even_division(one))
+    overlapped = replace(one.frame, transfers="overlapped", exposed_transfers=0.0)
+    for q, place in [(0, "first"), (1, "middle"), (one.count - 1, "last")][:: 1 if one.count > 2 else 2]:
+        rows = [
+            (window, k)
+            for length in range(place == "middle", most + 1)
+            for window in one.windows(place, length)  # type: ignore[arg-type]
+            for k in range(length * one.partial + 1)
+        ]
+        contents = [one.content(place, *row) for row in rows]  # type: ignore[arg-type]
+        points = np.array([(1, *n, *k) for _, n, k in contents], float)
+        for point, row in zip(points, rows, strict=True):
+            stages = (one.cost(place, *row), *one.frame.stages[1:])  # type: ignore[arg-type]
+            pipeline = replace(overlapped, stages=stages)
+            seconds = durations(pipeline)[:, 0] * (1 + ROUNDING) + ROUNDING
+            assert (planes.seconds[:, q] @ point <= seconds + occupied_s(one.frame)[:, q]).all(), (place, row)
+            assert overlap_s(pipeline)[0] <= planes.early[q] @ point * (1 + ROUNDING) + ROUNDING, (place, row)
