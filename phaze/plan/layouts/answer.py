@@ -20,7 +20,7 @@ from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
 from phaze.plan.layouts.priced import MeasuredInterval, PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import GAP, plan_layouts
+from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.what_if import COMPARED, made_to_fit, other_batch, rests_on, what_if
 from phaze.plan.layouts.words import fields_in_words
 from phaze.plan.machines import device_of, planned_machine
@@ -31,6 +31,7 @@ from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import ENDS, TrainingTask
 from phaze.runtimes.space import given_values, space
 from phaze.spec.files import FOLDER
+from phaze.spec.names import GAP
 from phaze.spec.recipes import PublishedRecipe, published_recipes
 from phaze.spec.training_plan import (
     TIE,

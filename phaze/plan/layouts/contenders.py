@@ -17,6 +17,7 @@ from phaze.plan.layouts.found import DistinctPlans, PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.split_parts import Work
 from phaze.runtimes.grid import LayoutGrid
+from phaze.spec.names import GAP
 
 MOST_READY = 32
 """Maximum number of layouts whose linear programs stay in memory between examinations."""
@@ -79,6 +80,11 @@ class Contenders:
     def enough_s(self) -> float:
         """Step-time threshold, in seconds: a lower bound that reaches it is not raised further."""
         return self.distinct.longest_s * (1 - self.gap)
+
+    @property
+    def promising_s(self) -> float:
+        """Step-time threshold: layouts with a bound below it are simulated, however wide the gap is."""
+        return self.distinct.longest_s * (1 - min(self.gap, GAP))
 
     def enough_of(self, contender: LayoutContender) -> float:
         """Step-time threshold for a layout's bound, also limited by the fastest plan of its family."""
@@ -157,10 +163,29 @@ class Contenders:
         self._keep(search)
 
     def climb(self, count: int) -> None:
-        """Improve the best pipeline splits of the `count` fastest layouts by local search."""
-        for one in sorted(self.looked_at, key=lambda one: one.time_s)[:count]:
-            self.begun(one).climb()
-            self._note(one)
+        """Improve the best pipeline splits of the fastest layouts by local search, one of each pipeline.
+
+        Of layouts with equal numbers of ranks and chunks the others then try the best split of all. Layouts
+        whose splits were all simulated cannot improve.
+        """
+        by_shape: dict[tuple[int, int], list[LayoutContender]] = {}
+        for one in sorted(self.looked_at, key=lambda one: one.time_s):
+            if not one.exact and one.time_s < inf:
+                by_shape.setdefault(self.begun(one).shape, []).append(one)
+        for shape, (first, *others) in list(by_shape.items())[:count]:
+            self.begun(first).climb()
+            self._note(first)
+            for one in others:
+                self.begun(one).try_blocks(self._splits[shape].division.blocks)
+                self._note(one)
+
+    def lighten(self, family: int) -> None:
+        """Try the pipeline split of a family's plan with its other options and fewer recomputed blocks."""
+        split = self.distinct.found[family].found.division
+        for place in np.flatnonzero(self.families.family == family).tolist():
+            contender = self.at(place)
+            self.begun(contender).lighten(split)
+            self._note(contender)
 
     def look_on(self) -> None:
         """Resume all searches, now for plans that are no slower than the last table row.
@@ -203,10 +228,9 @@ class Contenders:
     def _note(self, contender: LayoutContender) -> None:
         search = contender.search
         if search is not None and search.found is not None:
-            shape = search.divided.layout.pp, search.divided.layout.vp
-            known = self._splits.setdefault(shape, search.found)
+            known = self._splits.setdefault(search.shape, search.found)
             if search.found.time_s < known.time_s:
-                self._splits[shape] = search.found
+                self._splits[search.shape] = search.found
             plan = PlannedLayout(search.divided, search.found)
             if self.distinct.note(int(self.families.family[contender.place]), plan):
                 self.on_better(plan)

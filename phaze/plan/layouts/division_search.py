@@ -157,6 +157,11 @@ class DivisionSearch:
         return SplitParts(self._program, self.flows, self.work, self._try_point)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of pipeline ranks and of chunks per rank."""
+        return self.divided.layout.pp, self.divided.layout.vp
+
+    @property
     def simulated(self) -> int:
         """Number of simulated pipeline splits."""
         return len(self._tried)
@@ -172,7 +177,7 @@ class DivisionSearch:
             good = by_chunks(self.divided) if simple else []
             good += [self.like.blocks] if self.like else []
             for blocks in dict.fromkeys([even_blocks(self.divided), *good]):
-                self._try(blocks, (0,) * self.divided.count)
+                self.try_blocks(blocks)
 
     def relax(self, enough_s: float) -> None:
         """Raise the bound by linear relaxations until it reaches `enough_s` or stops rising."""
@@ -286,9 +291,29 @@ class DivisionSearch:
             if len(self._tried) >= most or self.found is None or self.bound_s >= self.found.time_s:
                 return
             if fewest and other.blocks != division.blocks:
-                self._try(other.blocks, (0,) * self.divided.count)
+                self.try_blocks(other.blocks)
             elif not fewest and other not in self._tried and self.divided.may_be(other.blocks):
                 self._measure(other)
+
+    def lighten(self, division: Division) -> None:
+        """Simulate a pipeline split without recomputation, or with fewer recomputed layers while it fits.
+
+        With fewer recomputed layers a step is no slower and needs no less memory.
+        """
+        if not self.divided.partial:
+            self.try_blocks(division.blocks)
+        lighter: Division | None = division if self.divided.partial else None
+        while lighter is not None:
+            fewer = [
+                other
+                for other in neighbours(self.divided, lighter)
+                if other.blocks == lighter.blocks and sum(other.recomputed) < sum(lighter.recomputed)
+            ]
+            lighter = next((other for other in fewer if (self._measure(other) <= 0).all()), None)
+
+    def try_blocks(self, blocks: Numbers) -> None:
+        """Simulate a pipeline split, with as many recomputed layers as it needs to fit."""
+        self._try(blocks, (0,) * self.divided.count)
 
     def _try_cuts(self) -> None:
         """Simulate pipeline splits with stage ends close to those of the best fractional solution.
@@ -300,7 +325,7 @@ class DivisionSearch:
         for share in ROUNDED_UP:
             cuts = np.minimum(np.floor(ends + share).astype(int), layers)
             blocks = np.diff(np.concatenate([[0], cuts, [layers]]))
-            self._try(tuple(blocks.tolist()), (0,) * self.divided.count)
+            self.try_blocks(tuple(blocks.tolist()))
 
     def _look_around(self, point: Floats) -> None:
         """Simulate a pipeline split near a fractional solution, and add its longest paths as cuts.

@@ -146,7 +146,7 @@ class Guesses:
         Families of a group have the same `ALIKE` fields. Layouts with even splits come first.
         """
         bounds, every = self.families.bounds, self.families.every
-        order = bounds.in_order(bounds.time_s < self.contenders.enough_s)
+        order = bounds.in_order(bounds.time_s < self.contenders.promising_s)
         layers = self.contenders.question.task.model.layers + ENDS
         even: Bools = layers % every.stages[order] == 0
         for own in (even, ~even):
@@ -160,14 +160,14 @@ class Guesses:
         Families of a group have the same `SPLIT` fields.
         """
         grid, bounds = self.contenders.grid, self.contenders.bounds
-        order = bounds.in_order(bounds.time_s < self.contenders.enough_s)
+        order = bounds.in_order(bounds.time_s < self.contenders.promising_s)
         groups = first_of_each(order, *(getattr(grid, name) for name in SPLIT))[:MOST_UNDECIDED]
         self._begin_each(self.families.family[groups])
 
     def _begin_each(self, families: Ints) -> None:
         """Simulate a few layouts of each expanded family, if they may be faster."""
         for family in families.tolist():
-            self.begin(family, self.contenders.enough_s, MOST_TRIED)
+            self.begin(family, self.contenders.promising_s, MOST_TRIED)
 
     def begin(self, families: int | Ints, most_s: float = inf, most: int | None = None) -> bool:
         """Simulate layouts of expanded families by increasing bound until one fits; True if one does.

@@ -23,6 +23,7 @@ from phaze.base.arrays import Ints
 from phaze.base.progress import busy
 from phaze.base.units import GIB
 from phaze.plan.layouts.contenders import Contenders, LayoutContender
+from phaze.plan.layouts.divisions import Division
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import DistinctPlans, LayoutPlans, PlannedLayout, undecided_layouts
 from phaze.plan.layouts.guesses import MOST_TRIED, Guesses
@@ -30,10 +31,9 @@ from phaze.plan.layouts.pipeline_bounds import ShapeFlows
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import first_of_each
 from phaze.runtimes.space import legal_space
+from phaze.spec.names import GAP
 from phaze.spec.training_plan import TIE, PlanCertificate
 
-GAP = 0.005
-"""Default optimality gap: relative time by which a better plan may be missed."""
 FIRST = 30
 """Maximum number of layouts examined before all others, one for each kind (`_look_at_kinds`)."""
 BEST = 3
@@ -109,6 +109,7 @@ class LayoutSearch:
             self._sharpen()
         self.guesses.alike()
         self.guesses.descend()
+        self.contenders.climb(BEST)
         if not self.prove:
             return
         self._open()
@@ -143,6 +144,7 @@ class LayoutSearch:
         """Continue the search until no other layout can be faster than the last of `rows` table rows."""
         if rows <= 1 or not self.distinct.found:
             return
+        self.contenders.climb(rows)
         self.distinct.look_for(rows)
         self.contenders.look_on()
         self._shapes.begin_again()
@@ -157,6 +159,21 @@ class LayoutSearch:
             self._close(work, searched)
             # Rows that turn out as twins make room for slower ones.
             left = len(self.families.closed(self.enough_s)) > 0
+
+    def lighten(self, rows: int) -> None:
+        """Try the pipeline splits of the first table rows with less recomputation until no row changes."""
+        tried, left = set[tuple[int, Division]](), True
+        while left:
+            last_s = max((plan.found.time_s for plan in self.planned[:rows]), default=0.0)
+            splits = {
+                (family, plan.found.division)
+                for family, plan in self.distinct.found.items()
+                if plan.found.time_s <= last_s
+            }
+            left = not splits <= tried
+            for family, _ in sorted(splits - tried, key=lambda one: self.distinct.fastest_s(one[0])):
+                self.contenders.lighten(family)
+            tried |= splits
 
     def _close(self, most_work: int, most_searched: int) -> str:
         """Examine layouts by increasing bound until the gap is closed; return the limit reached, if any.
@@ -332,7 +349,9 @@ def plan_layouts(
         for plan in first:
             search.guesses.like(plan)
         search.run(wanted)
+        search.lighten(rows)
         search.run_on(rows)
+        search.lighten(rows)
     question.forget(MOST_SLICES)
     plans = tuple(search.planned[:wanted])
     closest = None if plans else families.closest()

@@ -14,9 +14,10 @@ from phaze.plan.layouts.assumptions import HIDDEN
 from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import GAP, plan_layouts
+from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
+from phaze.spec.names import GAP
 from phaze.spec.system import Cluster
 from phaze.spec.training_plan import TIE, WhatIf, nearest_batch
 

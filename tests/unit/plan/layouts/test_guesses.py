@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from phaze.plan.layouts.contenders import GAP
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.guesses import CHOICES
-from phaze.plan.layouts.search import GAP, MOST_WORK, LayoutSearch, plan_layouts
+from phaze.plan.layouts.search import MOST_WORK, LayoutSearch, plan_layouts
 from phaze.runtimes.space import legal_space
 from tests.unit.plan.layouts.exhaustive import SmallCase
 
