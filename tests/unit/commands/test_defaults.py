@@ -33,7 +33,7 @@ def test_options_have_the_defaults_of_the_noun_that_they_fill(
     for name, field in shared.items():
         if options[name] is not None and field.default is not PydanticUndefined:
             assert options[name] == field.default, name
-    assert search.GAP == GAP
+    assert search.GAP is GAP
 
 
 @pytest.mark.parametrize(("system", "given"), [("h100", {}), ("tpu-v5p", {"runtime": "maxtext"})])

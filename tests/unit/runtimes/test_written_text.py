@@ -15,6 +15,7 @@ from phaze.base.errors import PhazeError
 from phaze.commands.emit import emitted
 from phaze.commands.options import EmitOption
 from phaze.plan.layouts.answer import TrainingPlanner
+from phaze.plan.layouts.priced import MeasuredInterval
 from phaze.runtimes.flags import comments, parse_flags
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.models import load_transformer, parse_model
@@ -34,7 +35,7 @@ def plan() -> TrainingPlan:
         model=model, system="h100", stack="megatron-core", devices=8, global_batch=8, sequence=2048,
         fixed=FIXED,
     )  # fmt: skip
-    planner = TrainingPlanner(asked, lambda *_: None, gap=0.05)
+    planner = TrainingPlanner(asked, lambda _: MeasuredInterval(None), gap=0.05)
     answer = planner.answer(planner.search({}, wanted=2))
     assert isinstance(answer, TrainingPlan)
     return answer
