@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from phaze.layout import Layout
+from phaze.runtimes.deepspeed import DEEPSPEED
 from phaze.runtimes.maxtext import MAXTEXT
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import Runtime, TrainingTask
@@ -42,6 +43,17 @@ LATENT = SMALL.model_copy(
 )
 LOW = Layout(microbatch=4, compute="mxfp8")
 CASES = [
+    Refused(
+        (DEEPSPEED,), "expert tokens", (Layout(tp=2, etp=1), "1f1b"), (Layout(tp=2, etp=2), "1f1b"),
+        "without sequence_parallel each of tp 2 ranks has all tokens: experts must be sharded by tp, so etp "
+        "2, or with ep >= 2 be whole, so etp 1; got ep 1 and etp 1", model=SPARSE,
+    ),
+    Refused(
+        (DEEPSPEED,), "expert tokens", (Layout(tp=4, ep=3, dp=3, etp=2), "1f1b"),
+        (Layout(tp=4, ep=3, dp=3, etp=1), "1f1b"),
+        "without sequence_parallel each of tp 4 ranks has all tokens: experts must be sharded by tp, so etp "
+        "4, or with ep >= 2 be whole, so etp 1; got ep 3 and etp 2", model=SPARSE,
+    ),
     Refused(
         BOTH, "low precision", (replace(LOW, tp=2), "1f1b"), (LOW, "1f1b"),
         "products in mxfp8 need rows in multiples of 32, and shards of hidden, attention and feed-forward "

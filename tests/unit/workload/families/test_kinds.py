@@ -105,6 +105,7 @@ CUTS = {
         Layout(cp=2, cp_kind="a2a"),
         Layout(cp=2, cp_kind="p2p"),
         Layout(cp=4, cp_kind="a2a+p2p:2"),
+        Layout(tp=2, ep=8, dp=4),
     ],
     "deepseek-v3": [
         Layout(tp=2, sequence_parallel=True, ep=8, dp=4),
@@ -130,7 +131,7 @@ def test_ranks_together_do_what_one_does(name: str, layout: Layout) -> None:
             found = ranks * flops_of(own[kind], attention=attention)
             assert found - again * (not attention) == flops_of(whole[kind], attention=attention)
         experts = [sum(p.parameters for p in o[kind].primitives if p.group == "expert") for o in (own, whole)]
-        slices = layout.etp if layout.sequence_parallel else layout.tp
+        slices = layout.etp if layout.sequence_parallel or layout.ep > 1 else layout.tp
         assert experts[0] * layout.ep * slices == experts[1]
 
 
@@ -160,6 +161,15 @@ def test_slices_of_experts_gather_and_scatter_rows() -> None:
         ("reduce_scatter", "tp"): stream,
     }
     assert sent(layer, "forward") == sent(layer, "backward") == expected
+
+
+def test_ranks_with_the_same_tokens_dispatch_a_share_each_to_whole_experts() -> None:
+    """Every rank drops the tokens of the others, and gathers the results (DeepSpeed, `drop_tokens`)."""
+    layer = library_workload(model_of("qwen3-30b-a3b"), SEQUENCE, Layout(tp=2, ep=8, dp=4)).layer("block")
+    rows, stream = SEQUENCE // 2 * 8 * 2048 * 2, SEQUENCE * 2048 * 2
+    assert sent(layer, "forward")["all_to_all", "ep"] == 2 * rows
+    assert sent(layer, "forward")["all_gather", "tp"] == stream
+    assert sent(layer, "backward")["reduce_scatter", "tp"] == stream
 
 
 def test_context_parallel_kinds_send_what_they_must() -> None:
