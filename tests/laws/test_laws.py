@@ -1,6 +1,7 @@
 """What is legal, priced, emitted and read back are one description: laws over random plans.
 
-`PHAZE_DRAWS=20000 pytest -s -o faulthandler_timeout=0 tests/laws` draws more, and prints how many by runtime and family.
+`PHAZE_DRAWS=20000 pytest -s -o faulthandler_timeout=0 tests/laws` draws more, and prints how many by runtime
+and family.
 """
 
 from __future__ import annotations
