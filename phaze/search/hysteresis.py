@@ -49,13 +49,18 @@ def walk_areas(
     by_area = _by_decreasing_area(architectures, area_band_um2)
     visited: list[pd.DataFrame] = []
     for bands in _chunks(by_area, chunk):
-        best = evaluate(bands)
-        others = bands[bands.columns.difference(best.columns, sort=False)]
-        visited.append(others.join(best, on="architecture", validate="one_to_one"))
+        visited.append(evaluated(bands, evaluate))
         walk = _with_levels(pd.concat(visited, ignore_index=True))
         if (walk["level"] > hysteresis).any() or len(walk) == len(by_area):
             break
     return _visits(walk[walk["level"] <= hysteresis], model)
+
+
+def evaluated(architectures: pd.DataFrame, evaluate: Evaluate) -> pd.DataFrame:
+    """Architectures with their best throughput, and with the HBM size that reaches it as `hbm_gib`."""
+    best = evaluate(architectures)
+    others = architectures[architectures.columns.difference(best.columns, sort=False)]
+    return others.join(best, on="architecture", validate="one_to_one")
 
 
 def _by_decreasing_area(architectures: pd.DataFrame, width: float) -> pd.DataFrame:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import name_ranks, tied
-from phaze.search.hysteresis import Evaluate, walk_areas
+from phaze.search.hysteresis import Evaluate, evaluated, walk_areas
 from phaze.search.stage import NOISE
 from phaze.search.suggestions import suggested
 from phaze.spec.settings import StrategySettings
@@ -47,7 +47,7 @@ def compare_strategies(
     """
     chips = architectures.sort_values("architecture", ignore_index=True)
     open_ = certified(chips, bounds)
-    found = [_trials("certified", 0, _evaluated(chips.iloc[open_], evaluate))] if open_ else []
+    found = [_trials("certified", 0, evaluated(chips.iloc[open_], evaluate))] if open_ else []
     found += _walks(chips, evaluate, model, area_band_um2)
     found += [] if chance is None else _runs(chips, evaluate, chance, suggest)
     return Trials.check(
@@ -85,21 +85,16 @@ def _runs(
     """Yield the trials of random and of Bayesian search, for every seed."""
     for seed in range(chance.seeds):
         drawn = np.random.default_rng(seed).permutation(len(chips))[: chance.evaluations]
-        yield _trials("random", seed, _evaluated(chips.iloc[drawn], evaluate))
+        yield _trials("random", seed, evaluated(chips.iloc[drawn], evaluate))
         tried = suggest(chips, evaluate, seed, chance.evaluations, chance.suggestions)
-        yield _trials("bayesian", seed, _evaluated(chips.iloc[tried], evaluate))
+        yield _trials("bayesian", seed, evaluated(chips.iloc[tried], evaluate))
 
 
-def _evaluated(chips: pd.DataFrame, evaluate: Evaluate) -> pd.DataFrame:
-    """Architectures in the order of their evaluation, with their throughput."""
-    return chips.join(evaluate(chips), on="architecture", validate="one_to_one")
-
-
-def _trials(strategy: str, seed: int, evaluated: pd.DataFrame) -> pd.DataFrame:
+def _trials(strategy: str, seed: int, evaluations: pd.DataFrame) -> pd.DataFrame:
     """Evaluations of one run of a strategy, in order."""
-    return evaluated[["architecture", "area_um2", "samples_per_s"]].assign(
+    return evaluations[["architecture", "area_um2", "samples_per_s"]].assign(
         strategy=strategy,
         seed=seed,
-        evaluation=np.arange(1, len(evaluated) + 1),
-        best_samples_per_s=evaluated["samples_per_s"].cummax(),
+        evaluation=np.arange(1, len(evaluations) + 1),
+        best_samples_per_s=evaluations["samples_per_s"].cummax(),
     )

@@ -27,7 +27,9 @@ def grid(seed: int = 0) -> tuple[pd.DataFrame, pd.Series]:
     )
     area = rows["num_tc"] * rows["pe_x"] * rows["pe_y"] + 8.0 * rows["num_vc"] + 5.0 * rows["glb_bytes"]
     chips = rows.assign(
-        architecture=[f"a{i:03}" for i in range(len(rows))], area_um2=area + rng.uniform(0, 1, len(rows))
+        architecture=[f"a{i:03}" for i in range(len(rows))],
+        area_um2=area + rng.uniform(0, 1, len(rows)),
+        hbm_gib=0.0,
     )
     chips = chips[chips["area_um2"] >= chips["area_um2"].median()].reset_index(drop=True)
     times = 1.0 + rng.uniform(0, 1, len(chips)) + 100.0 / chips["area_um2"].to_numpy()
