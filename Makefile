@@ -11,9 +11,9 @@ SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
 help: ## Say what can be made
 	@awk -F ': .*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## Install the locked dependencies into .venv, and compile what plans need
-	@echo "compiling what plans need (half a minute, once)"
-	@$(BIN)/phaze plan llama-3.1-8b --gpus 16xH100 --top 1 > /dev/null
+setup: $(READY) ## Install the locked dependencies into .venv, and compile what commands and studies need
+	@echo "compiling what commands and studies need (a few minutes, once)"
+	@.ci/compile $(CORES)
 
 $(READY): requirements.lock pyproject.toml
 	@.ci/environment "$(PYTHON)" .venv
