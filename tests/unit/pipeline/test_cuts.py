@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from phaze.layout import Layout
-from phaze.pipeline.cuts import devices_of, least_worst, shape_of
+from phaze.pipeline.cuts import PipelineCounts, SplitCosts, best_cut, devices_of, least_worst, shape_of
 from tests.unit.plan.phaze import exhaustive
 from tests.unit.plan.phaze.examples import uniform_chain
 
@@ -58,3 +58,21 @@ def test_the_shape_of_a_pipeline_follows_from_its_devices(
 
 def test_single_stages_take_one_device_each() -> None:
     assert devices_of(5, 2, 8) == 3 * 8 + 2
+
+
+@pytest.mark.parametrize("caps", [(), (3.0,)])
+def test_of_d_pipelines_each_exchanges_d_less_one_of_d_parts(caps: tuple[float, ...]) -> None:
+    """One layer of load 1, four microbatches: 4 s on one pipeline, 2 + 3/2 s on two, and 1 + 3 · 3/4 s on
+    four.
+    """
+    costs = SplitCosts(
+        last=np.ones(1),
+        load=np.ones((1, 2)),
+        most_stages=np.ones((1, 2), np.int64),
+        single=np.zeros((1, 2), bool),
+    )
+    for devices, time, best in ((1, 4.0, 1), (2, 3.5, 2), (4, 1 + 9 / 4, 4)):
+        pipelines = PipelineCounts(1, devices, np.array([4, 2, 1]), np.array([1, 2, 4]))
+        exchange = np.full((1, 2), 3.0)
+        found, data, _ = best_cut(costs, exchange, np.array(caps), pipelines, 1, 1, 0, np.inf)
+        assert (found, data) == (time, best)
