@@ -380,10 +380,10 @@ def _needs(model: AnyModel, sequence: int | None) -> Needs:
     if runs[1].static_bytes @ runs[1].totals > WHOLE * HBM_GIB[0] * GIB:
         runs |= {width: runs_of(width) for width in WIDTHS[1:] if model.divides(width)}
     for hbm_gib in HBM_GIB:
-        for width, own in runs.items():
+        for width, chain in runs.items():
             layout = Layout(tp=width)
             setting = Setting.of(Scenario(), training, layout, hbm_gib, recompute=True)
-            if isinstance(place_chain(own.untimed(), layout, setting), Placement):
+            if isinstance(place_chain(chain.untimed(), layout, setting), Placement):
                 return Needs(tokens, tuple(runs), hbm_gib)
     return Needs(tokens, tuple(runs), HBM_GIB[-1])
 

@@ -267,8 +267,8 @@ def _every_point_is_accounted_for(e: Evidence) -> Verdicts:
     study, table = e.inputs.study, e.inputs.certificates.set_index("model")
     each_size = len(study.training.recompute) * len(study.training.microbatches)
     names = space_of(e.inputs.cluster.architectures, e.inputs.cluster.area_limit_um2)
-    own = e.inputs.cluster.chips.loc[names, "hbm_gib"] > 0
-    sizes = int(own.sum()) + int((~own).sum()) * len(study.training.hbm_gib)
+    has_size = e.inputs.cluster.chips.loc[names, "hbm_gib"] > 0
+    sizes = int(has_size.sum()) + int((~has_size).sum()) * len(study.training.hbm_gib)
     found = table[list(CAUSES)].sum(axis=1)
     several = {model: each_size * len(study.workloads[model].tensor) for model in study.models}
     for model, number in {**several, COMMON: 1}.items():

@@ -341,8 +341,8 @@ def vary_cluster(
         scenario = Scenario.model_validate({**terms.scenario.model_dump(), **changes})
         varied = terms.model_copy(update={"scenario": scenario})
         over = scenario.hbm_bandwidth_bytes_per_s / terms.scenario.hbm_bandwidth_bytes_per_s
-        own = {"hbm_bandwidth_bytes_per_s": over * architectures["hbm_bandwidth_bytes_per_s"]}
-        chips = architectures.assign(**own)
+        scaled = {"hbm_bandwidth_bytes_per_s": over * architectures["hbm_bandwidth_bytes_per_s"]}
+        chips = architectures.assign(**scaled)
         placements = look_up_architectures(subject, chips, varied, ["placements"])["placements"]
         found.append(placements.assign(variation=name))
     if not found:

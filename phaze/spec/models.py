@@ -79,16 +79,16 @@ def load_model(path: str | Path, name: str | None = None) -> AnyModel:
     Its name is `name`, else the one in the spec, else the file name (for config.json see `published_name`).
     Raises PhazeError.
     """
-    path, own = Path(path), file_name(Path(path))
+    path, usual = Path(path), file_name(Path(path))
     if path.suffix == ".json":
         config = read_json(path)
         fields = _published(config, str(path))
         if path.name == "config.json" and isinstance(config, dict):
-            own = published_name(config, own)
+            usual = published_name(config, usual)
     else:
         fields = read_mapping(path)
     given = {"name": name} if name else {}
-    return parse_model({"name": own, **fields, **given}, str(path))
+    return parse_model({"name": usual, **fields, **given}, str(path))
 
 
 def _published(config: Plain, source: str) -> Mapping[str, object]:

@@ -155,8 +155,10 @@ class Architectures(Table):
 
         An architecture has its own capacity, or else all of `sizes`.
         """
-        own, considered = rows["hbm_gib"].to_numpy(float), set(sizes)
-        return np.array([np.where(own > 0, own == size, size in considered) for size in hbm_gib], np.bool_)
+        capacity, considered = rows["hbm_gib"].to_numpy(float), set(sizes)
+        return np.array(
+            [np.where(capacity > 0, capacity == size, size in considered) for size in hbm_gib], np.bool_
+        )
 
     @classmethod
     def distinct(cls, rows: pd.DataFrame) -> pd.DataFrame:

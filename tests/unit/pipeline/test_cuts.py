@@ -71,8 +71,8 @@ def test_of_d_pipelines_each_exchanges_d_less_one_of_d_parts(caps: tuple[float, 
         most_stages=np.ones((1, 2), np.int64),
         single=np.zeros((1, 2), bool),
     )
-    for devices, time, best in ((1, 4.0, 1), (2, 3.5, 2), (4, 1 + 9 / 4, 4)):
+    for devices, expected_s, expected_data in ((1, 4.0, 1), (2, 3.5, 2), (4, 1 + 9 / 4, 4)):
         pipelines = PipelineCounts(1, devices, np.array([4, 2, 1]), np.array([1, 2, 4]))
         exchange = np.full((1, 2), 3.0)
-        found, data, _ = best_cut(costs, exchange, np.array(caps), pipelines, 1, 1, 0, np.inf)
-        assert (found, data) == (time, best)
+        time_s, data, _ = best_cut(costs, exchange, np.array(caps), pipelines, 1, 1, 0, np.inf)
+        assert (time_s, data) == (expected_s, expected_data)

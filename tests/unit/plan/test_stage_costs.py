@@ -17,23 +17,24 @@ APART = changed(SMALL, tp=1, pp=1, dp=8, gpus=8, overlap=(), microbatch=8, globa
 """Run whose exchanges overlap with nothing."""
 
 
-def cost_of(zero: ZeroStage, one: Machine) -> StageCost:
-    return stage_cost(plan_of_run(changed(APART, zero=zero), one), one, 0)
+def cost_of(zero: ZeroStage, cluster: Machine) -> StageCost:
+    return stage_cost(plan_of_run(changed(APART, zero=zero), cluster), cluster, 0)
 
 
 def test_zero_2_scatters_the_gradients_of_a_pass_and_only_zero_3_gathers_its_weights() -> None:
     """ZeRO 3 gathers before both passes."""
-    own, group = machine(), APART.layout.group("dp")
-    stage = plan_of_run(APART, own).stages[0]
-    alone, *found = (cost_of(zero, one) for zero, one in ((3, ideal_network(own)), (2, own), (3, own)))
-    reduce_s = own.network.seconds("reduce_scatter", stage.exchanged_bytes, group)
-    gather_s = own.network.seconds("all_gather", stage.weight_bytes, group)
+    cluster, group = machine(), APART.layout.group("dp")
+    stage = plan_of_run(APART, cluster).stages[0]
+    alone = cost_of(3, ideal_network(cluster))
+    zero_2, zero_3 = cost_of(2, cluster), cost_of(3, cluster)
+    reduce_s = cluster.network.seconds("reduce_scatter", stage.exchanged_bytes, group)
+    gather_s = cluster.network.seconds("all_gather", stage.weight_bytes, group)
     assert min(reduce_s, gather_s) > 0.01 * alone.forward_s
-    for cost, passes in zip(found, (0, 1), strict=True):
-        assert cost.forward_s == pytest.approx(alone.forward_s + passes * gather_s)
-        assert cost.backward_s == pytest.approx(alone.backward_s + reduce_s + passes * gather_s)
-    assert found[0].gather_s == pytest.approx(gather_s)  # once per batch, after the update
-    assert found[1].gather_s == 0
+    for cost, gathers in ((zero_2, 0), (zero_3, 1)):
+        assert cost.forward_s == pytest.approx(alone.forward_s + gathers * gather_s)
+        assert cost.backward_s == pytest.approx(alone.backward_s + reduce_s + gathers * gather_s)
+    assert zero_2.gather_s == pytest.approx(gather_s)  # once per batch, after the update
+    assert zero_3.gather_s == 0
 
 
 @pytest.mark.parametrize("seq", [512, 4096])
@@ -43,10 +44,11 @@ def test_weight_gradients_of_a_stage_take_one_product_of_each_matrix_for_any_att
     tiles = (ProductTile(rows=64, columns=64),)
     speed = ProductSpeed(reached=1.0, fill=0.0, split=0.0, added=0.0, start_s=0.0, tiles=tiles)
     changes = {"products": {"bf16": speed}, "hbm_bandwidth_bytes_per_s": 1e30}
-    own = machine().with_device(device.model_copy(update=changes))
+    cluster = machine().with_device(device.model_copy(update=changes))
     run = changed(SMALL, seq=seq, tp=1, schedule="zb-h1", dp=4, gpus=8, microbatch=2)
     cost, plain = (
-        stage_cost(plan_of_run(changed(run, schedule=name), own), own, 0) for name in ("zb-h1", "1f1b")
+        stage_cost(plan_of_run(changed(run, schedule=name), cluster), cluster, 0)
+        for name in ("zb-h1", "1f1b")
     )
     peak = 2 * device.num_tc * device.pe_x * device.pe_y * device.clock_hz * device.sustained_clock
     assert cost.weight_s == pytest.approx(2 * 2 * seq * 4 * 12 * run.hidden**2 / peak)

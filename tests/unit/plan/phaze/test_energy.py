@@ -21,5 +21,5 @@ def test_the_last_stage_does_not_recompute(last_start: int, again: float) -> Non
     forward = np.outer([1.0, 10.0, 100.0], np.arange(len(DYNAMIC)))
     work, layout, once = LayerEnergy(forward, 3 * forward), Layout(tp=2), 1 + 4 * 2 * 10 + 100
     for recompute in (False, True):
-        found = dynamic_j(runs, work, layout, last_start, recompute)
-        assert found == pytest.approx((4 * once + again * recompute) * np.arange(len(DYNAMIC)))
+        joules = dynamic_j(runs, work, layout, last_start, recompute)
+        assert joules == pytest.approx((4 * once + again * recompute) * np.arange(len(DYNAMIC)))
