@@ -247,7 +247,7 @@ class LayoutLoads(NamedTuple):
     work_bytes: Floats
     """Minimum working memory of a stage that contains a layer of the given kind, (N, K)."""
     end_bytes: tuple[Floats, Floats]
-    """Static bytes of the embedding and of the head, (N,) each."""
+    """Bytes of the embedding and of the head at their ranks' memory peaks, at least, (N,) each."""
 
 
 class _Figures(NamedTuple):
@@ -354,6 +354,7 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
         )
     )
     ahead_s = hidden * first_s[0], hidden * last_s[0]
+    lone = grid.vp == 1  # a rank with other stages may have no microbatch in its end at its peak
     by_kind = np.stack([
         forward_s + backward_s,
         forward_s,
@@ -368,8 +369,8 @@ def _figures_of(question: PlanQuestion, grid: LayoutGrid, slices: Slices, which:
         count,
         sum(first_s) - ahead_s[0] / count,
         sum(last_s) - ahead_s[1] / count,
-        states.bytes_each * ends.first_parameters + frozen_bytes[0] + ends.first_bytes,
-        states.bytes_each * ends.last_parameters + frozen_bytes[1] + ends.last_bytes,
+        states.bytes_each * ends.first_parameters + frozen_bytes[0] + ends.first_bytes * lone,
+        states.bytes_each * ends.last_parameters + frozen_bytes[1] + ends.last_bytes * lone,
         first_s[0],
         ~splits,
         start_s,

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pytest
 
+from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts, held_by_rank, held_of_chunks
 from phaze.plan.layouts.capacity import CLOSE
-from phaze.plan.layouts.divisions import blocks_at, even_blocks, even_division
+from phaze.plan.layouts.divisions import Division, blocks_at, even_blocks, even_division
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, LayerFigures, Slices
 from phaze.plan.machines import device_of, load_machine
@@ -54,6 +55,23 @@ def some_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Ite
         again = rng.integers(0, blocks + 1) * divided.partial
         for one in (0 * again, again):
             yield priced(question, layout, schedule, tuple(blocks.tolist()), tuple(one.tolist()))
+
+
+@pytest.mark.parametrize("recompute", ["none", "layernorm", "full"])
+def test_a_split_that_just_fits_is_not_ruled_out(recompute: Literal["none", "layernorm", "full"]) -> None:
+    """The last rank has no microbatch in the head at its memory peak, and no layer beside the head."""
+    question = SmallCase("mixtral-8x7b", 32, 4096, 8, 100.0, global_batch=64).question("megatron")
+    layout = Layout(tp=2, pp=2, vp=17, dp=2, sequence_parallel=True, recompute=recompute)
+    blocks = (0, *(1,) * 32, 0)
+    split = Division(blocks, blocks if recompute == "full" else (0,) * 34)
+    peak_bytes = question.divided(layout, "interleaved").timeline(split).peak_bytes.max()
+    lacking_gib = (peak_bytes - question.limit_bytes(layout)) / GIB
+    grid = question.runtime.grid(question.task.model, [(layout, "interleaved")])
+    for more_gib, fits in ((1e-3, True), (-1.0, False)):
+        device = device_of(question.machine)
+        device = device.model_copy(update={"hbm_gib": device.hbm_gib + lacking_gib + more_gib})
+        sized = replace(question, machine=question.machine.with_device(device))
+        assert bound_layouts(sized, grid).fits.tolist() == [fits]
 
 
 @pytest.mark.parametrize("schedule", TORCHTITAN.schedules)
