@@ -22,6 +22,7 @@ try:
     from phaze.commands.lists import devices, models, recipes, stacks, systems
     from phaze.commands.map import map_stages
     from phaze.commands.model import model, trace
+    from phaze.commands.output import INTERRUPTED
     from phaze.commands.partition import partition
     from phaze.commands.place import place
     from phaze.commands.plan import plan
@@ -33,8 +34,6 @@ try:
 except KeyboardInterrupt:  # imports take half a second
     sys.exit(130)
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as in a shell."""
 ARGUMENTS = ("Missing argument", "Got unexpected extra argument")
 """Starts of messages on arguments, for which the usage of the command is the fix."""
 LONGEST_PATH = 40

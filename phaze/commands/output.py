@@ -16,8 +16,14 @@ from phaze.base.errors import PhazeError
 from phaze.commands.terminal import is_rich, live_line, tell
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     import pandas as pd
 
+    from phaze.plan.layouts.time_limit import TimeLimit
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as in a shell."""
 PICTURES = (".svg", ".png", ".pdf")
 """Suffixes of picture files."""
 
@@ -102,6 +108,20 @@ def ended_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def stop_gently(limit: TimeLimit) -> None:
+    """Let Ctrl-C end a search with its answer so far, and the next Ctrl-C the process at once.
+
+    Only inside `ended_at_once`, once there is something to answer.
+    """
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        limit.interrupted = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, stop)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from math import gcd, prod
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,15 +13,13 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.commands import completion, options
 from phaze.commands.options import RuntimeOption
-from phaze.commands.output import ended_at_once, refuse_outputs, telling
-from phaze.commands.terminal import tell
+from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, telling
+from phaze.commands.plan_phases import PlanPhases
 from phaze.spec.names import GAP, PRECISION, RANK, Rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from phaze.plan.layouts.answer import TrainingPlanner
-    from phaze.plan.layouts.found import PlannedLayout
     from phaze.report.plan_page import Settings
     from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
 
@@ -31,8 +28,6 @@ NOTHING_FITS = 3
 BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 MOST_DEVICES = 2**24
 WORDS = {"true": 1, "false": 0}
-CLEARLY = 0.05
-"""Minimum relative gain over the last reported plan at which a faster plan is reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +103,14 @@ class LayoutSearchOptions:
             max=0.5,
         ),
     ] = GAP
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Time limit of the search: answer with the best plan so far and its gap, as after Ctrl-C. "
+            "Default: until the gap is closed.",
+            metavar="N",
+        ),
+    ] = None
     stack: Annotated[
         str | None,
         typer.Option(
@@ -201,24 +204,29 @@ def plan(asked: PlanOptions) -> None:
     refuse_outputs(asked.out, asked.page, reads=(asked.model, named, asked.stack))
     if asked.page is not None and asked.page.suffix.lower() not in (".html", ".htm"):
         raise PhazeError(f"plan: --page {asked.page}: must end in .html")
+    options.refuse_unless_positive("plan", seconds=asked.seconds)
     run = _run(asked)
     unlike = _fields("--explain", asked.explain)
     questions = _questions(asked, named, number)
     for option, given in (("-o", asked.out is not None), ("--fewest", asked.fewest)):
         if given and len(questions) > 1:
             raise PhazeError(f"plan: {option} accepts one number of devices; --devices has several")
-    with telling("plan"), ended_at_once():
+    alone = len(questions) == 1 and not asked.as_json
+    with ended_at_once():
         least = _fewest(questions[0]) if asked.fewest else None
         if least is not None:
             questions = [questions[0].model_copy(update={"devices": least.devices})]
-        found = _answers(questions, asked.gap, asked.top, run, unlike)
-        found = [_with_planners(one) for one in found] if asked.planners else found
-        found = found if least is None else [one.model_copy(update={"fewest": least}) for one in found]
-    _print(found, as_json=asked.as_json, evidence=asked.evidence, why=asked.why)
-    if not asked.as_json and None in (asked.sequence, asked.global_batch):
-        typer.echo(_defaults(questions[0], asked))
-    _write(found[0], asked.out)
-    _write_page(found, asked.page, asked.runtime)
+        phases = [PlanPhases(one, asked, run, unlike, least, prints=alone) for one in questions]
+        found = _answers(phases)
+        if not alone:
+            _print(found, as_json=asked.as_json)
+        if not asked.as_json and None in (asked.sequence, asked.global_batch):
+            typer.echo(_defaults(questions[0], asked))
+        _write_page(found, asked.page, asked.runtime)
+    if asked.out is not None and found[0].format == "phaze-no-plan":
+        typer.echo(f"plan: {asked.out} was not written: there is no plan", err=True)
+    if any(one.interrupted for one in phases):
+        raise typer.Exit(INTERRUPTED)
     if not any(
         one.format == "phaze-plan" and (one.run is None or one.run.in_time is not False) for one in found
     ):
@@ -346,108 +354,41 @@ def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
         raise PhazeError(f"plan: --fix: {said}: {of} must divide the number of devices, {devices}")
 
 
-def _answers(
-    asked: list[AskedPlan], gap: float, top: int, run: AskedRun | None, unlike: Mapping[str, int | str]
-) -> list[TrainingPlan | UnfitPlan]:
-    """Answers to all planning requests; with a training run, the best answer is marked."""
-    found = [_answer(one, gap, top, run, unlike) for one in asked]
-    if run is None or len(found) == 1:
+def _answers(phases: list[PlanPhases]) -> list[TrainingPlan | UnfitPlan]:
+    """Answers to all planning requests; with a training run, the best answer is marked.
+
+    After an interruption there are no answers to later requests.
+    """
+    found = []
+    for one in phases:
+        found.append(one.answer())
+        if one.interrupted:
+            break
+    if phases[0].run is None or len(found) == 1:
         return found
     from phaze.plan.layouts.training_run import ranked_runs
 
     return ranked_runs(found)
 
 
-def _answer(
-    asked: AskedPlan, gap: float, top: int, run: AskedRun | None, unlike: Mapping[str, int | str]
-) -> TrainingPlan | UnfitPlan:
-    """Answer to one planning request, with its evidence, training run and explanation."""
-    begun = monotonic()
-    from phaze.plan.layouts.answer import TrainingPlanner
-    from phaze.plan.layouts.training_run import training_run
-    from phaze.validate.intervals import interval
-
-    planner = TrainingPlanner(asked, interval, gap)
-    for option, fields in (("--fix", asked.fixed), ("--explain", unlike)):
-        planner.check(fields, f"plan: {option}")
-    found = planner.best(top, _better(planner, begun))
-    if found.plans and found.stopped:
-        tell(
-            f"plan: stopped at a proven gap of {100 * found.certificate.gap:.2g} %: {found.stopped}; "
-            "narrow the search with --fix"
-        )
-    answer = planner.answer(found, top)
-    if answer.format == "phaze-no-plan":
-        return answer
-    extra: dict[str, object] = {}
-    if run is not None:
-        extra["run"] = training_run(answer, asked.devices, run)
-    if unlike:
-        extra["explained"] = planner.explained(found.plans[0], unlike)
-    return answer.model_copy(update=extra)
-
-
 def _fewest(asked: AskedPlan) -> FewestNodes:
     """Smallest number of nodes on which the model fits."""
     from phaze.plan.layouts.answer import fewest
 
-    return fewest(asked)
+    with telling("plan"):
+        return fewest(asked)
 
 
-def _with_planners(found: TrainingPlan | UnfitPlan) -> TrainingPlan | UnfitPlan:
-    """Add the plans of Phaze's and Piper's planners to an answer."""
-    if found.format == "phaze-no-plan":
-        return found
-    from phaze.plan.layouts.answer import question_of
-    from phaze.plan.layouts.dynamic_programs import DynamicPrograms
-
-    rows = tuple(DynamicPrograms(question_of(found.question)).rows())
-    return found.model_copy(update={"planners": rows})
-
-
-def _better(planner: TrainingPlanner, begun: float) -> Callable[[PlannedLayout], None]:
-    """Callback that reports the first plan, and each clearly faster one, on standard error."""
-    told: list[float] = []
-
-    def report(better: PlannedLayout) -> None:
-        from phaze.plan.layouts.priced import PricedLayout
-        from phaze.plan.layouts.words import better_line
-
-        time_s = better.found.time_s
-        if not told or time_s < told[-1] * (1 - CLEARLY):
-            shape = PricedLayout.of(planner.question, better).shape
-            line = better_line(time_s, shape, monotonic() - begun, planner.asked.rank, first=not told)
-            tell(f"plan: {line}")
-            told.append(time_s)
-
-    return report
-
-
-def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool, evidence: bool, why: bool) -> None:
-    from phaze.plan.layouts.words import evidence_in_words, in_words, sizes_in_words, unfit_in_words
+def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool) -> None:
+    from phaze.plan.layouts.words import sizes_in_words
     from phaze.spec.documents import text_of
 
     if as_json and len(found) == 1:
         typer.echo(text_of(found[0]), nl=False)
     elif as_json:
         typer.echo(json.dumps([one.model_dump(mode="json", exclude_none=True) for one in found], indent=1))
-    elif len(found) > 1:
-        typer.echo(sizes_in_words(found))
-    elif found[0].format == "phaze-plan":
-        typer.echo(in_words(found[0], found[0].question.stored_machine().device, why=why))
-        if evidence:
-            typer.echo("\n".join(evidence_in_words(found[0])))
     else:
-        typer.echo(unfit_in_words(found[0]))
-
-
-def _write(found: TrainingPlan | UnfitPlan, out: Path | None) -> None:
-    from phaze.spec.documents import write_document
-
-    if out is not None and found.format == "phaze-plan":
-        write_document(found, out)
-    elif out is not None:
-        typer.echo(f"plan: {out} was not written: there is no plan", err=True)
+        typer.echo(sizes_in_words(found))
 
 
 def _write_page(

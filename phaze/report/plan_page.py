@@ -25,8 +25,8 @@ from phaze.spec.system import Device
 from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan, WhatIf
 
 WORDS = words_of("plan")
-REPLANNED_CPU_S = 60.0
-"""Limit on the CPU time of all searches with 10 % more of a resource, in seconds."""
+REPLANNED_PASSES = 100_000_000
+"""Number of simulated passes after which no change of a resource is re-planned: about a minute."""
 ROWS, PASSES = 16, 96
 """Maximum number of stages, and of passes per stage, that a page draws."""
 Answer = TrainingPlan | UnfitPlan
@@ -65,7 +65,7 @@ class PlanPage:
         asked = self.plan.question
         priced = self.replayed.now
         ranked = priced.asked(priced.question.ranked(asked.rank))
-        return tuple(replanned(ranked, asked.fixed, REPLANNED_CPU_S))
+        return tuple(replanned(ranked, asked.fixed, REPLANNED_PASSES))
 
     def report(self) -> Report:
         """Build the page."""
@@ -83,7 +83,8 @@ class PlanPage:
         also = [
             *words.why_first(plan),
             *([] if plan.prudence is None else [f"{words.PRUDENT} {plan.prudence}"]),
-            *words.proof_in_words(plan.certificate, plan.question.rank, len(plan.alternatives)),
+            *words.proof_in_words(plan.certificate, plan.question.rank),
+            *words.rows_in_words(plan.certificate, len(plan.alternatives)),
             *([] if plan.fewest is None else [words.fewest_in_words(plan.fewest)]),
         ]
         caveats = [] if plan.may_fit is None else [plan.may_fit]

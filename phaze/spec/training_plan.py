@@ -246,6 +246,9 @@ class PlanCertificate(Noun):
     rows: Index | None = None
     """Number of leading rows in the ranked table that no other layout beats by more than the requested gap;
     null in older files."""
+    stopped: str | None = None
+    """Reason why the search ended early: a limit of time or of work, or an interruption; null if its gap is
+    closed."""
     undecided: tuple[UndecidedPlan, ...] = ()
     """Layouts that may beat the first plan by more than the requested gap, with the smallest lower bounds."""
     undecided_layouts: Index = 0

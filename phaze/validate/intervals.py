@@ -273,9 +273,10 @@ class PublishedErrors:
     @cached_property
     def _between(self) -> Floats:
         """Distances between all pairs of published runs, (R, R), used for calibration."""
-        kinds = _kinds(self.table[[*KEYS, "mfu"]])
-        known = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}
-        return np.stack([known[kind] for kind in kinds])
+        kinds, mfu = _kinds(self.table[[*KEYS]]), self.table["mfu"].to_numpy(float)
+        known = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}  # all but the utilisation
+        ratio = np.abs(np.log(mfu[:, None] / mfu))
+        return np.stack([known[kind] for kind in kinds]) + UTILISATION * np.nan_to_num(ratio)
 
     @cached_property
     def _widths(self) -> dict[str, float]:

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from phaze.plan.layouts.bounds import bound_layouts
-from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.layouts.search import LayoutSearch, plan_layouts
 from phaze.plan.machines import load_machine
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
@@ -43,7 +42,7 @@ class Clock:
     started_s: float = field(default_factory=process_time)
     first_s: float = 0.0
 
-    def __call__(self, _: PlannedLayout) -> None:
+    def __call__(self, _: LayoutSearch) -> None:
         self.first_s = self.first_s or process_time() - self.started_s
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -20,7 +20,8 @@ from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
 from phaze.plan.layouts.priced import MeasuredInterval, PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.layouts.search import LayoutSearch, layout_search, plan_layouts
+from phaze.plan.layouts.time_limit import TimeLimit
 from phaze.plan.layouts.what_if import COMPARED, made_to_fit, other_batch, rests_on, what_if
 from phaze.plan.layouts.words import fields_in_words
 from phaze.plan.machines import device_of, planned_machine
@@ -31,7 +32,6 @@ from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import ENDS, TrainingTask
 from phaze.runtimes.space import given_values, space
 from phaze.spec.files import FOLDER
-from phaze.spec.names import GAP
 from phaze.spec.recipes import PublishedRecipe, published_recipes
 from phaze.spec.training_plan import (
     TIE,
@@ -90,8 +90,9 @@ Interval = Callable[[PricedLayout], MeasuredInterval]
 Fixed = Mapping[str, int | str]
 
 
-def _ignored(_: PlannedLayout) -> None:
-    """No-op callback."""
+def wanted(top: int) -> int:
+    """Number of plans for a table of `top` rows: at least `COMPARED` are compared without overlap."""
+    return max(top, COMPARED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +104,7 @@ class TrainingPlanner:
     gap: float
     folder: Path = FOLDER
     """Configuration folder that contains the system files."""
+    limit: TimeLimit = field(default_factory=TimeLimit)
 
     @cached_property
     def stored(self) -> AskedPlan:
@@ -120,38 +122,27 @@ class TrainingPlanner:
         return self.expected.ranked(self.asked.rank)
 
     def search(
-        self,
-        fixed: Fixed,
-        wanted: int,
-        on_better: Callable[[PlannedLayout], None] = _ignored,
-        rows: int = 1,
-        first: Sequence[PlannedLayout] = (),
-    ) -> LayoutPlans:
-        """Search for the fastest plans with additional fixed fields; proves only the first `rows` plans.
-
-        The layouts of `first` are simulated first.
-        """
+        self, fixed: Fixed, on_better: Callable[[LayoutSearch], None] = lambda _: None
+    ) -> LayoutSearch:
+        """Search for the fastest plans with additional fixed fields, not yet run."""
         named = f"with {','.join(f'{name}={value}' for name, value in fixed.items())}: " if fixed else ""
         fixed = {**self.asked.fixed, **fixed}
+        return layout_search(
+            self.question, fixed, gap=self.gap, on_better=on_better, named=named, limit=self.limit
+        )
+
+    def best(self, top: int) -> LayoutPlans:
+        """Best `top` plans, and at least `COMPARED` plans to compare without overlap."""
+        search = self.search({})
+        search.run(wanted(top))
+        search.run_on(top)
+        return search.plans(wanted(top), top)
+
+    def _by_expected_time(self) -> tuple[PlannedLayout, ...]:
+        """Plan of a short search by expected time; empty if it finds none."""
         return plan_layouts(
-            self.question, fixed, gap=self.gap, wanted=wanted, rows=rows, on_better=on_better, named=named,
-            first=first,
-        )  # fmt: skip
-
-    def best(self, top: int, on_better: Callable[[PlannedLayout], None] = _ignored) -> LayoutPlans:
-        """Search for the best `top` plans, and at least `COMPARED` plans to compare without overlap.
-
-        With a wide gap, a search by expected time starts from the plan of a short search by prudent time.
-        """
-        wide = self.asked.rank == "expected" and self.gap > GAP
-        first = self._compared(self.expected.prudent) if wide else ()
-        return self.search({}, max(top, COMPARED), on_better, rows=top, first=first)
-
-    def _compared(self, question: PlanQuestion) -> tuple[PlannedLayout, ...]:
-        """Plan of a short search by the other kind of time; empty if it finds none."""
-        return plan_layouts(
-            question, self.asked.fixed, gap=self.gap, wanted=1, prove=False,
-            named=f"ranked by {question.rank} time for comparison: ",
+            self.expected, self.asked.fixed, gap=self.gap, wanted=1, prove=False,
+            named="ranked by expected time for comparison: ", limit=self.limit,
         ).plans  # fmt: skip
 
     def check(self, fixed: Fixed, where: str) -> None:
@@ -162,19 +153,25 @@ class TrainingPlanner:
         except PhazeError as error:
             raise PhazeError(f"{where}: {error}") from error
 
-    def answer(self, found: LayoutPlans, top: int | None = None) -> TrainingPlan | UnfitPlan:
-        """Build the answer from a search result: a plan with `top` table rows, or why none fits."""
+    def answer(
+        self, found: LayoutPlans, top: int | None = None, *, alone: bool = False
+    ) -> TrainingPlan | UnfitPlan:
+        """Build the answer from a search result: a plan with `top` table rows, or why none fits.
+
+        With `alone` it is that of a search that goes on: the first plan, without comparisons.
+        """
         if not found.plans:
             return self._unfit(found)
-        ranked = [PricedLayout.of(self.question, one) for one in found.plans]
+        plans = found.plans[:1] if alone else found.plans
+        ranked = [PricedLayout.of(self.question, one) for one in plans]
         rows = tuple(
             self.row(one).model_copy(update={"twins": tuple(self._chosen(twin) for twin in plan.twins)})
-            for one, plan in zip(ranked[:top], found.plans[:top], strict=True)
+            for one, plan in zip(ranked[:top], plans[:top], strict=True)
         )
         first = ranked[0]
-        expected, *others = (one.asked(self.expected) for one in ranked)
+        expected = first.asked(self.expected)
         measured = self.interval(expected)
-        return TrainingPlan(
+        plan = TrainingPlan(
             **dict(rows[0]),
             question=self.stored,
             stages=first.stages,
@@ -182,20 +179,45 @@ class TrainingPlanner:
             memory=tuple(expected.memory),
             certificate=found.certificate,
             alternatives=rows,
-            recipes=tuple(
-                recipe_rows(self.question, self.asked.system, first.price.time_s, self.row, self.folder)
-            ),
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             evidence=measured.nearest,
             uncalibrated=None if measured.ends_s else uncalibrated(self.expected.machine, measured),
-            prudence=self._prudence(expected, others) if self.asked.rank == "prudent" else None,
-            may_fit=made_to_fit(ranked, (expected, *others), self.asked.fixed, len(rows)),
-            other_batch=other_batch(first, self.asked.fixed),
-            rests_on=tuple(rests_on(ranked, len(rows))),
-            what_if=tuple(what_if(first, self.asked.fixed)),
             assumptions=tuple(assumptions(self.question)),
             versions=versions(self.expected),
         )
+        return plan if alone else plan.model_copy(update=self._compared(ranked, len(rows)))
+
+    def _compared(self, ranked: Sequence[PricedLayout], rows: int) -> dict[str, object]:
+        """Parts of the answer that compare the first plan with recipes and with the other plans."""
+        plan_s = ranked[0].price.time_s
+        recipes = recipe_rows(self.question, self.asked.system, plan_s, self.row, self.folder)
+        return {
+            "recipes": tuple(recipes),
+            "prudence": self._prudence(ranked) if self.asked.rank == "prudent" else None,
+            "rests_on": tuple(rests_on(ranked, rows)),
+        }
+
+    def further(self, plan: TrainingPlan, found: LayoutPlans, *, whole: bool) -> TrainingPlan:
+        """Complete an answer by what takes short searches, unless its time is over.
+
+        Without `whole` only by what may change the choice: a plan that surely fits, another batch, and the
+        best plan by expected time where that orders the plans in another way.
+        """
+        if self.limit.reason:
+            return plan
+        ranked, fixed = [PricedLayout.of(self.question, one) for one in found.plans], self.asked.fixed
+        expected = [one.asked(self.expected) for one in ranked]
+        changes: dict[str, object] = {
+            "may_fit": made_to_fit(ranked, expected, fixed, len(plan.alternatives)),
+            "other_batch": other_batch(ranked[0], fixed),
+        }
+        if plan.question.rank == "prudent" and (whole or plan.prudence):
+            best = [PricedLayout.of(self.expected, one) for one in self._by_expected_time()]
+            none = "A short search by expected time found no faster plan."
+            changes["prudence"] = self._prudence([*ranked, *best]) or none
+        if whole:
+            changes["what_if"] = tuple(what_if(ranked[0], fixed))
+        return plan.model_copy(update=changes)
 
     def row(self, priced: PricedLayout) -> RankedPlan:
         """Row of the ranked table for one priced layout."""
@@ -205,12 +227,12 @@ class TrainingPlanner:
     def _chosen(self, planned: PlannedLayout) -> ChosenLayout:
         return PricedLayout.of(self.question, planned).asked(self.expected).chosen
 
-    def _prudence(self, chosen: PricedLayout, others: Sequence[PricedLayout]) -> str:
-        """Sentence that compares the plan with the one that ranking by expected time would choose."""
-        found = self._compared(self.expected)
-        best = min((chosen, *others, *(PricedLayout.of(self.expected, one) for one in found)), key=_time_s)
+    def _prudence(self, ranked: Sequence[PricedLayout]) -> str | None:
+        """Sentence on the plan that takes least expected time; None if the first one does."""
+        expected = [one.asked(self.expected) for one in ranked]
+        chosen, best = expected[0], min(expected, key=_time_s)
         if chosen.price.time_s / best.price.time_s - 1 < TIE:
-            return "A short search by expected time found no faster plan."
+            return None
         faster = 1 - best.price.time_s / chosen.price.time_s
         prudently = best.asked(self.expected.prudent)
         lacking_gib = prudently.lacking_gib
@@ -229,9 +251,11 @@ class TrainingPlanner:
         """Best plan with some fields fixed, compared with the overall best, or why there is none."""
         own, first = dict(fixed), PricedLayout.of(self.question, best)
         try:
-            found = self.search(fixed, 1)
+            search = self.search(fixed)
         except PhazeError as error:
             return Explained(fixed=own, reason=str(error))
+        search.run(1)
+        found = search.plans(1)
         if found.plans:
             priced = PricedLayout.of(self.question, found.plans[0])
             return Explained(fixed=own, best=self.row(priced), longer_s=priced.longer_s(first))

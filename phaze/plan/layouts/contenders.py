@@ -15,7 +15,7 @@ from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import DistinctPlans, PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.split_parts import Work
+from phaze.plan.layouts.time_limit import Work
 from phaze.runtimes.grid import LayoutGrid
 from phaze.spec.names import GAP
 

@@ -38,12 +38,14 @@ from phaze.plan.layouts.divisions import (
     by_chunks,
     even_blocks,
     even_division,
+    has_more_divisions,
     neighbours,
 )
 from phaze.plan.layouts.event_program import Flow
 from phaze.plan.layouts.held import held_microbatches
 from phaze.plan.layouts.planes import Paths, Planes, planes_of
-from phaze.plan.layouts.split_parts import FEW_NUMBERS, WHOLE_WORK, SplitParts, Work
+from phaze.plan.layouts.split_parts import FEW_NUMBERS, WHOLE_WORK, SplitParts
+from phaze.plan.layouts.time_limit import Work
 
 MOST_JOBS = 25000
 """Maximum number of events in one linear program; for longer steps, paths are added one by one."""
@@ -135,7 +137,7 @@ class DivisionSearch:
         """Linear lower bounds on the costs of all stages, tight near the best pipeline split so far."""
         near = self.found.division if self.found else even_division(self.divided)
         found = planes_of(self.divided, self.most_blocks, near)
-        self.work.count += found.samples // SAMPLES
+        self.work.add(found.samples // SAMPLES)
         return found
 
     @cached_property
@@ -168,8 +170,9 @@ class DivisionSearch:
 
     def guess(self, *, simple: bool = True) -> None:
         """Simulate a few initial pipeline splits, or all splits if there are at most `FEW`."""
-        few = list(islice(all_divisions(self.divided), FEW + 1))
-        if len(few) <= FEW:
+        many = has_more_divisions(self.divided, FEW)
+        few = [] if many else list(islice(all_divisions(self.divided), FEW + 1))
+        if not many and len(few) <= FEW:
             for division in few:
                 self._measure(division)
             self.bound_s, self.done = (self.found.time_s if self.found else inf), True
@@ -205,7 +208,7 @@ class DivisionSearch:
     def _followed(self) -> float:
         """Lower bound on the step time of all pipeline splits, from all known flows."""
         self._parts.cut()
-        self.work.count += 1
+        self.work.add(1)
         return self._every.solve().bound
 
     def finish(self, enough_s: float) -> None:
@@ -358,7 +361,7 @@ class DivisionSearch:
     def _step(self, *, exact: bool) -> None:
         """Solve the program once more, add cuts near its solution, and simulate a pipeline split there."""
         size = -(-self.divided.count * len(self._program.totals) // FEW_NUMBERS)
-        self.work.count += (WHOLE_WORK if exact else 1) * size
+        self.work.add((WHOLE_WORK if exact else 1) * size)
         answer = self._every.solve(exact=exact)
         self.bound_s = max(self.bound_s, answer.bound)
         if answer.point is None:
@@ -412,6 +415,7 @@ class DivisionSearch:
 
     def _measure(self, division: Division) -> Floats:
         """Simulate a pipeline split, and return the excess memory of every rank in bytes, (ranks,)."""
+        self.work.check()
         self._tried.add(division)
         timeline = self.divided.timeline(division)
         over: Floats = timeline.peak_bytes - self.limit_bytes

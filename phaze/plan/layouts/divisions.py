@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, permutations, product
+from math import comb
 from typing import Literal
 
 import numpy as np
@@ -380,6 +381,15 @@ def all_divisions(divided: DividedLayout) -> Iterator[Division]:
     for blocks in _all_blocks(blocks_at(divided), divided.layers):
         if divided.may_be(blocks):
             yield from (Division(blocks, recomputed) for recomputed in _all_recomputed(divided, blocks))
+
+
+def has_more_divisions(divided: DividedLayout, number: int) -> bool:
+    """True if a count of layers per stage alone shows that there are more than `number` pipeline splits.
+
+    It is that of splits with all layers of multi-token prediction on the last stage.
+    """
+    free = divided.layers - divided.further - sum(few for few, _ in blocks_at(divided))
+    return divided.count > 1 and free >= 0 and comb(free + divided.count - 1, free) > number
 
 
 def _all_recomputed(divided: DividedLayout, blocks: Numbers) -> Iterable[Numbers]:

@@ -31,6 +31,8 @@ class LayoutFamilies:
     """All families of a planning request with their bounds, and the layouts of families expanded so far."""
 
     question: PlanQuestion
+    space: Space
+    """Layouts that the runtime can run."""
     every: LayoutGrid
     """One representative layout per family, (F,)."""
     options: Bools
@@ -68,6 +70,7 @@ class LayoutFamilies:
         none = every.take(np.zeros(0, np.int64))
         return cls(
             question,
+            space,
             every,
             options[some][:, kept],
             LayoutBounds(np.zeros(len(every)), np.zeros(len(every))),
@@ -154,6 +157,11 @@ class LayoutFamilies:
         """Smallest time bound of unexpanded families that may fit; infinite if all are expanded."""
         left = ~self.opened & self.bounds.fits
         return float(self.bounds.time_s[left].min(initial=inf))
+
+    @property
+    def same(self) -> int:
+        """Number of layouts that are equivalent to another one."""
+        return int(self.space.options.sum()) - int(self.options.sum())
 
     @property
     def unknown(self) -> int:

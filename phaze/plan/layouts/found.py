@@ -61,8 +61,6 @@ class LayoutPlans:
     certificate: PlanCertificate
     closest: tuple[Layout, str, float] | None = None
     """If nothing fits: the closest layout, its schedule, and its memory shortfall in bytes."""
-    stopped: str = ""
-    """Reason why the search ended before its gap was closed; empty if it is closed."""
 
 
 def undecided_layouts(

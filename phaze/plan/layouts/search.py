@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 
@@ -30,6 +31,7 @@ from phaze.plan.layouts.guesses import MOST_TRIED, Guesses
 from phaze.plan.layouts.pipeline_bounds import ShapeFlows
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import first_of_each
+from phaze.plan.layouts.time_limit import OutOfTime, TimeLimit, Work
 from phaze.runtimes.space import legal_space
 from phaze.spec.names import GAP
 from phaze.spec.training_plan import TIE, PlanCertificate
@@ -63,27 +65,37 @@ MOST_QUEUED = 3000
 
 @dataclass(eq=False)
 class LayoutSearch:
-    """Best-first search over families of layouts, ordered by lower bound."""
+    """Best-first search over families of layouts, ordered by lower bound.
+
+    Its bound holds at any time, so that it may end whenever there is a plan.
+    """
 
     question: PlanQuestion
     families: LayoutFamilies
     gap: float
-    on_better: Callable[[PlannedLayout], None]
-    most_work: int
+    on_better: Callable[[LayoutSearch], None]
+    """Callback for every plan that is faster than all before."""
+    most_work: int = MOST_WORK
     """Maximum number of linear programs; layouts left after that only widen the gap."""
     prove: bool = True
     """False if a good plan is enough, without a tight lower bound."""
+    named: str = ""
+    """Start of progress messages, which tells a search from the main one of a question."""
+    limit: TimeLimit = field(default_factory=TimeLimit)
     contenders: Contenders = field(init=False)
     """Candidate layouts of the expanded families."""
     guesses: Guesses = field(init=False)
     """Heuristic that simulates promising families first."""
     _limit: str = ""
-    """Description of the limit that ended the search for the first plan; empty if none did."""
+    """Limit of work that ended the search for the first plan; empty if none did."""
+    _out_of_time: str = ""
+    """Limit of time, or interruption, that ended the search; empty if none did."""
+    _goes_on: bool = False
     _shapes: ShapeFlows = field(init=False)
     _queue: list[tuple[float, int, LayoutContender]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.contenders = Contenders(self.question, self.families, self.gap, self.on_better)
+        self.contenders = Contenders(self.question, self.families, self.gap, lambda _: self.on_better(self))
         self._shapes = ShapeFlows(self.question, self.families)
         self.guesses = Guesses(self.contenders)
 
@@ -97,14 +109,43 @@ class LayoutSearch:
         """Step time of the fastest plan."""
         return self.distinct.best_s
 
+    @property
+    def fastest(self) -> PlannedLayout:
+        """Fastest plan so far."""
+        return min(self.distinct.found.values(), key=lambda plan: plan.found.time_s)
+
     def run(self, wanted: int) -> None:
         """Search until the gap is closed and `wanted` plans are known.
 
         Without a proof, it ends after the guesses.
         """
+        with self._in_time():
+            self._run(wanted)
+        self._lighten(1)
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Context that says where the search stands, and ends when its time is over and there is a plan."""
+        self.contenders.work.check, self._goes_on = self._check_time, True
+        try:
+            with busy(lambda: f"{self.named}{self.standing()}"):
+                yield
+        except OutOfTime as reason:
+            self._out_of_time = str(reason)
+        finally:
+            self.contenders.work.check, self._goes_on = Work.check, False
+
+    def _check_time(self) -> None:
+        """Raise OutOfTime if the search must end; it goes on until there is a plan."""
+        if self.best_s < inf and (reason := self.limit.reason):
+            raise OutOfTime(reason)
+
+    def _run(self, wanted: int) -> None:
         self.guesses.start()
         self.guesses.descend()
         self.families.bound()
+        if self.distinct.found:
+            self.on_better(self)  # with a first proof
         if self.prove:
             self._sharpen()
         self.guesses.alike()
@@ -142,8 +183,14 @@ class LayoutSearch:
 
     def run_on(self, rows: int) -> None:
         """Continue the search until no other layout can be faster than the last of `rows` table rows."""
-        if rows <= 1 or not self.distinct.found:
-            return
+        if rows > 1 and self.distinct.found:
+            with self._in_time():
+                self._run_on(rows)
+            self._lighten(rows)
+        self.question.forget(MOST_SLICES)
+
+    def _run_on(self, rows: int) -> None:
+        self._check_time()
         self.contenders.climb(rows)
         self.distinct.look_for(rows)
         self.contenders.look_on()
@@ -160,7 +207,7 @@ class LayoutSearch:
             # Rows that turn out as twins make room for slower ones.
             left = len(self.families.closed(self.enough_s)) > 0
 
-    def lighten(self, rows: int) -> None:
+    def _lighten(self, rows: int) -> None:
         """Try the pipeline splits of the first table rows with less recomputation until no row changes."""
         tried, left = set[tuple[int, Division]](), True
         while left:
@@ -182,6 +229,7 @@ class LayoutSearch:
         """
         stuck, in_parts = "", 0
         while self._queue and self._queue[0][0] < self.enough_s:
+            self._check_time()
             if self.contenders.searched >= most_searched:
                 return f"the pipeline splits of {most_searched:,} layouts were searched, which is the limit"
             if (work := self._work) >= most_work:
@@ -210,18 +258,21 @@ class LayoutSearch:
         """Raise the bounds of all unexpanded families that may be faster than the best plan."""
         some = self.families.closed(self.enough_s)
         for part in _parts(some[~self.families.sharpened[some]], MOST_SHARPENED):
+            self._check_time()
             self.families.sharpen(part, "microbatch")
         self.question.forget(MOST_SLICES)
 
     def _open(self) -> None:
         """Expand all families that may be faster than the best plan."""
         for part in _parts(self.families.closed(self.enough_s), MOST_OPENED):
+            self._check_time()
             self.families.open(part)
 
     def _bound_shapes(self) -> None:
         """Tighten lower bounds with flow relaxations, smallest bound first, while this can still pay off."""
         done = []
         while self._queue and self._queue[0][0] < self.enough_s and self._shapes.work < self.most_work // 2:
+            self._check_time()
             known_s, place, contender = heapq.heappop(self._queue)
             left = self.contenders.bound_of(contender) > known_s or self._shapes.bound_like(
                 place, self.enough_s
@@ -247,7 +298,7 @@ class LayoutSearch:
         grid = self.families.grid
         kinds = grid.pp, grid.vp > 1, grid.microbatch, grid.tp
         for place in first_of_each(self._order(), *kinds)[:FIRST].tolist():
-            if self.families.own.time_s[place] < self.enough_s:
+            if self.families.own.time_s[place] < self.enough_s and self._work < self.most_work:
                 self.contenders.look_at(self.contenders.at(place))
         self.contenders.climb(BEST)
 
@@ -305,11 +356,39 @@ class LayoutSearch:
         return f"{message}{gap}, best plan {self.question.rank} {best_s:.4g} s a step"
 
     @property
-    def stopped(self) -> str:
-        """Reason why the search ended before its gap was closed; empty if it is closed."""
-        if self.bound_s >= self.best_s * (1 - self.gap):
-            return ""
-        return self._limit or STUCK
+    def stopped(self) -> str | None:
+        """Reason why the search ended early; None if its gap is closed."""
+        if self._goes_on or self._out_of_time:
+            return self._out_of_time or "it had not ended when this plan was found"
+        return None if self.bound_s >= self.best_s * (1 - self.gap) else self._limit or STUCK
+
+    def plans(self, wanted: int, rows: int = 1) -> LayoutPlans:
+        """The `wanted` fastest plans so far, with a certificate for the first `rows` of them."""
+        plans, families = tuple(self.planned[:wanted]), self.families
+        closest = None if plans else families.closest()
+        bound_s, unfit, dominated = self.bound_s, families.all_unfit, families.dominated
+        simulated = int(self.contenders.simulated.sum())
+        undecided, count = undecided_layouts(families.grid, self.contenders.bounds_s, self.best_s, self.gap)
+        certificate = PlanCertificate(
+            layouts=families.space.layouts,
+            illegal={name: count for name, count in families.space.illegal.items() if count},
+            same=families.same,
+            unfit=unfit,
+            lacking_gib=(closest[2] if closest else families.lacking_bytes) / GIB if unfit else None,
+            bounded={
+                "layout": families.unknown + len(families.grid) - simulated,
+                **({"recompute": dominated} if dominated else {}),
+            },
+            simulated=simulated,
+            divisions=self.contenders.divisions,
+            bound_s=bound_s if bound_s < inf else None,
+            gap=1 - bound_s / plans[0].found.time_s if plans else 0.0,
+            rows=self.proven_rows(plans[:rows]),
+            stopped=self.stopped,
+            undecided=undecided,
+            undecided_layouts=count,
+        )
+        return LayoutPlans(plans, certificate, closest)
 
     @property
     def _work(self) -> int:
@@ -322,6 +401,24 @@ def _parts(which: Ints, most: int) -> Iterator[Ints]:
         yield which[start : start + most]
 
 
+def layout_search(
+    question: PlanQuestion,
+    fixed: Mapping[str, int | str] | None = None,
+    *,
+    gap: float = GAP,
+    on_better: Callable[[LayoutSearch], None] = lambda _: None,
+    most_work: int = MOST_WORK,
+    prove: bool = True,
+    named: str = "",
+    limit: TimeLimit | None = None,
+) -> LayoutSearch:
+    """Search over the layouts of a question with some fields fixed, not yet run."""
+    space = legal_space(question.runtime, question.task, fixed)
+    question.refuse_endless(space.families)
+    families = LayoutFamilies.of(question, space)
+    return LayoutSearch(question, families, gap, on_better, most_work, prove, named, limit or TimeLimit())
+
+
 def plan_layouts(
     question: PlanQuestion,
     fixed: Mapping[str, int | str] | None = None,
@@ -329,51 +426,22 @@ def plan_layouts(
     gap: float = GAP,
     wanted: int = 10,
     rows: int = 1,
-    on_better: Callable[[PlannedLayout], None] = lambda _: None,
+    on_better: Callable[[LayoutSearch], None] = lambda _: None,
     most_work: int = MOST_WORK,
     prove: bool = True,
     named: str = "",
-    first: Sequence[PlannedLayout] = (),
+    limit: TimeLimit | None = None,
 ) -> LayoutPlans:
     """Search for the `wanted` fastest plans with some fields fixed, with a certificate of optimality.
 
     The first `rows` plans are the best distinct ones, as far as the certificate proves it. Without `prove` it
-    is a short search for a good plan, whose certificate is loose. Progress messages start with `named`, which
-    tells a search from the main one of a question. The layouts of `first` are simulated first.
+    is a short search for a good plan, whose certificate is loose. The other options are those of
+    `LayoutSearch`.
     """
-    every = legal_space(question.runtime, question.task, fixed)
-    question.refuse_endless(every.families)
-    families = LayoutFamilies.of(question, every)
-    search = LayoutSearch(question, families, gap, on_better, most_work, prove)
-    with busy(lambda: f"{named}{search.standing()}"):
-        for plan in first:
-            search.guesses.like(plan)
-        search.run(wanted)
-        search.lighten(rows)
-        search.run_on(rows)
-        search.lighten(rows)
-    question.forget(MOST_SLICES)
-    plans = tuple(search.planned[:wanted])
-    closest = None if plans else families.closest()
-    bound_s, unfit, dominated = search.bound_s, families.all_unfit, families.dominated
-    simulated = int(search.contenders.simulated.sum())
-    undecided, count = undecided_layouts(families.grid, search.contenders.bounds_s, search.best_s, gap)
-    certificate = PlanCertificate(
-        layouts=every.layouts,
-        illegal={name: count for name, count in every.illegal.items() if count},
-        same=int(every.options.sum()) - int(families.options.sum()),
-        unfit=unfit,
-        lacking_gib=(closest[2] if closest else families.lacking_bytes) / GIB if unfit else None,
-        bounded={
-            "layout": families.unknown + len(families.grid) - simulated,
-            **({"recompute": dominated} if dominated else {}),
-        },
-        simulated=simulated,
-        divisions=search.contenders.divisions,
-        bound_s=bound_s if bound_s < inf else None,
-        gap=1 - bound_s / plans[0].found.time_s if plans else 0.0,
-        rows=search.proven_rows(plans[:rows]),
-        undecided=undecided,
-        undecided_layouts=count,
-    )
-    return LayoutPlans(plans, certificate, closest, search.stopped)
+    search = layout_search(
+        question, fixed, gap=gap, on_better=on_better, most_work=most_work, prove=prove, named=named,
+        limit=limit,
+    )  # fmt: skip
+    search.run(wanted)
+    search.run_on(rows)
+    return search.plans(wanted, rows)

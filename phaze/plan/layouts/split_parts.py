@@ -18,6 +18,7 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.plan.layouts.division_program import CLOSE, DivisionProgram, SplitLimits
 from phaze.plan.layouts.event_program import EventFlows, Flow
+from phaze.plan.layouts.time_limit import Work
 
 JOBS = 25
 """Number of events that add as much solve time as a program without events (order of magnitude)."""
@@ -33,13 +34,6 @@ MOST_TRIED = 6
 """Maximum number of branchings that are compared for one subset of the pipeline splits."""
 WHOLE = 1e-3
 """Distance from an integer up to which a number of layers is treated as whole."""
-
-
-@dataclass
-class Work:
-    """Count of linear programs solved, weighted by their relative duration."""
-
-    count: int = 0
 
 
 class SplitPart(NamedTuple):
@@ -91,7 +85,7 @@ class SplitParts:
         It becomes a known flow. None if the constraints are infeasible.
         """
         jobs = len(self.events.paths.graph.jobs)
-        self.work.count += jobs // JOBS
+        self.work.add(jobs // JOBS)
         program = self.program.constrained(limits, jobs)
         if ranks is not None:
             for variable, number in zip(self.program.of_whole, ranks.tolist(), strict=True):
@@ -114,7 +108,7 @@ class SplitParts:
         for turn in range(rounds + 1):
             exact = turn > 0 or part_of is None
             self.cut()
-            self.work.count += (WHOLE_WORK if exact else 1) * -(-self.program.variables // FEW_NUMBERS)
+            self.work.add((WHOLE_WORK if exact else 1) * -(-self.program.variables // FEW_NUMBERS))
             answer = cut.solve(exact=exact)
             bound_s = max(bound_s, answer.bound)
             if bound_s >= enough_s or answer.point is None or turn == rounds:

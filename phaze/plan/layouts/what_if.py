@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
-from time import process_time
 
 from phaze.cost.network.fabric import network_of
 from phaze.layout import DEVICE_AXES, Layout
 from phaze.plan.in_use import OK, capacity_bytes
 from phaze.plan.layouts.assumptions import HIDDEN
-from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
@@ -43,35 +41,44 @@ def what_if(plan: PricedLayout, fixed: Mapping[str, int | str]) -> Iterator[What
     fixes stay fixed.
     """
     for name, machine in _machines(plan.question):
-        yield _changed(plan, fixed, name, machine, again=name == MEMORY)
+        yield _changed(plan, fixed, name, machine, again=name == MEMORY)[0]
     task = plan.question.task
     batch = replace(task, global_batch=BATCHES * task.global_batch)
     time_s = plan.asked(replace(plan.question, task=batch)).price.time_s
     yield WhatIf(change=f"batch x{BATCHES}", time_s=time_s / BATCHES, replanned=False)
 
 
-def replanned(plan: PricedLayout, fixed: Mapping[str, int | str], cpu_s: float) -> Iterator[WhatIf]:
+def replanned(plan: PricedLayout, fixed: Mapping[str, int | str], most_passes: int) -> Iterator[WhatIf]:
     """Yield the best step time at the same widths with 10 % more of each resource.
 
-    All searches together take about `cpu_s` CPU seconds. Later changes keep the plan.
+    Once the searches have simulated `most_passes` passes, by the number that the plan has, later changes keep
+    the plan.
     """
-    begun, longest_s = process_time(), 0.0
+    layout, passes = plan.divided.layout, 0
+    each = 2 * layout.stages * layout.microbatches(plan.question.task.global_batch)
     for name, machine in _machines(plan.question):
-        before = process_time()
-        yield _changed(plan, fixed, name, machine, again=before - begun + longest_s <= cpu_s)
-        longest_s = max(longest_s, process_time() - before)
+        changed, splits = _changed(plan, fixed, name, machine, again=passes < most_passes)
+        passes += splits * each
+        yield changed
 
 
 def _changed(
     plan: PricedLayout, fixed: Mapping[str, int | str], name: str, machine: Machine, *, again: bool
-) -> WhatIf:
-    """Step time with more of one resource, re-planned at the same widths if `again`."""
-    asked = replace(plan.question, machine=machine)
+) -> tuple[WhatIf, int]:
+    """Step time with more of one resource, re-planned if `again`, and the number of splits simulated for it.
+
+    A new plan has the same widths.
+    """
+    asked, splits = replace(plan.question, machine=machine), 0
     times_s = [plan.asked(asked).price.time_s]
     if again:
+        widths = {name: getattr(plan.divided.layout, name) for name in DEVICE_AXES}
         named = f"with more {name.removeprefix('size of ')}: "
-        times_s += [one.found.time_s for one in _same_widths(asked, plan, fixed, named)]
-    return WhatIf(change=f"{name} +{100 * (MORE - 1):.0f} %", time_s=min(times_s), replanned=again)
+        found = plan_layouts(asked, {**fixed, **widths}, wanted=1, most_work=MOST_WORK, named=named)
+        times_s += [one.found.time_s for one in found.plans]
+        splits = found.certificate.divisions
+    change = f"{name} +{100 * (MORE - 1):.0f} %"
+    return WhatIf(change=change, time_s=min(times_s), replanned=again), splits
 
 
 def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
@@ -165,14 +172,6 @@ def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | Non
                 f"{batch} a short search finds {gain:.1%} more tokens/s ({question.rank}): {other.shape}."
             )
     return None
-
-
-def _same_widths(
-    question: PlanQuestion, plan: PricedLayout, fixed: Mapping[str, int | str], named: str
-) -> tuple[PlannedLayout, ...]:
-    """Best plan with the widths of another plan and the request's fixed fields, if any fits."""
-    widths = {name: getattr(plan.divided.layout, name) for name in DEVICE_AXES}
-    return plan_layouts(question, {**fixed, **widths}, wanted=1, most_work=MOST_WORK, named=named).plans
 
 
 def _communicates(layout: Layout, kind: str) -> bool:

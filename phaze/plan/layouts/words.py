@@ -44,30 +44,46 @@ LEAST_SAID_GIB = 0.001
 
 
 def in_words(plan: TrainingPlan, device: Device, *, why: bool = False) -> str:
-    """Summary of a plan on one screen: recommendation, ranked table, why plan 1 is first, and proof.
+    """Summary of a plan on one screen: recommendation with its proof, ranked table, and why plan 1 is first.
 
     With `why` also the details and assumptions of the answer.
     """
+    parts = first_in_words(plan, device), others_in_words(plan, device), last_in_words(plan, device, why=why)
+    return "\n".join(line for part in parts for line in part)
+
+
+def first_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
+    """Yield the lines of the recommendation and its proof."""
+    proof = proof_in_words(plan.certificate, plan.question.rank)
+    yield from map(wrapped, [*recommendation(plan, device.hbm_gib), *proof])
+
+
+def others_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
+    """Yield the lines of the ranked table, and of comparisons with recipes and other plans."""
+    yield from ranked_table(plan.alternatives, device)
     said = [
-        *([] if plan.may_fit is None else [plan.may_fit]),
+        *recipes_in_words(plan, device),
         *why_first(plan),
-        *([] if plan.prudence is None else [f"{PRUDENT} {plan.prudence}"]),
-        *([] if plan.other_batch is None else [plan.other_batch]),
+        *([PRUDENT] if plan.question.rank == "prudent" else []),
         *plan.rests_on,
         *([] if plan.fewest is None else [fewest_in_words(plan.fewest)]),
-        *proof_in_words(plan.certificate, plan.question.rank, len(plan.alternatives)),
+        *rows_in_words(plan.certificate, len(plan.alternatives)),
         *([] if plan.run is None else run_in_words(plan.run)),
+    ]
+    yield from map(wrapped, said)
+
+
+def last_in_words(plan: TrainingPlan, device: Device, *, why: bool) -> Iterator[str]:
+    """Yield the lines that need further searches, and with `why` the details and assumptions."""
+    said = [
+        *([] if plan.may_fit is None else [plan.may_fit]),
+        *([] if plan.prudence is None else [plan.prudence]),
+        *([] if plan.other_batch is None else [plan.other_batch]),
+        *map(_planner_row, plan.planners),
         *([] if plan.explained is None else explained(plan.explained, plan)),
         *(_details(plan, device.hbm_gib) if why else [ASK]),
     ]
-    others = map(_planner_row, plan.planners)
-    return "\n".join(
-        [
-            *map(wrapped, recommendation(plan, device.hbm_gib)),
-            *ranked_table(plan.alternatives, device),
-            *map(wrapped, [*recipes_in_words(plan, device), *others, *said]),
-        ]
-    )
+    yield from map(wrapped, said)
 
 
 def fewest_in_words(found: FewestNodes) -> str:
@@ -223,6 +239,11 @@ def better_line(time_s: float, layout: str, seconds: float, rank: Rank, *, first
     return f"{which} plan after {seconds:.1f} s: {rank} {time_s:.4g} s a step with {layout}{then}"
 
 
+def gap_line(gap: float, seconds: float) -> str:
+    """Progress line for the first proof of a search: how far the best plan may be from the fastest one."""
+    return f"within {gap:.1%} of optimal after {seconds:.1f} s"
+
+
 def shape(layout: ChosenLayout, blocks: int | None) -> str:
     """Short text form of a layout, see `fields_in_words`."""
     return " ".join(fields_in_words(layout, blocks))
@@ -332,19 +353,22 @@ def _parts(longer_s: Mapping[str, float]) -> str:
     return ", ".join(named) or "no part by as much as a thousandth of the step"
 
 
-def proof_in_words(found: PlanCertificate, rank: Rank, rows: int) -> Iterator[str]:
-    """Yield a sentence on the proven lower bound, and on table rows that are not proven."""
-    said = []
+def proof_in_words(found: PlanCertificate, rank: Rank) -> Iterator[str]:
+    """Yield a sentence on the proven lower bound, with the reason if the search ended early."""
     if found.bound_s is not None:
-        said.append(
+        early = "" if found.stopped is None else f" The search ended early: {found.stopped}."
+        yield (
             f"Plan 1 is within {found.gap:.2%} of optimal: at this price no split of the {found.legal:,} "
             f"layouts that the runtime can run takes less than {found.bound_s:.5g} s ({rank} time, proven)."
+            f"{early}"
         )
+
+
+def rows_in_words(found: PlanCertificate, rows: int) -> Iterator[str]:
+    """Yield a sentence on the rows of a table that are not proven, if any."""
     if found.rows is not None and found.rows < rows:
         after = f"Rows after {found.rows} are not" if found.rows else "No row is"
-        said.append(f"{after} proven to be the next best.")
-    if said:
-        yield " ".join(said)
+        yield f"{after} proven to be the next best."
 
 
 def counts_in_words(found: PlanCertificate) -> Iterator[str]:

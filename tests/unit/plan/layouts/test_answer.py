@@ -145,7 +145,9 @@ def answered() -> TrainingPlan:
         rank="expected",
     )  # fmt: skip
     planner = TrainingPlanner(question, lambda _: MeasuredInterval(None), 0.01)
-    found = planner.answer(planner.search({"tp": 1, "pp": 1}, 2))
+    search = planner.search({"tp": 1, "pp": 1})
+    search.run(2)
+    found = planner.answer(search.plans(2))
     assert found.format == "phaze-plan"
     return found
 

@@ -15,6 +15,7 @@ from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.machines import load_machine
+from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer
@@ -42,16 +43,14 @@ def drawn(model: str, runtime: str) -> Iterator[PlanQuestion]:
 
 
 def lighter(question: PlanQuestion, plan: PlannedLayout) -> Iterator[tuple[DividedLayout, Division]]:
-    """The plan's layout and split with other recompute options, and with one recomputed block less."""
+    """The plan's layout and split with other recompute options, and with fewer recomputed blocks."""
     split = plan.found.division
     for option in question.runtime.recomputes(question.task.model):
         layout = replace(plan.layout, recompute=option)
         if option != "full" and not question.runtime.why_not(question.task, layout, plan.schedule):
             yield question.divided(layout, plan.schedule), Division(split.blocks, (0,) * len(split.blocks))
-    for q, count in enumerate(split.recomputed):
-        if count and sum(split.recomputed) > 1:
-            fewer = (*split.recomputed[:q], count - 1, *split.recomputed[q + 1 :])
-            yield plan.divided, Division(split.blocks, fewer)
+    for count in range(1, max(split.recomputed)):  # both runtimes have one count for all stages, or recompute all
+        yield plan.divided, Division(split.blocks, equal_counts(split.blocks, plan.divided.further, count))
 
 
 @pytest.mark.parametrize("runtime", ["megatron", "torchtitan"])

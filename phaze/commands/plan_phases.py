@@ -1,0 +1,162 @@
+"""Answer to a planning request in phases: the plan, the next best ones, and what takes longest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import typer
+
+from phaze.commands.output import stop_gently, telling
+from phaze.commands.terminal import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from phaze.commands.plan import PlanOptions
+    from phaze.plan.layouts.answer import TrainingPlanner
+    from phaze.plan.layouts.found import LayoutPlans
+    from phaze.plan.layouts.search import LayoutSearch
+    from phaze.plan.layouts.time_limit import TimeLimit
+    from phaze.spec.system import Device
+    from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
+
+CLEARLY = 0.05
+"""Minimum relative gain over the last reported plan at which a faster plan is reported."""
+
+
+@dataclass(eq=False)
+class PlanPhases:
+    """One planning request, whose answer is printed and written as soon as its parts are known."""
+
+    question: AskedPlan
+    options: PlanOptions
+    run: AskedRun | None
+    unlike: Mapping[str, int | str]
+    """Layout fields to explain."""
+    fewest: FewestNodes | None
+    prints: bool
+    """True if the answer is printed in phases; otherwise only progress is reported."""
+    _limit: TimeLimit = field(init=False)
+    _planner: TrainingPlanner = field(init=False)
+    _begun_s: float = field(default_factory=monotonic)
+    _reported_s: float = inf
+    """Step time of the last plan reported."""
+    _has_gap: bool = False
+    """True if a gap was reported."""
+
+    def __post_init__(self) -> None:
+        from phaze.plan.layouts.answer import TrainingPlanner
+        from phaze.plan.layouts.time_limit import TimeLimit
+        from phaze.validate.intervals import interval
+
+        self._limit = TimeLimit(self.options.seconds or inf)
+        self._planner = TrainingPlanner(self.question, interval, self.options.gap, limit=self._limit)
+
+    @property
+    def interrupted(self) -> bool:
+        """True if the user ended the search."""
+        return self._limit.interrupted
+
+    def answer(self) -> TrainingPlan | UnfitPlan:
+        """Search, and answer in phases."""
+        from phaze.plan.layouts.answer import wanted
+
+        planner, top = self._planner, self.options.top
+        for option, fields in (("--fix", self.question.fixed), ("--explain", self.unlike)):
+            planner.check(fields, f"plan: {option}")
+        search, number = planner.search({}, self._report), wanted(top)
+        with telling("plan"):
+            search.run(number)
+            first = planner.answer(search.plans(number), alone=True)
+        self._give(first, self._first(first))
+        with telling("plan"):
+            search.run_on(top)
+            found = search.plans(number, top)
+            answer = planner.answer(found, top)
+        if answer.format == "phaze-no-plan":
+            return answer
+        answer = self._with_run(answer)
+        again = [] if answer.layout == first.layout else ["A faster plan was found:", *self._first(answer)]
+        self._give(answer, [*again, *self._others(answer)])
+        with telling("plan"):
+            answer = self._completed(answer, found)
+        self._give(answer, self._last(answer))
+        return answer
+
+    def _report(self, search: LayoutSearch) -> None:
+        """Report the first plan, each clearly faster one, and the first gap; write every plan to the file."""
+        from phaze.plan.layouts.priced import PricedLayout
+        from phaze.plan.layouts.words import better_line, gap_line
+
+        stop_gently(self._limit)
+        seconds, rank = monotonic() - self._begun_s, self.question.rank
+        if search.best_s < self._reported_s * (1 - CLEARLY):
+            shape = PricedLayout.of(search.question, search.fastest).shape
+            first = self._reported_s == inf
+            tell(f"plan: {better_line(search.best_s, shape, seconds, rank, first=first)}")
+            self._reported_s = search.best_s
+        if not self._has_gap and search.bound_s > 0:
+            tell(f"plan: {gap_line(1 - search.bound_s / search.best_s, seconds)}")
+            self._has_gap = True
+        if self.options.out is not None:
+            self._write(self._planner.answer(search.plans(1), alone=True))
+
+    def _with_run(self, answer: TrainingPlan) -> TrainingPlan:
+        """The answer with its training run and fewest nodes."""
+        from phaze.plan.layouts.training_run import training_run
+
+        run = None if self.run is None else training_run(answer, self.question.devices, self.run)
+        return answer.model_copy(update={"run": run, "fewest": self.fewest})
+
+    def _completed(self, answer: TrainingPlan, found: LayoutPlans) -> TrainingPlan:
+        """The answer with the results of further searches, as far as they were requested."""
+        options = self.options
+        whole = options.why or options.as_json or options.page is not None
+        answer = self._planner.further(answer, found, whole=whole)
+        if self.unlike:
+            explained = self._planner.explained(found.plans[0], self.unlike)
+            answer = answer.model_copy(update={"explained": explained})
+        if options.planners:
+            from phaze.plan.layouts.dynamic_programs import DynamicPrograms
+
+            rows = tuple(DynamicPrograms(self._planner.expected).rows())
+            answer = answer.model_copy(update={"planners": rows})
+        return answer
+
+    def _give(self, answer: TrainingPlan | UnfitPlan, lines: Iterable[str]) -> None:
+        """Print lines of an answer, and write the answer to the file."""
+        if self.prints:
+            for line in lines:
+                typer.echo(line)
+        self._write(answer)
+
+    def _write(self, answer: TrainingPlan | UnfitPlan) -> None:
+        from phaze.spec.documents import write_document
+
+        if self.options.out is not None and answer.format == "phaze-plan":
+            write_document(answer, self.options.out)
+
+    def _first(self, answer: TrainingPlan | UnfitPlan) -> Iterable[str]:
+        from phaze.plan.layouts.words import first_in_words, unfit_in_words
+
+        if answer.format == "phaze-no-plan":
+            return [unfit_in_words(answer)]
+        return first_in_words(answer, self._device)
+
+    def _others(self, answer: TrainingPlan) -> Iterable[str]:
+        from phaze.plan.layouts.words import others_in_words
+
+        return others_in_words(answer, self._device)
+
+    def _last(self, answer: TrainingPlan) -> Iterable[str]:
+        from phaze.plan.layouts.words import evidence_in_words, last_in_words
+
+        near = evidence_in_words(answer) if self.options.evidence else []
+        return [*last_in_words(answer, self._device, why=self.options.why), *near]
+
+    @property
+    def _device(self) -> Device:
+        return self._planner.stored.stored_machine().device
