@@ -33,7 +33,7 @@ from phaze.plan.in_use import tensor_limit_bytes
 from phaze.plan.kept import HALF, KEPT, SINGLE, WorkingBytes, copied_bytes, working_bytes
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
-from phaze.plan.overlap import lost_share, queues_conflict, takes_many_queues
+from phaze.plan.overlap import kept_apart, lost_share, queues_conflict, takes_many_queues
 from phaze.plan.plan import Execution, Machine, Plan, Stage
 from phaze.runtimes.rules import TrainingTask, pairs_passes
 from phaze.spec.model import Model
@@ -215,9 +215,11 @@ class Lowering:
     def _in_queues(self, workload: Workload, layout: Layout, times: KernelTimes) -> QueueOptions:
         """Layers with their costs in one hardware queue, and in many if some overlap needs them."""
         stack = self.machine.stack
+        if layout.tp > 1 and kept_apart(layout, self.machine):
+            stack = stack.without("tp")
         if layout.ep == 1 or not queues_conflict(layout, self.machine):
             return QueueOptions(self._lowered(workload, stack, times))
-        one = self._lowered(workload, stack.in_one_queue(), times)
+        one = self._lowered(workload, stack.without("ep"), times)
         many = self._lowered(workload, stack.in_many_queues(), times)
         hidden = {
             name: cost.hidden_s(self.overlap_share, self.lost_processors).sum()

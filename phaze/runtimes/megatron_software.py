@@ -155,7 +155,7 @@ def read_software(
     }
     found = stack.model_copy(update=own)
     if PAIRED in flags and connections == "1":
-        found = found.in_one_queue()
+        found = found.without("ep")
     elif PAIRED in flags and connections and found.ordered_queue and not blackwell and recipe.layout.zero < 2:
         found = found.in_many_queues()  # those of FSDP are known from its layout
     return Software(

@@ -288,15 +288,14 @@ class Stack(Noun):
         """Copy of the stack with expected overlap limited to the proven fractions."""
         return self.model_copy(update={"overlap_shares": proven_shares(self.overlap_shares)})
 
-    def in_one_queue(self) -> Self:
-        """Copy of the stack without overlap of token dispatch, which needs several hardware queues."""
-        return self.model_copy(update={"overlap": tuple(kind for kind in self.overlap if kind != "ep")})
+    def without(self, kind: Overlapped) -> Self:
+        """Copy of the stack that does not overlap this kind of communication."""
+        return self.model_copy(update={"overlap": tuple(other for other in self.overlap if other != kind)})
 
     def in_many_queues(self) -> Self:
         """Copy of the stack without the overlap that needs kernels to start in the order of one queue."""
         shares = {**self.overlap_shares, "cp": OverlapShare(expected=0.0)}
-        kinds = tuple(kind for kind in self.overlap if kind != "tp")
-        return self.model_copy(update={"overlap": kinds, "overlap_shares": shares})
+        return self.without("tp").model_copy(update={"overlap_shares": shares})
 
     @property
     def is_proven(self) -> bool:

@@ -276,7 +276,8 @@ class PublishedErrors:
         kinds, mfu = _kinds(self.table[[*KEYS]]), self.table["mfu"].to_numpy(float)
         known = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}  # all but the utilisation
         ratio = np.abs(np.log(mfu[:, None] / mfu))
-        return np.stack([known[kind] for kind in kinds]) + UTILISATION * np.nan_to_num(ratio)
+        between: Floats = np.stack([known[kind] for kind in kinds]) + UTILISATION * np.nan_to_num(ratio)
+        return between
 
     @cached_property
     def _widths(self) -> dict[str, float]:

@@ -49,7 +49,8 @@ def lighter(question: PlanQuestion, plan: PlannedLayout) -> Iterator[tuple[Divid
         layout = replace(plan.layout, recompute=option)
         if option != "full" and not question.runtime.why_not(question.task, layout, plan.schedule):
             yield question.divided(layout, plan.schedule), Division(split.blocks, (0,) * len(split.blocks))
-    for count in range(1, max(split.recomputed)):  # both runtimes have one count for all stages, or recompute all
+    # Both runtimes have one count for all stages, or recompute all.
+    for count in range(1, max(split.recomputed)):
         yield plan.divided, Division(split.blocks, equal_counts(split.blocks, plan.divided.further, count))
 
 
