@@ -41,7 +41,7 @@ def planned(runtime: str, pp: int | None = None, precision: Compute = "bf16") ->
         rank="expected",
     )
     planner = TrainingPlanner(asked, lambda _: MeasuredInterval(None), gap=0.0)
-    found = planner.answer(planner.search({}, wanted=5))
+    found = planner.answer(planner.best(5))
     assert isinstance(found, TrainingPlan)
     return found
 
@@ -89,7 +89,7 @@ def test_plans_outside_the_searched_space_are_drawn_and_counted_apart() -> None:
         update={"model": model, "global_batch": 1024, "sequence": 512, "devices": 8, "fixed": {"pp": 1}}
     )
     planner = TrainingPlanner(asked, lambda _: MeasuredInterval(None), gap=0.05)
-    plan = planner.answer(planner.search({}, wanted=1))
+    plan = planner.answer(planner.best(1))
     assert isinstance(plan, TrainingPlan)
     found = certify_plan(plan, 200, 0)
     outside = [one for one in found.drawn if not one.searched]

@@ -40,7 +40,7 @@ def planned(fixed: dict[str, int | str]) -> TrainingPlan:
         system="h100", stack="megatron-core", devices=16, global_batch=32, sequence=2048, fixed=fixed,
     )  # fmt: skip
     planner = TrainingPlanner(asked, lambda _: MeasuredInterval(None), gap=0.05)
-    found = planner.answer(planner.search({}, wanted=1))
+    found = planner.answer(planner.best(1))
     assert isinstance(found, TrainingPlan)
     return found
 

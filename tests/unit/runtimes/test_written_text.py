@@ -36,7 +36,7 @@ def plan() -> TrainingPlan:
         fixed=FIXED,
     )  # fmt: skip
     planner = TrainingPlanner(asked, lambda _: MeasuredInterval(None), gap=0.05)
-    answer = planner.answer(planner.search({}, wanted=2))
+    answer = planner.answer(planner.best(2))
     assert isinstance(answer, TrainingPlan)
     return answer
 
