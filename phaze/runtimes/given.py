@@ -10,6 +10,7 @@ from phaze.base.errors import PhazeError
 from phaze.runtimes.megatron_flags import megatron_software, read_megatron, says_devices
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.settings import settings_of
 from phaze.runtimes.torchtitan_config import read_torchtitan, torchtitan_unlike
 from phaze.spec.model import Model
 from phaze.spec.models import file_name
@@ -73,13 +74,14 @@ class GivenRun:
             f"{self.recipe.layout.devices} (set it with --devices)"
         )
         left_out = ", ".join(software.unmodelled)
+        subjects = settings_of(self.runtime).by_subject(self.unread) if self.unread else ""
         return (
             *[devices] * self.few_devices,
             *[f"not modelled, but changes time or memory: {left_out}"] * bool(left_out),
-            *[f"not priced: {', '.join(self.unread)}"] * bool(self.unread),
+            *[f"changes neither time nor memory: {subjects}"] * bool(subjects),
         )
 
 
 def _named(file: Path, error: PhazeError) -> PhazeError:
     """Copy of an error with the file name in front of every line."""
-    return PhazeError("\n".join(f"{shown(file)}: {line}" for line in str(error).splitlines()))
+    return PhazeError("\n".join(f"{shown(file)}: {line}" for line in error.wrong.splitlines()), error.fix)

@@ -1,7 +1,8 @@
 """Write a recipe as Megatron-LM flags (`pretrain_gpt.py`), and read such flags as a recipe.
 
-Without a flag, Megatron-LM's default holds. Flags that affect the price are read. Flags that would change the
-price but are not modelled raise an error that names them (`UNPRICED`). All other flags are returned.
+Without a flag, Megatron-LM's default holds. Flags that affect the price are read. `tables/megatron.yaml`
+lists all others: those that change what is trained raise an error, those that change neither time nor memory
+are returned.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from phaze.runtimes.megatron_layout import (
     OF_LAYOUT,
     PP,
     SEQUENCE,
-    UNPRICED,
     VIRTUAL,
     read_fields,
     recomputed,
@@ -47,7 +47,6 @@ from phaze.runtimes.megatron_software import (
     PAIRED,
     SLICES,
     SOFTWARE,
-    UNMODELLED,
     Software,
     read_software,
     software_flags,
@@ -59,9 +58,9 @@ from phaze.runtimes.rules import (
     refused_connections,
     refused_overlap,
 )
+from phaze.runtimes.settings import settings_of
 from phaze.runtimes.untimed import UNTIMED_FLAGS, untimed_flags
 from phaze.spec.model import Model
-from phaze.spec.plain import short
 from phaze.spec.system import Stack
 
 EACH = "--num-layers-per-virtual-pipeline-stage"
@@ -72,11 +71,11 @@ CONNECTIONS = re.compile(r"\bCUDA_DEVICE_MAX_CONNECTIONS=['\"]?(\w+)")
 """Pattern of an assignment to CUDA_DEVICE_MAX_CONNECTIONS, in a command or a comment."""
 READ = frozenset(
     (
-        *MODEL_FLAGS, *(flag for one in FIELDS for flag in one.flags), *SOFTWARE, *UNMODELLED, *COUNTED,
-        *UNTIMED_FLAGS, *UNPRICED, EACH, FIRST, LAST, "--nnodes", "--nproc-per-node",
+        *MODEL_FLAGS, *(flag for one in FIELDS for flag in one.flags), *SOFTWARE, *COUNTED, *UNTIMED_FLAGS,
+        EACH, FIRST, LAST, "--nnodes", "--nproc-per-node",
     )
 )  # fmt: skip
-"""Flags that reading a recipe handles; all other flags are reported as not priced."""
+"""Flags that reading a recipe handles; `tables/megatron.yaml` lists the others."""
 NAMES: dict[str, str] = {
     **{f"model.{field}": flag for field, flag in MODEL_NAMES.items()},
     **{one.field: one.name for one in FIELDS},
@@ -138,20 +137,21 @@ def read_megatron(
     has it. `blackwell` is true for devices of this generation or later. Raises PhazeError for a flag that is
     missing, invalid or not priced, and for a layout that Megatron-Core cannot run.
     """
-    recipe, flags = _recipe(text, devices, name, words), parse_flags(text)
+    recipe, flags = _recipe(text, devices, name, words), _flags(text)
     recipe.check(MEGATRON)
     _check_launch(text, flags, recipe, blackwell)
-    return recipe, tuple(flag for flag in flags if flag not in READ)
+    return recipe, tuple(flag for flag in flags if flag in settings_of("megatron").subjects)
+
+
+def _flags(text: str) -> Flags:
+    """Flags of a text, under their present names."""
+    return settings_of("megatron").present(parse_flags(text))
 
 
 def _recipe(text: str, devices: int | None, name: str, words: int | None = None) -> Recipe:
     """Recipe that flags describe, whether Megatron-Core can run it or not."""
-    flags = parse_flags(text)
-    refused = next((flag for flag in UNPRICED if flag in flags), None)
-    if refused is not None:
-        raise PhazeError(
-            f"{refused}: is not modelled, got {short(' '.join(flags[refused])) if flags[refused] else 'it'}"
-        )
+    flags = _flags(text)
+    settings_of("megatron").check(flags, READ)
     model, stages = read_model(flags, name, words)
     own: dict[str, Any] = read_fields(flags, model) | written_load(text)
     pp = own["pp"]
@@ -168,12 +168,12 @@ def _recipe(text: str, devices: int | None, name: str, words: int | None = None)
 def megatron_software(text: str, recipe: Recipe, stack: Stack, *, blackwell: bool = False) -> Software:
     """Training software set by a recipe's flags; the stack supplies settings that flags do not cover."""
     given = CONNECTIONS.findall(text)
-    return read_software(parse_flags(text), recipe, stack, given[-1] if given else "", blackwell=blackwell)
+    return read_software(_flags(text), recipe, stack, given[-1] if given else "", blackwell=blackwell)
 
 
 def says_devices(text: str) -> bool:
     """True if the flags specify the number of devices."""
-    return "--nproc-per-node" in parse_flags(text)
+    return "--nproc-per-node" in _flags(text)
 
 
 def _check_launch(text: str, flags: Flags, recipe: Recipe, blackwell: bool) -> None:

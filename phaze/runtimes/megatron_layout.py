@@ -58,11 +58,6 @@ AGAIN, METHOD, AGAIN_LAYERS, AGAIN_MODULES = (
 INSTANCES = "--num-distributed-optimizer-instances"
 FINE, OFFLOADED_PARTS = "--fine-grained-activation-offloading", "--offload-modules"
 OFFLOADED_LAYERS, OFFLOADED_STATES = "--cpu-offloading-num-layers", "--offload-optimizer-states"
-UNPRICED = (
-    "--use-torch-fsdp2", "--cpu-offloading-weights", "--optimizer-cpu-offload", "--moe-layer-recompute",
-    "--fp4-param-gather", "--perform-rl-step", "--encoder-num-layers", "--img-h",
-)  # fmt: skip
-"""Flags that change the price or the training itself, and that no recipe can express."""
 CAPACITY, PADDED = "--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"
 MIXED = ("--bf16", "--fp16", "--fp8-format", "--fp4-format")
 """Flags of mixed precision; without any of them weights are in single precision."""

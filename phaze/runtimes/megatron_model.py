@@ -22,8 +22,10 @@ from phaze.spec.plain import short
 
 VOCAB_SIZE, VOCAB_FILE, MERGE_FILE = "--vocab-size", "--vocab-file", "--merge-file"
 TOKENIZER, TOKENIZER_MODEL, EXTRA_IDS = "--tokenizer-type", "--tokenizer-model", "--vocab-extra-ids"
-PADDED_TO = "--make-vocab-size-divisible-by"
-VOCABULARY_FLAGS = (VOCAB_SIZE, VOCAB_FILE, MERGE_FILE, TOKENIZER, TOKENIZER_MODEL, EXTRA_IDS, PADDED_TO)
+PADDED_TO, PADDED_SIZE = "--make-vocab-size-divisible-by", "--padded-vocab-size"
+VOCABULARY_FLAGS = (
+    PADDED_SIZE, VOCAB_SIZE, VOCAB_FILE, MERGE_FILE, TOKENIZER, TOKENIZER_MODEL, EXTRA_IDS, PADDED_TO,
+)  # fmt: skip
 GPT2, CASED, UNCASED = 50257, 28996, 30522
 TOKENIZERS = {"gpt2bpetokenizer": GPT2, "bertwordpiececase": CASED, "bertwordpiecelowercase": UNCASED}
 """Vocabulary sizes of the tokenizer types that imply one."""
@@ -146,8 +148,9 @@ def vocabulary(flags: Flags, given: int | None = None) -> int:
 
 
 def _words(flags: Flags, given: int | None) -> int:
-    if VOCAB_SIZE in flags:
-        return whole_number(flags, VOCAB_SIZE)
+    size = next((flag for flag in (PADDED_SIZE, VOCAB_SIZE) if flag in flags), None)
+    if size is not None:
+        return whole_number(flags, size)
     if given is not None:
         return given
     kind = one_value(flags, TOKENIZER).lower() if TOKENIZER in flags else ""

@@ -6,13 +6,14 @@ stages overlap with compute, gradients are accumulated in single precision, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from phaze.runtimes.flags import Flags, word_of
 from phaze.runtimes.megatron_model import GROUPED, SWITCHES
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import pairs_passes
+from phaze.runtimes.settings import settings_of
 from phaze.spec.overlap import Overlap
 from phaze.spec.system import Stack
 
@@ -30,43 +31,13 @@ FUSED_LOGITS, LOGITS = 4, 6
 SOFTWARE = frozenset(
     (
         GRADIENTS, WEIGHTS, SLICES, SERIAL, PAIRED, HALF, LOSS, UNFUSED_GRADIENTS, UNFUSED_GATE, GROUPED,
-        DISPATCHER, DEEPEP, "--moe-flex-dispatcher-backend", BACKEND, FLASH,
+        DISPATCHER, DEEPEP, "--moe-flex-dispatcher-backend", BACKEND, FLASH, IMPLEMENTATION,
         "--accumulate-allreduce-grads-in-fp32",
     )
 )  # fmt: skip
 """Flags that a software stack determines."""
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 """Flag of the number of microbatches that a rank runs in a virtual stage before its next one; default: pp."""
-USUAL: Mapping[str, tuple[str, ...]] = {
-    "--optimizer": ("adam",), "--exp-avg-dtype": ("fp32",), "--exp-avg-sq-dtype": ("fp32",),
-    "--main-grads-dtype": ("fp32",), "--main-params-dtype": ("fp32",), "--cuda-graph-impl": ("none",),
-    IMPLEMENTATION: ("transformer_engine",), "--make-vocab-size-divisible-by": ("128",),
-    "--num-layers-at-start-in-bf16": ("0",), "--moe-z-loss-coeff": ("0",),
-}  # fmt: skip
-"""Flags for which only one value is modelled, with that value."""
-UNMODELLED = frozenset(
-    (
-        *USUAL, "--align-grad-reduce", "--apply-query-key-layer-scaling", "--attention-softmax-in-fp32",
-        "--check-weight-hash-across-dp-replicas-interval", "--clone-scatter-output-in-embedding",
-        "--cuda-graph-modules", "--cuda-graph-scope", "--ddp-average-in-collective", "--ddp-bucket-size",
-        "--ddp-num-buckets", "--ddp-pad-buckets-for-high-nccl-busbw", "--defer-embedding-wgrad-compute",
-        "--delay-wgrad-compute", "--deterministic-mode", "--distribute-saved-activations",
-        "--empty-unused-memory-level", "--enable-cuda-graph", "--export-kd-cfg", "--external-cuda-graph",
-        "--first-last-layers-bf16", "--fp16", "--fp32-residual-connection", "--fp8-param-gather",
-        "--high-priority-stream-groups", "--log-num-zeros-in-grad", "--log-params-norm",
-        "--moe-expert-capacity-factor", "--moe-flex-dispatcher-num-sms", "--moe-hybridep-num-sms",
-        "--moe-permute-fusion", "--moe-router-dtype", "--moe-router-fusion",
-        "--moe-router-load-balancing-type",
-        "--moe-router-padding-for-fp8", "--moe-router-padding-for-quantization",
-        "--moe-shared-expert-overlap", "--mtp-use-repeated-layer", "--nccl-ub", "--no-bias-dropout-fusion",
-        "--no-bias-gelu-fusion", "--no-masked-softmax-fusion", "--no-persist-layer-norm",
-        "--num-layers-at-end-in-bf16", "--overlap-p2p-communication-warmup-flush",
-        "--overlap-param-gather-with-optimizer-step", "--reuse-grad-buf-for-mxfp8-param-ag",
-        "--tp-comm-bootstrap-backend", "--tp-comm-overlap-cfg", "--use-packed-sequence",
-        "--use-precision-aware-optimizer", "--use-tp-pp-dp-mapping", "--wgrad-deferral-limit",
-    )
-)  # fmt: skip
-"""Flags that change time or memory and that no recipe or stack can express."""
 
 
 @dataclass(frozen=True)
@@ -205,9 +176,7 @@ def _unmodelled(flags: Flags, recipe: Recipe) -> Iterator[str]:
     own = recipe.model.latent
     if own is not None and own.index is None and SWITCHES["scaled_rotary"] in flags:
         yield SWITCHES["scaled_rotary"]
-    for flag in sorted(flags.keys() & UNMODELLED):
-        if flags[flag] != USUAL.get(flag):
-            yield " ".join((flag, *flags[flag]))
+    yield from settings_of("megatron").named(flags)
     if GROUP in flags and recipe.layout.vp > 1 and flags[GROUP] != (str(recipe.microbatch_group),):
         yield " ".join((GROUP, *flags[GROUP]))
     if recipe.layout.zero and GRADIENTS in flags and WEIGHTS not in flags:
