@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from phaze.base.errors import PhazeError
 from phaze.base.printed import one_line
 from phaze.layout import BALANCED, Layout, Load, load_of
+from phaze.runtimes.settings import OtherSettings
+from phaze.runtimes.shell import CONDITIONAL, command_of, is_program
 from phaze.spec.plain import short
 
 Flags = dict[str, tuple[str, ...]]
+EXPANDED = (
+    "phaze expands plain assignments and arrays of the file, no conditionals, command substitution, "
+    "arithmetic, sourced files or variables from outside: pass the command line that `bash -x SCRIPT` "
+    "prints, or the log of Megatron-LM, which lists its arguments"
+)
+"""Advice on scripts that only a shell can follow."""
 LOAD = re.compile(r"^# Expert load: (\S+)$", re.MULTILINE)
 """Comment with the expert load that a plan was priced with, which no setting of a runtime has."""
 
@@ -62,27 +70,39 @@ def comments(*sentences: str, beyond: Sequence[str] = (), elsewhere: Sequence[st
 
 
 def parse_flags(text: str) -> Flags:
-    """Parse a command line, which may span several lines, into flags with their values.
+    """Parse a command line or a script with one into flags with their values.
 
-    Comments and arguments before the first flag are left out. If a flag is repeated, its last value wins.
-    Raises PhazeError for unclosed quotes.
+    Arguments before the first flag are left out. If a flag is repeated, its last value wins. The first value
+    of a flag that is set conditionally is `CONDITIONAL`. Raises PhazeError for unclosed quotes.
     """
-    try:
-        words = shlex.split(re.sub(r"\\\r?\n", " ", text), comments=True)
-    except ValueError as error:
-        raise PhazeError(f"flags: cannot be parsed as shell arguments: {error}") from error
     found: Flags = {}
     name = ""
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
+    for word in command_of(text):
+        flag = word.removeprefix(CONDITIONAL)
+        if flag.startswith("--"):
+            name, equals, value = flag.partition("=")
             name = "--" + name[2:].replace("_", "-")
-            found[name] = (value,) if equals else ()
-        elif word.endswith(".py"):
+            found[name] = (CONDITIONAL,) * (flag != word) + (value,) * bool(equals)
+        elif is_program(word):
             name = ""  # the script that torchrun runs
         elif name:
             found[name] = (*found[name], word)
     return found
+
+
+def refuse_unexpanded(flags: Flags, other: OtherSettings, files: Collection[str] = ()) -> None:
+    """Raise PhazeError for flags that only a shell can tell; harmless ones and `files` may have such a value.
+
+    A further such word could stand for any flags, so that it is refused after harmless flags as well.
+    """
+    for name, words in flags.items():
+        is_harmless = name in files or other.subject(name) is not None
+        if words[:1] == (CONDITIONAL,) and not is_harmless:
+            raise PhazeError(f"{name}: is set in a conditional, loop or function", EXPANDED)
+        values = words[name in files or name in other.valued :] if is_harmless else words
+        unexpanded = next((word for word in values if re.search(r"[$`]", word)), None)
+        if unexpanded is not None and other.valued.get(name) != ("*",):
+            raise PhazeError(f"{name}: {short(unexpanded)} is not set by a plain assignment", EXPANDED)
 
 
 def print_flags(flags: Sequence[tuple[str, ...]]) -> str:

@@ -22,6 +22,7 @@ from phaze.runtimes.flags import (
     one_value,
     parse_flags,
     print_flags,
+    refuse_unexpanded,
     whole_number,
     written_load,
 )
@@ -40,7 +41,15 @@ from phaze.runtimes.megatron_layout import (
     recomputed,
     written,
 )
-from phaze.runtimes.megatron_model import HYBRID, MODEL_FLAGS, MODEL_NAMES, is_hybrid, model_flags, read_model
+from phaze.runtimes.megatron_model import (
+    FILES,
+    HYBRID,
+    MODEL_FLAGS,
+    MODEL_NAMES,
+    is_hybrid,
+    model_flags,
+    read_model,
+)
 from phaze.runtimes.megatron_software import (
     GROUP,
     IMPLEMENTATION,
@@ -76,6 +85,9 @@ READ = frozenset(
     )
 )  # fmt: skip
 """Flags that reading a recipe handles; `tables/megatron.yaml` lists the others."""
+SIZED = frozenset(flag for one in FIELDS for flag in one.flags)
+"""Flags of the layout and the batch."""
+FORMS = "pass the flags of Megatron-LM, a script with its command, or its log"
 NAMES: dict[str, str] = {
     **{f"model.{field}": flag for field, flag in MODEL_NAMES.items()},
     **{one.field: one.name for one in FIELDS},
@@ -150,8 +162,11 @@ def _flags(text: str) -> Flags:
 
 def _recipe(text: str, devices: int | None, name: str, words: int | None = None) -> Recipe:
     """Recipe that flags describe, whether Megatron-Core can run it or not."""
-    flags = _flags(text)
-    settings_of("megatron").check(flags, READ)
+    flags, other = _flags(text), settings_of("megatron")
+    other.check(flags, READ)
+    if not flags.keys() & SIZED:
+        raise PhazeError("flags: set neither layout nor batch", FORMS)
+    refuse_unexpanded(flags, other, FILES)
     model, stages = read_model(flags, name, words)
     own: dict[str, Any] = read_fields(flags, model) | written_load(text)
     pp = own["pp"]

@@ -22,6 +22,8 @@ from phaze.spec.plain import short
 
 VOCAB_SIZE, VOCAB_FILE, MERGE_FILE = "--vocab-size", "--vocab-file", "--merge-file"
 TOKENIZER, TOKENIZER_MODEL, EXTRA_IDS = "--tokenizer-type", "--tokenizer-model", "--vocab-extra-ids"
+FILES = (VOCAB_FILE, MERGE_FILE, TOKENIZER_MODEL)
+"""Flags of files, of which a part of the name may tell the vocabulary."""
 PADDED_TO, PADDED_SIZE = "--make-vocab-size-divisible-by", "--padded-vocab-size"
 VOCABULARY_FLAGS = (
     PADDED_SIZE, VOCAB_SIZE, VOCAB_FILE, MERGE_FILE, TOKENIZER, TOKENIZER_MODEL, EXTRA_IDS, PADDED_TO,

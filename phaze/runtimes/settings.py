@@ -38,7 +38,8 @@ class OtherSettings(Noun):
     changes: Text
     """Settings that change time or memory, which answers name."""
     harmless: dict[Label, Text]
-    """Settings that change neither, by subject; `name=` has a value, `section.*` is a whole section."""
+    """Settings that change neither, by subject; `name=` has a value, `name=*` several, `section.*` is a whole
+    section."""
     renamed: dict[Label, Label] = Field(default_factory=dict)
     """Present names of settings, by earlier and alternative ones."""
 
@@ -58,10 +59,10 @@ class OtherSettings(Noun):
         return {name: subject for subject, text in self.harmless.items() for name, _ in _entries(text)}
 
     @cached_property
-    def valued(self) -> frozenset[str]:
-        """Names of the harmless settings that have a value."""
+    def valued(self) -> dict[str, tuple[str, ...]]:
+        """Harmless settings that have a value; `*` if they may have several."""
         texts = self.harmless.values()
-        return frozenset(name for text in texts for name, (has_value, _) in _entries(text) if has_value)
+        return {name: values for text in texts for name, (has, values) in _entries(text) if has}
 
     def subject(self, name: str) -> str | None:
         """Subject of a harmless setting; None for any other."""
@@ -70,6 +71,10 @@ class OtherSettings(Noun):
 
     def check(self, found: Settings, read: Collection[str]) -> None:
         """Raise PhazeError for settings that are unknown, or refused with their value."""
+        for name, values in self.refusals.items():
+            if name in found and not _is_one_of(found[name], values):
+                only = f"is modelled only as {' or '.join(values)}" if values else "is not modelled"
+                raise PhazeError(f"{name}: {only}, got {_shown(found[name])}")
         known = {*read, *self.refusals, *self.changing, *self.subjects, *self.renamed}
         unknown = [name for name in found if name not in known and self.subject(name) is None]
         if unknown:
@@ -79,10 +84,6 @@ class OtherSettings(Noun):
                 "correct the name, or leave out what changes neither time nor memory; all known names of "
                 f"{self.runtime} are in {self.file}",
             )
-        for name, values in self.refusals.items():
-            if name in found and not _is_one_of(found[name], values):
-                only = f"is modelled only as {' or '.join(values)}" if values else "is not modelled"
-                raise PhazeError(f"{name}: {only}, got {_shown(found[name])}")
 
     def named(self, found: Settings) -> Iterator[str]:
         """Yield settings that change time or memory and are not modelled, with their values."""
