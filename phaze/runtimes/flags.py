@@ -91,15 +91,15 @@ def parse_flags(text: str) -> Flags:
 
 
 def refuse_unexpanded(flags: Flags, other: OtherSettings, files: Collection[str] = ()) -> None:
-    """Raise PhazeError for flags that only a shell can tell; harmless ones and `files` may have such a value.
+    """Raise PhazeError for values that only a shell can tell; flags without a price and `files` may have one.
 
-    A further such word could stand for any flags, so that it is refused after harmless flags as well.
+    A further such word could stand for any flags, so that it is refused after those flags as well.
     """
     for name, words in flags.items():
-        is_harmless = name in files or other.subject(name) is not None
-        if words[:1] == (CONDITIONAL,) and not is_harmless:
+        is_conditional = words[:1] == (CONDITIONAL,)
+        if is_conditional and other.subject(name) is None:
             raise PhazeError(f"{name}: is set in a conditional, loop or function", EXPANDED)
-        values = words[name in files or name in other.valued :] if is_harmless else words
+        values = words[is_conditional + (name in files or name in other.valued) :]
         unexpanded = next((word for word in values if re.search(r"[$`]", word)), None)
         if unexpanded is not None and other.valued.get(name) != ("*",):
             raise PhazeError(f"{name}: {short(unexpanded)} is not set by a plain assignment", EXPANDED)

@@ -14,6 +14,7 @@ from typing import Any
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.pipeline.schedules.interleaved import is_group
+from phaze.runtimes.arguments import arguments_of
 from phaze.runtimes.flags import (
     Emitted,
     Flags,
@@ -76,8 +77,8 @@ EACH = "--num-layers-per-virtual-pipeline-stage"
 FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 COUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 """Flags that count the embedding and the loss as one layer each in the pipeline split."""
-CONNECTIONS = re.compile(r"\bCUDA_DEVICE_MAX_CONNECTIONS=['\"]?(\w+)")
-"""Pattern of an assignment to CUDA_DEVICE_MAX_CONNECTIONS, in a command or a comment."""
+CONNECTIONS = re.compile(r"\bCUDA_DEVICE_MAX_CONNECTIONS(?:=|: *)['\"]?(\w+)")
+"""Pattern of an assignment to CUDA_DEVICE_MAX_CONNECTIONS, in a command, a comment or YAML."""
 READ = frozenset(
     (
         *MODEL_FLAGS, *(flag for one in FIELDS for flag in one.flags), *SOFTWARE, *COUNTED, *UNTIMED_FLAGS,
@@ -156,8 +157,10 @@ def read_megatron(
 
 
 def _flags(text: str) -> Flags:
-    """Flags of a text, under their present names."""
-    return settings_of("megatron").present(parse_flags(text))
+    """Flags of a command, a script, a log or a YAML file, under their present names."""
+    other = settings_of("megatron")
+    listed = arguments_of(text, READ, other)
+    return other.present(parse_flags(text) if listed is None else listed)
 
 
 def _recipe(text: str, devices: int | None, name: str, words: int | None = None) -> Recipe:

@@ -137,9 +137,10 @@ def _cp_kind(flags: Flags, _: Model) -> CpKind:
     found = word_of(flags, CP_KIND, {kind: kind for kind in (*CP_KINDS, LEVELS)}, "p2p")
     if found != LEVELS:
         return found
-    sizes = flags.get(SIZES_OF_LEVELS, ())
+    text = " ".join(flags.get(SIZES_OF_LEVELS, ()))
+    sizes = text.strip("[]").replace(",", " ").split()  # a log lists them in brackets
     if len(sizes) != 2 or not all(one.isdecimal() for one in sizes) or prod(map(int, sizes)) != cp:
-        raise PhazeError(f"{SIZES_OF_LEVELS}: must be two numbers with product {cp}, got {' '.join(sizes)}")
+        raise PhazeError(f"{SIZES_OF_LEVELS}: must be two numbers with product {cp}, got {text}")
     return f"{LEVELS}:{sizes[0]}"
 
 

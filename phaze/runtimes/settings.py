@@ -42,6 +42,10 @@ class OtherSettings(Noun):
     section."""
     renamed: dict[Label, Label] = Field(default_factory=dict)
     """Present names of settings, by earlier and alternative ones."""
+    arguments: dict[Label, Label] = Field(default_factory=dict)
+    """Flags by their names in a log and in YAML, where these differ; after `not` the opposite."""
+    derived: Text = ""
+    """Names in a log that follow from others."""
 
     @cached_property
     def refusals(self) -> dict[str, tuple[str, ...]]:
@@ -60,9 +64,14 @@ class OtherSettings(Noun):
 
     @cached_property
     def valued(self) -> dict[str, tuple[str, ...]]:
-        """Harmless settings that have a value; `*` if they may have several."""
-        texts = self.harmless.values()
+        """Settings that are not priced and have a value; `*` if they may have several."""
+        texts = (self.changes, *self.harmless.values())
         return {name: values for text in texts for name, (has, values) in _entries(text) if has}
+
+    @property
+    def known(self) -> Iterator[str]:
+        """Names of all settings."""
+        yield from (*self.refusals, *self.changing, *self.subjects, *self.renamed)
 
     def subject(self, name: str) -> str | None:
         """Subject of a harmless setting; None for any other."""
@@ -75,7 +84,7 @@ class OtherSettings(Noun):
             if name in found and not _is_one_of(found[name], values):
                 only = f"is modelled only as {' or '.join(values)}" if values else "is not modelled"
                 raise PhazeError(f"{name}: {only}, got {_shown(found[name])}")
-        known = {*read, *self.refusals, *self.changing, *self.subjects, *self.renamed}
+        known = {*read, *self.known}
         unknown = [name for name in found if name not in known and self.subject(name) is None]
         if unknown:
             more = f"; {len(unknown) - MOST_NAMED} more are unknown" * (len(unknown) > MOST_NAMED)
