@@ -11,7 +11,7 @@ from phaze.runtimes.megatron_flags import megatron_software, read_megatron, says
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.settings import settings_of
-from phaze.runtimes.torchtitan_config import read_torchtitan, torchtitan_unlike
+from phaze.runtimes.torchtitan_config import read_torchtitan, torchtitan_software
 from phaze.spec.model import Model
 from phaze.spec.models import file_name
 from phaze.spec.plain import read_source, shown
@@ -50,8 +50,6 @@ class GivenRun:
     def of_torchtitan(cls, file: Path, model: Model, devices: int) -> Self:
         """Read a run from a torchtitan configuration for a model and devices; PhazeError names the file."""
         text = read_source(file)
-        if not any(map(str.isalpha, text)):
-            raise PhazeError(f"{shown(file)}: contains no torchtitan settings")
         try:
             return cls(file, "torchtitan", text, *read_torchtitan(text, model, devices))
         except PhazeError as error:
@@ -60,8 +58,7 @@ class GivenRun:
     def software(self, stack: Stack) -> Software:
         """Training software of the run; the stack supplies settings that are not in the file."""
         if self.runtime == "torchtitan":
-            unlike = torchtitan_unlike(self.text, self.recipe, stack)
-            return Software(stack, unmodelled=tuple(f"stack {stack.name} is priced {one}" for one in unlike))
+            return torchtitan_software(self.text, self.recipe, stack)
         try:
             return megatron_software(self.text, self.recipe, stack, blackwell=self.blackwell)
         except PhazeError as error:

@@ -86,9 +86,8 @@ READ = frozenset(
     )
 )  # fmt: skip
 """Flags that reading a recipe handles; `tables/megatron.yaml` lists the others."""
-SIZED = frozenset(flag for one in FIELDS for flag in one.flags)
+SIZES = frozenset(flag for one in FIELDS for flag in one.flags)
 """Flags of the layout and the batch."""
-FORMS = "pass the flags of Megatron-LM, a script with its command, or its log"
 NAMES: dict[str, str] = {
     **{f"model.{field}": flag for field, flag in MODEL_NAMES.items()},
     **{one.field: one.name for one in FIELDS},
@@ -166,9 +165,7 @@ def _flags(text: str) -> Flags:
 def _recipe(text: str, devices: int | None, name: str, words: int | None = None) -> Recipe:
     """Recipe that flags describe, whether Megatron-Core can run it or not."""
     flags, other = _flags(text), settings_of("megatron")
-    other.check(flags, READ)
-    if not flags.keys() & SIZED:
-        raise PhazeError("flags: set neither layout nor batch", FORMS)
+    other.check(flags, READ, SIZES)
     refuse_unexpanded(flags, other, FILES)
     model, stages = read_model(flags, name, words)
     own: dict[str, Any] = read_fields(flags, model) | written_load(text)

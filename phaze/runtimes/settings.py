@@ -1,11 +1,13 @@
-"""Settings of runtimes' files that no recipe or stack expresses, with what they mean for the price.
+"""Settings of runtimes' files: how a field of a recipe is written and read, and all settings without a field.
 
-`tables/RUNTIME.yaml` lists them. A setting of a file is read, listed there, or refused by its name.
+`tables/RUNTIME.yaml` lists those that no recipe or stack expresses, with what they mean for the price. A
+setting of a file is read, listed there, or refused by its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -14,8 +16,9 @@ from pydantic import Field
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import nearest
+from phaze.runtimes.recipe import Recipe
 from phaze.spec.noun import Noun
-from phaze.spec.plain import short
+from phaze.spec.plain import Plain, short
 from phaze.spec.values import Label, Text
 
 TABLES = Path(__file__).parent / "tables"
@@ -24,6 +27,38 @@ MOST_NAMED = 5
 Value = TypeVar("Value")
 Settings = Mapping[str, object]
 """Values of settings, by name; the value of a flag is a tuple of words."""
+KeyValues = Iterable[tuple[str, Plain]]
+"""Settings to write, with their values."""
+Word = TypeVar("Word", bound=str)
+
+
+@dataclass(frozen=True)
+class FieldSettings:
+    """Settings for one field of a recipe or its layout, with functions that write and read the settings."""
+
+    field: str
+    usual: Settings
+    """Settings that determine the field, with the runtime's default values."""
+    write: Callable[[Recipe], KeyValues]
+    """Function that returns the settings of a recipe."""
+    read: Callable[[Settings], object] | None = None
+    """Function that reads the layout field from settings; None if it depends on other fields."""
+
+
+def whole(said: Settings, name: str) -> int:
+    """Read a setting as an integer >= 1; PhazeError for any other value."""
+    text = str(said[name])
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:19]) < 10**18):
+        raise PhazeError(f"{name}: must be a whole number >= 1, got {short(said[name])}")
+    return int(text)
+
+
+def word(said: Settings, name: str, words: Mapping[str, Word]) -> Word:
+    """Translate a setting's value to our name; PhazeError for any other value."""
+    value = str(said[name])
+    if value not in words:
+        raise PhazeError(f"{name}: must be one of {', '.join(words)}, got {short(value)}")
+    return words[value]
 
 
 class OtherSettings(Noun):
@@ -33,6 +68,8 @@ class OtherSettings(Noun):
     """Name of the runtime in messages."""
     file: Label
     """Path of the file in which users find these settings."""
+    forms: Label
+    """Files that can be read."""
     refused: Text
     """Settings that change what is trained or how it is divided."""
     changes: Text
@@ -78,13 +115,15 @@ class OtherSettings(Noun):
         sections = (f"{name[:end]}.*" for end, letter in enumerate(name) if letter == ".")
         return next((self.subjects[key] for key in (name, *sections) if key in self.subjects), None)
 
-    def check(self, found: Settings, read: Collection[str]) -> None:
-        """Raise PhazeError for settings that are unknown, or refused with their value."""
+    def check(self, found: Settings, read: Collection[str], sizes: Collection[str]) -> None:
+        """Raise PhazeError if settings are unknown or refused, or none is of `sizes`, the layout or batch."""
+        is_sized = any(name in sizes for name in found)
         for name, values in self.refusals.items():
-            if name in found and not _is_one_of(found[name], values):
+            if is_sized and name in found and not _is_one_of(found[name], values):
                 only = f"is modelled only as {' or '.join(values)}" if values else "is not modelled"
                 raise PhazeError(f"{name}: {only}, got {_shown(found[name])}")
         known = {*read, *self.known}
+        known |= {name.partition(".")[0] for name in known}  # sections, which may be made without a setting
         unknown = [name for name in found if name not in known and self.subject(name) is None]
         if unknown:
             more = f"; {len(unknown) - MOST_NAMED} more are unknown" * (len(unknown) > MOST_NAMED)
@@ -93,6 +132,8 @@ class OtherSettings(Noun):
                 "correct the name, or leave out what changes neither time nor memory; all known names of "
                 f"{self.runtime} are in {self.file}",
             )
+        if not is_sized:
+            raise PhazeError(f"{self.runtime}: neither layout nor batch is set", f"pass {self.forms}")
 
     def named(self, found: Settings) -> Iterator[str]:
         """Yield settings that change time or memory and are not modelled, with their values."""
@@ -109,13 +150,13 @@ class OtherSettings(Noun):
 
     def present(self, found: Mapping[str, Value]) -> dict[str, Value]:
         """Settings under their present names; PhazeError for one that has two values."""
-        settings: dict[str, Value] = {}
-        for given, value in found.items():
-            name = self.renamed.get(given, given)
-            if settings.setdefault(name, value) != value:
-                raise PhazeError(
-                    f"{given}: sets {name} as well, got {_shown(value)} and {_shown(settings[name])}"
-                )
+        names = {given: self.renamed.get(given, given) for given in found}
+        settings = {names[given]: value for given, value in found.items()}
+        for given, name in names.items():
+            if settings[name] != found[given]:
+                both = " and ".join(other for other in names if names[other] == name)
+                values = f"{_shown(found[given])} and {_shown(settings[name])}"
+                raise PhazeError(f"{both}: are one setting, which must have one value, got {values}")
         return settings
 
 
@@ -146,4 +187,4 @@ def _is_one_of(value: object, values: Collection[str]) -> bool:
 
 
 def _shown(value: object) -> str:
-    return short(_text(value)) if value != () else "it"
+    return "it" if value == () else short(_text(value) if isinstance(value, tuple) else value)

@@ -13,10 +13,9 @@ One table of `FieldSettings` serves to write and to read batch and layout.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -25,10 +24,13 @@ from phaze.layout import Compute, Layout, Recompute, Zero
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES as ORDERS
-from phaze.runtimes.flags import Emitted, comments, load_comment, parse_flags, written_load
+from phaze.runtimes.flags import Emitted, comments, load_comment, written_load
+from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.settings import FieldSettings, KeyValues, Settings, settings_of, whole, word
 from phaze.runtimes.shared_rules import expert_widths
 from phaze.runtimes.torchtitan import TORCHTITAN
+from phaze.runtimes.torchtitan_files import settings_in
 from phaze.runtimes.untimed import unsettable_fields
 from phaze.spec.model import Model
 from phaze.spec.plain import Plain, short
@@ -54,11 +56,6 @@ TRAINED: list[Plain] = [
     "wq", "wkv", "wqkv", "wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3",
 ]  # fmt: skip
 """Weight matrices of blocks that LoRA adapts, by the last part of their names; the head is excluded."""
-Said = Mapping[str, object]
-"""Values of settings, by name."""
-KeyValues = Iterable[tuple[str, Plain]]
-"""Settings to write, with their values."""
-Word = TypeVar("Word", bound=str)
 TP, CP, PP, EP = (
     f"parallelism.{name}_parallel_degree" for name in ("tensor", "context", "pipeline", "expert")
 )
@@ -73,6 +70,17 @@ PIECE, SCHEDULE, EACH, LESS_FIRST, LESS_LAST = (
 MODULES, SCHEDULE_FILE = "parallelism.module_fqns_per_model_part", f"{SCHEDULE}_csv"
 SEQUENCE_PARALLEL, RESHARD = "parallelism.enable_sequence_parallel", "parallelism.fsdp_reshard_after_forward"
 SEQUENCE, BATCH, LOCAL = (f"training.{name}" for name in ("seq_len", "global_batch_size", "local_batch_size"))
+TOKENS, STEP_TOKENS, CONTEXT = (
+    f"training.{name}"
+    for name in ("num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step", "max_context_length")
+)
+PIECES = "parallelism.num_pp_microbatches"
+IN_TOKENS: Settings = {TOKENS: 16384, STEP_TOKENS: -1, CONTEXT: 2048, PIECES: 1}
+"""Settings of the batch since August 2026, in tokens, with torchtitan's defaults."""
+EXPERT_TP = "parallelism.expert_tensor_parallel_degree"
+LOSS, CHUNKS = "loss", "loss.num_chunks"
+CHUNKED, USUAL_CHUNKS = "ChunkedLossWrapper.Config()", 8
+"""Loss that computes logits in chunks, each with its backward pass, and its default number of chunks."""
 GRAPHS = "training.disable_cuda_graphs"
 CHECKPOINT = "activation_checkpoint"
 CHECKPOINTING: dict[Recompute, str] = {
@@ -90,15 +98,8 @@ SCHEDULES = {
 BY_FILE, CSV = "PipelineScheduleMulti", "schedule.csv"
 """torchtitan's name for a schedule read from a CSV file, and the name of the file that we write."""
 OURS = {name: ours for ours, name in SCHEDULES.items()} | {BY_FILE: "zb-h1"}
-UNPRICED: Said = {
-    "training.enable_cpu_offload": False,
-    "training.dtype": "float32",
-    "training.mixed_precision_param": "bfloat16",
-}
-"""Settings that change the price and that no recipe can express, with the only value that is priced."""
-SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
-"""Configuration classes that are read, with the section that each of them sets."""
 COMPONENTS = "compile.components"
+FLOAT8_RECIPE = "Float8LinearConverter.recipe_name"
 LETTERS = {
     JobKind.FORWARD: "F", JobKind.BACKWARD: "B", JobKind.INPUT_GRADIENT: "I", JobKind.WEIGHT_GRADIENT: "W",
 }  # fmt: skip
@@ -127,35 +128,6 @@ def flat(said: Converters) -> Iterator[tuple[str, Plain]]:
     for name, told in said.items():
         yield name, True
         yield from ((f"{name}.{key}", value) for key, value in told.items())
-
-
-@dataclass(frozen=True)
-class FieldSettings:
-    """Settings for one field of a recipe or its layout, with functions that write and read the settings."""
-
-    field: str
-    usual: Said
-    """Settings that determine the field, with torchtitan's default values."""
-    write: Callable[[Recipe], KeyValues]
-    """Function that returns the settings of a recipe."""
-    read: Callable[[Said], object] | None = None
-    """Function that reads the layout field from settings; None if it depends on other fields."""
-
-
-def whole(said: Said, name: str) -> int:
-    """Read a setting as an integer >= 1; PhazeError for any other value."""
-    text = str(said[name])
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:19]) < 10**18):
-        raise PhazeError(f"{name}: must be a whole number >= 1, got {short(said[name])}")
-    return int(text)
-
-
-def word(said: Said, name: str, words: Mapping[str, Word]) -> Word:
-    """Translate a setting's value to our name; PhazeError for any other value."""
-    value = str(said[name])
-    if value not in words:
-        raise PhazeError(f"{name}: must be one of {', '.join(words)}, got {short(value)}")
-    return words[value]
 
 
 def modules(blocks: Sequence[int]) -> list[list[str]]:
@@ -202,11 +174,8 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
         yield from [] if named else [(SCHEDULE_FILE, CSV)]
 
 
-def _compute(said: Said) -> Compute:
-    """Operand format of the GEMMs with block weights, read from settings; PhazeError if it is unknown."""
-    unknown = next((name for name in said if name.endswith("Converter") and name not in CONVERTERS), None)
-    if unknown is not None:
-        raise PhazeError(f"{unknown}: is not modelled; known are {', '.join(sorted(CONVERTERS))}")
+def _compute(said: Settings) -> Compute:
+    """Operand format of the GEMMs with block weights, read from settings."""
     return next((ours for ours, words in LINEAR.items() if words.keys() & said.keys()), "bf16")
 
 
@@ -246,28 +215,33 @@ def written(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
         yield from one.write(recipe)
 
 
-def read_fields(said: Said) -> dict[str, object]:
+def read_fields(said: Settings) -> dict[str, object]:
     """Read the layout fields, except vp, dp, etp, microbatch and zero, which depend on other fields."""
     return {one.field: one.read(said) for one in FIELDS if one.read is not None}
 
 
-DEFAULTS: Said = {
+DEFAULTS: Settings = {
     **{name: usual for one in FIELDS for name, usual in one.usual.items()}, COMPILE: False, ASYNC_TP: False,
 }  # fmt: skip
 """torchtitan's defaults for the settings that are read."""
-READ = {*DEFAULTS, *UNPRICED, *CONVERTERS, GRAPHS, SCHEDULE_FILE, COMPONENTS, "model_spec.model"}
+SIZES = {*IN_TOKENS, *(name for one in FIELDS for name in one.usual)} - {CHECKPOINT}
+"""Settings of the layout and the batch; all job files recompute in some way."""
+CONVERTED = ("fqns", "filter_fqns", "pad_multiple", "model_compile_enabled")
+READ = {
+    *DEFAULTS, *IN_TOKENS, *CONVERTERS, f"{LORA}.rank", f"{LORA}.target_modules", FLOAT8_RECIPE,
+    *(f"{name}.{key}" for name in CONVERTERS for key in CONVERTED),
+    GRAPHS, SCHEDULE_FILE, COMPONENTS, EXPERT_TP, CHUNKS, "model_spec.model",
+}  # fmt: skip
+"""Settings that reading a recipe handles; `tables/torchtitan.yaml` lists the others."""
 
 
 def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tuple[str, ...]]:
-    """Recipe of a run on `devices` devices, read from configuration or flags, and its unpriced settings.
+    """Recipe of a run on `devices` devices, read from configuration or flags, and its harmless settings.
 
     Raises PhazeError for a value that is invalid or not priced, and for a layout that torchtitan cannot run.
     """
-    found = _found(text)
-    for name, priced in UNPRICED.items():
-        if str(found.get(name, priced)) != str(priced):
-            raise PhazeError(f"{name}: is modelled only as {priced}, got {short(found[name])}")
-    said = {**DEFAULTS, **found}
+    found, other = _found(text), settings_of("torchtitan")
+    said = {**DEFAULTS, **_in_samples(found)}
     own = Layout(**read_fields(said), **written_load(text))  # type: ignore[arg-type]
     copies, shards = _copies(said, devices, own)
     blocks = _blocks(said, model.layers, own.pp) if own.pp > 1 else (model.layers + model.mtp,)
@@ -279,7 +253,7 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
         microbatch=whole(said, PIECE) if own.pp > 1 else local,
         zero=_zero(said, shards * own.cp, own.pp),
         replicate=copies if shards * own.cp > 1 else 1,
-        **expert_widths(model, own.tp, own.ep, whole=True),  # type: ignore[arg-type]
+        **_expert_widths(said, model, own),  # type: ignore[arg-type]
     )
     batch = local * layout.dp if str(said[BATCH]) == "-1" else whole(said, BATCH)
     schedule = word(said, SCHEDULE, OURS) if layout.pp > 1 else "1f1b"
@@ -287,9 +261,17 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
     trained = model.model_copy(update={"lora": whole(said, f"{LORA}.rank") if LORA in said else None})
     recipe = Recipe(trained, whole(said, SEQUENCE), batch, layout, schedule, blocks, recomputed)
     recipe.check(TORCHTITAN)
-    return recipe, tuple(
-        name for name in found if name.partition(".")[0] not in CONVERTERS and name not in READ
-    )
+    return recipe, tuple(name for name in found if other.subject(name) is not None)
+
+
+def torchtitan_software(text: str, recipe: Recipe, stack: Stack) -> Software:
+    """Training software set by a file's settings; those that are not modelled are named."""
+    found = _found(text)
+    chunks = whole({CHUNKS: USUAL_CHUNKS, **found}, CHUNKS) if found.get(LOSS) == CHUNKED else 1
+    # Only the logits of one chunk exist at a time; the peak of the price keeps those in half precision.
+    chunked = stack.model_copy(update={"logit_bytes": stack.logit_bytes / chunks})
+    unlike = (f"stack {stack.name} is priced {one}" for one in torchtitan_unlike(text, recipe, stack))
+    return Software(chunked, unmodelled=(*settings_of("torchtitan").named(found), *unlike))
 
 
 def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
@@ -297,82 +279,53 @@ def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...
     said = {**DEFAULTS, **_found(text)}
     priced = dict([*software(recipe, stack), *flat(converters(recipe))])
     unlike = {name: value for name, value in priced.items() if str(said.get(name)) != str(value)}
+    by_rows = recipe.layout.compute == "fp8-cs" and said.get(FLOAT8_RECIPE, "rowwise") != "tensorwise"
     return (
         *(f"with {name} {value}, not {short(said.get(name))}" for name, value in unlike.items()),
-        *["with float8 scaled by whole tensors, not by rows"] * (recipe.layout.compute == "fp8-cs"),
+        *["with float8 scaled by whole tensors, not by rows"] * by_rows,
     )
 
 
 def _found(text: str) -> dict[str, object]:
-    """Settings by name, parsed from a Python configuration or from flags."""
-    found = _written(text) if "config." in text or "Config(" in text else _flagged(text)
+    """Settings of a text under their present names; PhazeError if one is unknown, or none is of a layout."""
+    found, other = settings_of("torchtitan").present(settings_in(text)), settings_of("torchtitan")
+    unknown = next((name for name in found if name.endswith("Converter") and name not in CONVERTERS), None)
+    if unknown is not None:
+        raise PhazeError(f"{unknown}: is not modelled; known are {', '.join(sorted(CONVERTERS))}")
+    other.check(found, READ, SIZES)
     if "model" not in str(found.get(COMPONENTS, "model")):
         found[COMPILE] = False
     return found
 
 
-def _written(text: str) -> dict[str, object]:
-    """Settings assigned in a Python file that defines one function.
-
-    They are the arguments of configurations and of model converters, overridden by the assignments
-    `config.section.name = value`.
-    """
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise PhazeError(f"changes: cannot be parsed as Python: {error}") from error
-    functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
-    if len(functions) > 1:
-        raise PhazeError(f"changes: must define one function, got {', '.join(functions)[:60]}")
-    found: dict[str, object] = {}
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            found |= _made(node)
-    for node in nodes:
-        if isinstance(node, ast.Assign):
-            name, value = ast.unparse(node.targets[0]), _value(node.value)
-            if name == "config" and not str(value).startswith("Trainer.Config("):
-                raise PhazeError(
-                    f"changes: config must be created by Trainer.Config in this file, got {short(value)}"
-                )
-            if name.startswith("config.") and name[7:] not in SECTIONS.values():
-                found[name[7:]] = value
-    return found
+def _in_samples(found: Settings) -> Settings:
+    """Settings with the batch in samples: local, per microbatch and per step."""
+    if not found.keys() & IN_TOKENS.keys():
+        return found
+    said = {**IN_TOKENS, PP: 1, **found}
+    twice = next((name for name in (SEQUENCE, BATCH, LOCAL, PIECE) if name in found), None)
+    if twice is not None:
+        raise PhazeError(f"{twice}: must be left out with {CONTEXT} and {TOKENS}, got {short(found[twice])}")
+    sequence, stages = whole(said, CONTEXT), whole(said, PP)
+    samples = {TOKENS: whole(said, TOKENS), STEP_TOKENS: sequence}
+    if str(said[STEP_TOKENS]) != "-1":
+        samples[STEP_TOKENS] = whole(said, STEP_TOKENS)
+    for name, tokens in samples.items():
+        if tokens % sequence:
+            raise PhazeError(f"{name}: must be a multiple of {CONTEXT} {sequence}, got {tokens}")
+    piece = samples[TOKENS] // sequence
+    step = -1 if str(said[STEP_TOKENS]) == "-1" else samples[STEP_TOKENS] // sequence
+    local = piece * (whole(said, PIECES) if stages > 1 else 1)
+    return {**found, SEQUENCE: sequence, PIECE: piece, LOCAL: local, BATCH: step}
 
 
-def _made(node: ast.Call) -> dict[str, object]:
-    """Settings passed to the constructor of a configuration or converter, by name."""
-    name, told = ast.unparse(node.func), {str(word.arg): _value(word.value) for word in node.keywords}
-    if name.endswith("Converter.Config"):
-        name = name.removesuffix(".Config").rpartition(".")[2]
-        return {name: True} | {f"{name}.{word}": value for word, value in told.items()}
-    if name.endswith("Trainer.Config"):
-        return {CHECKPOINT: told[CHECKPOINT]} if CHECKPOINT in told else {}
-    section = SECTIONS.get(name.rpartition(".")[2])
-    return {f"{section}.{word}": value for word, value in told.items()} if section else {}
+def _expert_widths(said: Settings, model: Model, own: Layout) -> dict[str, int]:
+    """Widths ep and etp: the width that a file gives experts with ep >= 2, or else torchtitan's."""
+    widths = expert_widths(model, own.tp, own.ep, whole=True)
+    return widths | {"etp": whole(said, EXPERT_TP)} if EXPERT_TP in said and widths["ep"] > 1 else widths
 
 
-def _value(node: ast.expr) -> object:
-    """Value of a literal, or the source text of any other expression."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
-
-
-def _flagged(text: str) -> dict[str, object]:
-    """Parse flags `--section.name value`; `--section.no-name` means false."""
-    found: dict[str, object] = {}
-    for flag, values in parse_flags(text).items():
-        section, _, name = flag[2:].replace("-", "_").partition(".")
-        off = name.startswith("no_") and not values
-        value = " ".join(values) if values else not off
-        key = f"{section}.{name.removeprefix('no_') if off else name}"
-        found[CHECKPOINT if key == f"{CHECKPOINT}.mode" else key] = value
-    return found
-
-
-def _copies(said: Said, devices: int, own: Layout) -> tuple[int, int]:
+def _copies(said: Settings, devices: int, own: Layout) -> tuple[int, int]:
     """Number of replicas, each of all FSDP shards, and of shards (without the factor cp)."""
     copies, found = whole(said, REPLICAS), str(said[SHARDS]) == "-1"
     shards = 1 if found else whole(said, SHARDS)
@@ -383,7 +336,7 @@ def _copies(said: Said, devices: int, own: Layout) -> tuple[int, int]:
     return copies, devices // product if found else shards
 
 
-def _zero(said: Said, shards: int, pp: int) -> Zero:
+def _zero(said: Settings, shards: int, pp: int) -> Zero:
     """ZeRO stage: 0 without shards, 2 if gathered weights are kept after the forward pass, else 3."""
     policy = word(said, RESHARD, {word: word for word in ("default", "always", "never")})
     if shards == 1:
@@ -391,7 +344,7 @@ def _zero(said: Said, shards: int, pp: int) -> Zero:
     return 3 if policy == "always" or (policy == "default" and pp == 1) else 2
 
 
-def _blocks(said: Said, layers: int, pp: int) -> tuple[int, ...]:
+def _blocks(said: Settings, layers: int, pp: int) -> tuple[int, ...]:
     """Blocks per virtual stage, from the file's list of modules or else by torchtitan's default split."""
     parts = said[MODULES]
     if parts is None:

@@ -43,11 +43,15 @@ def read_yaml(path: Path) -> Plain:
 
 def read_json(path: Path) -> Plain:
     """Read a JSON file; PhazeError names file and position."""
-    text = read_source(path)
+    return parse_json(read_source(path), str(path))
+
+
+def parse_json(text: str, where: str) -> Plain:
+    """Parse a JSON text; PhazeError names where it is from, and the position."""
     try:
         loaded: Plain = json.loads(text, object_pairs_hook=_unique_object)
     except (ValueError, RecursionError) as error:
-        raise PhazeError(f"{path}: is not valid JSON: {error}") from error
+        raise PhazeError(f"{where}: is not valid JSON: {error}") from error
     return loaded
 
 

@@ -82,7 +82,7 @@ def test_other_families_are_refused_by_the_flag_that_says_so(
     found: list[tuple[str, str, Recipe | str]],
 ) -> None:
     others = {str(answer) for family, _, answer in found if family not in KNOWN}
-    reasons = "--(decoder-num-layers|img-h): |flags: set neither layout nor batch"
+    reasons = "--(decoder-num-layers|img-h): |Megatron-LM: neither layout nor batch is set"
     assert all(re.match(reasons, reason) for reason in others), others
 
 
