@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands.output import refuse_outputs, telling, write_or_print
+from phaze.spec.names import WrittenRuntime
 
 if TYPE_CHECKING:
     from phaze.plan.layouts.comparison import Comparison
@@ -77,7 +78,7 @@ def emitted(recipe: Recipe, runtime: str, asked: AskedPlan) -> Emitted:
     from phaze.plan.layouts.answer import question_of
     from phaze.plan.machines import device_of
     from phaze.runtimes.bridge import emit_bridge
-    from phaze.runtimes.deepspeed import emit_deepspeed
+    from phaze.runtimes.deepspeed_config import emit_deepspeed
     from phaze.runtimes.megatron_flags import emit_megatron
     from phaze.runtimes.torchtitan_config import emit_torchtitan
 
@@ -90,6 +91,15 @@ def emitted(recipe: Recipe, runtime: str, asked: AskedPlan) -> Emitted:
     return {"torchtitan": emit_torchtitan, "deepspeed": emit_deepspeed}[runtime](recipe, stack)
 
 
+LayoutOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What the training script sets, for DeepSpeed, whose JSON does not: such as "
+        "sequence=4096,tp=4,pp=2,recompute=full."
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
     """Options of `phaze read`: the run's flags or configuration, its runtime and its cluster."""
@@ -98,11 +108,12 @@ class ReadOptions:
         Path,
         typer.Argument(
             metavar="FLAGS",
-            help="Megatron-LM's flags or a torchtitan configuration.",
+            help="Flags, script, YAML or log of Megatron-LM; configuration or job file of torchtitan; "
+            "DeepSpeed's JSON.",
             callback=options.readable,
         ),
     ]
-    runtime: Annotated[Literal["megatron", "torchtitan"], typer.Option("--for", help="Runtime of the run.")]
+    runtime: Annotated[WrittenRuntime, typer.Option("--for", help="Runtime of the run.")]
     gpus: options.GpusOption = None
     system: options.LevelsOption = None
     devices: Annotated[
@@ -111,8 +122,11 @@ class ReadOptions:
     ] = None
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="Model, for torchtitan, whose configurations do not name it."),
+        typer.Option(
+            "--model", "-m", help="Model, for torchtitan and DeepSpeed, whose files do not name it."
+        ),
     ] = None
+    layout: LayoutOption = None
     stack: Annotated[
         str | None,
         typer.Option(
@@ -180,8 +194,8 @@ def read(asked: ReadOptions) -> None:
     gpus = recipe.layout.devices
     unfit = "" if priced.status == OK else f"; {priced.status}"
     typer.echo(
-        f"{recipe.model.name} on {gpus:,} device{'s' * (gpus != 1)} of {system}: "
-        f"{shape(row.layout, row.recomputed_layers)}\n"
+        f"{recipe.model.name} on {gpus:,} device{'s' * (gpus != 1)} of {system}, {recipe.global_batch:,} "
+        f"samples of {recipe.sequence:,} tokens: {shape(row.layout, row.recomputed_layers)}\n"
         f"{predicted(row)}, with stack {chosen}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
         f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
         + ("" if measured.ends_s else f"{uncalibrated(machine, measured)}\n")
@@ -213,18 +227,36 @@ def _given(asked: ReadOptions, system: str, devices: int | None) -> GivenRun:
     told, model = asked.told, asked.model
     if asked.runtime == "megatron":
         if model is not None:
-            raise PhazeError("read: --model is for torchtitan; Megatron-LM's flags define the model")
+            raise PhazeError(
+                "read: --model is for torchtitan and deepspeed; Megatron-LM's flags define the model"
+            )
+        _script_options("read", asked.layout, asked.runtime)
         with telling("read"):
             blackwell = load_cluster(system)[1].is_blackwell
         return GivenRun.of_megatron(told, devices, asked.vocab, blackwell=blackwell)
     if asked.vocab is not None:
-        raise PhazeError("read: --vocab is for Megatron-LM; for torchtitan the vocabulary is that of --model")
+        raise PhazeError(
+            f"read: --vocab is for Megatron-LM; for {asked.runtime} the vocabulary is that of --model"
+        )
     if model is None or devices is None:
         raise PhazeError(
-            "read: torchtitan configurations do not name the model or the number of devices",
+            f"read: {asked.runtime} configurations do not name the model or the number of devices",
             "pass both, such as --model llama-3.1-70b --gpus 256xH100",
         )
-    return GivenRun.of_torchtitan(told, load_transformer(model, "read"), devices)
+    script = _script_options("read", asked.layout, asked.runtime)
+    trained = load_transformer(model, "read")
+    if asked.runtime == "torchtitan":
+        return GivenRun.of_torchtitan(told, trained, devices)
+    return GivenRun.of_deepspeed(told, trained, devices, script)
+
+
+def _script_options(verb: str, layout: str | None, runtime: str) -> dict[str, int | str]:
+    """What the training script sets, from --layout; PhazeError for a runtime whose files have all of it."""
+    if layout is not None and runtime != "deepspeed":
+        raise PhazeError(f"{verb}: --layout is for deepspeed; files of {runtime} have the layout")
+    from phaze.runtimes.deepspeed_config import OPTIONS
+
+    return options.layout_fields(f"{verb}: --layout", layout, OPTIONS)
 
 
 def compare(
@@ -241,6 +273,7 @@ def compare(
         int | None,
         typer.Option(help="Number of the run's row in the CSV, from 1; needed if there are several."),
     ] = None,
+    layout: LayoutOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Show how much faster a run would be with a plan.
@@ -255,7 +288,7 @@ def compare(
     if row is not None and run.suffix != ".csv":
         raise PhazeError(f"compare: --row selects a row of a CSV; {run} is not a CSV")
     with telling("compare"):
-        found = _of_row(run, row, plan) if run.suffix == ".csv" else _of_flags(run, plan)
+        found = _of_row(run, row, plan) if run.suffix == ".csv" else _of_flags(run, plan, layout)
         found.check(str(run))
         for sentence in found.remarks:
             typer.echo(f"compare: {sentence}", err=True)
@@ -263,20 +296,25 @@ def compare(
     typer.echo(said)
 
 
-def _of_flags(told: Path, plan: TrainingPlan) -> Comparison:
+def _of_flags(told: Path, plan: TrainingPlan, layout: str | None) -> Comparison:
     """Compare the plan with a run that is described by flags or a configuration.
 
-    A torchtitan configuration does not contain the model: the plan's model is used.
+    The plan has what files of torchtitan and DeepSpeed lack, the model and the sequence.
     """
     from phaze.plan.layouts.comparison import Comparison
     from phaze.runtimes.given import GivenRun
     from phaze.runtimes.megatron_flags import NAMES
 
     asked, machine = plan.question, plan.question.stored_machine()
-    if asked.runtime not in ("megatron", "torchtitan"):
+    if asked.runtime not in get_args(WrittenRuntime):
         raise PhazeError(f"compare: cannot read flags of {asked.runtime}", "give the run as a row of a CSV")
+    script = _script_options("compare", layout, asked.runtime)
     if asked.runtime == "torchtitan":
         given = GivenRun.of_torchtitan(told, asked.model, asked.devices)
+    elif asked.runtime == "deepspeed":
+        given = GivenRun.of_deepspeed(
+            told, asked.model, asked.devices, {"sequence": asked.sequence, **script}
+        )
     else:
         blackwell = machine.device.is_blackwell
         given = GivenRun.of_megatron(told, asked.devices, asked.model.vocabulary, blackwell=blackwell)

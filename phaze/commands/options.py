@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from decimal import Decimal
 from functools import wraps
@@ -24,6 +24,9 @@ SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 """Decimal suffixes of numbers, case-insensitive; b is a billion."""
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)", re.IGNORECASE)
 
+
+TRUTHS = {"true": 1, "false": 0}
+"""Numbers of truth values in layout fields."""
 
 EmitOption = Literal["bridge", names.WrittenRuntime]
 """Runtimes for which plans can be written: Megatron-Bridge trains with Megatron-Core, as Megatron-LM does."""
@@ -377,4 +380,21 @@ def set_fields(text: str | None) -> dict[str, object]:
             )
         words: dict[str, object] = {"true": True, "false": False}
         found[name] = int(value) if value.isdecimal() else words.get(value, value)
+    return found
+
+
+def layout_fields(where: str, text: str | None, known: Collection[str]) -> dict[str, int | str]:
+    """Parse layout fields such as tp=8,pp=16; PhazeError for an unknown field."""
+    from phaze.base.nearest import did_you_mean
+
+    found: dict[str, int | str] = {}
+    for part in text.split(",") if text is not None else ():
+        name, equals, value = part.strip().partition("=")
+        if not equals or not value or name not in known or name in found:
+            raise PhazeError(
+                f"{where}: must be FIELD=VALUE pairs such as tp=8,pp=16, each field once, "
+                f"got {part.strip()!r}",
+                did_you_mean(name, known, "config/commands.md"),
+            )
+        found[name] = int(value) if value.isdecimal() else TRUTHS.get(value, value)
     return found

@@ -27,7 +27,6 @@ NOTHING_FITS = 3
 """Exit status if there is no plan."""
 BATCH_TOKENS, DEVICE_TOKENS = 2**22, 2**10
 MOST_DEVICES = 2**24
-WORDS = {"true": 1, "false": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +205,7 @@ def plan(asked: PlanOptions) -> None:
         raise PhazeError(f"plan: --page {asked.page}: must end in .html")
     options.refuse_unless_positive("plan", seconds=asked.seconds)
     run = _run(asked)
-    unlike = _fields("--explain", asked.explain)
+    unlike = _fixable("--explain", asked.explain)
     questions = _questions(asked, named, number)
     for option, given in (("-o", asked.out is not None), ("--fewest", asked.fewest)):
         if given and len(questions) > 1:
@@ -277,24 +276,11 @@ def _defaults(question: AskedPlan, asked: PlanOptions) -> str:
     return f"Defaults used: {', '.join([*said, f'--precision {question.precision}'])}"
 
 
-def _fields(option: str, text: str | None) -> dict[str, int | str]:
+def _fixable(option: str, text: str | None) -> dict[str, int | str]:
     """Parse layout fields such as tp=8,pp=16; PhazeError for an unknown field."""
-    if text is None:
-        return {}
-    from phaze.base.nearest import did_you_mean
     from phaze.runtimes.grid import FIXABLE
 
-    found: dict[str, int | str] = {}
-    for part in text.split(","):
-        name, equals, value = part.strip().partition("=")
-        if not equals or not value or name not in FIXABLE or name in found:
-            raise PhazeError(
-                f"plan: {option}: must be FIELD=VALUE pairs such as tp=8,pp=16, each field once, "
-                f"got {part.strip()!r}",
-                did_you_mean(name, FIXABLE, "config/commands.md"),
-            )
-        found[name] = int(value) if value.isdecimal() else WORDS.get(value, value)
-    return found
+    return options.layout_fields(f"plan: {option}", text, FIXABLE)
 
 
 def _numbers(devices: str) -> list[int]:
@@ -309,7 +295,7 @@ def _numbers(devices: str) -> list[int]:
 
 def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[AskedPlan]:
     """One planning request per number of devices; PhazeError for invalid options, before slow work."""
-    fixed = _fields("--fix", asked.fix)
+    fixed = _fixable("--fix", asked.fix)
     from phaze.spec.models import (
         load_transformer,
     )  # imported after the checks, so that misspelt options fail fast

@@ -1,12 +1,15 @@
-"""Training run described by a runtime's own file: Megatron-LM flags or a torchtitan configuration."""
+"""Training run described by a file of its runtime: Megatron-LM, torchtitan or DeepSpeed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from phaze.base.errors import PhazeError
+from phaze.runtimes.deepspeed_config import deepspeed_software, read_deepspeed
 from phaze.runtimes.megatron_flags import megatron_software, read_megatron, says_devices
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe
@@ -28,8 +31,8 @@ class GivenRun:
     recipe: Recipe
     unread: tuple[str, ...]
     """Flags that do not affect the price."""
-    few_devices: bool = False
-    """True if the device count is not given, so that the layout's minimum is assumed."""
+    assumed: tuple[str, ...] = ()
+    """Sentences on sizes that the file does not have."""
     blackwell: bool = False
     """True if the devices are of this generation or later."""
 
@@ -43,8 +46,12 @@ class GivenRun:
             recipe, unread = read_megatron(text, devices, file_name(file), words, blackwell=blackwell)
         except PhazeError as error:
             raise _named(file, error) from error
-        few = devices is None and not says_devices(text)
-        return cls(file, "megatron", text, recipe, unread, few, blackwell)
+        few = (
+            "number of devices is missing: assuming the fewest that the layout allows, "
+            f"{recipe.layout.devices} (set it with --devices)"
+        )
+        assumed = (few,) * (devices is None and not says_devices(text))
+        return cls(file, "megatron", text, recipe, unread, assumed, blackwell)
 
     @classmethod
     def of_torchtitan(cls, file: Path, model: Model, devices: int) -> Self:
@@ -55,10 +62,24 @@ class GivenRun:
         except PhazeError as error:
             raise _named(file, error) from error
 
+    @classmethod
+    def of_deepspeed(
+        cls, file: Path, model: Model, devices: int, options: Mapping[str, int | str] = MappingProxyType({})
+    ) -> Self:
+        """Read a run from DeepSpeed's JSON for a model and devices; `options` is what the script sets."""
+        text = read_source(file)
+        try:
+            recipe, unread = read_deepspeed(text, model, devices, options)
+        except PhazeError as error:
+            raise _named(file, error) from error
+        usual = f"sequence is missing: assuming {recipe.sequence:,} tokens (set it with --layout sequence=…)"
+        return cls(file, "deepspeed", text, recipe, unread, (usual,) * ("sequence" not in options))
+
     def software(self, stack: Stack) -> Software:
         """Training software of the run; the stack supplies settings that are not in the file."""
-        if self.runtime == "torchtitan":
-            return torchtitan_software(self.text, self.recipe, stack)
+        if self.runtime != "megatron":
+            read = torchtitan_software if self.runtime == "torchtitan" else deepspeed_software
+            return read(self.text, self.recipe, stack)
         try:
             return megatron_software(self.text, self.recipe, stack, blackwell=self.blackwell)
         except PhazeError as error:
@@ -66,14 +87,10 @@ class GivenRun:
 
     def remarks(self, software: Software) -> tuple[str, ...]:
         """Remarks on what the predicted time omits and assumes."""
-        devices = (
-            "number of devices is missing: assuming the fewest that the layout allows, "
-            f"{self.recipe.layout.devices} (set it with --devices)"
-        )
         left_out = ", ".join(software.unmodelled)
         subjects = settings_of(self.runtime).by_subject(self.unread) if self.unread else ""
         return (
-            *[devices] * self.few_devices,
+            *self.assumed,
             *[f"not modelled, but changes time or memory: {left_out}"] * bool(left_out),
             *[f"changes neither time nor memory: {subjects}"] * bool(subjects),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import groupby
@@ -14,6 +15,7 @@ from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.rules import RecomputedCounts, Runtime, TrainingTask
 from phaze.spec.model import Model
 from phaze.spec.pattern import pattern_of, words_of
+from phaze.spec.plain import short
 from phaze.spec.training_plan import TrainingPlan
 
 Value = int | str | bool | float | tuple[int, ...] | None
@@ -174,6 +176,16 @@ def _flat(fields: Mapping[str, Value | dict[str, Value]]) -> Iterator[tuple[str,
             yield from _flat({f"{key}.{inner}": one for inner, one in value.items()})
         else:
             yield key, value
+
+
+def counts_of(name: str, text: str) -> tuple[int, ...]:
+    """Parse numbers as `shown` writes them, such as `2 1*2`; PhazeError if malformed."""
+    runs = [re.fullmatch(r"(\d{1,4})(?:\*(\d{1,4}))?", part) for part in text.split()]
+    if not runs or None in runs:
+        raise PhazeError(
+            f"{name}: must be numbers with spaces between them, such as 2 1*2, got {short(text)}"
+        )
+    return tuple(int(run[1]) for run in runs if run for _ in range(int(run[2] or 1)))
 
 
 def shown(value: Value) -> str:

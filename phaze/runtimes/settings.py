@@ -61,6 +61,15 @@ def word(said: Settings, name: str, words: Mapping[str, Word]) -> Word:
     return words[value]
 
 
+def flattened(sections: Settings, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the settings of sections inside sections, with dotted names."""
+    for name, value in sections.items():
+        if isinstance(value, dict):
+            yield from flattened(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
 class OtherSettings(Noun):
     """Settings that no recipe or stack expresses; in the texts, `name=a|b` is priced with these values."""
 
@@ -112,19 +121,24 @@ class OtherSettings(Noun):
 
     def subject(self, name: str) -> str | None:
         """Subject of a harmless setting; None for any other."""
-        sections = (f"{name[:end]}.*" for end, letter in enumerate(name) if letter == ".")
-        return next((self.subjects[key] for key in (name, *sections) if key in self.subjects), None)
+        return _entry(self.subjects, name)
 
     def check(self, found: Settings, read: Collection[str], sizes: Collection[str]) -> None:
         """Raise PhazeError if settings are unknown or refused, or none is of `sizes`, the layout or batch."""
         is_sized = any(name in sizes for name in found)
-        for name, values in self.refusals.items():
-            if is_sized and name in found and not _is_one_of(found[name], values):
+        for name in filter(lambda _: is_sized, found):
+            values = _entry(self.refusals, name)
+            if values is not None and not _is_one_of(found[name], values):
                 only = f"is modelled only as {' or '.join(values)}" if values else "is not modelled"
                 raise PhazeError(f"{name}: {only}, got {_shown(found[name])}")
         known = {*read, *self.known}
         known |= {name.partition(".")[0] for name in known}  # sections, which may be made without a setting
-        unknown = [name for name in found if name not in known and self.subject(name) is None]
+        tables = (self.refusals, self.subjects)
+        unknown = [
+            name
+            for name in found
+            if name not in known and all(_entry(table, name) is None for table in tables)
+        ]
         if unknown:
             more = f"; {len(unknown) - MOST_NAMED} more are unknown" * (len(unknown) > MOST_NAMED)
             raise PhazeError(
@@ -173,8 +187,14 @@ def _entries(text: str) -> Iterator[tuple[str, tuple[bool, tuple[str, ...]]]]:
         yield name, (bool(equals), tuple(values.split("|")) if values else ())
 
 
+def _entry(table: Mapping[str, Value], name: str) -> Value | None:
+    """Entry of a setting, or of a whole section that it is in; None if there is none."""
+    sections = (f"{name[:end]}.*" for end, letter in enumerate(name) if letter == ".")
+    return next((table[key] for key in (name, *sections) if key in table), None)
+
+
 def _unknown(name: str, known: Collection[str]) -> str:
-    near = nearest(name, known)
+    near = nearest(name, [one for one in known if not one.endswith("*")])
     return f"{short(name)[1:-1]}: is unknown" + f"; did you mean {' or '.join(near)}?" * bool(near)
 
 
@@ -183,7 +203,15 @@ def _text(value: object) -> str:
 
 
 def _is_one_of(value: object, values: Collection[str]) -> bool:
-    return _text(value).casefold() in {one.casefold() for one in values}
+    return _comparable(_text(value)) in map(_comparable, values)
+
+
+def _comparable(text: str) -> float | str:
+    """Number that a text stands for, however it is written, or the text without regard to case."""
+    try:
+        return float(text)
+    except ValueError:
+        return text.casefold()
 
 
 def _shown(value: object) -> str:

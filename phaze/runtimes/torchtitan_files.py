@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from phaze.base.errors import PhazeError
 from phaze.runtimes.flags import parse_flags, refuse_unexpanded
-from phaze.runtimes.settings import settings_of
+from phaze.runtimes.settings import flattened, settings_of
 from phaze.spec.plain import parse_json, short
 
 SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
@@ -61,18 +61,9 @@ def _job(sections: object) -> dict[str, object]:
     """Settings of a job file, with what torchtitan recomputes and converts without being asked."""
     if not isinstance(sections, dict):
         raise PhazeError(f"settings: must be sections with settings, got {type(sections).__name__}")
-    found = {name: value for name, value in _flat(sections) if value is not None}
+    found = {name: value for name, value in flattened(sections) if value is not None}
     found.setdefault("activation_checkpoint.mode", "selective")
     return _selected(_converted(found))
-
-
-def _flat(sections: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the settings of sections, with dotted names."""
-    for name, value in sections.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _selected(found: dict[str, object]) -> dict[str, object]:

@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
+from phaze.base.errors import PhazeError
+from phaze.runtimes.deepspeed_config import OPTIONS
 from phaze.spec.files import FOLDER
 
 RUN = CliRunner()
@@ -42,6 +44,31 @@ def test_what_a_runtime_is_told_is_read_back_as_the_same_run(runtime: str, tmp_p
     assert simulated["memory_gib"] == pytest.approx(max(found["memory_gib"]) + workspace_gib, rel=1e-9)
     compared = RUN.invoke(app, ["compare", str(row), str(plan), "--json"], catch_exceptions=False)
     assert json.loads(compared.stdout)["steps"] == []
+
+
+def test_a_plan_for_deepspeed_is_read_back_with_what_its_script_sets(tmp_path: Path) -> None:
+    plan, told, row = tmp_path / "plan.json", tmp_path / "deepspeed.json", tmp_path / "run.csv"
+    asked = ["plan", "llama-3.1-8b", "--gpus", "16xh100", "--global-batch", "16", "--sequence", "2048"]
+    asked += ["--runtime", "deepspeed", "--fix", "tp=4,pp=2,zero=1,recompute=none,microbatch=1", "--top", "1"]
+    RUN.invoke(app, [*asked, "-o", str(plan)], catch_exceptions=False)
+    emitted = RUN.invoke(
+        app, ["emit", str(plan), "--for", "deepspeed", "-o", str(told)], catch_exceptions=False
+    )
+    script = emitted.stderr.partition("set these yourself: ")[2].strip().split(", ")
+    pairs = [pair.partition(" ") for pair in script]
+    layout = ",".join(f"{name}={value}" for name, _, value in pairs if name in OPTIONS)
+    assert layout.startswith("sequence=2048,tp=4,pp=2,")
+    back = ["read", str(told), "--for", "deepspeed", "--gpus", "16xh100", "--model", "llama-3.1-8b"]
+    read = RUN.invoke(app, [*back, "--layout", layout, "--json", "-o", str(row)], catch_exceptions=False)
+    planned, found = json.loads(plan.read_text()), json.loads(read.stdout)
+    assert (found["time_s"], found["layout"]) == (planned["time_s"], planned["layout"])
+    for run in ([str(told), str(plan), "--layout", layout], [str(row), str(plan)]):
+        compared = RUN.invoke(app, ["compare", *run, "--json"], catch_exceptions=False)
+        assert json.loads(compared.stdout)["steps"] == []
+    with pytest.raises(PhazeError, match=r"compare: --layout: must be FIELD=VALUE pairs .* got 'tpp=4'"):
+        RUN.invoke(app, ["compare", str(told), str(plan), "--layout", "tpp=4"], catch_exceptions=False)
+    with pytest.raises(PhazeError, match="read: --layout is for deepspeed; files of torchtitan"):
+        RUN.invoke(app, [*back, "--for", "torchtitan", "--layout", layout], catch_exceptions=False)
 
 
 def test_a_plan_needs_no_file_of_its_system(tmp_path: Path) -> None:

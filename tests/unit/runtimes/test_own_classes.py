@@ -9,7 +9,8 @@ import pytest
 
 from phaze.layout import Layout
 from phaze.runtimes.bridge import emit_bridge, settings
-from phaze.runtimes.deepspeed import DEEPSPEED, emit_deepspeed
+from phaze.runtimes.deepspeed import DEEPSPEED
+from phaze.runtimes.deepspeed_config import emit_deepspeed
 from phaze.runtimes.flags import Flags, parse_flags
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import emit_megatron
