@@ -20,6 +20,8 @@ from phaze.spec import names
 Asked = TypeVar("Asked")
 MOST = 2**31
 """Largest accepted number of samples or tokens."""
+MOST_STEP_TOKENS = 2**26
+"""Largest accepted number of tokens of a step whose batch is given in samples, 16 times the default batch."""
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 """Decimal suffixes of numbers, case-insensitive; b is a billion."""
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,3})?|[0-9]+\.)([kmgbt]?)", re.IGNORECASE)
@@ -136,9 +138,17 @@ def batch_samples(
     """Batch size in samples, given in samples or in tokens.
 
     Tokens are rounded down to whole samples, or to the nearest batch that the `devices` share equally. None
-    if neither is given; PhazeError if both are, or if the tokens are fewer than one sample.
+    if neither is given; PhazeError if both are, if the tokens are fewer than one sample, or if the samples
+    have so many tokens that they are likely meant as tokens.
     """
     if batch_tokens is None:
+        tokens = (global_batch or 0) * sequence
+        if tokens > MOST_STEP_TOKENS:
+            raise PhazeError(
+                f"{verb}: --global-batch: must have at most {MOST_STEP_TOKENS:,} tokens (64 Mi), got "
+                f"{global_batch:,} samples of {sequence:,} tokens, which are {tokens:,}",
+                f"pass --batch-tokens {global_batch} if you mean {global_batch:,} tokens, without a limit",
+            )
         return global_batch
     if global_batch is not None:
         raise PhazeError(

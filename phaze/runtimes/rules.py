@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Literal, Self, TypeVar
 
@@ -202,7 +202,11 @@ class Runtime:
         broken = next((rule for rule in self.rules if rule.broken(task, grid)[0]), None)
         if broken is None:
             return None
-        return f"{self.name}: {broken.reason.format(**values_of(task, layout, schedule))}"
+        reason = broken.reason.format(**values_of(task, layout, schedule))
+        if "{sequence}" in broken.reason and task.sequence % 1000 == 0:  # 8k tokens are 8,000
+            binary = replace(task, sequence=task.sequence // 1000 * 1024)
+            reason += f"; {binary.sequence} is one" * (not broken.broken(binary, grid)[0])
+        return f"{self.name}: {reason}"
 
     def _again(self, model: Model, layout: Layout) -> Recompute:
         """Recompute option to validate; `none` stands for any supported set of modules."""

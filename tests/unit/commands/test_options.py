@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from phaze.base.errors import PhazeError
 from phaze.commands import options
 
 
@@ -51,3 +52,13 @@ def test_a_verb_gets_what_is_given_and_its_own_options_stand_first() -> None:
 @pytest.mark.parametrize(("noun", "names"), [(Shared, {"devices": "--devices", "as_json": "--as-json"})])
 def test_flags_are_named_by_their_parameters(noun: type, names: dict[str, str]) -> None:
     assert options.flags(noun) == names
+
+
+def test_samples_that_are_meant_as_tokens_are_refused() -> None:
+    samples = options.count("4M")
+    with pytest.raises(PhazeError) as error:
+        options.batch_samples("plan", samples, None, 8192)
+    assert "4,000,000 samples of 8,192 tokens, which are 32,768,000,000" in error.value.wrong
+    assert error.value.fix.startswith("pass --batch-tokens 4000000 ")
+    assert options.batch_samples("plan", 8192, None, 8192) == 8192
+    assert options.batch_samples("plan", None, samples, 8192) == 488

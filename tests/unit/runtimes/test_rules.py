@@ -315,6 +315,15 @@ def test_torchtitan_has_no_sharded_optimizer_alone() -> None:
     )
 
 
+def test_a_sequence_in_thousands_is_answered_with_one_that_is_allowed() -> None:
+    for sequence, advice in ((8000, "; 8192 is one"), (8001, ""), (8192, None)):
+        layout = Layout(cp=64, tp=2)
+        task = TrainingTask(LLAMA_405B, sequence, 128, 128)
+        reason = MEGATRON.why_not(task, layout, "1f1b")
+        said = f"megatron: the sequence {sequence} must be a multiple of 2 * cp, got cp 64{advice}"
+        assert reason == (None if advice is None else said)
+
+
 LLAMA_405B = Model(
     name="llama-3.1-405b", layers=126, hidden=16384, heads=128, key_value_heads=8, feed_forward=53248,
     vocabulary=128256, positions="rotary", position_count=131072, tied_embeddings=False,
