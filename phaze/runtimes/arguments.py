@@ -26,23 +26,22 @@ DEFAULT = re.compile(r"\$\{\w+:([^{}]*)\}")
 SEVERAL = re.compile(r"\[?((?<=\[)[^\[\],]+(?=\])|\d+(?: \d+)+)\]?")
 """Text of several words: in brackets without commas, or numbers."""
 OPPOSITE = "not "
+OFF = "--off."
+"""Section of arguments that nobody knows and that are off."""
 UNSET: tuple[object, ...] = (None, [], "None", "", "0")
 """Values of arguments that are not set, in the log."""
 
 
 def arguments_of(text: str, read: Collection[str], other: OtherSettings) -> Flags | None:
     """Flags of a log or a YAML file; None if a text is neither. PhazeError for YAML of another form."""
+    known = {*read, *other.known}
     logged = LOGGED.search(text)
     if logged is not None:
         lines = filter(None, map(LINE.search, logged[1].splitlines()))
         values = {line[1]: _logged(line[2].strip()) for line in lines}
-        known = {*read, *other.known}
-        hidden = {*other.derived.split()}
-        pairs = ((name, value) for name, value in values.items() if name not in hidden and value not in UNSET)
-        return dict(_flags(pairs, known, other))
-    if YAML.match(text):
-        return dict(_flags(_settings(text).items(), {*read, *other.known}, other))
-    return None
+        listed = {name: value for name, value in values.items() if name not in other.derived.split()}
+        return dict(_flags(listed, known, other, UNSET))
+    return dict(_flags(_settings(text), known, other, (None,))) if YAML.match(text) else None
 
 
 def _logged(text: str) -> object:
@@ -94,17 +93,17 @@ def _overrides(modules: object) -> object:
 
 
 def _flags(
-    arguments: Iterator[tuple[str, object]] | Collection[tuple[str, object]],
-    known: Collection[str],
-    other: OtherSettings,
+    arguments: Mapping[str, object], known: Collection[str], other: OtherSettings, unset: tuple[object, ...]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the flags that arguments stand for, with their words."""
-    for name, value in arguments:
+    """Yield the flags that arguments stand for, with their words; unknown ones that are off as `OFF`."""
+    for name, value in arguments.items():
         flag, is_opposite = _flag(name, known, other)
-        if isinstance(value, bool) or value in ("true", "false"):
+        if flag not in known and (value is False or value in unset):
+            yield f"{OFF}{flag[2:]}", ()
+        elif isinstance(value, bool) or value in ("true", "false"):
             if (value in (True, "true")) != is_opposite:
                 yield flag, ()
-        elif value is not None:
+        elif value not in unset:
             yield flag, tuple(_words(value))
 
 

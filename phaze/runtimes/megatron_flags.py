@@ -152,7 +152,7 @@ def read_megatron(
     recipe, flags = _recipe(text, devices, name, words), _flags(text)
     recipe.check(MEGATRON)
     _check_launch(text, flags, recipe, blackwell)
-    return recipe, tuple(flag for flag in flags if flag in settings_of("megatron").subjects)
+    return recipe, tuple(flag for flag in flags if settings_of("megatron").subject(flag) is not None)
 
 
 def _flags(text: str) -> Flags:

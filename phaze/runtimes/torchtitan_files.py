@@ -111,7 +111,7 @@ def _flagged(text: str) -> dict[str, object]:
                 f"--{name}: takes settings from elsewhere, got {short(found[name])}",
                 "pass that file, or the function of config_registry with these flags as assignments",
             )
-    return _selected(found)
+    return _selected(_converted(found))
 
 
 def _written(text: str) -> dict[str, object]:

@@ -22,8 +22,8 @@ from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of
 from phaze.plan.overlap import kept_apart, takes_many_queues
+from phaze.runtimes.deepspeed_config import emit_deepspeed
 from phaze.runtimes.flags import Emitted
-from phaze.runtimes.given import GivenRun
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import emit_megatron
 from phaze.runtimes.recipe import Recipe
@@ -33,14 +33,19 @@ from phaze.spec.files import FOLDER
 from phaze.spec.model import Model
 from phaze.spec.models import load_model_named
 from tests.laws.draws import Drawn, Tally, draw, machine
+from tests.laws.forms import given_run
 
 DRAWS = int(os.environ.get("PHAZE_DRAWS", "200"))
 EXACT = 1e-9
-READ = ("megatron", "torchtitan")
+READ = ("megatron", "torchtitan", "deepspeed")
 """Runtimes whose files are written and read."""
-PRICED_ALIKE = {"scales of float8"}
+PRICED_ALIKE = {"scales of float8", "optimizer"}
 """Differences that emitted files name and that the price does not know."""
-REMARKS = {"stack torchtitan is priced with float8 scaled by whole tensors, not by rows"}
+SOFTWARE = {"bytes of a gradient"}
+"""Differences of the software, which the runtime alone sets."""
+REMARKS = {
+    "stack torchtitan is priced with float8 scaled by whole tensors, not by rows", "gradient_clipping",
+}  # fmt: skip
 """Remarks on what is read that hold for the plan as well."""
 LAWS = settings(max_examples=DRAWS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
 
@@ -72,7 +77,7 @@ def test_what_is_emitted_and_read_back_has_the_price_of_the_plan(
     tally: Callable[[str], Tally], tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     drawn = draw(Random(seed), READ)
-    emitted = _emitted(drawn)
+    emitted = emitted_files(drawn)
     reason = _not_expressed(emitted)
     tally("read(emit(plan)) has the plan's price").note(drawn, reason)
     if reason:
@@ -93,7 +98,7 @@ def test_what_overlaps_can_overlap_with_the_variables_that_are_emitted(
     drawn = draw(Random(seed), ("megatron",))
     layout, stack = drawn.recipe.layout, drawn.question.machine.stack
     lowering = drawn.question.lowering(layout)
-    text = _emitted(drawn).files["megatron.txt"]
+    text = emitted_files(drawn).files["megatron.txt"]
     tally("overlap is possible").note(drawn, "" if layout.ep > 1 else "no expert parallelism")
     pairs, ordered = lowering.pairs(layout), not device_of(drawn.question.machine).is_blackwell
     assert ("--overlap-moe-expert-parallel-comm" in text) == pairs, drawn
@@ -135,19 +140,19 @@ def _fewer(untimed: Mapping[str, object]) -> Iterator[dict[str, object]]:
         yield {key: value for key, value in untimed.items() if key != left_out}
 
 
-def _emitted(drawn: Drawn) -> Emitted:
+def emitted_files(drawn: Drawn) -> Emitted:
     """Files of a plan for its runtime, with the software that its price assumes."""
     recipe, asked = drawn.recipe, drawn.question
     stack = asked.lowering(recipe.layout).layers(recipe.layout).stack
     if drawn.runtime.name == "megatron":
         return emit_megatron(recipe, stack, blackwell=device_of(asked.machine).is_blackwell)
-    return emit_torchtitan(recipe, stack)
+    return (emit_torchtitan if drawn.runtime.name == "torchtitan" else emit_deepspeed)(recipe, stack)
 
 
 def _not_expressed(emitted: Emitted) -> str:
-    """Model fields that the runtime cannot train, so that the law does not hold; never a layout's."""
+    """Fields of model or software that the runtime lacks, so that the law does not hold; never a layout's."""
     fields = sorted({difference.partition(":")[0] for difference in emitted.beyond} - PRICED_ALIKE)
-    assert all(field.startswith("model.") for field in fields), fields
+    assert all(field.startswith("model.") or field in SOFTWARE for field in fields), fields
     return f"no setting for {', '.join(fields)}" if fields else ""
 
 
@@ -171,10 +176,8 @@ def _read(drawn: Drawn, emitted: Emitted, folder: Path) -> tuple[PlanQuestion, R
     asked, devices = drawn.question, drawn.recipe.layout.devices
     file = folder / f"read-{os.getpid()}"
     file.write_text(next(iter(emitted.files.values())))
-    if drawn.runtime.name == "megatron":
-        given = GivenRun.of_megatron(file, devices, blackwell=device_of(asked.machine).is_blackwell)
-    else:
-        given = GivenRun.of_torchtitan(file, drawn.recipe.model, devices)
+    blackwell = device_of(asked.machine).is_blackwell
+    given = given_run(drawn.runtime.name, file, drawn.recipe.model, devices, emitted, blackwell=blackwell)
     software = given.software(asked.machine.stack)
     own = replace(asked.machine, stack=software.stack)
     again = replace(asked, machine=own, task=given.recipe.task, flash=software.flash)

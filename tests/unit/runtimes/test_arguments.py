@@ -64,7 +64,7 @@ def test_a_log_lists_what_the_flags_say() -> None:
     recipe, unread = read_megatron(text)
     stack = load_stack("megatron-core")
     assert recipe == read_megatron(FLAGS)[0]
-    assert {"--log-interval", "--data-path"} < {*unread}
+    assert {"--log-interval", "--data-path", "--off.attention-sink-k"} < {*unread}
     assert "--async-save" not in unread
     assert megatron_software(text, recipe, stack) == megatron_software(FLAGS, recipe, stack)
     assert says_devices(text)

@@ -136,6 +136,8 @@ def test_converters_of_a_job_file_are_those_of_the_registry() -> None:
         recipe, unread = read_torchtitan(text, wide, 8)
         assert recipe.layout.compute == compute
         assert ("float8.filter_fqns" in unread) == (compute == "bf16")
+    flags = "--training.seq_len 240 --model.converters=quantize.linear.float8,quantize.grouped_mm.float8"
+    assert read_torchtitan(flags, wide, 2)[0].layout.compute == "fp8-cs"
     text = JOB + "[float8]\nenable_float8_linear = true\nenable_fsdp_float8_all_gather = true\n"
     recipe = read_torchtitan(text, wide, 8)[0]
     named = torchtitan_software(text, recipe, load_stack("torchtitan")).unmodelled
