@@ -69,6 +69,12 @@ VERBS: dict[str, tuple[str, ...]] = {
         "read {flags.txt} --for megatron --gpus 2xh100 -o {>run.csv}",
         "read {flags.txt} --for megatron --system {system.yaml} --json",
         "read {titan.py} --for torchtitan --gpus 2xh100 --model {model.yaml}",
+        "read {titan.toml} --for torchtitan --gpus 2xh100 --model {model.yaml}",
+        "read {titan-job.json} --for torchtitan --gpus 2xh100 --model {model.yaml}",
+        "read {launch.sh} --for megatron --gpus 2xh100 --json",
+        "read {flags.yaml} --for megatron --gpus 2xh100",
+        "read {megatron.log} --for megatron --system h100",
+        "read {speed.json} --for deepspeed --gpus 2xh100 --model {model.yaml} --layout sequence=64",
     ),
     "compare": (
         "compare {runs.csv} {plan.json} --row 1",
@@ -154,6 +160,33 @@ def _good(folder: Path) -> None:
         "\n".join(["model,seq,gpus,global_batch,tp,measured_s,flash_attention", *named, ""])
     )
     (folder / "matrix.csv").write_text("0,1e9\n1e9,0\n")
+    flags = {
+        "num-layers": 2, "hidden-size": 64, "num-attention-heads": 4, "seq-length": 64, "vocab-size": 512,
+        "max-position-embeddings": 64, "micro-batch-size": 1, "global-batch-size": 4, "bf16": True,
+    }  # fmt: skip
+    (folder / "flags.yaml").write_text(
+        yaml.safe_dump({"MODEL_ARGS": {f"--{k}": v for k, v in flags.items()}})
+    )
+    words = [f"--{name} {value}" for name, value in flags.items() if value is not True]
+    lines = [
+        "TP=2",
+        "ARGS=(",
+        *words,
+        ")",
+        "torchrun a.py ${ARGS[@]} --bf16 --tensor-model-parallel-size ${TP:-1}",
+    ]
+    (folder / "launch.sh").write_text("\n".join([*lines, ""]))
+    listed = [f"  {name.replace('-', '_')} ..... {value}" for name, value in flags.items()]
+    (folder / "megatron.log").write_text(
+        "\n".join(["---- arguments ----", *listed, "---- end of arguments", ""])
+    )
+    job = {"training": {"seq_len": 64, "local_batch_size": 2}, "activation_checkpoint": {"mode": "none"}}
+    (folder / "titan-job.json").write_text(json.dumps(job))
+    (folder / "titan.toml").write_text(
+        "[training]\nseq_len = 64\nlocal_batch_size = 2\n[activation_checkpoint]\nmode = 'none'\n"
+    )
+    speed = {"train_batch_size": 4, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+    (folder / "speed.json").write_text(json.dumps(speed))
     formats = (config / "formats.md").read_text()
     (folder / "piper.json").write_text(formats.split("```json\n")[1].split("```")[0])
     layer = {"parameterSize": 1e6, "activationSize": 1e6, "optimalLatencyFw": 1e-3, "optimalLatencyBw": 2e-3}
