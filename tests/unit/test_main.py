@@ -482,7 +482,7 @@ def test_a_batch_that_memory_cannot_hold_is_a_status_or_one_message(tmp_path: Pa
     run("simulate", "--runs", str(path), "--system", "h100", "-o", str(out))
     assert "invalid: the events of 2,147,483,648 microbatches in 8 stages need" in out.read_text()
     with pytest.raises(PhazeError, match=r"the events of 2,147,483,648 microbatches in \d+ stages need"):
-        run("plan", "gpt2", "--gpus", "8xh100", "--global-batch", str(2**31))
+        run("plan", "gpt2", "--gpus", "8xh100", "--batch-tokens", str(2**31), "--sequence", "1")
 
 
 @pytest.mark.parametrize(
