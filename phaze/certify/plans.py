@@ -128,6 +128,8 @@ class PlanAudit:
         )
         if not self.fitting:
             return f"{counts}; none contradicts the certificate"
+        if not self.bound_s:
+            return f"{counts}; none contradicts the certificate, whose search ended before it had a bound"
         fastest = self.fitting[0]
         way = f"{fastest.time_s / self.bound_s - 1:+.2%}:\n{fastest}"
         if self.unsearched:

@@ -47,7 +47,7 @@ from phaze.plan.layouts.planes import Paths, Planes, planes_of
 from phaze.plan.layouts.split_parts import FEW_NUMBERS, WHOLE_WORK, SplitParts
 from phaze.plan.layouts.time_limit import Work
 
-MOST_JOBS = 25000
+MOST_JOBS = 16_000
 """Maximum number of events in one linear program; for longer steps, paths are added one by one."""
 SAMPLES = 16
 """Number of stage costs computed in the time of one linear program (order of magnitude)."""

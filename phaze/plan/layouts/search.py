@@ -52,6 +52,8 @@ MOST_WORK = 100_000
 """Maximum number of linear programs, weighted by their relative duration."""
 MOST_IN_PARTS = 40_000
 """Maximum number of linear programs spent on branching within single layouts."""
+RATE_OVER = 1_000
+"""Number of linear programs over which it is measured how fast a search proceeds."""
 STUCK = "the bounds of the remaining layouts cannot be raised further"
 MOST_LOOKED_AT = 3000
 """Maximum number of layouts whose pipeline splits are searched; the others only widen the gap."""
@@ -226,14 +228,25 @@ class LayoutSearch:
         """Examine layouts by increasing bound until the gap is closed; return the limit reached, if any.
 
         Parts of pipeline splits raise the smallest bound only while every layout's bound may still rise.
+        A search ends at once where neither its bound nor the number of layouts left, at the rate at which
+        they changed, would close the gap within the limit: more work would leave about the same gap.
         """
         stuck, in_parts = "", 0
+        rated = self._work, self.bound_s, self._left
         while self._queue and self._queue[0][0] < self.enough_s:
             self._check_time()
             if self.contenders.searched >= most_searched:
                 return f"the pipeline splits of {most_searched:,} layouts were searched, which is the limit"
             if (work := self._work) >= most_work:
                 return f"the limit of {most_work:,} linear programs was reached"
+            if work >= rated[0] + RATE_OVER:
+                before, rated = rated, (work, self.bound_s, self._left)
+                share = (work - before[0]) / (most_work - work)
+                if (
+                    rated[1] - before[1] < share * (self.enough_s - rated[1])
+                    and before[2] - rated[2] < share * rated[2]
+                ):
+                    return f"it proceeds too slowly to end within {most_work:,} linear programs"
             _, place, contender = queued = heapq.heappop(self._queue)
             parted = self.contenders.parted(contender)
             if self.contenders.decided(contender) or (stuck and parted):
@@ -247,6 +260,11 @@ class LayoutSearch:
             if in_parts >= MOST_IN_PARTS:
                 stuck = f"the limit of {MOST_IN_PARTS:,} linear programs for parts of layouts was reached"
         return stuck
+
+    @property
+    def _left(self) -> int:
+        """Number of queued layouts that may be faster than the best plan."""
+        return sum(queued[0] < self.enough_s for queued in tuple(self._queue))
 
     def _examine(self, known_s: float, place: int, contender: LayoutContender) -> None:
         """Raise the bound of a queued layout, unless it has risen since the layout was queued."""
@@ -347,11 +365,10 @@ class LayoutSearch:
 
     def standing(self) -> str:
         """Progress message for another thread: layouts left, gap and best plan."""
-        best_s, bound_s, queue = self.best_s, self.bound_s, tuple(self._queue)
+        best_s, bound_s = self.best_s, self.bound_s
         if best_s == inf:
             return "no plan yet"
-        left = sum(queued[0] < self.enough_s for queued in queue)
-        message = f"{left:,} layouts left" if queue else "bounding layouts"
+        message = f"{self._left:,} layouts left" if self._queue else "bounding layouts"
         gap = f", gap {1 - bound_s / best_s:.1%}" if bound_s > 0 else ""
         return f"{message}{gap}, best plan {self.question.rank} {best_s:.4g} s a step"
 

@@ -1,0 +1,78 @@
+"""`plan` answers in phases: time or Ctrl-C ends the search, and every better plan is in the file at once."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from phaze.__main__ import app
+from phaze.spec import documents
+from phaze.spec.documents import read_as
+from phaze.spec.training_plan import TrainingPlan
+
+LONG = ("llama-3.1-70b", "--lora", "16", "--gpus", "8xH100")
+"""Planning request that has a plan after seconds, and whose proof takes a minute."""
+SHORT = ("gpt2", "--gpus", "8xH100", "--sequence", "1024", "--global-batch", "16")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def stopped(path: Path) -> str | None:
+    return read_as(TrainingPlan, path).certificate.stopped
+
+
+def test_a_time_limit_ends_the_search_with_its_answer_and_a_sound_bound(tmp_path: Path) -> None:
+    result = run("plan", *LONG, "--seconds", "0.001", "-o", str(path := tmp_path / "plan.json"))
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.stdout.split())
+    assert re.search(r"Train with .* The search ended early: its time limit of 0.001 s was reached\.", words)
+    plan = read_as(TrainingPlan, path)
+    assert plan.certificate.stopped == "its time limit of 0.001 s was reached"
+    assert (plan.certificate.bound_s or 0.0) <= plan.prudent_s
+    checked = run("certify", str(path))
+    assert checked.exit_code == 0, checked.output
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan"])
+def test_a_time_limit_is_positive(seconds: str) -> None:
+    result = CliRunner().invoke(app, ("plan", *SHORT, "--seconds", seconds))
+    assert result.exit_code != 0
+    assert "--seconds" in f"{result.output}{result.exception}"
+
+
+def test_an_interruption_prints_the_answer_so_far(tmp_path: Path) -> None:
+    """Ctrl-C after the first plan; the exit status is that of an interruption."""
+    path = tmp_path / "plan.json"
+    command = [sys.executable, "-m", "phaze", "plan", *LONG, "-o", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        for line in process.stderr:
+            if line.startswith("plan: better plan") or "of optimal" in line:
+                break
+        assert stopped(path) == "it had not ended when this plan was found"
+        process.send_signal(signal.SIGINT)
+        answer = process.stdout.read()
+    assert process.returncode == 130
+    assert "The search ended early: it was interrupted." in " ".join(answer.split())
+    assert stopped(path) == "it was interrupted"
+
+
+def test_every_better_plan_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = list[TrainingPlan]()
+    monkeypatch.setattr(documents, "write_document", lambda plan, _path: written.append(plan))
+    result = run("plan", *SHORT, "-o", str(tmp_path / "plan.json"))
+    assert result.exit_code == 0
+    times_s = [plan.prudent_s for plan in written]
+    assert times_s == sorted(times_s, reverse=True)
+    assert len(set(times_s)) > 1
+    assert {plan.certificate.stopped for plan in written[:2]} == {"it had not ended when this plan was found"}
+    assert written[-1].certificate.stopped is None
