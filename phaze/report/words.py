@@ -63,7 +63,7 @@ def percent(value: float, decimals: int = 1) -> str:
 def signed(share: float) -> str:
     """Format a fraction as a percentage with a sign unless it rounds to zero, for example +2.5 %."""
     text = percent(share)
-    return "0.0 %" if text == "-0.0 %" else f"+{text}" if share > 0 and text != "0.0 %" else text
+    return "0.0 %" if text == "-0.0 %" else f"+{text}" if share > 0 and text not in ("0.0 %", "–") else text
 
 
 def change(ratio: float) -> str:

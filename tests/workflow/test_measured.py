@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import Folder
@@ -39,3 +41,17 @@ def test_another_source_compares_again_and_the_same_do_not(measured: Folder, tmp
     stale = folder.stale()
     assert {"measured_runs.parquet", "report/validate.html"} <= stale
     assert not any("tiled" in path for path in stale)
+
+
+@pytest.mark.long
+def test_the_page_of_all_sources_opens_with_its_figures(prepare: Prepare, project_root: Path) -> None:
+    """Every source of the default study: no check fails, and the page says what config/accuracy.md says."""
+    sources = yaml.safe_load((project_root / "config/config.yaml").read_text())["measured"]["sources"]
+    folder = prepare("measured-all", measured={"sources": sources}, tiled=TILED, models=[])
+    checks = pd.read_parquet(folder.path / "results/report/measured-checks.parquet")
+    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
+    text = (folder.path / "results/report/validate.md").read_text()
+    assert "FAILED" not in text
+    accuracy = (project_root / "config/accuracy.md").read_text()
+    share, runs = re.findall(r"contains (\d+) % of the (\d+) runs that get one", accuracy)[0]
+    assert f"Of {runs} runs that get an 80 % interval from the other sources {share} % lie in it" in text
