@@ -189,7 +189,7 @@ class PlanPricer:
         ]
         found = price(lowering.plan(stages, schedule), self.machine)
         peak_gib = float(found.peak_bytes.max()) / GIB
-        limit_gib = lowering.limit_bytes(layout, upper=self.rank == "prudent") / GIB
+        limit_gib = lowering.limit_bytes(layout, room="upper" if self.rank == "prudent" else "expected") / GIB
         searched = is_searched(self.runtime, self.task, layout, self.asked.fixed)
         return DrawnPlan(layout, schedule, blocks, recomputed, found.time_s, peak_gib, limit_gib, searched)
 

@@ -29,7 +29,7 @@ from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_by
 from phaze.cost.network.dispatch import Routing
 from phaze.layout import ON_DEVICE, Layout, Recompute
 from phaze.pipeline.pipeline import Transfers
-from phaze.plan.in_use import tensor_limit_bytes
+from phaze.plan.in_use import Room, tensor_limit_bytes
 from phaze.plan.kept import HALF, KEPT, SINGLE, WorkingBytes, copied_bytes, working_bytes
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
@@ -330,16 +330,16 @@ class Lowering:
         again = cost.kept_bytes("none", layout.offloaded)[1]
         return self.working([(cost, "none")], layout).work - again
 
-    def limit_bytes(self, layout: Layout, *, upper: bool) -> float:
+    def limit_bytes(self, layout: Layout, *, room: Room) -> float:
         """Memory limit for a layout's tensors in bytes, with other memory at its upper end or as expected.
 
         The limit allows for any temporary copies next to the tensors of a stage.
         """
         copied = 0.0
-        if upper:
+        if room != "expected":
             _, costs, stack = self.layers(layout)
             copied = copied_bytes([cost.layer for cost in costs.values()], layout, stack)
-        return tensor_limit_bytes(self.machine, layout, copied, upper=upper)
+        return tensor_limit_bytes(self.machine, layout, copied, room=room)
 
     def _states_s(self, states_bytes: float, passes_s: float, layout: Layout) -> float:
         """Time per step in which devices wait for optimizer state from the host, in seconds.

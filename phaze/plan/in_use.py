@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 from phaze.base.units import GIB, MIB
 from phaze.layout import Axis, Group, Layout
@@ -25,6 +26,8 @@ from phaze.plan.plan import Machine
 from phaze.spec.memory import MemoryKind
 from phaze.spec.system import Device
 
+Room = Literal["expected", "upper", "surely"]
+"""Memory left to all but tensors: expected, upper end, or that with the largest gaps of the allocator."""
 CONNECTION_BYTES = 12 * MIB
 """Bytes of NCCL buffers per connection of a channel.
 
@@ -200,7 +203,7 @@ def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> M
 
 
 def tensor_limit_bytes(
-    machine: Machine, layout: Layout, copied_bytes: float = 0.0, *, upper: bool = True
+    machine: Machine, layout: Layout, copied_bytes: float = 0.0, *, room: Room = "upper"
 ) -> float:
     """Memory limit for a layout's tensors in bytes, with other memory at its upper end or as expected.
 
@@ -208,9 +211,11 @@ def tensor_limit_bytes(
     fit with any pipeline split.
     """
     beside, capacity = _sum(beside_tensors(machine, layout)), capacity_bytes(device_of(machine))
-    if not upper:
+    if room == "expected":
         return capacity - beside.expected
-    return (capacity - beside.high) * (1.0 - machine.stack.fragments.lasting) - copied_bytes
+    gaps = machine.stack.fragments
+    share = gaps.lasting if room == "upper" else gaps.most
+    return (capacity - beside.high) * (1.0 - share) - copied_bytes
 
 
 def _sum(parts: Iterable[MemoryRange]) -> MemoryRange:

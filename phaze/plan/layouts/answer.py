@@ -32,6 +32,7 @@ from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import ENDS, TrainingTask
 from phaze.runtimes.space import given_values, space
 from phaze.spec.files import FOLDER
+from phaze.spec.names import GAP
 from phaze.spec.recipes import PublishedRecipe, published_recipes
 from phaze.spec.training_plan import (
     TIE,
@@ -124,12 +125,17 @@ class TrainingPlanner:
     def search(
         self, fixed: Fixed, on_better: Callable[[LayoutSearch], None] = lambda _: None
     ) -> LayoutSearch:
-        """Search for the fastest plans with additional fixed fields, not yet run."""
+        """Search for the fastest plans with additional fixed fields, not yet run.
+
+        With a wide gap, a search by expected time starts from the plan of a short search by prudent time.
+        """
         named = f"with {','.join(f'{name}={value}' for name, value in fixed.items())}: " if fixed else ""
         fixed = {**self.asked.fixed, **fixed}
+        wide = self.asked.rank == "expected" and self.gap > GAP
         return layout_search(
-            self.question, fixed, gap=self.gap, on_better=on_better, named=named, limit=self.limit
-        )
+            self.question, fixed, gap=self.gap, on_better=on_better, named=named, limit=self.limit,
+            first=self._briefly(self.expected.prudent, fixed) if wide else (),
+        )  # fmt: skip
 
     def best(self, top: int) -> LayoutPlans:
         """Best `top` plans, and at least `COMPARED` plans to compare without overlap."""
@@ -138,11 +144,11 @@ class TrainingPlanner:
         search.run_on(top)
         return search.plans(wanted(top), top)
 
-    def _by_expected_time(self) -> tuple[PlannedLayout, ...]:
-        """Plan of a short search by expected time; empty if it finds none."""
+    def _briefly(self, question: PlanQuestion, fixed: Fixed) -> tuple[PlannedLayout, ...]:
+        """Plan of a short search by the other kind of time; empty if it finds none."""
         return plan_layouts(
-            self.expected, self.asked.fixed, gap=self.gap, wanted=1, prove=False,
-            named="ranked by expected time for comparison: ", limit=self.limit,
+            question, fixed, gap=self.gap, wanted=1, prove=False,
+            named=f"ranked by {question.rank} time for comparison: ", limit=self.limit,
         ).plans  # fmt: skip
 
     def check(self, fixed: Fixed, where: str) -> None:
@@ -212,7 +218,7 @@ class TrainingPlanner:
             "other_batch": other_batch(ranked[0], fixed),
         }
         if plan.question.rank == "prudent" and (whole or plan.prudence):
-            best = [PricedLayout.of(self.expected, one) for one in self._by_expected_time()]
+            best = [PricedLayout.of(self.expected, one) for one in self._briefly(self.expected, fixed)]
             none = "A short search by expected time found no faster plan."
             changes["prudence"] = self._prudence([*ranked, *best]) or none
         if whole:

@@ -11,7 +11,9 @@ import numpy as np
 from phaze.base.arrays import Bools, Ints
 from phaze.plan.layouts.contenders import Contenders
 from phaze.plan.layouts.families import LayoutFamilies
+from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.slices import first_of_each
+from phaze.runtimes.grid import COLUMNS
 from phaze.runtimes.rules import ENDS
 
 CHOICES = ("schedule", "pp", "vp", "tp", "cp", "ep", "etp", "microbatch", "zero", "cp_kind")
@@ -76,6 +78,17 @@ class Guesses:
         some = first_of_each(some, every.tp, every.zero, every.sequence_parallel)
         self.families.open(some)
         return self.begin(some)
+
+    def like(self, plan: PlannedLayout) -> None:
+        """Simulate the layout of a plan that was found by other estimates, with any recompute that fits."""
+        every, layout = self.families.every, plan.layout
+        fields = vars(layout) | {
+            "schedule": every.schedules.index(plan.schedule), "cp_kind": every.cp_kinds.index(layout.cp_kind),
+        }  # fmt: skip
+        same = [getattr(every, name) == fields[name] for name in COLUMNS if name != "recompute"]
+        family = np.flatnonzero(np.all(same, axis=0))
+        self.families.open(family)
+        self.begin(family)
 
     def descend(self) -> None:
         """Move to faster neighbours from the fastest plan of each pipeline depth (local search)."""

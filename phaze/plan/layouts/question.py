@@ -15,7 +15,7 @@ from phaze.layout import WIDTHS, Layout, Recompute
 from phaze.pipeline.graph import refuse_endless
 from phaze.pipeline.pipeline import StageCost
 from phaze.plan.given import Lowering, Lowerings
-from phaze.plan.in_use import tensor_limit_bytes
+from phaze.plan.in_use import Room, tensor_limit_bytes
 from phaze.plan.layouts.divisions import Content, DividedLayout
 from phaze.plan.machines import prudent, usable_gib
 from phaze.plan.plan import Machine
@@ -34,8 +34,8 @@ class PlanQuestion:
     optimizer: Optimizer = "adam"
     flash: bool = True
     """True if attention keeps its scores on chip, as in all plans; measured runs may differ."""
-    upper: bool = False
-    """True if plans must fit at the upper end of the memory range instead of its expected value."""
+    room: Room = "expected"
+    """Memory that plans must leave to all but tensors."""
     rank: Rank = "expected"
     """Kind of step time that these prices predict: expected or prudent."""
 
@@ -43,7 +43,13 @@ class PlanQuestion:
     def prudent(self) -> PlanQuestion:
         """Same request with prudent (conservative) estimates of step time and memory."""
         task, machine = prudent(self.task, self.machine)
-        return replace(self, task=task, machine=machine, upper=True, rank="prudent")
+        return replace(self, task=task, machine=machine, room="upper", rank="prudent")
+
+    def roomy(self) -> PlanQuestion:
+        """Same request for plans that surely fit; it shares the costs, which no room changes."""
+        roomy = replace(self, room="surely")
+        vars(roomy).update(_lowerings=self._lowerings, _costs=self._costs)
+        return roomy
 
     def ranked(self, rank: Rank) -> PlanQuestion:
         """Same request with the estimates, expected or prudent, by which layouts are ranked."""
@@ -56,7 +62,7 @@ class PlanQuestion:
 
     def limit_bytes(self, layout: Layout) -> float:
         """Memory limit for the tensors of a layout, in bytes per device."""
-        return self.lowering(layout).limit_bytes(layout, upper=self.upper)
+        return self.lowering(layout).limit_bytes(layout, room=self.room)
 
     def limits_bytes(self, grid: LayoutGrid) -> Floats:
         """Upper bounds on the tensor memory limits of all layouts of a grid, (N,).
@@ -69,10 +75,10 @@ class PlanQuestion:
             columns = np.minimum(columns, 2)
         distinct, where = np.unique(columns, axis=0, return_inverse=True)
         layouts = (Layout(**dict(zip(names, row, strict=True))) for row in distinct.tolist())
-        limits = np.array([tensor_limit_bytes(self.machine, layout, upper=self.upper) for layout in layouts])
+        limits = np.array([tensor_limit_bytes(self.machine, layout, room=self.room) for layout in layouts])
         limits = limits[where.ravel()]
         stack = self.machine.stack
-        if not self.upper or "tp" not in stack.overlap:
+        if self.room == "expected" or "tp" not in stack.overlap:
             return limits
         tokens = grid.cuts_sequence * grid.microbatch * self.task.sequence / grid.cp
         width_bytes = grid.layout(0).bytes_per_element * self.task.model.hidden

@@ -84,6 +84,8 @@ class LayoutSearch:
     named: str = ""
     """Start of progress messages, which tells a search from the main one of a question."""
     limit: TimeLimit = field(default_factory=TimeLimit)
+    first: Sequence[PlannedLayout] = ()
+    """Plans found by other estimates, whose layouts are simulated first."""
     contenders: Contenders = field(init=False)
     """Candidate layouts of the expanded families."""
     guesses: Guesses = field(init=False)
@@ -143,6 +145,8 @@ class LayoutSearch:
             raise OutOfTime(reason)
 
     def _run(self, wanted: int) -> None:
+        for plan in self.first:
+            self.guesses.like(plan)
         self.guesses.start()
         self.guesses.descend()
         self.families.bound()
@@ -428,12 +432,14 @@ def layout_search(
     prove: bool = True,
     named: str = "",
     limit: TimeLimit | None = None,
+    first: Sequence[PlannedLayout] = (),
 ) -> LayoutSearch:
     """Search over the layouts of a question with some fields fixed, not yet run."""
     space = legal_space(question.runtime, question.task, fixed)
     question.refuse_endless(space.families)
     families = LayoutFamilies.of(question, space)
-    return LayoutSearch(question, families, gap, on_better, most_work, prove, named, limit or TimeLimit())
+    limit = limit or TimeLimit()
+    return LayoutSearch(question, families, gap, on_better, most_work, prove, named, limit, first)
 
 
 def plan_layouts(

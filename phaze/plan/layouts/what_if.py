@@ -138,10 +138,7 @@ def made_to_fit(
 
 def _surely_fitting(question: PlanQuestion, fixed: Mapping[str, int | str]) -> PricedLayout | None:
     """Best plan of a short search whose tensors leave room for the largest gaps of the allocator."""
-    stack = question.machine.stack
-    gaps = stack.fragments.model_copy(update={"lasting": stack.fragments.most})
-    machine = replace(question.machine, stack=stack.model_copy(update={"fragments": gaps}))
-    roomy = replace(question, machine=machine, upper=True)
+    roomy = question.roomy()
     plans = plan_layouts(
         roomy, fixed, gap=GAP, wanted=1, prove=False, named="layouts that surely fit: "
     ).plans
