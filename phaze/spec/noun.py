@@ -14,7 +14,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
 from phaze.base.errors import PhazeError
-from phaze.base.nearest import did_you_mean
+from phaze.base.nearest import did_you_mean, nearest
 from phaze.base.printed import one_line
 from phaze.spec.files import read_mapping
 from phaze.spec.plain import LONGEST_KEY, short
@@ -94,18 +94,9 @@ def mistakes(
 ) -> PhazeError:
     """Convert validation errors to one PhazeError with a line each; a validator may report several lines.
 
-    For unknown keys of `kind` the help names the most similar known keys, and `where` lists all of them. The
-    error of a list that is too short is dropped if its items have errors.
+    For unknown keys of `kind` the help names the most similar known keys, and `where` lists all of them.
     """
-    problems = error.errors()
-    told = [
-        problem
-        for problem in problems
-        if problem["type"] != "too_short"
-        or all(
-            other is problem or other["loc"][: len(problem["loc"])] != problem["loc"] for other in problems
-        )
-    ]
+    told = _told(error.errors())
     wrong = "\n".join(
         f"{source}: {_key(problem)}{line}{_value(problem)}"
         for problem in told
@@ -113,6 +104,27 @@ def mistakes(
     )
     fixes = dict.fromkeys(_nearest(problem, kind, where) for problem in told)
     return PhazeError(wrong, "; ".join(filter(None, fixes)))
+
+
+def _told(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Errors to report, unknown keys first, without errors that only follow from another one.
+
+    A key that is missing because it is misspelt follows from the unknown key, and a list that is too short
+    from errors of its items.
+    """
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+
+    def follows(problem: ErrorDetails) -> bool:
+        place = problem["loc"]
+        if problem["type"] == "too_short":
+            return any(other is not problem and other["loc"][: len(place)] == place for other in problems)
+        return problem["type"] == "missing" and any(
+            other["loc"][:-1] == place[:-1] and nearest(str(other["loc"][-1]), [str(place[-1])])
+            for other in unknown
+        )
+
+    others = [problem for problem in problems if problem not in unknown and not follows(problem)]
+    return unknown + others
 
 
 def _key(problem: ErrorDetails) -> str:

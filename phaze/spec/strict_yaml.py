@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import yaml
 
 from phaze.spec.plain import LONGEST_KEY, Plain, short
@@ -9,6 +11,8 @@ from phaze.spec.plain import LONGEST_KEY, Plain, short
 MOST_BITS = 1024
 """Maximum number of bits of an integer, as in the largest float; Python refuses to print longer ones."""
 MERGE = "tag:yaml.org,2002:merge"
+OTHER_BASES = re.compile(r"[-+]?0[0-9_]+|[-+]?[0-9_]+:[0-9_:.]+")
+"""Numbers that YAML 1.1 silently reads as octal (010 is 8) or in base 60 (1:30 is 90)."""
 
 
 class _Unfit(yaml.constructor.ConstructorError):
@@ -37,6 +41,9 @@ class _Strict(yaml.SafeLoader):
         if isinstance(value, int) and value.bit_length() > MOST_BITS:
             problem = f"must be a number below 2^{MOST_BITS}, got {short(node.value)}"
             raise _Unfit(problem, node.start_mark)
+        if isinstance(value, int | float) and OTHER_BASES.fullmatch(node.value):
+            read = f"got {short(node.value)}, which YAML reads as {short(value)}"
+            raise _Unfit(f"must be in decimal digits, {read}; quote a text", node.start_mark)
         return value
 
 

@@ -329,8 +329,11 @@ def _filled(
     """
     if "clock_hz" in fields:
         raise PhazeError(f"{path}: clock_hz: must not be given together with {PEAK}, from which it follows")
-    own = {name: fields[name] for name in DeviceFigures.model_fields if name in fields}
-    figures = DeviceFigures.parse(own, str(path))
+    # With a figure missing, a key of no device may be its misspelling: it is refused by name, and first.
+    further = fields.keys() if fields.keys() >= {*FIGURES} else Device.model_fields
+    known = DeviceFigures.model_fields.keys()
+    stated = {name: fields[name] for name in fields if name in known or name not in further}
+    figures = DeviceFigures.parse(stated, str(path))
     if figures.like is None:
         near = _nearest(figures, folder)
     else:

@@ -246,7 +246,7 @@ class PlanCertificate(Noun):
     rows: Index | None = None
     """Number of leading rows in the ranked table that no other layout beats by more than the requested gap;
     null in older files."""
-    stopped: str | None = None
+    stopped: Text | None = None
     """Reason why the search ended early: a limit of time or of work, or an interruption; null if its gap is
     closed."""
     undecided: tuple[UndecidedPlan, ...] = ()

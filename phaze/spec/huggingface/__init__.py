@@ -21,6 +21,17 @@ FAMILIES: dict[str, Family] = dict(sorted(pair for file in _FILES for pair in fi
 """All supported model families, by the `model_type` of their configurations."""
 WITHOUT_TEXT = {name.removesuffix("_text"): name for name in FAMILIES if name.endswith("_text")}
 """Text-only model type for each multimodal model type, in families with separate types."""
+SAME_TEXT: dict[str, Config] = {
+    "qwen2_5_vl_text": {"model_type": "qwen2"},
+    "qwen2_vl_text": {"model_type": "qwen2"},
+    "qwen3_omni_moe_text": {"model_type": "qwen3_moe"},
+    "qwen3_vl_moe_text": {"model_type": "qwen3_moe", "tie_word_embeddings": True},
+    "qwen3_vl_text": {"model_type": "qwen3"},
+}
+"""Text parts of vision models that are another family's decoder: its model type, and defaults that differ."""
+
+
+SAME_TEXT |= {name.removesuffix("_text"): same for name, same in SAME_TEXT.items()}
 
 
 def translate(config: Plain, source: str) -> Config:
@@ -36,7 +47,11 @@ def translate(config: Plain, source: str) -> Config:
         if "tie_word_embeddings" in config:
             own = {"tie_word_embeddings": config["tie_word_embeddings"]} | own
         return translate(own, f"{source}: text_config")
+    if "text_config" in config:
+        raise PhazeError(f"{source}: text_config: must be a JSON object, got {short(text)}")
     kind = config.get("model_type")
+    if same := SAME_TEXT.get(str(kind)):
+        return translate({**same, **config, "model_type": same["model_type"]}, source)
     name = WITHOUT_TEXT.get(kind, kind) if isinstance(kind, str) else None
     if name not in FAMILIES:
         near = get_close_matches(str(kind), FAMILIES, 3, 0.0)
@@ -46,8 +61,6 @@ def translate(config: Plain, source: str) -> Config:
             "for any other model, `phaze trace CONFIG --layers -o TRACE.json` writes a model that `model` "
             "and `plan` accept",
         )
-    if "text_config" in config:
-        raise PhazeError(f"{source}: text_config: must be a JSON object, got {short(text)}")
     return FAMILIES[name].fields(config, source)
 
 

@@ -22,11 +22,12 @@ WITHOUT_DENSE = {name: key for name, key in KEYS.items() if name != "feed_forwar
 """Keys for families whose `intermediate_size` is the width of an expert."""
 SPARSE = (Key("decoder_sparse_step", "size", 1), Key("mlp_only_layers", "sizes", lambda _: []))
 FIRST_DENSE: dict[Plain, int] = {
+    "bailing_moe": 0, "bailing_moe_v2": 0,
     "deepseek_v2": 0, "dots1": 0, "exaone_moe": 1, "glm4_moe": 1, "glm4_moe_lite": 1, "hy_v3": 1,
     "sarvam_mla": 1, "sarvam_moe": 1, "solar_open": 0,
 }  # fmt: skip
 """Default number of leading dense layers by family; 3 in families after DeepSeek-V3."""
-SHARED: dict[Plain, int] = {"deepseek_v2": 2}
+SHARED: dict[Plain, int] = {"bailing_moe": 0, "bailing_moe_v2": 0, "deepseek_v2": 2}
 """Default number of shared experts by family, where it is not 1."""
 FIRST = (
     Key("first_k_dense_replace", "count", lambda config: FIRST_DENSE.get(config["model_type"], 3)),

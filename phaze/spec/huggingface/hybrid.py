@@ -21,6 +21,9 @@ _NEMOTRON = {"M": "mamba", "E": "experts", "*": "attention", "-": "dense"}
 _NEMOTRON |= {"mamba": "mamba", "moe": "experts", "attention": "attention", "mlp": "dense"}
 _NEMOTRON |= {"linear_attention": "mamba", "full_attention": "attention"}
 
+_GRANITE = {"mamba": "mamba", "linear_attention": "mamba", "attention": "attention"}
+_GRANITE |= {"full_attention": "attention"}
+
 _DELTA = {
     "delta.key_heads": Key("linear_num_key_heads", "size"),
     "delta.value_heads": Key("linear_num_value_heads", "size"),
@@ -173,6 +176,65 @@ def _gemma4(found: Config, said: Config) -> Config:
     return with_kinds(found, mixers, [network] * layers)
 
 
+def _granite_head(config: Config) -> Plain:
+    """Width of a head of the state space, which together are `mamba_expand` times as wide as the model."""
+    expand, hidden, heads = (
+        config.get("mamba_expand") or 2,
+        config["hidden_size"],
+        config.get("mamba_n_heads"),
+    )
+    return number(expand) * number(hidden) // number(heads or 128)
+
+
+def _granite(found: Config, said: Config) -> Config:
+    """Spec fields of Granite 4: state spaces or attention in each layer, and experts beside a shared network.
+
+    Without experts, the shared network is the only one.
+    """
+    layers, shared = number(found["layers"]), said["shared_intermediate_size"]
+    mixers = words(found, said, "layer_types", ["mamba"] * layers, ("attention", "mamba"), _GRANITE)
+    parts, sparse_network = found["experts"], number(said["num_local_experts"]) > 0
+    assert isinstance(parts, dict)
+    rotary = said["position_embedding_type"] == "rope"
+    found = found | {
+        "experts": parts | {"shared_width": shared} if sparse_network else None,
+        "feed_forward": None if sparse_network else shared,
+        "positions": "rotary" if rotary else "none",
+        "position_count": found["position_count"] if rotary else 0,
+        "mamba": found["mamba"] if "mamba" in mixers else None,
+    }
+    return with_kinds(found, mixers, ["experts" if sparse_network else "dense"] * layers)
+
+
+GRANITE_HYBRID = Family(
+    keys={
+        **{name: key for name, key in KEYS.items() if name != "feed_forward"},
+        **BIAS,
+        **experts("num_local_experts", "intermediate_size", 2),
+        "experts.count": Key("num_local_experts", "size", none),
+        "mamba.heads": Key("mamba_n_heads", "size", 128),
+        "mamba.head_size": Key("mamba_d_head", "size", _granite_head),
+        "mamba.state": Key("mamba_d_state", "size", 256),
+        "mamba.groups": Key("mamba_n_groups", "size", 1),
+        "mamba.conv": Key("mamba_d_conv", "size", 4),
+        "mamba.conv_bias": Key("mamba_conv_bias", "flag", True),
+        "mamba.bias": Key("mamba_proj_bias", "flag", False),
+        "mamba.chunk": Key("mamba_chunk_size", "size", 256),
+    },
+    constants={"gated": True, "norm": "rms_norm", "feed_forward_bias": False},
+    costless=frozenset({
+        "attention_multiplier", "embedding_multiplier", "logits_scaling", "mamba_expand",
+        "residual_multiplier", "time_step_limit", "time_step_max", "time_step_min",
+    }),
+    fixed=(*DECODER, ("normalization_function", "rmsnorm")),
+    also=(
+        Key("num_local_experts", "count", 8),
+        Key("shared_intermediate_size", "size", 1024),
+        Key("position_embedding_type", "word", "nope"),
+        LAYER_TYPES,
+    ),
+    arrange=_granite,
+)  # fmt: skip
 NEMOTRON_H = Family(
     keys={
         **KEYS,
@@ -257,6 +319,7 @@ GEMMA4 = Family(
     arrange=_gemma4,
 )
 FAMILIES = {
+    "granitemoehybrid": GRANITE_HYBRID,
     "gemma4_text": GEMMA4,
     "nemotron_h": NEMOTRON_H,
     "qwen3_5_moe_text": QWEN3_NEXT,

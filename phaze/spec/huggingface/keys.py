@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
 from phaze.base.errors import PhazeError
+from phaze.base.nearest import did_you_mean
 from phaze.spec.noun import mistakes
 from phaze.spec.plain import Plain, short
 from phaze.spec.values import Flag, Label, PositiveInt, Seed, Share
@@ -53,9 +55,11 @@ BASE = frozenset({
 it and `GenerationConfig`). None changes the training of a decoder."""
 COSTLESS = frozenset({
     "attn_logit_softcapping", "aux_loss_alpha", "classifier_dropout", "ep_size", "final_logit_softcapping",
-    "indexer_rope_interleave", "init_std", "initial_context_length", "initializer_factor",
+    "index_share_for_mtp_iteration", "indexer_rope_interleave", "init_std", "initial_context_length",
+    "initializer_factor",
     "initializer_range", "language", "layer_norm_eps", "layer_norm_epsilon", "license", "n_ctx",
-    "norm_topk_prob", "num_logits_to_keep", "output_past", "output_router_logits", "partial_rotary_factor",
+    "norm_topk_prob", "num_logits_to_keep", "output_gate_type", "output_past", "output_router_logits",
+    "partial_rotary_factor",
     "pretraining_tp", "query_pre_attn_scalar", "reorder_and_upcast_attn", "rms_norm_eps", "rope_interleave",
     "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta", "rotary_dim",
     "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise", "scale_attn_by_inverse_layer_idx",
@@ -94,6 +98,8 @@ NEEDED = (
     "experts.count", "experts.per_token", "experts.width", "mamba.heads", "mamba.head_size", "mamba.state",
 )  # fmt: skip
 """Fields that a model part requires where the part is optional in a family."""
+ALIKE = 0.9
+"""Similarity from which an unknown field counts as a known one that is misspelt, even if it is off."""
 OVERRIDES = "per_layer_config"
 """Published field with overrides for individual layers, by layer number (`transformers` 5.24)."""
 _ACTIVATIONS = {"relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu"}
@@ -122,6 +128,58 @@ def scales_rotary(config: Mapping[str, Plain]) -> bool:
 
 
 Config = dict[str, Plain]
+
+
+def _has_norms(spec: Config, _config: Config) -> Plain:
+    return spec.get("qk_norm") not in (None, "none")
+
+
+def _shared_width(spec: Config, _config: Config) -> Plain:
+    parts = spec.get("experts")
+    return parts.get("shared_width", 0) if isinstance(parts, dict) else 0
+
+
+def _head_size(spec: Config, _config: Config) -> Plain:
+    hidden, heads = spec.get("hidden"), spec.get("heads")
+    assert isinstance(hidden, int)
+    assert isinstance(heads, int)
+    return spec.get("head_size") or hidden // heads
+
+
+def _only_attention(spec: Config, config: Config) -> Plain:
+    """List of ones, one per layer, if all layers have full attention."""
+    plain = not any(part in str(spec.get("pattern")) for part in ("window", "chunk", "mamba", "delta"))
+    layers = spec["layers"]
+    assert isinstance(layers, int)
+    return [1] * layers if plain else config.get("layer_types")
+
+
+def _unless_windowed(key: str) -> Callable[[Config, Config], Plain]:
+    """The value of a field that only windows use, whatever it is, if the model has none."""
+    return lambda spec, config: (
+        None if spec.get("window") or config.get("use_sliding_window") else config[key]
+    )
+
+
+STATED: dict[str, Callable[[Config, Config], Plain]] = {
+    "attention_bias": lambda spec, _: spec.get("attention_bias", True),
+    "attention_head_dim": _head_size,
+    "attn_type_list": _only_attention,
+    "head_dim": _head_size,
+    "max_window_layers": _unless_windowed("max_window_layers"),
+    "mlp_bias": lambda spec, _: spec.get("feed_forward_bias", True),
+    "moe_shared_expert_intermediate_size": _shared_width,
+    "num_nextn_predict_layers": lambda spec, _: spec.get("mtp", 0),
+    "qk_layernorm": _has_norms,
+    "qk_norm": _has_norms,
+    "qkv_bias": lambda spec, _: spec.get("attention_bias", True),
+    "shared_expert_intermediate_size": _shared_width,
+    "sliding_window": _unless_windowed("sliding_window"),
+    "use_qk_norm": _has_norms,
+    "use_qkv_bias": lambda spec, _: spec.get("attention_bias", True),
+}
+"""What a field says of a model of any family, from the fields of its spec and of its configuration. A family
+that does not read the field allows this value only."""
 Scalar: TypeAlias = str | int | float | bool | None
 
 
@@ -130,7 +188,16 @@ FIXED: Config = {"add_cross_attention": False, "pruned_heads": {}}
 
 
 _Activation = Literal[
-    "gelu", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "relu", "relu2", "silu", "swish"
+    "gelu",
+    "gelu_fast",
+    "gelu_new",
+    "gelu_python",
+    "gelu_pytorch_tanh",
+    "relu",
+    "relu2",
+    "silu",
+    "swish",
+    "xielu",
 ]
 _Adapter: TypeAlias = (
     TypeAdapter[int]
@@ -215,6 +282,7 @@ class Family:
                 found = self.arrange(found, said)
             except ValueError as error:
                 raise PhazeError(f"{source}: {error}") from error
+        self._refuse_otherwise(found, config, source)
         experts = found.get("experts")
         if isinstance(experts, dict) and experts.get("groups") in (None, 1):
             experts.pop("top_groups", None)  # a single group leaves no choice
@@ -222,6 +290,16 @@ class Family:
         found["untimed"] = self._untimed(config) or None
         found["scaled_rotary"] = ("latent" not in found and scales_rotary(config)) or None
         return {field: value for field, value in found.items() if value is not None}
+
+    def _refuse_otherwise(self, spec: Config, config: Config, source: str) -> None:
+        """Raise PhazeError for a field that this family does not read and that contradicts it."""
+        for key in (config.keys() & STATED.keys()) - self._known:
+            value, only = config[key], STATED[key](spec, config)
+            if value not in (None, only) and (value or only is True):
+                raise PhazeError(
+                    f"{source}: {key}: only {short(only)} is modelled for model_type "
+                    f"{config['model_type']!r} of these sizes, got {short(value)}"
+                )
 
     def _refuse_gaps(self, found: Config, source: str) -> None:
         """Raise PhazeError if an optional model part lacks a size that it requires."""
@@ -241,6 +319,12 @@ class Family:
     @property
     def _used(self) -> set[str]:
         return {key.published for key in (*self.keys.values(), *self.also)}
+
+    @property
+    def _known(self) -> set[str]:
+        """Fields that this family reads, or that have no effect."""
+        fixed = FIXED.keys() | dict(self.fixed).keys()
+        return {*self._used, *BASE, *COSTLESS, *self.costless, *fixed, OVERRIDES}
 
     def _renamed(self, config: Config, source: str) -> Config:
         """Rename fields to this family's names; PhazeError if two names of a field conflict."""
@@ -264,12 +348,14 @@ class Family:
         A value that is false, zero or null means that the model lacks the feature.
         """
         fixed, used = FIXED | dict(self.fixed), self._used
-        known = used | BASE | COSTLESS | self.costless | set(fixed) | {OVERRIDES}
+        known = self._known | STATED.keys()
         for key, value in config.items():
-            if value and key not in known:
+            misspelt = value is not None and get_close_matches(key, used | fixed.keys(), 1, ALIKE)
+            if key not in known and (value or misspelt):
                 raise PhazeError(
                     f"{source}: {key}: is not a known key of model_type {config['model_type']!r}, "
-                    f"got {short(value)}"
+                    f"got {short(value)}",
+                    did_you_mean(key, known, "the table of its family"),
                 )
             on = value or (key in fixed and fixed[key] is True and value is not None)
             if on and key in fixed and key not in used and value != fixed[key]:

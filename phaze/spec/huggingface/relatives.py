@@ -126,7 +126,44 @@ def _hunyuan(found: Config, said: Config) -> Config:
     return found | {"experts": parts | {"shared_width": parts["width"]}}
 
 
+def _bailing(found: Config, said: Config) -> Config:
+    """Spec fields of Ling and Ring: leading dense layers, shared experts, maybe norms of queries and keys."""
+    norms = "heads" if said["use_qk_norm"] else "none"
+    return leading_dense(found | {"qk_norm": norms}, said)
+
+
+_BAILING = {
+    **KEYS,
+    **experts("num_experts", per_token=8),
+    "experts.groups": Key("n_group", "size", 1),
+    "experts.top_groups": Key("topk_group", "size", 1),
+    "attention_bias": Key("use_qkv_bias", "flag", False),
+    "feed_forward_bias": Key("use_bias", "flag", False),
+    "output_bias": Key("use_bias", "flag", False),
+    "mtp": Key("num_nextn_predict_layers", "count", 0),
+}
+_BAILING_COSTLESS = frozenset({
+    "moe_router_enable_expert_bias", "moe_router_enable_routed_scaling", "norm_head", "norm_softmax",
+    "router_dtype", "score_function", "use_rmsnorm",
+})  # fmt: skip
+
 FAMILIES = {
+    # Apertus: two products in each network, and norms of queries and keys
+    "apertus": Family(
+        keys={**LLAMA.keys, "activation": Key("hidden_act", "activation", "xielu")},
+        constants={"positions": "rotary", "gated": False, "norm": "rms_norm", "qk_norm": "heads"},
+    ),
+    # Ling and Ring, whose code is part of their checkpoints
+    **dict.fromkeys(
+        ("bailing_moe", "bailing_moe_v2"),
+        Family(
+            keys=_BAILING,
+            constants={"positions": "rotary", "gated": True, "norm": "rms_norm"},
+            costless=_BAILING_COSTLESS,
+            also=(Key("use_qk_norm", "flag", False), *FIRST),
+            arrange=_bailing,
+        ),
+    ),
     # GLM-4 dense, and GLM-4.7-Flash with latent attention and experts
     "glm4": Family(
         keys={

@@ -43,7 +43,12 @@ def test_factors(value: float, shown: str) -> None:
 def test_percentages_and_areas() -> None:
     assert words.percent(0.1234) == "12.3 %"
     assert words.percent(math.nan) == "–"
-    assert [words.signed(share) for share in (0.1, -0.1, 0.0, math.inf)] == ["+10.0 %", "-10.0 %", "0.0 %", "–"]
+    assert [words.signed(share) for share in (0.1, -0.1, 0.0, math.inf)] == [
+        "+10.0 %",
+        "-10.0 %",
+        "0.0 %",
+        "–",
+    ]
     assert words.area(278826680) == "278.8 mm²"
 
 

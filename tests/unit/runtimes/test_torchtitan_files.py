@@ -168,7 +168,7 @@ SET = "config.training.seq_len = 8\n"
         ("--training.seq_len $SEQ", "training.seq_len: '[$]SEQ' is not set by a plain assignment"),
         (REGISTERED.replace("max_context_length=240", "max_context_length=7"), "multiple of .* 7, got 960"),
         (REGISTERED.replace("steps=1000", "seq_len=240"), "training.seq_len: must be left out"),
-        (REGISTERED.replace("activation_checkpoint=", "activation_checkpointed="), "checkpointed: is unknown"),
+        (REGISTERED.replace("activation_checkpoint=", "activation_checkpoints="), "checkpoints: is unknown"),
         (SET + "if x:\n    config.training.seq_len = 9", "must be assignments, .* 'if x:'"),
         (SET + "enable_fused_swiglu(config)", "must be assignments, .* got 'enable_fused"),
         (SET + "config.training.seq_len *= 9", "must be assignments, .* got 'config.train"),

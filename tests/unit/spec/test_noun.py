@@ -3,14 +3,17 @@
 import pkgutil
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Literal, get_args, get_origin
 
 import pytest
 
 import phaze.spec
 from phaze.base.errors import PhazeError
+from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.system import System
+from phaze.spec.systems import load_device
 
 ARGUMENTS = ["TorchCall.arguments", "TorchModule.arguments"]
 """Fields whose values are passed to a PyTorch callable as they are."""
@@ -33,6 +36,20 @@ def test_a_noun_is_read_from_plain_data() -> None:
 def test_bad_input_names_file_key_and_value(data: object, message: str) -> None:
     with pytest.raises(PhazeError, match=message):
         System.parse(data, "system.yaml")
+
+
+def test_a_misspelt_key_is_named_and_not_the_one_that_it_stands_for(
+    project_root: Path, tmp_path: Path
+) -> None:
+    """In a noun, and in a device file, whose missing figures would be asked for first."""
+    with pytest.raises(PhazeError, match="hiden: is not a known key, got 8") as error:
+        Model.parse({"name": "x", "layers": 2, "hiden": 8, "heads": 2, "vocabulary": 9}, "x.yaml")
+    assert "hidden: " not in str(error.value).replace("hiden: ", "")
+    for key in ("hbm_bandwidth_bytes_per_s", "hbm_gib"):
+        device = (project_root / "config/devices/h100-80gb.yaml").read_text().replace(f"{key}:", f"{key}x:")
+        (path := tmp_path / "device.yaml").write_text(device)
+        with pytest.raises(PhazeError, match=f"{key}x: is not a known key"):
+            load_device(str(path))
 
 
 def _nouns(noun: type[Noun] = Noun) -> Iterator[type[Noun]]:

@@ -23,6 +23,9 @@ from phaze.spec.plain import Plain, read_json, read_yaml
         ("a: !!float x\n", "a: must be a valid float"),
         ("a: !!timestamp soon\n", "a: must be a valid timestamp"),
         ("a: " + "1" * 5000, r"a: must be a valid int; .*; got '1+\.\.\.1+\.\.\."),
+        ("a: {b: 010}\n", r"a\.b: must be in decimal digits, got '010', which YAML reads as 8"),
+        ("a: -1:30\n", r"a: must be in decimal digits, got '-1:30', which YAML reads as -90"),
+        ("a: 1:30.5\n", r"a: must be in decimal digits, got '1:30.5', which YAML reads as 90.5"),
         ("a: 0x" + "f" * 5000, r"a: must be a number below 2\^1024, got '0xf+\.\.\."),
         (
             "b: &b {x: 1}\na:\n  <<: *b\n",

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.spec.huggingface import FAMILIES, WITHOUT_TEXT, translate
+from phaze.spec.huggingface import FAMILIES, SAME_TEXT, WITHOUT_TEXT, translate
+from phaze.spec.huggingface.keys import NAMES, STATED
 from phaze.spec.model import Model
 from phaze.spec.models import load_model, parse_model
 
@@ -28,6 +29,20 @@ INSTALLED = all(importlib.util.find_spec(name) for name in ("torch", "transforme
 NEEDS = pytest.mark.skipif(not INSTALLED, reason="torch and transformers are not installed")
 OTHER_TYPES = {"kimi_k2": "deepseek_v3"}
 """Families that `transformers` has under another name only."""
+EVERY = {
+    "chunk_size_feed_forward": 0, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "is_encoder_decoder": False,
+    "label2id": {"LABEL_0": 0, "LABEL_1": 1}, "output_attentions": False, "output_hidden_states": False,
+    "problem_type": None, "return_dict": True, "do_sample": False, "temperature": 1.0, "top_k": 50,
+    "top_p": 1.0, "num_beams": 1, "repetition_penalty": 1.0, "length_penalty": 1.0, "max_length": 20,
+    "typical_p": 1.0, "torchscript": False, "pruned_heads": {}, "use_bfloat16": False, "use_cache": True,
+    "add_cross_attention": False, "tie_encoder_decoder": False, "is_decoder": False,
+    "num_return_sequences": 1,
+}  # fmt: skip
+"""Fields of `PretrainedConfig` and its `GenerationConfig` with their defaults."""
+OWN_CODE = {"bailing_moe", "bailing_moe_v2"}
+"""Families whose code is part of their checkpoints; they are counted by hand."""
+UNCOUNTED = {"apertus": 2}
+"""Parameters of a layer that no model of ours has: the two of the activation xIELU."""
 
 
 def count(folder: Path, config: object) -> int:
@@ -37,6 +52,13 @@ def count(folder: Path, config: object) -> int:
     model = load_model(path)
     assert isinstance(model, Model)
     return model.parameters
+
+
+def whole(config: Any) -> object:
+    """Blocks and parameters of a configuration."""
+    model = parse_model({"name": "x", **translate(config, "x.json")}, "x.json")
+    assert isinstance(model, Model)
+    return model.parameter_groups(), model.runs, model.blocks, model.mtp_block
 
 
 def write(given: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -58,16 +80,26 @@ def built(given: dict[str, Any]) -> int:
     auto = transformers.AutoModelForCausalLM
     if kind == "bert":  # whose pooler the model with a head has not
         auto = transformers.AutoModel
+    head = 0
     with torch.device("meta"):
-        module = auto.from_config(config)
-    return sum(one.numel() for one in {id(one): one for one in module.parameters()}.values())
+        if kind in SAME_TEXT:  # only the whole vision model has a head
+            part = kind.removesuffix("_text")
+            file = importlib.import_module(f"transformers.models.{part}.modeling_{part}")
+            (name,) = [name for name in vars(file) if re.fullmatch(r"Qwen\w*?(Thinker)?TextModel", name)]
+            module = getattr(file, name)(config)
+            head = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+        else:
+            module = auto.from_config(config)
+    return head + sum(one.numel() for one in {id(one): one for one in module.parameters()}.values())
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("form", ["given", "written"])
 def test_counts_are_those_of_the_module_on_the_meta_device(tmp_path: Path, name: str, form: str) -> None:
     """For the given fields, and for those written by `save_pretrained`, which may have other names."""
-    assert count(tmp_path, WRITTEN[name][form]) == WRITTEN[name]["parameters"]
+    config = WRITTEN[name][form]
+    more = UNCOUNTED.get(config["model_type"], 0) * config.get("num_hidden_layers", 0)
+    assert count(tmp_path, config) + more == WRITTEN[name]["parameters"]
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -87,10 +119,75 @@ def test_a_field_that_says_nothing_is_answered_or_refused_in_one_line(name: str)
 
 
 def test_every_family_is_counted() -> None:
-    """Each has a small model, except the one that transformers does not have."""
+    """Each has a small model, except those that transformers does not have."""
     kinds = {one["given"]["model_type"] for one in WRITTEN.values()}
-    assert set(FAMILIES) - kinds - set(OTHER_TYPES) == set()
-    assert kinds <= set(FAMILIES) | set(WITHOUT_TEXT)
+    assert set(FAMILIES) - kinds - set(OTHER_TYPES) - OWN_CODE == set()
+    assert kinds <= {*FAMILIES, *WITHOUT_TEXT, *SAME_TEXT}
+    assert {kind for kind in SAME_TEXT if kind.endswith("_text")} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("config", "billions"),
+    [
+        (
+            {
+                "model_type": "bailing_moe", "hidden_size": 2048, "num_hidden_layers": 28,
+                "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 5632,
+                "moe_intermediate_size": 1408, "num_experts": 64, "num_experts_per_tok": 6,
+                "num_shared_experts": 2, "vocab_size": 126464, "norm_head": True, "use_bias": False,
+            },
+            16.8,
+        ),
+        (
+            {
+                "model_type": "bailing_moe_v2", "hidden_size": 2048, "num_hidden_layers": 20,
+                "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128,
+                "intermediate_size": 5120, "first_k_dense_replace": 1, "moe_intermediate_size": 512,
+                "num_experts": 256, "num_experts_per_tok": 8, "num_shared_experts": 1, "n_group": 8,
+                "topk_group": 4, "use_qk_norm": True, "use_qkv_bias": False, "vocab_size": 157184,
+                "moe_router_enable_expert_bias": True, "score_function": "sigmoid",
+            },
+            16.26,
+        ),
+    ],
+    ids=["Ling-lite", "Ling-mini-2.0"],
+)  # fmt: skip
+def test_families_without_a_class_have_their_published_size(
+    tmp_path: Path, config: dict[str, object], billions: float
+) -> None:
+    """Billions of parameters of the model cards; 0.3 % of rounding."""
+    assert count(tmp_path, config) / 1e9 == pytest.approx(billions, rel=3e-3)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_field_at_its_default_changes_nothing(name: str) -> None:
+    """Every field that a family reads, and what any family may say of itself, added as the code has it."""
+    config = WRITTEN[name]["written"]
+    kind = config["model_type"]
+    same = SAME_TEXT.get(kind, {})
+    family = FAMILIES[str(same.get("model_type", WITHOUT_TEXT.get(kind, kind)))]
+    spec, model = translate(config, "x.json"), whole(config)
+    for key in (*family.keys.values(), *family.also):
+        default = key.default(config) if callable(key.default) else key.default
+        others = any(config.get(name) for name in NAMES.get(key.published, ()))
+        given = config.get(key.published) is not None or others
+        if not given and key.published not in same and default is not None:
+            assert whole(config | {key.published: default}) == model, key.published
+    stated = {key: says(spec, config | {key: 3}) for key, says in STATED.items() if key not in config}
+    for key, value in stated.items():
+        assert whole(config | {key: value}) == model, (key, value)
+
+
+@pytest.mark.parametrize("path", SHARED, ids=lambda path: path.stem)
+def test_published_configurations_may_say_what_every_configuration_has(path: Path) -> None:
+    """The fields of `PretrainedConfig` at their defaults, and what an official release adds (Qwen3-MoE)."""
+    config = json.loads(path.read_text())
+    spec, model = translate(config, path.name), whole(config)
+    for key, value in EVERY.items():
+        assert whole({key: value} | config) == model, key
+    for key, says in STATED.items():
+        if key not in config and "text_config" not in config:
+            assert whole(config | {key: says(spec, config | {key: 3})}) == model, key
 
 
 @NEEDS
