@@ -44,7 +44,7 @@ PRICED_ALIKE = {"scales of float8", "optimizer"}
 SOFTWARE = {"bytes of a gradient"}
 """Differences of the software, which the runtime alone sets."""
 APART = "stack torchtitan is priced with compile.enable_async_tensor_parallel True, not False"
-"""Remark on a file whose tensor-parallel ranks are in several NVLink domains, where the price has no overlap."""
+"""Remark on a file whose tensor-parallel ranks span NVLink domains, where the price has no such overlap."""
 REMARKS = {
     "stack torchtitan is priced with float8 scaled by whole tensors, not by rows", "gradient_clipping",
 }  # fmt: skip
