@@ -11,7 +11,7 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import options
-from phaze.commands.output import refuse_outputs, telling, write_or_print
+from phaze.commands.output import refuse_outputs, tell_unread, telling, write_or_print
 from phaze.spec.names import WrittenRuntime
 
 if TYPE_CHECKING:
@@ -350,9 +350,10 @@ def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
 
 def _row(file: Path, row: int | None) -> RunRow:
     """Row selected by --row; PhazeError if it does not exist, or if --row is needed but missing."""
-    from phaze.validate.rows import read_rows
+    from phaze.validate.rows import COLUMNS, read_rows, unknown_columns
 
-    rows = read_rows(file)[1]
+    table, rows = read_rows(file)
+    tell_unread(file, unknown_columns(table), COLUMNS)
     if not 1 <= (row or len(rows)) <= len(rows) or (row is None and len(rows) > 1):
         raise PhazeError(f"{file}: --row: must be a number from 1 to {len(rows)}, got {row or 'none'}")
     return rows[(row or 1) - 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,6 +61,20 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
 
 def _is_same(path: Path, other: Path) -> bool:
     return path.exists() and other.exists() and path.samefile(other)
+
+
+def tell_unread(path: Path | None, unread: Iterable[str], known: Collection[str]) -> None:
+    """Name the columns of a table that are not read, each with the known column that it may stand for."""
+    if names := named_with_nearest(unread, known):
+        tell(f"{path}: columns that are not read: {names}")
+
+
+def named_with_nearest(unread: Iterable[str], known: Collection[str]) -> str:
+    """Names of unknown columns as text, each followed by the most similar known one, if there is one."""
+    from phaze.base.nearest import nearest
+
+    near = {name: nearest(name, known, cutoff=0.8) for name in unread}
+    return ", ".join(f"{name} (did you mean {same[0]}?)" if same else name for name, same in near.items())
 
 
 def refuse_as_picture(path: Path | None) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import completion, options
-from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
+from phaze.commands.output import named_with_nearest, refuse_as_picture, refuse_outputs, telling
 
 if TYPE_CHECKING:
     from phaze.pipeline.timeline import Timeline
@@ -153,7 +153,7 @@ def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Pat
     options.readable(runs)
     from phaze.plan.in_use import OK
     from phaze.plan.machines import load_machine
-    from phaze.validate.rows import unknown_columns
+    from phaze.validate.rows import COLUMNS, unknown_columns
     from phaze.validate.table import ADDED, STACK, predict_table, write_table
 
     with telling("simulate"):
@@ -166,18 +166,9 @@ def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Pat
     typer.echo(f"software stacks (for rows that name none, those of their systems): {stacks or 'none'}")
     kept = [name for name in unknown_columns(table) if name not in ADDED]
     if kept:
-        typer.echo(f"unknown columns, copied unchanged: {', '.join(map(_with_nearest, kept))}")
+        typer.echo(f"unknown columns, copied unchanged: {named_with_nearest(kept, COLUMNS)}")
     if accuracy is not None:
         typer.echo(str(accuracy))
-
-
-def _with_nearest(column: str) -> str:
-    """Column name for a message, followed by the most similar known column if there is one."""
-    from phaze.base.nearest import nearest
-    from phaze.validate.rows import ABOUT, MEANT, OWN
-
-    near = nearest(column, (*OWN, *MEANT, *ABOUT), cutoff=0.8)
-    return f"{column} (did you mean {near[0]}?)" if near else column
 
 
 def certify(

@@ -13,7 +13,7 @@ import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import completion, options
-from phaze.commands.output import refuse_outputs, telling
+from phaze.commands.output import refuse_outputs, tell_unread, telling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,12 +103,15 @@ def validate(
         runs_with_intervals,
         scoreboard,
     )
+    from phaze.validate.rows import COLUMNS, read_rows, unknown_columns
     from phaze.validate.table import write_table
 
     with telling("validate"):
         machine = None if system is None else load_machine(system)
         runs = predict_files(files or measured_files(), machine)
     _refuse_unpredicted(runs)
+    for file in files or ():
+        tell_unread(file, unknown_columns(read_rows(file)[0]), COLUMNS)
     if errors is not None:
         write_table(error_table(runs), errors)
     runs = runs_with_intervals(runs)
@@ -170,6 +173,8 @@ def _part(name: str, files: list[Path] | None, system: str | None, out: Path | N
     part = part_named(name)
     with telling("validate"):
         found = compare(part, files or kernel_files(part), system)
+    for file in files or ():
+        tell_unread(file, part.unread(file), part.columns)
     if out is not None:
         write_table(found.table, out)
     if as_json:

@@ -304,6 +304,11 @@ class Layout(LayoutFields[int, bool, Zero, str]):
             raise PhazeError(f"ep * etp must divide tp * cp * dp {self.expert_ranks}, got {self.folded}")
         if self.ep > 1 and self.tp > 1 and not self.sequence_parallel:
             raise PhazeError(f"sequence_parallel must be true with ep {self.ep} and tp {self.tp}, got false")
+        if self.sharers % self.replicate or self.edp % self.replicate:
+            raise PhazeError(
+                f"replicate must divide dp * cp {self.sharers}, and the ranks that share an expert, "
+                f"{self.edp}, got {self.replicate}"
+            )
         if self.vp > 1 and self.pp < 2:
             raise PhazeError(f"pp must be >= 2 with vp {self.vp}, got {self.pp}")
         if devices is not None and self.devices != devices:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from phaze.base.errors import PhazeError
-from phaze.base.nearest import choices, did_you_mean
+from phaze.base.nearest import did_you_mean
 from phaze.layout import (
     MODEL_WIDTHS,
     Compute,
@@ -28,7 +28,9 @@ from phaze.layout import (
     recompute_of,
 )
 from phaze.spec.derived import DerivedNoun
-from phaze.spec.files import FOLDER
+from phaze.spec.files import FOLDER, read_mapping
+from phaze.spec.model import Model
+from phaze.spec.models import load_transformer
 from phaze.spec.overlap import Overlap
 from phaze.spec.plain import short
 from phaze.spec.system import Captured, Stack
@@ -187,12 +189,38 @@ def release_of(text: str) -> str:
     return found[0]
 
 
-def recipe_of(stack: str, release: str, model: str, device: str, precision: str, gpus: int) -> StackRecipe:
-    """Find the recipe of a run, in its release or else in a nearby release.
+def published_model(model: Model, folder: Path = FOLDER) -> str:
+    """Name under which recipes list a model of these sizes, or else its own.
 
-    Chooses the latest release with a recipe that is not newer than the run's, or else the earliest newer one.
-    Among several numbers of devices it chooses the one with the nearest ratio. Raises PhazeError for a stack
-    without recipes, and for a model, device or precision without a known recipe.
+    Sizes are layers, width, heads, heads of keys and values, and number and width of experts, or else the
+    width of the dense network.
+    """
+    return _names(folder).get(_sizes(model), model.name)
+
+
+def _sizes(model: Model) -> tuple[int, ...]:
+    networks = (model.experts.count, model.experts.width) if model.experts else (0, model.feed_forward)
+    return model.layers, model.hidden, model.heads, model.key_value_heads or model.heads, *networks
+
+
+@cache
+def _names(folder: Path) -> dict[tuple[int, ...], str]:
+    """Name of every model with recipes, by its sizes (config/models, or a file next to the tables)."""
+    names = {one.model for one in published_recipes(folder)}
+    known = {path.stem for path in (folder / "models").glob("*.yaml")} & names
+    sizes = {_sizes(load_transformer(name, "model", folder)): name for name in known}
+    further = read_mapping(folder / "recipes" / "models.yaml")
+    return sizes | {tuple(numbers): name for name, numbers in further.items()}  # type: ignore[arg-type]
+
+
+def recipe_of(
+    stack: str, release: str, model: Model, device: str, precision: str, gpus: int
+) -> StackRecipe | None:
+    """Find the recipe of a run, in its release or else in a nearby release; None if no release has one.
+
+    A model is found by its sizes, and a device by the first part of its name. The latest release with a
+    recipe that is not newer than the run's is chosen, or else the earliest newer one. Among several numbers
+    of devices it is the one with the nearest ratio. Raises PhazeError for a stack without recipes.
     """
     of_stacks = [one for one in published_recipes() if isinstance(one, StackRecipe)]
     every = [one for one in of_stacks if one.source == stack]
@@ -200,29 +228,14 @@ def recipe_of(stack: str, release: str, model: str, device: str, precision: str,
         known = ", ".join(sorted({one.source for one in of_stacks}))
         raise PhazeError(f"release: stack {stack} has no recipes by release; stacks with recipes: {known}")
     system = device.split("-", maxsplit=1)[0]
-    found = [one for one in every if (one.model, one.system, one.precision) == (model, system, precision)]
+    key = published_model(model), system, precision
+    found = [one for one in every if (one.model, one.system, one.precision) == key]
     if not found:
-        _refuse(every, {"model": model, "system": system, "precision": precision})
+        return None
     releases = sorted({one.release for one in found})
     chosen = ([one for one in releases if one <= release] or releases[:1])[-1]
     own = (one for one in found if one.release == chosen)
     return min(own, key=lambda one: (max(one.gpus / gpus, gpus / one.gpus), one.gpus))
-
-
-def _refuse(recipes: Sequence[StackRecipe], asked: dict[str, str]) -> None:
-    """Raise PhazeError for the first criterion that no recipe meets together with the earlier criteria."""
-    left = list(recipes)
-    for name, value in asked.items():
-        known = sorted({str(getattr(one, name)) for one in left})
-        left = [one for one in left if getattr(one, name) == value]
-        if not left:
-            before = ", ".join(f"{key} {asked[key]}" for key in list(asked)[: list(asked).index(name)])
-            of = f" with {before}" if before else ""
-            raise PhazeError(
-                f"release: there is no recipe for {name} {value}{of}; known are "
-                f"{choices(value, tuple(known), 'config/recipes')}",
-                "leave release out to use none",
-            )
 
 
 @cache

@@ -69,6 +69,8 @@ OWN = {field.name: field for field in fields(Run) if field.name not in DERIVED} 
 }
 MEANT = ("model", "vp", "pipeline_layout")
 """Columns that are not fields of a run: a file, an alias of `chunks`, and the layers of every stage."""
+COLUMNS = (*OWN, *MEANT, *ABOUT)
+"""All columns that are read."""
 SIZES = ("hidden", "heads", "layers", "vocab")
 """Model sizes given as columns, which a named model also defines."""
 REQUIRED = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
@@ -137,7 +139,7 @@ def _named(lines: pd.DataFrame) -> pd.DataFrame:
 
 def unknown_columns(table: pd.DataFrame) -> list[str]:
     """Columns that do not describe a run: columns of the user's own, or misspelt names."""
-    return [name for name in table.columns if name not in (*OWN, *MEANT, *ABOUT)]
+    return [name for name in table.columns if name not in COLUMNS]
 
 
 def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
@@ -148,10 +150,16 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
     given = {name: text.strip() for name, text in texts.items() if text.strip()}
     try:
         release = release_of(given["release"]) if "release" in given else ""
+        stack = given.get("stack", RECIPES if release else "")
+        if stack == RECIPES:  # the defaults of its recipes; those of Megatron-Core are tp, and false
+            wide = str(given.get("tp", "1") != "1").lower()
+            given = {"etp": "1", "sequence_parallel": wide, **given}
+        if release:
+            given = _current_scaling(given)
         return RunRow(
             meanings(given, folder),
             system=given.get("system", ""),
-            stack=given.get("stack", RECIPES if release else ""),
+            stack=stack,
             release=release,
             measured_s=_measured("measured_s", given),
             measured_gib=_measured("measured_gib", given),
@@ -160,6 +168,12 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
         )
     except PhazeError as error:
         return RunRow((), str(error))
+
+
+def _current_scaling(given: Mapping[str, str]) -> dict[str, str]:
+    """Cells of a row of a release, whose FP8 is scaled by the current maximum."""
+    given = dict(_with_compute(given))
+    return {**given, "compute": "fp8-cs"} if given.get("compute", "").lower() == "fp8" else given
 
 
 def meanings(given: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]:

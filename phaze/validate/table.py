@@ -239,28 +239,32 @@ def _machine_of(default: Machine | None, folder: Path, system: str, stack: str) 
     return replace(default, stack=load_stack(stack, folder), system=cluster)
 
 
-def _of_release(machine: Machine, row: RunRow) -> Machine:
-    """Machine whose stack has the recipe settings of the release that the row names, if any."""
+def _of_release(machine: Machine, row: RunRow) -> tuple[Machine, RunRow, str]:
+    """Machine whose stack has the recipe settings of the release that a row names, and a note on the recipe.
+
+    The overlap of the row is added to that of the recipe; `none` leaves none. Without a recipe the stack is
+    as it is.
+    """
     if not row.release:
-        return machine
+        return machine, row, ""
     run = row.runs[0]
     if run.spec is None:
         raise PhazeError("release: needs model, as recipes exist for named models only")
-    recipe = recipe_of(
-        machine.stack.name,
-        row.release,
-        run.spec.name,
-        device_of(machine).name,
-        run.layout.compute,
-        run.gpus,
-    )
-    return replace(machine, stack=recipe.applied(machine.stack))
+    device, stack = device_of(machine).name, machine.stack
+    recipe = recipe_of(stack.name, row.release, run.spec, device, run.layout.compute, run.gpus)
+    if recipe is None:
+        return machine, row, f"; no recipe for this model, device and precision: stack {stack.name} as it is"
+    stack = recipe.applied(stack)
+    if run.overlap:
+        stack = stack.model_copy(update={"overlap": tuple(dict.fromkeys((*stack.overlap, *run.overlap)))})
+        row = replace(row, runs=tuple(replace(run, overlap=None) for run in row.runs))
+    return replace(machine, stack=stack), row, f"; recipe of {recipe.release} for {recipe.gpus} devices"
 
 
 def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent: bool) -> dict[str, object]:
     """Predicted columns of a row, for the fastest choice of its unspecified fields that fits."""
     try:
-        machine = _of_release(machine_of(row.system, row.stack), row)
+        machine, row, taken = _of_release(machine_of(row.system, row.stack), row)
     except PhazeError as error:
         return _invalid(str(error))
     kind = cast(MemoryKind, row.memory_kind or machine.stack.reports)
@@ -281,7 +285,9 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
         **chosen,
         **divided,
         KIND: kind,
-        "status": status_of(best.device_low_gib, best.device_high_gib, device) + _assumed(run, machine),
+        "status": status_of(best.device_low_gib, best.device_high_gib, device)
+        + _assumed(run, machine)
+        + taken,
         **vars(RunKind.of(machine, run.layout, run.schedule, run.model, mfu)),
     }
 

@@ -33,7 +33,7 @@ from phaze.runtimes.rules import ENDS, TrainingTask
 from phaze.runtimes.space import given_values, space
 from phaze.spec.files import FOLDER
 from phaze.spec.names import GAP
-from phaze.spec.recipes import PublishedRecipe, published_recipes
+from phaze.spec.recipes import PublishedRecipe, published_model, published_recipes
 from phaze.spec.training_plan import (
     TIE,
     AskedPlan,
@@ -367,7 +367,7 @@ def recipes_of(question: PlanQuestion, system: str, folder: Path = FOLDER) -> li
     if task.model.lora:
         return []
     systems = {name.split("-", maxsplit=1)[0] for name in names}
-    asked = (task.model.name, task.compute, task.devices, task.sequence)
+    asked = (published_model(task.model, folder), task.compute, task.devices, task.sequence)
     found = [
         one
         for one in published_recipes(folder)

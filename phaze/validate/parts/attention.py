@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +23,8 @@ SIZES = ("batch", "sequence", "heads", "kv_heads", "head_size", "value_size")
 MASKS = ("causal", "none")
 LONG = 2048
 """Number of tokens from which a sequence counts as long."""
+FIRST = "first"
+"""Kernel of a row that names none: the first one of its device."""
 SPREAD = 0.05
 """Error of a predicted time's logarithm above which a row has less than quadratic weight."""
 DIGITS = 3
@@ -31,7 +34,8 @@ class AttentionPart(KernelPart):
     """Kernel part for attention, with one table row per pass.
 
     A table may omit `direction` (forward), `mask` (causal), `value_size` (head_size), `precision` (bf16) and
-    `kernel`, which then is the third part of a path in `source`, as in h100_sxm/attention/trtllm/1.3.
+    `kernel`, which then is the third part of a path in `source`, as in h100_sxm/attention/trtllm/1.3, or else
+    the first kernel of the device.
     """
 
     name: ClassVar[str] = "attention"
@@ -54,8 +58,8 @@ class AttentionPart(KernelPart):
         more = {name: [text] * len(table) for name, text in usual.items()}
         if "head_size" in table:
             more["value_size"] = list(table["head_size"])
-        if "source" in table:
-            more["kernel"] = [_kernel_in(text) for text in table["source"]]
+        sources = table["source"] if "source" in table else [""] * len(table)
+        more["kernel"] = [_kernel_in(text) or FIRST for text in sources]
         return table.assign(**{name: texts for name, texts in more.items() if name not in table})
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
@@ -74,10 +78,11 @@ class AttentionPart(KernelPart):
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Predicted time of rows in seconds; NaN for kernels the device lacks and precisions below bf16."""
         found = np.full(len(rows), np.nan)
-        for name, kernel in site.device.attention.items():
+        for number, (name, kernel) in enumerate(site.device.attention.items()):
+            names = (FIRST, name) if number == 0 else (name,)
             for way in WAYS:
                 if (speed := getattr(kernel, way)) is not None:
-                    own = _rows_of(rows, name, way)
+                    own = _rows_of(rows, names, way)
                     found[own] = _seconds(rows[own], speed, site.device, way)
         return found
 
@@ -94,8 +99,9 @@ class AttentionPart(KernelPart):
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
         """Fit every kernel in the rows, one pass at a time; known block sizes are kept."""
         kernels = dict(site.device.attention)
+        rows = rows.replace({"kernel": {FIRST: next(iter(kernels), "attention")}})
         for name in dict.fromkeys(rows["kernel"]):
-            passes = {way: rows[_rows_of(rows, name, way)] for way in WAYS}
+            passes = {way: rows[_rows_of(rows, (name,), way)] for way in WAYS}
             known: AttentionKernel | None = kernels.get(name)
             found = {
                 way: _fitted_pass(own, getattr(known, way, None), site.device, way) if len(own) else None
@@ -123,9 +129,9 @@ def _seconds(rows: pd.DataFrame, speed: AttentionPass, device: Device, way: Way)
     return found
 
 
-def _rows_of(rows: pd.DataFrame, kernel: str, way: Way) -> Bools:
+def _rows_of(rows: pd.DataFrame, kernels: Sequence[str], way: Way) -> Bools:
     own: Bools = (
-        (rows["kernel"] == kernel) & (rows["direction"] == way) & (rows["precision"] == "bf16")
+        rows["kernel"].isin(kernels) & (rows["direction"] == way) & (rows["precision"] == "bf16")
     ).to_numpy()
     return own
 

@@ -100,6 +100,15 @@ class KernelPart(ABC):
         self._refuse_too_fast(path, rows, system)
         return rows
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that are read, under each of their names."""
+        return (*OWN, PART, "latency_ms", *self.sizes, *self.words, *self.renamed)
+
+    def unread(self, path: Path) -> list[str]:
+        """Columns of a table that are not read."""
+        return [str(name) for name in _texts(path, {}) if name not in self.columns]
+
     def reads(self, path: Path) -> bool:
         """True if a table has rows for this part, according to its columns or to its column PART."""
         table = self.completed(_texts(path, self.renamed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -58,12 +58,13 @@ class ComparedKernels:
         ]
 
     def plain(self) -> dict[str, object]:
-        """All scores as plain values, for JSON."""
+        """All scores as plain values, for JSON; null where no row of a group is predicted."""
+        groups, kinds = self.by("device", "precision"), self.by("device", "precision", "kind")
         return {
             "part": self.part.name,
-            **asdict(self.score),
-            "groups": self.by("device", "precision"),
-            "kinds": self.by("device", "precision", "kind"),
+            **_numbers(asdict(self.score)),
+            "groups": [_numbers(row) for row in groups],
+            "kinds": [_numbers(row) for row in kinds],
         }
 
     def _of(self, which: Bools) -> PartScore:
@@ -103,3 +104,9 @@ def _mask(places: Ints, count: int) -> Bools:
     found = np.zeros(count, bool)
     found[places] = True
     return found
+
+
+def _numbers(row: Mapping[str, object]) -> dict[str, object]:
+    """Values of a row, with null for numbers that are not finite."""
+    unknown = {name for name, value in row.items() if isinstance(value, float) and not np.isfinite(value)}
+    return {name: None if name in unknown else value for name, value in row.items()}

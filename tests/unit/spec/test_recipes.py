@@ -10,7 +10,15 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.spec.files import FOLDER
-from phaze.spec.recipes import StackRecipe, load_recipes, published_recipes, recipe_of, release_of
+from phaze.spec.models import load_transformer
+from phaze.spec.recipes import (
+    StackRecipe,
+    load_recipes,
+    published_model,
+    published_recipes,
+    recipe_of,
+    release_of,
+)
 from phaze.spec.systems import load_stack
 
 PATH = FOLDER / "recipes" / "megatron-bridge.csv"
@@ -24,7 +32,12 @@ RELEASES = ("25.09", "25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.08")
 
 
 def found(release: str, model: str, device: str, precision: str, gpus: int) -> StackRecipe:
-    return recipe_of("megatron-bridge", release, model, device, precision, gpus)
+    """Recipe for a model of config/models, under another name."""
+    renamed = load_transformer(model, "model").model_copy(update={"name": "x"})
+    recipe = recipe_of("megatron-bridge", release, renamed, device, precision, gpus)
+    assert recipe is not None
+    assert recipe.model == model
+    return recipe
 
 
 def test_every_recipe_is_of_a_model_and_uses_all_of_its_devices() -> None:
@@ -126,12 +139,20 @@ def test_a_stack_takes_what_its_recipe_says() -> None:
     assert dense.overlap == ("dp", "pp")
 
 
-def test_what_has_no_recipe_is_refused_by_name() -> None:
+def test_what_has_no_recipe_has_none_or_is_refused_with_its_stack() -> None:
+    deepseek, small = (load_transformer(name, "model") for name in ("deepseek-v3", "gpt2-xl"))
     with pytest.raises(PhazeError, match=r"stack torchtitan has no recipes.*: megatron-bridge"):
-        recipe_of("torchtitan", "26.04", "deepseek-v3", "gb300", "mxfp8", 256)
-    with pytest.raises(PhazeError, match=r"for model gpt2-xl; known are .*; leave release out"):
-        found("26.04", "gpt2-xl", "gb300", "mxfp8", 256)
-    with pytest.raises(PhazeError, match=r"for system a100 with model deepseek-v3; known are b200, b300"):
-        found("26.04", "deepseek-v3", "a100-80gb", "bf16", 256)
-    with pytest.raises(PhazeError, match=r"for precision nvfp4 with model deepseek-v3, system h100"):
-        found("26.04", "deepseek-v3", "h100-80gb", "nvfp4", 256)
+        recipe_of("torchtitan", "26.04", deepseek, "gb300", "mxfp8", 256)
+    assert recipe_of("megatron-bridge", "26.04", small, "gb300", "mxfp8", 256) is None
+    assert recipe_of("megatron-bridge", "26.04", deepseek, "a100-80gb", "bf16", 256) is None
+
+
+def test_models_with_recipes_have_sizes_of_their_own() -> None:
+    """A model of other sizes, or with other experts, has no recipe of another one."""
+    named = {one.model for one in published_recipes()}
+    models = [path.stem for path in (FOLDER / "models").glob("*.yaml") if path.stem in named]
+    assert all(published_model(load_transformer(name, "model")) == name for name in models)
+    assert published_model(load_transformer("llama2-7b", "model")) == "llama2-7b"
+    kin = load_transformer("llama-3.1-8b", "model").model_copy(update={"key_value_heads": 4, "name": "kin"})
+    assert published_model(kin) == "kin"
+    assert recipe_of("megatron-bridge", "26.04", kin, "h100-80gb", "bf16", 8) is None

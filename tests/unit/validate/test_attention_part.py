@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.spec.speeds.attention import AttentionKernel, AttentionPass
+from phaze.spec.systems import load_device
 from phaze.validate.constants import Site
 from phaze.validate.parts.attention import LONG, AttentionPart
 from phaze.validate.parts.base import in_a_loop, site_of
@@ -150,3 +154,22 @@ def test_constants_of_devices_are_what_a_fit_of_small_sources_gives() -> None:
         own = rows[(rows["device"] == device) & (rows["kernel"] == kernel)]
         fitted = PART.fitted(own, in_a_loop(found)).device.attention[kernel]
         assert fitted == found.device.attention[kernel]
+
+
+def test_a_row_without_a_kernel_is_of_the_first_one_of_its_device(tmp_path: Path) -> None:
+    """And JSON has null, which NaN is not, where no row of a group is predicted."""
+    head = "device,batch,sequence,heads,kv_heads,head_size,precision,latency_ms"
+    sizes = "2,16384,32,8,128"
+    own, named = tmp_path / "own.csv", tmp_path / "named.csv"
+    own.write_text(f"{head}\nH100-SXM,{sizes},bf16,50\nH100-SXM,{sizes},fp8,50\n")
+    named.write_text(
+        f"{head},kernel\nH100-SXM,{sizes},bf16,50,{next(iter(load_device('h100-80gb').attention))}\n"
+    )
+    texts = [
+        CliRunner().invoke(app, ["validate", "--part", "attention", str(path), "--json"]).stdout
+        for path in (own, named)
+    ]
+    found, same = (json.loads(text, parse_constant=pytest.fail) for text in texts)
+    assert found["answered"] == same["answered"] == 1
+    assert found["median"] == same["median"]
+    assert [group["median"] for group in found["groups"] if group["precision"] == "fp8"] == [None]

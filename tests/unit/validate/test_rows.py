@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.plan.machines import load_machine
-from phaze.validate.rows import read_rows
+from phaze.validate.rows import COLUMNS, LAYOUT, READ, read_rows
 from phaze.validate.table import predict_table
 
 HEAD = "hidden,heads,layers,seq,vocab,gpus,global_batch"
@@ -156,6 +158,17 @@ def test_a_mistake_in_a_row_names_column_value_and_what_is_allowed(
     row = rows_of(tmp_path, f",{column}", f",{value}")[0]
     assert row.runs == ()
     assert row.problem.startswith(problem)
+
+
+def test_every_field_of_a_layout_is_a_column() -> None:
+    assert set(READ.values()) == {field.name for field in fields(Layout)}
+    assert set(COLUMNS) >= set(LAYOUT)
+
+
+def test_groups_of_ranks_that_do_not_divide_are_refused(tmp_path: Path) -> None:
+    run = rows_of(tmp_path, ",replicate", ",3")[0].runs[0]
+    with pytest.raises(PhazeError, match=r"replicate must divide dp [*] cp"):
+        run.layout.check()
 
 
 def test_a_release_without_a_stack_is_one_of_megatron_bridge(tmp_path: Path) -> None:

@@ -65,6 +65,15 @@ def test_a_system_grows_to_the_devices_of_a_row(tmp_path: Path) -> None:
     assert "at most 4096, as it is a torus, got 8192" in predict_table(path, None)[0]["status"][0]
 
 
+PUBLISHED = {
+    "deepseek-v3": "deepseek-v3.json", "gpt-oss-120b": "gpt-oss-120b.json",
+    "llama-3.1-405b": "meta-llama-3.1-405b.json", "llama-3.1-70b": "meta-llama-3.1-70b.json",
+    "llama-3.1-8b": "meta-llama-3.1-8b.json", "qwen3-30b-a3b": "qwen3-30b-a3b.json",
+    "nemotron-3-nano-30b-a3b": "nvidia-nemotron-3-nano-30b-a3b-bf16.json",
+}  # fmt: skip
+"""Published configuration of each model with recipes."""
+
+
 def released(tmp_path: Path, columns: str, *values: str) -> pd.DataFrame:
     """Predictions of Megatron-Bridge's Llama 3 405B on GB200 with additional columns."""
     head = (
@@ -81,6 +90,55 @@ def test_a_release_sets_what_its_recipe_says(tmp_path: Path) -> None:
     assert (table["stack_used"] == "megatron-bridge").all()
     assert table["status"].str.startswith(("ok", "may fit")).all(), table["status"].tolist()
     assert table["time_s"][0] < table["time_s"][1]
+
+
+def test_the_overlap_of_a_row_is_added_to_that_of_its_recipe(tmp_path: Path) -> None:
+    """And a release without a recipe leaves the stack as it is; the status says what was taken."""
+    table = released(tmp_path, "release,overlap", "26.04,", "26.04,dp", "26.04,none")
+    times_s = table["time_s"].tolist()
+    assert times_s[0] == times_s[1] < times_s[2]
+    assert table["status"].str.endswith("; recipe of 26.04 for 256 devices").all(), table["status"].tolist()
+    path = tmp_path / "runs.csv"
+    text = path.read_text().splitlines()[0] + "\ngpt2-xl,1024,8,64,1,1,,1,gb200,fp8-cs,1,,26.04,\n"
+    path.write_text(text)
+    status = predict_table(path, None)[0]["status"][0]
+    assert status.endswith("; no recipe for this model, device and precision: stack megatron-bridge as it is")
+
+
+def test_fp8_of_a_release_is_current_scaling_and_experts_have_etp_1(tmp_path: Path) -> None:
+    head = "model,seq,gpus,global_batch,tp,ep,pp,vp,microbatch,system,compute,release,etp,sequence_parallel\n"
+    row = "qwen3-30b-a3b,4096,64,512,2,8,1,,1,h100"
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{head}{row},fp8,26.02,,\n{row},FP8-CS,26.02 NeMo,1,true\n")
+    table = predict_table(path, None)[0]
+    assert table["status"].str.contains("recipe of 26.02").all(), table["status"].tolist()
+    assert table["time_s"][0] == table["time_s"][1]
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_the_name_of_a_model_file_changes_no_time(project_root: Path, tmp_path: Path, suffix: str) -> None:
+    """Rows of a release, their models copied to files of any name."""
+    path = project_root / "config/measured/megatron-bridge-26.04.csv"
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False).drop_duplicates("model")
+    if suffix == ".json":
+        files = {model: PUBLISHED.get(model, "") for model in rows["model"]}
+        shared = project_root.parent / "shared/data/huggingface"
+        if not shared.is_dir():
+            pytest.skip("the published configurations are not there")
+        rows = rows[[files[model] != "" for model in rows["model"]]]
+    renamed = rows.copy()
+    for number, model in enumerate(rows["model"]):
+        copy = tmp_path / f"file-{number}{suffix}"
+        own = project_root / f"config/models/{model}.yaml"
+        copy.write_bytes((shared / PUBLISHED[model] if suffix == ".json" else own).read_bytes())
+    renamed["model"] = [f"file-{number}{suffix}" for number in range(len(rows))]
+    tables = []
+    for name, table in (("named.csv", rows), ("renamed.csv", renamed)):
+        table.to_csv(tmp_path / name, index=False)
+        tables.append(predict_table(tmp_path / name, None)[0])
+    assert tables[0]["time_s"].notna().all(), tables[0]["status"].tolist()
+    assert tables[0]["time_s"].tolist() == tables[1]["time_s"].tolist()
+    assert tables[0]["status"].tolist() == tables[1]["status"].tolist()
 
 
 def test_a_release_needs_a_stack_and_a_model_with_recipes(tmp_path: Path) -> None:
