@@ -96,6 +96,7 @@ def validate(
     from phaze.plan.machines import load_machine
     from phaze.spec.measured import PublishedRuns
     from phaze.validate.intervals import error_table
+    from phaze.validate.rows import COLUMNS, read_rows, unknown_columns
     from phaze.validate.scoreboard import (
         groups_of,
         measured_files,
@@ -103,7 +104,6 @@ def validate(
         runs_with_intervals,
         scoreboard,
     )
-    from phaze.validate.rows import COLUMNS, read_rows, unknown_columns
     from phaze.validate.table import write_table
 
     with telling("validate"):
