@@ -88,7 +88,8 @@ def renamed(name: str, random: Random) -> str:
     """Name with one letter more, less or another one."""
     place, letter = random.randrange(len(name)), random.choice(string.ascii_lowercase)
     longer, shorter = name[:place] + letter + name[place:], name[:place] + name[place + 1 :]
-    return random.choice([longer, shorter or letter, name[:place] + letter + name[place + 1 :]])
+    other = random.choice([longer, shorter or letter, name[:place] + letter + name[place + 1 :]])
+    return other if other != name else longer
 
 
 def answer(part: str, row: dict[str, str], folder: Path) -> tuple[str, str]:
