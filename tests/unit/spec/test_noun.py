@@ -42,9 +42,9 @@ def test_a_misspelt_key_is_named_and_not_the_one_that_it_stands_for(
     project_root: Path, tmp_path: Path
 ) -> None:
     """In a noun, and in a device file, whose missing figures would be asked for first."""
-    with pytest.raises(PhazeError, match="hiden: is not a known key, got 8") as error:
-        Model.parse({"name": "x", "layers": 2, "hiden": 8, "heads": 2, "vocabulary": 9}, "x.yaml")
-    assert "hidden: " not in str(error.value).replace("hiden: ", "")
+    with pytest.raises(PhazeError, match="hiddn: is not a known key, got 8") as error:
+        Model.parse({"name": "x", "layers": 2, "hiddn": 8, "heads": 2, "vocabulary": 9}, "x.yaml")
+    assert "hidden: " not in str(error.value).replace("hiddn: ", "")
     for key in ("hbm_bandwidth_bytes_per_s", "hbm_gib"):
         device = (project_root / "config/devices/h100-80gb.yaml").read_text().replace(f"{key}:", f"{key}x:")
         (path := tmp_path / "device.yaml").write_text(device)
