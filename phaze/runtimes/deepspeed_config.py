@@ -248,7 +248,10 @@ def _batch(said: Settings, dp: int) -> tuple[int, int]:
     step = total or each * dp * (steps or 1)
     if step % (each * dp) or (steps and step != each * dp * steps):
         product = f"{MICRO} {each} * {STEPS}{f' {steps}' if steps else ''} * {dp} replicas"
-        raise PhazeError(f"{TRAIN}: must be {product}, got {step}")
+        raise PhazeError(
+            f"{TRAIN}: must be {product}, got {step}",
+            "widths that the file does not hold are 1: pass them, such as --layout pp=2,cp=2",
+        )
     return each, step
 
 
