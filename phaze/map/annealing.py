@@ -350,8 +350,8 @@ def _walk(
         at[a], at[b] = at[b], at[a]
         change = _judge(task, state, a, b, spread)
         weight = (1.0 - share) ** 2 + 0.01
-        more = change.value - value + weight * (change.spread - spread)
-        if more > 0 and rng.random() >= np.exp(-more / (scale * hot * (cold / hot) ** share)):
+        increase = change.value - value + weight * (change.spread - spread)
+        if increase > 0 and rng.random() >= np.exp(-increase / (scale * hot * (cold / hot) ** share)):
             at[a], at[b] = at[b], at[a]
             continue
         _accept(task, state, a, b, change)

@@ -95,16 +95,16 @@ def map_stages(
     searched = [
         run.search(kind) for kind in counted(kinds, "search") if kind == kinds[0] or not run.deadline.passed
     ]
-    ways = [*searched]
+    candidates = [*searched]
     if settings.instantiation == "ensemble" and not run.deadline.passed:
         with suppress(OutOfTimeError):
-            ways.append(run.anneal([*searched, *(by_hand if settings.heuristics else ())]))
+            candidates.append(run.anneal([*searched, *(by_hand if settings.heuristics else ())]))
     if settings.heuristics:
-        ways += by_hand
+        candidates += by_hand
     exact = MappingProblem(stages, network, "exact")
-    bounds = [one.found.bound_s for one in searched if one.found is not None]
+    bounds = [candidate.found.bound_s for candidate in searched if candidate.found is not None]
     bound_s = max(lower_bound_s(exact, run.deadline), *bounds)
-    return Mapped(exact, tuple(ways), by_hand, bound_s, run.seconds)
+    return Mapped(exact, tuple(candidates), by_hand, bound_s, run.seconds)
 
 
 def _instantiations(stages: StageGraph, choice: InstantiationChoice) -> tuple[Instantiation, ...]:
@@ -139,8 +139,8 @@ class _MappingMethods:
         drawn = random_map(*self.shape, self.network.devices, settings.seed)
         with self._timed(instantiation):
             start = None if settings.heuristics else (drawn,)
-            found = search(problem, settings.limits, settings.seed, start, self.deadline)
-        return self._candidate(instantiation, found.mapping, found)
+            result = search(problem, settings.limits, settings.seed, start, self.deadline)
+        return self._candidate(instantiation, result.mapping, result)
 
     def anneal(self, starts: list[FoundMapping]) -> FoundMapping:
         """Mapping by local search, started from `starts` and from mappings on nearby devices."""
@@ -153,16 +153,18 @@ class _MappingMethods:
             for mapping in compact_maps(problem, self.deadline)
             if not self.deadline.passed
         ]
-        ranked = sorted([*starts, *compact], key=lambda one: one.step_s)
+        ranked = sorted([*starts, *compact], key=lambda candidate: candidate.step_s)
 
         chains = Chains(settings.seed, settings.steps)
         with self._timed("local-search"):
-            _, found = best_of_chains(task, [one.mapping for one in ranked], near, chains, self.deadline)
-        return self._candidate("local-search", found)
+            _, best = best_of_chains(
+                task, [candidate.mapping for candidate in ranked], near, chains, self.deadline
+            )
+        return self._candidate("local-search", best)
 
-    def _candidate(self, way: Way, mapping: Ints, found: SearchResult | None = None) -> FoundMapping:
+    def _candidate(self, method: Way, mapping: Ints, result: SearchResult | None = None) -> FoundMapping:
         step = step_time_s(self.stages, mapping, self.network, self.settings.memory_bytes_per_s)
-        return FoundMapping(way, mapping, step, found)
+        return FoundMapping(method, mapping, step, result)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -200,12 +202,14 @@ def best_of_chains(
         if k % 4 == 3:
             hot, mapping = 0.05, random_map(stages, replicas, devices, chains.seed + k)
         cooling = Cooling(chains.steps, hot, 1e-5)
-        found, value = anneal(task, new_state(task, _with_free(mapping, devices)), near, rng, cooling, until)
-        return value, k, found
+        annealed, value = anneal(
+            task, new_state(task, _with_free(mapping, devices)), near, rng, cooling, until
+        )
+        return value, k, annealed
 
     with ThreadPoolExecutor(chains.count) as pool, until.for_threads():
-        value, _, found = min(pool.map(chain, range(chains.count)), key=lambda one: one[:2])
-    return value, found[: stages * replicas].reshape(stages, replicas)
+        value, _, annealed = min(pool.map(chain, range(chains.count)), key=lambda outcome: outcome[:2])
+    return value, annealed[: stages * replicas].reshape(stages, replicas)
 
 
 def _with_free(mapping: Ints, devices: int) -> Ints:
@@ -242,23 +246,23 @@ def stored_mapping(
         bound_s=min(mapped.bound_s, value),
         proven=proves(mapped.bound_s, value),
         seed=settings.seed,
-        ways=tuple(_stored_way(one) for one in mapped.ways),
-        heuristics=tuple(_stored_way(one) for one in mapped.heuristics),
+        ways=tuple(_stored_way(candidate) for candidate in mapped.ways),
+        heuristics=tuple(_stored_way(candidate) for candidate in mapped.heuristics),
     )
 
 
-def _stored_way(one: FoundMapping) -> StoredSearch:
-    found = one.found
-    if found is None:
-        return StoredSearch(name=one.way, step_time_s=one.step_s)
+def _stored_way(candidate: FoundMapping) -> StoredSearch:
+    result = candidate.found
+    if result is None:
+        return StoredSearch(name=candidate.way, step_time_s=candidate.step_s)
     return StoredSearch(
-        name=one.way,
-        step_time_s=one.step_s,
-        objective_s=found.value_s,
-        bound_s=found.bound_s,
-        proven=found.proven,
-        searched=found.searched,
-        gave_up=found.stopped,
-        timed_out=found.timed_out,
-        tries=found.tries,
+        name=candidate.way,
+        step_time_s=candidate.step_s,
+        objective_s=result.value_s,
+        bound_s=result.bound_s,
+        proven=result.proven,
+        searched=result.searched,
+        gave_up=result.stopped,
+        timed_out=result.timed_out,
+        tries=result.tries,
     )

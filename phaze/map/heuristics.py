@@ -56,24 +56,24 @@ def compact_maps(problem: MappingProblem, deadline: Deadline | None = None) -> l
     found so far.
     """
     stages, replicas = problem.shape
-    found: dict[bytes, Ints] = {}
+    mappings: dict[bytes, Ints] = {}
     for order in _orders(_link_s(problem), stages, replicas):
         if deadline is not None and deadline.passed:
             break
         passes, rings, folded = _on(order, problem)
         for mapping in (passes, rings, passes[:, folded], rings[:, folded]):
-            found.setdefault(mapping.tobytes(), np.ascontiguousarray(mapping))
-    return list(found.values())
+            mappings.setdefault(mapping.tobytes(), np.ascontiguousarray(mapping))
+    return list(mappings.values())
 
 
 def near_maps(problem: MappingProblem) -> list[Ints]:
     """Subset of the compact mappings, each of shape (S, R), that is affordable for 1,024 devices."""
-    found, time = [], _link_s(problem)
+    mappings, time = [], _link_s(problem)
     for width in sorted({1, *problem.shape}):
         for order in (device_order(time, width), grid_order(time, (width,))):
             passes, rings, folded = _on(order, problem)
-            found += [np.ascontiguousarray(passes), rings, rings[:, folded]]
-    return found
+            mappings += [np.ascontiguousarray(passes), rings, rings[:, folded]]
+    return mappings
 
 
 def _link_s(problem: MappingProblem) -> Floats:
@@ -129,7 +129,9 @@ def grid_order(time: Floats, widths: tuple[int, ...]) -> Ints:
     wholes = (*widths[1:], len(time))
     for k in range(1, len(time)):
         near = [k - 1] if k % widths[0] else []
-        near += [k - width for width, whole in zip(widths, wholes, strict=True) if k % whole >= width]
+        near += [
+            k - width for width, next_width in zip(widths, wholes, strict=True) if k % next_width >= width
+        ]
         order[k] = _nearest(free, time[order[near]].sum(axis=0))
     return order
 

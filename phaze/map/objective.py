@@ -92,8 +92,8 @@ class MappingProblem:
         seconds, waits = self.network.seconds_per_byte, self.network.waits_s
         times = np.tile(self.stages.compute_s, (self.stages.replicas, 1)).T
         for (s, t), size in zip(self.edges, self.edge_bytes, strict=True):
-            there, back = (mapping[s], mapping[t]), (mapping[t], mapping[s])
-            cost = size * (seconds[there] + seconds[back]) + (waits[there] + waits[back])
+            out, back = (mapping[s], mapping[t]), (mapping[t], mapping[s])
+            cost = size * (seconds[out] + seconds[back]) + (waits[out] + waits[back])
             times[s] += cost
             times[t] += cost
         longest: Floats = times.max(axis=1)
@@ -172,12 +172,12 @@ def _best_rings_s(problem: MappingProblem, until: Deadline) -> Floats:
     if not waits.any():
         until.check()
         return np.multiply.outer(problem.ring_bytes, _best_pass(seconds, replicas))
-    found: dict[float, Floats] = {}
+    ring_s: dict[float, Floats] = {}
     for size in problem.ring_bytes.tolist():
-        if size not in found:
+        if size not in ring_s:
             until.check()
-            found[size] = _best_pass(size * seconds + problem.ring_waits * waits, replicas)
-    return np.array([found[size] for size in problem.ring_bytes.tolist()])
+            ring_s[size] = _best_pass(size * seconds + problem.ring_waits * waits, replicas)
+    return np.array([ring_s[size] for size in problem.ring_bytes.tolist()])
 
 
 def _best_pass(link_s: Floats, replicas: int) -> Floats:
@@ -185,22 +185,22 @@ def _best_pass(link_s: Floats, replicas: int) -> Floats:
     links = _without_self(link_s)
     if replicas == 2:
         return np.asarray(np.maximum(links, links.T).min(axis=1))
-    each = np.arange(len(links))
+    devices = np.arange(len(links))
     first_out, first_in = links.argmin(axis=1), links.argmin(axis=0)
-    out, into = links[each, first_out], links[first_in, each]
+    out, into = links[devices, first_out], links[first_in, devices]
     best = np.maximum(out, into)
-    one = np.flatnonzero(first_out == first_in)  # so the other link takes the second best device
-    links[one, first_out[one]] = np.inf
-    second_out = links[one].min(axis=1)
-    links[one, first_out[one]] = out[one]
-    links[first_in[one], one] = np.inf
-    second_in = links[:, one].min(axis=0)
-    best[one] = np.minimum(np.maximum(out[one], second_in), np.maximum(second_out, into[one]))
+    same = np.flatnonzero(first_out == first_in)  # so the other link takes the second best device
+    links[same, first_out[same]] = np.inf
+    second_out = links[same].min(axis=1)
+    links[same, first_out[same]] = out[same]
+    links[first_in[same], same] = np.inf
+    second_in = links[:, same].min(axis=0)
+    best[same] = np.minimum(np.maximum(out[same], second_in), np.maximum(second_out, into[same]))
     return np.asarray(best)
 
 
 def _without_self(matrix: Floats) -> Floats:
     """Copy of a matrix with an infinite diagonal, shape (D, D)."""
-    found = matrix.copy()
-    np.fill_diagonal(found, np.inf)
-    return found
+    others = matrix.copy()
+    np.fill_diagonal(others, np.inf)
+    return others

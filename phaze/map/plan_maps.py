@@ -194,18 +194,18 @@ class PlanMap:
     def rows(self) -> Iterator[Row]:
         """Yield the rows of table `plan_maps`, without the plan's key."""
         workers, lanes = self.lanes.shape
-        for one in self.tried:
+        for tried in self.tried:
             yield {
-                "way": one.way,
+                "way": tried.way,
                 "network": self.network,
                 "devices": self.devices,
                 "lanes": lanes,
                 "workers": workers,
                 "unit": self.lanes.unit,
                 "alone_s": self.alone_s,
-                "estimated_s": one.estimated_s,
-                "simulated_s": one.simulated_s,
-                "chosen": one is self.best,
+                "estimated_s": tried.estimated_s,
+                "simulated_s": tried.simulated_s,
+                "chosen": tried is self.best,
             }
 
 
@@ -220,14 +220,14 @@ def map_rows(
     plan = read_plan(pd.Series(row), stages)
     if lanes_of(plan).devices > system.devices:
         return None
-    found = map_plan(plan, system, devices, Chains(search.seed, search.steps, CHAINS))
-    return list(found.rows()), [[list(slices) for slices in replicas] for replicas in found.placed]
+    mapped = map_plan(plan, system, devices, Chains(search.seed, search.steps, CHAINS))
+    return list(mapped.rows()), [[list(slices) for slices in replicas] for replicas in mapped.placed]
 
 
 def map_plan(plan: Plan, system: Cluster | Matrix, devices: int, chains: Chains) -> PlanMap:
     """Map a plan to a part of a system with `devices` devices, or with more if the plan needs more."""
     run = _PlanOnPart(plan, system, devices)
-    hand = [run.judge(way, mapping) for way, mapping in run.by_hand()]
+    hand = [run.judge(method, mapping) for method, mapping in run.by_hand()]
     searched = run.judge(*run.search(chains))
     topology = run.fabric.topology
     alone_s = silent_batch_s(run.plan, run.fabric)
@@ -236,11 +236,11 @@ def map_plan(plan: Plan, system: Cluster | Matrix, devices: int, chains: Chains)
 
 def devices_of(plan: Plan, lanes: Lanes, mapping: Ints) -> Devices:
     """Devices of each stage and replica of a plan under a mapping to units, shape (S, R)."""
-    found: list[list[range]] = [[] for _ in plan.stages]
+    devices: list[list[range]] = [[] for _ in plan.stages]
     for (q, _), units in zip(lanes.workers, mapping.tolist(), strict=True):
         width = plan.stages[q].layout.tp
-        found[q] += [range(unit * lanes.unit, unit * lanes.unit + width) for unit in units]
-    return found
+        devices[q] += [range(unit * lanes.unit, unit * lanes.unit + width) for unit in units]
+    return devices
 
 
 def within_units(plan: Plan) -> Plan:
@@ -278,10 +278,10 @@ class _PlanOnPart(PlanOn):
 
     def __init__(self, plan: Plan, system: Cluster | Matrix, devices: int) -> None:
         lanes = lanes_of(plan)
-        found = _network_of(system, max(devices, lanes.devices))
-        super().__init__(plan, lanes, found.fabric)
-        self.near = found.near // lanes.unit
-        self.network = units_of(found.devices, lanes.unit)
+        part = _network_of(system, max(devices, lanes.devices))
+        super().__init__(plan, lanes, part.fabric)
+        self.near = part.near // lanes.unit
+        self.network = units_of(part.devices, lanes.unit)
         self.stages: StageGraph = stage_graph(stored_stages(plan, "plan"))
 
     def by_hand(self) -> Iterator[tuple[str, Ints]]:
@@ -291,11 +291,11 @@ class _PlanOnPart(PlanOn):
 
     def search(self, chains: Chains) -> tuple[str, Ints]:
         """Topology-aware mapping with the shortest estimated time per batch, and its method."""
-        found = {"local-search": self._local_search(chains)}
+        mappings = {"local-search": self._local_search(chains)}
         for high in BLOCKS:
             if high < self.lanes.shape[0] and self.near % high == 0 and self.near > high:
-                found[f"blocks-of-{high}"] = block_map(*self.lanes.shape, high, self.near // high)
-        return min(found.items(), key=lambda one: self.estimate_s(one[1]))
+                mappings[f"blocks-of-{high}"] = block_map(*self.lanes.shape, high, self.near // high)
+        return min(mappings.items(), key=lambda named: self.estimate_s(named[1]))
 
     def _local_search(self, chains: Chains) -> Ints:
         """Mapping by local search, started from mappings on nearby devices."""
@@ -326,9 +326,9 @@ class _PlanOnPart(PlanOn):
         share = size / len(across)
         return within_s + max(self.network.seconds("all_reduce", share, column) for column in across)
 
-    def judge(self, way: str, mapping: Ints) -> Tried:
+    def judge(self, method: str, mapping: Ints) -> Tried:
         """Evaluate a mapping by estimate and simulation."""
-        return Tried(way, mapping, self.estimate_s(mapping), self.batch_s(mapping))
+        return Tried(method, mapping, self.estimate_s(mapping), self.batch_s(mapping))
 
 
 class _Network(NamedTuple):
@@ -371,8 +371,8 @@ class PlanOnDevices:
     @cached_property
     def best(self) -> FoundMapping:
         """Eligible mapping with the shortest simulated time per batch; the first one on ties."""
-        known = [one for one in self.mapped.ways if one.way in self.simulated_s]
-        return min(known, key=lambda one: self.simulated_s[one.way])
+        simulated = [candidate for candidate in self.mapped.ways if candidate.way in self.simulated_s]
+        return min(simulated, key=lambda candidate: self.simulated_s[candidate.way])
 
     @property
     def devices(self) -> list[list[list[int]]]:
@@ -401,27 +401,29 @@ def map_one(
     mapped = map_stages(stages, units_of(network, lanes.unit), settings, until)
     judge = PlanOn(plan, lanes, Fabric(from_matrix(network.bandwidth_bytes_per_s, network.latency_s)))
     simulated = {mapped.best.way: judge.batch_s(mapped.best.mapping)}
-    for one in counted((*mapped.ways, *mapped.heuristics), "simulation"):
+    for candidate in counted((*mapped.ways, *mapped.heuristics), "simulation"):
         if not until.passed:
-            simulated[one.way] = judge.batch_s(one.mapping)
+            simulated[candidate.way] = judge.batch_s(candidate.mapping)
     return PlanOnDevices(plan, lanes, mapped, silent_batch_s(judge.plan, judge.fabric), simulated)
 
 
-def stored_plan(found: PlanOnDevices, row: pd.Series) -> StoredPlanMap:
+def stored_plan(planned: PlanOnDevices, row: pd.Series) -> StoredPlanMap:
     """Build the plan section of a mapping file; `row` is the plan's row of table `plans`."""
-    ways = dict.fromkeys(one.way for one in (*found.mapped.ways, *found.mapped.heuristics))
+    methods = dict.fromkeys(candidate.way for candidate in (*planned.mapped.ways, *planned.mapped.heuristics))
     content = {
         "architecture": row["architecture"],
         "hbm_gib": float(row["hbm_gib"]),
         "planner": row["planner"],
-        "unit": found.lanes.unit,
-        "workers": found.lanes.workers,
-        "devices": found.devices,
-        "planned_s": found.plan.planned_s,
-        "alone_s": found.alone_s,
-        "simulated_s": found.simulated_s[found.best.way],
+        "unit": planned.lanes.unit,
+        "workers": planned.lanes.workers,
+        "devices": planned.devices,
+        "planned_s": planned.plan.planned_s,
+        "alone_s": planned.alone_s,
+        "simulated_s": planned.simulated_s[planned.best.way],
         "times": [
-            {"name": way, "simulated_s": found.simulated_s[way]} for way in ways if way in found.simulated_s
+            {"name": method, "simulated_s": planned.simulated_s[method]}
+            for method in methods
+            if method in planned.simulated_s
         ],
     }
     return StoredPlanMap.model_validate(content)

@@ -61,11 +61,11 @@ class Arranged:
         return (self.seconds(kind, size_bytes, group),)
 
     def _each(self, kind: Kind, size_bytes: float, group: Group) -> tuple[float, ...]:
-        asked = kind, size_bytes, group
-        if asked not in self._known:
+        key = kind, size_bytes, group
+        if key not in self._known:
             rows = self.groups(kind, group)
-            self._known[asked] = tuple(self.network.seconds(kind, size_bytes, row) for row in rows)
-        return self._known[asked]
+            self._known[key] = tuple(self.network.seconds(kind, size_bytes, row) for row in rows)
+        return self._known[key]
 
     def groups(self, kind: Kind, group: Group) -> list[list[int]]:
         """Devices of every group of the same size and stride as `group`, (groups, ranks).
@@ -76,8 +76,10 @@ class Arranged:
             return []
         ranks = np.arange(len(self.devices) - (group.ranks - 1) * group.stride)
         first = ranks if kind == "send" else ranks[ranks // group.stride % group.ranks == 0]
-        found: list[list[int]] = self.devices[first[:, None] + np.arange(group.ranks) * group.stride].tolist()
-        return found
+        groups: list[list[int]] = self.devices[
+            first[:, None] + np.arange(group.ranks) * group.stride
+        ].tolist()
+        return groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +95,8 @@ class RankMap:
     @cached_property
     def best(self) -> FoundMapping:
         """Mapping with the shortest step; the runtime's order on ties."""
-        known = {one.way: one for one in (*self.mapped.heuristics, *self.mapped.ways)}
-        return known[min(self.time_s, key=lambda way: (self.time_s[way], way != DEFAULT))]
+        candidates = {candidate.way: candidate for candidate in (*self.mapped.heuristics, *self.mapped.ways)}
+        return candidates[min(self.time_s, key=lambda method: (self.time_s[method], method != DEFAULT))]
 
     def stored(self) -> StoredRankMap:
         """Build the rank section of a mapping file."""
@@ -103,7 +105,7 @@ class RankMap:
             "devices": ranks_on(self.best.mapping, self.unit).tolist(),
             "time_s": self.time_s[self.best.way],
             "default_s": self.time_s[DEFAULT],
-            "times": [{"name": way, "time_s": time_s} for way, time_s in self.time_s.items()],
+            "times": [{"name": method, "time_s": time_s} for method, time_s in self.time_s.items()],
         })  # fmt: skip
 
 
@@ -128,16 +130,18 @@ def map_ranks(
     stages = stages_of(PricedLayout.of_recipe(question, recipe).price, planned.question.model.name)
     mapped = map_stages(stage_graph(stages), units_of(devices, unit), settings, until)
     time_s: dict[Way, float] = {}
-    for one in (*mapped.heuristics, *mapped.ways):
-        if one.way == DEFAULT or not until.passed:
-            time_s[one.way] = time_on(recipe, question, Arranged(network, ranks_on(one.mapping, unit)))
+    for candidate in (*mapped.heuristics, *mapped.ways):
+        if candidate.way == DEFAULT or not until.passed:
+            time_s[candidate.way] = time_on(
+                recipe, question, Arranged(network, ranks_on(candidate.mapping, unit))
+            )
     return RankMap(unit, mapped, time_s)
 
 
 def ranks_on(mapping: Ints, unit: int) -> Ints:
     """Device of each rank in the runtime's order, (N,), under a mapping to units, (S, R)."""
-    found: Ints = (mapping[:, :, None] * unit + np.arange(unit)).ravel()
-    return found
+    ranks: Ints = (mapping[:, :, None] * unit + np.arange(unit)).ravel()
+    return ranks
 
 
 def time_on(recipe: Recipe, question: PlanQuestion, network: Network) -> float:
@@ -152,7 +156,7 @@ def stages_of(price: Price, model: str) -> StoredStages:
     Parameter bytes are scaled so that one all-reduce sends the bytes that replicas exchange in a step.
     """
     plan, groups = price.plan, price.pipeline.groups.tolist()
-    own = [[plan.stages[q] for q, rank in enumerate(groups) if rank == p] for p in range(plan.depth)]
+    by_rank = [[plan.stages[q] for q, rank in enumerate(groups) if rank == p] for p in range(plan.depth)]
     sent: dict[tuple[int, int], float] = defaultdict(float)
     for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
         if groups[q] != groups[q + 1]:
@@ -166,7 +170,7 @@ def stages_of(price: Price, model: str) -> StoredStages:
         replicas=plan.layout.dp,
         microbatches=plan.in_pipeline,
         recompute=any(stage.recompute_s > 0 for stage in plan.stages),
-        stages=tuple(_stage(stages, exchanges) for stages in own),
+        stages=tuple(_stage(stages, exchanges) for stages in by_rank),
         edges=tuple(StoredMessage(source=a, target=b, bytes=size) for (a, b), size in sent.items()),
     )
 

@@ -150,10 +150,10 @@ def _anchor(
     """Neighbour with the most bytes among the slots assigned earlier, or -1."""
     stage, replica = slot
     k = place[slot]
-    known = [(2.0 * problem.edge_bytes[e], place[t, replica]) for e, t in links if place[t, replica] < k]
+    neighbours = [(2.0 * problem.edge_bytes[e], place[t, replica]) for e, t in links if place[t, replica] < k]
     if 0 <= previous < k:
-        known.append((problem.ring_bytes[stage], previous))
-    return max(known)[1] if known else -1
+        neighbours.append((problem.ring_bytes[stage], previous))
+    return max(neighbours)[1] if neighbours else -1
 
 
 def near_devices(problem: MappingProblem, seed: int, deadline: Deadline | None = None) -> Ints:

@@ -140,28 +140,28 @@ def _messages_with(
 
     Unassigned neighbours count with the best link of d.
     """
-    mine = 0.0
+    messages_s = 0.0
     for link in range(plan.first_link[k], plan.first_link[k + 1]):
         slot, size = plan.link_slot[link], costs.sizes[plan.link_edge[link]]
         if slot > k:
-            mine += size * costs.best_message[d] + costs.best_message_wait[d]
+            messages_s += size * costs.best_message[d] + costs.best_message_wait[d]
             continue
-        e, there = state.at[slot], plan.order[slot, 0]
-        mine += size * costs.links.message[d, e] + costs.links.message_wait[d, e]
-        theirs = max(state.longest[there], state.messages[slot] + _change(costs, size, d, e))
-        if costs.compute[there] + theirs + state.slowest[there] > target:
+        e, neighbour = state.at[slot], plan.order[slot, 0]
+        messages_s += size * costs.links.message[d, e] + costs.links.message_wait[d, e]
+        theirs = max(state.longest[neighbour], state.messages[slot] + _change(costs, size, d, e))
+        if costs.compute[neighbour] + theirs + state.slowest[neighbour] > target:
             return np.inf
-    return mine
+    return messages_s
 
 
 @njit
 def _fits(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int, target: float) -> bool:
     """True if all stages affected by assigning device d to slot k stay within the target."""
     stage = plan.order[k, 0]
-    rest = costs.compute[stage] + _ring_with(plan, costs, state, k, d)
-    if rest + state.longest[stage] > target:
+    alone_s = costs.compute[stage] + _ring_with(plan, costs, state, k, d)
+    if alone_s + state.longest[stage] > target:
         return False
-    return bool(rest + _messages_with(plan, costs, state, k, d, target) <= target)
+    return bool(alone_s + _messages_with(plan, costs, state, k, d, target) <= target)
 
 
 @njit
@@ -173,16 +173,16 @@ def _assign(
     degree = state.old_messages.shape[1]
     state.old_slowest[k], state.old_longest[k, degree] = state.slowest[stage], state.longest[stage]
     state.slowest[stage] = _ring_with(plan, costs, state, k, d)
-    mine = _messages_with(plan, costs, state, k, d, np.inf)
-    state.messages[k], state.longest[stage] = mine, max(state.longest[stage], mine)
+    messages_s = _messages_with(plan, costs, state, k, d, np.inf)
+    state.messages[k], state.longest[stage] = messages_s, max(state.longest[stage], messages_s)
     for link in range(first, plan.first_link[k + 1]):
         slot, size = plan.link_slot[link], costs.sizes[plan.link_edge[link]]
         if slot < k:
-            e, there = state.at[slot], plan.order[slot, 0]
+            e, neighbour = state.at[slot], plan.order[slot, 0]
             state.old_messages[k, link - first] = state.messages[slot]
-            state.old_longest[k, link - first] = state.longest[there]
+            state.old_longest[k, link - first] = state.longest[neighbour]
             state.messages[slot] += _change(costs, size, d, e)
-            state.longest[there] = max(state.longest[there], state.messages[slot])
+            state.longest[neighbour] = max(state.longest[neighbour], state.messages[slot])
     state.at[k], state.used[d] = d, 1
     for level in range(len(exchange.group)):
         state.entered[level, exchange.group[level, d]] += 1
@@ -220,18 +220,18 @@ def descend(
     `state`, which must be new.
     """
     outcome, k, tried = PAUSED, 0, 0
-    given = DescentInput(plan, costs, near, exchange)
+    inputs = DescentInput(plan, costs, near, exchange)
     for _, until in slices(limit + 1, deadline):
-        outcome, k, tried = _descend(given, state, target, limit, k, tried, until)
+        outcome, k, tried = _descend(inputs, state, target, limit, k, tried, until)
         if outcome != PAUSED:
             return outcome, tried
     return STOPPED, tried
 
 
 @njit
-def _next_device(given: DescentInput, state: DescentState, k: int, target: float) -> tuple[int, int]:
+def _next_device(inputs: DescentInput, state: DescentState, k: int, target: float) -> tuple[int, int]:
     """Next feasible device of a slot, or -1, and the number of devices tried."""
-    plan, costs, near, exchange = given
+    plan, costs, near, exchange = inputs
     anchor, tried = plan.anchor[k], 0
     while state.position[k] < len(near):
         d = state.position[k]
@@ -247,7 +247,7 @@ def _next_device(given: DescentInput, state: DescentState, k: int, target: float
 
 @njit_nogil
 def _descend(
-    given: DescentInput,
+    inputs: DescentInput,
     state: DescentState,
     target: float,
     limit: int,
@@ -256,13 +256,13 @@ def _descend(
     until: int,
 ) -> tuple[int, int, int]:
     """Continue the search at slot k until `until` devices were tried; return outcome, slot and tries."""
-    plan, costs, _, exchange = given
+    plan, costs, _, exchange = inputs
     n = len(plan.order)
     while 0 <= k < n:
         if tried >= until:
             return PAUSED, k, tried
-        taken, more = _next_device(given, state, k, target)
-        tried += more
+        taken, count = _next_device(inputs, state, k, target)
+        tried += count
         if tried > limit:
             return STOPPED, k, tried
         if taken >= 0:
@@ -385,16 +385,16 @@ def _initial(
     problem: MappingProblem, seed: int, start: tuple[Ints, ...] | None, until: Deadline
 ) -> _Interval:
     stages, replicas = problem.shape
-    known = start or (
+    starts = start or (
         random_map(stages, replicas, problem.network.devices, seed),
         consecutive_map(stages, replicas),
         p2p_map(stages, replicas),
     )
-    values = [problem.value_s(mapping) for mapping in known]
+    values = [problem.value_s(mapping) for mapping in starts]
     best = int(np.argmin(values))
     bound = lower_bound_s(problem, until)
-    found = SearchResult(known[best], values[best], bound)
-    return _Interval(found, min(bound, found.value_s))
+    best_start = SearchResult(starts[best], values[best], bound)
+    return _Interval(best_start, min(bound, best_start.value_s))
 
 
 def _learn(

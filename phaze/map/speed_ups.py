@@ -31,7 +31,7 @@ def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
     wide = mappings.pivot_table(index=[*POINT, *NETWORK], columns="way", values=value, aggfunc="min")
     wide = wide.reindex(columns=WAYS)
     chosen = mappings[mappings["by_sizes"]].set_index([*POINT, *NETWORK])[value]
-    found = wide.assign(
+    table = wide.assign(
         **{
             "ours": wide[list(OWN_WAYS)].min(axis=1, skipna=False),
             "searched": wide[["p2p", "allreduce", "exact"]].min(axis=1, skipna=False),
@@ -40,7 +40,7 @@ def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
             "heuristics": wide[["cs-map", "p2p-map"]].min(axis=1),
         }
     ).reset_index()
-    return found.assign(shape=shapes_of(found))
+    return table.assign(shape=shapes_of(table))
 
 
 def shapes_of(rows: pd.DataFrame) -> pd.Series:
@@ -51,7 +51,7 @@ def shapes_of(rows: pd.DataFrame) -> pd.Series:
 def speed_ups(rows: pd.DataFrame) -> pd.DataFrame:
     """Table `speed_ups`: our mappings relative to CS map and to the heuristics, as medians over seeds."""
     rows = rows[rows["ours"].notna()]
-    ratios = rows.assign(**{name: rows[over] / rows[own] for name, (over, own) in SPEED_UPS.items()})
+    ratios = rows.assign(**{name: rows[over] / rows[ours] for name, (over, ours) in SPEED_UPS.items()})
     grouped = ratios.groupby([*POINT, "topology"])
     least = grouped["over_heuristics"].min().rename("least_over_heuristics")
     return grouped[list(SPEED_UPS)].median().join(least).join(grouped.size().rename("seeds")).reset_index()

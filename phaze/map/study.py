@@ -54,17 +54,17 @@ def map_point(
     samples = stored.replicas * stored.microbatches * (stored.settings.microbatch if stored.settings else 1)
     mappings: list[Row] = []
     devices: list[Row] = []
-    for number, (seed, made) in enumerate(sizes.drawn(point.stages * point.replicas)):
-        assert not isinstance(made, MatrixFile)
-        mapped = map_stages(stages, make_network(made), settings)
+    for number, (seed, network) in enumerate(sizes.drawn(point.stages * point.replicas)):
+        assert not isinstance(network, MatrixFile)
+        mapped = map_stages(stages, make_network(network), settings)
         key: Row = {**point.model_dump(), "topology": name, "seed": seed}
-        for one in (*mapped.ways, *mapped.heuristics):
-            times = _times(mapped, one, settings.memory_bytes_per_s, made.devices_per_port)
+        for candidate in (*mapped.ways, *mapped.heuristics):
+            times = _times(mapped, candidate, settings.memory_bytes_per_s, network.devices_per_port)
             rate = {"samples_per_s": samples / times["step_s"]}
-            mappings.append({**key, "way": one.way, **times, **rate, **_proof(mapped, one)})
+            mappings.append({**key, "way": candidate.way, **times, **rate, **_proof(mapped, candidate)})
         if number == 0:
-            for one in (mapped.best, *mapped.heuristics):
-                devices += [{**key, **row} for row in device_rows(one)]
+            for candidate in (mapped.best, *mapped.heuristics):
+                devices += [{**key, **row} for row in device_rows(candidate)]
     return {
         "mappings": Mappings.check(pd.DataFrame(mappings)),
         "mapped_devices": MappedDevices.check(pd.DataFrame(devices)),
@@ -72,46 +72,46 @@ def map_point(
 
 
 def _times(
-    mapped: Mapped, one: FoundMapping, memory_bytes_per_s: float, devices_per_port: int | None
+    mapped: Mapped, candidate: FoundMapping, memory_bytes_per_s: float, devices_per_port: int | None
 ) -> dict[str, float]:
     """Step time of a mapping under each model of message transfers, and its longest stage time."""
     problem = mapped.problem
-    given = problem.stages, one.mapping, problem.network
-    step, shared_s = simulate_step(*given, memory_bytes_per_s), None
+    simulated = problem.stages, candidate.mapping, problem.network
+    step, shared_s = simulate_step(*simulated, memory_bytes_per_s), None
     if devices_per_port is not None:
-        shared_s = shared_step_s(*given, devices_per_port, memory_bytes_per_s)
+        shared_s = shared_step_s(*simulated, devices_per_port, memory_bytes_per_s)
     return {
         "step_s": step.step_s,
         "shared_step_s": step.step_s if shared_s is None else shared_s,
-        "held_step_s": held_step_s(*given, memory_bytes_per_s),
-        "stage_time_s": problem.value_s(one.mapping),
+        "held_step_s": held_step_s(*simulated, memory_bytes_per_s),
+        "stage_time_s": problem.value_s(candidate.mapping),
         "compute_s": step.compute_s,
     }
 
 
-def _proof(mapped: Mapped, one: FoundMapping) -> Row:
+def _proof(mapped: Mapped, candidate: FoundMapping) -> Row:
     """Bound proven by the search that found a mapping, and how the search ended."""
     problem = mapped.problem
-    found, value = one.found, problem.value_s(one.mapping)
-    bound = min(mapped.bound_s, value) if found is None else found.bound_s
-    value = value if found is None else found.value_s
+    result, value = candidate.found, problem.value_s(candidate.mapping)
+    bound = min(mapped.bound_s, value) if result is None else result.bound_s
+    value = value if result is None else result.value_s
     return {
-        "counted": "exact" if found is None else one.way,
+        "counted": "exact" if result is None else candidate.way,
         "value_s": value,
         "bound_s": bound,
         "proven": proves(bound, value),
-        "by_sizes": one.way == choose_instantiation(problem.stages),
-        "searched": found is None or found.searched,
-        "gave_up": found is not None and found.stopped,
-        "tries": 0 if found is None else found.tries,
+        "by_sizes": candidate.way == choose_instantiation(problem.stages),
+        "searched": result is None or result.searched,
+        "gave_up": result is not None and result.stopped,
+        "tries": 0 if result is None else result.tries,
     }
 
 
-def device_rows(one: FoundMapping) -> list[Row]:
+def device_rows(candidate: FoundMapping) -> list[Row]:
     """Rows of table `mapped_devices` for a mapping: the device of each stage and replica."""
     return [
-        {"way": one.way, "stage": s, "replica": r, "device": device}
-        for s, row in enumerate(one.mapping.tolist())
+        {"way": candidate.way, "stage": s, "replica": r, "device": device}
+        for s, row in enumerate(candidate.mapping.tolist())
         for r, device in enumerate(row)
     ]
 
@@ -132,15 +132,15 @@ def gap_rows(
 ) -> list[Row]:
     """Rows of table `search_gaps` for a named topology, drawn with its first seed."""
     name, sizes = topology
-    seed, made = sizes.drawn(point.stages * point.replicas)[0]
-    assert not isinstance(made, MatrixFile)
-    stages, network = stage_graph(stored), make_network(made)
+    seed, drawn = sizes.drawn(point.stages * point.replicas)[0]
+    assert not isinstance(drawn, MatrixFile)
+    stages, network = stage_graph(stored), make_network(drawn)
     gaps = []
     for counts in INSTANTIATIONS:
-        local_s, found = find_gap(MappingProblem(stages, network, counts), chains, limits)
+        local_s, result = find_gap(MappingProblem(stages, network, counts), chains, limits)
         key: Row = {**point.model_dump(), "topology": name, "seed": seed, "counted": counts}
-        known = {"local_s": local_s, "least_s": found.value_s, "bound_s": found.bound_s}
-        gaps.append({**key, **known, "proven": found.proven})
+        values = {"local_s": local_s, "least_s": result.value_s, "bound_s": result.bound_s}
+        gaps.append({**key, **values, "proven": result.proven})
     return gaps
 
 
@@ -167,7 +167,8 @@ class MapQuestion:
     ) -> MapQuestion:
         """Build the mapping request of a study; networks are plain values."""
         systems = {
-            name: (Cluster if "device" in one else Matrix).parse(one, name) for name, one in networks.items()
+            name: (Cluster if "device" in fields else Matrix).parse(fields, name)
+            for name, fields in networks.items()
         }
         return cls(systems, devices, search)
 
@@ -178,7 +179,7 @@ class MapQuestion:
 
 
 def map_plans(
-    plans: pd.DataFrame, stages: pd.DataFrame, asked: MapQuestion, store: Store
+    plans: pd.DataFrame, stages: pd.DataFrame, question: MapQuestion, store: Store
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables `plan_maps` and `plan_devices` of a model, from its tables `plans` and `plan_stages`.
 
@@ -187,26 +188,26 @@ def map_plans(
     fit is omitted with a warning.
     """
     maps, places = [PlanMaps.empty()], [PlanDevices.empty()]
-    contents = {name: digest_of(system.model_dump(mode="json")) for name, system in asked.systems.items()}
-    cases = [(*chosen, name) for chosen in _chosen(plans, stages, asked) for name in asked.systems]
-    found = store.each(
+    contents = {name: digest_of(system.model_dump(mode="json")) for name, system in question.systems.items()}
+    cases = [(*chosen, name) for chosen in _chosen(plans, stages, question) for name in question.systems]
+    answers = store.each(
         [[row, working.to_numpy().tolist(), contents[name]] for _, row, working, name in cases],
-        lambda fresh: [_map(*cases[k][1:], asked) for k in counted(fresh, "plan on a network")],
-        about=asked.content,
+        lambda fresh: [_map(*cases[k][1:], question) for k in counted(fresh, "plan on a network")],
+        about=question.content,
     )
-    for (key, _, _, name), mapped in zip(cases, found, strict=True):
+    for (key, _, _, name), mapped in zip(cases, answers, strict=True):
         if mapped is None:
             log.warning("%s has too few devices for the units of plan %s", name, key)
             continue
-        ways, devices = mapped
+        rows, devices = mapped
         about = {**key, "system": name}
-        maps.append(pd.DataFrame(ways).assign(**about))
+        maps.append(pd.DataFrame(rows).assign(**about))
         places.append(pd.DataFrame(_places(devices), columns=PLACES).assign(**about))
     return pd.concat(maps, ignore_index=True), pd.concat(places, ignore_index=True)
 
 
 def _chosen(
-    plans: pd.DataFrame, stages: pd.DataFrame, asked: MapQuestion
+    plans: pd.DataFrame, stages: pd.DataFrame, question: MapQuestion
 ) -> Iterator[tuple[Row, Row, pd.DataFrame]]:
     """Yield each plan to map: its key, and the parts of its rows that affect the simulation."""
     placed = plans[plans["status"] == "placed"]
@@ -215,7 +216,7 @@ def _chosen(
     best = by_phaze[times == times.min(initial=np.inf)]
     chips = set(zip(best["architecture"], best["hbm_gib"], strict=True))
     by_plan = dict(list(stages.groupby(list(PLAN))))
-    for row in placed[placed["planner"].isin(asked.search.planners)].to_dict("records"):
+    for row in placed[placed["planner"].isin(question.search.planners)].to_dict("records"):
         if (row["architecture"], row["hbm_gib"]) in chips:
             key = {name: row[name] for name in PLAN}
             working = by_plan[tuple(key.values())].sort_values("stage")[WORKING]
@@ -223,12 +224,12 @@ def _chosen(
 
 
 def _map(
-    row: Row, stages: pd.DataFrame, system: str, asked: MapQuestion
+    row: Row, stages: pd.DataFrame, system: str, question: MapQuestion
 ) -> tuple[list[Row], list[list[list[int]]]] | None:
     """Rows of table `plan_maps` and devices of a plan on a system; None if the system has too few devices."""
     from phaze.map.plan_maps import map_rows  # compiled loops load slowly, and most plans are cached
 
-    return map_rows(row, stages, asked.systems[system], asked.devices, asked.search)
+    return map_rows(row, stages, question.systems[system], question.devices, question.search)
 
 
 def _places(devices: Iterable[Iterable[Iterable[int]]]) -> list[tuple[int, int, int, int]]:

@@ -61,13 +61,13 @@ def _keeps(matrices: Matrices, permutation: Ints) -> bool:
     """True if a permutation of devices preserves all bandwidths and latencies."""
     moved = np.flatnonzero(permutation != np.arange(len(permutation)))
     # Most permutations change the links of the first device that they move, so it is checked first.
-    return all(_keeps_links(m, permutation, some) for some in (moved[:1], moved) for m in matrices)
+    return all(_keeps_links(m, permutation, devices) for devices in (moved[:1], moved) for m in matrices)
 
 
 def _keeps_links(matrix: Floats, permutation: Ints, devices: Ints) -> bool:
     """True if a permutation preserves the links of some devices, to and from all others."""
-    there, here = matrix[np.ix_(permutation[devices], permutation)], matrix[devices]
-    if not np.array_equal(there, here):
+    permuted, here = matrix[np.ix_(permutation[devices], permutation)], matrix[devices]
+    if not np.array_equal(permuted, here):
         return False
     return len(devices) == len(matrix) or np.array_equal(
         matrix[np.ix_(permutation, permutation[devices])], matrix[:, devices]
@@ -124,17 +124,17 @@ def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[In
     swap exchanges the devices of two groups in order.
     """
     devices = len(matrices[0])
-    found, earlier, swaps = [], [], []
+    groups, earlier, swaps = [], [], []
     for labels in _levels(matrices[0], deadline):
         members = [np.flatnonzero(labels == g) for g in range(labels.max() + 1)]
         before, exchanges = _groups_before(matrices, members, deadline)
         if exchanges:
-            found.append(labels)
+            groups.append(labels)
             earlier.append(np.pad(before, (0, devices - len(before)), constant_values=-1))
             swaps += exchanges
-    shape = (len(found), devices)
+    shape = (len(groups), devices)
     return (
-        np.array(found, np.int64).reshape(shape),
+        np.array(groups, np.int64).reshape(shape),
         np.array(earlier, np.int64).reshape(shape),
         swaps,
     )
@@ -147,22 +147,22 @@ def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:
         values = np.union1d(values, np.delete(row, d))
         if len(values) > LEVELS or deadline.passed:
             return []
-    found = [
+    components = [
         connected_components(seconds <= value, directed=False) for value in values[:-1] if not deadline.passed
     ]
-    return [labels.astype(np.int64) for count, labels in found if 1 < count < len(seconds)]
+    return [labels.astype(np.int64) for count, labels in components if 1 < count < len(seconds)]
 
 
 def _groups_before(matrices: Matrices, members: list[Ints], deadline: Deadline) -> tuple[Ints, list[Ints]]:
     """Next lower group with which each group can be swapped, or -1, and the permutations for these swaps."""
     before, exchanges = np.full(len(members), -1, np.int64), []
-    for g, mine in enumerate(members):
+    for g, group in enumerate(members):
         for h in range(g - 1, -1, -1):
             other = members[h]
-            if deadline.passed or len(other) != len(mine) or not (other < mine).all():
+            if deadline.passed or len(other) != len(group) or not (other < group).all():
                 continue
             swap = np.arange(len(matrices[0]))
-            swap[mine], swap[other] = other, mine
+            swap[group], swap[other] = other, group
             if _keeps(matrices, swap):
                 before[g] = h
                 exchanges.append(swap)
@@ -176,15 +176,15 @@ def _rotations(matrices: Matrices, deadline: Deadline) -> list[Ints]:
     Devices of a grid are numbered row by row; any factors of their number may be its sides.
     """
     devices = len(matrices[0])
-    found = []
+    rotations = []
     for inner in (k for k in range(1, devices) if devices % k == 0):
         for side in (k for k in range(2, devices // inner + 1) if devices // inner % k == 0):
             index = np.arange(devices).reshape(-1, side, inner)
             for moved in (np.roll(index, 1, axis=1), index[:, ::-1]):
                 permutation = np.ascontiguousarray(moved).reshape(-1)
                 if not deadline.passed and _keeps(matrices, permutation):
-                    found.append(permutation)
-    return found
+                    rotations.append(permutation)
+    return rotations
 
 
 def _lowest_of_orbits(moves: list[Ints], devices: int) -> Ints:

@@ -88,13 +88,13 @@ def cluster(weights: Weights, hyper_operators: int, alpha: float) -> Ints:
 @njit
 def _cluster(graph: _Graph, reward: float, limit: float, most: int) -> Ints:
     """Hyper-operator of each node."""
-    n, left = len(graph.compute), len(graph.size)
-    live, into, label = np.arange(left), np.arange(n), np.arange(n)
+    n, count_left = len(graph.compute), len(graph.size)
+    live, into, label = np.arange(count_left), np.arange(n), np.arange(n)
     compute, memory, border, size = graph.compute, graph.memory, graph.border, graph.size
     count, stamp = n, 0
     while count > most:
-        left = _still(live, left, graph.alive)
-        best = _cheapest(graph, live, left, reward)
+        count_left = _still(live, count_left, graph.alive)
+        best = _cheapest(graph, live, count_left, reward)
         if best == NONE:
             break
         u, v = graph.out.near[best], graph.out.far[best]
@@ -134,12 +134,12 @@ def _lists(end: Ints, n: int) -> tuple[Ints, Ints]:
 @njit
 def _still(live: Ints, count: int, alive: Bools) -> int:
     """Compact the first `count` entries of `live` to the edges that still exist; return their number."""
-    kept = 0
+    alive_count = 0
     for k in range(count):
         if alive[live[k]]:
-            live[kept] = live[k]
-            kept += 1
-    return kept
+            live[alive_count] = live[k]
+            alive_count += 1
+    return alive_count
 
 
 @njit
@@ -214,7 +214,7 @@ def _repair(graph: _Graph, u: int, v: int, stamp: int) -> None:
 def _join(graph: _Graph, side: _Side, u: int, v: int, stamp: int) -> None:
     """Move the edges of v on one side to u, and merge parallel edges."""
     size, alive, seen, edge_of = graph.size, graph.alive, graph.seen, graph.edge_of
-    kept = NONE
+    chain = NONE
     for x in (v, u):
         e = side.first[x]
         while e != NONE:
@@ -228,7 +228,7 @@ def _join(graph: _Graph, side: _Side, u: int, v: int, stamp: int) -> None:
                 else:
                     seen[other], edge_of[other] = stamp, e
                     graph.barred[e] = False
-                    side.following[e] = kept
-                    kept = e
+                    side.following[e] = chain
+                    chain = e
             e = after
-    side.first[u], side.first[v] = kept, NONE
+    side.first[u], side.first[v] = chain, NONE

@@ -189,10 +189,10 @@ def cut_clusters(smaller: Weights, stages: int) -> Ints | None:
     ordered = cut_in_order(smaller, stages)
     try:
         limit = np.inf if ordered is None else cut_of(smaller, ordered).time_s
-        found = cut_within(smaller, stages, limit, MOST_SETS)
+        cut = cut_within(smaller, stages, limit, MOST_SETS)
     except TooManyError:
         return ordered
-    return ordered if found is None else found.stage_of
+    return ordered if cut is None else cut.stage_of
 
 
 def _full_flow(
@@ -204,16 +204,17 @@ def _full_flow(
     met += [] if ordered is None else [problem.candidate(ordered, "order")]
     still = np.zeros(len(weights), np.int64)
     met += [
-        problem.candidate(refine(weights, one.stage_of, still, by_time=True)[0], "balance") for one in met
+        problem.candidate(refine(weights, candidate.stage_of, still, by_time=True)[0], "balance")
+        for candidate in met
     ]
     best = min(met, key=_by_time, default=None)
-    found, bound = _cut_operators(weights, problem.stages, best)
-    met += [problem.candidate(one.stage_of, maker) for maker, one in found.items()]
+    cuts, bound = _cut_operators(weights, problem.stages, best)
+    met += [problem.candidate(candidate.stage_of, maker) for maker, candidate in cuts.items()]
     if not met:
         raise PhazeError(_none_fits(problem, proven=bool(np.isinf(bound))))
     least = min(met, key=_by_time)
     met += _fewer_messages(problem, least.time_s, options.slack)
-    near = [one for one in met if one.time_s <= (1 + options.slack) * least.time_s]
+    near = [candidate for candidate in met if candidate.time_s <= (1 + options.slack) * least.time_s]
     proven = bound >= least.time_s * (1 - PROOF)
     bound = least.time_s if proven else max(bound, lowest)
     return Partition(min(near, key=_by_step), tuple(met), bound, proven)
@@ -243,22 +244,22 @@ def _cut_without_sets(weights: Weights, stages: int, near: Cut | None) -> tuple[
 
     best = None if near is None else _cut_near(weights, near.stage_of, MOST_SETS)
     solved = cut_by_program(weights, stages, np.inf if best is None else best.time_s)
-    found: dict[Maker, Cut] = {} if best is None else {"operators": best}
+    cuts: dict[Maker, Cut] = {} if best is None else {"operators": best}
     if solved is not None and solved.cut is not None:
-        found["program"] = solved.cut
+        cuts["program"] = solved.cut
         if best is None:
-            found["operators"] = _cut_near(weights, solved.cut.stage_of, MOST_SETS)
-    return found, 0.0 if solved is None else solved.bound_s
+            cuts["operators"] = _cut_near(weights, solved.cut.stage_of, MOST_SETS)
+    return cuts, 0.0 if solved is None else solved.bound_s
 
 
 def _cut_near(weights: Weights, stage_of: Ints, most_sets: int) -> Cut:
     """Best partition with stage boundaries near those of a given one, improved in several rounds."""
     best = cut_of(weights, stage_of)
     for _ in range(ROUNDS):
-        found = next(_cuts_around(weights, best, most_sets), None)
-        if found is None or found.time_s >= best.time_s:
+        cut = next(_cuts_around(weights, best, most_sets), None)
+        if cut is None or cut.time_s >= best.time_s:
             break
-        best = found
+        best = cut
     return best
 
 
@@ -274,11 +275,11 @@ def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
         smaller, group = quotient(weights, windows.groups)
         narrow = around(smaller, borders - reach, borders + reach)
         try:
-            found = cut_between(smaller, narrow, best.time_s, most_sets, thrifty=False)
+            cut = cut_between(smaller, narrow, best.time_s, most_sets, thrifty=False)
         except TooManyError:
             continue
-        if found is not None:
-            yield cut_of(weights, found[group])
+        if cut is not None:
+            yield cut_of(weights, cut[group])
 
 
 def _fewer_messages(problem: PartitionProblem, time_s: float, most_slack: float) -> Iterator[FoundPartition]:
@@ -292,19 +293,19 @@ def _fewer_messages(problem: PartitionProblem, time_s: float, most_slack: float)
             return
         try:
             limit = (1 + slack) * time_s
-            found = cut_within(problem.weights, problem.stages, limit, MOST_SETS, thrifty=True)
+            cut = cut_within(problem.weights, problem.stages, limit, MOST_SETS, thrifty=True)
         except TooManyError:
             return
-        if found is not None:
-            yield problem.candidate(found.stage_of, "messages")
+        if cut is not None:
+            yield problem.candidate(cut.stage_of, "messages")
 
 
-def _by_step(one: FoundPartition) -> tuple[float, float]:
-    return one.step_s, one.time_s
+def _by_step(candidate: FoundPartition) -> tuple[float, float]:
+    return candidate.step_s, candidate.time_s
 
 
-def _by_time(one: FoundPartition) -> tuple[float, float]:
-    return one.time_s, one.step_s
+def _by_time(candidate: FoundPartition) -> tuple[float, float]:
+    return candidate.time_s, candidate.step_s
 
 
 def _check_memory(graph: OperatorGraph, weights: Weights, stages: int) -> None:
@@ -325,11 +326,11 @@ def _check_memory(graph: OperatorGraph, weights: Weights, stages: int) -> None:
 def _none_fits(problem: PartitionProblem, *, proven: bool) -> str:
     """Error message: no partition fits in memory, or none was found although one may exist."""
     into = f"partition into {problem.stages} stages"
-    said = f"no {into} fits in memory"
+    problem_text = f"no {into} fits in memory"
     if not proven:
-        said = f"found no {into} that fits in memory, and no proof that there is none"
+        problem_text = f"found no {into} that fits in memory, and no proof that there is none"
     return (
-        f"partition: {said}: the one found with the least needs "
+        f"partition: {problem_text}: the one found with the least needs "
         f"{_least_memory(problem.weights, problem.stages):.4g} bytes, a device has "
         f"{problem.weights.limit_bytes:.4g}; allow more memory or stages, or take a smaller microbatch"
     )
@@ -338,5 +339,5 @@ def _none_fits(problem: PartitionProblem, *, proven: bool) -> str:
 def _least_memory(weights: Weights, stages: int) -> float:
     """Lowest peak stage memory, in bytes, of any partition into intervals of the node order."""
     as_time = replace(weights, compute_s=weights.memory_bytes, seconds_per_byte=1.0, limit_bytes=np.inf)
-    found = cut_in_order(as_time, stages)
-    return np.inf if found is None else cut_of(as_time, found).time_s
+    stage_of = cut_in_order(as_time, stages)
+    return np.inf if stage_of is None else cut_of(as_time, stage_of).time_s

@@ -201,30 +201,30 @@ def _grow(
     sets, sums = np.empty((1024, start.shape[1]), np.uint64), np.empty((1024, 2))
     _copy_set(start, 0, sets, 0)
     sums[0, 0], sums[0, 1] = begun.compute_s, bounds.seconds_per_byte * begun.sent_bytes
-    count, left = 1, 0.0
+    count, open_s = 1, 0.0
     for v in open_nodes:
-        left += compute[v]
+        open_s += compute[v]
     for v in open_nodes:
-        left -= compute[v]
-        before, kept = count, 0
+        open_s -= compute[v]
+        before, stay = count, 0
         if 2 * before > len(sets):
             sets, sums = _larger(sets, sums, before)
         grown = before
         for row in range(before):
             entering, ready = _entering(sets, row, sources, v)
             time, sent = sums[row, 0] + compute[v], sums[row, 1] + bounds.seconds_per_byte * begun.beyond[v]
-            if ready and time <= bounds.most and _keeps(time, sent, left, bounds):
+            if ready and time <= bounds.most and _keeps(time, sent, open_s, bounds):
                 _copy_set(sets, row, sets, grown)
                 sets[grown, v // BITS] |= np.uint64(1) << np.uint64(v % BITS)
                 sums[grown, 0], sums[grown, 1] = time, sent
                 grown += 1
             sums[row, 1] += bounds.seconds_per_byte * entering
         for row in range(grown):
-            if row >= before or _keeps(sums[row, 0], sums[row, 1], left, bounds):
-                _copy_set(sets, row, sets, kept)
-                sums[kept, 0], sums[kept, 1] = sums[row, 0], sums[row, 1]
-                kept += 1
-        count = kept
+            if row >= before or _keeps(sums[row, 0], sums[row, 1], open_s, bounds):
+                _copy_set(sets, row, sets, stay)
+                sums[stay, 0], sums[stay, 1] = sums[row, 0], sums[row, 1]
+                stay += 1
+        count = stay
         if count > limit:
             return sets[:0], False
     return sets[:count].copy(), True
@@ -243,23 +243,23 @@ def _entering(sets: Words, row: int, sources: _Sources, v: int) -> tuple[float, 
 
 
 @njit
-def _keeps(time: float, sent: float, left: float, bounds: _Bounds) -> bool:
+def _keeps(time: float, sent: float, open_s: float, bounds: _Bounds) -> bool:
     """True if a set can still satisfy the bounds, given its open nodes and the bytes it sends so far."""
     return (
-        time + left >= bounds.least
+        time + open_s >= bounds.least
         and time + sent <= bounds.most_plus
-        and time + left - sent >= bounds.least_less
+        and time + open_s - sent >= bounds.least_less
     )
 
 
 @njit
 def _larger(sets: Words, sums: Floats, count: int) -> tuple[Words, Floats]:
     """Copy of the first `count` sets with four times the capacity."""
-    more, more_sums = np.empty((4 * count, sets.shape[1]), np.uint64), np.empty((4 * count, 2))
+    longer, more_sums = np.empty((4 * count, sets.shape[1]), np.uint64), np.empty((4 * count, 2))
     for row in range(count):
-        _copy_set(sets, row, more, row)
+        _copy_set(sets, row, longer, row)
         more_sums[row, 0], more_sums[row, 1] = sums[row, 0], sums[row, 1]
-    return more, more_sums
+    return longer, more_sums
 
 
 @njit

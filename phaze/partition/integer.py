@@ -123,14 +123,14 @@ class _Program:
 
     def _order(self) -> None:
         """Require nested node sets, each closed under ancestors."""
-        first, kept = self.model.first, self.model.kept
+        first, constraints = self.model.first, self.model.kept
         for v, border in first:
             if border > 1 and not (first[v, border].fixed and first[v, border - 1].fixed):
-                kept.add(first[v, border - 1] <= first[v, border])
+                constraints.add(first[v, border - 1] <= first[v, border])
         for u, v in self.ends:
             for border in range(1, self.stages):
                 if not (first[u, border].fixed and first[v, border].fixed):
-                    kept.add(first[v, border] <= first[u, border])
+                    constraints.add(first[v, border] <= first[u, border])
 
     def _cross(self, stage: int) -> None:
         """Require that the `crosses` variables count every message that enters or leaves a stage."""

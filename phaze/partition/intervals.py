@@ -83,10 +83,10 @@ def cut_as_pipedream(graph: OperatorGraph, weights: Weights, stages: int) -> Int
     A stage takes the larger of its computation and its messages; memory is ignored.
     """
     layers, layer_of = layer_weights(graph, weights, stages)
-    found = cut_in_order(layers, stages, overlapped=True)
-    if found is None:
+    stage_of = cut_in_order(layers, stages, overlapped=True)
+    if stage_of is None:
         raise PhazeError("no partition by layer")
-    return found[layer_of]
+    return stage_of[layer_of]
 
 
 def _sent(weights: Weights) -> Floats:
@@ -124,16 +124,16 @@ def _intervals(
     value, choice = np.full((stages + 1, n + 1), np.inf), np.full((stages + 1, n + 1), NONE, np.int64)
     value[0, 0] = 0.0
     for i in range(n):
-        time, held, passing = 0.0, 0.0, sent[i]
+        time, stored, passing = 0.0, 0.0, sent[i]
         for j in range(i + 1, n + 1):
             time += compute[j - 1]
-            held += memory[j - 1]
+            stored += memory[j - 1]
             for e in range(first[j - 1], first[j]):
                 if source[e] < i:
                     passing -= size[e]
             over = sent[i] + sent[j] - 2.0 * passing
             cost = max(time, seconds_per_byte * sent[j]) if overlapped else time + seconds_per_byte * over
-            if held + over > most_memory:
+            if stored + over > most_memory:
                 continue
             if time >= value[stages, n]:
                 break

@@ -57,10 +57,10 @@ def _try(problem: PartitionProblem, name: Maker, cut: Cutter) -> Compared:
 
 
 def _topological(problem: PartitionProblem) -> Ints:
-    found = cut_in_order(problem.weights, problem.stages)
-    if found is None:
+    stage_of = cut_in_order(problem.weights, problem.stages)
+    if stage_of is None:
         raise PhazeError("no intervals of the topological order fit in memory")
-    return found
+    return stage_of
 
 
 def _piper(problem: PartitionProblem) -> Ints:
@@ -71,11 +71,11 @@ def _piper(problem: PartitionProblem) -> Ints:
         bandwidth_bytes_per_s=problem.terms.bandwidth_bytes_per_s,
         microbatches=problem.stages,
     )
-    found = plan(piper_layers(layers), cluster, SearchOptions(most_data=1))
-    if found is None:
+    piper_plan = plan(piper_layers(layers), cluster, SearchOptions(most_data=1))
+    if piper_plan is None:
         raise PhazeError("Piper finds no plan that fits in memory")
     stage_of = np.empty(len(layers), dtype=np.int64)
-    for s, stage in enumerate(found.stages):
+    for s, stage in enumerate(piper_plan.stages):
         stage_of[list(stage.layers)] = s
     return np.asarray(stage_of[layer_of])
 
@@ -123,12 +123,12 @@ def _phaze(problem: PartitionProblem) -> Ints:
         recompute=problem.terms.recompute,
         schedule="gpipe",
     )
-    one = np.array([1])
-    widths = Widths(problem.stages, problem.stages, one * problem.terms.microbatches, one)
-    found = place_within(chain, Layout(), setting, widths)
-    if found is None:
+    single = np.array([1])
+    widths = Widths(problem.stages, problem.stages, single * problem.terms.microbatches, single)
+    placement = place_within(chain, Layout(), setting, widths)
+    if placement is None:
         raise PhazeError("Phaze finds no placement that fits in memory")
-    ends = [stage[-1] + 1 for stage in found.layers]
+    ends = [stage[-1] + 1 for stage in placement.layers]
     return np.searchsorted(ends, layer_of, side="right").astype(np.int64)
 
 

@@ -60,8 +60,8 @@ def profile_model(
         raise PhazeError(f"profile: microbatch: must be > 0, got {microbatch}")
     _, device = load_cluster(system)
     tokens = model.usual_sequence if sequence is None else sequence
-    whole = build_graph(model, tokens, Layout(microbatch=microbatch), device.number_bytes).unroll()
-    graph = profile_graph(whole, device)
+    layers = build_graph(model, tokens, Layout(microbatch=microbatch), device.number_bytes).unroll()
+    graph = profile_graph(layers, device)
     return replace(
         graph,
         forward_s=graph.forward_s * compute_factor,
@@ -70,24 +70,29 @@ def profile_model(
     )
 
 
-def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:
+def profile_graph(layers: LayerGraph, device: Device) -> OperatorGraph:
     """Operator graph of a whole model, with the time and memory of each operator on a device."""
     width = device.number_bytes
-    groups = library_operators(whole)
+    groups = library_operators(layers)
     node = {index: number for number, group in enumerate(groups) for index in group}
-    forward = forward_pass(whole, groups, width)
-    alone = fuse(whole, enabled=False)
-    backward = backward_pass(whole, alone, width, "paired").operators[::-1]
+    forward = forward_pass(layers, groups, width)
+    alone = fuse(layers, enabled=False)
+    backward = backward_pass(layers, alone, width, "paired").operators[::-1]
     of_primitive = np.array([node[group[-1]] for group in alone])
-    members = [[whole.primitives[index] for index in group] for group in groups]
-    masks = sums(of_primitive, _mask_bytes(whole, width), len(groups))
+    members = [[layers.primitives[index] for index in group] for group in groups]
+    masks = sums(of_primitive, _mask_bytes(layers, width), len(groups))
     return OperatorGraph(
         names=tuple(primitives[0].name for primitives in members),
         forward_s=_seconds([[o.parts] if o.parts else [] for o in forward.operators], device, width),
         backward_s=sums(of_primitive, _backward_s(backward, device, width), len(groups)),
-        parameter_bytes=np.array([width * _parameters(own) for own in members], float),
-        forward_bytes=masks + np.array([width * _made(own) for own in members], float),
-        backward_bytes=np.array([width * _made_backward(own) for own in members], float),
+        parameter_bytes=np.array(
+            [width * _parameters(primitives_of_node) for primitives_of_node in members], float
+        ),
+        forward_bytes=masks
+        + np.array([width * _made(primitives_of_node) for primitives_of_node in members], float),
+        backward_bytes=np.array(
+            [width * _made_backward(primitives_of_node) for primitives_of_node in members], float
+        ),
         edges=np.array([(e.source, e.target) for e in forward.edges], np.int64).reshape(-1, 2),
         edge_bytes=np.array([e.nbytes for e in forward.edges], float),
         layers=tuple(primitives[0].name.partition(".")[0] for primitives in members),
@@ -117,18 +122,20 @@ def _backward_s(operators: Iterable[Operator], device: Device, width: int) -> Fl
 
 def _seconds(kernels: list[list[Kernel]], device: Device, width: int) -> Floats:
     """Total kernel time of each operator, (operators,)."""
-    works = works_of_kernels([kernel for own in kernels for kernel in own], usual_cycles())
-    of_kernel = np.repeat(np.arange(len(kernels)), [len(own) for own in kernels])
+    works = works_of_kernels(
+        [kernel for kernels_of_node in kernels for kernel in kernels_of_node], usual_cycles()
+    )
+    of_kernel = np.repeat(np.arange(len(kernels)), [len(kernels_of_node) for kernels_of_node in kernels])
     return sums(of_kernel, time_kernels(works, device, width).sum(axis=1), len(kernels))
 
 
-def _mask_bytes(whole: LayerGraph, width: int) -> Floats:
+def _mask_bytes(layers: LayerGraph, width: int) -> Floats:
     """Bytes of the mask that each primitive stores, (primitives,)."""
-    found = [
-        sum(stash.nbytes for stash in stashes(whole, index, width) if stash.piece == MASK)
-        for index in range(len(whole.primitives))
+    masks = [
+        sum(stash.nbytes for stash in stashes(layers, index, width) if stash.piece == MASK)
+        for index in range(len(layers.primitives))
     ]
-    return np.array(found, float)
+    return np.array(masks, float)
 
 
 def _parameters(members: list[Primitive]) -> int:

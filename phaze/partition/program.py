@@ -54,10 +54,10 @@ def cut_within(
     if windows.contradictory:
         return None
     smaller, group = quotient(weights, windows.groups)
-    found = cut_between(
+    stage_of = cut_between(
         smaller, windows_within(smaller, stages, limit_s), limit_s, most_sets, thrifty=thrifty
     )
-    return None if found is None else cut_of(weights, found[group])
+    return None if stage_of is None else cut_of(weights, stage_of[group])
 
 
 def cut_of(weights: Weights, stage_of: Ints) -> Cut:

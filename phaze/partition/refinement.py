@@ -38,14 +38,14 @@ def refine(
 ) -> tuple[Ints, int]:
     """Stages (n,) after refinement and the number of moves; `distance` (n,) is the result of `distances`."""
     refined = stage_of.astype(np.int64)
-    for made in range(most_moves):
+    for count in range(most_moves):
         moves = _moves(weights, refined)
         if not len(moves.node):
-            return refined, made
+            return refined, count
         gains = _time_gains(weights, refined, moves) if by_time else _gains(weights, refined, moves, distance)
         best = np.lexsort(gains[::-1])[-1]
         if tuple(gain[best] for gain in gains) <= (0.0,) * len(gains):
-            return refined, made
+            return refined, count
         refined[moves.node[best]] = moves.target[best]
     return refined, most_moves
 
@@ -61,10 +61,10 @@ def distances(weights: Weights) -> Ints:
     several = np.zeros(len(weights), dtype=np.bool_)
     for side in (0, 1):
         several |= np.bincount(weights.edges[:, side], minlength=len(weights)) > 1
-    found = {v for v in nx.articulation_points(graph) if several[v]}
+    joints = {v for v in nx.articulation_points(graph) if several[v]}
     far = np.zeros(len(weights), dtype=np.int64)
-    if found:
-        for v, steps in nx.multi_source_dijkstra_path_length(graph, found, weight=None).items():
+    if joints:
+        for v, steps in nx.multi_source_dijkstra_path_length(graph, joints, weight=None).items():
             far[v] = steps
     return far
 
@@ -91,10 +91,10 @@ def _moves(weights: Weights, stage_of: Ints) -> _Moves:
     """Valid moves of single nodes to a neighbouring stage."""
     first, last = _range(weights, stage_of)
     on_border = _on_border(weights, stage_of)
-    kept = np.bincount(stage_of)[stage_of] > 1
+    shared = np.bincount(stage_of)[stage_of] > 1
     both = [
-        np.flatnonzero(on_border & kept & (last > stage_of)),
-        np.flatnonzero(on_border & kept & (first < stage_of)),
+        np.flatnonzero(on_border & shared & (last > stage_of)),
+        np.flatnonzero(on_border & shared & (first < stage_of)),
     ]
     node = np.concatenate(both)
     target = stage_of[node] + np.repeat([1, -1], [len(side) for side in both])
@@ -117,27 +117,27 @@ def _range(weights: Weights, stage_of: Ints) -> tuple[Ints, Ints]:
 def _on_border(weights: Weights, stage_of: Ints) -> Bools:
     """Mask of the nodes with an edge to another stage, (n,)."""
     pairs = stage_of[weights.edges]
-    found = np.zeros(len(weights), dtype=np.bool_)
-    found[weights.edges[pairs[:, 0] != pairs[:, 1]]] = True
-    return found
+    border = np.zeros(len(weights), dtype=np.bool_)
+    border[weights.edges[pairs[:, 0] != pairs[:, 1]]] = True
+    return border
 
 
-def _bytes_to(weights: Weights, stage_of: Ints, wanted: Ints) -> Floats:
+def _bytes_to(weights: Weights, stage_of: Ints, target: Ints) -> Floats:
     """Bytes that each node exchanges with nodes of the stage that `wanted` (n,) gives for it, (n,)."""
-    found = np.zeros(len(weights))
+    sent = np.zeros(len(weights))
     for near, far in ((0, 1), (1, 0)):
-        hit = stage_of[weights.edges[:, far]] == wanted[weights.edges[:, near]]
-        found += sums(weights.edges[hit, near], weights.edge_bytes[hit], len(weights))
-    return found
+        hit = stage_of[weights.edges[:, far]] == target[weights.edges[:, near]]
+        sent += sums(weights.edges[hit, near], weights.edge_bytes[hit], len(weights))
+    return sent
 
 
 def _that_fit(weights: Weights, stage_of: Ints, moves: _Moves) -> _Moves:
     """Keep the moves after which both stages still fit in memory."""
     limit = weights.limit_bytes * (1 + ROUNDING)
-    held = sums(stage_of, weights.memory_bytes, int(stage_of.max()) + 1) + border_bytes(weights, stage_of)
+    stored = sums(stage_of, weights.memory_bytes, int(stage_of.max()) + 1) + border_bytes(weights, stage_of)
     carried = weights.memory_bytes[moves.node]
-    fit = held[moves.target] + carried + moves.target_bytes <= limit
-    fit &= held[moves.source] - carried + moves.source_bytes <= limit
+    fit = stored[moves.target] + carried + moves.target_bytes <= limit
+    fit &= stored[moves.source] - carried + moves.source_bytes <= limit
     return moves.take(fit)
 
 
@@ -162,8 +162,8 @@ def _time_gains(weights: Weights, stage_of: Ints, moves: _Moves) -> tuple[Floats
     after_source = source - moved + weights.seconds_per_byte * moves.source_bytes
     after_target = target + moved + weights.seconds_per_byte * moves.target_bytes
     before, after = (
-        (one / slowest) ** POWER + (two / slowest) ** POWER
-        for one, two in ((source, target), (after_source, after_target))
+        (before_s / slowest) ** POWER + (after_s / slowest) ** POWER
+        for before_s, after_s in ((source, target), (after_source, after_target))
     )
     return (_not_noise(before - after, 1.0),)
 
@@ -186,14 +186,14 @@ def _nearer(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> 
     degree = np.bincount(source, minlength=len(weights))
     gains = np.zeros(len(moves.node))
     for step in (1, -1):
-        mine = moves.target - moves.source == step
+        forward = moves.target - moves.source == step
         aim = stage_of + step
         stay = np.bincount(source[stage_of[target] == aim[source]], minlength=len(weights))
-        own = (sends > 0).astype(np.float64) - (degree > stay)
-        left = sends[source] - over + (stage_of[source] != aim[target])
-        changed = ((sends[source] > 0).astype(np.float64) - (left > 0)) * distance[source]
-        total = own * distance + sums(target, changed, len(weights))
-        gains[mine] = total[moves.node[mine]]
+        own_gain = (sends > 0).astype(np.float64) - (degree > stay)
+        staying = sends[source] - over + (stage_of[source] != aim[target])
+        changed = ((sends[source] > 0).astype(np.float64) - (staying > 0)) * distance[source]
+        total = own_gain * distance + sums(target, changed, len(weights))
+        gains[forward] = total[moves.node[forward]]
     return gains
 
 

@@ -31,8 +31,8 @@ def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s
     """Partition the graph of a study point into stages, with recomputation and without a memory limit."""
     graph = operator_graph(stored)
     terms = PartitionTerms(bandwidth_bytes_per_s, microbatches=point.microbatches)
-    found = _cut(graph, terms, point)
-    return stored_stages(graph, found, terms, stored.name, point.replicas, stored.microbatch)
+    chosen = _cut(graph, terms, point)
+    return stored_stages(graph, chosen, terms, stored.name, point.replicas, stored.microbatch)
 
 
 def _cut(graph: OperatorGraph, terms: PartitionTerms, point: StagesPoint) -> FoundPartition:
@@ -43,11 +43,11 @@ def _cut(graph: OperatorGraph, terms: PartitionTerms, point: StagesPoint) -> Fou
         flow="full" if point.partitioner in ("full", "fastest") else "paper",
         slack=ANY_SLACK if point.partitioner == "fastest" else SLACK,
     )
-    found = partition(graph, terms, point.stages, point.replicas, options)
+    found_cut = partition(graph, terms, point.stages, point.replicas, options)
     if point.partitioner == "clusters":
-        clustered = [one for one in found.met if one.made_by == "clusters"]
-        return min(clustered, key=lambda one: one.step_s)
-    return found.chosen
+        clustered = [candidate for candidate in found_cut.met if candidate.made_by == "clusters"]
+        return min(clustered, key=lambda candidate: candidate.step_s)
+    return found_cut.chosen
 
 
 def _compared(problem: PartitionProblem, point: StagesPoint) -> FoundPartition:
@@ -63,16 +63,16 @@ def _compared(problem: PartitionProblem, point: StagesPoint) -> FoundPartition:
 
 def stored_stages(
     graph: OperatorGraph,
-    found: FoundPartition,
+    chosen: FoundPartition,
     terms: PartitionTerms,
     model: str,
     replicas: int,
     microbatch: int,
 ) -> StoredStages:
     """Build the stage file of a partition; PhazeError if numbers exceed the limits of the file format."""
-    stages = stage_graph_of(graph, found.stage_of, terms, replicas)
+    stages = stage_graph_of(graph, chosen.stage_of, terms, replicas)
     rows = np.stack([stages.forward_s, stages.backward_s, stages.parameter_bytes], axis=1).tolist()
-    memory = stage_memory(weigh(graph, terms), found.stage_of).tolist()
+    memory = stage_memory(weigh(graph, terms), chosen.stage_of).tolist()
     limit = terms.device_memory_bytes
     content = {
         "format": "phaze-stages",
@@ -84,7 +84,7 @@ def stored_stages(
         "device_memory_bytes": limit if np.isfinite(limit) else None,
         "stages": [
             {
-                "operators": [graph.names[v] for v in np.flatnonzero(found.stage_of == s)],
+                "operators": [graph.names[v] for v in np.flatnonzero(chosen.stage_of == s)],
                 "forward_s": forward,
                 "backward_s": backward,
                 "parameter_bytes": parameters,
@@ -93,21 +93,21 @@ def stored_stages(
             for s, (forward, backward, parameters) in enumerate(rows)
         ],
         "edges": [{"source": i, "target": j, "bytes": size} for i, j, size in stages.tensors],
-        "stage_time_s": found.time_s,
-        "step_time_s": found.step_s,
-        "settings": _settings(found, terms, microbatch),
+        "stage_time_s": chosen.time_s,
+        "step_time_s": chosen.step_s,
+        "settings": _settings(chosen, terms, microbatch),
     }
     return StoredStages.parse(content, model)
 
 
-def _settings(found: FoundPartition, terms: PartitionTerms, microbatch: int) -> PartitionSettings:
+def _settings(chosen: FoundPartition, terms: PartitionTerms, microbatch: int) -> PartitionSettings:
     return PartitionSettings(
-        partitioner=found.made_by,
+        partitioner=chosen.made_by,
         microbatch=microbatch,
         bandwidth_bytes_per_s=terms.bandwidth_bytes_per_s,
-        hyper_operators=found.hyper_operators,
-        alpha=found.alpha,
-        moves=found.moves or None,
+        hyper_operators=chosen.hyper_operators,
+        alpha=chosen.alpha,
+        moves=chosen.moves or None,
     )
 
 
@@ -153,11 +153,11 @@ def _tried(
     graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int, options: CutOptions
 ) -> ShapeResult:
     try:
-        found = partition(graph, terms, stages, replicas, options)
+        result = partition(graph, terms, stages, replicas, options)
     except PhazeError as error:
         return ShapeResult(stages, replicas, None, str(error), 0.0)
-    rate = replicas * terms.microbatches / found.chosen.step_s
-    return ShapeResult(stages, replicas, found, "", rate)
+    rate = replicas * terms.microbatches / result.chosen.step_s
+    return ShapeResult(stages, replicas, result, "", rate)
 
 
 def shapes(stages: int | None, replicas: int | None, devices: int | None, most: int) -> list[tuple[int, int]]:

@@ -81,10 +81,10 @@ def weigh(graph: OperatorGraph, terms: PartitionTerms) -> Weights:
     pass. The paper gives (14) for recompute only.
     """
     memory = np.maximum(graph.forward_bytes, graph.backward_bytes)
-    kept = np.maximum(graph.forward_bytes - graph.parameter_bytes, 0.0)
+    stored = np.maximum(graph.forward_bytes - graph.parameter_bytes, 0.0)
     return Weights(
         compute_s=graph.compute_s + (graph.forward_s if terms.recompute else 0.0),
-        memory_bytes=memory if terms.recompute else memory + (terms.microbatches - 1) * kept,
+        memory_bytes=memory if terms.recompute else memory + (terms.microbatches - 1) * stored,
         edges=np.ascontiguousarray(graph.edges.reshape(-1, 2)),
         edge_bytes=np.asarray(graph.edge_bytes, dtype=np.float64),
         seconds_per_byte=2.0 / terms.bandwidth_bytes_per_s,
