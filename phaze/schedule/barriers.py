@@ -141,13 +141,13 @@ def _widths(masks: Ints, antichains: Ints, types: Ints) -> Ints:
 @njit
 def _maximal(sets: Ints) -> Ints:
     """Sets that no other set contains; the given sets are distinct."""
-    kept = np.ones(len(sets), dtype=np.bool_)
+    maximal = np.ones(len(sets), dtype=np.bool_)
     for k in range(len(sets)):
         for other in range(len(sets)):
             if other != k and sets[k] & sets[other] == sets[k]:
-                kept[k] = False
+                maximal[k] = False
                 break
-    return sets[kept]
+    return sets[maximal]
 
 
 @njit

@@ -107,22 +107,25 @@ def layer_bounds(
     one_s = single_latencies(core_codes(core), latency_s, overlap_communication)
     for component in make_graph(core, edges).components:
         members = list(component.operators)
-        one, every = np.ascontiguousarray(one_s[:, members]), np.ascontiguousarray(latency_all_s[:, members])
-        bounds = _bound_component(component, one, every, num_tc, num_vc, effort)
+        one_core_s, every = (
+            np.ascontiguousarray(one_s[:, members]),
+            np.ascontiguousarray(latency_all_s[:, members]),
+        )
+        bounds = _bound_component(component, one_core_s, every, num_tc, num_vc, effort)
         lower, feasible = lower + bounds[0], feasible + bounds[1]
     return lower, feasible
 
 
 def _bound_component(
-    component: Component, one: Floats, every: Floats, num_tc: Ints, num_vc: Ints, effort: BoundEffort
+    component: Component, one_core_s: Floats, every: Floats, num_tc: Ints, num_vc: Ints, effort: BoundEffort
 ) -> tuple[Floats, Floats]:
     kinds = component.kinds
     if len(kinds) == 1:
-        shortest = np.minimum(one, every)[:, 0]
+        shortest = np.minimum(one_core_s, every)[:, 0]
         return shortest, shortest
     tc, vc = np.minimum(num_tc, tensor_users(kinds)), np.minimum(num_vc, vector_users(kinds))
-    designs = ComponentDesigns(one, every, tc, vc)
-    blocks = None if overlaps(kinds, one) else blocks_of(component)
+    designs = ComponentDesigns(one_core_s, every, tc, vc)
+    blocks = None if overlaps(kinds, one_core_s) else blocks_of(component)
     if blocks is None:
         return bound_wide_all(component.arrays, designs, effort.moves)
     return bound_all(blocks, component.arrays, designs, effort.rounds, effort.nodes)
@@ -150,8 +153,8 @@ def whole_task(layer: ScheduledLayer) -> ComponentTask:
     """All operators of a layer, except no-ops, as one task."""
     members = [i for i in layer.graph.topological if layer.kinds[i] != NONE]
     order = layer.graph.order[np.ix_(members, members)]
-    whole = Component(tuple(members), layer.kinds[members], order)
-    return _make_task(layer, whole)
+    component = Component(tuple(members), layer.kinds[members], order)
+    return _make_task(layer, component)
 
 
 def _make_task(layer: ScheduledLayer, component: Component) -> ComponentTask:
@@ -174,8 +177,8 @@ def bound_task(task: ComponentTask, effort: BoundEffort = SCHEDULING) -> Bounded
         lower = float(min(part.every[0], part.one[0]))
     elif blocks is None:
         lower = bound_by_weights(part)
-        found = [search_sequences(part, moves) for moves in sorted({SCREENING.moves, effort.moves})]
-        _, start, core = min(found, key=lambda one: one[0])
+        sequences = [search_sequences(part, moves) for moves in sorted({SCREENING.moves, effort.moves})]
+        _, start, core = min(sequences, key=lambda sequence: sequence[0])
     else:
         lower, start, core = _search_barriers(blocks, part, effort)
     end = start + np.where(core == ALL_CORES, part.every, part.one)
@@ -221,9 +224,9 @@ def vector_users(kinds: Ints) -> int:
     return max(1, int(((kinds != TENSOR) & (kinds != NETWORK)).sum()))
 
 
-def overlaps(kinds: Ints, one: Floats) -> bool:
+def overlaps(kinds: Ints, one_core_s: Floats) -> bool:
     """True if a network operator may overlap with other operators, including operators on all cores."""
-    return bool(np.isfinite(one[..., kinds == NETWORK]).any())
+    return bool(np.isfinite(one_core_s[..., kinds == NETWORK]).any())
 
 
 @lru_cache(maxsize=256)

@@ -121,14 +121,14 @@ def run_block(
         seen=_nothing_seen(n, 0 if paired else min(nodes, ENTRIES)),
         paired=paired,
     )
-    depth, root, found, used, new = 0, -np.inf, np.inf, 0, True
+    depth, root, best_s, used, new = 0, -np.inf, np.inf, 0, True
     while depth >= 0 and search.best[0] > root * (1 + CLOSE):
         if new:
             # The only call, for the root and all other nodes: each further call would double the machine
             # code.
             bound = _enter(block, search, depth)
             root, new = bound if depth == 0 else root, False
-            found = search.best[0] if search.best[0] < cutoff else found
+            best_s = search.best[0] if search.best[0] < cutoff else best_s
             continue
         i = _next(search.open[depth], search.heads[depth], block.tail)
         if i < 0:
@@ -136,14 +136,14 @@ def run_block(
             search.end[search.chosen[depth]] = NOT_STARTED
             continue
         if used == nodes:
-            return root, found, search.best_start, used
+            return root, best_s, search.best_start, used
         used += 1
         search.open[depth, i] = False
         search.chosen[depth] = i
         search.start[i] = search.heads[depth, i]
         search.end[i] = search.start[i] + block.latency[i]
         depth, new = depth + 1, True
-    return search.best[0], found, search.best_start, used
+    return search.best[0], best_s, search.best_start, used
 
 
 @njit_inlined
@@ -275,25 +275,25 @@ def _work_bound(block: BarrierBlock, end: Floats, begin: float, heads: Floats, r
     least some rest after them.
     """
     n, users = len(end), 0
-    head, work, rest = np.empty(n), np.empty(n), np.empty(n)
+    head, work, after = np.empty(n), np.empty(n), np.empty(n)
     for i in range(n):
         started = end[i] != NOT_STARTED
         if not block.uses[i, resource] or (started and end[i] <= begin):
             continue
         k, first = users, begin if started else heads[i]
         while k > 0 and head[k - 1] < first:
-            head[k], work[k], rest[k] = head[k - 1], work[k - 1], rest[k - 1]
+            head[k], work[k], after[k] = head[k - 1], work[k - 1], after[k - 1]
             k -= 1
         head[k], work[k] = first, end[i] - begin if started else block.latency[i]
-        rest[k] = block.tail[i] - block.latency[i]
+        after[k] = block.tail[i] - block.latency[i]
         users += 1
     bound = 0.0
     for j in range(users):
         total = 0.0
         for k in range(users):
-            if rest[k] >= rest[j]:
+            if after[k] >= after[j]:
                 total += work[k]
-                bound = max(bound, head[k] + total / block.cores[resource] + rest[j])
+                bound = max(bound, head[k] + total / block.cores[resource] + after[j])
     return bound
 
 

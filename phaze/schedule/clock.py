@@ -34,22 +34,22 @@ def bound_by_weights(part: ComponentArrays) -> float:
     total on the link.
     """
     n = len(part.kinds)
-    one, every = part.one.copy(), part.every.copy()
+    one_core, every = part.one.copy(), part.every.copy()
     shortest, load, weights, link = np.zeros(n), np.zeros(n), np.zeros(n), 0.0
     for i in range(n):
-        shortest[i] = min(one[i], every[i])
-        if part.kinds[i] == NETWORK and one[i] < np.inf:
+        shortest[i] = min(one_core[i], every[i])
+        if part.kinds[i] == NETWORK and one_core[i] < np.inf:
             link += shortest[i]
-            one[i] = every[i] = 0.0
-        load[i] = one[i] if one[i] < np.inf else 0.0
+            one_core[i] = every[i] = 0.0
+        load[i] = one_core[i] if one_core[i] < np.inf else 0.0
     best = max(link, float(_longest_path(part, shortest)[0].max()))
     for k in range(ROUNDS):
         _add_weights(part, load, weights, 1.0 / (k + 1))
         bound = 0.0
         for i in range(n):
-            single = one[i] < np.inf and weights[i] * one[i] < every[i]
-            bound += weights[i] * one[i] if single else every[i]
-            load[i] += ((one[i] if single else 0.0) - load[i]) / (k + 2)
+            single = one_core[i] < np.inf and weights[i] * one_core[i] < every[i]
+            bound += weights[i] * one_core[i] if single else every[i]
+            load[i] += ((one_core[i] if single else 0.0) - load[i]) / (k + 2)
         best = max(best, bound)
     return best
 

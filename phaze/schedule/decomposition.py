@@ -118,14 +118,16 @@ def _solve_whole(
     bounds = [bound_task(task) for task in tasks]
     if settings.programs == "open" and all(bounded.proven for bounded in bounds):
         return tasks, tuple(_proven(task, bounded) for task, bounded in zip(tasks, bounds, strict=True))
-    whole = whole_task(layer)
+    layer_task = whole_task(layer)
     pieces = [(task.component, bounded.schedule) for task, bounded in zip(tasks, bounds, strict=True)]
-    known = join_schedules(layer, pieces)
-    members = list(whole.component.operators)
-    schedule = LayerSchedule(known.start_s[members], known.end_s[members], known.core[members])
+    joined = join_schedules(layer, pieces)
+    members = list(layer_task.component.operators)
+    schedule = LayerSchedule(joined.start_s[members], joined.end_s[members], joined.core[members])
     lower = min(sum(bounded.lower_s for bounded in bounds), schedule.latency_s)
-    return (whole,), (
-        _solved(whole, settings, store, lambda: _verified(whole, Bounded(lower, schedule), settings)),
+    return (layer_task,), (
+        _solved(
+            layer_task, settings, store, lambda: _verified(layer_task, Bounded(lower, schedule), settings)
+        ),
     )
 
 
@@ -253,7 +255,9 @@ def confirm_schedule(
 
     task = whole_task(layer)
     members = list(task.component.operators)
-    known = LayerSchedule(schedule.start_s[members], schedule.end_s[members], schedule.core[members])
-    asked = settings.model_copy(update={"solver": ("highs",), "formulation": "sparse"})
-    found = solve_program(task, Bounded(lower_s, known), asked)
-    return found.bound_s, found.schedule.latency_s
+    members_schedule = LayerSchedule(
+        schedule.start_s[members], schedule.end_s[members], schedule.core[members]
+    )
+    exact_settings = settings.model_copy(update={"solver": ("highs",), "formulation": "sparse"})
+    solution = solve_program(task, Bounded(lower_s, members_schedule), exact_settings)
+    return solution.bound_s, solution.schedule.latency_s

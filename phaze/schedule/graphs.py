@@ -204,12 +204,12 @@ def sort_topologically(n: int, edges: Edges) -> tuple[int, ...]:
             raise PhazeError(f"edge ({i}, {j}): operators are numbered from 0 to {n - 1}")
         waiting[j].add(i)
     done: list[int] = []
-    left = list(range(n))
-    while left:
-        ready = next((j for j in left if waiting[j] <= set(done)), None)
+    remaining = list(range(n))
+    while remaining:
+        ready = next((j for j in remaining if waiting[j] <= set(done)), None)
         if ready is None:
-            raise PhazeError(f"operators {left}: the edges between them contain a cycle")
-        left.remove(ready)
+            raise PhazeError(f"operators {remaining}: the edges between them contain a cycle")
+        remaining.remove(ready)
         done.append(ready)
     return tuple(done)
 
@@ -248,14 +248,14 @@ def series_components(order: Bools) -> list[list[int]]:
 def downsets(order: Bools, limit: int) -> list[int] | None:
     """All downward-closed sets as bits, smaller ones first; None if there are more than `limit`."""
     before = [_mask(order[:, j]) for j in range(len(order))]
-    found = {0}
+    sets = {0}
     layer = {0}
     while layer:
         layer = {d | 1 << j for d in layer for j, b in enumerate(before) if not d >> j & 1 and b & d == b}
-        found |= layer
-        if len(found) > limit:
+        sets |= layer
+        if len(sets) > limit:
             return None
-    return sorted(found, key=lambda d: (d.bit_count(), d))
+    return sorted(sets, key=lambda d: (d.bit_count(), d))
 
 
 def _mask(members: Bools) -> int:

@@ -74,8 +74,8 @@ class ProgramData(Component):
 
         This preserves small latencies next to large ones.
         """
-        rest = self.feasible - self.stopped
-        factor = SCALE / rest if rest > SMALLEST * self.feasible else 1.0
+        running = self.feasible - self.stopped
+        factor = SCALE / running if running > SMALLEST * self.feasible else 1.0
         return replace(
             self,
             one=self.one * factor,

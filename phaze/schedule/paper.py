@@ -154,7 +154,7 @@ def operator_waits_for_predecessor(m: pyo.ConcreteModel, i: int, j: int) -> pyo.
 
 def rivals_in_order_do_not_overlap(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
     """(8) If i comes before an incomparable j, then j begins after i has ended."""
-    big = sum(max(one, every) for one, every in zip(m.data.one, m.data.every, strict=True))
+    big = sum(max(single, every) for single, every in zip(m.data.one, m.data.every, strict=True))
     return m.start[i] + m.latency[i] - big * (1 - m.before[i, j]) <= m.start[j]
 
 

@@ -61,10 +61,12 @@ def bound_all(
 ) -> tuple[Floats, Floats]:
     """Lower bounds and feasible latencies of a component on all architectures, shape (A,)."""
     kinds, order, offsets, followers = arrays
-    one, every, num_tc, num_vc = designs
-    lower, feasible = np.zeros(len(one)), np.zeros(len(one))
-    for a in range(len(one)):
-        part = ComponentArrays(kinds, order, offsets, followers, one[a], every[a], num_tc[a], num_vc[a])
+    one_core_s, every, num_tc, num_vc = designs
+    lower, feasible = np.zeros(len(one_core_s)), np.zeros(len(one_core_s))
+    for a in range(len(one_core_s)):
+        part = ComponentArrays(
+            kinds, order, offsets, followers, one_core_s[a], every[a], num_tc[a], num_vc[a]
+        )
         lower[a], feasible[a], _, _ = find_path(blocks, part, rounds, nodes)
     return lower, feasible
 
@@ -82,20 +84,20 @@ def find_path(
     values = _first_values(blocks, part)
     steps = _useful_steps(blocks, values.lower)
     feasible, best, latencies = _one_by_one(part)
-    value, lower, limit, left = values.lower.copy(), 0.0, FIRST_NODES, np.full(1, nodes)
+    value, lower, limit, nodes_left = values.lower.copy(), 0.0, FIRST_NODES, np.full(1, nodes)
     for _ in range(rounds):
         path = _shortest(steps, value)
         total = steps.length[-1]
         lower = total if limit else lower
         if total >= feasible * (1 - CLOSE):
             break
-        settled, length = _run_path(blocks, path, part, values, value, limit, left, feasible - total)
+        settled, length = _run_path(blocks, path, part, values, value, limit, nodes_left, feasible - total)
         if length < feasible:
             feasible, best, latencies = length, blocks.masks[path], values.upper[path]
         if settled and limit == 0:
             break
         if settled:
-            limit = GROWTH * limit if left[0] > 0 else 0
+            limit = GROWTH * limit if nodes_left[0] > 0 else 0
         if limit == 0:
             for b in range(len(value)):
                 value[b] = values.upper[b] if values.nodes[b] != 0 else value[b]
@@ -124,14 +126,14 @@ def _useful_steps(blocks: Blocks, lower: Floats) -> BarrierSteps:
     for b in blocks.steps:
         size += useful[b]
     offsets = np.zeros(sets + 1, dtype=np.int64)
-    sources, kept, size = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32), 0
+    sources, blocks_kept, size = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32), 0
     for d in range(sets):
         for s in range(blocks.offsets[d], blocks.offsets[d + 1]):
             if useful[blocks.steps[s]]:
-                sources[size], kept[size] = blocks.sources[s], blocks.steps[s]
+                sources[size], blocks_kept[size] = blocks.sources[s], blocks.steps[s]
                 size += 1
         offsets[d + 1] = size
-    return BarrierSteps(offsets, sources, kept, np.zeros(sets), np.full(sets, -1), np.zeros(sets))
+    return BarrierSteps(offsets, sources, blocks_kept, np.zeros(sets), np.full(sets, -1), np.zeros(sets))
 
 
 @njit_inlined
@@ -152,7 +154,7 @@ def _run_path(
     values: Values,
     value: Floats,
     limit: int,
-    left: Ints,
+    nodes_left: Ints,
     slack: float,
 ) -> tuple[bool, float]:
     """Search each block of a path, up to `limit` nodes; return whether no value rose, and the path's latency.
@@ -163,7 +165,7 @@ def _run_path(
     settled, length = True, 0.0
     for b in path:
         if 0 <= values.nodes[b] < max(limit, 1):
-            _run_block(blocks, b, part, values, limit, left, slack if limit else np.inf)
+            _run_block(blocks, b, part, values, limit, nodes_left, slack if limit else np.inf)
             new = values.lower[b] if limit else values.upper[b]
             settled = settled and new <= value[b] * (1 + CLOSE)
             value[b] = new
@@ -173,13 +175,13 @@ def _run_path(
 
 @njit_inlined
 def _run_block(
-    blocks: Blocks, b: int, part: ComponentArrays, values: Values, limit: int, left: Ints, slack: float
+    blocks: Blocks, b: int, part: ComponentArrays, values: Values, limit: int, nodes_left: Ints, slack: float
 ) -> None:
     """Search a block by branch and bound, up to `limit` nodes, or FIRST_NODES if `limit` is 0."""
-    nodes = min(limit, left[0]) if limit else FIRST_NODES
+    nodes = min(limit, nodes_left[0]) if limit else FIRST_NODES
     members = members_of(blocks.masks[b])
     lower, upper, _, used = run_members(members, part, values.lower[b] + slack, nodes)
-    left[0] -= used
+    nodes_left[0] -= used
     values.lower[b], values.upper[b] = max(lower, values.lower[b]), min(upper, values.upper[b])
     values.nodes[b] = limit if used >= nodes else -1
 
@@ -283,8 +285,8 @@ def _shortest(steps: BarrierSteps, value: Floats) -> Ints:
     sets = len(steps.length)
     for d in range(1, sets):
         s = steps.last[d]
-        known = s >= 0 and value[steps.blocks[s]] == steps.spent[d]
-        if not known or steps.length[steps.sources[s]] + steps.spent[d] != steps.length[d]:
+        current = s >= 0 and value[steps.blocks[s]] == steps.spent[d]
+        if not current or steps.length[steps.sources[s]] + steps.spent[d] != steps.length[d]:
             _step_into(steps, value, d)
     path, size, d = np.empty(sets, dtype=np.int64), 0, sets - 1
     while d > 0:

@@ -89,17 +89,17 @@ def solve_program(task: ComponentTask, bounded: Bounded, settings: ScheduleSetti
 
 def _learn(best: Solution, result: Solve, schedule: LayerSchedule | None, data: ProgramData) -> Solution:
     """Update the best solution with a solve's bound, and with its schedule if all operators found cores."""
-    found = best.schedule
-    if schedule is not None and schedule.latency_s < found.latency_s * (1 - EQUAL):
-        found = schedule
-    bound = min(max(best.bound_s, result.bound * data.unit_s), found.latency_s)
+    incumbent = best.schedule
+    if schedule is not None and schedule.latency_s < incumbent.latency_s * (1 - EQUAL):
+        incumbent = schedule
+    bound = min(max(best.bound_s, result.bound * data.unit_s), incumbent.latency_s)
     proven = result.status == "optimal" and schedule is not None
     status: Status = "timed_out" if result.status == "timed_out" else "feasible"
-    if proven or bound >= found.latency_s * (1 - EQUAL):
+    if proven or bound >= incumbent.latency_s * (1 - EQUAL):
         status = "optimal"
     return Solution(
         status=status,
-        schedule=found,
+        schedule=incumbent,
         bound_s=bound,
         method="program",
         solver=best.solver if result.solver == "none" else result.solver,
@@ -160,13 +160,13 @@ def _relation(data: ProgramData, model: pyo.ConcreteModel, wide: Bools, begin: l
 
 def _sequence(before: Bools, begin: list[float]) -> list[int] | None:
     """Operators in topological order, earlier starts first; None on a cycle."""
-    left = sorted(range(len(begin)), key=lambda i: (begin[i], i))
+    remaining = sorted(range(len(begin)), key=lambda i: (begin[i], i))
     sequence: list[int] = []
-    while left:
-        ready = next((j for j in left if not before[left, j].any()), None)
+    while remaining:
+        ready = next((j for j in remaining if not before[remaining, j].any()), None)
         if ready is None:
             return None
-        left.remove(ready)
+        remaining.remove(ready)
         sequence.append(ready)
     return sequence
 

@@ -135,10 +135,12 @@ Randoms = npt.NDArray[np.uint64]
 def bound_wide_all(arrays: OrderArrays, designs: ComponentDesigns, moves: int) -> tuple[Floats, Floats]:
     """Lower bounds from weights and feasible latencies from annealing, on all architectures, shape (A,)."""
     kinds, order, offsets, followers = arrays
-    one, every, num_tc, num_vc = designs
-    lower, feasible = np.zeros(len(one)), np.zeros(len(one))
-    for a in range(len(one)):
-        part = ComponentArrays(kinds, order, offsets, followers, one[a], every[a], num_tc[a], num_vc[a])
+    one_core_s, every, num_tc, num_vc = designs
+    lower, feasible = np.zeros(len(one_core_s)), np.zeros(len(one_core_s))
+    for a in range(len(one_core_s)):
+        part = ComponentArrays(
+            kinds, order, offsets, followers, one_core_s[a], every[a], num_tc[a], num_vc[a]
+        )
         feasible[a] = search_sequences(part, moves)[0]
         lower[a] = min(bound_by_weights(part), feasible[a])
     return lower, feasible

@@ -55,14 +55,16 @@ def read_cases(
     links = dict(list(edges.groupby([*POINT, *PASS])))
     counts = architectures[["num_tc", "num_vc"]].to_numpy(np.int64)
     for (*point, layer, direction), group in operators.groupby([*POINT, *PASS]):
-        mine = group.sort_values("operator")
-        numbers = mine["operator"].to_numpy(np.int64)
-        core = tuple(str(kind) for kind in mine["core"])
-        found = _edges(links.get((*point, layer, direction)), numbers)
-        one, every = operator_latencies(mine, estimates, architectures)
+        rows = group.sort_values("operator")
+        numbers = rows["operator"].to_numpy(np.int64)
+        core = tuple(str(kind) for kind in rows["core"])
+        layer_edges = _edges(links.get((*point, layer, direction)), numbers)
+        one_core_s, every = operator_latencies(rows, estimates, architectures)
         for a, name in enumerate(architectures["architecture"]):
             num_tc, num_vc = (int(count) for count in counts[a])
-            single = ScheduledLayer(core, one[a], every[a], found, num_tc, num_vc, overlap_communication)
+            single = ScheduledLayer(
+                core, one_core_s[a], every[a], layer_edges, num_tc, num_vc, overlap_communication
+            )
             yield Case((*point, name, layer, direction), single, numbers)
 
 
@@ -92,16 +94,16 @@ def schedule_layers(
     Only the columns architecture and kept of `screens` are read. Equal components are solved once.
     """
     log.info("solvers: %s", solver_versions(settings.solver) or "none is installed")
-    kept = screens.loc[screens["kept"], "architecture"].unique()
-    chosen = architectures[architectures["architecture"].isin(kept)]
+    names = screens.loc[screens["kept"], "architecture"].unique()
+    chosen = architectures[architectures["architecture"].isin(names)]
     cases = list(
         read_cases(operators, edges, estimates, chosen, overlap_communication=settings.overlap_communication)
     )
     if not cases:
         return tables.Solves.empty(), tables.Schedules.empty()
     solutions: list[LayerSolution] = []
-    told = counted(cases, "layer", lambda: _largest_gap(solutions))
-    solutions.extend(solve_layer(case.layer, settings, store) for case in told)
+    cases_counted = counted(cases, "layer", lambda: _largest_gap(solutions))
+    solutions.extend(solve_layer(case.layer, settings, store) for case in cases_counted)
     methods = Counter(part.method for solution in solutions for part in solution.parts)
     log.info(
         "%d layers of %d components: %s",
@@ -172,8 +174,8 @@ def schedule_takes(
     busy, work = schedules[work >= 0], work[work >= 0]
     row = _rows_of(estimates)[work, _designs(busy, architectures)]
     every = (busy["core"] < 0).to_numpy()
-    one, all_ = (estimates[list(columns)].to_numpy() for columns in (_ON_ALL, _ON_ALL.values()))
-    chosen = np.where(every[:, None], all_[row], one[row])
+    on_one, all_ = (estimates[list(columns)].to_numpy() for columns in (_ON_ALL, _ON_ALL.values()))
+    chosen = np.where(every[:, None], all_[row], on_one[row])
     taken = busy[KEY].assign(**{column: chosen[:, c] for c, column in enumerate(_ON_ALL)})
     return taken.groupby(KEY)[list(_ON_ALL)].sum()
 
@@ -185,8 +187,8 @@ def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
     number = both.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
     work = np.full(number.max(initial=0) + 1, -1)
     work[number[: len(operators)]] = operators["work"]
-    found: Ints = work[number[len(operators) :]]
-    return found
+    works: Ints = work[number[len(operators) :]]
+    return works
 
 
 def _rows_of(estimates: pd.DataFrame) -> Ints:

@@ -69,8 +69,8 @@ def _core_faults(layer: ScheduledLayer, runs: list[TimedOperator]) -> Iterator[s
 def _time_faults(layer: ScheduledLayer, runs: list[TimedOperator], room: float) -> Iterator[str]:
     """Yield a message for each operator that begins before time 0 or whose time differs from the estimate."""
     estimates = zip(layer.latency_s.tolist(), layer.latency_all_s.tolist(), strict=True)
-    for i, (run, (one, every)) in enumerate(zip(runs, estimates, strict=True)):
-        latency = 0.0 if run.kind == "none" else every if run.core == ALL_CORES else one
+    for i, (run, (single, every)) in enumerate(zip(runs, estimates, strict=True)):
+        latency = 0.0 if run.kind == "none" else every if run.core == ALL_CORES else single
         if not run.start >= 0:
             yield f"operator {i} begins at {run.start} s"
         if not abs(run.end - run.start - latency) <= room:

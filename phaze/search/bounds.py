@@ -52,25 +52,25 @@ def bound_layers(
     overlap_communication: bool = False,
 ) -> dict[tuple[str, str], Bounds]:
     """Latency bounds (A,) of every (layer, direction), in the order of the architectures."""
-    found = {}
+    bounds_by_layer = {}
     for layer in operators["layer"].unique():
         for direction in DIRECTIONS:
-            mine = _pass(operators, layer, direction).sort_values("operator")
+            rows = _pass(operators, layer, direction).sort_values("operator")
             links = _pass(edges, layer, direction)[["source", "target"]].to_numpy()
-            distinct, place = distinct_rows(_cases(mine, estimates, architectures))
+            distinct, place = distinct_rows(_cases(rows, estimates, architectures))
             latencies, counts = distinct[:, :-2], distinct[:, -2:].astype(np.int64)
-            one, every = np.hsplit(latencies, 2)
+            one_core_s, every = np.hsplit(latencies, 2)
             bounds = layer_bounds(
-                tuple(mine["core"]),
+                tuple(rows["core"]),
                 tuple((int(i), int(j)) for i, j in links),
-                one,
+                one_core_s,
                 every,
                 counts[:, 0],
                 counts[:, 1],
                 overlap_communication=overlap_communication,
             )
-            found[layer, direction] = Bounds(*(values[place] for values in bounds))
-    return found
+            bounds_by_layer[layer, direction] = Bounds(*(values[place] for values in bounds))
+    return bounds_by_layer
 
 
 def _cases(operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame) -> Floats:
@@ -97,22 +97,24 @@ def least_energies(
 
     A schedule runs every operator on one core or on all cores; the cheaper of the two counts.
     """
-    one, every = (estimates[[f"{part}{which}_j" for part in ENERGIES]].sum(axis=1) for which in ("", "_all"))
+    single, every = (
+        estimates[[f"{part}{which}_j" for part in ENERGIES]].sum(axis=1) for which in ("", "_all")
+    )
     least, works, designs = (
-        np.minimum(one.to_numpy(), every.to_numpy()),
+        np.minimum(single.to_numpy(), every.to_numpy()),
         estimates["work"].to_numpy(np.int64),
         estimates["design"].to_numpy(np.int64),
     )
-    known = int(works.max(initial=-1)) + 1
-    found = {}
-    for key, mine in operators[operators["work"] >= 0].groupby(["layer", "direction"]):
+    work_count = int(works.max(initial=-1)) + 1
+    energies = {}
+    for key, rows in operators[operators["work"] >= 0].groupby(["layer", "direction"]):
         total = np.zeros(len(architectures))
         for design, cores in CORES_OF_DESIGN.items():
-            often = np.bincount(mine.loc[mine["core"].isin(cores), "work"], minlength=known)
+            often = np.bincount(rows.loc[rows["core"].isin(cores), "work"], minlength=work_count)
             by_design = np.bincount(designs, often[works] * least)
             total += by_design[architectures[design].to_numpy(np.int64)]
-        found[str(key[0]), str(key[1])] = total
-    return found
+        energies[str(key[0]), str(key[1])] = total
+    return energies
 
 
 def _pass(frame: pd.DataFrame, layer: str, direction: str) -> pd.DataFrame:
@@ -168,8 +170,8 @@ def bound_energies(
 ) -> Floats:
     """Lower bound (settings, A) on energy in joules per sample of the best placement; inf if none fits."""
     watts = rates.leakage_w_per_um2 * area_um2
-    known: dict[tuple[bytes, ...], Floats] = {}
-    found = []
+    by_content: dict[tuple[bytes, ...], Floats] = {}
+    bounds = []
     for c, setting in enumerate(counted(settings, "HBM size and recomputation")):
         depths, lower, feasible = (
             possible_depths(runs, batch.layout, setting),
@@ -177,7 +179,9 @@ def bound_energies(
             times.feasible_s[c],
         )
         key = (depths.key(), lower.tobytes(), feasible.tobytes(), bytes([setting.recompute]))
-        if key not in known:
-            known[key] = least_sample_j(runs, least, (lower, feasible), watts, depths, setting, batch, rates)
-        found.append(known[key])
-    return np.array(found)
+        if key not in by_content:
+            by_content[key] = least_sample_j(
+                runs, least, (lower, feasible), watts, depths, setting, batch, rates
+            )
+        bounds.append(by_content[key])
+    return np.array(bounds)

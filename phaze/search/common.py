@@ -61,8 +61,8 @@ def common_candidates(
         pd.DataFrame(means).join(chips[["area_um2", "named"]], on="architecture", how="inner").reset_index()
     )
     bounds = bounds[bounds["area_um2"] <= area_limit_um2 * (1.0 + 1e-9)]
-    kept = [rows[_could_matter(rows, best, tolerance)] for _, rows in bounds.groupby("hbm_gib")]
-    return pd.concat(kept or [bounds], ignore_index=True)[["architecture", "hbm_gib", "lower", "upper"]]
+    candidates = [rows[_could_matter(rows, best, tolerance)] for _, rows in bounds.groupby("hbm_gib")]
+    return pd.concat(candidates or [bounds], ignore_index=True)[["architecture", "hbm_gib", "lower", "upper"]]
 
 
 def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
@@ -70,28 +70,30 @@ def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
     named, names = bounds["named"].to_numpy(np.bool_), name_ranks(bounds["architecture"])
     area = bounds["area_um2"].to_numpy(np.float64)
     fast, slow = _cost(bounds["upper"]), _cost(bounds["lower"])
-    kept = np.zeros(len(bounds), dtype=np.bool_)
+    flagged = np.zeros(len(bounds), dtype=np.bool_)
     searched = np.flatnonzero(~named)
-    for members in (searched, *(np.append(searched, one) for one in np.flatnonzero(named))):
+    for members in (searched, *(np.append(searched, place) for place in np.flatnonzero(named))):
         flags = could_matter(
             fast[members], slow[members], area[members], names[members], best=best, tolerance=tolerance
         )
         fresh = slice(None) if members is searched else slice(-1, None)
-        kept[members[fresh]] = flags[fresh]
-    return kept
+        flagged[members[fresh]] = flags[fresh]
+    return flagged
 
 
 def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Minimum lower and feasible times per batch: rows (architecture, hbm_gib), one column per model."""
     seen: list[_Seen] = []
     for screen in screens:
-        known = next((one for one in reversed(seen) if one.is_about(screen)), None)
-        if known is None:
-            known = _Seen.of(screen)
-            seen.append(known)
-        known.add(screen)
+        points = next((point for point in reversed(seen) if point.is_about(screen)), None)
+        if points is None:
+            points = _Seen.of(screen)
+            seen.append(points)
+        points.add(screen)
     every = (
-        pd.concat([one.rows() for one in seen], ignore_index=True) if seen else pd.DataFrame({"model": []})
+        pd.concat([point.rows() for point in seen], ignore_index=True)
+        if seen
+        else pd.DataFrame({"model": []})
     )
     if missing := [model for model in models if not (every["model"] == model).any()]:
         raise ValueError(f"no screens of the models {missing}")
@@ -197,11 +199,11 @@ def _marked(ranked: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     ranked = ranked.assign(best_of_hbm=~ranked.duplicated("hbm_gib"), smallest_of_hbm=False, chosen=False)
     ranked["best_of_hbm"] &= ranked["mean"] > 0
     for _, group in ranked.groupby("hbm_gib"):
-        found = smallest(
+        place = smallest(
             _cost(group["mean"]), group["area_um2"].to_numpy(), name_ranks(group["architecture"]), tolerance
         )
-        if found is not None:
-            ranked.loc[group.index[found], "smallest_of_hbm"] = True
+        if place is not None:
+            ranked.loc[group.index[place], "smallest_of_hbm"] = True
     near = ranked["best_of_hbm"] & within(_cost(ranked["mean"]), tolerance)
     if near.any():
         ranked.loc[ranked.loc[near, "hbm_gib"].idxmin(), "chosen"] = True

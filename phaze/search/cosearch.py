@@ -217,19 +217,28 @@ def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms:
     """
     chips = with_own_designs(architectures)
     points = counted(subject.points, "TMP width and microbatch")
-    found = [evaluate_point(subject, point, chips, terms) for point in points]
+    evaluations = [evaluate_point(subject, point, chips, terms) for point in points]
     names = [f.name for f in fields(Evaluation) if f.name != "architectures"]
-    joined = {name: pd.concat([getattr(one, name) for one in found], ignore_index=True) for name in names}
+    joined = {
+        name: pd.concat([getattr(evaluation, name) for evaluation in evaluations], ignore_index=True)
+        for name in names
+    }
     return Evaluation(chips, **joined)
 
 
 def evaluate_point(subject: Subject, point: Workload, chips: pd.DataFrame, terms: Terms) -> Evaluation:
     """Schedules and best placements in one layout, on architectures from `with_own_designs`."""
     estimates = estimate_point(point, chips, terms)
-    kept = chips[["architecture"]].assign(kept=True)
+    all_kept = chips[["architecture"]].assign(kept=True)
     solves, schedules = schedule_point(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
     placements, stages = place_model(
-        point.tables["layers"], point.graph, solves, chips, kept, terms.conditions(subject), subject.expert
+        point.tables["layers"],
+        point.graph,
+        solves,
+        chips,
+        all_kept,
+        terms.conditions(subject),
+        subject.expert,
     )
     return Evaluation(chips, estimates, solves, schedules, placements, stages)
 
@@ -239,8 +248,10 @@ def look_up_architectures(
 ) -> dict[str, pd.DataFrame]:
     """Tables of `Evaluation` by name, for all layouts. Cached evaluations are reused."""
     chips = architectures.drop_duplicates("architecture")
-    found = [look_up_point(subject, point, chips, terms, names) for point in subject.points]
-    return {name: pd.concat([one[name] for one in found], ignore_index=True) for name in names}
+    points = [look_up_point(subject, point, chips, terms, names) for point in subject.points]
+    return {
+        name: pd.concat([point_tables[name] for point_tables in points], ignore_index=True) for name in names
+    }
 
 
 def look_up_point(
@@ -250,19 +261,19 @@ def look_up_point(
 
     The cache key contains only the point's own microbatch.
     """
-    own = terms.training.model_copy(update={"microbatches": (point.layout.microbatch,)})
-    mine = terms.model_copy(update={"training": own})
+    training = terms.training.model_copy(update={"microbatches": (point.layout.microbatch,)})
+    point_terms = terms.model_copy(update={"training": training})
 
     def evaluate(places: list[int]) -> list[dict[str, list[Plain]]]:
         log.info("%d of %d architectures are evaluated, the others known", len(places), len(chips))
         fresh = chips.iloc[places]
-        found = evaluate_point(subject, point, with_own_designs(fresh), mine)
-        rows = {name: _rows_by_architecture(getattr(found, name), name) for name in names}
+        evaluation = evaluate_point(subject, point, with_own_designs(fresh), point_terms)
+        rows = {name: _rows_by_architecture(getattr(evaluation, name), name) for name in names}
         return [{name: rows[name].get(chip, []) for name in names} for chip in fresh["architecture"]]
 
-    about: list[Plain] = [list(names), *_content_of(subject, point, mine)]
-    asked = chips[["architecture", *ABOUT]].to_numpy(object).tolist()
-    answers = terms.evaluations.each(asked, evaluate, about=about)
+    about: list[Plain] = [list(names), *_content_of(subject, point, point_terms)]
+    contents = chips[["architecture", *ABOUT]].to_numpy(object).tolist()
+    answers = terms.evaluations.each(contents, evaluate, about=about)
     return {name: _table(name, [row for answer in answers for row in answer[name]]) for name in names}
 
 
@@ -302,13 +313,13 @@ def schedule_point(
     point: Workload, estimates: pd.DataFrame, chips: pd.DataFrame, terms: Terms, which: Bools
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables `solves` and `schedules` of the selected architectures."""
-    kept = chips[["architecture"]].assign(kept=which)
+    flags = chips[["architecture"]].assign(kept=which)
     return schedule_layers(
         point.tables["operators"],
         point.tables["edges"],
         estimates,
         chips,
-        kept,
+        flags,
         terms.schedule,
         Store(terms.solutions),
     )
@@ -336,7 +347,7 @@ def vary_cluster(
     `variations` maps a name to the changed keys, as {"hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12}}. An
     architecture's own HBM bandwidth changes by the same factor.
     """
-    found = []
+    placed = []
     for name, changes in variations.items():
         scenario = Scenario.model_validate({**terms.scenario.model_dump(), **changes})
         varied = terms.model_copy(update={"scenario": scenario})
@@ -344,9 +355,9 @@ def vary_cluster(
         scaled = {"hbm_bandwidth_bytes_per_s": over * architectures["hbm_bandwidth_bytes_per_s"]}
         chips = architectures.assign(**scaled)
         placements = look_up_architectures(subject, chips, varied, ["placements"])["placements"]
-        found.append(placements.assign(variation=name))
-    if not found:
+        placed.append(placements.assign(variation=name))
+    if not placed:
         return tables.Sensitivities.empty()
     return tables.Sensitivities.check(
-        pd.concat(found, ignore_index=True)[list(tables.Sensitivities.fields())]
+        pd.concat(placed, ignore_index=True)[list(tables.Sensitivities.fields())]
     )

@@ -91,7 +91,7 @@ def least_sample_j(
     chip. Gradients take at least as many bytes as the weights.
     """
     kinds = np.array(runs.kinds or range(len(runs.counts)))
-    counts, each = np.array(runs.counts), slices(runs, batch.layout)[kinds]
+    counts, shards = np.array(runs.counts), slices(runs, batch.layout)[kinds]
     weight_bytes = runs.weight_bytes[kinds]
     samples = batch.layout.microbatch
     before = np.cumsum(counts) - counts
@@ -108,7 +108,7 @@ def least_sample_j(
         recompute=setting.recompute,
         weights_s=setting.exchange_s(weight_bytes),
         transfer_j=2.0 * rates.link_j_per_byte * float(min(boundaries, default=0.0)) / samples,
-        ring_j=2.0 * rates.link_j_per_byte * float(weight_bytes @ (counts * each)) / batch.global_batch,
+        ring_j=2.0 * rates.link_j_per_byte * float(weight_bytes @ (counts * shards)) / batch.global_batch,
         samples=samples,
         batch=batch.global_batch,
     )
@@ -117,8 +117,8 @@ def least_sample_j(
         for values in (
             least.forward_s[:, kinds],
             least.backward_s[:, kinds],
-            least.forward_j[:, kinds] * each,
-            least.backward_j[:, kinds] * each,
+            least.forward_j[:, kinds] * shards,
+            least.backward_j[:, kinds] * shards,
             *time_s,
             leakage_w,
         )
@@ -191,14 +191,14 @@ def _most_per_second(values: Floats, seconds: Floats) -> float:
 @njit
 def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, int]:
     """Minimum energy over all numbers of stages, and the best number; `likely` is tried first to prune."""
-    best, found = np.inf, likely
+    best, best_depth = np.inf, likely
     for step in range(len(frame.devices)):
         s = likely if step == 0 else step
         if frame.devices[s] > 0 and _energy_j(s, 0, frame, chip) < best:
             least = _least_of_depth(s, frame, chip, best)
             if least < best:
-                best, found = least, s
-    return best, found
+                best, best_depth = least, s
+    return best, best_depth
 
 
 @njit
@@ -264,8 +264,8 @@ def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
     for r in range(len(frame.counts)):
         load = max(load, -(-frame.counts[r] // s) * (chip.forward_s[r] + chip.backward_s[r]))
     for _ in range(ROUNDS):
-        left = chip.time_s - share * frame.weights_s[0]
-        longest = left / load - (s - 1) if load > 0.0 else np.inf
+        available_s = chip.time_s - share * frame.weights_s[0]
+        longest = available_s / load - (s - 1) if load > 0.0 else np.inf
         low = int(np.searchsorted(frame.rising, -longest))
         if longest < 1.0 or low >= end:
             return end
@@ -309,16 +309,16 @@ def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -
 @njit
 def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
     """Gradient exchange time of the smallest first stage with a load of at least `least`."""
-    again = 2.0 if frame.recompute and s > 1 else 1.0
+    forward_passes = 2.0 if frame.recompute and s > 1 else 1.0
     weights_s: float = frame.weights_s[0]
     for r in range(len(frame.counts)):
         if least <= SLACK * chip.time_s:
             break
-        each, taken = chip.backward_s[r] + again * chip.forward_s[r], frame.counts[r]
-        if each > 0.0:
-            taken = int(min(float(taken), max(0.0, np.ceil(least / each - SLACK))))
+        layer_s, taken = chip.backward_s[r] + forward_passes * chip.forward_s[r], frame.counts[r]
+        if layer_s > 0.0:
+            taken = int(min(float(taken), max(0.0, np.ceil(least / layer_s - SLACK))))
         weights_s += (taken - (1 if r == 0 and taken > 0 else 0)) * frame.weights_s[r]
-        least -= taken * each
+        least -= taken * layer_s
     return weights_s
 
 
@@ -332,18 +332,18 @@ def _recomputed(s: int, cap: float, frame: _Frame, chip: _Chip) -> tuple[float, 
     again_s, again_j, fullest, full = 0.0, 0.0, 0.0, False
     recompute = frame.recompute and s > 1
     for r in range(len(frame.counts) - 1, -1, -1):
-        each = chip.forward_s[r] + chip.backward_s[r]
+        layer_s = chip.forward_s[r] + chip.backward_s[r]
         if not recompute:
-            fullest = max(fullest, -(-frame.counts[r] // s) * each)
+            fullest = max(fullest, -(-frame.counts[r] // s) * layer_s)
             continue
         taken = 0
         if not full:
-            possible = np.floor(cap / each * (1.0 + SLACK)) if each > 0.0 else np.inf
+            possible = np.floor(cap / layer_s * (1.0 + SLACK)) if layer_s > 0.0 else np.inf
             taken = int(max(0.0, min(float(frame.movable[r]), possible)))
-            cap -= taken * each
+            cap -= taken * layer_s
             full = taken < frame.counts[r]
-        rest = frame.counts[r] - taken
-        again_s += rest * chip.forward_s[r]
-        again_j += rest * chip.forward_j[r]
-        fullest = max(fullest, -(-rest // (s - 1)) * (each + chip.forward_s[r]))
+        remaining = frame.counts[r] - taken
+        again_s += remaining * chip.forward_s[r]
+        again_j += remaining * chip.forward_j[r]
+        fullest = max(fullest, -(-remaining // (s - 1)) * (layer_s + chip.forward_s[r]))
     return again_s, again_j, fullest

@@ -76,17 +76,17 @@ def find_front(
     architectures are ignored.
     """
     chips = architectures.reset_index(drop=True)
-    found: list[dict[str, pd.DataFrame]] = []
+    evaluated: list[dict[str, pd.DataFrame]] = []
 
-    def evaluate(wanted: pd.DataFrame) -> pd.DataFrame:
-        fresh = list(_evaluate(subject, wanted, chips, terms))
-        found.extend(fresh)
-        return pd.concat([one["placements"] for one in fresh], ignore_index=True)
+    def evaluate(promising: pd.DataFrame) -> pd.DataFrame:
+        fresh = list(_evaluate(subject, promising, chips, terms))
+        evaluated.extend(fresh)
+        return pd.concat([point_tables["placements"] for point_tables in fresh], ignore_index=True)
 
     rows = search_front(read_candidates(screens, chips), spaces, evaluate)
-    placements = _joined(found, "placements", tables.Placements)
+    placements = _joined(evaluated, "placements", tables.Placements)
     fronts = describe_front(rows, spaces, placements)
-    members = _joined(found, "stages", tables.Stages).merge(fronts[KEY].drop_duplicates(), on=KEY)
+    members = _joined(evaluated, "stages", tables.Stages).merge(fronts[KEY].drop_duplicates(), on=KEY)
     return Front(fronts, placements, members)
 
 
@@ -104,17 +104,17 @@ def spaces_of(
 
 
 def _evaluate(
-    subject: Subject, wanted: pd.DataFrame, chips: pd.DataFrame, terms: Terms
+    subject: Subject, promising: pd.DataFrame, chips: pd.DataFrame, terms: Terms
 ) -> Iterable[dict[str, pd.DataFrame]]:
     for point in subject.points:
-        rows = wanted[wanted["layout"] == point.layout.key]
+        rows = promising[promising["layout"] == point.layout.key]
         chosen = chips[chips["architecture"].isin(rows["architecture"])]
         if len(chosen):
             yield look_up_point(subject, point, chosen, terms, ["placements", "stages"])
 
 
-def _joined(found: list[dict[str, pd.DataFrame]], name: str, table: type[tables.Table]) -> pd.DataFrame:
-    frames = [one[name] for one in found]
+def _joined(evaluated: list[dict[str, pd.DataFrame]], name: str, table: type[tables.Table]) -> pd.DataFrame:
+    frames = [point_tables[name] for point_tables in evaluated]
     return pd.concat(frames, ignore_index=True) if frames else table.empty()
 
 
@@ -132,8 +132,8 @@ def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.
     joined = [_in_order(pieces[key], by_name) for key in keys]
     chip, time, joules = (np.concatenate(values) for values in zip(*joined, strict=True))
     sizes = [len(chip) for chip, _, _ in joined]
-    each = zip(KEY[:-1], zip(*keys, strict=True), strict=True)
-    point = {name: np.repeat(values, sizes) for name, values in each}
+    columns = zip(KEY[:-1], zip(*keys, strict=True), strict=True)
+    point = {name: np.repeat(values, sizes) for name, values in columns}
     bounds = {"chip": chip, "time": time, "joules": joules, "area": area[chip], "known": False}
     return pd.DataFrame(point | bounds | {"architecture": pd.Categorical.from_codes(chip, names)})
 
@@ -143,7 +143,7 @@ def _pieces_of(screen: pd.DataFrame, chip: Ints) -> Iterator[tuple[_Slice, _Boun
     time, joules = (screen[name].to_numpy() * (1.0 - NOISE) for name in ("lower_s", "lower_j"))
     inside, columns = (chip >= 0) & np.isfinite(time), [screen[name].to_numpy() for name in KEY[:-1]]
     for key in product(*(pd.unique(values) for values in columns)):
-        equal = (values == one for values, one in zip(columns, key, strict=True))
+        equal = (values == value for values, value in zip(columns, key, strict=True))
         at = np.flatnonzero(np.logical_and.reduce([inside, *equal]))
         yield key, (chip[at], tied(time[at]), tied(joules[at]))
 
@@ -158,11 +158,11 @@ def _in_order(pieces: list[_Bounds], by_name: Ints) -> _Bounds:
 def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.DataFrame:
     """Exact points of all fronts: candidates are evaluated, best bounds first, until no other can enter."""
     while True:
-        wanted = _most_promising(rows, spaces)
-        if not wanted.any():
+        promising = _most_promising(rows, spaces)
+        if not promising.any():
             return rows
-        asked = rows.loc[wanted, ["layout", "chip", "architecture"]].drop_duplicates()
-        rows = _with_exact(rows, asked, evaluate(asked))
+        fresh = rows.loc[promising, ["layout", "chip", "architecture"]].drop_duplicates()
+        rows = _with_exact(rows, fresh, evaluate(fresh))
         rows = rows[_left(rows, spaces)]
 
 
@@ -170,11 +170,11 @@ def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
     """Mask of feasible rows that no evaluated row dominates in at least one of their spaces."""
     values, result = _values(rows), np.zeros(len(rows), dtype=np.bool_)
     placed = np.isfinite(values[0])
-    known = np.flatnonzero(rows["known"] & placed)
+    evaluated = np.flatnonzero(rows["known"] & placed)
     for members in _inside(rows, spaces):
-        mine = known[members[known]]
-        time, area, joules = (value[mine] for value in values)
-        front = mine[uncovered(time, area, joules)]
+        front_rows = evaluated[members[evaluated]]
+        time, area, joules = (value[front_rows] for value in values)
+        front = front_rows[uncovered(time, area, joules)]
         result |= members & ~covered_by(front, *values)
     return result & placed
 
@@ -182,10 +182,10 @@ def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
 def _most_promising(rows: pd.DataFrame, spaces: Spaces) -> Bools:
     """Mask of the rows to evaluate next: successive fronts of the bounds, until there are enough."""
     values, inside = _values(rows), _inside(rows, spaces)
-    known, chosen = rows["known"].to_numpy(), np.zeros(len(rows), dtype=np.bool_)
+    evaluated, chosen = rows["known"].to_numpy(), np.zeros(len(rows), dtype=np.bool_)
     while chosen.sum() < AT_ONCE:
         fronts = [uncovered_among(members & ~chosen, *values) for members in inside]
-        fresh = np.logical_or.reduce(fronts) & ~known
+        fresh = np.logical_or.reduce(fronts) & ~evaluated
         if not fresh.any():
             break
         chosen |= fresh
@@ -202,12 +202,12 @@ def _inside(rows: pd.DataFrame, spaces: Spaces) -> list[Bools]:
     return [members[rows["chip"].to_numpy()] for members in spaces.values()]
 
 
-def _with_exact(rows: pd.DataFrame, asked: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
+def _with_exact(rows: pd.DataFrame, fresh: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
     """Replace the bounds of evaluated rows by exact time and energy, NaN where no placement exists."""
     exact = placements.loc[placements["planner"] == "phaze", [*KEY, "time_per_batch_s", "joules_per_sample"]]
-    near = np.flatnonzero(rows["chip"].isin(asked["chip"]))
+    near = np.flatnonzero(rows["chip"].isin(fresh["chip"]))
     evaluated = near[
-        pd.MultiIndex.from_frame(rows[list(asked)].iloc[near]).isin(pd.MultiIndex.from_frame(asked))
+        pd.MultiIndex.from_frame(rows[list(fresh)].iloc[near]).isin(pd.MultiIndex.from_frame(fresh))
     ]
     values = exact.set_index(KEY).reindex(pd.MultiIndex.from_frame(rows[KEY].iloc[evaluated]))
     time, joules, known = (rows[name].to_numpy(copy=True) for name in ("time", "joules", "known"))
@@ -221,9 +221,9 @@ def describe_front(rows: pd.DataFrame, spaces: Spaces, placements: pd.DataFrame)
     """Table `fronts` from the exact points of all fronts."""
     frames = []
     for limit, members in spaces.items():
-        mine = rows[members[rows["chip"].to_numpy()]]
-        values = (mine[name].to_numpy() for name in ("time", "area", "joules"))
-        frames.append(_described(mine[uncovered(*values)], placements).assign(area_limit_um2=limit))
+        inside = rows[members[rows["chip"].to_numpy()]]
+        values = (inside[name].to_numpy() for name in ("time", "area", "joules"))
+        frames.append(_described(inside[uncovered(*values)], placements).assign(area_limit_um2=limit))
     return tables.Fronts.check(pd.concat(frames, ignore_index=True)[list(tables.Fronts.fields())])
 
 
@@ -231,17 +231,17 @@ def _described(front: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
     """Members of one front with their objectives, and marks where they are best in an objective."""
     columns = ["model", "time_per_batch_s", "samples_per_s", "joules_per_sample"]
     exact = placements.loc[placements["planner"] == "phaze", [*KEY, *columns]]
-    found = front[[*KEY, "area", "time", "joules"]].astype({"architecture": str}).merge(exact, on=KEY)
-    per_area = found["samples_per_s"] / (found["area"] / UM2_PER_MM2)
-    time, joules = found["time"].to_numpy(), found["joules"].to_numpy()
+    described = front[[*KEY, "area", "time", "joules"]].astype({"architecture": str}).merge(exact, on=KEY)
+    per_area = described["samples_per_s"] / (described["area"] / UM2_PER_MM2)
+    time, joules = described["time"].to_numpy(), described["joules"].to_numpy()
     cost = tied(1.0 / per_area.to_numpy())
-    return found.assign(
-        area_um2=found["area"],
+    return described.assign(
+        area_um2=described["area"],
         samples_per_s_per_mm2=per_area,
         objectives=uncovered(time, cost, joules),
-        throughput=_first(time, found["area"], joules),
+        throughput=_first(time, described["area"], joules),
         throughput_per_area=_first(cost, time, joules),
-        energy=_first(joules, time, found["area"]),
+        energy=_first(joules, time, described["area"]),
     ).drop(columns=["area", "time", "joules"])
 
 

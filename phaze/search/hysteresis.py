@@ -75,8 +75,8 @@ def _chunks(by_area: pd.DataFrame, least: int) -> Iterator[pd.DataFrame]:
     ends = np.flatnonzero(np.diff(by_area["band"], append=-1)) + 1
     start = 0
     while start < len(by_area):
-        wanted = min(start + max(least, start), len(by_area))
-        end = int(ends[np.searchsorted(ends, wanted)])
+        least_end = min(start + max(least, start), len(by_area))
+        end = int(ends[np.searchsorted(ends, least_end)])
         yield by_area.iloc[start:end]
         start = end
 

@@ -33,13 +33,13 @@ def uncovered_among(among: Bools, time: Floats, area: Floats, energy: Floats) ->
     A large subset is first filtered by the front of a sample, which needs no sorting. This is valid because
     covering is transitive.
     """
-    mine = np.flatnonzero(among)
-    if len(mine) > MANY:
-        some = mine[::SHARE]
-        few = some[uncovered(time[some], area[some], energy[some])]
-        mine = np.flatnonzero(among & ~covered_by(few, time, area, energy))
+    members = np.flatnonzero(among)
+    if len(members) > MANY:
+        sample = members[::SHARE]
+        few = sample[uncovered(time[sample], area[sample], energy[sample])]
+        members = np.flatnonzero(among & ~covered_by(few, time, area, energy))
     result = np.zeros(len(time), dtype=np.bool_)
-    result[mine[uncovered(time[mine], area[mine], energy[mine])]] = True
+    result[members[uncovered(time[members], area[members], energy[members])]] = True
     return result
 
 

@@ -20,8 +20,10 @@ Changes = Mapping[str, Mapping[str, object]]
 
 def change_problem(problem: Problem, changes: Changes) -> Problem:
     """Copy of a problem with some settings changed."""
-    given = problem.model_dump(mode="json")
-    return Problem.parse(given | {part: given[part] | dict(own) for part, own in changes.items()}, "readings")
+    content = problem.model_dump(mode="json")
+    return Problem.parse(
+        content | {part: content[part] | dict(change) for part, change in changes.items()}, "readings"
+    )
 
 
 def read_model(
@@ -37,17 +39,17 @@ def read_model(
     `architectures` are rows of that table. Cached evaluations are reused for each layout, so another
     microbatch, reading or architecture evaluates nothing else again.
     """
-    known: list[tuple[Problem, pd.DataFrame]] = []
-    found = []
+    problems: list[tuple[Problem, pd.DataFrame]] = []
+    readings_placed = []
     for reading, problem in readings.items():
-        plans = next((plans for other, plans in known if other == problem), None)
+        plans = next((plans for other, plans in problems if other == problem), None)
         if plans is None:
             log.info("reading %s", reading)
             subject = problem.extract_subject(model, widths)
             plans = read_plans(reading, subject, architectures, problem.terms(solutions, evaluations))
-            known.append((problem, plans))
-        found.append(plans.assign(reading=reading))
-    return Readings.check(pd.concat([Readings.empty(), *found], ignore_index=True))
+            problems.append((problem, plans))
+        readings_placed.append(plans.assign(reading=reading))
+    return Readings.check(pd.concat([Readings.empty(), *readings_placed], ignore_index=True))
 
 
 def read_plans(reading: str, subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.DataFrame:

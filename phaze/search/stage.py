@@ -87,8 +87,8 @@ def screen_architectures(
     runs, names = read_runs(layers, graph, parameter_bytes(training.optimizer, training.precision))
     considered = training.with_sizes(shard["hbm_gib"].unique())
     grid = considered.memory_grid
-    asked = read_settings(scenario, considered, layout)
-    times = bound_times(runs, names, passes, layout, asked)
+    settings_read = read_settings(scenario, considered, layout)
+    times = bound_times(runs, names, passes, layout, settings_read)
     having = Architectures.may_have(shard, training.hbm_gib, [hbm_gib for hbm_gib, _ in grid])
     times = Bounds(*(np.where(having, ends, np.inf) for ends in (times.lower_s, times.feasible_s)))
     energies = least_energies(operators, estimates, shard)
@@ -98,13 +98,13 @@ def screen_architectures(
         least_of(names, passes, energies),
         times,
         area,
-        asked,
+        settings_read,
         Batch(layout, scenario.global_batch),
         Rates.of(energy),
     )
-    kept = choose_kept(times, shard, _seen(shard, settings, visits), grid, settings)
+    flags = choose_kept(times, shard, _seen(shard, settings, visits), grid, settings)
     point = {"model": layers["model"].iloc[0], "layout": layout.key}
-    rows = _rows(times, joules, shard, grid, kept)[having.T.ravel()].reset_index(drop=True)
+    rows = _rows(times, joules, shard, grid, flags)[having.T.ravel()].reset_index(drop=True)
     return Screens.check(rows.assign(**point)[list(Screens.fields())])
 
 
@@ -130,11 +130,11 @@ def choose_kept(
     `times` are bounds (settings, A) on the time per batch.
     """
     area, name = shard["area_um2"].to_numpy(np.float64), name_ranks(shard["architecture"])
-    kept = shard["named"].to_numpy(np.bool_, copy=True)
-    searched = np.flatnonzero(seen & ~kept)
+    flags = shard["named"].to_numpy(np.bool_, copy=True)
+    searched = np.flatnonzero(seen & ~flags)
     for size in sorted({hbm_gib for hbm_gib, _ in grid}):
         rows = [c for c, (hbm_gib, _) in enumerate(grid) if hbm_gib == size]
-        kept[searched] |= could_matter(
+        flags[searched] |= could_matter(
             times.lower_s[rows].min(axis=0)[searched],
             times.feasible_s[rows].min(axis=0)[searched],
             area[searched],
@@ -142,13 +142,13 @@ def choose_kept(
             best=settings.best,
             tolerance=settings.tolerance,
         )
-    if not kept[searched].any():
-        kept[searched[np.lexsort((name[searched], area[searched]))[:1]]] = True
-    return kept
+    if not flags[searched].any():
+        flags[searched[np.lexsort((name[searched], area[searched]))[:1]]] = True
+    return flags
 
 
 def _rows(
-    times: Bounds, joules: Floats, shard: pd.DataFrame, grid: list[tuple[float, bool]], kept: Bools
+    times: Bounds, joules: Floats, shard: pd.DataFrame, grid: list[tuple[float, bool]], flags: Bools
 ) -> pd.DataFrame:
     """Rows of table `screens`, one for every architecture, HBM size and recompute option."""
     hbm_gib, recompute = zip(*grid, strict=True)
@@ -160,7 +160,7 @@ def _rows(
             "lower_s": times.lower_s.T.ravel(),
             "feasible_s": times.feasible_s.T.ravel(),
             "lower_j": np.where(np.isfinite(times.lower_s), joules, np.inf).T.ravel(),
-            "kept": np.repeat(kept, len(grid)),
+            "kept": np.repeat(flags, len(grid)),
         }
     )
 

@@ -47,11 +47,11 @@ def compare_strategies(
     """
     chips = architectures.sort_values("architecture", ignore_index=True)
     open_ = certified(chips, bounds)
-    found = [_trials("certified", 0, evaluated(chips.iloc[open_], evaluate))] if open_ else []
-    found += _walks(chips, evaluate, model, area_band_um2)
-    found += [] if chance is None else _runs(chips, evaluate, chance, suggest)
+    trials = [_trials("certified", 0, evaluated(chips.iloc[open_], evaluate))] if open_ else []
+    trials += _walks(chips, evaluate, model, area_band_um2)
+    trials += [] if chance is None else _runs(chips, evaluate, chance, suggest)
     return Trials.check(
-        pd.concat(found, ignore_index=True).assign(model=model, scope=scope)[list(Trials.fields())]
+        pd.concat(trials, ignore_index=True).assign(model=model, scope=scope)[list(Trials.fields())]
     )
 
 
@@ -61,9 +61,9 @@ def certified(architectures: pd.DataFrame, bounds: pd.DataFrame) -> list[int]:
     `bounds` holds lower_s and feasible_s of the time per batch by architecture. Times are compared on the
     grid of `base.ranking`, after widening the bounds by more than the rounding errors.
     """
-    mine = bounds.loc[architectures["architecture"]]
-    lower = tied(mine["lower_s"].to_numpy() * (1.0 - NOISE))
-    open_ = np.isfinite(lower) & (lower <= tied(mine["feasible_s"].to_numpy() * (1.0 + NOISE)).min())
+    by_chip = bounds.loc[architectures["architecture"]]
+    lower = tied(by_chip["lower_s"].to_numpy() * (1.0 - NOISE))
+    open_ = np.isfinite(lower) & (lower <= tied(by_chip["feasible_s"].to_numpy() * (1.0 + NOISE)).min())
     keys = (name_ranks(architectures["architecture"]), architectures["area_um2"].to_numpy(), lower)
     return [int(row) for row in np.lexsort(keys) if open_[row]]
 

@@ -34,19 +34,19 @@ def suggested(
     sampler = TPESampler(seed=seed, multivariate=True)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     axes, rows = _axes(architectures), _rows(architectures)
-    found: dict[int, float] = {}
+    throughputs: dict[int, float] = {}
     for _ in range(suggestions):
         trial = study.ask(axes)
         row = rows.get(tuple(trial.params[size] for size in SIZES))
         if row is None:
             study.tell(trial, state=TrialState.PRUNED)
             continue
-        if row not in found:
-            found[row] = float(evaluate(architectures.iloc[[row]])["samples_per_s"].iloc[0])
-        study.tell(trial, found[row])
-        if len(found) == min(evaluations, len(rows)):
+        if row not in throughputs:
+            throughputs[row] = float(evaluate(architectures.iloc[[row]])["samples_per_s"].iloc[0])
+        study.tell(trial, throughputs[row])
+        if len(throughputs) == min(evaluations, len(rows)):
             break
-    return list(found)
+    return list(throughputs)
 
 
 def suggested_again(
@@ -60,15 +60,15 @@ def suggested_again(
     """Rows of `suggested`, from the cache if all architectures still have the same throughputs."""
 
     def told(rows: list[int]) -> list[float]:
-        found: list[float] = evaluate(architectures.iloc[rows])["samples_per_s"].tolist()
-        return found
+        throughputs: list[float] = evaluate(architectures.iloc[rows])["samples_per_s"].tolist()
+        return throughputs
 
     def make() -> tuple[list[int], list[float]]:
         rows = suggested(architectures, evaluate, seed, evaluations, suggestions)
         return rows, told(rows)
 
-    asked: list[Plain] = [architectures[list(SIZES)].to_numpy().tolist(), seed, evaluations, suggestions]
-    rows, _ = store.of(asked, make, holds=lambda known: told(known[0]) == known[1])
+    content: list[Plain] = [architectures[list(SIZES)].to_numpy().tolist(), seed, evaluations, suggestions]
+    rows, _ = store.of(content, make, holds=lambda cached: told(cached[0]) == cached[1])
     return rows
 
 

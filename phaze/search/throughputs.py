@@ -112,9 +112,9 @@ class ScreenedTimes:
         open_ = architectures[~self.exact.loc[names].to_numpy()]
         if len(open_):
             times = exact_times(self.subject, open_, self.terms)
-            found = _best_hbm(self.terms.scenario.global_batch / times)
-            self.best.loc[found.index] = found
-            self.exact.loc[found.index] = True
+            best = _best_hbm(self.terms.scenario.global_batch / times)
+            self.best.loc[best.index] = best
+            self.exact.loc[best.index] = True
         return self.best.loc[names]
 
 
@@ -122,18 +122,20 @@ def restrict_search(
     subject: Subject, terms: Terms, screens: pd.DataFrame, training: Training
 ) -> ScreenedTimes:
     """Throughputs of a search limited to the microbatches, HBM sizes and recompute options of `training`."""
-    mine = np.logical_and.reduce([screens[key].isin(getattr(training, key)) for key in _SEARCHED])
-    mine &= np.isin(widths_of(screens, "microbatch"), training.microbatches)
+    inside = np.logical_and.reduce([screens[key].isin(getattr(training, key)) for key in _SEARCHED])
+    inside &= np.isin(widths_of(screens, "microbatch"), training.microbatches)
     points = [p for p in subject.points if p.layout.microbatch in training.microbatches]
     return ScreenedTimes(
-        replace(subject, points=tuple(points)), terms.model_copy(update={"training": training}), screens[mine]
+        replace(subject, points=tuple(points)),
+        terms.model_copy(update={"training": training}),
+        screens[inside],
     )
 
 
 def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
     """Exact times per batch (settings, A) in one layout."""
-    each = parameter_bytes(terms.training.optimizer, terms.training.precision)
-    runs, names = read_runs(point.tables["layers"], point.graph, each)
+    parameter_size = parameter_bytes(terms.training.optimizer, terms.training.precision)
+    runs, names = read_runs(point.tables["layers"], point.graph, parameter_size)
     layers = _exact_layers(point, chips, terms)
     settings = read_settings(terms.scenario, terms.training, point.layout)
     return bound_times(runs, names, layers, point.layout, settings).feasible_s
@@ -151,7 +153,7 @@ def _exact_layers(point: Workload, chips: pd.DataFrame, terms: Terms) -> dict[tu
     if gaps.any():
         solves, _ = schedule_point(point, estimates, chips, terms, gaps)
         for (layer, direction), latency in exact.items():
-            mine = solves[(solves["layer"] == layer) & (solves["direction"] == direction)]
+            layer_solves = solves[(solves["layer"] == layer) & (solves["direction"] == direction)]
             names = chips.loc[gaps, "architecture"]
-            latency[gaps] = mine.set_index("architecture").loc[names, "objective_s"].to_numpy()
+            latency[gaps] = layer_solves.set_index("architecture").loc[names, "objective_s"].to_numpy()
     return {key: Bounds(latency, latency) for key, latency in exact.items()}

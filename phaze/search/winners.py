@@ -112,8 +112,8 @@ def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
 
 def choose_winner(cluster: Outcome, tolerance: float) -> pd.Series | None:
     """Best placement of one model on a cluster; None if the model cannot be placed."""
-    found = choose(candidates(cluster), tolerance)
-    return found if found is not None and found["status"] == "placed" else None
+    winner = choose(candidates(cluster), tolerance)
+    return winner if winner is not None and winner["status"] == "placed" else None
 
 
 def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
@@ -164,8 +164,11 @@ class ChipChoice(Noun):
 
 def choose_chips(cluster: Outcome, choice: ChipChoice) -> Chips:
     """Architectures on which to plan one model of a scenario, each with the HBM size chosen for it."""
-    mine, baseline = candidates(cluster), () if choice.baseline is None else (choice.baseline,)
-    best, ranked = choose(mine, choice.tolerance), rank(mine, choice.best, choice.tolerance)
+    candidate_rows, baseline = candidates(cluster), () if choice.baseline is None else (choice.baseline,)
+    best, ranked = (
+        choose(candidate_rows, choice.tolerance),
+        rank(candidate_rows, choice.best, choice.tolerance),
+    )
     compared = dict.fromkeys(
         [
             *(() if best is None else (_chip(best),)),
@@ -182,9 +185,9 @@ def _named(cluster: Outcome, choice: ChipChoice, names: Iterable[str]) -> Iterat
     placed = cluster.placements[cluster.placements["planner"] == "phaze"]
     for name in names:
         rows = placed[placed["architecture"] == name]
-        found = choose(with_areas(cluster, rows), choice.tolerance)
-        if found is not None:
-            yield _chip(found)
+        chosen = choose(with_areas(cluster, rows), choice.tolerance)
+        if chosen is not None:
+            yield _chip(chosen)
 
 
 def _chip(row: pd.Series) -> Chip:
