@@ -33,7 +33,7 @@ def test_unknown_keys_are_answered_with_known_ones(tmp_path: Path) -> None:
     path.write_text("layers: 4\nlayerz: 4\n")
     with pytest.raises(
         PhazeError,
-        match=r"layerz: is not a known key, got 4; did you mean layers\? all \d+ are in config/README\.md$",
+        match=r"layerz: is not a known key, got 4\n[^;]*; did you mean layers\? all \d+ are in config/README",
     ):
         load_model(path)
     level = {"devises": 8, "bandwidth_bytes_per_s": 1e9}
@@ -45,6 +45,6 @@ def test_unknown_keys_are_answered_with_known_ones(tmp_path: Path) -> None:
     document = tmp_path / "stages.json"
     document.write_text(json.dumps({"format": "phaze-stages", "modelx": "x"}))
     with pytest.raises(
-        PhazeError, match=r"modelx: is not a known key, got 'x'; did you mean model\? all \d+ are in"
+        PhazeError, match=r"modelx: is not a known key, got 'x'\n[^;]*; did you mean model\? all \d+ are in"
     ):
         read_as(StoredStages, document)
