@@ -59,19 +59,19 @@ class Chip:
 
     def users(self, tiles: Iterable[int]) -> dict[int, list[int]]:
         """The given tiles, grouped by the memory port that they use."""
-        found: dict[int, list[int]] = {}
+        tiles_of_port: dict[int, list[int]] = {}
         for tile in tiles:
-            found.setdefault(self.port(tile), []).append(tile)
-        return found
+            tiles_of_port.setdefault(self.port(tile), []).append(tile)
+        return tiles_of_port
 
     @cached_property
     def port_resources(self) -> NDArray[np.bool_]:
         """Mask of the network resources that are memory ports, (resources,)."""
-        found = np.zeros(self.topology.resources, np.bool_)
+        of_ports = np.zeros(self.topology.resources, np.bool_)
         for link, resource in zip(self.topology.links, self.topology.resource_of, strict=True):
-            found[resource] |= link.buffered
-        found.setflags(write=False)
-        return found
+            of_ports[resource] |= link.buffered
+        of_ports.setflags(write=False)
+        return of_ports
 
     @property
     def part_bytes(self) -> float:
@@ -172,12 +172,12 @@ class TiledMachine:
             "north": chips[:, :, 0], "south": chips[:, :, -1], "west": chips[..., 0], "east": chips[..., -1],
         }  # fmt: skip
         outer = {"north": (0, 0), "south": (-1, 0), "west": (0, 1), "east": (-1, 1)}  # index, axis of chips
-        found: set[int] = set()
+        ports: set[int] = set()
         for edge in dram.edges:
             place, axis = outer[edge]
             side = sides[edge] if dram.around == "chip" else sides[edge].take([place], axis)
-            found.update(side[..., self._spread(side.shape[-1])].ravel().tolist())
-        return tuple(sorted(found))
+            ports.update(side[..., self._spread(side.shape[-1])].ravel().tolist())
+        return tuple(sorted(ports))
 
     def _spread(self, side: int) -> list[int]:
         """Evenly spaced positions of the ports along a side."""

@@ -82,11 +82,11 @@ def _written(chip: Chip, activity: Activity) -> list[Message]:
     plan: list[Message] = []
     waits: Waits = dict.fromkeys(activity.tiles, ())
     for step in activity.steps:
-        for some in step.before:
-            waits = _exchanged(plan, some, waits)
+        for collective_of_step in step.before:
+            waits = _exchanged(plan, collective_of_step, waits)
         waits = {tile: _worked(plan, chip, tile, step, waits[tile]) for tile in activity.tiles}
-        for some in step.after:
-            waits = _exchanged(plan, some, waits)
+        for collective_of_step in step.after:
+            waits = _exchanged(plan, collective_of_step, waits)
     return plan
 
 
@@ -103,21 +103,23 @@ def _worked(
     return tuple(range(begin, len(plan)))
 
 
-def _exchanged(plan: list[Message], some: GroupCollective, waits: Waits) -> Waits:
+def _exchanged(plan: list[Message], exchange: GroupCollective, waits: Waits) -> Waits:
     """Append a collective, interleaving its groups; return the messages that each tile then waits for."""
-    found = dict(waits)
-    pattern = _pattern(some.kind, len(some.groups[0]))
-    begin, count = len(plan), len(some.groups)
+    after_waits = dict(waits)
+    pattern = _pattern(exchange.kind, len(exchange.groups[0]))
+    begin, count = len(plan), len(exchange.groups)
     for k, message in enumerate(pattern.plan):
-        for g, group in enumerate(some.groups):
+        for g, group in enumerate(exchange.groups):
             source = group[message.source]
             first = waits[source] if k in pattern.first else ()
             after = (*first, *(begin + before * count + g for before in message.after))
-            plan.append(Message(source, group[message.target], message.size_bytes * some.size_bytes, after))
-    for g, group in enumerate(some.groups):
+            plan.append(
+                Message(source, group[message.target], message.size_bytes * exchange.size_bytes, after)
+            )
+    for g, group in enumerate(exchange.groups):
         for member, ends in zip(group, pattern.ends, strict=True):
-            found[member] = tuple(begin + k * count + g for k in ends)
-    return found
+            after_waits[member] = tuple(begin + k * count + g for k in ends)
+    return after_waits
 
 
 class _Pattern(NamedTuple):
@@ -140,7 +142,7 @@ def _pattern(kind: Collective, width: int) -> _Pattern:
         for member in (message.source, message.target):
             touching[member] -= set(message.after)
             touching[member].add(number)
-    return _Pattern(plan, frozenset(first.values()), tuple(tuple(sorted(some)) for some in touching))
+    return _Pattern(plan, frozenset(first.values()), tuple(tuple(sorted(messages)) for messages in touching))
 
 
 def _least(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
@@ -148,14 +150,14 @@ def _least(chip: Chip, activities: Sequence[Activity]) -> tuple[float, ...]:
 
     The total load of a shared resource bounds the finish of the last activity only.
     """
-    held = [_held_s(chip, activity) for activity in activities]
+    held_s = [_held_s(chip, activity) for activity in activities]
     finish_s = [
-        max(_longest_s(chip, activity), float(own.max(initial=0.0)))
-        for activity, own in zip(activities, held, strict=True)
+        max(_longest_s(chip, activity), float(resources_s.max(initial=0.0)))
+        for activity, resources_s in zip(activities, held_s, strict=True)
     ]
     if finish_s:
         last = int(np.argmax(finish_s))
-        finish_s[last] = max(finish_s[last], float(np.sum(held, axis=0).max(initial=0.0)))
+        finish_s[last] = max(finish_s[last], float(np.sum(held_s, axis=0).max(initial=0.0)))
     return tuple(finish_s)
 
 
@@ -172,8 +174,10 @@ def _longest_s(chip: Chip, activity: Activity) -> float:
     """Time of the slowest tile over all steps in s, without contention."""
     total = np.zeros(len(activity.tiles))
     for step in activity.steps:
-        for some in (*step.before, *step.after):
-            total += _of_size(_ring(chip, activity.tiles, some.kind, some.groups).alone_s, some.size_bytes)
+        for exchange in (*step.before, *step.after):
+            total += _of_size(
+                _ring(chip, activity.tiles, exchange.kind, exchange.groups).alone_s, exchange.size_bytes
+            )
         longest = np.full(len(total), step.work_s)
         for access, size in _accesses(chip, activity.tiles, step):
             np.maximum(longest, _of_size(access.alone_s, size), out=longest)
@@ -183,13 +187,15 @@ def _longest_s(chip: Chip, activity: Activity) -> float:
 
 def _held_s(chip: Chip, activity: Activity) -> Floats:
     """Busy time of each resource in s, (resources,)."""
-    found = np.zeros(chip.topology.resources)
+    held_s = np.zeros(chip.topology.resources)
     for step in activity.steps:
-        for some in (*step.before, *step.after):
-            found += _of_size(_ring(chip, activity.tiles, some.kind, some.groups).held_s, some.size_bytes)
+        for exchange in (*step.before, *step.after):
+            held_s += _of_size(
+                _ring(chip, activity.tiles, exchange.kind, exchange.groups).held_s, exchange.size_bytes
+            )
         for access, size in _accesses(chip, activity.tiles, step):
-            found += _of_size(access.held_s, size)
-    return found
+            held_s += _of_size(access.held_s, size)
+    return held_s
 
 
 def _of_size(linear: Floats, size_bytes: float) -> Floats:
@@ -214,21 +220,21 @@ def _ring(chip: Chip, tiles: Tiles, kind: Collective, groups: tuple[Tiles, ...])
     """Times of a collective on rings, with equal rounds; a member waits for its own messages only."""
     width = len(groups[0])
     pairs = [pair for group in groups for pair in zip(group, (*group[1:], group[0]), strict=True)]
-    found = _linear(chip, tiles, pairs, [source for source, _ in pairs])
+    linear = _linear(chip, tiles, pairs, [source for source, _ in pairs])
     scale = np.array([[1.0], [1.0 / width]]) * rounds(kind, width)
-    return _Linear(scale * found.alone_s, scale * found.held_s)
+    return _Linear(scale * linear.alone_s, scale * linear.held_s)
 
 
 def _linear(chip: Chip, tiles: Tiles, pairs: Sequence[tuple[int, int]], waiting: Sequence[int]) -> _Linear:
     """Times of messages between pairs of nodes; `waiting` is the tile that waits for each message."""
     place = {tile: k for k, tile in enumerate(tiles)}
-    alone, held = np.zeros((2, len(tiles))), np.zeros((2, chip.topology.resources))
+    alone, held_s = np.zeros((2, len(tiles))), np.zeros((2, chip.topology.resources))
     for (source, target), tile in zip(pairs, waiting, strict=True):
         for leg in chip.topology.legs(source, target):
             seconds = leg.latency_s, 1.0 / leg.bandwidth_bytes_per_s
             alone[:, place[tile]] += seconds
-            held[:, list(leg.resources)] += np.array(seconds)[:, np.newaxis]
-    return _Linear(alone, held)
+            held_s[:, list(leg.resources)] += np.array(seconds)[:, np.newaxis]
+    return _Linear(alone, held_s)
 
 
 def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
@@ -242,8 +248,8 @@ def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
     load = interval_sums(compute_s)
     worst = _least_worst(load, stages)
     starts = [0]
-    for left in range(stages - 1, 0, -1):
-        ends = np.arange(starts[-1] + 1, n - left + 1)
+    for stages_left in range(stages - 1, 0, -1):
+        ends = np.arange(starts[-1] + 1, n - stages_left + 1)
         starts.append(int(ends[load[starts[-1], ends] <= worst].max()))
     return tuple(starts)
 
@@ -306,7 +312,7 @@ def fastest(machine: TiledMachine, operators: Samples, numbers: Numbers, choices
     """
     chip, order = in_numbers(machine, numbers), column_by_column(machine)
     size = 1 if numbers == "int8" else 2
-    found = [
+    candidates = [
         throughput(programs, microbatch, "analytical")
         for fetched, microbatch, stages in product(choices.fetched, choices.microbatches, choices.stages)
         for programs in mappings(
@@ -314,11 +320,11 @@ def fastest(machine: TiledMachine, operators: Samples, numbers: Numbers, choices
             TileExecution(training=False, element_bytes=size, shared=fetched == "shared"),
         )
     ]  # fmt: skip
-    if not found:
+    if not candidates:
         raise PhazeError(f"system {machine.name}: none of the mappings asked for is possible")
-    few = sorted(found, key=lambda some: -some.samples_per_s)[:TRIED]
-    again = [throughput(some.programs, some.microbatch, "tile-by-tile") for some in few]
-    return max(again, key=lambda some: some.samples_per_s)
+    few = sorted(candidates, key=lambda candidate: -candidate.samples_per_s)[:TRIED]
+    simulated = [throughput(candidate.programs, candidate.microbatch, "tile-by-tile") for candidate in few]
+    return max(simulated, key=lambda candidate: candidate.samples_per_s)
 
 
 def in_numbers(machine: TiledMachine, numbers: Numbers) -> Chip:
@@ -353,11 +359,11 @@ def mappings(
     if stages > len(operators) or len(order) % stages:
         return
     size = len(order) // stages
-    whole = np.array([sum(share.flops for share in shares(each, (1, 1, 1, 1))) for each in operators])
-    starts = (*balanced_starts(whole, stages), len(operators))
-    both = [_best(chip, size, each, execution.element_bytes) for each in operators]
+    flops = np.array([sum(share.flops for share in shares(operator, (1, 1, 1, 1))) for operator in operators])
+    starts = (*balanced_starts(flops, stages), len(operators))
+    both = [_best(chip, size, operator, execution.element_bytes) for operator in operators]
     for degrees in dict.fromkeys(zip(*both, strict=True)):
-        cut = tuple((each, some) for each, some in zip(operators, degrees, strict=True) if some)
+        cut = tuple((operator, degree) for operator, degree in zip(operators, degrees, strict=True) if degree)
         if len(cut) == len(operators):
             yield tuple(
                 StageProgram(chip, TileStage(order[k * size : (k + 1) * size], cut[first:last]), execution)
@@ -372,7 +378,8 @@ def throughput(programs: tuple[StageProgram, ...], microbatch: int, fidelity: Fi
     stage_s = simulate(chip, activities, fidelity)
     send_s = _sends(chip, programs)
     costs = tuple(
-        StageCost(forward_s=own, send_activation_s=send) for own, send in zip(stage_s, send_s, strict=True)
+        StageCost(forward_s=forward_s, send_activation_s=send)
+        for forward_s, send in zip(stage_s, send_s, strict=True)
     )
     one_s = time_per_microbatch_s(Pipeline(costs, len(costs), "inference"))
     return Throughput(programs, microbatch, microbatch / one_s, stage_s, send_s)
@@ -409,8 +416,8 @@ def _best(
         seconds = sum(
             inference_s(chip.tile, share, element_bytes)
             + sum(
-                ring.seconds("all_reduce", some.elements * element_bytes, Group(some.width, 1))
-                for some in share.along("forward")
+                ring.seconds("all_reduce", reduction.elements * element_bytes, Group(reduction.width, 1))
+                for reduction in share.along("forward")
             )
             for share in parts
         )
@@ -425,5 +432,5 @@ def _best(
 def _of_product(size: int, axes: int) -> tuple[Degrees, ...]:
     """All tuples of degrees with product `size`, with degree 1 on all axes after the first `axes`."""
     divisors = [d for d in range(1, size + 1) if size % d == 0]
-    found = [some for some in product(divisors, repeat=axes) if prod(some) == size]
-    return tuple((*some, *(1,) * (4 - axes)) for some in found)  # type: ignore[misc]
+    products = [degrees for degrees in product(divisors, repeat=axes) if prod(degrees) == size]
+    return tuple((*degrees, *(1,) * (4 - axes)) for degrees in products)  # type: ignore[misc]

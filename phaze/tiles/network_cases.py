@@ -146,9 +146,9 @@ def _nearest(grid: TileGrid, run: Sequence[int], others: Sequence[int], ties: Ti
     return min(run if ties == "ring" else sorted(run), key=lambda tile: _gap(grid, [tile], others))
 
 
-def _gap(grid: TileGrid, some: Sequence[int], others: Sequence[int]) -> int:
+def _gap(grid: TileGrid, group: Sequence[int], others: Sequence[int]) -> int:
     """Fewest hops between two sets of tiles."""
-    return min(grid.distance(a, b) for a in some for b in others)
+    return min(grid.distance(a, b) for a in group for b in others)
 
 
 class Contended(NamedTuple):
@@ -246,9 +246,9 @@ def congestion(size_bytes: float, most_tasks: int = 5) -> list[Congestion]:
     rows = []
     for tasks in range(1, most_tasks + 1):
         mixes = combinations_with_replacement(get_args(TileTask), tasks)
-        found = [overlapping(some, size_bytes) for some in mixes]
+        overlaps = [overlapping(mix, size_bytes) for mix in mixes]
         for against in get_args(Against):
-            short = [some.short(against) for some in found]
+            short = [mix.short(against) for mix in overlaps]
             rows.append(Congestion(tasks, against, min(short), sum(short) / len(short), max(short)))
     return rows
 
@@ -263,29 +263,32 @@ class Way(NamedTuple):
     """Number of pieces into which a reduce or broadcast along neighbours splits its tensor."""
 
 
-def inter_group(extra_column: int | None, adapters: int, way: Way) -> dict[Strategy, dict[str, float]]:
+def inter_group(extra_column: int | None, adapters: int, setting: Way) -> dict[Strategy, dict[str, float]]:
     """Times in s of the terms of Equations (7) and (8), between two groups of 3 × 4 tiles (Figure 12).
 
     The terms follow each other. With extra_column from 0 to 3, both groups have an extra tile below that
     column, which breaks their rings.
     """
     grid = TileGrid(4, 8)
-    topology = mesh(grid, replace(CORES, half_duplex=way.half_duplex))
-    groups = [[grid.tile(row, left + column) for row in range(3) for column in range(4)] for left in (0, 4)]
+    topology = mesh(grid, replace(CORES, half_duplex=setting.half_duplex))
+    groups = [
+        [grid.tile(row, first_column + column) for row in range(3) for column in range(4)]
+        for first_column in (0, 4)
+    ]
     extra = [] if extra_column is None else [extra_column]
     source, target = (
-        ring(grid, [*tiles, *(grid.tile(3, left + column) for column in extra)]).order
-        for tiles, left in zip(groups, (0, 4), strict=True)
+        ring(grid, [*tiles, *(grid.tile(3, first_column + column) for column in extra)]).order
+        for tiles, first_column in zip(groups, (0, 4), strict=True)
     )
-    who = exchange(grid, source, target, adapters, way.reading.ties)
-    found: dict[Strategy, dict[str, float]] = {}
+    who = exchange(grid, source, target, adapters, setting.reading.ties)
+    times: dict[Strategy, dict[str, float]] = {}
     for strategy in get_args(Strategy):
-        plans = phases(who, strategy, BERT_BASE_BYTES, way.pieces, way.reading.sends)
+        plans = phases(who, strategy, BERT_BASE_BYTES, setting.pieces, setting.reading.sends)
         seconds = {
-            name: deliver(topology, plan, switching=way.switching).time_s for name, plan in plans.items()
+            name: deliver(topology, plan, switching=setting.switching).time_s for name, plan in plans.items()
         }
-        found[strategy] = {**seconds, "total": sum(seconds.values())}
-    return found
+        times[strategy] = {**seconds, "total": sum(seconds.values())}
+    return times
 
 
 class StrategyTimes(NamedTuple):
@@ -318,10 +321,12 @@ class StrategyTimes(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def strategies(way: Way, extra_column: int | None = None, most: int | None = None) -> StrategyTimes:
+def strategies(setting: Way, extra_column: int | None = None, most: int | None = None) -> StrategyTimes:
     """Times of both strategies with 1 to `most` adapters, by default up to the tiles of a group."""
     tiles = 12 + (extra_column is not None)
-    times = [inter_group(extra_column, adapters, way) for adapters in range(1, min(most or tiles, tiles) + 1)]
+    times = [
+        inter_group(extra_column, adapters, setting) for adapters in range(1, min(most or tiles, tiles) + 1)
+    ]
     first, second = (tuple(time[name]["total"] for time in times) for name in get_args(Strategy))
     return StrategyTimes(first, second, extra_column is not None)
 
@@ -342,43 +347,45 @@ def simulate_networks(figures: tuple[Figure, ...], exchanges: Exchanges) -> pd.D
 def _rings(_: Exchanges) -> Iterator[Row]:
     """Yield rows that compare ring all-reduces with their formula (Figure 6)."""
     for tiles, size in product(RING_TILES, RING_BYTES):
-        found, group = ring_all_reduce(tiles, size), f"{tiles} tiles"
+        all_reduce, group = ring_all_reduce(tiles, size), f"{tiles} tiles"
         setting = f"{group}, {size / 1e6:g} MB"
-        yield 6, "formula", setting, group, found.simulated_s, found.formula_s(), found.short()
+        yield 6, "formula", setting, group, all_reduce.simulated_s, all_reduce.formula_s(), all_reduce.short()
 
 
 def _overlaps(_: Exchanges) -> Iterator[Row]:
     """Yield rows that compare concurrent tasks with formulas that ignore contention (Figure 7)."""
     for size in TASK_BYTES:
-        each = f"of {size / 1e6:g} MB"
+        size_text = f"of {size / 1e6:g} MB"
         for tasks, against in product(range(1, 6), get_args(Against)):
-            found, setting = in_turns(tasks, size), f"{tasks} tasks {each}, kinds in turns"
-            times = found.simulated_s, found.formula_s(against), found.short(against)
+            turns, setting = in_turns(tasks, size), f"{tasks} tasks {size_text}, kinds in turns"
+            times = turns.simulated_s, turns.formula_s(against), turns.short(against)
             yield 7, against, setting, "turns", *times
         for row in congestion(size):
             for which, value in (("least", row.least), ("mean", row.mean), ("most", row.most)):
-                setting = f"{row.tasks} tasks {each}, {which} of all mixes"
+                setting = f"{row.tasks} tasks {size_text}, {which} of all mixes"
                 yield 7, row.against, setting, which, 0.0, 0.0, value
 
 
 def _strategies(exchanges: Exchanges) -> Iterator[Row]:
     """Yield rows that compare both strategies under each interpretation (Figure 12)."""
-    for name, asked in (exchanges or {"best": ExchangeReading()}).items():
+    for name, reading in (exchanges or {"best": ExchangeReading()}).items():
         for extra, switching, half, pieces in product(
-            BROKEN_AT, asked.switching, asked.half_duplex, asked.pieces
+            BROKEN_AT, reading.switching, reading.half_duplex, reading.pieces
         ):
-            way = Way(asked, switching, half, pieces)
-            found = strategies(way, extra, asked.most_adapters)
-            setting = f"{'ring' if extra is None else f'broken ring, tile {extra}'}, {_words(way)}"
+            exchange_setting = Way(reading, switching, half, pieces)
+            times = strategies(exchange_setting, extra, reading.most_adapters)
+            setting = (
+                f"{'ring' if extra is None else f'broken ring, tile {extra}'}, {_words(exchange_setting)}"
+            )
             group = "ring" if extra is None else "broken ring"
-            compared_s = found.compared(asked.compare)
-            yield 12, name, setting, group, *compared_s, found.gain(asked.compare)
+            compared_s = times.compared(reading.compare)
+            yield 12, name, setting, group, *compared_s, times.gain(reading.compare)
 
 
-def _words(way: Way) -> str:
-    wires = "half duplex" if way.half_duplex else "full duplex"
-    sends = "direct sends" if way.reading.sends == "direct" else f"{way.pieces} pieces"
-    return f"{way.switching}, {wires}, {sends}"
+def _words(setting: Way) -> str:
+    wires = "half duplex" if setting.half_duplex else "full duplex"
+    sends = "direct sends" if setting.reading.sends == "direct" else f"{setting.pieces} pieces"
+    return f"{setting.switching}, {wires}, {sends}"
 
 
 _FIGURES: dict[Figure, Callable[[Exchanges], Iterator[Row]]] = {

@@ -130,7 +130,7 @@ class TiledOutcome:
         work_s, ports = carried.work_s[: len(run.groups)], self.chip.port_resources
         links_s, dram_s = carried.busy_s[~ports], carried.busy_s[ports]
         busy = {"compute": work_s, "links": links_s, "dram": dram_s}
-        most = {name: float(held.max(initial=0.0)) / time_s for name, held in busy.items()}
+        most = {name: float(seconds.max(initial=0.0)) / time_s for name, seconds in busy.items()}
         longest = max(most, key=lambda name: most[name])
         return {
             "data": run.layout.dp,
@@ -176,14 +176,14 @@ class TiledOutcome:
 def simulate_on_tiles(chip: Chip, run: TiledRun) -> TiledOutcome:
     """Simulate a run with contention, without contention, and without communication and memory accesses."""
     programs = programs_of(chip, run)
-    found = script_of(run, programs)
+    messages = script_of(run, programs)
     return TiledOutcome(
         run,
         chip,
         tuple(program.strategy for program in programs),
-        simulate_script(found, chip.topology),
-        simulate_script(silent(found), chip.topology, "none").time_s,
-        simulate_script(found, chip.topology, "none").time_s,
+        simulate_script(messages, chip.topology),
+        simulate_script(silent(messages), chip.topology, "none").time_s,
+        simulate_script(messages, chip.topology, "none").time_s,
     )
 
 
@@ -226,16 +226,16 @@ def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
 
 def _cost(program: StageProgram) -> StageCost:
     """Cost of a stage for the schedule, with placeholder durations, because steps are timed one by one."""
-    there = {part: PRESENT if program.steps(part) else 0.0 for part in KINDS.values()}
-    fixed = zip(*((each.weights, each.gradients, each.optimizer) for each in program.sizes), strict=True)
+    present = {part: PRESENT if program.steps(part) else 0.0 for part in KINDS.values()}
+    fixed = zip(*((sizes.weights, sizes.gradients, sizes.optimizer) for sizes in program.sizes), strict=True)
     return StageCost(
-        there["forward"],
-        there["backward"],
-        there["recompute"],
-        sync_s=there["sync"],
-        update_s=there["update"],
+        present["forward"],
+        present["backward"],
+        present["recompute"],
+        sync_s=present["sync"],
+        update_s=present["update"],
         stash_bytes=program.sizes[0].inputs,
-        fixed_bytes=sum(sum(some) for some in fixed),
+        fixed_bytes=sum(sum(parts) for parts in fixed),
     )
 
 
@@ -263,8 +263,8 @@ def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
     """Memory ports that a group uses, each with its farthest tile and the number of its tiles."""
     hops = chip.topology.hops
     return {
-        port: (max(mine, key=lambda tile: hops(port, tile)), len(mine))
-        for port, mine in chip.users(tiles).items()
+        port: (max(users, key=lambda tile: hops(port, tile)), len(users))
+        for port, users in chip.users(tiles).items()
     }
 
 
@@ -272,8 +272,13 @@ def _exchanged(chip: Chip, collectives: Sequence[GroupCollective]) -> Plan:
     """Messages of consecutive collectives; each member sends all rounds of a ring as one message."""
     return then(
         *(
-            together(*(ring(chip.topology, some.kind, group, some.size_bytes, 1) for group in some.groups))
-            for some in collectives
+            together(
+                *(
+                    ring(chip.topology, exchange.kind, group, exchange.size_bytes, 1)
+                    for group in exchange.groups
+                )
+            )
+            for exchange in collectives
         )
     )
 
@@ -286,14 +291,16 @@ def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> di
     check_tiled(model, f"tiled: case {case}")
     rows: dict[type[Table], list[Row]] = {TiledRuns: [], TiledJobs: [], TiledLinks: []}
     for key, run in _runs(case, point, model, chip):
-        found = simulate_on_tiles(chip, run)
-        rows[TiledRuns].append(key | found.row)
+        outcome = simulate_on_tiles(chip, run)
+        rows[TiledRuns].append(key | outcome.row)
         if point.show == "pipeline":
-            rows[TiledJobs] += [key | row for row in job_rows(found.carried.timeline)]
-            rows[TiledLinks] += [key | row for row in found.link_rows]
+            rows[TiledJobs] += [key | row for row in job_rows(outcome.carried.timeline)]
+            rows[TiledLinks] += [key | row for row in outcome.link_rows]
     return {
-        table.name: table.check(pd.DataFrame(some, columns=list(table.fields()))) if some else table.empty()
-        for table, some in rows.items()
+        table.name: table.check(pd.DataFrame(table_rows, columns=list(table.fields())))
+        if table_rows
+        else table.empty()
+        for table, table_rows in rows.items()
     }
 
 
@@ -306,8 +313,8 @@ def _runs(case: str, point: TiledPoint, model: Model, chip: Chip) -> Iterator[tu
         point.layouts, point.placed, point.tensor, point.microbatches
     ):
         groups = mapping(chip, point, shape)
-        replicas, left = divmod(len(groups[0]), tensor)
-        if left:
+        replicas, remainder = divmod(len(groups[0]), tensor)
+        if remainder:
             raise PhazeError(f"tiled: tensor must divide the {len(groups[0])} tiles of a stage, got {tensor}")
         key = {
             "case": case, "system": point.system, "model": point.model, "layout": shape, "placed": placed,
@@ -334,13 +341,13 @@ def _block(chip: Chip, stages: int) -> tuple[int, int]:
 
     The block is one chip of a multi-chip system if that fits, otherwise the squarest block.
     """
-    size, left = divmod(chip.grid.tiles, stages)
+    size, remainder = divmod(chip.grid.tiles, stages)
     shapes = [
         (rows, size // rows)
         for rows in range(1, size + 1)
         if size % rows == 0 and chip.grid.rows % rows == 0 and chip.grid.columns % (size // rows) == 0
     ]
-    if left or not shapes:
+    if remainder or not shapes:
         raise PhazeError(
             f"tiled: {stages} stages cannot fill {chip.grid.rows} × {chip.grid.columns} tiles as blocks"
         )

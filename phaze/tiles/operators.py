@@ -72,11 +72,11 @@ class TileShare:
     @property
     def replicas(self) -> int:
         """Number of tiles that store the same weights."""
-        return prod(some.width for some in self.along("update"))
+        return prod(reduction.width for reduction in self.along("update"))
 
     def along(self, phase: Phase) -> tuple[Reduction, ...]:
         """All-reduces of a phase, in order of execution."""
-        return tuple(some for some in self.reductions if some.phase == phase)
+        return tuple(reduction for reduction in self.reductions if reduction.phase == phase)
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _most(size: int, parts: int) -> int:
 
 
 def _wider_than_one(*reductions: Reduction) -> tuple[Reduction, ...]:
-    return tuple(some for some in reductions if some.width > 1)
+    return tuple(reduction for reduction in reductions if reduction.width > 1)
 
 
 def _check(sizes: tuple[tuple[str, int], ...], degrees: Degrees) -> None:
@@ -265,7 +265,7 @@ def operators_of(model: AnyModel, samples: int, sequence: int = 1) -> tuple[Tile
 def _resnet(model: ResNet, samples: int) -> list[TileOperator]:
     """Operators of the stem, the bottleneck blocks (strided in their 3 × 3 convolution) and the head."""
     backbone, sizes = model.backbone, (-(-model.image // 4), *model.backbone.sizes(model.image))
-    found: list[TileOperator] = [
+    operators: list[TileOperator] = [
         ConvolutionShape(samples, model.channels, model.image, backbone.stem, window=7, stride=2),
         Pool(samples, backbone.stem, -(-model.image // 2), window=3, stride=2),
     ]
@@ -275,13 +275,13 @@ def _resnet(model: ResNet, samples: int) -> list[TileOperator]:
     ):  # fmt: skip
         for size, channels in ((before, inside), *((after, out),) * (blocks - 1)):
             stride = size // after
-            found += [
+            operators += [
                 ConvolutionShape(samples, channels, size, width),
                 ConvolutionShape(samples, width, size, width, window=3, stride=stride),
                 ConvolutionShape(samples, width, -(-size // stride), out),
             ]
             if channels != out:
-                found.append(ConvolutionShape(samples, channels, size, out, stride=stride))
+                operators.append(ConvolutionShape(samples, channels, size, out, stride=stride))
     last = sizes[-1]
     mean = Pool(samples, backbone.outputs[-1], last, window=last, stride=last)
-    return [*found, mean, Linear(samples, 1, model.classes, backbone.outputs[-1])]
+    return [*operators, mean, Linear(samples, 1, model.classes, backbone.outputs[-1])]

@@ -31,8 +31,8 @@ def line(grid: TileGrid, stages: int) -> tuple[Tiles, ...]:
 
     If a stage is a part of a row, the traffic inside it stays within that row.
     """
-    size, left = divmod(grid.tiles, max(stages, 1))
-    if stages < 1 or left or (size % grid.columns and grid.columns % size):
+    size, remainder = divmod(grid.tiles, max(stages, 1))
+    if stages < 1 or remainder or (size % grid.columns and grid.columns % size):
         raise PhazeError(
             f"mapping: line cannot place {stages} stages on {grid.rows} × {grid.columns} tiles: every stage "
             "must have whole rows or an equal part of a row"
@@ -122,9 +122,9 @@ def ring(grid: TileGrid, tiles: Sequence[int]) -> Ring:
     chosen = tuple(tiles)
     if len(chosen) <= 2:
         return Ring(chosen, len(chosen) < 2 or chosen[1] in grid.neighbours(chosen[0]))
-    found = _around_rectangle(grid, chosen) or _grown(grid, chosen) or _search(grid, chosen, True)
-    if found:
-        return Ring(found, True)
+    closed_order = _around_rectangle(grid, chosen) or _grown(grid, chosen) or _search(grid, chosen, True)
+    if closed_order:
+        return Ring(closed_order, True)
     return Ring(_search(grid, chosen, False) or snake(grid, chosen), False)
 
 
@@ -140,41 +140,41 @@ def snake(grid: TileGrid, tiles: Sequence[int]) -> tuple[int, ...]:
 def _around_rectangle(grid: TileGrid, tiles: Sequence[int]) -> tuple[int, ...] | None:
     """Ring through all tiles of a rectangle with an even side; None for any other set of tiles."""
     places = [grid.place(tile) for tile in tiles]
-    top, left = min(row for row, _ in places), min(column for _, column in places)
+    top, first_column = min(row for row, _ in places), min(column for _, column in places)
     rows = max(row for row, _ in places) - top + 1
-    columns = max(column for _, column in places) - left + 1
+    columns = max(column for _, column in places) - first_column + 1
     if rows * columns != len(tiles) or min(rows, columns) < 2:
         return None
     if rows % 2 == 0:
-        return tuple(grid.tile(top + row, left + column) for row, column in _comb(rows, columns))
+        return tuple(grid.tile(top + row, first_column + column) for row, column in _comb(rows, columns))
     if columns % 2 == 0:
-        return tuple(grid.tile(top + row, left + column) for column, row in _comb(columns, rows))
+        return tuple(grid.tile(top + row, first_column + column) for column, row in _comb(columns, rows))
     return None
 
 
 def _comb(even: int, other: int) -> list[tuple[int, int]]:
     """Ring over a rectangle with an even number of rows: a snake, closed by the first column."""
-    there = [
+    outward = [
         (a, b) for a in range(even) for b in (range(1, other) if a % 2 == 0 else range(other - 1, 0, -1))
     ]
-    return there + [(a, 0) for a in range(even - 1, -1, -1)]
+    return outward + [(a, 0) for a in range(even - 1, -1, -1)]
 
 
 def _grown(grid: TileGrid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
     """Ring grown from two neighbours by detours over pairs of free tiles; None if some tiles remain."""
-    left = set(tiles[1:])
-    second = next((other for other in grid.neighbours(tiles[0]) if other in left), None)
+    remaining = set(tiles[1:])
+    second = next((other for other in grid.neighbours(tiles[0]) if other in remaining), None)
     if second is None or len(tiles) % 2:
         return None
     order = [tiles[0], second]
-    left.discard(second)
+    remaining.discard(second)
     place = 0
-    while place < len(order) and left:
-        detour = _detour(grid, order[place], order[(place + 1) % len(order)], left)
+    while place < len(order) and remaining:
+        detour = _detour(grid, order[place], order[(place + 1) % len(order)], remaining)
         order[place + 1 : place + 1] = detour
-        left.difference_update(detour)
+        remaining.difference_update(detour)
         place += not detour
-    return None if left else tuple(order)
+    return None if remaining else tuple(order)
 
 
 def _detour(grid: TileGrid, a: int, b: int, free: set[int]) -> list[int]:
@@ -212,21 +212,21 @@ def _extend(
 ) -> list[int] | None:
     """Extend a path to all tiles, depth first; None if that is impossible or exceeds the budget."""
     used = set(path)
-    ways = [iter(_next(around, path[-1], used))]
-    while ways:
+    continuations = [iter(_next(around, path[-1], used))]
+    while continuations:
         if len(path) == len(around) and (not closed or path[0] in around[path[-1]]):
             return path
         budget[0] -= 1
         if budget[0] < 0:
             return None
-        tile = next(ways[-1], None)
+        tile = next(continuations[-1], None)
         if tile is None:
-            ways.pop()
+            continuations.pop()
             used.discard(path.pop())
         else:
             path.append(tile)
             used.add(tile)
-            ways.append(iter(_next(around, tile, used)))
+            continuations.append(iter(_next(around, tile, used)))
     return None
 
 
@@ -263,11 +263,11 @@ def _groups(
 ) -> tuple[tuple[TileAxis, tuple[Tiles, ...]], ...]:
     """Groups of tiles along each axis; groups along the last axis have the closest tiles."""
     table = _table(grid, tiles, [width for _, width in axes])
-    found = []
+    groups = []
     for place, (axis, width) in enumerate(axes):
         rows = np.moveaxis(table, place, -1).reshape(-1, width)
-        found.append((axis, tuple(ring(grid, row.tolist()).order for row in rows)))
-    return tuple(found)
+        groups.append((axis, tuple(ring(grid, row.tolist()).order for row in rows)))
+    return tuple(groups)
 
 
 def _table(grid: TileGrid, tiles: Tiles, widths: Sequence[int]) -> TileTable:

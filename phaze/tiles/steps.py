@@ -76,12 +76,12 @@ class StageProgram:
     @cached_property
     def parts(self) -> tuple[tuple[TileShare, Mapping[TileAxis, tuple[Tiles, ...]]], ...]:
         """One tile's share of every GEMM, with the groups of tiles along each axis of its operator."""
-        found = []
+        shares_and_groups = []
         for operator, degrees in self.stage.operators:
             axes = dict(zip(AXES[type(operator)], degrees, strict=False))
             groups = axis_groups(self.chip.grid, self.stage.tiles, axes, self.stage.placed)
-            found += [(share, groups) for share in shares(operator, degrees)]
-        return tuple(found)
+            shares_and_groups += [(share, groups) for share in shares(operator, degrees)]
+        return tuple(shares_and_groups)
 
     @cached_property
     def sizes(self) -> tuple[TileBytes, ...]:
@@ -107,9 +107,9 @@ class StageProgram:
         reverse = part in ("backward", "sync")
         steps = tuple(self._step(part, place) for place in (places[::-1] if reverse else places))
         if self.chip.memory is None and any(step.access.total_bytes for step in steps):
-            held = sum(tile.held_bytes(self.sizes, self.execution))
+            held_bytes = sum(tile.held_bytes(self.sizes, self.execution))
             raise PhazeError(
-                f"chip {self.chip.name}: has no memory, but the stage holds {held:.6g} bytes "
+                f"chip {self.chip.name}: has no memory, but the stage holds {held_bytes:.6g} bytes "
                 f"a tile, of which its SRAM has {self.chip.tile.sram_bytes:.6g}"
             )
         return tuple(step for step in steps if step != TileStep())
@@ -121,9 +121,9 @@ class StageProgram:
             return TileStep(access=tile.update_access(strategy, share))
         if part == "sync":
             size_bytes = share.weights * tile.TRAINED.gradients
-            some = share.along("update")
+            reduction = share.along("update")
             return TileStep(
-                after=tuple(GroupCollective("all_reduce", groups[o.axis], size_bytes) for o in some)
+                after=tuple(GroupCollective("all_reduce", groups[o.axis], size_bytes) for o in reduction)
             )
         element_bytes = self.execution.element_bytes
         access = tile.backward_access if part == "backward" else tile.forward_access
@@ -131,8 +131,8 @@ class StageProgram:
             self._work_s(part, share),
             access(strategy, size, part_bytes),
             tuple(
-                GroupCollective("all_reduce", groups[some.axis], some.elements * element_bytes)
-                for some in share.along("backward" if part == "backward" else "forward")
+                GroupCollective("all_reduce", groups[reduction.axis], reduction.elements * element_bytes)
+                for reduction in share.along("backward" if part == "backward" else "forward")
             ),
             self._gathers(place) if self.execution.shared else (),
         )
@@ -145,8 +145,8 @@ class StageProgram:
     def _gathers(self, place: int) -> tuple[GroupCollective, ...]:
         """All-gathers of weights, axis by axis, if each replica fetches only a share of the weights."""
         share, groups = self.parts[place]
-        size, found = share.weights * self.execution.element_bytes, []
-        for some in share.along("update"):
-            found.append(GroupCollective("all_gather", groups[some.axis], size))
-            size /= some.width
-        return tuple(found[::-1])
+        size, gathers = share.weights * self.execution.element_bytes, []
+        for reduction in share.along("update"):
+            gathers.append(GroupCollective("all_gather", groups[reduction.axis], size))
+            size /= reduction.width
+        return tuple(gathers[::-1])

@@ -95,11 +95,11 @@ def held_bytes(operators: Sequence[TileBytes], execution: TileExecution) -> tupl
     inputs and the last output. The other microbatches in flight store only their first input. Inference
     stores no activations: it needs the input and the output of one operator at a time.
     """
-    wsg = sum(each.wsg for each in operators)
+    wsg = sum(operator.wsg for operator in operators)
     if not execution.training:
-        return wsg, max(each.inputs + each.outputs for each in operators)
-    one = sum(each.inputs for each in operators) + operators[-1].outputs
-    return wsg, one + (execution.in_flight - 1) * operators[0].inputs
+        return wsg, max(operator.inputs + operator.outputs for operator in operators)
+    current = sum(operator.inputs for operator in operators) + operators[-1].outputs
+    return wsg, current + (execution.in_flight - 1) * operators[0].inputs
 
 
 def allocate(wsg_bytes: float, activation_bytes: float, sram_bytes: float) -> SramStrategy:
@@ -181,7 +181,7 @@ def product_s(tile: Tile, product: Gemm, element_bytes: int) -> float:
     """Time in s of a batched GEMM with its fastest dataflow, bound by the array or by its SRAM."""
     m, k, n = product.m, product.k, product.n
     streams = (arrays.WEIGHT, m, k, n), (arrays.INPUT, n, k, m)
-    return min(_mapped_s(tile, product, element_bytes, *some) for some in streams)
+    return min(_mapped_s(tile, product, element_bytes, *stream) for stream in streams)
 
 
 def _mapped_s(
