@@ -1,6 +1,6 @@
 """Families whose layers differ in more than attention windows: Nemotron-H, Qwen3-Next, Qwen3.5, Gemma 4."""
 
-from phaze.spec.huggingface.experts import SPARSE, experts, sparse, without_unused
+from phaze.spec.huggingface.experts import SPARSE, WITHOUT_DENSE, experts, sparse, without_unused
 from phaze.spec.huggingface.keys import OVERRIDES, Config, Family, Key, none
 from phaze.spec.huggingface.llama import (
     BIAS,
@@ -21,8 +21,8 @@ _NEMOTRON = {"M": "mamba", "E": "experts", "*": "attention", "-": "dense"}
 _NEMOTRON |= {"mamba": "mamba", "moe": "experts", "attention": "attention", "mlp": "dense"}
 _NEMOTRON |= {"linear_attention": "mamba", "full_attention": "attention"}
 
-_GRANITE = {"mamba": "mamba", "linear_attention": "mamba", "attention": "attention"}
-_GRANITE |= {"full_attention": "attention"}
+_GRANITE = {"linear_attention": "mamba", "full_attention": "attention"}
+"""Mixers of Granite 4 as newer configurations name them."""
 
 _DELTA = {
     "delta.key_heads": Key("linear_num_key_heads", "size"),
@@ -208,7 +208,7 @@ def _granite(found: Config, said: Config) -> Config:
 
 GRANITE_HYBRID = Family(
     keys={
-        **{name: key for name, key in KEYS.items() if name != "feed_forward"},
+        **WITHOUT_DENSE,
         **BIAS,
         **experts("num_local_experts", "intermediate_size", 2),
         "experts.count": Key("num_local_experts", "size", none),

@@ -130,6 +130,10 @@ def scales_rotary(config: Mapping[str, Plain]) -> bool:
 Config = dict[str, Plain]
 
 
+def _has_biases(spec: Config, _config: Config) -> Plain:
+    return spec.get("attention_bias", True)
+
+
 def _has_norms(spec: Config, _config: Config) -> Plain:
     return spec.get("qk_norm") not in (None, "none")
 
@@ -162,7 +166,7 @@ def _unless_windowed(key: str) -> Callable[[Config, Config], Plain]:
 
 
 STATED: dict[str, Callable[[Config, Config], Plain]] = {
-    "attention_bias": lambda spec, _: spec.get("attention_bias", True),
+    "attention_bias": _has_biases,
     "attention_head_dim": _head_size,
     "attn_type_list": _only_attention,
     "head_dim": _head_size,
@@ -172,11 +176,11 @@ STATED: dict[str, Callable[[Config, Config], Plain]] = {
     "num_nextn_predict_layers": lambda spec, _: spec.get("mtp", 0),
     "qk_layernorm": _has_norms,
     "qk_norm": _has_norms,
-    "qkv_bias": lambda spec, _: spec.get("attention_bias", True),
+    "qkv_bias": _has_biases,
     "shared_expert_intermediate_size": _shared_width,
     "sliding_window": _unless_windowed("sliding_window"),
     "use_qk_norm": _has_norms,
-    "use_qkv_bias": lambda spec, _: spec.get("attention_bias", True),
+    "use_qkv_bias": _has_biases,
 }
 """What a field says of a model of any family, from the fields of its spec and of its configuration. A family
 that does not read the field allows this value only."""
@@ -350,8 +354,9 @@ class Family:
         fixed, used = FIXED | dict(self.fixed), self._used
         known = self._known | STATED.keys()
         for key, value in config.items():
-            misspelt = value is not None and get_close_matches(key, used | fixed.keys(), 1, ALIKE)
-            if key not in known and (value or misspelt):
+            if key not in known and (
+                value or (value is not None and get_close_matches(key, used | fixed.keys(), 1, ALIKE))
+            ):
                 raise PhazeError(
                     f"{source}: {key}: is not a known key of model_type {config['model_type']!r}, "
                     f"got {short(value)}",

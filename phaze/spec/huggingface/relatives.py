@@ -126,12 +126,6 @@ def _hunyuan(found: Config, said: Config) -> Config:
     return found | {"experts": parts | {"shared_width": parts["width"]}}
 
 
-def _bailing(found: Config, said: Config) -> Config:
-    """Spec fields of Ling and Ring: leading dense layers, shared experts, maybe norms of queries and keys."""
-    norms = "heads" if said["use_qk_norm"] else "none"
-    return leading_dense(found | {"qk_norm": norms}, said)
-
-
 _BAILING = {
     **KEYS,
     **experts("num_experts", per_token=8),
@@ -153,16 +147,10 @@ FAMILIES = {
         keys={**LLAMA.keys, "activation": Key("hidden_act", "activation", "xielu")},
         constants={"positions": "rotary", "gated": False, "norm": "rms_norm", "qk_norm": "heads"},
     ),
-    # Ling and Ring, whose code is part of their checkpoints
+    # Ling and Ring, arranged as GLM-4.5; their code is part of their checkpoints
     **dict.fromkeys(
         ("bailing_moe", "bailing_moe_v2"),
-        Family(
-            keys=_BAILING,
-            constants={"positions": "rotary", "gated": True, "norm": "rms_norm"},
-            costless=_BAILING_COSTLESS,
-            also=(Key("use_qk_norm", "flag", False), *FIRST),
-            arrange=_bailing,
-        ),
+        replace(GLM4_MOE, keys=_BAILING, constants=LLAMA.constants, costless=_BAILING_COSTLESS, fixed=()),
     ),
     # GLM-4 dense, and GLM-4.7-Flash with latent attention and experts
     "glm4": Family(
