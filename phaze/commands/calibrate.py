@@ -65,11 +65,11 @@ def calibrate(
     if runs is None or system is None:
         raise PhazeError("calibrate: give RUNS.csv with --system, or --kernels with --device")
     from phaze.validate import own_runs
-    from phaze.validate.rows import COLUMNS, read_rows, unknown_columns
+    from phaze.validate.rows import COLUMNS, read_texts
 
     with telling("calibrate"):
         known, found = own_runs.calibrate(runs, system, out)
-    tell_unread(runs, unknown_columns(read_rows(runs)[0]), COLUMNS)
+    tell_unread(runs, read_texts(runs), COLUMNS)
     typer.echo(json.dumps(_plain(known, found), indent=2) if as_json else _shown(known, found, system, out))
 
 
@@ -80,13 +80,12 @@ def _fit_kernels(
     if kernels is None or device is None or runs is not None:
         raise PhazeError("calibrate: --kernels needs --device and the reverse; neither accepts RUNS.csv")
     from phaze.validate.own_runs import fit_device
+    from phaze.validate.parts.base import columns_in
     from phaze.validate.parts.registry import PARTS
 
     with telling("calibrate"):
         found = fit_device(kernels, device, out)
-    known = [name for part in PARTS.values() for name in part.columns]
-    unread = [set(part.unread(kernels)) for part in PARTS.values()]
-    tell_unread(kernels, sorted(set.intersection(*unread)), known)
+    tell_unread(kernels, columns_in(kernels), [name for part in PARTS.values() for name in part.columns])
     if as_json:
         return json.dumps({one.part: asdict(one) for one in found}, indent=2)
     lines = [

@@ -350,10 +350,10 @@ def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
 
 def _row(file: Path, row: int | None) -> RunRow:
     """Row selected by --row; PhazeError if it does not exist, or if --row is needed but missing."""
-    from phaze.validate.rows import COLUMNS, read_rows, unknown_columns
+    from phaze.validate.rows import COLUMNS, read_rows
 
     table, rows = read_rows(file)
-    tell_unread(file, unknown_columns(table), COLUMNS)
+    tell_unread(file, table, COLUMNS)
     if not 1 <= (row or len(rows)) <= len(rows) or (row is None and len(rows) > 1):
         raise PhazeError(f"{file}: --row: must be a number from 1 to {len(rows)}, got {row or 'none'}")
     return rows[(row or 1) - 1]

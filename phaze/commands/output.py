@@ -63,9 +63,9 @@ def _is_same(path: Path, other: Path) -> bool:
     return path.exists() and other.exists() and path.samefile(other)
 
 
-def tell_unread(path: Path | None, unread: Iterable[str], known: Collection[str]) -> None:
+def tell_unread(path: Path, columns: Iterable[object], known: Collection[str]) -> None:
     """Name the columns of a table that are not read, each with the known column that it may stand for."""
-    if names := named_with_nearest(unread, known):
+    if names := named_with_nearest((str(name) for name in columns if name not in known), known):
         tell(f"{path}: columns that are not read: {names}")
 
 

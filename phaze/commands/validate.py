@@ -96,7 +96,7 @@ def validate(
     from phaze.plan.machines import load_machine
     from phaze.spec.measured import PublishedRuns
     from phaze.validate.intervals import error_table
-    from phaze.validate.rows import COLUMNS, read_rows, unknown_columns
+    from phaze.validate.rows import COLUMNS, read_texts
     from phaze.validate.scoreboard import (
         groups_of,
         measured_files,
@@ -111,7 +111,7 @@ def validate(
         runs = predict_files(files or measured_files(), machine)
     _refuse_unpredicted(runs)
     for file in files or ():
-        tell_unread(file, unknown_columns(read_rows(file)[0]), COLUMNS)
+        tell_unread(file, read_texts(file), COLUMNS)
     if errors is not None:
         write_table(error_table(runs), errors)
     runs = runs_with_intervals(runs)
@@ -166,6 +166,7 @@ def _part(name: str, files: list[Path] | None, system: str | None, out: Path | N
     """Errors of one part of the cost model on measured kernels, as a table or JSON."""
     import pandas as pd
 
+    from phaze.validate.parts.base import columns_in
     from phaze.validate.parts.registry import kernel_files, part_named
     from phaze.validate.parts.scores import compare
     from phaze.validate.table import write_table
@@ -174,7 +175,7 @@ def _part(name: str, files: list[Path] | None, system: str | None, out: Path | N
     with telling("validate"):
         found = compare(part, files or kernel_files(part), system)
     for file in files or ():
-        tell_unread(file, part.unread(file), part.columns)
+        tell_unread(file, columns_in(file), part.columns)
     if out is not None:
         write_table(found.table, out)
     if as_json:

@@ -106,13 +106,7 @@ class RunRow:
 
 def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
     """Read a table of runs, as text and as parsed rows; PhazeError if the file has another format."""
-    try:
-        refuse_endless(path)
-        table = _named(
-            pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True, header=None)
-        )
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
+    table = read_texts(path)
     said = SIZES if "model" in table.columns else ()
     missing = [name for name in REQUIRED if name not in table.columns and name not in said]
     if missing:
@@ -122,6 +116,15 @@ def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
     return table, tuple(
         read_row(dict(zip(table.columns, values, strict=True)), path.parent) for values in table.to_numpy()
     )
+
+
+def read_texts(path: Path) -> pd.DataFrame:
+    """Read a table of runs as text, its rows not parsed; PhazeError if the file is no table."""
+    try:
+        refuse_endless(path)
+        return _named(pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True, header=None))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
 
 
 def _named(lines: pd.DataFrame) -> pd.DataFrame:

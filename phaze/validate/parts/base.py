@@ -105,10 +105,6 @@ class KernelPart(ABC):
         """All columns that are read, under each of their names."""
         return (*OWN, PART, "latency_ms", *self.sizes, *self.words, *self.renamed)
 
-    def unread(self, path: Path) -> list[str]:
-        """Columns of a table that are not read."""
-        return [str(name) for name in _texts(path, {}) if name not in self.columns]
-
     def reads(self, path: Path) -> bool:
         """True if a table has rows for this part, according to its columns or to its column PART."""
         table = self.completed(_texts(path, self.renamed))
@@ -139,6 +135,11 @@ class KernelPart(ABC):
             if site is not None:
                 found[places] = self.predicted_s(rows.iloc[places], in_a_loop(site))
         return found
+
+
+def columns_in(path: Path) -> list[str]:
+    """Names of the columns of a table of kernels."""
+    return [str(name) for name in _texts(path, {})]
 
 
 def in_a_loop(site: Site) -> Site:
