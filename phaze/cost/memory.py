@@ -16,13 +16,12 @@ also the gradients, 3 also the weights (Rajbhandari et al., SC 2020, Section 5).
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from phaze.base.arrays import Floats, Ints
-from phaze.base.errors import PhazeError
-from phaze.layout import Precision, Zero
+from phaze.base.arrays import Floats, Ints, Number
+from phaze.layout import Precision
 
 Optimizer = Literal["sgd", "sgd-momentum", "adam"]
 Schedule = Literal["1f1b", "gpipe"]
@@ -86,33 +85,30 @@ def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: 
     return np.where(spare < 0, -1, np.minimum(room, limit)).astype(np.int64)
 
 
-def state_bytes(parameters: float, size: ParameterBytes, zero: Zero, replicas: int) -> float:
+def sharers(replicas: Number, zero: Number, first: int) -> Number:
+    """Number of replicas over which a state is sharded that ZeRO shards from stage `first` on; 1 before."""
+    return 1 + (replicas - 1) * (zero >= first)
+
+
+def state_bytes(parameters: Number, size: ParameterBytes, zero: Number, replicas: Number) -> Number:
     """Bytes of weights, gradients and optimizer state on each of `replicas` replicas."""
-    _check(zero, replicas)
-    parts = (size.weights, size.gradients, size.optimizer)
-    return parameters * sum(
-        part / (replicas if zero >= first else 1) for part, first in zip(parts, (3, 2, 1), strict=True)
+    return parameters * (
+        size.weights / sharers(replicas, zero, 3)
+        + size.gradients / sharers(replicas, zero, 2)
+        + size.optimizer / sharers(replicas, zero, 1)
     )
 
 
 def update_bytes(
-    parameters: float, optimizer: Optimizer, precision: Precision, zero: Zero, replicas: int
-) -> float:
+    parameters: Number, optimizer: Optimizer, precision: Precision, zero: Number, replicas: Number
+) -> Number:
     """Memory traffic in bytes of a replica's optimizer step.
 
     Full-precision weights are loaded and stored back (PALM, IV.A). Gradients are loaded, optimizer states are
     loaded and stored, and weights are stored in working precision if that differs.
     """
-    _check(zero, replicas)
     size = parameter_bytes(optimizer, precision)
     master = parameter_bytes("sgd", precision).optimizer or size.weights
     rest = size.optimizer - (master if precision == "mixed" else 0)
     moved = 2.0 * master + size.gradients + 2 * rest + (size.weights if precision == "mixed" else 0)
-    return parameters * moved / (replicas if zero else 1)
-
-
-def _check(zero: int, replicas: int) -> None:
-    if zero not in get_args(Zero):
-        raise PhazeError(f"pipeline: zero must be 0, 1, 2 or 3, got {zero}")
-    if replicas < 1:
-        raise PhazeError(f"pipeline: data must be >= 1, got {replicas}")
+    return parameters * moved / sharers(replicas, zero, 1)

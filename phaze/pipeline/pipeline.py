@@ -20,7 +20,7 @@ Where PALM's text leaves a choice, it is a field of `Pipeline`:
 - GU starts when the synchronisation of its stage is done, and not before the device's backward passes.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import gcd, inf
 from typing import Literal, get_args
@@ -192,47 +192,6 @@ class Pipeline:
     @cached_property
     def _columns(self) -> dict[str, Floats]:
         return {}
-
-
-def with_exchanges(
-    stage: StageCost,
-    gather_s: float,
-    reduce_s: float,
-    waits_s: tuple[float, float] = (0.0, 0.0),
-    *,
-    overlap: float = 1.0,
-    lost_s: tuple[float, float] = (0.0, 0.0),
-) -> StageCost:
-    """Stage cost with weight gathers and gradient reduce-scatters around its passes (ZeRO 2 and 3).
-
-    The share `overlap` of each exchange overlaps with compute: during the current operator, the weights of
-    the next one are gathered and the gradients of the previous one are scattered. As in a two-machine flow
-    shop, n equal operators take c/n + (n - 1) max(f, c)/n + f/n, with f seconds of compute and c seconds of
-    overlapped communication; the exposed rest follows. `waits_s` are the seconds that the exchange waits for
-    other traffic on its links, in the forward pass and in the other passes. `lost_s` are the slowdowns of
-    kernels concurrent with weight and with gradient exchange.
-    """
-    n = stage.operators
-
-    def longer(seconds: float, exchange_s: float, lost_s: float, wait_s: float = 0.0) -> float:
-        if not seconds:
-            return 0.0
-        beside_s = overlap * exchange_s
-        last_s = max(seconds, wait_s if beside_s else 0.0)
-        longest_s = max(seconds + lost_s, beside_s + wait_s)
-        return exchange_s - beside_s + (beside_s + (n - 1) * longest_s + last_s) / n
-
-    weight_s = longer(stage.weight_s, reduce_s, lost_s[1])
-    inner_s = stage.recompute_s + stage.backward_s - stage.weight_s
-    inside = not weight_s
-    again = longer(inner_s, gather_s + inside * reduce_s, lost_s[0] + inside * lost_s[1], waits_s[1])
-    again -= stage.recompute_s
-    return replace(
-        stage,
-        forward_s=longer(stage.forward_s, gather_s, lost_s[0], waits_s[0]),
-        backward_s=max(again, 0.0) + weight_s,
-        weight_s=weight_s,
-    )
 
 
 def _check_numbers(pipeline: Pipeline) -> None:

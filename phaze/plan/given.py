@@ -18,23 +18,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, NamedTuple
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.kernels import KernelTimes
-from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
+from phaze.cost.memory import Optimizer
 from phaze.cost.network.dispatch import Routing
 from phaze.layout import ON_DEVICE, Layout, Recompute
 from phaze.pipeline.pipeline import Transfers
 from phaze.plan.in_use import Room, tensor_limit_bytes
-from phaze.plan.kept import HALF, KEPT, SINGLE, WorkingBytes, copied_bytes, working_bytes
+from phaze.plan.kept import KEPT, WorkingBytes, copied_bytes, working_bytes
 from phaze.plan.lowered import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s
-from phaze.plan.overlap import kept_apart, lost_share, queues_conflict, takes_many_queues
 from phaze.plan.plan import Execution, Machine, Plan, Stage
+from phaze.plan.terms.overlap import (
+    kept_apart,
+    lost_share,
+    paired_share,
+    queues_conflict,
+    takes_many_queues,
+)
+from phaze.plan.terms.state import StateTerms
 from phaze.runtimes.rules import TrainingTask, pairs_passes
 from phaze.spec.model import Model
 from phaze.spec.models import AnyModel
@@ -43,24 +51,8 @@ from phaze.spec.system import Stack
 from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload
 
-Replicated = Literal["dp-cp", "edp"]
-"""Group of ranks that replicates parameters: `dp-cp` for dense parameters, `edp` for experts."""
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this number times the tensor-parallel width."""
-CONVERSION_BYTES = 34
-"""Bytes per parameter that Megatron-LM's mixed-precision update moves, in addition to the optimizer's own.
-
-Gradients are converted to single precision (2 + 4), unscaled and checked (4 + 4), their norm is computed (4),
-they are clipped (4 + 4) and zeroed (2). The other 6 are the single-precision gradients that the optimizer
-reads, and the weights for the next batch.
-"""
-BUFFER_PASSES = 3
-"""Passes over a replica's whole gradient buffer under ZeRO 1, which shards the other states.
-
-Gradients are divided by the replicas before they are summed, read and written, and zeroed for the next batch
-(Megatron-Core, `param_and_grad_buffer`).
-"""
-
 SECOND_ROUND = 0.5
 """Fraction of speed that kernels lose if some thread blocks run in a second wave (`fixed_shares`)."""
 NOT_APART = [name.name for name in fields(StageWork) if name.name.endswith(("hbm_bytes", "reduced_bytes"))]
@@ -176,13 +168,9 @@ class Lowering:
         return isinstance(model, Model) and pairs_passes(layout, model)
 
     def _paired_share(self, layout: Layout) -> float:
-        """Share of a batch's microbatches that are paired with the opposite pass of another one.
-
-        One more microbatch goes forward before the first pair, so m − p of m microbatches are paired, with or
-        without virtual stages.
-        """
-        count = layout.microbatches(self.training.global_batch)
-        return max(1.0 - layout.pp / count, 0.0) if self._may_pair(layout) else 0.0
+        """Share of a batch's microbatches that are paired with the opposite pass of another one."""
+        microbatches = layout.microbatches(self.training.global_batch)
+        return float(paired_share(layout.pp, microbatches)) if self._may_pair(layout) else 0.0
 
     @property
     def known(self) -> int:
@@ -249,16 +237,6 @@ class Lowering:
         exposed = 1.0 - stack.overlap_share("pp")
         return Execution(transfers, exposed, scattered=True, early_recompute=False, overlap_sync=overlap_sync)
 
-    def added_s(self, gradient_bytes: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
-        """Time to accumulate a microbatch's gradients, in seconds: two reads and one write per gradient.
-
-        From ZeRO 2 on a replica accumulates only its shard.
-        """
-        if self.machine.stack.fused_gradients:
-            return 0.0
-        replicas = layout.sharding(axis)[0].ranks if layout.zero >= 2 else 1
-        return 3 * gradient_bytes / replicas / self.machine.hbm_bytes_per_s
-
     def hidden_s(self, held: Sequence[tuple[int, LayerCost]], layout: Layout) -> Floats:
         """Forward and backward seconds per microbatch that overlap with its paired microbatch, (2,).
 
@@ -281,38 +259,11 @@ class Lowering:
         lost = lost_share(self.machine)
         return max(lost, SECOND_ROUND) if lost and device_of(self.machine).fixed_shares else lost
 
-    def state_bytes(self, parameters: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
-        """Bytes of weights, gradients and optimizer state that stay on a device.
-
-        `axis` gives the ranks that have the same parameters.
-        """
-        stack, mixed = self.machine.stack, layout.precision == "mixed"
-        size = parameter_bytes(self.training.optimizer, layout.precision, stack.gradient_bytes)
-        replicas = layout.sharding(axis)[0].ranks
-        shared = state_bytes(parameters, size, layout.zero, replicas)
-        if stack.whole_gradients and layout.zero >= 2 and layout.pp > 1:
-            shared += parameters * (SINGLE - size.gradients / replicas)
-        apart = stack.second_gradients in ("all", "buckets") and stack.gradient_bytes > HALF and mixed
-        again = stack.second_gradients == "buckets" and layout.zero == 0 and replicas > 1
-        copies = apart * (1 + again)
-        return shared + HALF * parameters * copies - self.optimizer_bytes(parameters, layout, axis)
-
-    def optimizer_bytes(self, parameters: float, layout: Layout, axis: Replicated = "dp-cp") -> float:
-        """Bytes of optimizer state that stay in host memory between two steps."""
-        if not layout.offloaded.optimizer:
-            return 0.0
-        size = parameter_bytes(self.training.optimizer, layout.precision, self.machine.stack.gradient_bytes)
-        own = replace(size, weights=0, gradients=0)
-        return state_bytes(parameters, own, layout.zero, layout.sharding(axis)[0].ranks)
-
-    def frozen_bytes(self, parameters: float, layout: Layout) -> float:
-        """Bytes of frozen weights, without gradients and optimizer state, that stay on a device."""
-        size = parameter_bytes(self.training.optimizer, layout.precision)
-        return state_bytes(
-            parameters,
-            replace(size, gradients=0, optimizer=0),
-            layout.zero,
-            layout.shards,
+    def state(self, layout: Layout) -> StateTerms:
+        """Terms of the model state of a layout's stages."""
+        machine, offloaded = self.machine, layout.offloaded.optimizer
+        return StateTerms(
+            self.training.optimizer, layout.precision, machine.stack, machine.hbm_bytes_per_s, offloaded
         )
 
     def working(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> WorkingBytes:
@@ -341,7 +292,7 @@ class Lowering:
             copied = copied_bytes([cost.layer for cost in costs.values()], layout, stack)
         return tensor_limit_bytes(self.machine, layout, copied, room=room)
 
-    def _states_s(self, states_bytes: float, passes_s: float, layout: Layout) -> float:
+    def states_s(self, states_bytes: float, passes_s: float, layout: Layout) -> float:
         """Time per step in which devices wait for optimizer state from the host, in seconds.
 
         The state returns before the update and leaves during the passes of the next batch (Megatron-Core,
@@ -352,99 +303,155 @@ class Lowering:
         way_s = states_bytes / host_bytes_per_s(self.machine)
         return way_s + max(way_s - passes_s * layout.microbatches(self.training.global_batch), 0.0)
 
-    def update_bytes(
-        self, layout: Layout, parameters: float, gradient_bytes: float, axis: Replicated = "dp-cp"
-    ) -> float:
-        """Bytes that the optimizer moves, with loads and stores of full-precision weights (PALM, IV.A)."""
-        replicas, optimizer = layout.sharding(axis)[0].ranks, self.training.optimizer
-        nbytes = update_bytes(parameters, optimizer, layout.precision, layout.zero, replicas)
-        if layout.precision == "mixed":
-            nbytes += CONVERSION_BYTES * parameters / (replicas if layout.zero else 1)
-        return nbytes + (BUFFER_PASSES * gradient_bytes if layout.zero == 1 else 0.0)
-
     def stage(self, cut: range, layout: Layout, recomputed: int | None = None) -> Stage:
         """Build the stage with the layers of `cut` under a layout.
 
         Its first `recomputed` blocks follow the layout's recompute option, by default all blocks.
         """
-        training, machine = self.training, self.machine
-        workload, costs, _ = self.layers(layout)
+        return StageLayers.of(self, cut, layout, recomputed).stage()
+
+
+@dataclass(frozen=True, eq=False)
+class StageLayers:
+    """Layers of a stage under a layout, with the terms of a stage's price that are sums over them."""
+
+    lowering: Lowering
+    layout: Layout
+    cut: range
+    workload: Workload
+    costs: Mapping[str, LayerCost]
+    """Costs of the distinct layers of the model, by name."""
+    counts: Sequence[tuple[int, LayerCost]]
+    """Number and cost of each distinct layer of the stage."""
+    options: Sequence[tuple[int, LayerCost, Recompute]]
+    """The same with the recompute option of each, which may differ among equal layers."""
+    blocks: int
+    """Number of layers of the stage without embedding and head."""
+
+    @classmethod
+    def of(cls, lowering: Lowering, cut: range, layout: Layout, recomputed: int | None) -> Self:
+        """Layers of `cut` under a layout; the first `recomputed` blocks follow its recompute option."""
+        workload, costs, _ = lowering.layers(layout)
         names = workload.order[cut.start : cut.stop]
-        held = [(count, costs[name]) for name, count in Counter(names).items()]
-        ways = list(_ways(names, costs, layout.recompute, recomputed))
-        parameters = sum(count * cost.layer.parameters for count, cost in held)
-        trained = sum(count * cost.layer.trained for count, cost in held)
-        experts = sum(count * cost.layer.groups.get("expert", 0) for count, cost in held)
-        replicated: tuple[tuple[int, Replicated], ...] = ((trained - experts, "dp-cp"), (experts, "edp"))
-        size = parameter_bytes(training.optimizer, layout.precision, machine.stack.gradient_bytes)
-        offloaded, blocks = layout.offloaded, sum(name not in KEPT for name in names)
-        kept = [(count, cost.kept_bytes(way, offloaded, blocks)[0]) for count, cost, way in ways]
-        states_bytes = sum(self.optimizer_bytes(own, layout, axis) for own, axis in replicated)
-        forward, again, backward = (
-            np.sum([count * passes for count, passes in parts], axis=0)
-            for parts in (
-                [(count, cost.forward_s) for count, cost in held],
-                [(count, cost.again_s(way)) for count, cost, way in ways],
-                [(count, cost.backward_s) for count, cost in held],
-            )
-        )
-        weight_s = sum(count * cost.weight_s for count, cost in held)
-        if offloaded != ON_DEVICE:
-            rate = host_bytes_per_s(machine)
-            waited = [(count, cost.waited_s(way, offloaded, blocks, rate)) for count, cost, way in ways]
-            forward[HOST] += sum(count * each[0] for count, each in waited)
-            backward[HOST] += sum(count * each[1] for count, each in waited)
-        paired = self.pairs(layout)
-        if paired:
-            hidden = self.hidden_s(held, layout)
-            forward[NETWORK] -= hidden[0]
-            backward[NETWORK] -= hidden[1]
-        links_s = sum(count * cost.all_links_s(way) for count, cost, way in ways)
-        if layout.microbatches(training.global_batch) > 1:
-            added_s = sum(self.added_s(size.gradients * own, layout, axis) for own, axis in replicated)
-            backward[HBM] += added_s
-            weight_s += added_s
-        second = paired * max(
-            (each for (_, c, _), (_, each) in zip(ways, kept, strict=True) if c.layer.name not in KEPT),
-            default=0.0,
-        )
-        work = self.working([(cost, way) for _, cost, way in ways], layout)
-        arriving, departing = costs[names[0]].layer.input_bytes, costs[names[-1]].layer.output_bytes
-        at_end = cut.start == 0 or cut.stop == len(workload.order)
+        counts = [(count, costs[name]) for name, count in Counter(names).items()]
+        options = list(_recompute_options(names, costs, layout.recompute, recomputed))
+        blocks = sum(name not in KEPT for name in names)
+        return cls(lowering, layout, cut, workload, costs, counts, options, blocks)
+
+    def stage(self) -> Stage:
+        """Stage with these layers, as an input of the pipeline simulation."""
+        forward_s, again_s, backward_s, weight_s = self._seconds()
+        spent_s = forward_s + again_s + backward_s
+        order, cut, state = self.workload.order, self.cut, self._state
+        links_s = sum(count * cost.all_links_s(way) for count, cost, way in self.options)
+        sends_s = self.lowering.states_s(self._states_bytes, float(spent_s.sum()), self.layout)
+        arriving_bytes = self.costs[order[cut.start]].layer.input_bytes
+        departing_bytes = self.costs[order[cut.stop - 1]].layer.output_bytes
         return Stage(
-            forward_s=float(forward.sum()),
-            recompute_s=float(again.sum()),
-            backward_s=float(backward.sum()),
-            arriving_bytes=arriving,
-            longest_arriving_bytes=arriving,
-            departing_bytes=departing,
-            longest_departing_bytes=departing,
-            weight_bytes=size.weights * parameters,
-            fixed_bytes=sum(self.state_bytes(own, layout, axis) for own, axis in replicated)
-            + self.frozen_bytes(parameters - trained, layout),
-            stash_bytes=sum(count * each for count, each in kept),
-            work_bytes=work.work + second,
-            made_bytes=work.made + second,
-            copies_bytes=work.copies,
-            states_bytes=states_bytes,
-            states_s=self._states_s(states_bytes, float((forward + again + backward).sum()), layout),
             **dict.fromkeys(NOT_APART, 0.0),
+            **self._memory(),
+            **self._parameter_bytes(),
+            forward_s=float(forward_s.sum()),
+            recompute_s=float(again_s.sum()),
+            backward_s=float(backward_s.sum()),
+            weight_s=weight_s,
+            spent_s=tuple(spent_s.tolist()),
+            links_s=tuple(map(tuple, np.asarray(links_s).tolist())),
+            hbm_shares=_hbm_shares(self.counts, self.costs, self.workload),
+            arriving_bytes=arriving_bytes,
+            longest_arriving_bytes=arriving_bytes,
+            departing_bytes=departing_bytes,
+            longest_departing_bytes=departing_bytes,
+            update_bytes=sum(state.update_bytes(*part) for part in self._trained),
+            states_s=sends_s,
+            layout=self.layout,
             first_layer=cut.start,
             last_layer=cut.stop - 1,
-            layout=layout,
-            gradient_bytes=size.gradients * trained,
-            frozen_bytes=size.weights * (parameters - trained),
-            expert_share=experts / parameters if experts else 0.0,
-            update_bytes=sum(
-                self.update_bytes(layout, own, size.gradients * own, axis) for own, axis in replicated
-            ),
-            tied_bytes=size.gradients * workload.parameters("tied") * (trained == parameters) * at_end,
-            weight_s=weight_s,
-            pieces=max(blocks, 1),
-            spent_s=tuple((forward + again + backward).tolist()),
-            hbm_shares=_hbm_shares(held, costs, workload),
-            links_s=tuple(map(tuple, np.asarray(links_s).tolist())),
+            pieces=max(self.blocks, 1),
         )
+
+    def _seconds(self) -> tuple[Floats, Floats, Floats, float]:
+        """Forward, recompute and backward time by limiting resource, (limits,), and weight-gradient time."""
+        lowering, layout, offloaded = self.lowering, self.layout, self.layout.offloaded
+        forward_s: Floats = np.sum([count * cost.forward_s for count, cost in self.counts], axis=0)
+        backward_s: Floats = np.sum([count * cost.backward_s for count, cost in self.counts], axis=0)
+        again_s: Floats = np.sum([count * cost.again_s(way) for count, cost, way in self.options], axis=0)
+        weight_s = sum(count * cost.weight_s for count, cost in self.counts)
+        if offloaded != ON_DEVICE:
+            rate = host_bytes_per_s(lowering.machine)
+            waits = [
+                (count, cost.waited_s(way, offloaded, self.blocks, rate)) for count, cost, way in self.options
+            ]
+            forward_s[HOST] += sum(count * wait_s[0] for count, wait_s in waits)
+            backward_s[HOST] += sum(count * wait_s[1] for count, wait_s in waits)
+        if lowering.pairs(layout):
+            hidden_s = lowering.hidden_s(self.counts, layout)
+            forward_s[NETWORK] -= hidden_s[0]
+            backward_s[NETWORK] -= hidden_s[1]
+        microbatches = layout.microbatches(lowering.training.global_batch)
+        added_s = sum(self._state.accumulation_s(*part, microbatches) for part in self._trained)
+        backward_s[HBM] += added_s
+        return forward_s, again_s, backward_s, weight_s + added_s
+
+    def _memory(self) -> dict[str, float]:
+        """Bytes by field of a stage: fixed, per microbatch in flight, and while it is at work."""
+        lowering, layout, state = self.lowering, self.layout, self._state
+        frozen = sum(count * cost.layer.frozen for count, cost in self.counts)
+        stored = [
+            (count, cost, cost.kept_bytes(way, layout.offloaded, self.blocks)[0])
+            for count, cost, way in self.options
+        ]
+        # The microbatch of a concurrent pass has activations of its own.
+        blocks = (nbytes for _, cost, nbytes in stored if cost.layer.name not in KEPT)
+        paired_bytes = max(blocks, default=0.0) if lowering.pairs(layout) else 0.0
+        work = lowering.working([(cost, way) for _, cost, way in self.options], layout)
+        states = [state.device_bytes(*part, pipelined=layout.pp > 1) for part in self._trained]
+        return {
+            "fixed_bytes": sum(states) + state.frozen_bytes(frozen, layout.zero, layout.shards),
+            "stash_bytes": sum(count * nbytes for count, _, nbytes in stored),
+            "work_bytes": work.work + paired_bytes,
+            "made_bytes": work.made + paired_bytes,
+            "copies_bytes": work.copies,
+            "states_bytes": self._states_bytes,
+        }
+
+    def _parameter_bytes(self) -> dict[str, float]:
+        """Bytes of weights and gradients by field of a stage, and the share of experts in them."""
+        size = self._state.size
+        parameters = sum(count * cost.layer.parameters for count, cost in self.counts)
+        trained, experts = (sum(numbers) for numbers in zip(*self._trained_by_layer, strict=True))
+        at_end = self.cut.start == 0 or self.cut.stop == len(self.workload.order)
+        tied = self.workload.parameters("tied") * (trained == parameters) * at_end
+        return {
+            "weight_bytes": size.weights * parameters,
+            "gradient_bytes": size.gradients * trained,
+            "frozen_bytes": size.weights * (parameters - trained),
+            "tied_bytes": size.gradients * tied,
+            "expert_share": experts / parameters if experts else 0.0,
+        }
+
+    @cached_property
+    def _state(self) -> StateTerms:
+        return self.lowering.state(self.layout)
+
+    @cached_property
+    def _trained_by_layer(self) -> list[tuple[int, int]]:
+        """Number of trained parameters, and of those of experts, of each distinct layer."""
+        return [
+            (count * cost.layer.trained, count * cost.layer.groups.get("expert", 0))
+            for count, cost in self.counts
+        ]
+
+    @cached_property
+    def _trained(self) -> tuple[tuple[int, int, int], ...]:
+        """Trained parameters, ZeRO stage, and ranks that shard the states, for dense layers and experts."""
+        layout = self.layout
+        trained, experts = (sum(numbers) for numbers in zip(*self._trained_by_layer, strict=True))
+        return (trained - experts, layout.zero, layout.shards), (experts, layout.zero, layout.expert_shards)
+
+    @cached_property
+    def _states_bytes(self) -> float:
+        return sum(self._state.host_bytes(*part) for part in self._trained)
 
 
 @dataclass(frozen=True, eq=False)
@@ -494,7 +501,7 @@ def _hbm_shares(
     return tuple(float(of @ shares / max(of.sum(), 1.0)) for of in (trained - experts, experts))
 
 
-def _ways(
+def _recompute_options(
     names: Sequence[str], costs: Mapping[str, LayerCost], recompute: Recompute, recomputed: int | None
 ) -> Iterator[tuple[int, LayerCost, Recompute]]:
     """Yield count, cost and recompute option of identical layers; the first blocks use `recompute`."""

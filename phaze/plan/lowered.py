@@ -52,8 +52,8 @@ from phaze.plan.layer_kernels import (
     without_sums,
 )
 from phaze.plan.machines import device_of
-from phaze.plan.overlap import MOVED, exposed_s, hbm_share, moved_s
 from phaze.plan.plan import Machine
+from phaze.plan.terms.overlap import MOVED, exposed_s, hbm_share, moved_s
 from phaze.spec.system import Stack
 from phaze.workload.operators import Operator, Part
 from phaze.workload.primitives import Region

@@ -7,6 +7,8 @@ sharding of gradients, weights and optimizer states by ZeRO.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from math import ceil
 from typing import Literal
@@ -14,12 +16,21 @@ from typing import Literal
 import numpy as np
 
 from phaze.layout import Group, Layout
-from phaze.pipeline.pipeline import Pipeline, StageCost, with_exchanges
+from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.overlap import longer_s, lost_to_messages, moved_s
 from phaze.plan.plan import Execution, Machine, Plan, Stage
+from phaze.plan.terms.exchange import Exchange, collectives, in_passes, per_step
+from phaze.plan.terms.overlap import (
+    exchanged_pass_s,
+    gathered_after_s,
+    longer_s,
+    lost_share,
+    lost_to_messages,
+    moved_s,
+    slowdown_s,
+    waits_s,
+)
 
-Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
 Tensors = Literal["longest", "all"]
 """Choice of the tensors between two stages whose transfer time counts.
 
@@ -63,13 +74,26 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
     share = plan.execution.overlap_sync
     forward_wait_s = _wait_s(stage, machine, ("all_gather",), 0, share)
     free_s = held[0] - forward_wait_s
-    held_up_s = _gather_s(plan, machine, stage, free_s, gather_s) if zero in (1, 2) else 0.0
+    lost, waited_s = lost_share(machine), partial(_waited_s, stage, machine)
+    after_s = 0.0
+    if per_step("all_gather", zero):
+        waiting_s, operators = share * waited_s("all_gather"), stage.pieces or stage.layers
+        after_s = float(
+            gathered_after_s(
+                gather_s, free_s, share=share, lost=lost, waited_s=waiting_s, operators=operators
+            )
+        )
     activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
     sync_s, late_s = _sync_s(plan, machine, q, held[1] + held[2])
+    slowed_s = 0.0
+    if share:
+        kind = _sync_kind(stage, machine)
+        waiting_s = share * waited_s(kind) if kind else 0.0
+        slowed_s = float(slowdown_s(sync_s, held[1] + held[2], lost, waiting_s))
     if plan.execution.transfers == "overlapped":
-        lost = lost_to_messages(machine) * (1.0 - plan.execution.exposed_transfers)
-        held[0] += lost * activation_s
-        held[2] += lost * gradient_s
+        lost_to_sends = lost_to_messages(machine) * (1.0 - plan.execution.exposed_transfers)
+        held[0] += lost_to_sends * activation_s
+        held[2] += lost_to_sends * gradient_s
     cost = StageCost(
         forward_s=held[0],
         backward_s=held[2],
@@ -78,22 +102,19 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         send_activation_s=activation_s,
         send_gradient_s=gradient_s,
         sync_s=sync_s,
-        update_s=stage.update_bytes / machine.hbm_bytes_per_s
-        + stage.states_s
-        + late_s
-        + _lost_s(plan, machine, stage, sync_s, held[1] + held[2]),
-        gather_s=held_up_s,
+        update_s=stage.update_bytes / machine.hbm_bytes_per_s + stage.states_s + late_s + slowed_s,
+        gather_s=after_s,
         operators=stage.pieces or stage.layers,
         stash_bytes=stage.stash_bytes,
         work_bytes=stage.work_bytes,
         fixed_bytes=stage.fixed_bytes,
         update_bytes=stage.states_bytes,
     )
-    if zero < 2:
+    if not in_passes("reduce_scatter", zero):
         return cost
-    gather_s *= zero == 3
-    beside: list[tuple[Exchange, bool]] = [("reduce_scatter", not cost.weight_s), ("all_gather", zero == 3)]
-    during = [kind for kind, there in beside if there]
+    gather_s *= in_passes("all_gather", zero)
+    during: list[Exchange] = [] if cost.weight_s else ["reduce_scatter"]
+    during += ["all_gather"] * in_passes("all_gather", zero)
     return with_exchanges(
         cost,
         gather_s,
@@ -101,20 +122,43 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         (forward_wait_s, _wait_s(stage, machine, during, 1, share)),
         overlap=share,
         lost_s=(
-            share * longer_s(machine, gather_s, 0.0, _waited_s(stage, machine, "all_gather")),
-            share * longer_s(machine, reduce_s, 0.0, _waited_s(stage, machine, "reduce_scatter")),
+            share * longer_s(lost, gather_s, 0.0, waited_s("all_gather")),
+            share * longer_s(lost, reduce_s, 0.0, waited_s("reduce_scatter")),
         ),
     )
 
 
-def _lost_s(plan: Plan, machine: Machine, stage: Stage, sync_s: float, backward_s: float) -> float:
-    """Time that kernels of the last backward pass lose to concurrent synchronisation, in seconds."""
-    share, kind = plan.execution.overlap_sync, _sync_kind(stage, machine)
-    if not share:
-        return 0.0
-    exposed_s = max(sync_s - backward_s, 0.0)
-    waited_s = share * _waited_s(stage, machine, kind) if kind else 0.0
-    return longer_s(machine, sync_s, exposed_s, waited_s) - exposed_s
+def with_exchanges(
+    stage: StageCost,
+    gather_s: float,
+    reduce_s: float,
+    waits_s: tuple[float, float] = (0.0, 0.0),
+    *,
+    overlap: float = 1.0,
+    lost_s: tuple[float, float] = (0.0, 0.0),
+) -> StageCost:
+    """Stage cost with weight gathers and gradient reduce-scatters around its passes (ZeRO 2 and 3).
+
+    The share `overlap` of each exchange overlaps with compute. `waits_s` are the seconds that the exchange
+    waits for other traffic on its links, in the forward pass and in the other passes. `lost_s` are the
+    slowdowns of kernels concurrent with weight and with gradient exchange.
+    """
+
+    def longer(pass_s: float, exchange_s: float, lost_s: float, wait_s: float = 0.0) -> float:
+        return exchanged_pass_s(
+            pass_s, exchange_s, share=overlap, lost_s=lost_s, wait_s=wait_s, operators=stage.operators
+        )
+
+    weight_s = longer(stage.weight_s, reduce_s, lost_s[1])
+    inner_s = stage.recompute_s + stage.backward_s - stage.weight_s
+    inside = not weight_s
+    backward_s = longer(inner_s, gather_s + inside * reduce_s, lost_s[0] + inside * lost_s[1], waits_s[1])
+    return replace(
+        stage,
+        forward_s=longer(stage.forward_s, gather_s, lost_s[0], waits_s[0]),
+        backward_s=max(backward_s - stage.recompute_s, 0.0) + weight_s,
+        weight_s=weight_s,
+    )
 
 
 def _waited_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
@@ -123,20 +167,6 @@ def _waited_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
     return sum(
         share * moved_s(machine, one, size, group.ranks) for share, part in parts for one, size, group in part
     )
-
-
-def _gather_s(plan: Plan, machine: Machine, stage: Stage, free_s: float, gather_s: float) -> float:
-    """Exposed time per batch of the weight all-gather under ZeRO 1 and 2.
-
-    With overlap this is the part that the first forward pass does not cover, and at least the first piece.
-    """
-    share = plan.execution.overlap_sync
-    if not share:
-        return gather_s
-    beside_s = share * gather_s
-    exposed_s = max(beside_s - free_s, beside_s / (stage.pieces or stage.layers))
-    waited_s = share * _waited_s(stage, machine, "all_gather")
-    return gather_s - beside_s + longer_s(machine, beside_s, exposed_s, waited_s)
 
 
 def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
@@ -161,36 +191,33 @@ def _buckets(stage: Stage, machine: Machine, size_bytes: float) -> int:
 
 
 def _exchanged(stage: Stage, kind: Exchange) -> list[list[tuple[Exchange, float, Group]]]:
-    """Collectives of the replicas of a stage, with bytes and ranks, for each part of its weights.
-
-    Groups that replicate each other's shards all-reduce the gradients of a shard after scattering them
-    (Megatron-Core `num_distributed_optimizer_instances`, torchtitan `data_parallel_replicate_degree`).
-    """
+    """Collectives of the replicas of a stage, with bytes and ranks, for each part of its weights."""
     weights = stage.weight_bytes - stage.frozen_bytes * (stage.layout.zero < 3)  # updated, or all with ZeRO 3
     size = weights if kind == "all_gather" else stage.exchanged_bytes
-    found: list[list[tuple[Exchange, float, Group]]] = []
-    for part, axis in stage.replicated:
-        within, among = stage.layout.sharding(axis)
-        group = stage.layout.group(axis) if kind == "all_reduce" else within
-        found.append([(kind, part * size, group)])
-        if kind == "reduce_scatter" and among.ranks > 1:
-            found[-1].append(("all_reduce", part * size / within.ranks, among))
-    return found
+    layout, groups = stage.layout, [(part, stage.layout.group(axis)) for part, axis in stage.replicated]
+    return [
+        [
+            (name, nbytes, Group(int(ranks), int(stride)))
+            for name, nbytes, ranks, stride in collectives(
+                kind, part * size, group.ranks, group.stride, layout.replicate
+            )
+        ]
+        for part, group in groups
+    ]
 
 
 def _wait_s(
     stage: Stage, machine: Machine, kinds: Sequence[Exchange], direction: Literal[0, 1], share: float
 ) -> float:
-    """Time that an overlapped collective among replicas waits for a pass's own collectives on its links.
+    """Time that an overlapped exchange among replicas waits for a pass's own collectives on its links.
 
-    A link that carries both needs the seconds of both. The pass is forward or backward.
+    The pass is forward or backward.
     """
-    ways = [way for kind in kinds for part in _exchanged(stage, kind) for way in part]
-    if not stage.links_s or not ways:
+    exchanged = [way for kind in kinds for part in _exchanged(stage, kind) for way in part]
+    if not stage.links_s or not exchanged:
         return 0.0
-    each = share * np.sum([machine.network.by_level(*way) for way in ways], axis=0)
-    busy = each + stage.links_s[direction]
-    return max(float(busy[each > 0].max(initial=0.0) - each.sum()), 0.0)
+    levels_s = share * np.sum([machine.network.by_level(*way) for way in exchanged], axis=0)
+    return max(float(waits_s(levels_s, np.array(stage.links_s[direction])).max()), 0.0)
 
 
 def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:

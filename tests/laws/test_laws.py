@@ -21,7 +21,7 @@ from phaze.layout import Layout
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of
-from phaze.plan.overlap import kept_apart, takes_many_queues
+from phaze.plan.terms.overlap import kept_apart, takes_many_queues
 from phaze.runtimes.deepspeed_config import emit_deepspeed
 from phaze.runtimes.flags import Emitted
 from phaze.runtimes.megatron import MEGATRON

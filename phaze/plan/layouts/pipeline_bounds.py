@@ -23,17 +23,17 @@ from phaze.base.units import GIB
 from phaze.layout import SHARD_FIELDS
 from phaze.pipeline.durations import JobKind, occupied_s
 from phaze.pipeline.graph import Lag
-from phaze.plan.layouts.bounds import LayoutLoads, loads_of
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.event_program import EventFlows, Flow
 from phaze.plan.layouts.families import LayoutFamilies
+from phaze.plan.layouts.loads import LayoutLoads
 from phaze.plan.layouts.pipeline_shapes import PipelineShape, ShortGraph
 from phaze.plan.layouts.planes import Paths, Planes
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.room_prices import least_costs
-from phaze.plan.layouts.slices import distinct_rows
-from phaze.plan.overlap import lost_to_messages
+from phaze.plan.layouts.slices import Slices, distinct_rows
 from phaze.plan.stage_costs import send_s
+from phaze.plan.terms.overlap import lost_to_messages
 from phaze.runtimes.grid import LayoutGrid
 from phaze.solver.linear import LinearProgram
 
@@ -118,7 +118,7 @@ class PipelineBounds:
         number = {shape: place for place, shape in enumerate(shapes)}
         return cls(
             places,
-            loads_of(question, grid),  # costs all shards together
+            LayoutLoads.of(question, grid, Slices.of(question, grid), np.arange(len(grid))),
             question.limits_bytes(grid),
             _sent_s(question, grid),
             1.0 - question.machine.stack.overlap_share("pp"),
@@ -192,7 +192,7 @@ class PipelineBounds:
         first = np.maximum(np.arange(shape.depth) - 1, 0)  # every stage between the ends has a layer
         first[0] = (shape.depth - 1) * (shape.chunks > 1)
         there = self.totals > self.before[np.minimum(first, len(self.before) - 2)]
-        least = np.where(there, self.loads.work_bytes[which][:, None], inf).min(axis=2)
+        least = np.where(there, self.loads.layers.work_bytes[which][:, None], inf).min(axis=2)
         left: Floats = np.maximum(found - at_work * least, np.minimum(found, 0.0))
         return left
 

@@ -119,7 +119,10 @@ class Slices:
     layers: Floats
     """Layer costs, with the fields of `LayerFigures`, (S, R, K, figures)."""
     ends: Floats
-    """Costs of embedding and head, with the fields of `EndFigures`, (S, figures)."""
+    """Costs of embedding and head, with the fields of `EndFigures`, (S, R, figures).
+
+    They depend on the recompute option only by the number of hardware queues, which the option decides.
+    """
     links: Floats
     """Link time of the collectives in both passes of a layer, (S, K, 2, levels)."""
     where: Ints
@@ -191,11 +194,11 @@ class Slices:
                         [_hidden_s(one.costs[name], *exchanged, own=own) for name in order.kinds]
                     )
         ends = np.array([
-            _end_figures(by_word[0].costs["embedding"], by_word[0].costs["head"]) for by_word in known
+            [_end_figures(one.costs["embedding"], one.costs["head"]) for one in by_word] for by_word in known
         ])  # fmt: skip
         links = np.array([[by_word[0].costs[name].links_s for name in order.kinds] for by_word in known])
         if common != "nothing":
-            layers = _any_option(layers)
+            layers, ends = _any_option(layers), ends.min(axis=1, keepdims=True)
         return cls(order, layers, ends, links, where, share)
 
     def layers_of(self, which: Ints, recompute: Ints) -> LayerFigures:
@@ -205,9 +208,9 @@ class Slices:
         scaled = {name: share * getattr(found, name) for name in LayerFigures._fields[:8]}
         return found._replace(**scaled)
 
-    def ends_of(self, which: Ints) -> EndFigures:
-        """Costs of embedding and head for the layouts at these indices, (N,) each."""
-        found = EndFigures(*self.ends[self.where[which]].T)
+    def ends_of(self, which: Ints, recompute: Ints) -> EndFigures:
+        """Costs of embedding and head, (N,) each, for the layouts and recompute options at these indices."""
+        found = EndFigures(*self.ends[self.where[which], recompute].T)
         scaled = {name: self.share[which] * getattr(found, name) for name in EndFigures._fields[:6]}
         return found._replace(**scaled)
 

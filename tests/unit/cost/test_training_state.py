@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.cost.network.network import sent_bytes
 from phaze.layout import Layout, Zero
@@ -61,10 +60,3 @@ def test_the_update_also_moves_gradients_states_and_working_weights(optimizer: O
     assert update_bytes(1.0, optimizer, "mixed", 0, 4) == moved
     assert update_bytes(1.0, optimizer, "mixed", 1, 4) == moved / 4
     assert update_bytes(1.0, optimizer, "single", 0, 4) == 4 + 8 + (16 if optimizer == "adam" else 0)
-
-
-def test_impossible_sharing_is_refused() -> None:
-    with pytest.raises(PhazeError, match="zero must be 0, 1, 2 or 3, got 4"):
-        state_bytes(1.0, ADAM, 4, 2)  # type: ignore[arg-type]
-    with pytest.raises(PhazeError, match="data must be >= 1, got 0"):
-        state_bytes(1.0, ADAM, 1, 0)

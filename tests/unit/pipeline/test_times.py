@@ -15,7 +15,7 @@ from phaze.pipeline.durations import JobKind
 from phaze.pipeline.flushing import batch_time_s
 from phaze.pipeline.graph import has_jobs_of, kept_event_graph, shape_of
 from phaze.pipeline.longest_path import longest_path, simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost, with_exchanges
+from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
 from tests.oracles.ideal_pipeline import ideal_time_s
 from tests.oracles.pipeline_events import simulate_events
@@ -201,36 +201,6 @@ def test_gradients_are_synchronised_piece_by_piece(operators: int, sync_s: float
         through = max(through, 11 + 4 * piece / operators) + sync_s / operators
     assert simulate(pipeline).time_s == pytest.approx(through, rel=1e-12)
     assert simulate(replace(pipeline, overlap_sync=False)).time_s == 15 + sync_s
-
-
-def test_the_weights_of_zero_3_are_gathered_during_the_operator_before() -> None:
-    stage = StageCost(8.0, 16.0, operators=4)
-    quick, slow = with_exchanges(stage, 4.0, 0.0), with_exchanges(stage, 12.0, 0.0)
-    assert (quick.forward_s, quick.backward_s) == (8 + 1, 16 + 1)
-    assert (slow.forward_s, slow.backward_s) == (12 + 2, 16 + 3)
-    assert with_exchanges(replace(stage, operators=1), 4.0, 0.0).forward_s == 12
-
-
-def test_an_exchange_waits_for_what_else_is_on_its_links() -> None:
-    """Of a pass of 8 s, four are collectives: in the other four, at most four seconds' weights arrive."""
-    stage = StageCost(8.0, 16.0, operators=4)
-    hidden, crowded = (with_exchanges(stage, gather_s, 0.0, (4.0, 4.0)) for gather_s in (4.0, 6.0))
-    assert (hidden.forward_s, hidden.backward_s) == (8 + 1, 16 + 1)
-    assert crowded.forward_s == (6 + 3 * (6 + 4) + 8) / 4
-
-
-def test_gradients_of_zero_2_are_scattered_during_the_backward_pass_that_goes_on() -> None:
-    """With separate weight gradients, only those and the weights gathered for other passes are exposed."""
-    stage = StageCost(8.0, 16.0, operators=4)
-    assert with_exchanges(stage, 0.0, 4.0).backward_s == 16 + 1
-    assert with_exchanges(stage, 4.0, 20.0).backward_s == 24 + 4
-    apart = with_exchanges(replace(stage, weight_s=8.0), 4.0, 12.0)
-    assert (apart.weight_s, apart.backward_s) == (12 + 2, 8 + 1 + 12 + 2)
-
-
-def test_without_overlap_every_exchange_is_waited_for() -> None:
-    stage = with_exchanges(StageCost(8.0, 16.0, operators=4), 4.0, 20.0, overlap=False)
-    assert (stage.forward_s, stage.backward_s) == (8 + 4, 16 + 4 + 20)
 
 
 def test_two_buffered_weights_let_the_pipeline_run_on_over_a_batch() -> None:

@@ -12,15 +12,13 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.network import Collective, Levels
 from phaze.layout import Group, Layout
-from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import LayerCost, layer_costs
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.plan.price import COMMUNICATION, price
 from phaze.plan.runs import Run, plan_of_run
 from phaze.plan.stage_costs import pipeline_of
-from phaze.runtimes.megatron import MEGATRON
-from phaze.runtimes.rules import TrainingTask
+from phaze.plan.terms.state import StateTerms
 from phaze.spec.system import Stack
 from phaze.validate.table import predict
 from phaze.workload.models import library_workload
@@ -303,12 +301,12 @@ def test_groups_that_replicate_shards_all_reduce_the_gradients_of_a_shard() -> N
 
 
 def test_states_are_sharded_inside_a_group_of_replicas() -> None:
-    question = PlanQuestion(TrainingTask(SMALL.model, 2048, 64, 16), machine(), MEGATRON)
+    state = StateTerms("adam", "mixed", machine().stack, machine().hbm_bytes_per_s)
     for zero in (1, 2, 3):
         hybrid = Layout(dp=16, zero=zero, replicate=4)
         for axis in ("dp-cp", "edp"):
-            few = question.lowering(hybrid).state_bytes(1e9, Layout(dp=4, zero=zero), axis)
-            assert question.lowering(hybrid).state_bytes(1e9, hybrid, axis) == few
+            few = state.device_bytes(1e9, zero, 4, pipelined=False)
+            assert state.device_bytes(1e9, zero, hybrid.sharding(axis)[0].ranks, pipelined=False) == few
 
 
 def test_zero_1_without_overlap_sums_all_gradients_and_gathers_weights_after_the_update() -> None:

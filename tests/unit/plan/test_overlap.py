@@ -10,13 +10,13 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Kind
 from phaze.layout import Layout
-from phaze.pipeline.pipeline import StageCost, with_exchanges
+from phaze.pipeline.pipeline import StageCost
 from phaze.plan.machines import load_machine
-from phaze.plan.overlap import kept_apart, longer_s, lost_share, lost_to_messages, moved_s
 from phaze.plan.plan import Machine
 from phaze.plan.price import price
 from phaze.plan.runs import Run, plan_of_run
-from phaze.plan.stage_costs import pipeline_of
+from phaze.plan.stage_costs import pipeline_of, with_exchanges
+from phaze.plan.terms.overlap import kept_apart, longer_s, lost_share, lost_to_messages, moved_s
 from phaze.spec.overlap import Overlap, Overlapped, OverlapShare
 from phaze.spec.system import Stack
 from phaze.spec.systems import load_stack
@@ -67,7 +67,7 @@ def test_a_collective_moves_two_bytes_through_hbm_for_each_that_it_sends_and_thr
     for kind, nbytes in moved.items():
         assert moved_s(H100, cast(Kind, kind), size, 8) == pytest.approx(nbytes / hbm)
         assert moved_s(H100, cast(Kind, kind), size, 1) == 0
-    assert longer_s(H100, 2.0, 0.5, 0.4) == pytest.approx(0.5 + 1.5 * 16 / 132 + 0.4)
+    assert longer_s(lost_share(H100), 2.0, 0.5, 0.4) == pytest.approx(0.5 + 1.5 * 16 / 132 + 0.4)
 
 
 def test_layers_bound_by_hbm_wait_for_what_replicas_exchange() -> None:

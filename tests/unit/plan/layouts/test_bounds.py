@@ -154,8 +154,12 @@ def test_bounds_of_what_layouts_have_in_common_are_below_those_of_each(
     words = 0 * grid.recompute
     for number, (least, each) in enumerate(
         zip(
-            (*leanest(shared.layers_of(which, words)), *shared.ends_of(which), shared.links_of(which)),
-            (*leanest(own.layers_of(which, grid.recompute)), *own.ends_of(which), own.links_of(which)),
+            (*leanest(shared.layers_of(which, words)), *shared.ends_of(which, words), shared.links_of(which)),
+            (
+                *leanest(own.layers_of(which, grid.recompute)),
+                *own.ends_of(which, grid.recompute),
+                own.links_of(which),
+            ),
             strict=True,
         )
     ):

@@ -1,4 +1,4 @@
-"""Overlap of communication with compute: conditions, and the slowdown of concurrent work.
+"""Overlap of communication with compute: conditions, exposed time, and the slowdown of concurrent work.
 
 While a collective runs, it occupies SMs that concurrent kernels lack: NCCL takes sixteen on a node with eight
 network cards, and its thread blocks share an SM with nothing else (its maintainer, issue 689 of NVIDIA/nccl).
@@ -13,9 +13,12 @@ activation, a few thousandths of the bytes that a stage moves itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import cast
 
-from phaze.base.arrays import Floats
+import numpy as np
+
+from phaze.base.arrays import Floats, Number
 from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.cost.network.network import Kind, Levels, sent_bytes
 from phaze.layout import Axis, Layout
@@ -54,12 +57,91 @@ def moved_s(machine: Machine, kind: Kind, size_bytes: float, ranks: int) -> floa
     return (MOVED + ADDED * reduces) * sent_bytes(kind, size_bytes, ranks) / machine.hbm_bytes_per_s
 
 
-def longer_s(machine: Machine, sent_s: float, exposed_s: float, waited_s: float) -> float:
-    """Extra seconds that a collective costs concurrent kernels.
+def longer_s(lost: float, sent_s: Number, exposed_s: Number, waited_s: Number | float = 0.0) -> Number:
+    """Extra seconds that a collective costs concurrent kernels, which lose the share `lost` of their speed.
 
     They are its exposed time, the slowdown of concurrent kernels, and the wait for its HBM bytes.
     """
-    return exposed_s + (sent_s - exposed_s) * lost_share(machine) + waited_s
+    return exposed_s + (sent_s - exposed_s) * lost + waited_s
+
+
+def paired_share(pp: Number, microbatches: Number) -> Number:
+    """Share of a batch's microbatches that are paired with the opposite pass of another one.
+
+    One more microbatch goes forward before the first pair, so m − p of m microbatches are paired, with or
+    without virtual stages.
+    """
+    return _most(1.0 - pp / microbatches, 0.0)
+
+
+def waits_s(levels_s: Floats, links_s: Floats) -> Floats:
+    """Time on each network level that an exchange waits for a pass's own collectives, (..., levels).
+
+    `levels_s` is the exchange's time on the links of each level, `links_s` that of the pass's collectives. A
+    link that carries both needs the seconds of both. Negative where a level is not the longest.
+    """
+    busy_s = np.where(levels_s > 0, levels_s + links_s, 0.0)
+    difference: Floats = busy_s - levels_s.sum(axis=-1, keepdims=True)
+    return difference
+
+
+def pass_sides_s(pass_s: Number, lost_s: Number, sent_s: Number, waits_s: Sequence[Number]) -> list[Number]:
+    """Lower bounds on a pass concurrent with an exchange: its kernels, the exchange, and each network level.
+
+    The kernels take `lost_s` longer. Each bound is linear in the work of a stage, and the largest of them is
+    the time of a pass of many equal operators.
+    """
+    return [pass_s + lost_s, sent_s] + [sent_s + wait_s for wait_s in waits_s]
+
+
+def exchanged_pass_s(
+    pass_s: float, exchange_s: float, *, share: float, lost_s: float, wait_s: float, operators: int
+) -> float:
+    """Time of a pass of equal operators with an exchange, of which a share overlaps, in seconds.
+
+    During an operator the weights of the next one are gathered and the gradients of the previous one are
+    scattered. As in a two-machine flow shop, n operators take c/n + (n - 1) max(f, c)/n + f/n, with f seconds
+    of compute and c seconds of overlapped exchange; the exposed rest follows. More operators take less time,
+    and never less than the largest of `pass_sides_s`, because a max is at most each sum of both parts.
+    """
+    if not pass_s:
+        return 0.0
+    sent_s = share * exchange_s
+    last_s = max(pass_s, wait_s if sent_s else 0.0)
+    longest_s = max(pass_sides_s(pass_s, lost_s, sent_s, (wait_s,)))
+    return exchange_s - sent_s + (sent_s + (operators - 1) * longest_s + last_s) / operators
+
+
+def gathered_after_s(
+    gather_s: Number,
+    free_s: Number,
+    *,
+    share: float,
+    lost: float,
+    waited_s: Number | float = 0.0,
+    operators: float = np.inf,
+) -> Number:
+    """Exposed time per step to gather updated weights during the first forward pass, in seconds.
+
+    With overlap this is the part that the `free_s` seconds of the pass do not cover, and at least that of the
+    first of its operators, plus the slowdown of the pass.
+    """
+    if not share:
+        return gather_s
+    sent_s = share * gather_s
+    exposed_s = _most(sent_s - free_s, sent_s / operators)
+    return gather_s - sent_s + longer_s(lost, sent_s, exposed_s, waited_s)
+
+
+def slowdown_s(sent_s: Number, pass_s: Number, lost: float, waited_s: Number | float = 0.0) -> Number:
+    """Time that the kernels of a pass lose to an exchange that begins with them, in seconds."""
+    exposed_s = _most(sent_s - pass_s, 0.0)
+    return longer_s(lost, sent_s, exposed_s, waited_s) - exposed_s
+
+
+def _most(left: Number, right: Number | float) -> Number:
+    """Greater of two numbers, element by element for arrays."""
+    return cast(Number, np.maximum(left, right))
 
 
 def kept_apart(layout: Layout, machine: Machine) -> str:
@@ -118,11 +200,11 @@ def exposed_s(
     if not kept_apart(layout, machine):
         sent_s, hbm_s = machine.stack.overlap_share("tp") * by_axis["tp"]
         left_s = max(sent_s / layout.tp, sent_s - products_s.sum())
-        found += longer_s(machine, sent_s, left_s, hbm_share(products_s) * hbm_s) - sent_s
+        found += longer_s(lost_share(machine), sent_s, left_s, hbm_share(products_s) * hbm_s) - sent_s
     if layout.cp_kind not in ("all_gather", "a2a") and not takes_many_queues(layout, machine):
         axis: Axis = "cp" if layout.cp_kind == "p2p" else "cp-ring"
         parts = layout.group(axis).ranks
         sent_s, hbm_s = machine.stack.overlap_share("cp") * by_axis[axis]
         left_s = max(sent_s - core_s.sum() * (parts - 1) / parts, 0.0)
-        found += longer_s(machine, sent_s, left_s, hbm_share(core_s) * hbm_s) - sent_s
+        found += longer_s(lost_share(machine), sent_s, left_s, hbm_share(core_s) * hbm_s) - sent_s
     return found

@@ -1,0 +1,48 @@
+"""Collectives among the replicas of parameters: which of them a step has, when, and how large they are.
+
+ZeRO 0 all-reduces gradients once per step. From ZeRO 1 on gradients are reduce-scattered and weights are
+all-gathered: once per step, or in every pass, gradients from ZeRO 2 on and weights with ZeRO 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from phaze.base.arrays import Ints, Number
+
+Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
+Count = TypeVar("Count", int, Ints)
+FIRST_IN_PASSES: dict[Exchange, int] = {"reduce_scatter": 2, "all_gather": 3}
+"""First ZeRO stage under which an exchange occurs in every pass, instead of once per step."""
+
+
+def in_passes(kind: Exchange, zero: Count) -> Count:
+    """1 if an exchange occurs in every pass of a microbatch, else 0."""
+    return (zero >= FIRST_IN_PASSES[kind]) * 1
+
+
+def per_step(kind: Exchange, zero: Count) -> Count:
+    """1 if an exchange with sharded states occurs once per step, else 0."""
+    return ((zero >= 1) & (zero < FIRST_IN_PASSES[kind])) * 1
+
+
+def collectives(
+    kind: Exchange, size_bytes: Number, ranks: Number, stride: Number, replicate: Number
+) -> Iterator[tuple[Exchange, Number, Number, Number]]:
+    """Yield the collectives with which `ranks` replicas exchange gradients or weights of this size.
+
+    Each has a kind, a size in bytes, a number of members, and their distance.
+
+    Groups that replicate each other's shards all-reduce the gradients of a shard after scattering them
+    (Megatron-Core `num_distributed_optimizer_instances`, torchtitan `data_parallel_replicate_degree`).
+    """
+    if kind == "all_reduce":
+        yield kind, size_bytes, ranks, stride
+        return
+    shards = ranks // replicate
+    yield kind, size_bytes, shards, stride
+    if kind == "reduce_scatter" and np.any(replicate > 1):
+        yield "all_reduce", size_bytes / shards, replicate, stride * shards
