@@ -28,8 +28,6 @@ from phaze.plan.plan import Machine
 HBM = KERNEL_LIMITS.index("hbm")
 MESSAGE_PROCESSORS = 2
 """Number of SMs occupied by a message to one device."""
-FIRST_OPERATORS = 2
-"""Number of first operators whose weights nothing covers: a gather starts one operator late."""
 MOVED = 2.0
 """HBM bytes moved per byte that a rank sends in a collective: its own read, and the receiver's write.
 
@@ -131,7 +129,7 @@ def gathered_after_s(
     if not share:
         return gather_s
     sent_s = share * gather_s
-    exposed_s = _most(sent_s - free_s, FIRST_OPERATORS * sent_s / operators)
+    exposed_s = _most(sent_s - free_s, sent_s / operators)
     return gather_s - sent_s + longer_s(lost, sent_s, exposed_s, waited_s)
 
 

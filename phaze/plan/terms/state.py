@@ -29,8 +29,6 @@ BUFFER_PASSES = 3
 Gradients are divided by the replicas before they are summed, read and written, and zeroed for the next batch
 (Megatron-Core, `param_and_grad_buffer`).
 """
-BUCKET_PADDING = 0.01
-"""Share of a gradient buffer by which its buckets are padded, so that ranks get equal shards."""
 ACCUMULATION_PASSES = 3
 """Passes over the gradients to accumulate those of a microbatch: two reads and one write."""
 
@@ -66,7 +64,6 @@ class StateTerms:
             # Buckets are a further copy, from which ZeRO 0 all-reduces.
             buckets = (zero < 1) * (ranks > 1) * (stack.second_gradients == "buckets")
             total = total + HALF * parameters * (1 + buckets)
-        total = total + BUCKET_PADDING * self.size.gradients * parameters * (zero >= 1)
         return total - self.host_bytes(parameters, zero, ranks)
 
     def host_bytes(self, parameters: Number, zero: Number, ranks: Number) -> Number:
