@@ -115,9 +115,9 @@ def _simulate_plan(placement: Path, asked: SimulateOptions, system: str | None) 
     with telling("simulate"):
         answer = simulate_file(placement, PlanFilter(*asked.choice), network)
     if asked.trace is not None:
-        write_trace(answer.found.timeline, asked.trace)
+        write_trace(answer.price.timeline, asked.trace)
     if asked.picture is not None:
-        _write_picture(answer.which(), answer.found.timeline, asked.picture)
+        _write_picture(answer.which(), answer.price.timeline, asked.picture)
     typer.echo(json.dumps(answer.as_row(), indent=2) if asked.as_json else answer.in_words())
 
 

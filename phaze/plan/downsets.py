@@ -87,25 +87,26 @@ def enumerate_downsets(nodes: int, edges: Edges, limit: int = LIMIT, each_bytes:
     for u, v in edges:
         heads[u, v] = True
     after = pack(heads)
-    found = np.zeros((1, word_count(nodes)), dtype=np.uint64)
+    words = np.zeros((1, word_count(nodes)), dtype=np.uint64)
     for decided, v in enumerate(order, 1):
-        may_join = ~(after[v] & ~found).any(axis=1)
-        count = len(found) + int(np.count_nonzero(may_join))
+        # In reverse topological order a node may join if all its successors are members.
+        may_join = ~(after[v] & ~words).any(axis=1)
+        count = len(words) + int(np.count_nonzero(may_join))
         if count > limit:
             raise DownsetsError(
                 f"the graph has at least {count} downsets ({decided} of its {nodes} nodes make that many), "
                 f"allowed are {limit}: allow more, {INSTEAD}"
             )
         refuse_beyond_memory(
-            count * (each_bytes + COPIES * found.itemsize * found.shape[1]),
+            count * (each_bytes + COPIES * words.itemsize * words.shape[1]),
             f"the graph's downsets, at least {count} ({decided} of its {nodes} nodes make that many),",
             INSTEAD,
         )
-        grown = found[may_join]
+        grown = words[may_join]
         grown[:, v // BITS] |= np.uint64(1 << v % BITS)
-        found = np.concatenate([found, grown])
-    sizes = np.bitwise_count(found).sum(axis=1)
-    return Downsets(nodes, found[np.lexsort((*found.T, sizes))])
+        words = np.concatenate([words, grown])
+    sizes = np.bitwise_count(words).sum(axis=1)
+    return Downsets(nodes, words[np.lexsort((*words.T, sizes))])
 
 
 def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
@@ -130,6 +131,6 @@ def linear_order(nodes: int, edges: Edges) -> tuple[int, ...]:
     with suppress(nx.NetworkXUnfeasible):
         order.extend(nx.lexicographical_topological_sort(graph))
     if len(order) < nodes:
-        left = sorted(set(range(nodes)) - set(order))
-        raise PhazeError(f"nodes {left}: the edges between them contain a cycle")
+        cyclic = sorted(set(range(nodes)) - set(order))
+        raise PhazeError(f"nodes {cyclic}: the edges between them contain a cycle")
     return tuple(order)

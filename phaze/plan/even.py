@@ -71,7 +71,9 @@ def _too_few_devices(expert: Layout, needed: int, setting: Setting) -> str:
 def _why_no_boundaries(chain: Chain, expert: Layout, setting: Setting) -> str:
     """Reason why no split into p stages is feasible."""
     lean = [
-        found.memory_bytes for found in lean_placements(chain, expert, setting) if found.stages == expert.pp
+        placement.memory_bytes
+        for placement in lean_placements(chain, expert, setting)
+        if placement.stages == expert.pp
     ]
     if not lean:
         return _too_few_devices(expert, expert.pp * expert.dp * expert.tp, setting)
@@ -91,13 +93,13 @@ def place_equally(
     """
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
     cuts = equal_cuts(len(chain), first, repeated)
-    found = [_place_cut(chain, layout, setting, starts, loads) for starts in cuts]
-    placed = [one for one in found if isinstance(one, Placement)]
+    results = [_place_cut(chain, layout, setting, starts, loads) for starts in cuts]
+    placed = [result for result in results if isinstance(result, Placement)]
     if placed:
         return min(placed, key=Placement.rank)
     # The most useful reason: why the most stages that the devices allow do not fit.
-    reasons = [one for one in found if isinstance(one, Infeasible)]
-    formed = [one for one in reasons if one.limit != "devices"]
+    reasons = [result for result in results if isinstance(result, Infeasible)]
+    formed = [result for result in reasons if result.limit != "devices"]
     return (formed or reasons or [Infeasible("layers: none is repeated")])[-1]
 
 
@@ -112,12 +114,12 @@ def _place_cut(
 ) -> Placement | Infeasible:
     """Placement with the given stages and the fastest data-parallel width that fits, or why none fits."""
     pipeline = evaluate_cut(chain, replace(layout, dp=1), setting, starts, loads)
-    each = sum(pipeline.devices)
-    if each > setting.devices:
-        return Infeasible(f"devices: {len(starts)} stages take {each}, {setting.devices} given")
-    counts, widths = useful_widths(setting.microbatches, setting.devices // each)
+    devices = sum(pipeline.devices)
+    if devices > setting.devices:
+        return Infeasible(f"devices: {len(starts)} stages take {devices}, {setting.devices} given")
+    counts, widths = useful_widths(setting.microbatches, setting.devices // devices)
     layouts = [replace(layout, dp=int(width)) for width in widths]
-    waits = [sync_s(stage_weights(chain, starts), one, setting) for one in layouts]
+    waits = [sync_s(stage_weights(chain, starts), width_layout, setting) for width_layout in layouts]
     times = pipeline.max_load_s * (counts + len(starts) - 1) + waits
     reason = ""
     for w in np.argsort(times, kind="stable"):

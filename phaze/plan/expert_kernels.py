@@ -45,9 +45,9 @@ def run_alone(operators: tuple[Operator, ...], layout: Layout, stack: Stack) -> 
     2.1.1).
     """
     if stack.experts == "fused":
-        operators = tuple(one for one in operators if "moe_act" not in one.regions)
+        operators = tuple(operator for operator in operators if "moe_act" not in operator.regions)
     if stack.dispatch == "tokens" and layout.ep > 1:
-        operators = tuple(one for one in operators if not SENT & primitives_of(one.name))
+        operators = tuple(operator for operator in operators if not SENT & primitives_of(operator.name))
     return operators
 
 
@@ -70,6 +70,7 @@ def row_traffic(operator: Operator, stack: Stack, device: Device) -> float:
     speed = expert_speed(device, "grouped", "bf16")
     if speed is None or speed.passes is None:
         return permuted
+    # Indexed rows reach a lower share of the HBM bandwidth than passes over whole tensors.
     return permuted * max(device.sustained_hbm / speed.passes, 1.0)
 
 
@@ -87,20 +88,21 @@ def host_s(operators: Sequence[Operator], words: Sequence[Compute], stack: Stack
     """
     by_host = launched(operators, stack.cuda_graphs)
     kernels = [
-        (kernel[0], operator, one)
-        for operator, one in zip(operators, by_host, strict=True)
+        (kernel[0], operator, is_launched)
+        for operator, is_launched in zip(operators, by_host, strict=True)
         for kernel in kernels_of(operator)
     ]
     return np.array([
-        _started_s(first, own, word, stack.launch_s, device) if one else 0.0
-        for (first, own, one), word in zip(kernels, words, strict=True)
+        _started_s(first, operator_of, word, stack.launch_s, device) if is_launched else 0.0
+        for (first, operator_of, is_launched), word in zip(kernels, words, strict=True)
     ])  # fmt: skip
 
 
-def _started_s(first: Part, own: Operator, word: Compute, launch_s: float, device: Device) -> float:
+def _started_s(first: Part, operator: Operator, word: Compute, launch_s: float, device: Device) -> float:
     """Launch overhead of a kernel and its casts, in seconds; `first` is the kernel's first part."""
-    experts = first.batch if multiplies_experts(own) else 0
+    experts = first.batch if multiplies_experts(operator) else 0
     cast = word != "bf16" and first.role != "weight_gradient"
     speed = expert_speed(device, "each", word) if experts else None
+    # A device file may time one expert's launch inside the loop, which is shorter than a Python call.
     product_s = launch_s + experts * speed.expert_s if speed else max(experts, 1) * launch_s
     return product_s + cast * max(experts, 1) * launch_s

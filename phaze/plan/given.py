@@ -101,7 +101,7 @@ def lowered_plan(
     """
     lowering = Lowering(training, machine)
     counts = [None] * len(cuts) if recomputed is None else [*recomputed]
-    stages = [lowering.stage(*one) for one in zip(cuts, layouts, counts, strict=True)]
+    stages = [lowering.stage(*content) for content in zip(cuts, layouts, counts, strict=True)]
     return lowering.plan(stages, training.schedule)
 
 
@@ -187,34 +187,36 @@ class Lowering:
     def prepare(self, layouts: Iterable[Layout]) -> None:
         """Compute the layer costs of several layouts together, which is much faster than one by one."""
         training, machine = self.training, self.machine
-        new = {key: one for one in layouts if (key := self._key(one)) not in self._known}
+        new = {key: layout for layout in layouts if (key := self._key(layout)) not in self._known}
         workloads = {
-            key: library_workload(training.model, training.sequence, one) for key, one in new.items()
+            key: library_workload(training.model, training.sequence, layout) for key, layout in new.items()
         }
-        for width in {one.bytes_per_element for one in new.values()}:
+        for width in {layout.bytes_per_element for layout in new.values()}:
             times = kernel_times(machine, width)
-            own = {
+            of_width = {
                 key: workload for key, workload in workloads.items() if new[key].bytes_per_element == width
             }
-            time_together(own.values(), times, machine.stack)
-            for key, workload in own.items():
+            time_together(of_width.values(), times, machine.stack)
+            for key, workload in of_width.items():
                 self._known[key] = self._in_queues(workload, new[key], times)
 
     def _in_queues(self, workload: Workload, layout: Layout, times: KernelTimes) -> QueueOptions:
         """Layers with their costs in one hardware queue, and in many if some overlap needs them."""
         stack = self.machine.stack
+        # Costs without an overlap that this layout cannot have.
         if layout.tp > 1 and kept_apart(layout, self.machine):
             stack = stack.without("tp")
         if layout.ep == 1 or not queues_conflict(layout, self.machine):
             return QueueOptions(self._lowered(workload, stack, times))
-        one = self._lowered(workload, stack.without("ep"), times)
+        # One queue serves tensor-parallel overlap, several serve token dispatch: price both.
+        single = self._lowered(workload, stack.without("ep"), times)
         many = self._lowered(workload, stack.in_many_queues(), times)
         hidden = {
             name: cost.hidden_s(self.overlap_share, self.lost_processors).sum()
             for name, cost in many.costs.items()
         }
-        longer_s = sum(_passes_s(many.costs[name]) - _passes_s(one.costs[name]) for name in workload.order)
-        return QueueOptions(one, many, longer_s, float(sum(hidden[name] for name in workload.order)))
+        longer_s = sum(_passes_s(many.costs[name]) - _passes_s(single.costs[name]) for name in workload.order)
+        return QueueOptions(single, many, longer_s, float(sum(hidden[name] for name in workload.order)))
 
     def _lowered(self, workload: Workload, stack: Stack, times: KernelTimes) -> LoweredLayers:
         training, machine = self.training, replace(self.machine, stack=stack)
@@ -232,18 +234,19 @@ class Lowering:
         """Execution settings of a layout's plans, following Megatron-LM."""
         stack = self.machine.stack
         transfers: Transfers = "overlapped" if "pp" in stack.overlap else "occupying"
+        # An all-reduce of whole buffers under ZeRO 1 starts only after the last backward pass.
         late = layout.zero == 1 and stack.zero_1 == "all_reduce"
         overlap_sync = 0.0 if late else stack.overlap_share("dp")
         exposed = 1.0 - stack.overlap_share("pp")
         return Execution(transfers, exposed, scattered=True, early_recompute=False, overlap_sync=overlap_sync)
 
-    def hidden_s(self, held: Sequence[tuple[int, LayerCost]], layout: Layout) -> Floats:
+    def hidden_s(self, counts: Sequence[tuple[int, LayerCost]], layout: Layout) -> Floats:
         """Forward and backward seconds per microbatch that overlap with its paired microbatch, (2,).
 
         The result is a mean over the microbatches of a batch and the ranks of a pipeline.
         """
         hidden: Floats = np.sum(
-            [number * cost.hidden_s(self.overlap_share, self.lost_processors) for number, cost in held],
+            [number * cost.hidden_s(self.overlap_share, self.lost_processors) for number, cost in counts],
             axis=0,
         )
         return self._paired_share(layout) * hidden
@@ -257,6 +260,7 @@ class Lowering:
     def lost_processors(self) -> float:
         """Fraction of SMs that compute loses to concurrent token dispatch."""
         lost = lost_share(self.machine)
+        # Blocks that find no free SM run after all others, however few SMs are taken.
         return max(lost, SECOND_ROUND) if lost and device_of(self.machine).fixed_shares else lost
 
     def state(self, layout: Layout) -> StateTerms:
@@ -266,20 +270,21 @@ class Lowering:
             self.training.optimizer, layout.precision, machine.stack, machine.hbm_bytes_per_s, offloaded
         )
 
-    def working(self, held: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> WorkingBytes:
+    def working(self, layers: Sequence[tuple[LayerCost, Recompute]], layout: Layout) -> WorkingBytes:
         """Working memory of a stage in bytes, including framework overhead."""
-        key = layout, frozenset((cost.layer.name, way) for cost, way in held)
+        # The set of layers decides the peak: equal layers reuse the same memory one after another.
+        key = layout, frozenset((cost.layer.name, recompute) for cost, recompute in layers)
         if key not in self._working:
             stack = self.layers(layout).stack
-            found = working_bytes(held, layout, stack, flash=self.training.flash_attention)
+            peak = working_bytes(layers, layout, stack, flash=self.training.flash_attention)
             buffers = self.machine.stack.reserved_gib * GIB
-            self._working[key] = replace(found, work=found.work + buffers)
+            self._working[key] = replace(peak, work=peak.work + buffers)
         return self._working[key]
 
     def beside_bytes(self, cost: LayerCost, layout: Layout) -> float:
         """Working memory of a stage with a single layer in bytes, without the layer's own temporaries."""
-        again = cost.kept_bytes("none", layout.offloaded)[1]
-        return self.working([(cost, "none")], layout).work - again
+        activations = cost.kept_bytes("none", layout.offloaded)[1]
+        return self.working([(cost, "none")], layout).work - activations
 
     def limit_bytes(self, layout: Layout, *, room: Room) -> float:
         """Memory limit for a layout's tensors in bytes, with other memory at its upper end or as expected.
@@ -301,6 +306,7 @@ class Lowering:
         if not states_bytes:
             return 0.0
         way_s = states_bytes / host_bytes_per_s(self.machine)
+        # Both directions: back before the update, away during the next batch as far as passes cover it.
         return way_s + max(way_s - passes_s * layout.microbatches(self.training.global_batch), 0.0)
 
     def stage(self, cut: range, layout: Layout, recomputed: int | None = None) -> Stage:
@@ -343,7 +349,7 @@ class StageLayers:
         forward_s, again_s, backward_s, weight_s = self._seconds()
         spent_s = forward_s + again_s + backward_s
         order, cut, state = self.workload.order, self.cut, self._state
-        links_s = sum(count * cost.all_links_s(way) for count, cost, way in self.options)
+        links_s = sum(count * cost.all_links_s(recompute) for count, cost, recompute in self.options)
         sends_s = self.lowering.states_s(self._states_bytes, float(spent_s.sum()), self.layout)
         arriving_bytes = self.costs[order[cut.start]].layer.input_bytes
         departing_bytes = self.costs[order[cut.stop - 1]].layer.output_bytes
@@ -375,21 +381,27 @@ class StageLayers:
         lowering, layout, offloaded = self.lowering, self.layout, self.layout.offloaded
         forward_s: Floats = np.sum([count * cost.forward_s for count, cost in self.counts], axis=0)
         backward_s: Floats = np.sum([count * cost.backward_s for count, cost in self.counts], axis=0)
-        again_s: Floats = np.sum([count * cost.again_s(way) for count, cost, way in self.options], axis=0)
+        again_s: Floats = np.sum(
+            [count * cost.again_s(recompute) for count, cost, recompute in self.options], axis=0
+        )
         weight_s = sum(count * cost.weight_s for count, cost in self.counts)
         if offloaded != ON_DEVICE:
             rate = host_bytes_per_s(lowering.machine)
             waits = [
-                (count, cost.waited_s(way, offloaded, self.blocks, rate)) for count, cost, way in self.options
+                (count, cost.waited_s(recompute, offloaded, self.blocks, rate))
+                for count, cost, recompute in self.options
             ]
+            # Offloaded activations that come late make the device wait for its host.
             forward_s[HOST] += sum(count * wait_s[0] for count, wait_s in waits)
             backward_s[HOST] += sum(count * wait_s[1] for count, wait_s in waits)
         if lowering.pairs(layout):
             hidden_s = lowering.hidden_s(self.counts, layout)
+            # The overlapped part of token dispatch leaves the network time that layers were charged.
             forward_s[NETWORK] -= hidden_s[0]
             backward_s[NETWORK] -= hidden_s[1]
         microbatches = layout.microbatches(lowering.training.global_batch)
         added_s = sum(self._state.accumulation_s(*part, microbatches) for part in self._trained)
+        # Gradients of a microbatch are added to those of earlier ones in the backward pass.
         backward_s[HBM] += added_s
         return forward_s, again_s, backward_s, weight_s + added_s
 
@@ -398,13 +410,13 @@ class StageLayers:
         lowering, layout, state = self.lowering, self.layout, self._state
         frozen = sum(count * cost.layer.frozen for count, cost in self.counts)
         stored = [
-            (count, cost, cost.kept_bytes(way, layout.offloaded, self.blocks)[0])
-            for count, cost, way in self.options
+            (count, cost, cost.kept_bytes(recompute, layout.offloaded, self.blocks)[0])
+            for count, cost, recompute in self.options
         ]
         # The microbatch of a concurrent pass has activations of its own.
         blocks = (nbytes for _, cost, nbytes in stored if cost.layer.name not in KEPT)
         paired_bytes = max(blocks, default=0.0) if lowering.pairs(layout) else 0.0
-        work = lowering.working([(cost, way) for _, cost, way in self.options], layout)
+        work = lowering.working([(cost, recompute) for _, cost, recompute in self.options], layout)
         states = [state.device_bytes(*part, pipelined=layout.pp > 1) for part in self._trained]
         return {
             "fixed_bytes": sum(states) + state.frozen_bytes(frozen, layout.zero, layout.shards),
@@ -478,9 +490,9 @@ class Lowerings:
 
     def forget(self, most: int) -> None:
         """Clear all cached costs if there are more than `most` workloads."""
-        if sum(one.known for one in self._known.values()) > most:
-            for one in self._known.values():
-                one.forget()
+        if sum(lowering.known for lowering in self._known.values()) > most:
+            for lowering in self._known.values():
+                lowering.forget()
 
 
 def _passes_s(cost: LayerCost) -> float:
@@ -488,25 +500,33 @@ def _passes_s(cost: LayerCost) -> float:
 
 
 def _hbm_shares(
-    held: Sequence[tuple[int, LayerCost]], costs: Mapping[str, LayerCost], workload: Workload
+    counts: Sequence[tuple[int, LayerCost]], costs: Mapping[str, LayerCost], workload: Workload
 ) -> tuple[float, ...]:
     """HBM-bound fraction of the layers' time: the mean over dense parameters, and over expert parameters.
 
     Weights and gradients of embedding and head are exchanged next to the neighbouring block.
     """
-    beside = dict(zip(KEPT, (workload.order[1], workload.order[-2]), strict=True))
-    shares = np.array([costs[beside.get(cost.layer.name, cost.layer.name)].hbm_share for _, cost in held])
-    experts = np.array([count * cost.layer.groups.get("expert", 0) for count, cost in held], float)
-    trained = np.array([count * cost.layer.trained for count, cost in held], float)
-    return tuple(float(of @ shares / max(of.sum(), 1.0)) for of in (trained - experts, experts))
+    # Embedding and head move mostly HBM bytes, but their exchange overlaps with a block.
+    neighbours = dict(zip(KEPT, (workload.order[1], workload.order[-2]), strict=True))
+    shares = np.array(
+        [costs[neighbours.get(cost.layer.name, cost.layer.name)].hbm_share for _, cost in counts]
+    )
+    experts = np.array([count * cost.layer.groups.get("expert", 0) for count, cost in counts], float)
+    trained = np.array([count * cost.layer.trained for count, cost in counts], float)
+    return tuple(
+        float(parameters @ shares / max(parameters.sum(), 1.0)) for parameters in (trained - experts, experts)
+    )
 
 
 def _recompute_options(
     names: Sequence[str], costs: Mapping[str, LayerCost], recompute: Recompute, recomputed: int | None
 ) -> Iterator[tuple[int, LayerCost, Recompute]]:
     """Yield count, cost and recompute option of identical layers; the first blocks use `recompute`."""
-    again = Counter([name for name in names if name not in KEPT][:recomputed])
+    recomputed_by_name = Counter([name for name in names if name not in KEPT][:recomputed])
     for name, count in Counter(names).items():
-        for number, way in ((again[name], recompute), (count - again[name], "none")):
+        for number, option in (
+            (recomputed_by_name[name], recompute),
+            (count - recomputed_by_name[name], "none"),
+        ):
             if number:
-                yield number, costs[name], way
+                yield number, costs[name], option

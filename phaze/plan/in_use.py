@@ -98,17 +98,17 @@ class InUse:
 
     def of(self, kind: MemoryKind) -> MemoryRange:
         """Memory range that a kind of measurement reports: the sum of the parts that it includes."""
-        found = self.tensors + self.workspaces
+        memory = self.tensors + self.workspaces
         if kind != "allocated":
-            found = found + self.fragments + self.graphs
+            memory = memory + self.fragments + self.graphs
         if kind == "device":
-            found = found + self.collectives + self.context
-        return replace(found, high=max(found.high, found.expected))
+            memory = memory + self.collectives + self.context
+        return replace(memory, high=max(memory.high, memory.expected))
 
     @property
     def beside(self) -> dict[str, float]:
         """Expected bytes of each part other than tensors."""
-        names = [one.name for one in fields(self) if one.name != "tensors"]
+        names = [part.name for part in fields(self) if part.name != "tensors"]
         return {name: getattr(self, name).expected for name in names}
 
 
@@ -159,10 +159,12 @@ def collectives_bytes(machine: Machine, layout: Layout, *, tied: bool = False) -
     if not channels or layout.devices == 1:
         return NOTHING
     axes: tuple[Axis, ...] = ("tp", "cp", "dp-cp", "pp", *(("ep", "edp") if layout.folds_experts else ()))
+    # One communicator for each group of several ranks, and one of the model-parallel ranks for norms.
     groups = sum(layout.group(axis).ranks > 1 for axis in axes) + (layout.tp > 1 and layout.pp > 1)
     least, usual = CONNECTIONS
     usual *= 1 + groups + (tied and layout.pp > 1)
     peers = _peers(machine, layout.group("ep")) if machine.stack.dispatch == "rows" else 0
+    # NCCL may open more channels than it uses for one collective.
     most, most_of_peers = (max(number, channels) for number in MOST_CHANNELS)
     return MemoryRange(
         least * channels * CONNECTION_BYTES,
@@ -197,6 +199,7 @@ def _fragments(tensors: MemoryRange, beside: MemoryRange, machine: Machine) -> M
     def gaps(nbytes: float, part: float) -> float:
         return nbytes * part / (1.0 - part)
 
+    # When memory is short, the allocator frees unused blocks, so expected gaps fit what is left.
     free = max(capacity - tensors.expected - beside.expected, 0.0)
     expected = min(gaps(tensors.expected, share.expected), free)
     return MemoryRange(0.0, expected, gaps(tensors.high, share.most))
@@ -214,6 +217,7 @@ def tensor_limit_bytes(
     if room == "expected":
         return capacity - beside.expected
     gaps = machine.stack.fragments
+    # Near the limit the allocator gives back free blocks, except the partly used ones.
     share = gaps.lasting if room == "upper" else gaps.most
     return (capacity - beside.high) * (1.0 - share) - copied_bytes
 

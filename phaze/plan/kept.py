@@ -52,9 +52,9 @@ class LayerMemory:
         or from the host. The stored bytes are a mean over the `blocks` of a device, of which some may be
         offloaded.
         """
-        kept, held = self._kept_bytes(recompute)
+        stored, temporary = self._kept_bytes(recompute)
         waiting = self.waiting_bytes(recompute, offloaded)
-        return kept - waiting * offloaded.part(blocks), held + waiting
+        return stored - waiting * offloaded.part(blocks), temporary + waiting
 
     def waiting_bytes(self, recompute: Recompute, offloaded: Offloaded) -> float:
         """Bytes of a layer's activations per microbatch that are offloaded to host memory.
@@ -73,8 +73,10 @@ class LayerMemory:
             return layer.activation_bytes, gathered
         if recompute == "full":
             return layer.input_bytes, layer.activation_bytes + gathered
-        again = self.repeated_bytes if recompute == "selective" else layer.freed_bytes(modules_of(recompute))
-        return layer.activation_bytes - again, again + gathered
+        recomputed = (
+            self.repeated_bytes if recompute == "selective" else layer.freed_bytes(modules_of(recompute))
+        )
+        return layer.activation_bytes - recomputed, recomputed + gathered
 
 
 def kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
@@ -84,18 +86,19 @@ def kept_by(stack: Stack, layer: Layer, layout: Layout) -> Layer:
     activation recomputes its first factor. Operands of products are stored in the precision of the product.
     """
     made_again: frozenset[Region] = frozenset({"scan", "gate"} if stack.fused_gate else {"scan"})
-    kept = layer.without(made_again)
+    stored = layer.without(made_again)
     if stack.copied_keys:
         copies = sum(
-            2 * HALF * one.batch * one.n * one.k for one in first_products(layer.attention("forward"))
+            2 * HALF * product.batch * product.n * product.k
+            for product in first_products(layer.attention("forward"))
         )
-        kept = replace(kept, activation_bytes=kept.activation_bytes + copies)
+        stored = replace(stored, activation_bytes=stored.activation_bytes + copies)
     if layout.compute == "bf16" or layer.name in KEPT:
-        return kept
+        return stored
     operands = sum(o.stashed_bytes for o in layer.forward.operators if multiplies_weights(o))
     share = OPERAND_BYTES[layout.compute] / HALF
-    lower = tuple(replace(o, nbytes=int(o.nbytes * share)) if o.operand else o for o in kept.kept)
-    return replace(kept, kept=lower, activation_bytes=kept.activation_bytes - operands * (1.0 - share))
+    lower = tuple(replace(o, nbytes=int(o.nbytes * share)) if o.operand else o for o in stored.kept)
+    return replace(stored, kept=lower, activation_bytes=stored.activation_bytes - operands * (1.0 - share))
 
 
 def kept_with_flash(layer: Layer) -> Layer:
@@ -103,9 +106,12 @@ def kept_with_flash(layer: Layer) -> Layer:
 
     Its norms store their statistics. Source: Dao et al., NeurIPS 2022.
     """
-    kept = layer.without(frozenset({"core_attn"}))
+    stored = layer.without(frozenset({"core_attn"}))
+    # Log-sum-exp of every row of scores, from which the backward kernel recomputes them.
     rows = sum(part.batch * part.m for part in first_products(layer.attention("forward")))
-    return replace(kept, activation_bytes=kept.activation_bytes + layer.statistics_bytes + STATISTIC * rows)
+    return replace(
+        stored, activation_bytes=stored.activation_bytes + layer.statistics_bytes + STATISTIC * rows
+    )
 
 
 def multiplies_weights(operator: Operator) -> bool:
@@ -133,32 +139,39 @@ class WorkingBytes:
 
 
 def working_bytes(
-    held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout, stack: Stack, *, flash: bool
+    options: Sequence[tuple[LayerMemory, Recompute]], layout: Layout, stack: Stack, *, flash: bool
 ) -> WorkingBytes:
     """Peak working memory of a stage with these layers, for one microbatch.
 
     The activations stored by later layers are already free.
     """
-    layers = [cost.layer for cost, _ in held]
+    layers = [cost.layer for cost, _ in options]
     blocks = [layer.trained for layer in layers if layer.name not in KEPT]
+    # Autograd's gradient of the largest block exists next to the accumulated one for a moment.
     empty = HALF * max(blocks, default=0) if stack.second_gradients == "layer" else 0
     gathered = stack.gathered_tensors * _whole_bytes(layers, layout)
     unshared = unshared_bytes(layers, layout) if layout.zero >= 3 else 0.0
-    again = _again_bytes(held, layout)
-    made = (_made_bytes(layer, layout, stack, flash=flash) for layer in layers)
-    work = empty + gathered + unshared + max(sum(each) for each in zip(again, made, strict=True))
-    return WorkingBytes(work, work - max(*again, 0.0), copied_bytes(layers, layout, stack))
+    recomputed = _again_bytes(options, layout)
+    temporaries = (_made_bytes(layer, layout, stack, flash=flash) for layer in layers)
+    work = (
+        empty
+        + gathered
+        + unshared
+        + max(sum(layer_bytes) for layer_bytes in zip(recomputed, temporaries, strict=True))
+    )
+    return WorkingBytes(work, work - max(*recomputed, 0.0), copied_bytes(layers, layout, stack))
 
 
-def _again_bytes(held: Sequence[tuple[LayerMemory, Recompute]], layout: Layout) -> list[float]:
+def _again_bytes(options: Sequence[tuple[LayerMemory, Recompute]], layout: Layout) -> list[float]:
     """Bytes of recomputed activations, and of keys and values of the whole sequence, for each layer.
 
     The head's stored activations are subtracted: they are free before blocks go backward.
     """
-    freed = sum(cost.kept_bytes(way)[0] for cost, way in held if cost.layer.name == "head")
+    # The head goes backward first, so its activations are free when blocks need memory.
+    freed = sum(cost.kept_bytes(recompute)[0] for cost, recompute in options if cost.layer.name == "head")
     return [
-        cost.kept_bytes(way, layout.offloaded)[1] - (freed if cost.layer.name not in KEPT else 0.0)
-        for cost, way in held
+        cost.kept_bytes(recompute, layout.offloaded)[1] - (freed if cost.layer.name not in KEPT else 0.0)
+        for cost, recompute in options
     ]
 
 
@@ -186,9 +199,10 @@ def _whole_bytes(layers: Sequence[Layer], layout: Layout) -> float:
 
 def unshared_bytes(layers: Iterable[Layer], layout: Layout) -> float:
     """Bytes of weights and gradients that ZeRO 3 gathers for a stage: embedding, head and two blocks."""
-    held = {layer.name: (layer.parameters, layer.trained) for layer in layers}
-    blocks = max((sum(both) for name, both in held.items() if name not in KEPT), default=0)
-    ends = sum(parameters for name, (parameters, _) in held.items() if name in KEPT)
+    parameters_by_name = {layer.name: (layer.parameters, layer.trained) for layer in layers}
+    blocks = max((sum(both) for name, both in parameters_by_name.items() if name not in KEPT), default=0)
+    # Embedding and head stay gathered for both passes; of blocks, the current and the next one.
+    ends = sum(parameters for name, (parameters, _) in parameters_by_name.items() if name in KEPT)
     return layout.bytes_per_element * (ends + 1.0 * UNSHARDED * blocks)
 
 
@@ -198,6 +212,7 @@ def _made_bytes(layer: Layer, layout: Layout, stack: Stack, *, flash: bool) -> f
     These are gradients of activations, and of a head's weights if they are stored separately from accumulated
     ones.
     """
+    # Token ids have no gradient.
     if layer.name == "embedding":
         return 0.0
     results, inputs = _largest_products(layer, flash=flash)
@@ -210,13 +225,13 @@ def _made_bytes(layer: Layer, layout: Layout, stack: Stack, *, flash: bool) -> f
 def _largest_products(layer: Layer, *, flash: bool) -> tuple[int, int]:
     """Number of elements of the largest GEMM results that share one input, and of that input."""
     core = layer.attention("forward") if flash else ()
-    found = [(0, 0)]
+    products = [(0, 0)]
     dense = (operator for operator in layer.forward.operators if operator not in core)
     for is_product, together in groupby(dense, key=lambda operator: operator.core == "tensor"):
         if is_product:
             for (batch, m, k), parts in groupby(_parts(together), key=lambda part: part[:3]):
-                found.append((sum(batch * m * part[3] for part in parts), batch * m * k))
-    return max(found)
+                products.append((sum(batch * m * part[3] for part in parts), batch * m * k))
+    return max(products)
 
 
 def _parts(operators: Iterable[Operator]) -> list[tuple[int, int, int, int]]:

@@ -127,20 +127,23 @@ def fused_attention(core: Sequence[Operator], layout: Layout, stack: Stack, time
     sequences.
     """
     kernel, device = attention_kernel(times.device, stack), times.device
-    found, launches = np.zeros((2, len(KERNEL_LIMITS))), 0
+    passes_s, launches = np.zeros((2, len(KERNEL_LIMITS))), 0
     for scores in scores_of(core):
         kernels, merges = kernels_on(scores, layout, stack), 0
-        own = times.attention(kernels, kernel)
+        kernels_s = times.attention(kernels, kernel)
         if in_ring(scores, layout, stack):
             merges = len(kernels) - 1
-            whole = replace(scores, queries=scores.keys)
-            own = np.maximum(own, times.attention((whole,), kernel) * scores.queries / scores.keys)
-        found += own
+            whole_sequence = replace(scores, queries=scores.keys)
+            # At least their share of one long kernel, on which the bounds of layouts rest.
+            kernels_s = np.maximum(
+                kernels_s, times.attention((whole_sequence,), kernel) * scores.queries / scores.keys
+            )
+        passes_s += kernels_s
         per_byte_s = merges / (device.hbm_bandwidth_bytes_per_s * device.sustained_hbm)
-        for row, (elements, each) in enumerate(zip(_merged(scores), stack.merge_bytes, strict=True)):
-            found[row, HBM] += elements * each * per_byte_s
+        for row, (elements, merged_bytes) in enumerate(zip(_merged(scores), stack.merge_bytes, strict=True)):
+            passes_s[row, HBM] += elements * merged_bytes * per_byte_s
         launches += len(kernels) + merges
-    forward_s, backward_s = found
+    forward_s, backward_s = passes_s
     return Fused(FusedPass(forward_s, launches), FusedPass(backward_s, launches))
 
 
@@ -150,6 +153,7 @@ def attention_kernel(device: Device, stack: Stack) -> str | None:
     Raises PhazeError if the device has only other kernels.
     """
     trained = [name for name, kernel in device.attention.items() if kernel.backward is not None]
+    # Device files without attention kernels are priced by products and vector lanes.
     if not trained:
         return None
     for name in stack.attention or (USUAL, *trained):
@@ -163,8 +167,8 @@ def attention_kernel(device: Device, stack: Stack) -> str | None:
 
 def scores_of(core: Sequence[Operator]) -> list[Scores]:
     """Shape of each attention core of a layer, derived from its GEMMs if the operators do not store it."""
-    if found := [operator.scores for operator in core if operator.scores is not None]:
-        return found
+    if shapes := [operator.scores for operator in core if operator.scores is not None]:
+        return shapes
     products = [part for operator in core for part in operator.parts if part.kind == "matmul"]
     return [_shape(*pair) for pair in zip(products[::2], products[1::2], strict=True)]
 
@@ -183,20 +187,22 @@ def in_ring(scores: Scores, layout: Layout, stack: Stack) -> bool:
 
 def kernels_on(scores: Scores, layout: Layout, stack: Stack) -> tuple[Scores, ...]:
     """Attention kernels that the slowest context-parallel rank runs, in order."""
-    own, whole = scores.queries, scores.keys
-    if own == whole or scores.windowed:
+    queries, keys = scores.queries, scores.keys
+    if queries == keys or scores.windowed:
         return (scores,)
     causal = scores.mean < scores.longest
     if in_ring(scores, layout, stack):
-        seen = own // 2 if causal else own
-        first = replace(scores, keys=own, longest=own, mean=seen)
+        # A causal mask leaves half of the own part: one block from the start, one from the end.
+        seen = queries // 2 if causal else queries
+        first = replace(scores, keys=queries, longest=queries, mean=seen)
         other = replace(scores, keys=seen, longest=seen, mean=seen)
-        return (first, *[other] * (whole // own - 1))
+        return (first, *[other] * (keys // queries - 1))
     if not causal:
         return (scores,)
-    half = own // 2
+    # Two kernels: the early block sees few keys, the late one nearly all.
+    half = queries // 2
     first = replace(scores, queries=half, keys=half, longest=half, mean=half / 2)
-    return first, replace(scores, queries=half, mean=whole - half / 2)
+    return first, replace(scores, queries=half, mean=keys - half / 2)
 
 
 def _merged(scores: Scores) -> tuple[float, float]:
@@ -216,28 +222,29 @@ def without_sums(operators: Sequence[Operator], stack: Stack) -> tuple[Operator,
 
     A sum follows the products it adds up; it remains for the gradients of other readers of the input.
     """
-    found = list(operators)
+    summed = list(operators)
     if not stack.joined_products:
-        return tuple(found)
-    places = {one.name: place for place, one in enumerate(found)}
+        return tuple(summed)
+    places = {operator.name: place for place, operator in enumerate(summed)}
     for names in JOINED:
-        own = [places[f"{name}.backward"] for name in names if f"{name}.backward" in places]
-        later = range(max(own, default=len(found)), len(found))
-        sums = next((place for place in later if found[place].name.endswith(FORK)), None)
-        if len(own) > 1 and sums is not None:
-            found[sums] = _of_fewer(found[sums], len(own) - 1)
-    return tuple(found)
+        joined = [places[f"{name}.backward"] for name in names if f"{name}.backward" in places]
+        later = range(max(joined, default=len(summed)), len(summed))
+        sums = next((place for place in later if summed[place].name.endswith(FORK)), None)
+        if len(joined) > 1 and sums is not None:
+            summed[sums] = _of_fewer(summed[sums], len(joined) - 1)
+    return tuple(summed)
 
 
 def _of_fewer(operator: Operator, fewer: int) -> Operator:
     """Reduce the number of summed gradients by `fewer`; a single remaining gradient needs no sum."""
-    left = len(operator.parts) - fewer
-    if left <= 0:
+    # A joined product has already summed its input gradients inside.
+    remaining = len(operator.parts) - fewer
+    if remaining <= 0:
         return replace(operator, parts=())
     nbytes = sum(part.streamed_bytes for part in operator.parts)
-    each = nbytes // (len(operator.parts) + 2)
-    first = replace(operator.parts[0], streamed_bytes=nbytes - fewer * each)
-    return replace(operator, parts=(first, *operator.parts[1:left]))
+    gradient_bytes = nbytes // (len(operator.parts) + 2)
+    first = replace(operator.parts[0], streamed_bytes=nbytes - fewer * gradient_bytes)
+    return replace(operator, parts=(first, *operator.parts[1:remaining]))
 
 
 def moves_of(
@@ -247,16 +254,17 @@ def moves_of(
 
     Slower kernels count as the bytes that would take their time.
     """
-    found = []
-    for operator, own in owned:
+    moves = []
+    for operator, kernels in owned:
         slower = row_traffic(operator, stack, device)
-        found += [_moved(kernel, stack, in_steps=in_steps) * slower for kernel in own]
-    return found
+        moves += [_moved(kernel, stack, in_steps=in_steps) * slower for kernel in kernels]
+    return moves
 
 
 def _moved(kernel: Kernel, stack: Stack, *, in_steps: bool) -> float:
     """HBM traffic of a kernel on a stack, as a multiple of the minimum; scores are unfused if `in_steps`."""
     kinds = {part.kind for part in kernel}
+    # Products have their own speed; only passes through memory are multiplied.
     if "matmul" in kinds:
         return 1.0
     if "softmax" in kinds and in_steps:
@@ -291,12 +299,13 @@ def more_launches(operators: Iterable[Operator], tp: int, stack: Stack) -> int:
 
     torch.compile fuses them with others.
     """
+    # torch.compile fuses these kernels with others.
     if stack.compiled:
         return 0
     stepwise, apart = stack.loss > 1.0, not stack.fused_gradients
     return sum(
-        _more(one.name, one.core == "tensor" and not one.attention and apart, tp > 1, stepwise)
-        for one in operators
+        _more(operator.name, operator.core == "tensor" and not operator.attention and apart, tp > 1, stepwise)
+        for operator in operators
     )
 
 
@@ -306,15 +315,21 @@ def _more(name: str, adds_gradient: bool, sharded: bool, stepwise: bool) -> int:
 
     `adds_gradient`: a kernel adds the weight gradient to the one of earlier microbatches.
     """
-    own = primitives_of(name)
-    lookups = sum(one.endswith("_lookup") for one in own)
+    primitives = primitives_of(name)
+    lookups = sum(primitive.endswith("_lookup") for primitive in primitives)
     if not name.endswith(".backward"):
-        found = (len(own) - 1 if lookups else 0) + MASKED_LOOKUP * (sharded and "word_lookup" in own)
-        return found + CONTEXT * ("context" in own) + LOSS[0] * (stepwise and "log_softmax" in own)
-    biases, norms = (sum(one.endswith(kind) for one in own) for kind in ("_bias", "_norm"))
-    found = NORM * norms + 2 * biases - (len(own) == biases) + (LOOKUP_GRADIENT + 1) * lookups
-    found += CONTEXT * ("context" in own) + SCORES * ("scores" in own) + adds_gradient
-    return found + LOSS[1] * (stepwise and "log_softmax" in own)
+        launches = (len(primitives) - 1 if lookups else 0) + MASKED_LOOKUP * (
+            sharded and "word_lookup" in primitives
+        )
+        return (
+            launches
+            + CONTEXT * ("context" in primitives)
+            + LOSS[0] * (stepwise and "log_softmax" in primitives)
+        )
+    biases, norms = (sum(primitive.endswith(kind) for primitive in primitives) for kind in ("_bias", "_norm"))
+    launches = NORM * norms + 2 * biases - (len(primitives) == biases) + (LOOKUP_GRADIENT + 1) * lookups
+    launches += CONTEXT * ("context" in primitives) + SCORES * ("scores" in primitives) + adds_gradient
+    return launches + LOSS[1] * (stepwise and "log_softmax" in primitives)
 
 
 class Unfused(NamedTuple):
@@ -331,15 +346,15 @@ def unfused(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Un
 
     CUDA graphs of attention capture the rotary embeddings.
     """
-    found = _of_experts(operators, compute, stack)
-    scaled = [one for one in operators if any(_has(one, name) for name in ROTARY)]
+    extra = _of_experts(operators, compute, stack)
+    scaled = [operator for operator in operators if any(_has(operator, name) for name in ROTARY)]
     if not scaled or not stack.rotary_bytes[0]:
-        return found
+        return extra
     backward = _is_backward(scaled[0])
-    elements = sum(max(part.elements for part in one.parts) for one in scaled)
+    elements = sum(max(part.elements for part in operator.parts) for operator in scaled)
     captured = bool({"attn", "full"} & {*stack.cuda_graphs})
     launches = 0 if captured else ROTARY_KERNELS[backward] * len(scaled)
-    return Unfused(found.nbytes + elements * stack.rotary_bytes[backward], found.launches + launches)
+    return Unfused(extra.nbytes + elements * stack.rotary_bytes[backward], extra.launches + launches)
 
 
 def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -> Unfused:
@@ -349,12 +364,16 @@ def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -
     precision needs rows of an expert in multiples of a block. All-to-all dispatch does not pad them, so they
     are copied; HybridEP pads in its own copy.
     """
-    if not any("moe" in one.regions for one in operators):
+    if not any("moe" in product.regions for product in operators):
         return Unfused(0.0, 0)
     if stack.experts == "fused":
         return Unfused(0.0, _router_kernels(operators, stack))
     nbytes, launches = 0.0, _router_kernels(operators, stack)
-    last = [(one, one.parts[0]) for one in operators if _has(one, LAST) and multiplies_experts(one)]
+    last = [
+        (product, product.parts[0])
+        for product in operators
+        if _has(product, LAST) and multiplies_experts(product)
+    ]
     for operator in operators:
         if not {BIAS, CLAMP} & primitives_of(operator.name):
             continue
@@ -367,7 +386,9 @@ def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -
             nbytes += elements * stack.clamp_bytes[backward]
             launches += CLAMP_KERNELS
     if compute != "bf16" and stack.dispatch == "rows" and stack.padding_bytes:
-        rows = sum(part.batch * part.m * (part.k if _is_backward(one) else part.n) for one, part in last)
+        rows = sum(
+            part.batch * part.m * (part.k if _is_backward(product) else part.n) for product, part in last
+        )
         nbytes += rows * PADDING_KERNELS * stack.padding_bytes
         launches += PADDING_KERNELS * len(last)
     return Unfused(nbytes, launches)
@@ -375,10 +396,12 @@ def _of_experts(operators: Sequence[Operator], compute: Compute, stack: Stack) -
 
 def _router_kernels(operators: Sequence[Operator], stack: Stack) -> int:
     """Number of router and dispatch kernels in addition to the operators; 0 if a CUDA graph captures them."""
-    if {"moe_router", "full"} & {*stack.cuda_graphs} or not any(one.name == "router" for one in operators):
+    if {"moe_router", "full"} & {*stack.cuda_graphs} or not any(
+        operator.name == "router" for operator in operators
+    ):
         return 0
-    own = sum(one.name.startswith("router") for one in operators)
-    return max(stack.router_kernels - own, 0)
+    router_operators = sum(operator.name.startswith("router") for operator in operators)
+    return max(stack.router_kernels - router_operators, 0)
 
 
 def _is_backward(operator: Operator) -> bool:

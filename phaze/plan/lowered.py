@@ -100,12 +100,15 @@ class LayerCost(LayerMemory):
         `TransformerLayerSchedulePlan.run`). The other pass is slowed by the processors that the all-to-all
         occupies and by the HBM bytes it moves. At most a fraction `share` of each all-to-all overlaps.
         """
-        passes = np.array([float(one.sum() - one[NETWORK]) for one in (self.forward_s, self.backward_s)])
-        rest = passes - self.experts_s
-        beside = np.array([[self.experts_s[1], rest[1]], [rest[0], self.experts_s[0]]])
-        kept_s = (1.0 - held_processors) * self.exchanges_s - self.hbm_share * self.exchanges_hbm_s
-        found: Floats = np.clip(share * kept_s, 0.0, beside).sum(axis=1)
-        return found
+        passes = np.array(
+            [float(seconds.sum() - seconds[NETWORK]) for seconds in (self.forward_s, self.backward_s)]
+        )
+        other_s = passes - self.experts_s
+        concurrent_s = np.array([[self.experts_s[1], other_s[1]], [other_s[0], self.experts_s[0]]])
+        # What the collective takes from the other pass is no gain: its SMs, and waits for its HBM bytes.
+        slowed_s = (1.0 - held_processors) * self.exchanges_s - self.hbm_share * self.exchanges_hbm_s
+        overlapped_s: Floats = np.clip(share * slowed_s, 0.0, concurrent_s).sum(axis=1)
+        return overlapped_s
 
     def again_s(self, recompute: Recompute) -> Floats:
         """Recompute time before the backward pass, in seconds by limiting resource, (limits,)."""
@@ -117,9 +120,11 @@ class LayerCost(LayerMemory):
 
     def all_links_s(self, recompute: Recompute) -> Floats:
         """Link time of collectives, including recomputed ones, in seconds, (2, levels)."""
-        again = recompute == "full" and self.layer.name not in KEPT
-        found: Floats = self.links_s + again * np.stack([np.zeros_like(self.links_s[0]), self.links_s[0]])
-        return found
+        recomputed = recompute == "full" and self.layer.name not in KEPT
+        links_s: Floats = self.links_s + recomputed * np.stack(
+            [np.zeros_like(self.links_s[0]), self.links_s[0]]
+        )
+        return links_s
 
     def waited_s(
         self, recompute: Recompute, offloaded: Offloaded, blocks: int, bytes_per_s: float
@@ -132,6 +137,7 @@ class LayerCost(LayerMemory):
         """
         waiting = self.waiting_bytes(recompute, offloaded) * offloaded.part(blocks)
         sent_s = waiting / bytes_per_s if waiting else 0.0
+        # A transfer to the host overlaps with the forward pass, one back with the recomputing backward pass.
         again_s = float(self.again_s(recompute).sum())
         forward_s, backward_s = float(self.forward_s.sum()), again_s + float(self.backward_s.sum())
         return max(sent_s - forward_s, 0.0), max(sent_s - backward_s, 0.0)
@@ -145,20 +151,21 @@ def kernel_times(machine: Machine, bytes_per_element: int) -> KernelTimes:
     """
     stack = machine.stack
     gradient = max(stack.gradient_bytes, bytes_per_element)
+    # Read and write in the gradients' precision replace one write in the precision of results.
     added = 2.0 * gradient - bytes_per_element if stack.fused_gradients else 0.0
     return KernelTimes(device_of(machine), machine.vector_cycles, bytes_per_element, added)
 
 
 def _operators_in(workload: Workload) -> list[Operator]:
     passes = (layer.pass_of(direction) for layer in workload.layers for direction in DIRECTIONS)
-    return [operator for one in passes for operator in one.operators]
+    return [operator for layer_pass in passes for operator in layer_pass.operators]
 
 
 def time_together(workloads: Iterable[Workload], times: KernelTimes, stack: Stack) -> None:
     """Compute the times of all kernels of several workloads at once, which is much faster than one by one."""
     operators = [operator for workload in workloads for operator in _operators_in(workload)]
     owned = [(operator, kernels_of(operator)) for operator in operators]
-    kernels = [kernel for _, own in owned for kernel in own]
+    kernels = [kernel for _, operator_kernels in owned for kernel in operator_kernels]
     moves = moves_of(owned, stack, times.device, in_steps=False)
     times.of(kernels, moves=moves, experts=experts_of(operators, stack))
 
@@ -180,9 +187,13 @@ def layer_costs(
     )
     cost = _with_flash_attention if flash else _plainly
     layers = [kept_by(machine.stack, layer, workload.layout) for layer in workload.layers]
-    whole = replace(clocked, layout=replace(workload.layout, compute="bf16"))
-    found = [_with_exchanges(cost(one, whole if one.name in KEPT else clocked), clocked) for one in layers]
-    return {one.layer.name: one for one in found}
+    # Embedding and head are computed in half precision under every recipe of lower precision.
+    half_precision = replace(clocked, layout=replace(workload.layout, compute="bf16"))
+    costs = [
+        _with_exchanges(cost(stored, half_precision if stored.name in KEPT else clocked), clocked)
+        for stored in layers
+    ]
+    return {stored.layer.name: stored for stored in costs}
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +211,7 @@ class Clocked:
         network, group = self.machine.network, self.layout.group(cast(Axis, part.axis))
         if routing := self._once(part):
             return dispatch_s(network, part.network_bytes, group, routing)
+        # The farthest hop of a ring decides, half-way around the group.
         if part.kind == "send":
             group = Group(2, group.stride * (group.ranks // 2))
         return network.seconds(cast(Kind, part.kind), part.network_bytes, group)
@@ -221,10 +233,10 @@ class Clocked:
 
     def by_axis(self, sent: Iterable[Part]) -> dict[str, Floats]:
         """Time of collectives by parallel axis, and HBM time of the bytes that they move, in seconds."""
-        found: dict[str, Floats] = defaultdict(lambda: np.zeros(2))
+        by_axis_s: dict[str, Floats] = defaultdict(lambda: np.zeros(2))
         for part, times in _counted(sent):
-            found[part.axis] += times * np.array([self.sent_s(part), self.moved_s(part)])
-        return found
+            by_axis_s[part.axis] += times * np.array([self.sent_s(part), self.moved_s(part)])
+        return by_axis_s
 
     def _once(self, part: Part) -> Routing | None:
         """Routing of tokens if a collective sends each token only once to a rank; otherwise None."""
@@ -239,6 +251,7 @@ def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
     (forward_s, _), (backward_s, weight_s), (core_s, _) = (
         _seconds(operators, clocked) for operators in passes
     )
+    # Scans store nothing inside, so the backward pass runs them forward once more.
     backward_s += regions_s(SCAN)
     links_s = _links_s(layer, clocked)
     return LayerCost(
@@ -249,17 +262,19 @@ def _plainly(layer: Layer, clocked: Clocked) -> LayerCost:
 def _links_s(layer: Layer, clocked: Clocked) -> Floats:
     """Time of a layer's collectives on the links of each network level, in seconds, (2, levels)."""
     network, layout = clocked.machine.network, clocked.layout
-    found = np.zeros((2, len(network.by_level("send", 0.0, layout.group("tp")))))
+    links_s = np.zeros((2, len(network.by_level("send", 0.0, layout.group("tp")))))
     for row, direction in enumerate(DIRECTIONS):
-        parts = (part for one in layer.pass_of(direction).operators for part in one.parts if part.axis)
+        parts = (
+            part for operator in layer.pass_of(direction).operators for part in operator.parts if part.axis
+        )
         for part, times in _counted(parts):
-            found[row] += times * clocked.by_level_s(part)
-    return found
+            links_s[row] += times * clocked.by_level_s(part)
+    return links_s
 
 
 def _counted(parts: Iterable[Part]) -> list[tuple[Part, int]]:
     """Distinct consecutive parts, each with its number of repetitions, such as the steps of a ring."""
-    return [(one[0], len(one)) for one in (list(same) for _, same in groupby(parts, id))]
+    return [(same_parts[0], len(same_parts)) for same_parts in (list(same) for _, same in groupby(parts, id))]
 
 
 def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
@@ -267,12 +282,12 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
 
     The core stores only one element per row of scores.
     """
-    machine, layout, kept = clocked.machine, clocked.layout, kept_with_flash(layer)
+    machine, layout, fused_layer = clocked.machine, clocked.layout, kept_with_flash(layer)
     core, core_backward = layer.attention("forward"), layer.attention("backward")
     fused = fused_attention(core, layout, machine.stack, clocked.times)
     (forward_s, _), (backward_s, weight_s) = (
-        _seconds(tuple(o for o in operators if o not in own), clocked, alone)
-        for operators, own, alone in (
+        _seconds(tuple(o for o in operators if o not in core_operators), clocked, alone)
+        for operators, core_operators, alone in (
             (layer.forward.operators, core, fused.forward),
             (layer.backward.operators, core_backward, fused.backward),
         )
@@ -286,27 +301,28 @@ def _with_flash_attention(layer: Layer, clocked: Clocked) -> LayerCost:
     backward_s += regions_s(SCAN)
     again_s, again_bytes = np.zeros(len(KERNEL_LIMITS)), 0.0
     if machine.stack.selective == "products" and layer.name not in KEPT:
+        # Stacks that store results of products recompute all else: every second product is stored.
         products = tuple(o for o in _outside_scans(layer) if o.core == "tensor" and o not in core)
         again_s = forward_s - fused.forward.seconds - _seconds(products[::2], clocked)[0]
         results = [part for o in (*products[::2], *core[-1:]) for part in o.parts if part.kind == "matmul"]
         stays = layout.bytes_per_element * sum(part.batch * part.m * part.n for part in results)
-        again_bytes = max(kept.activation_bytes - layer.input_bytes - stays, 0.0)
+        again_bytes = max(fused_layer.activation_bytes - layer.input_bytes - stays, 0.0)
     links_s = _links_s(layer, clocked)
-    return LayerCost(kept, again_bytes, forward_s, backward_s, again_s, weight_s, regions_s, links_s)
+    return LayerCost(fused_layer, again_bytes, forward_s, backward_s, again_s, weight_s, regions_s, links_s)
 
 
 def _known_regions(
     layer: Layer, seconds: Callable[[tuple[Operator, ...]], Floats]
 ) -> Callable[[frozenset[Region]], Floats]:
     """Function that gives the forward time of regions; regions with the same operators share one result."""
-    known: dict[tuple[int, ...], Floats] = {}
+    seconds_by_key: dict[tuple[int, ...], Floats] = {}
 
     def regions_s(regions: frozenset[Region]) -> Floats:
         operators = layer.forward_in(regions)
         key = tuple(map(id, operators))
-        if key not in known:
-            known[key] = seconds(operators)
-        return known[key]
+        if key not in seconds_by_key:
+            seconds_by_key[key] = seconds(operators)
+        return seconds_by_key[key]
 
     return regions_s
 
@@ -316,57 +332,65 @@ def _outside_scans(layer: Layer) -> list[Operator]:
 
 
 def _seconds(
-    operators: tuple[Operator, ...], clocked: Clocked, alone: FusedPass = NO_ATTENTION
+    operators: tuple[Operator, ...], clocked: Clocked, attention: FusedPass = NO_ATTENTION
 ) -> tuple[Floats, float]:
     """Time of consecutive operators by limiting resource, and time of their weight gradients, in seconds.
 
-    `alone` is the fused attention among them. Every kernel has a launch overhead; the host runs ahead of the
-    device, so only the longer of the two counts. If it launches experts one by one, it reads back their token
-    counts and no longer runs ahead: every kernel then takes at least its launch overhead. Kernels in CUDA
-    graphs need no host.
+    `attention` is the fused attention among them. Every kernel has a launch overhead; the host runs ahead of
+    the device, so only the longer of the two counts. If it launches experts one by one, it reads back their
+    token counts and no longer runs ahead: every kernel then takes at least its launch overhead. Kernels in
+    CUDA graphs need no host.
     """
     stack = clocked.machine.stack
     operators = without_sums(run_alone(operators, clocked.layout, stack), stack)
     by_host = launched(operators, stack.cuda_graphs)
     owned = [(operator, kernels_of(operator)) for operator in operators]
-    kernels = [kernel for _, own in owned for kernel in own]
-    total, weight_s = alone.seconds.copy(), 0.0
-    products_s = alone.seconds.copy()
+    kernels = [kernel for _, operator_kernels in owned for kernel in operator_kernels]
+    # Attention enters the time of products that tensor-parallel exchanges overlap with.
+    total, weight_s = attention.seconds.copy(), 0.0
+    products_s = attention.seconds.copy()
     in_steps, waits_s = in_steps_of(operators, stack), np.zeros(len(kernels))
     waits = waits_for_host(operators, stack)
     if kernels:
         words: list[Compute] = [
             clocked.layout.compute if multiplies_weights(operator) else "bf16"
-            for operator, own in owned
-            for _ in own
+            for operator, operator_kernels in owned
+            for _ in operator_kernels
         ]
         moves = moves_of(owned, stack, device_of(clocked.machine), in_steps=in_steps)
-        each = clocked.times.of(kernels, words, moves, experts_of(operators, stack))
+        kernels_s = clocked.times.of(kernels, words, moves, experts_of(operators, stack))
         if waits:
             started_s = host_s(operators, words, stack, device_of(clocked.machine))
-            waits_s = np.maximum(started_s - each.sum(axis=1), 0.0)
-        total += each.sum(axis=0)
+            waits_s = np.maximum(started_s - kernels_s.sum(axis=1), 0.0)
+        total += kernels_s.sum(axis=0)
         products = [kernel[0].kind == "matmul" for kernel in kernels]
-        products_s[:START] += each[products, :START].sum(axis=0)
+        products_s[:START] += kernels_s[products, :START].sum(axis=0)
         products_s[HOST] += waits_s[products].sum()
-        weight_s = float(each[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
+        weight_s = float(kernels_s[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
     sent = [part for operator in operators for part in operator.parts if part.axis]
     casts = _cast(operators, clocked.layout)
     moved = sum(casts) * cast_bytes(clocked.layout.compute, device_of(clocked.machine))
-    more = unfused(operators, clocked.layout.compute, stack)
-    more_s = more.nbytes / clocked.machine.hbm_bytes_per_s
-    total[HBM] += moved / clocked.machine.hbm_bytes_per_s + more_s
+    extra = unfused(operators, clocked.layout.compute, stack)
+    extra_s = extra.nbytes / clocked.machine.hbm_bytes_per_s
+    total[HBM] += moved / clocked.machine.hbm_bytes_per_s + extra_s
     by_axis = clocked.by_axis(sent)
-    total[NETWORK] += exposed_s(by_axis, clocked.layout, clocked.machine, products_s, alone.seconds)
+    total[NETWORK] += exposed_s(by_axis, clocked.layout, clocked.machine, products_s, attention.seconds)
     if waits:
-        total[HOST] = waits_s.sum() + max(more.launches * stack.launch_s - more_s, 0.0)
+        total[HOST] = waits_s.sum() + max(extra.launches * stack.launch_s - extra_s, 0.0)
     else:
-        own = [operator for operator, one in zip(operators, by_host, strict=True) if one]
-        count = sum(len(kernels_of(operator)) for operator in own) + len(_cast(own, clocked.layout))
-        count += sum(bool(part.axis) for operator in own for part in operator.parts) + more.launches
-        count += more_launches(own, clocked.layout.tp, stack)
-        fused = 0 if {"attn", "full"} & {*stack.cuda_graphs} else alone.launches
+        operator_kernels = [
+            operator for operator, launches in zip(operators, by_host, strict=True) if launches
+        ]
+        count = sum(len(kernels_of(operator)) for operator in operator_kernels) + len(
+            _cast(operator_kernels, clocked.layout)
+        )
+        count += (
+            sum(bool(part.axis) for operator in operator_kernels for part in operator.parts) + extra.launches
+        )
+        count += more_launches(operator_kernels, clocked.layout.tp, stack)
+        fused = 0 if {"attn", "full"} & {*stack.cuda_graphs} else attention.launches
         count += fused + (STEPS - 1) * in_steps
+        # The host runs ahead: only what it needs beyond the device's time is exposed.
         total[HOST] = max(count * stack.launch_s - total.sum(), 0.0)
     return total, weight_s
 
@@ -374,9 +398,13 @@ def _seconds(
 def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:
     """Add token dispatch, and the compute between its all-to-alls, to a layer's cost."""
     exchanges_s, moved, experts_s = np.zeros((2, 2)), np.zeros((2, 2)), np.zeros(2)
-    for row, way in enumerate(DIRECTIONS):
-        operators = cost.layer.pass_of(way).operators
-        ends = [place for place, one in enumerate(operators) if any(part.axis == "ep" for part in one.parts)]
+    for row, direction in enumerate(DIRECTIONS):
+        operators = cost.layer.pass_of(direction).operators
+        ends = [
+            place
+            for place, operator in enumerate(operators)
+            if any(part.axis == "ep" for part in operator.parts)
+        ]
         if ends:
             parts = [part for place in ends for part in operators[place].parts if part.axis == "ep"]
             exchanges_s[row] = [clocked.sent_s(part) for part in parts]

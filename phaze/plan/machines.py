@@ -37,10 +37,10 @@ def unfitted(cluster: Cluster) -> Cluster:
     return cluster.model_copy(update={"calibrated": None})
 
 
-def planned_machine(asked: AskedPlan, folder: Path = FOLDER) -> Machine:
+def planned_machine(request: AskedPlan, folder: Path = FOLDER) -> Machine:
     """Build the machine of a planning request, from what its plan file stores or else from files by name."""
-    stored = asked.stored_machine(folder)
-    cluster = sized(stored.cluster, asked.devices, asked.system)
+    stored = request.stored_machine(folder)
+    cluster = sized(stored.cluster, request.devices, request.system)
     return machine_of(cluster, stored.device, stored.stack, folder)
 
 

@@ -130,37 +130,37 @@ def _ports(pipeline: Pipeline) -> Iterator[tuple[int, int]]:
 
 def consecutive_devices(plan: Plan) -> list[list[range]]:
     """Devices of every stage and replica, numbered as in Megatron-LM."""
-    found, next_one = [], 0
+    devices, next_one = [], 0
     for stage in plan.stages:
         width = stage.layout.tp
         starts = [next_one + replica * width for replica in range(stage.layout.dp)]
-        found.append([range(start, start + width) for start in starts])
+        devices.append([range(start, start + width) for start in starts])
         next_one += stage.layout.dp * width
-    return found
+    return devices
 
 
 def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
     """Bytes sent between adjacent stages, where every tensor-parallel rank needs the whole tensor."""
-    found = {}
+    sent_bytes = {}
     for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
-        found[q, q + 1] = later.arriving_bytes * lanes * later.layout.tp
-        found[q + 1, q] = stage.departing_bytes * lanes * stage.layout.tp
-    return found
+        sent_bytes[q, q + 1] = later.arriving_bytes * lanes * later.layout.tp
+        sent_bytes[q + 1, q] = stage.departing_bytes * lanes * stage.layout.tp
+    return sent_bytes
 
 
 def _exchanges(
     plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
 ) -> dict[tuple[JobKind, int, int], Sequence[Turn]]:
     """Gradient all-reduces of every stage, concurrent for the tensor-parallel ranks of a stage."""
-    found: dict[tuple[JobKind, int, int], Sequence[Turn]] = {}
+    turns: dict[tuple[JobKind, int, int], Sequence[Turn]] = {}
     for port, group in _ports(pipeline):
         slices = list(zip(*devices[group], strict=True))
         plans = [
             all_reduce(fabric.topology, by_node(members, fabric.node), plan.stages[group].weight_bytes)
             for members in slices
         ]
-        found[JobKind.LAST_SYNC, port, group] = [Turn(0.0, together(*plans))]
-    return found
+        turns[JobKind.LAST_SYNC, port, group] = [Turn(0.0, together(*plans))]
+    return turns
 
 
 def _passes(
@@ -168,25 +168,26 @@ def _passes(
 ) -> dict[tuple[JobKind, int, int], Sequence[Turn]]:
     """Forward and backward passes of every worker, with an all-reduce after each group of operators."""
     messages = sum(
-        LEGS * stage.layout.tp * sum(one.reduced_bytes > 0 for one in stage.passes.values())
+        LEGS * stage.layout.tp * sum(stage_pass.reduced_bytes > 0 for stage_pass in stage.passes.values())
         for stage in plan.stages
     )
+    # More pieces follow the traffic more closely; events must stay few enough to simulate.
     pieces = max(1, MOST // max(1, messages * plan.microbatches))
-    found: dict[tuple[JobKind, int, int], Sequence[Turn]] = {}
+    turns_by_job: dict[tuple[JobKind, int, int], Sequence[Turn]] = {}
     for worker, (group, replica) in enumerate(pipeline.workers):
         stage = plan.stages[group]
         members = devices[group][replica * pipeline.lanes : (replica + 1) * pipeline.lanes]
         for kind, use in PASSES.items():
-            one = stage.passes[use]
-            if one.reduced_bytes:
+            stage_pass = stage.passes[use]
+            if stage_pass.reduced_bytes:
                 count = min(stage.layers, pieces)
-                size = one.reduced_bytes / count
+                size = stage_pass.reduced_bytes / count
                 rings = (all_reduce(fabric.topology, by_node(m, fabric.node), size, 1) for m in members)
-                charged = charged_s(plan, stage, one)
+                charged = charged_s(plan, stage, stage_pass)
                 work = Turn((float(pipeline.column(f"{use}_s")[group]) - charged) / count)
                 turns = [work, Turn(charged / count, beside=together(*rings))] * count
-                found[kind, worker, group] = turns
-    return found
+                turns_by_job[kind, worker, group] = turns
+    return turns_by_job
 
 
 def time_per_batch_s(carried: NetworkResult) -> float:

@@ -69,7 +69,7 @@ class Traffic:
 
     def of_layers(self, kinds: Ints) -> Traffic:
         """Traffic of every layer of a chain, given the kinds of its layers."""
-        return Traffic(*(getattr(self, one.name)[kinds] for one in fields(self)))
+        return Traffic(*(getattr(self, column.name)[kinds] for column in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Stage(StageWork):
     @property
     def compute_s(self) -> float:
         """Time of all passes of one microbatch on a replica, in seconds."""
-        return sum(one.seconds for one in self.passes.values())
+        return sum(stage_pass.seconds for stage_pass in self.passes.values())
 
     @cached_property
     def passes(self) -> dict[Way, Pass]:

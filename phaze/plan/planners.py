@@ -47,7 +47,7 @@ class Prospect:
     def stage(
         self,
         layers: Ints,
-        again: Bools,
+        recomputed: Bools,
         layout: Layout,
         time_per_sample_s: float,
         *,
@@ -55,8 +55,8 @@ class Prospect:
         stash_bytes: float,
         work_bytes: float,
     ) -> Stage:
-        """Build a stage from the given layers; mask `again` marks the recomputed layers."""
-        chain, traffic, repeated = self.chain, self.traffic, layers[again]
+        """Build a stage from the given layers; mask `recomputed` marks the recomputed layers."""
+        chain, traffic, repeated = self.chain, self.traffic, layers[recomputed]
         arriving, departing = self.crossing(layers)
         return Stage(
             forward_s=float(chain.forward_s[layers].sum()),
@@ -95,7 +95,7 @@ class PlanningTask:
 
     def prospect(self, layout: Layout) -> Prospect:
         """Chain and traffic of the model under the given layout."""
-        return next(one for one in self.prospects if one.point.layout == layout)
+        return next(candidate for candidate in self.prospects if candidate.point.layout == layout)
 
     def claim(self, time_per_sample_s: float, sync_s: float) -> Claim:
         """Build a planner's claim, with the network and HBM bandwidth of the task's scenario."""
@@ -142,22 +142,25 @@ def read_tasks(
     graph: pd.DataFrame,
     solves: pd.DataFrame,
     architectures: pd.DataFrame,
-    asked: Sequence[PlansAsked],
+    requests: Sequence[PlansAsked],
     conditions: Conditions,
     expert: Layout | None,
 ) -> Iterator[tuple[PlansAsked, PlanningTask]]:
     """Yield each set of requested plans with its planning task, read from tables that contain all points."""
-    names = list(dict.fromkeys(one.architecture for one in asked))
+    names = list(dict.fromkeys(request.architecture for request in requests))
     prospects: dict[str, list[Prospect]] = {name: [] for name in names}
-    wanted = pd.DataFrame({"architecture": names, "kept": True})
+    chosen = pd.DataFrame({"architecture": names, "kept": True})
     ordered = layers.sort_values("layout", key=by_numbers, kind="stable")
     for layout, rows in ordered.groupby("layout", sort=False):
-        mine = solves[solves["layout"] == layout]
+        layout_solves = solves[solves["layout"] == layout]
         point = read_point(rows, graph, conditions)
-        for device in read_devices(point, mine, architectures, wanted, conditions):
+        for device in read_devices(point, layout_solves, architectures, chosen, conditions):
             traffic = device.traffic.of_layers(point.runs.layers)
             prospects[device.name].append(Prospect(point, point.runs.chain(*device.latencies), traffic))
     bandwidths = architectures.set_index("architecture")["hbm_bandwidth_bytes_per_s"]
-    for one in asked:
-        own = conditions.of_chip(one.hbm_gib, float(bandwidths[one.architecture]))
-        yield one, PlanningTask(tuple(prospects[one.architecture]), one.hbm_gib, own, expert)
+    for request in requests:
+        chip_conditions = conditions.of_chip(request.hbm_gib, float(bandwidths[request.architecture]))
+        yield (
+            request,
+            PlanningTask(tuple(prospects[request.architecture]), request.hbm_gib, chip_conditions, expert),
+        )

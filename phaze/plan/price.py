@@ -172,12 +172,18 @@ class Price:
     def memory_binds(self) -> bool:
         """True if a pass takes longer because its operators share the HBM bandwidth."""
         hbm, stages = self.machine.hbm_bytes_per_s, self.plan.stages
-        return any(one.held_s(hbm) > one.seconds for stage in stages for one in stage.passes.values())
+        return any(
+            stage_pass.held_s(hbm) > stage_pass.seconds
+            for stage in stages
+            for stage_pass in stage.passes.values()
+        )
 
     @property
     def hbm_shares(self) -> tuple[float, ...]:
         """HBM utilisation of a device by stage, from the traffic of its passes."""
-        moved = [sum(one.hbm_bytes for one in stage.passes.values()) for stage in self.plan.stages]
+        moved = [
+            sum(stage_pass.hbm_bytes for stage_pass in stage.passes.values()) for stage in self.plan.stages
+        ]
         turns, hbm = map(self.plan.turns, self.plan.stages), self.machine.hbm_bytes_per_s
         return tuple(nbytes * turn / hbm / self.time_s for nbytes, turn in zip(moved, turns, strict=True))
 
@@ -186,7 +192,7 @@ class Price:
         """Time per batch that a device spends on passes, by stage, averaged over the replicas."""
         batch, hbm = self.plan.microbatches, self.machine.hbm_bytes_per_s
         return tuple(
-            sum(one.held_s(hbm) for one in stage.passes.values()) * batch / stage.layout.dp
+            sum(stage_pass.held_s(hbm) for stage_pass in stage.passes.values()) * batch / stage.layout.dp
             for stage in self.plan.stages
         )
 
@@ -216,18 +222,20 @@ class Price:
         stage = self.plan.stages[step.stage]
         return self._inside(stage, stage.passes[step.use], step.seconds)
 
-    def _inside(self, stage: Stage, one: Pass, seconds: float) -> dict[str, float]:
+    def _inside(self, stage: Stage, stage_pass: Pass, seconds: float) -> dict[str, float]:
         """Time of a pass by part: compute with idle HBM, compute with busy HBM, wait for all-reduces."""
         hbm = self.machine.hbm_bytes_per_s
-        work_s = one.held_s(hbm) - (charged_s(self.plan, stage, one) if self.plan.claim else 0.0)
-        hbm_s = min(one.hbm_bytes / hbm, work_s)
+        work_s = stage_pass.held_s(hbm) - (
+            charged_s(self.plan, stage, stage_pass) if self.plan.claim else 0.0
+        )
+        hbm_s = min(stage_pass.hbm_bytes / hbm, work_s)
         return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, max(seconds - work_s, 0.0)), strict=True))
 
     def _spent_s(self, stage: Stage) -> dict[str, float]:
         """Time of a microbatch's passes by use, in seconds; kernels count under their limiting resource."""
         if not stage.spent_s:
             hbm, passes = self.machine.hbm_bytes_per_s, stage.passes.values()
-            parts = [self._inside(stage, one, one.held_s(hbm)) for one in passes]
+            parts = [self._inside(stage, stage_pass, stage_pass.held_s(hbm)) for stage_pass in passes]
             return {name: sum(part[name] for part in parts) for name in INSIDE}
         return dict(zip(KERNELS.values(), stage.spent_s, strict=True))
 
@@ -235,7 +243,7 @@ class Price:
     def shares(self) -> dict[str, float]:
         """Fractions of device time by use, with passes broken down by their bottleneck."""
         pipeline, devices = self.timeline.pipeline, self.plan.devices
-        found: dict[str, float] = defaultdict(float)
+        share_of: dict[str, float] = defaultdict(float)
         exchanged = 0.0
         for q, stage in enumerate(self.plan.stages):
             group = pipeline.groups[q]
@@ -244,11 +252,11 @@ class Price:
             of_time = passes * self.plan.group_devices[group] / devices / self.timeline.time_s
             spent = self._spent_s(stage)
             for name, part_s in spent.items():
-                found[name] += of_time * part_s
+                share_of[name] += of_time * part_s
             # Exchange of replicas in every pass (from ZeRO 2 on) that makes passes longer.
             exchanged += of_time * max(_passes_s(pipeline.stages[q]) - sum(spent.values()), 0.0)
         uses = self.timeline.share_of
-        return dict(found) | {
+        return dict(share_of) | {
             "pipeline bubble": max(uses["bubble"], 0.0),
             "pipeline transfers": uses["transfer"],
             "gradient synchronisation": uses["synchronisation"] + exchanged,
@@ -267,21 +275,23 @@ class Price:
 
     def memory_of(self, group: int) -> Memory:
         """Peak memory of a device of pipeline rank `group`, by part."""
-        own = [self.plan.stages[q] for q in self.pipeline.stages_of(group)]
-        zero = own[0].layout.zero
-        fixed = sum(stage.fixed_bytes for stage in own)
-        kept = sum(
+        stages = [self.plan.stages[q] for q in self.pipeline.stages_of(group)]
+        zero = stages[0].layout.zero
+        fixed = sum(stage.fixed_bytes for stage in stages)
+        sharded_bytes = sum(
             (stage.weight_bytes - stage.frozen_bytes * (first == 2)) * stage.kept_share(shared=zero >= first)
             for first in (3, 2)
-            for stage in own
+            for stage in stages
         )
         peak = float(self.peak_bytes[group])
-        work = max(stage.work_bytes for stage in own)
-        made, copies = (max(getattr(stage, name) for stage in own) for name in ("made_bytes", "copies_bytes"))
-        tensors = MemoryRange(peak - made, peak, peak + copies)
-        tied = any(stage.tied_bytes > 0 for stage in own)
-        used = in_use(tensors, work, own[0].layout, self.machine, tied=tied)
-        return Memory(peak, kept, fixed - kept, peak - fixed, work, used)
+        work = max(stage.work_bytes for stage in stages)
+        made_bytes, copies = (
+            max(getattr(stage, name) for stage in stages) for name in ("made_bytes", "copies_bytes")
+        )
+        tensors = MemoryRange(peak - made_bytes, peak, peak + copies)
+        tied = any(stage.tied_bytes > 0 for stage in stages)
+        used = in_use(tensors, work, stages[0].layout, self.machine, tied=tied)
+        return Memory(peak, sharded_bytes, fixed - sharded_bytes, peak - fixed, work, used)
 
 
 def price(plan: Plan, machine: Machine) -> Price:
@@ -289,15 +299,15 @@ def price(plan: Plan, machine: Machine) -> Price:
     return Price(plan, machine)
 
 
-def charged_s(plan: Plan, stage: Stage, one: Pass) -> float:
+def charged_s(plan: Plan, stage: Stage, stage_pass: Pass) -> float:
     """Part of a pass that the planner charges for tensor-parallel all-reduces, in seconds."""
-    charged = plan.claimed.network.seconds("all_reduce", one.reduced_bytes, stage.layout.group("tp"))
-    return min(charged, one.seconds)
+    charged = plan.claimed.network.seconds("all_reduce", stage_pass.reduced_bytes, stage.layout.group("tp"))
+    return min(charged, stage_pass.seconds)
 
 
 def sent_to_slices_bytes(stage: Stage) -> float:
     """Bytes that a device sends per microbatch to the other tensor-parallel ranks of its replica."""
-    reduced = np.array([one.reduced_bytes for one in stage.passes.values()])
+    reduced = np.array([stage_pass.reduced_bytes for stage_pass in stage.passes.values()])
     return float(sent_bytes("all_reduce", reduced, stage.layout.tp).sum())
 
 
@@ -309,6 +319,7 @@ def silent(stage: StageCost) -> StageCost:
 def batch_s(pipeline: Pipeline) -> float:
     """Time per batch in seconds; in steady state if the schedule has no flush."""
     if not pipeline.rules.flushes:
+        # Without a flush the rate of a steady state counts, not the time of one batch.
         repeats = 2 if pipeline.column("sync_s").any() else 12  # batches, or rounds of all replicas
         return time_per_microbatch_s(pipeline, CLOSE, repeats) * pipeline.microbatches
     return simulate(pipeline).time_s

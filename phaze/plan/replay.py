@@ -123,6 +123,7 @@ def assumed_s(plan: Plan) -> float:
     within = within_passes(plan, pipeline_of(plan, planned_on(plan), "longest"))
     if plan.flushes:
         slowest = within.stages[int(np.argmax(loads_s(plan)))]
+        # Planners with a flush assume that every stage takes as long as the slowest.
         same = replace(within, stages=(slowest,) * len(plan.stages), early_recompute=False)
         return simulate(same).time_s + plan.claimed.sync_s
     shares = exchanged_s(plan) / plan.microbatches
@@ -149,17 +150,17 @@ def replay_plans(
     by_plan = dict(list(stages.groupby(list(PLAN))))
     placed = plans[plans["status"] == "placed"].to_dict("records")
     keys = [{name: plan[name] for name in PLAN} for plan in placed]
-    given = [{name: plan[name] for name in ("hbm_gib", *TIMED)} for plan in placed]
+    assumed = [{name: plan[name] for name in ("hbm_gib", *TIMED)} for plan in placed]
     working = [
         by_plan[tuple(key.values())].sort_values("stage")[["stage", *PlanStages.columns]] for key in keys
     ]
-    found = store.each(
-        [[row, rows.to_numpy().tolist()] for row, rows in zip(given, working, strict=True)],
-        lambda fresh: [replayed_rows(given[k], working[k]) for k in counted(fresh, "plan")],
+    simulated = store.each(
+        [[row, rows.to_numpy().tolist()] for row, rows in zip(assumed, working, strict=True)],
+        lambda fresh: [replayed_rows(assumed[k], working[k]) for k in counted(fresh, "plan")],
     )
-    rows = [{**key, **row} for key, (row, _) in zip(keys, found, strict=True)]
+    rows = [{**key, **row} for key, (row, _) in zip(keys, simulated, strict=True)]
     stage_rows = [
-        {**key, **row} for key, (_, of_stages) in zip(keys, found, strict=True) for row in of_stages
+        {**key, **row} for key, (_, of_stages) in zip(keys, simulated, strict=True) for row in of_stages
     ]
     return (
         pd.DataFrame(rows, columns=list(Simulations.fields())),
@@ -172,24 +173,24 @@ def replayed_rows(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
 
     The plan is given by its rows in tables plans and plan_stages.
     """
-    found = replay(read_plan(pd.Series(row), stages))
-    return simulation_row(found), list(simulated_stages(found, float(row["hbm_gib"]) * GIB))
+    price = replay(read_plan(pd.Series(row), stages))
+    return simulation_row(price), list(simulated_stages(price, float(row["hbm_gib"]) * GIB))
 
 
-def simulation_row(found: Price) -> Row:
+def simulation_row(price: Price) -> Row:
     """Row of table `simulations` for a priced plan, without its key columns."""
-    peaks, bound = found.peak_bytes, found.bound_by
+    peaks, bound = price.peak_bytes, price.bound_by
     return {
-        "schedule": found.plan.schedule,
-        "planned_s": found.plan.planned_s,
-        "assumed_s": assumed_s(found.plan),
-        "simulated_s": found.time_s,
-        "samples_per_s": found.samples_per_s,
-        "compute_share": found.compute_share,
-        "exposed_communication_share": found.exposed_share,
-        "bubble_share": 1.0 - found.compute_share - found.exposed_share,
-        "hbm_share": found.mean(found.hbm_shares),
-        "link_share": found.link_share,
+        "schedule": price.plan.schedule,
+        "planned_s": price.plan.planned_s,
+        "assumed_s": assumed_s(price.plan),
+        "simulated_s": price.time_s,
+        "samples_per_s": price.samples_per_s,
+        "compute_share": price.compute_share,
+        "exposed_communication_share": price.exposed_share,
+        "bubble_share": 1.0 - price.compute_share - price.exposed_share,
+        "hbm_share": price.mean(price.hbm_shares),
+        "link_share": price.link_share,
         "peak_bytes": float(peaks.max()),
         "fullest_stage": int(np.argmax(peaks)),
         "bound_by": bound.resource,
@@ -197,27 +198,27 @@ def simulation_row(found: Price) -> Row:
     }
 
 
-def simulated_stages(found: Price, hbm_bytes: float) -> Iterator[Row]:
+def simulated_stages(price: Price, hbm_bytes: float) -> Iterator[Row]:
     """Yield rows of table `simulation_stages` without key columns; link columns only for a flat network."""
-    groups = [group for group, _ in found.timeline.pipeline.workers]
-    for q, (busy, peak) in enumerate(zip(found.busy_s, found.peak_bytes.tolist(), strict=True)):
+    groups = [group for group, _ in price.timeline.pipeline.workers]
+    for q, (busy, peak) in enumerate(zip(price.busy_s, price.peak_bytes.tolist(), strict=True)):
         links = {
-            f"{name}link_share": getattr(found.link_shares[q], of)
+            f"{name}link_share": getattr(price.link_shares[q], of)
             for name, of in (
                 ("", "total"),
                 ("slices_", "slices"),
                 ("stages_", "stages"),
                 ("replicas_", "replicas"),
             )
-            if found.link_shares
+            if price.link_shares
         }
         yield {
             "stage": q,
             "busy_s": busy,
-            "busy_share": busy / found.time_s,
-            "hbm_share": found.hbm_shares[q],
+            "busy_share": busy / price.time_s,
+            "hbm_share": price.hbm_shares[q],
             **links,
-            "in_flight": found.timeline.most_in_flight(groups.index(q)),
+            "in_flight": price.timeline.most_in_flight(groups.index(q)),
             "peak_bytes": peak,
             "headroom_bytes": hbm_bytes - peak,
         }

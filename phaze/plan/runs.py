@@ -105,6 +105,7 @@ class Run:
                     f"pipeline_layout must have {name} = {number} entries {entry}, got {entries.count(entry)}"
                 )
         place = next((q for q, stage in enumerate(self.stages) if "m" in stage), count - 1)
+        # Megatron-Core places multi-token prediction with the loss, or alone on a rank other than the first.
         straight = self.schedule in ("1f1b", "gpipe", "interleaved")
         if straight and (
             (place < count - 1 and place % layout.pp == 0) or place // layout.pp < layout.vp - 1
@@ -140,8 +141,8 @@ class Run:
         """Model of the run, with padded vocabulary; a GPT gets 10 % dropout, Megatron-LM's default."""
         if self.spec is not None:
             words = padded_vocabulary(self.vocab, self.layout)
-            own = {"vocabulary": words, "mtp": self.mtp, "lora": self.lora or None}
-            return self.spec.model_copy(update=own)
+            changes = {"vocabulary": words, "mtp": self.mtp, "lora": self.lora or None}
+            return self.spec.model_copy(update=changes)
         sizes = {
             "name": "run",
             "lora": self.lora or None,
@@ -154,15 +155,15 @@ class Run:
             "position_count": self.seq,
             "fused_qkv": self.kv_heads in (0, self.heads),
         }
-        kept = dict.fromkeys(("residual_dropout", "attention_dropout", "embedding_dropout"), 0.1)
-        return Model.parse({**sizes, **(LLAMA if self.gated else kept)}, "model")
+        dropout = dict.fromkeys(("residual_dropout", "attention_dropout", "embedding_dropout"), 0.1)
+        return Model.parse({**sizes, **(LLAMA if self.gated else dropout)}, "model")
 
     def stack_of(self, machine: Machine) -> Stack:
         """Software stack of the machine with the row's overrides."""
-        own: dict[str, object] = {} if self.overlap is None else {"overlap": self.overlap}
+        changes: dict[str, object] = {} if self.overlap is None else {"overlap": self.overlap}
         if self.gradients is not None:
-            own["gradient_bytes"] = GRADIENT_BYTES[self.gradients]
-        return machine.stack.model_copy(update=own)
+            changes["gradient_bytes"] = GRADIENT_BYTES[self.gradients]
+        return machine.stack.model_copy(update=changes)
 
     def check_microbatches(self, stack: Stack) -> None:
         """Raise PhazeError if a pipeline has fewer microbatches than the stack requires."""
@@ -175,6 +176,7 @@ class Run:
         pipelined = self.schedule in ("1f1b", "gpipe") and self.layout.pp > 1
         if stack.pipeline_split == "even" or self.division or self.mtp or not pipelined:
             return self
+        # Parameters of a block per hidden unit, to which the vocabulary's products are compared.
         block = 4 * self.hidden + 3 * self.model.feed_forward
         return replace(self, division=by_cost(self.layers, self.vocab / block, self.count))
 

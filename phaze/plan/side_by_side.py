@@ -53,34 +53,37 @@ def plan_expert(task: PlanningTask) -> Planned | Infeasible:
     return _best(task, _place_expert)
 
 
-def _place_expert(task: PlanningTask, one: Prospect, setting: Setting) -> Placement | Infeasible:
+def _place_expert(task: PlanningTask, prospect: Prospect, setting: Setting) -> Placement | Infeasible:
     if task.expert is None:
         return Infeasible("widths: the workload has no expert's placement")
-    if task.expert.tp != one.point.layout.tp:
+    if task.expert.tp != prospect.point.layout.tp:
         return Infeasible(f"widths: t = {task.expert.tp} is not among the TMP widths of the workload")
-    return place_expert(one.chain, task.expert, setting)
+    return place_expert(prospect.chain, task.expert, setting)
 
 
 def _best(task: PlanningTask, place: Place) -> Planned | Infeasible:
     """Best plan over TMP widths, microbatches and recomputation, or the reason for infeasibility."""
-    found = [
-        (one, setting, place(task, one, setting))
-        for one in task.prospects
-        for setting in task.conditions.settings(one.point.layout)
+    results = [
+        (prospect, setting, place(task, prospect, setting))
+        for prospect in task.prospects
+        for setting in task.conditions.settings(prospect.point.layout)
     ]
-    placed = [(one, setting, p) for one, setting, p in found if isinstance(p, Placement)]
+    placed = [(prospect, setting, p) for prospect, setting, p in results if isinstance(p, Placement)]
     if not placed:
-        return next((p for *_, p in found if isinstance(p, Infeasible)), Infeasible("widths: none given"))
+        return next((p for *_, p in results if isinstance(p, Infeasible)), Infeasible("widths: none given"))
+    # Times that differ by rounding alone must not decide between plans.
     times = tied(np.array([placement.time_s for *_, placement in placed]))
     # Ties go to stashing, then to the smallest t and microbatch, as in other planners.
-    ranks = [(t, s.recompute, one.point.layout) for t, (one, s, _) in zip(times, placed, strict=True)]
+    ranks = [
+        (t, s.recompute, prospect.point.layout) for t, (prospect, s, _) in zip(times, placed, strict=True)
+    ]
     return _planned(task, *placed[ranks.index(min(ranks))])
 
 
-def _planned(task: PlanningTask, one: Prospect, setting: Setting, placement: Placement) -> Planned:
-    costs = stage_costs(one.chain, placement, setting)
+def _planned(task: PlanningTask, prospect: Prospect, setting: Setting, placement: Placement) -> Planned:
+    costs = stage_costs(prospect.chain, placement, setting)
     in_pipeline = setting.in_pipeline(placement.layout)
-    stages = tuple(_stage(one, setting, placement, cost, s) for s, cost in enumerate(costs))
+    stages = tuple(_stage(prospect, setting, placement, cost, s) for s, cost in enumerate(costs))
     memory = tuple(
         StageMemory(
             stage.layers if stage.layout.recompute == "full" else 0,
@@ -94,21 +97,23 @@ def _planned(task: PlanningTask, one: Prospect, setting: Setting, placement: Pla
     return Planned(Plan(stages, setting.schedule, setting.microbatches, claim=claim), memory, time_s)
 
 
-def _stage(one: Prospect, setting: Setting, placement: Placement, cost: PlacedStage, number: int) -> Stage:
+def _stage(
+    prospect: Prospect, setting: Setting, placement: Placement, cost: PlacedStage, number: int
+) -> Stage:
     """Build a stage that either stashes or recomputes all of its layers; the last stage always stashes.
 
     A recomputing stage stores its inputs of every microbatch in flight, and all activations of the one being
     processed (`cost.memory`).
     """
     layers = np.arange(cost.first_layer, cost.last_layer + 1)
-    again = setting.recompute and number < placement.stages - 1
-    kept: Recompute = "full" if again else "none"
-    microbatch, replicas = one.point.layout.microbatch, placement.layout.dp
-    stash = float(one.crossing(layers)[0].sum()) if again else cost.activation_bytes
-    return one.stage(
+    recomputes = setting.recompute and number < placement.stages - 1
+    recompute: Recompute = "full" if recomputes else "none"
+    microbatch, replicas = prospect.point.layout.microbatch, placement.layout.dp
+    stash = float(prospect.crossing(layers)[0].sum()) if recomputes else cost.activation_bytes
+    return prospect.stage(
         layers,
         np.full(len(layers), cost.recomputed_s > 0),
-        Layout(tp=placement.devices[number], dp=replicas, microbatch=microbatch, recompute=kept),
+        Layout(tp=placement.devices[number], dp=replicas, microbatch=microbatch, recompute=recompute),
         cost.load_s / (replicas * microbatch),
         fixed_bytes=cost.static_bytes,
         stash_bytes=stash,
@@ -131,7 +136,7 @@ def plan_model(
     graph: pd.DataFrame,
     solves: pd.DataFrame,
     architectures: pd.DataFrame,
-    asked: Sequence[PlansAsked],
+    requests: Sequence[PlansAsked],
     conditions: Conditions,
     expert: Layout | None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -139,19 +144,19 @@ def plan_model(
     model = str(graph["model"].iloc[0])
     plans: list[Row] = []
     stages: list[Row] = []
-    for one, task in read_tasks(layers, graph, solves, architectures, asked, conditions, expert):
-        for planner in one.planners:
-            found = PLANNERS[planner](task)
+    for request, task in read_tasks(layers, graph, solves, architectures, requests, conditions, expert):
+        for planner in request.planners:
+            planned = PLANNERS[planner](task)
             key = {
                 "model": model,
-                "architecture": one.architecture,
-                "hbm_gib": one.hbm_gib,
+                "architecture": request.architecture,
+                "hbm_gib": request.hbm_gib,
                 "planner": planner,
             }
-            plans.append({**key, **_assumed(task.conditions), **plan_row(found, task)})
-            if isinstance(found, Planned):
-                pairs = zip(found.plan.stages, found.memory, strict=True)
-                rows = (_stage_row(stage, memory, one.hbm_gib * GIB) for stage, memory in pairs)
+            plans.append({**key, **_assumed(task.conditions), **plan_row(planned, task)})
+            if isinstance(planned, Planned):
+                pairs = zip(planned.plan.stages, planned.memory, strict=True)
+                rows = (_stage_row(stage, memory, request.hbm_gib * GIB) for stage, memory in pairs)
                 stages.extend({**key, "stage": s, **row} for s, row in enumerate(rows))
     return (
         pd.DataFrame(plans, columns=list(Plans.fields())),
@@ -164,15 +169,15 @@ def _assumed(conditions: Conditions) -> Row:
     return {name: getattr(conditions.scenario, name) for name in names}
 
 
-def plan_row(found: Planned | Infeasible, task: PlanningTask) -> Row:
+def plan_row(planned: Planned | Infeasible, task: PlanningTask) -> Row:
     """Row of table `plans` for the result of one planner, without its key columns."""
-    if isinstance(found, Infeasible):
+    if isinstance(planned, Infeasible):
         none = dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0)
         never = dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), np.inf)
         free = dict.fromkeys(("samples_per_s", "sync_s", "all_reduce_factor"), 0.0)
         return {
             "status": "infeasible",
-            "reason": found.reason,
+            "reason": planned.reason,
             "flushes": False,
             "schedule": "none",
             "tensor": "",
@@ -183,8 +188,8 @@ def plan_row(found: Planned | Infeasible, task: PlanningTask) -> Row:
             **free,
             **never,
         }
-    plan, claim = found.plan, found.plan.claimed
-    piper_s, piper_reason = price_planned(task, found)
+    plan, claim = planned.plan, planned.plan.claimed
+    piper_s, piper_reason = price_planned(task, planned)
     layouts = [stage.layout for stage in plan.stages]
     return {
         "status": "placed",
@@ -195,7 +200,7 @@ def plan_row(found: Planned | Infeasible, task: PlanningTask) -> Row:
         "microbatches": plan.microbatches,
         "tensor": _each_once(layout.tp for layout in layouts),
         "data": _each_once(layout.dp for layout in layouts),
-        "memory": _memory(found),
+        "memory": _memory(planned),
         "stages": len(layouts),
         "devices_used": plan.devices,
         "degree": sum(layout.dp for layout in layouts),
@@ -209,7 +214,7 @@ def plan_row(found: Planned | Infeasible, task: PlanningTask) -> Row:
 
 
 def _stage_row(stage: Stage, memory: StageMemory, hbm_bytes: float) -> Row:
-    work: Row = {one.name: getattr(stage, one.name) for one in fields(StageWork)}
+    work: Row = {column.name: getattr(stage, column.name) for column in fields(StageWork)}
     return work | {
         "first_layer": stage.first_layer,
         "last_layer": stage.last_layer,
@@ -227,13 +232,13 @@ def _each_once(widths: Iterable[int]) -> str:
     return ",".join(str(width) for width in dict.fromkeys(widths))
 
 
-def _memory(found: Planned) -> str:
+def _memory(planned: Planned) -> str:
     """Activation strategy of a plan: stashing, recomputation wherever it helps, or mixed.
 
     The last stage has one microbatch in flight, so recomputation never helps it.
     """
-    stages = found.plan.stages
-    recomputed = sum(one.recomputed for one in found.memory)
+    stages = planned.plan.stages
+    recomputed = sum(stage_memory.recomputed for stage_memory in planned.memory)
     if not recomputed:
         return STASH
     return RECOMPUTE if recomputed >= sum(stage.layers for stage in stages[:-1]) else "mixed"

@@ -41,19 +41,20 @@ class PlanFilter:
 
     def choose(self, plans: pd.DataFrame, path: Path) -> pd.Series:
         """Fastest matching plan; PhazeError if none matches."""
-        found = plans
+        matching = plans
         for name in PLAN:
             value = getattr(self, name)
             if value is not None:
-                known = sorted(found[name].unique().tolist())
-                found = found[found[name] == value]
-                if found.empty:
-                    given = ", ".join(map(str, known)) or "none"
-                    raise PhazeError(f"{path}: has no plan with {name} {value}; allowed: {given}")
-        placed = found[found["status"] == "placed"]
+                values = sorted(matching[name].unique().tolist())
+                matching = matching[matching[name] == value]
+                if matching.empty:
+                    options = ", ".join(map(str, values)) or "none"
+                    raise PhazeError(f"{path}: has no plan with {name} {value}; allowed: {options}")
+        placed = matching[matching["status"] == "placed"]
         if placed.empty:
-            reason = f": {found['reason'].iloc[0]}" if len(found) else ""
+            reason = f": {matching['reason'].iloc[0]}" if len(matching) else ""
             raise PhazeError(f"{path}: has no feasible plan of those asked for{reason}")
+        # Of equal times the planner that comes first in the table wins, so that answers are repeatable.
         ranked = placed.assign(rank=placed["planner"].map(PLANNERS.index))
         return ranked.sort_values(["time_per_sample_s", "rank", *PLAN]).drop(columns="rank").iloc[0]
 
@@ -63,7 +64,7 @@ class SimulatedPlan:
     """Plan read from a study's table, with its price from a simulation."""
 
     plan: pd.Series
-    found: Price
+    price: Price
 
     def as_row(self) -> Row:
         """Rows of tables simulations and simulation_stages, and the memory of stages over time."""
@@ -71,12 +72,12 @@ class SimulatedPlan:
         key: Row = {name: self.plan[name] for name in PLAN}
         return {
             **key,
-            **simulation_row(self.found),
+            **simulation_row(self.price),
             **self._busiest(),
-            "stages": list(simulated_stages(self.found, hbm_bytes)),
+            "stages": list(simulated_stages(self.price, hbm_bytes)),
             "memory": [
                 {"stage": stage, "time_s": profile.time_s.tolist(), "bytes": profile.bytes_.tolist()}
-                for stage, profile in stage_memory(self.found.timeline).items()
+                for stage, profile in stage_memory(self.price.timeline).items()
             ],
         }
 
@@ -87,9 +88,9 @@ class SimulatedPlan:
 
     def _busiest(self) -> Row:
         """Busiest link of the network and its utilisation; empty for a flat network."""
-        if not isinstance(self.found, NetworkReplay):
+        if not isinstance(self.price, NetworkReplay):
             return {}
-        topology, share = self.found.carried.topology, self.found.carried.utilisation
+        topology, share = self.price.carried.topology, self.price.carried.utilisation
         link = topology.links[int(share.argmax())]
         return {
             "network": topology.name,
@@ -98,9 +99,9 @@ class SimulatedPlan:
         }
 
     def _links(self) -> list[str]:
-        if not isinstance(self.found, NetworkReplay):
+        if not isinstance(self.price, NetworkReplay):
             return []
-        topology, share = self.found.carried.topology, self.found.carried.utilisation
+        topology, share = self.price.carried.topology, self.price.carried.utilisation
         used, busiest = share[share > 0], topology.links[int(share.argmax())]
         mean = used.mean() if len(used) else 0.0
         line = (
@@ -120,37 +121,37 @@ class SimulatedPlan:
         )
 
     def _times(self) -> str:
-        planned, simulated = self.found.plan.planned_s, self.found.time_s
-        more = simulated / planned - 1
-        return f"planned {planned:.4g} s per batch, simulated {simulated:.4g} s ({more:+.1%})"
+        planned, simulated = self.price.plan.planned_s, self.price.time_s
+        longer = simulated / planned - 1
+        return f"planned {planned:.4g} s per batch, simulated {simulated:.4g} s ({longer:+.1%})"
 
     def _shares(self) -> str:
-        row = simulation_row(self.found)
+        row = simulation_row(self.price)
         return (
-            f"{self.found.samples_per_s:,.4g} samples/s; compute {row['compute_share']:.1%}, exposed "
+            f"{self.price.samples_per_s:,.4g} samples/s; compute {row['compute_share']:.1%}, exposed "
             f"communication {row['exposed_communication_share']:.1%}, bubbles {row['bubble_share']:.1%}; "
-            f"HBM {row['hbm_share']:.1%} of what it could move; bound by {self.found.bound_by}"
+            f"HBM {row['hbm_share']:.1%} of what it could move; bound by {self.price.bound_by}"
         )
 
     def _stages(self) -> list[str]:
-        rows = simulated_stages(self.found, float(self.plan["hbm_gib"]) * GIB)
+        rows = simulated_stages(self.price, float(self.plan["hbm_gib"]) * GIB)
         return [
             f"stage {row['stage']}: layers {stage.first_layer} to {stage.last_layer}, d = {stage.layout.dp}, "
             f"t = {stage.layout.tp}, busy {row['busy_share']:.1%}, HBM {row['hbm_share']:.1%}, "
             f"{_link_words(row)}{row['in_flight']} in flight, {float(str(row['peak_bytes'])) / GIB:.3g} GiB"
-            for row, stage in zip(rows, self.found.plan.stages, strict=True)
+            for row, stage in zip(rows, self.price.plan.stages, strict=True)
         ]
 
 
 def simulate_file(
-    path: Path, wanted: PlanFilter, network: System | Cluster | Matrix | None = None
+    path: Path, plan_filter: PlanFilter, network: System | Cluster | Matrix | None = None
 ) -> SimulatedPlan:
     """Replay a plan from a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet.
 
     By default it is simulated on the flat network that its planner assumed. Raises PhazeError for another
     flat network, which the plan has no data for.
     """
-    row, stages = read_wanted(path, wanted)
+    row, stages = read_wanted(path, plan_filter)
     if isinstance(network, System):
         _refuse_other_flat(row, network)
         network = None
@@ -167,18 +168,18 @@ def _refuse_other_flat(row: pd.Series, network: System) -> None:
             )
 
 
-def read_wanted(path: Path, wanted: PlanFilter) -> tuple[pd.Series, pd.DataFrame]:
+def read_wanted(path: Path, plan_filter: PlanFilter) -> tuple[pd.Series, pd.DataFrame]:
     """Read the fastest matching plan from a file, and the table plan_stages that belongs to the file."""
     _refuse_absent(path)
-    plans, beside = Plans.load(path), stages_beside(path)
-    _refuse_absent(beside)
-    return wanted.choose(plans, path), PlanStages.load(beside)
+    plans, stages_path = Plans.load(path), stages_beside(path)
+    _refuse_absent(stages_path)
+    return plan_filter.choose(plans, path), PlanStages.load(stages_path)
 
 
 def plan_of(row: pd.Series, stages: pd.DataFrame) -> Plan:
     """Build the plan from a row of table `plans`; `stages` may include other plans' rows."""
-    mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
-    return read_plan(row, mine)
+    plan_stages = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
+    return read_plan(row, plan_stages)
 
 
 def replay_one(
@@ -186,8 +187,8 @@ def replay_one(
 ) -> SimulatedPlan:
     """Replay a row of table `plans`; `stages` may include other plans' rows."""
     plan = plan_of(row, stages)
-    found = replay(plan) if network is None else replay_on(plan, fabric(network, plan.devices))
-    return SimulatedPlan(row, found)
+    price = replay(plan) if network is None else replay_on(plan, fabric(network, plan.devices))
+    return SimulatedPlan(row, price)
 
 
 def _refuse_absent(path: Path) -> None:

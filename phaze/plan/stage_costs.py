@@ -66,14 +66,14 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
     """Times and bytes of the q-th stage of a plan, including communication with its neighbours."""
     stage, zero = plan.stages[q], plan.stages[q].layout.zero
     splits = SCHEDULES[plan.schedule].splits
-    held = [
-        one.held_s(machine.hbm_bytes_per_s) if tensors == "all" else one.seconds
-        for one in stage.passes.values()
+    passes_s = [
+        stage_pass.held_s(machine.hbm_bytes_per_s) if tensors == "all" else stage_pass.seconds
+        for stage_pass in stage.passes.values()
     ]
     reduce_s, gather_s = (_exchange_s(stage, machine, kind) for kind in ("reduce_scatter", "all_gather"))
     share = plan.execution.overlap_sync
     forward_wait_s = _wait_s(stage, machine, ("all_gather",), 0, share)
-    free_s = held[0] - forward_wait_s
+    free_s = passes_s[0] - forward_wait_s
     lost, waited_s = lost_share(machine), partial(_waited_s, stage, machine)
     after_s = 0.0
     if per_step("all_gather", zero):
@@ -84,21 +84,23 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
             )
         )
     activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
-    sync_s, late_s = _sync_s(plan, machine, q, held[1] + held[2])
+    sync_s, late_s = _sync_s(plan, machine, q, passes_s[1] + passes_s[2])
     slowed_s = 0.0
     if share:
         kind = _sync_kind(stage, machine)
         waiting_s = share * waited_s(kind) if kind else 0.0
-        slowed_s = float(slowdown_s(sync_s, held[1] + held[2], lost, waiting_s))
+        # The last backward pass overlaps with the synchronisation, and is slowed by it.
+        slowed_s = float(slowdown_s(sync_s, passes_s[1] + passes_s[2], lost, waiting_s))
+    # A message takes two SMs, which slows the concurrent pass of its sender.
     if plan.execution.transfers == "overlapped":
         lost_to_sends = lost_to_messages(machine) * (1.0 - plan.execution.exposed_transfers)
-        held[0] += lost_to_sends * activation_s
-        held[2] += lost_to_sends * gradient_s
+        passes_s[0] += lost_to_sends * activation_s
+        passes_s[2] += lost_to_sends * gradient_s
     cost = StageCost(
-        forward_s=held[0],
-        backward_s=held[2],
-        weight_s=min(stage.weight_s, held[2]) if splits else 0.0,
-        recompute_s=held[1],
+        forward_s=passes_s[0],
+        backward_s=passes_s[2],
+        weight_s=min(stage.weight_s, passes_s[2]) if splits else 0.0,
+        recompute_s=passes_s[1],
         send_activation_s=activation_s,
         send_gradient_s=gradient_s,
         sync_s=sync_s,
@@ -112,7 +114,9 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
     )
     if not in_passes("reduce_scatter", zero):
         return cost
+    # Weights of ZeRO 2 stay whole during a step; they are gathered after the update alone.
     gather_s *= in_passes("all_gather", zero)
+    # Weight gradients that are computed apart send nothing while the pass communicates.
     during: list[Exchange] = [] if cost.weight_s else ["reduce_scatter"]
     during += ["all_gather"] * in_passes("all_gather", zero)
     return with_exchanges(
@@ -165,7 +169,9 @@ def _waited_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
     """Time that HBM-bound parts of layers wait for the bytes of a collective among replicas, in seconds."""
     parts = zip(stage.hbm_shares, _exchanged(stage, kind), strict=False)
     return sum(
-        share * moved_s(machine, one, size, group.ranks) for share, part in parts for one, size, group in part
+        share * moved_s(machine, exchange, size, group.ranks)
+        for share, part in parts
+        for exchange, size, group in part
     )
 
 
@@ -174,11 +180,12 @@ def _exchange_s(stage: Stage, machine: Machine, kind: Exchange) -> float:
 
     Those of experts are separate, and gradients go bucket by bucket if the stack has buckets.
     """
-    found = 0.0
-    for one, size, group in chain(*_exchanged(stage, kind)):
-        buckets = _buckets(stage, machine, size) if one == "all_reduce" and stage.layout.zero == 0 else 1
-        found += buckets * machine.network.seconds(one, size / buckets, group)
-    return found
+    exchange_s = 0.0
+    for exchange, size, group in chain(*_exchanged(stage, kind)):
+        # Every bucket pays the fixed time of a collective.
+        buckets = _buckets(stage, machine, size) if exchange == "all_reduce" and stage.layout.zero == 0 else 1
+        exchange_s += buckets * machine.network.seconds(exchange, size / buckets, group)
+    return exchange_s
 
 
 def _buckets(stage: Stage, machine: Machine, size_bytes: float) -> int:
@@ -213,10 +220,10 @@ def _wait_s(
 
     The pass is forward or backward.
     """
-    exchanged = [way for kind in kinds for part in _exchanged(stage, kind) for way in part]
+    exchanged = [collective for kind in kinds for part in _exchanged(stage, kind) for collective in part]
     if not stage.links_s or not exchanged:
         return 0.0
-    levels_s = share * np.sum([machine.network.by_level(*way) for way in exchanged], axis=0)
+    levels_s = share * np.sum([machine.network.by_level(*collective) for collective in exchanged], axis=0)
     return max(float(waits_s(levels_s, np.array(stage.links_s[direction])).max()), 0.0)
 
 
@@ -228,8 +235,8 @@ def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:
     zero = stage.layout.zero
     if zero >= 2:
         return None
-    whole = machine.stack.zero_1 == "all_reduce" and stage.layout.replicate == 1
-    return "all_reduce" if zero == 0 or whole else "reduce_scatter"
+    all_reduces = machine.stack.zero_1 == "all_reduce" and stage.layout.replicate == 1
+    return "all_reduce" if zero == 0 or all_reduces else "reduce_scatter"
 
 
 def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[float, float]:
@@ -241,23 +248,25 @@ def _sync_s(plan: Plan, machine: Machine, q: int, backward_s: float) -> tuple[fl
     """
     stage = plan.stages[q]
     zero, kind = stage.layout.zero, _sync_kind(stage, machine)
-    found = _exchange_s(stage, machine, kind) if kind else 0.0
+    sync_s = _exchange_s(stage, machine, kind) if kind else 0.0
     share, late_s = plan.execution.overlap_sync, 0.0
-    if kind and found and share:
-        late_s = found - share * found
-        found *= share
+    if kind and sync_s and share:
+        late_s = sync_s - share * sync_s
+        sync_s *= share
+        # Synchronisation waits only while the last backward pass still uses the links.
         wait_s = _wait_s(stage, machine, (kind,), 1, share)
         free_s = backward_s - wait_s  # of the last backward pass
-        found += wait_s * min(found / free_s, 1.0) if free_s > 0 else wait_s
+        sync_s += wait_s * min(sync_s / free_s, 1.0) if free_s > 0 else wait_s
     rules, depth, stride = SCHEDULES[plan.schedule], plan.depth, stage.layout.group("pp").stride
     groups = rules.groups(depth, plan.layout.vp)
+    # Copies of the word embedding on the first and the last stage must stay equal.
     if stage.tied_bytes and depth > 1 and groups[0] != groups[-1]:
-        found += machine.network.seconds("all_reduce", stage.tied_bytes, Group(2, (depth - 1) * stride))
+        sync_s += machine.network.seconds("all_reduce", stage.tied_bytes, Group(2, (depth - 1) * stride))
     if rules.streams > 1:  # the other copy of the stage is at the same distance from the other end
         apart = abs(depth - 1 - 2 * int(groups[q]))
         size = stage.exchanged_bytes / (stage.layout.shards if zero else 1)
-        found += machine.network.seconds("all_reduce", size, Group(2, apart * stride))
-    return found, late_s
+        sync_s += machine.network.seconds("all_reduce", size, Group(2, apart * stride))
+    return sync_s, late_s
 
 
 def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tuple[float, float]:
@@ -270,8 +279,8 @@ def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tupl
         earlier = plan.stages[q - 1]
         returned = earlier.departing_bytes if tensors == "all" else earlier.longest_departing_bytes
     layout = plan.stages[q].layout
-    way = plan.execution
-    return send_s(way, machine, layout, sent), send_s(way, machine, layout, returned)
+    execution = plan.execution
+    return send_s(execution, machine, layout, sent), send_s(execution, machine, layout, returned)
 
 
 def send_s(execution: Execution, machine: Machine, layout: Layout, size_bytes: float) -> float:
@@ -279,6 +288,7 @@ def send_s(execution: Execution, machine: Machine, layout: Layout, size_bytes: f
     if not size_bytes:
         return 0.0
     network, pair = machine.network, Group(2, layout.group("pp").stride)
+    # Sharded sequences are sent as they are: every rank has its own tokens.
     if not execution.scattered or layout.cuts_sequence:
         return network.seconds("send", size_bytes, pair)
     scattered_s = network.seconds("send", size_bytes / layout.tp, pair)

@@ -221,5 +221,5 @@ class Pictures:
     def __call__(self, plan: pd.Series) -> Shown:
         """Simulate one row of table `plans`, and prepare it for drawing."""
         answer = replay_one(plan, self.plan_stages)
-        what = shown(answer.which(), answer.found.timeline)
+        what = shown(answer.which(), answer.price.timeline)
         return replace(what, most_rows=ROWS, most_passes=PASSES)

@@ -79,8 +79,8 @@ class LayoutBounds:
     def in_order(self, which: Bools) -> Ints:
         """Indices of the layouts in mask `which` that may fit, by increasing time bound."""
         places = np.flatnonzero(which & self.fits)
-        found: Ints = places[np.argsort(self.time_s[places], kind="stable")]
-        return found
+        ordered: Ints = places[np.argsort(self.time_s[places], kind="stable")]
+        return ordered
 
     def joined(self, other: LayoutBounds) -> LayoutBounds:
         """Concatenate these bounds with those of other layouts."""
@@ -111,6 +111,7 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "no
     """
     if not len(grid):
         return LayoutBounds(np.zeros(0), np.zeros(0))
+    # Without measured products times come from the mapper, where larger microbatches may be slower.
     if common != "nothing" and not device_of(question.machine).products:
         common = "recompute"
     if common == "nothing":
@@ -120,38 +121,40 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "no
     _, first, where = distinct_rows(np.stack(others, axis=1))
     few = replace(grid.take(first), recompute=np.zeros_like(first))
     slices = Slices.of(question, few, common)
-    found = bounds_by(question, few, slices, np.arange(len(few)), on_average=True)
-    return LayoutBounds(found.time_s[where], found.lacking_bytes[where])
+    bounds = bounds_by(question, few, slices, np.arange(len(few)), on_average=True)
+    return LayoutBounds(bounds.time_s[where], bounds.lacking_bytes[where])
 
 
 def bounds_by(
     question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, *, on_average: bool = False
 ) -> LayoutBounds:
     """Lower bounds for layouts from known shard costs; `which` are their indices in the shards' grid."""
+    # Batches keep arrays of all layouts, kinds and levels within memory.
     parts = np.array_split(np.arange(len(grid)), -(-len(grid) // AT_ONCE))
-    each = [_bounds_of_part(question, grid.take(part), slices, which[part], on_average) for part in parts]
-    return LayoutBounds(*(np.concatenate(one) for one in zip(*each, strict=True)))
+    bounds = [_bounds_of_part(question, grid.take(part), slices, which[part], on_average) for part in parts]
+    return LayoutBounds(*(np.concatenate(columns) for columns in zip(*bounds, strict=True)))
 
 
 def _bounds_of_part(
     question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, on_average: bool
 ) -> tuple[Floats, Floats]:
     """Lower bounds for one batch of layouts, which is small enough to be processed at once."""
-    figures, by_kind, shapes, held = _figures_of(LayoutLoads.of(question, grid, slices, which))
+    figures, by_kind, shapes, in_flight = _figures_of(LayoutLoads.of(question, grid, slices, which))
     before, limits = slices.order.before, question.limits_bytes(grid)
-    found, lacking = least_times(figures, by_kind, shapes, held, before, limits, on_average)
+    time_s, lacking = least_times(figures, by_kind, shapes, in_flight, before, limits, on_average)
     if on_average:
-        near = np.argsort(found)[:NEAR]
-        found[near], _ = least_times(
-            figures[near], by_kind[near], shapes[near], held, before, limits[near], False
+        # The mean over ranks is quick; only layouts that may win deserve the bound by rank.
+        near = np.argsort(time_s)[:NEAR]
+        time_s[near], _ = least_times(
+            figures[near], by_kind[near], shapes[near], in_flight, before, limits[near], False
         )
-    return found, lacking
+    return time_s, lacking
 
 
 def _figures_of(loads: LayoutLoads) -> _Figures:
     """Columns of `least_times` for the layouts with these loads."""
     grid, count = loads.grid, loads.microbatches
-    held, first = _held(loads.question, grid)
+    in_flight, first = _held(loads.question, grid)
     by_kind = np.stack([
         loads.forward_s + loads.backward_s,
         loads.forward_s,
@@ -173,7 +176,7 @@ def _figures_of(loads: LayoutLoads) -> _Figures:
     ], axis=1)  # fmt: skip
     folded = np.array([SCHEDULES[name].folded for name in grid.schedules])[grid.schedule]
     shapes = np.stack([grid.pp, grid.vp, first, np.where(folded, 0, grid.pp - 1)], axis=1)
-    return _Figures(rows, by_kind, shapes, held)
+    return _Figures(rows, by_kind, shapes, in_flight)
 
 
 def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
@@ -196,10 +199,10 @@ def held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
     if chunks > 1:
         return held_of_chunks(schedule, depth, chunks, *_enough(depth, count))
     pipeline = Pipeline((_NOTHING,) * depth, count, schedule)
-    held = np.array(pipeline.in_flight, float)
+    in_flight = np.array(pipeline.in_flight, float)
     first = np.maximum(np.arange(depth) - 1, 0)  # a first stage without layers stores nothing
     first[-1] = -1
-    return np.stack([held, np.zeros(depth), held, first], axis=1)
+    return np.stack([in_flight, np.zeros(depth), in_flight, first], axis=1)
 
 
 def _enough(depth: int, count: int) -> tuple[int, int]:
@@ -207,6 +210,7 @@ def _enough(depth: int, count: int) -> tuple[int, int]:
 
     Enough groups for the peak remain, plus the last, smaller group.
     """
+    # Peaks are reached after a few groups, so simulating all microbatches would show no other.
     size = least_group(count, depth)
     return min(count // size, ROUNDS) * size + count % size, size
 
@@ -228,6 +232,7 @@ def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: in
         moments, ends = held_of_stages(pipeline, rank, kind, stage), (0, depth * chunks - 1)
         at_work = (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC) & np.isin(stage, ends, invert=True)
         first = np.where(at_work, stage - 1, -1)
+        # Of moments with the most activations, the one whose working memory is certain counts.
         place = np.lexsort((moments.min(axis=1), first, moments.sum(axis=1)))[-1]
         fullest, fewest = moments[place], moments[place].min()
         inner = np.isin(pipeline.stages_of(rank), ends, invert=True)

@@ -29,7 +29,7 @@ def least_times(
     figures: Floats,
     by_kind: Floats,
     shapes: Ints,
-    held: Floats,
+    in_flight: Floats,
     before: Ints,
     limits: Floats,
     on_average: bool,
@@ -37,14 +37,14 @@ def least_times(
     """Minimum step time and memory shortfall per rank of every layout, (N,) each.
 
     Inputs are the layouts' columns (N, 8); columns per kind of layer (N, K, 8); ranks, chunks, first row of
-    `held` and rank with the head (N, 4); and the memory limit of a rank (N,). `bound_layouts` builds the
+    `in_flight` and rank with the head (N, 4); and the memory limit of a rank (N,). `bound_layouts` builds the
     columns; `before` are layers by kind, (L + 1, K). With `on_average` the time is the mean over ranks, a
     lower bound. The lacking memory is exact for the smallest value with one chunk and with several chunks,
     and at least as large as that value elsewhere.
     """
-    found, lacking, fewest = np.empty(len(figures)), np.zeros(len(figures)), np.full(2, np.inf)
-    _fill_times(figures, by_kind, shapes, held, before, limits, on_average, found, lacking, fewest)
-    return found, lacking
+    time_s, lacking, fewest = np.empty(len(figures)), np.zeros(len(figures)), np.full(2, np.inf)
+    _fill_times(figures, by_kind, shapes, in_flight, before, limits, on_average, time_s, lacking, fewest)
+    return time_s, lacking
 
 
 @njit
@@ -52,47 +52,52 @@ def _fill_times(
     figures: Floats,
     by_kind: Floats,
     shapes: Ints,
-    held: Floats,
+    in_flight: Floats,
     before: Ints,
     limits: Floats,
     on_average: bool,
-    found: Floats,
+    time_s: Floats,
     lacking: Floats,
     fewest: Floats,
 ) -> None:
-    """Fill `found` with minimum step times, and `lacking` with memory shortfalls where nothing fits."""
+    """Fill `time_s` with minimum step times, and `lacking` with memory shortfalls where nothing fits."""
+    # Neighbouring layouts have similar ratios of least to mean time: the search starts at the last one.
     above = 1.0
     for i in range(len(figures)):
         row, kinds, shape, limit = figures[i], by_kind[i], shapes[i], limits[i]
-        own = held[shape[2] :]
-        if not holds_all(row, kinds, shape, own, before, limit, np.inf):
-            found[i] = np.inf
+        ranks_in_flight = in_flight[shape[2] :]
+        if not holds_all(row, kinds, shape, ranks_in_flight, before, limit, np.inf):
+            time_s[i] = np.inf
             several = int(shape[1] > 1)
-            fewest[several] = least_lacking(row, kinds, shape, own, before, limit, fewest[several])
+            fewest[several] = least_lacking(
+                row, kinds, shape, ranks_in_flight, before, limit, fewest[several]
+            )
             lacking[i] = fewest[several]
         elif on_average:
-            found[i] = max(average_time(row, kinds, shape, before), way_time(row, kinds, before))
+            time_s[i] = max(average_time(row, kinds, shape, before), way_time(row, kinds, before))
         else:
-            found[i], above = least_time(row, kinds, shape, own, before, limit, above)
+            time_s[i], above = least_time(row, kinds, shape, ranks_in_flight, before, limit, above)
 
 
 @njit_inlined
 def least_lacking(
-    row: Floats, kinds: Floats, shape: Ints, held: Floats, before: Ints, limit: float, known: float
+    row: Floats, kinds: Floats, shape: Ints, in_flight: Floats, before: Ints, limit: float, lacking: float
 ) -> float:
-    """Smallest extra memory per rank with which all layers would fit, or `known` if that is smaller."""
-    if known < np.inf and not holds_all(row, kinds, shape, held, before, limit + known, np.inf):
-        return known
+    """Smallest extra memory per rank with which all layers would fit, or `lacking` if that is smaller."""
+    if lacking < np.inf and not holds_all(row, kinds, shape, in_flight, before, limit + lacking, np.inf):
+        return lacking
+    # All layers on one rank, with the most microbatches in flight: enough for any split.
     low, high = 0.0, row[3] + row[4]
     for kind in range(len(kinds)):
-        high += before[-1, kind] * (kinds[kind, 4] + kinds[kind, 5] * held[0, 2]) + kinds[kind, 7]
-    high = min(high, known)
+        high += before[-1, kind] * (kinds[kind, 4] + kinds[kind, 5] * in_flight[0, 2]) + kinds[kind, 7]
+    high = min(high, lacking)
     while high - low > CLOSEST * max(low, limit):
         middle = (low + high) / 2
-        if holds_all(row, kinds, shape, held, before, limit + middle, np.inf):
+        if holds_all(row, kinds, shape, in_flight, before, limit + middle, np.inf):
             high = middle
         else:
             low = middle
+    # A byte at least: 0 would mean that the layout fits.
     return max(low, 1.0)
 
 
@@ -111,6 +116,7 @@ def way_time(row: Floats, kinds: Floats, before: Ints) -> float:
 
     Only the forward pass counts if weight gradients are deferred.
     """
+    # A schedule that defers weight gradients may have returned the last gradient long before.
     way_s = row[1] + row[2] if row[6] else row[5]
     for kind in range(len(kinds)):
         way_s += before[-1, kind] * kinds[kind, 0 if row[6] else 1]
@@ -122,7 +128,7 @@ def least_time(
     row: Floats,
     kinds: Floats,
     shape: Ints,
-    held: Floats,
+    in_flight: Floats,
     before: Ints,
     limit: float,
     above: float,
@@ -131,23 +137,23 @@ def least_time(
 
     The search starts at the ratio `above`, because neighbouring layouts are similar.
     """
-    average, way = average_time(row, kinds, shape, before), way_time(row, kinds, before)
-    if way > average and holds_all(row, kinds, shape, held, before, limit, way):
-        return way, above
-    least = max(average, way)
+    average, through_s = average_time(row, kinds, shape, before), way_time(row, kinds, before)
+    if through_s > average and holds_all(row, kinds, shape, in_flight, before, limit, through_s):
+        return through_s, above
+    least = max(average, through_s)
     low, step = max(least, average * above * (1 - CLOSE / 2)), CLOSE * least
     high = low + step
-    if holds_all(row, kinds, shape, held, before, limit, high):
-        while low > least and holds_all(row, kinds, shape, held, before, limit, low):
+    if holds_all(row, kinds, shape, in_flight, before, limit, high):
+        while low > least and holds_all(row, kinds, shape, in_flight, before, limit, low):
             high, step = low, GROWTH * step
             low = max(low - step, least)
     else:
         low, step, high = high, GROWTH * step, high + GROWTH * step
-        while not holds_all(row, kinds, shape, held, before, limit, high):
+        while not holds_all(row, kinds, shape, in_flight, before, limit, high):
             low, step, high = high, GROWTH * step, high + GROWTH * step
     while high - low > CLOSE * low:
         middle = (low + high) / 2
-        if holds_all(row, kinds, shape, held, before, limit, middle):
+        if holds_all(row, kinds, shape, in_flight, before, limit, middle):
             high = middle
         else:
             low = middle
@@ -159,7 +165,7 @@ def holds_all(
     row: Floats,
     kinds: Floats,
     shape: Ints,
-    held: Floats,
+    in_flight: Floats,
     before: Ints,
     limit: float,
     seconds: float,
@@ -175,31 +181,40 @@ def holds_all(
         if totals[kind] > totals[usual]:
             usual = kind
     placed, taken, done, number = 0, layers // depth, 0.0, 0.0
+    # Ranks in the order of the layers: each takes all that it can, which leaves the fewest to later ranks.
     for rank in range(depth):
         start, end = rank == 0, rank == head
         room = limit - start * row[3] - end * row[4]
         if room < 0:
             return False
         # A rank without layers needs no working memory.
-        room = max(room - least_work(kinds, before, int(held[rank, 3])), 0.0)
-        there, back = passed_s(row, kinds, before, placed, rank, chunks)
-        spare = (seconds - there) / count - start * first - end * last
-        if spare < back / count:
+        room = max(room - least_work(kinds, before, int(in_flight[rank, 3])), 0.0)
+        reached_s, returned_s = passed_s(row, kinds, before, placed, rank, chunks)
+        spare = (seconds - reached_s) / count - start * first - end * last
+        if spare < returned_s / count:
+            # The rank has no time for a layer after its ends and the passes before it.
             continue
         if chunks == 1:
             end_of = next_layers(
-                kinds, before, placed, placed + taken, RankLimits(held[rank], room, spare, back, count)
+                kinds,
+                before,
+                placed,
+                placed + taken,
+                RankLimits(in_flight[rank], room, spare, returned_s, count),
             )
             taken, placed = end_of - placed, end_of
             if placed == layers:
                 return True
         else:
-            extra = least_extra(kinds, held[rank])
-            done += work_of_rank(kinds, totals, held[rank], extra, room, spare, back, count)
+            # Chunks of a rank are spread over the model: any kinds of layers may be on it.
+            extra = least_extra(kinds, in_flight[rank])
+            done += work_of_rank(kinds, totals, in_flight[rank], extra, room, spare, returned_s, count)
             if len(kinds) > 1:
-                own, total = kinds[usual : usual + 1], totals[usual : usual + 1]
-                own_s = work_of_rank(own, total, held[rank], extra, room, spare, back, count)
-                number += np.floor(own_s / own[0, 0] + 1e-9)
+                usual_kind, total = kinds[usual : usual + 1], totals[usual : usual + 1]
+                usual_s = work_of_rank(
+                    usual_kind, total, in_flight[rank], extra, room, spare, returned_s, count
+                )
+                number += np.floor(usual_s / usual_kind[0, 0] + 1e-9)
             if done >= work * (1 - 1e-9) and (len(kinds) == 1 or number >= totals[usual]):
                 return True
     return False
@@ -210,11 +225,11 @@ def least_work(kinds: Floats, before: Ints, first: int) -> float:
     """Minimum working memory of a stage that starts at layer `first` or later; 0 if `first` is -1."""
     if first < 0:
         return 0.0
-    found = np.inf
+    least = np.inf
     for kind in range(len(kinds)):
         if before[-1, kind] > before[min(first, len(before) - 2), kind]:
-            found = min(found, kinds[kind, 7])
-    return found
+            least = min(least, kinds[kind, 7])
+    return least
 
 
 @njit_inlined
@@ -224,19 +239,19 @@ def passed_s(
     """Time for the first microbatch to reach a rank, and for the last one to return to the embedding."""
     if rank == 0:
         return 0.0, 0.0
-    there, back = row[5], row[1] - row[5]
+    reached_s, returned_s = row[5], row[1] - row[5]
     if chunks == 1:
         for kind in range(len(kinds)):
-            there += before[placed, kind] * kinds[kind, 1]
-            back += before[placed, kind] * (kinds[kind, 0] - kinds[kind, 1])
+            reached_s += before[placed, kind] * kinds[kind, 1]
+            returned_s += before[placed, kind] * (kinds[kind, 0] - kinds[kind, 1])
     else:  # each first chunk has a layer, except the one with the embedding
         forward = backward = np.inf
         for kind in range(len(kinds)):
             forward = min(forward, kinds[kind, 1])
             backward = min(backward, kinds[kind, 0] - kinds[kind, 1])
-        there += (rank - 1) * forward
-        back += (rank - 1) * backward
-    return there, row[6] * back
+        reached_s += (rank - 1) * forward
+        returned_s += (rank - 1) * backward
+    return reached_s, row[6] * returned_s
 
 
 class RankLimits(NamedTuple):
@@ -273,39 +288,40 @@ def next_layers(kinds: Floats, before: Ints, placed: int, near: int, limits: Ran
 @njit_nested
 def fits(kinds: Floats, before: Ints, start: int, end: int, limits: RankLimits) -> bool:
     """True if the layers from `start` to `end` fit a rank's memory and time per microbatch."""
-    held, count = limits.held, limits.microbatches
-    work, update, kept, saved, cheapest = 0.0, 0.0, 0.0, 0.0, np.inf
+    in_flight, count = limits.held, limits.microbatches
+    work, update, stored, saved, cheapest = 0.0, 0.0, 0.0, 0.0, np.inf
     for kind in range(len(kinds)):
-        n, own = before[end, kind] - before[start, kind], kinds[kind]
+        n, costs = before[end, kind] - before[start, kind], kinds[kind]
         if n:
-            work += n * own[0]
-            update += n * own[3]
-            kept += n * (own[4] + own[5] * held[0])
-            saved += n * own[6] * held[0]
-            if own[6] > 0:
-                cheapest = min(cheapest, own[2] / own[6])
-    over = kept - limits.room
+            work += n * costs[0]
+            update += n * costs[3]
+            stored += n * (costs[4] + costs[5] * in_flight[0])
+            saved += n * costs[6] * in_flight[0]
+            if costs[6] > 0:
+                cheapest = min(cheapest, costs[2] / costs[6])
+    # Recompute as few bytes as must be saved, at the cheapest rate per byte of these layers.
+    over = stored - limits.room
     if over > saved:
         return False
-    again = over * cheapest / held[2] if over > 0 else 0.0
+    recompute_s = over * cheapest / in_flight[2] if over > 0 else 0.0
     slack = 1 + 1e-9
     return (
-        work + again + update / count <= limits.spare_s * slack
-        and work + again <= (limits.spare_s - limits.back_s / count) * slack
+        work + recompute_s + update / count <= limits.spare_s * slack
+        and work + recompute_s <= (limits.spare_s - limits.back_s / count) * slack
     )
 
 
 @njit_nested
-def least_extra(kinds: Floats, held: Floats) -> tuple[float, float]:
+def least_extra(kinds: Floats, in_flight: Floats) -> tuple[float, float]:
     """Minimum bytes of a rank's additional activations (column b of `_held`), without and with recompute.
 
     They count for the kind that stores the least.
     """
     extra = lean = np.inf
     for kind in range(len(kinds)):
-        own = kinds[kind]
-        extra = min(extra, held[1] * own[5])
-        lean = min(lean, held[1] * (own[5] - own[6]))
+        costs = kinds[kind]
+        extra = min(extra, in_flight[1] * costs[5])
+        lean = min(lean, in_flight[1] * (costs[5] - costs[6]))
     return extra, lean
 
 
@@ -313,7 +329,7 @@ def least_extra(kinds: Floats, held: Floats) -> tuple[float, float]:
 def work_of_rank(
     kinds: Floats,
     totals: Ints,
-    held: Floats,
+    in_flight: Floats,
     added: tuple[float, float],
     room: float,
     spare_s: float,
@@ -327,47 +343,49 @@ def work_of_rank(
     cheapest, share = np.inf, 0.0
     extra, lean = added
     for kind in range(len(kinds)):
-        own = kinds[kind]
-        share = max(share, own[0] / (own[0] + own[3] / count))
-        if own[6] > 0:
-            cheapest = min(cheapest, own[2] / (own[6] * held[2]))
-    found = min(spare_s * share, spare_s - back_s / count)
+        costs = kinds[kind]
+        # The largest share of passes in a layer's time, as updates count once per step.
+        share = max(share, costs[0] / (costs[0] + costs[3] / count))
+        if costs[6] > 0:
+            cheapest = min(cheapest, costs[2] / (costs[6] * in_flight[2]))
+    work_s = min(spare_s * share, spare_s - back_s / count)
     kept_room, lean_room = max(room - extra, 0.0), max(room - lean, 0.0)
     if cheapest == np.inf:
-        found = min(found, most_work(kinds, totals, held[0], 0.0, 0.0, 1.0, kept_room))
+        work_s = min(work_s, most_work(kinds, totals, in_flight[0], 0.0, 0.0, 1.0, kept_room))
     else:
-        found = min(found, most_work(kinds, totals, held[0], 1.0, 0.0, 1.0, lean_room))
+        work_s = min(work_s, most_work(kinds, totals, in_flight[0], 1.0, 0.0, 1.0, lean_room))
         if spare_s < np.inf:
             room = spare_s + cheapest * kept_room
-            found = min(found, most_work(kinds, totals, held[0], 0.0, 1.0, cheapest, room))
+            work_s = min(work_s, most_work(kinds, totals, in_flight[0], 0.0, 1.0, cheapest, room))
     if len(kinds) == 1:  # whole layers
-        found = np.floor(found / kinds[0, 0] + 1e-9) * kinds[0, 0]
-    return float(found)
+        work_s = np.floor(work_s / kinds[0, 0] + 1e-9) * kinds[0, 0]
+    return float(work_s)
 
 
 @njit_nested
 def most_work(
-    kinds: Floats, totals: Ints, held: float, again: float, second: float, byte: float, room: float
+    kinds: Floats, totals: Ints, in_flight: float, recomputed: float, second: float, byte: float, room: float
 ) -> float:
     """Maximum layer time that fits into `room`, in seconds, as a fractional knapsack problem.
 
-    A layer needs `second` for each of its seconds and `byte` for each of its bytes. The share `again` of the
-    layers is recomputed and stores fewer bytes.
+    A layer needs `second` for each of its seconds and `byte` for each of its bytes. The share `recomputed` of
+    the layers is recomputed and stores fewer bytes.
     """
-    found, last = 0.0, -1.0
+    work_s, last = 0.0, -1.0
+    # Kinds by seconds per need, best first; those with equal ratios count together.
     for _ in range(len(kinds)):
         ratio, number, seconds = np.inf, 0, 0.0
         for kind in range(len(kinds)):
-            own = kinds[kind]
-            needed = byte * (own[4] + (own[5] - again * own[6]) * held) / own[0] + second
+            costs = kinds[kind]
+            needed = byte * (costs[4] + (costs[5] - recomputed * costs[6]) * in_flight) / costs[0] + second
             if last < needed < ratio:
-                ratio, number, seconds = needed, totals[kind], own[0]
+                ratio, number, seconds = needed, totals[kind], costs[0]
             elif needed == ratio:
-                number, seconds = number + totals[kind], max(seconds, own[0])
+                number, seconds = number + totals[kind], max(seconds, costs[0])
         if number == 0:
-            return found
+            return work_s
         most = number * seconds if len(kinds) > 1 else np.inf
         if ratio * most > room:
-            return found + room / ratio
-        found, room, last = found + most, room - ratio * most, ratio
-    return found
+            return work_s + room / ratio
+        work_s, room, last = work_s + most, room - ratio * most, ratio
+    return work_s

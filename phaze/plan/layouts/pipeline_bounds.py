@@ -75,11 +75,11 @@ class PipelineFlow:
     prices: Floats
     """Ratio of a layer's dual price to its mean cost, by kind, (K,)."""
 
-    def through(self, more: float) -> Passing:
-        """Total flow in a step with `more` microbatches between the rounds modelled in full."""
-        whole = self.passing
-        rest = more * self.between
-        return whole._replace(forward=whole.forward + rest, backward=whole.backward + rest)
+    def through(self, between_count: float) -> Passing:
+        """Total flow in a step with `between_count` microbatches between the rounds modelled in full."""
+        passing = self.passing
+        between = between_count * self.between
+        return passing._replace(forward=passing.forward + between, backward=passing.backward + between)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +113,8 @@ class PipelineBounds:
         workload = question.lowering(grid.layout(0)).layers(grid.layout(0)).workload
         count = grid.microbatches(question.task.global_batch)
         rows, _, where = distinct_rows(np.stack([grid.schedule, grid.pp, grid.vp, count], axis=1))
-        each = [PipelineShape.of(grid.schedules[name], *rest) for name, *rest in rows.tolist()]
-        shapes = tuple(dict.fromkeys(each))
+        shape_of_row = [PipelineShape.of(grid.schedules[name], *sizes) for name, *sizes in rows.tolist()]
+        shapes = tuple(dict.fromkeys(shape_of_row))
         number = {shape: place for place, shape in enumerate(shapes)}
         return cls(
             places,
@@ -126,59 +126,62 @@ class PipelineBounds:
             LayerOrder(workload.order[1:-1]).before,
             count,
             shapes,
-            np.array([number[shape] for shape in each])[where],
+            np.array([number[shape] for shape in shape_of_row])[where],
         )
 
     @property
     def totals(self) -> Ints:
         """Number of layers of the model by kind, (K,)."""
-        found: Ints = self.before[-1]
-        return found
+        counts: Ints = self.before[-1]
+        return counts
 
     def alike(self, place: int, undecided: Bools) -> Ints:
         """Layout at a grid index, followed by the undecided layouts with the same pipeline shape."""
-        own = np.flatnonzero(self.places == place)
-        if not len(own):
-            return own
-        others = np.flatnonzero(undecided & (self.shape == self.shape[own[0]]))
-        return np.concatenate([own, others[others != own[0]]])
+        chosen = np.flatnonzero(self.places == place)
+        if not len(chosen):
+            return chosen
+        others = np.flatnonzero(undecided & (self.shape == self.shape[chosen[0]]))
+        return np.concatenate([chosen, others[others != chosen[0]]])
 
     def by_flow(self, flow: PipelineFlow, which: Ints) -> Floats:
         """Lower bounds on the step time of layouts from a flow for their pipeline shape, (which,)."""
-        found = np.empty(len(which))
+        bounds_s = np.empty(len(which))
         counts = self.microbatches[which]
         for count in np.unique(counts).tolist():
-            own = np.flatnonzero(counts == count)
+            of_count = np.flatnonzero(counts == count)
             passing = flow.through(count - flow.shape.microbatches)
-            for some in np.array_split(own, -(-len(own) // AT_ONCE)):
-                found[some] = self._by_flow(flow, passing, which[some])
-        return found
+            for batch in np.array_split(of_count, -(-len(of_count) // AT_ONCE)):
+                bounds_s[batch] = self._by_flow(flow, passing, which[batch])
+        return bounds_s
 
     def _by_flow(self, flow: PipelineFlow, passing: Passing, which: Ints) -> Floats:
         """Lower bounds on the step time of layouts with equal microbatch counts from one flow, (which,)."""
         loads, sent_s = self.loads, self.sent_s[which]
         passes = (passing.forward, loads.forward_s, 0), (passing.backward, loads.backward_s, 1)
-        each = sum(through[:, None] * own[which][:, None] for through, own, _ in passes)
-        each = each + passing.update[:, None] * loads.update_s[which][:, None]  # (which, stages, K)
-        again = passing.backward[:, None] * loads.again_s[which][:, None]
-        found: Floats = least_costs(
-            np.stack([each, again], axis=3),
+        costs_s = sum(through[:, None] * pass_s[which][:, None] for through, pass_s, _ in passes)
+        costs_s = costs_s + passing.update[:, None] * loads.update_s[which][:, None]  # (which, stages, K)
+        recompute_s = passing.backward[:, None] * loads.again_s[which][:, None]
+        layers_s: Floats = least_costs(
+            np.stack([costs_s, recompute_s], axis=3),
             loads.bytes_each[which],
             self._rooms(which, flow.shape, flow.at_work),
             self.totals.astype(float),
             flow.held,
             flow.prices,
         )
-        found += loads.start_s[which]
-        for through, _, way in passes:
-            found += through[0] * loads.first_s[way][which] + through[-1] * loads.last_s[way][which]
-        found -= passing.update[0] * loads.ahead_s[0][which] + passing.update[-1] * loads.ahead_s[1][which]
+        layers_s += loads.start_s[which]
+        for through, _, direction in passes:
+            layers_s += (
+                through[0] * loads.first_s[direction][which] + through[-1] * loads.last_s[direction][which]
+            )
+        layers_s -= passing.update[0] * loads.ahead_s[0][which] + passing.update[-1] * loads.ahead_s[1][which]
         sender = np.array([passing.forward[:-1].sum(), passing.backward[1:].sum()])
         receiver = np.array([passing.forward[1:].sum(), passing.backward[:-1].sum()])
         on_the_way = np.array([passing.sent.sum(), passing.returned.sum()]) + self.lost * sender
-        each_s = (1.0 - self.exposed) * on_the_way + self.exposed * (sender + receiver)
-        whole: Floats = (found + sent_s @ each_s) * (1 - ROUNDING)
-        return whole
+        # An exposed transfer occupies sender and receiver, an overlapped one only delays the tensor.
+        flow_s = (1.0 - self.exposed) * on_the_way + self.exposed * (sender + receiver)
+        bound_s: Floats = (layers_s + sent_s @ flow_s) * (1 - ROUNDING)
+        return bound_s
 
     def _rooms(self, which: Ints, shape: PipelineShape, at_work: Floats) -> Floats:
         """Memory left for the layers of each rank at its peaks, in bytes, (which, ranks).
@@ -186,49 +189,50 @@ class PipelineBounds:
         `at_work` is the share of these peaks at which a stage with layers is at work, (ranks,). A rank
         without layers needs no working memory.
         """
-        found = np.repeat(self.limits[which][:, None], shape.depth, axis=1)
-        found[:, 0] -= self.loads.end_bytes[0][which]
-        found[:, -1] -= self.loads.end_bytes[1][which]
+        free_bytes = np.repeat(self.limits[which][:, None], shape.depth, axis=1)
+        free_bytes[:, 0] -= self.loads.end_bytes[0][which]
+        free_bytes[:, -1] -= self.loads.end_bytes[1][which]
         first = np.maximum(np.arange(shape.depth) - 1, 0)  # every stage between the ends has a layer
+        # With chunks the first rank's later stages start at least this far into the model.
         first[0] = (shape.depth - 1) * (shape.chunks > 1)
-        there = self.totals > self.before[np.minimum(first, len(self.before) - 2)]
-        least = np.where(there, self.loads.layers.work_bytes[which][:, None], inf).min(axis=2)
-        left: Floats = np.maximum(found - at_work * least, np.minimum(found, 0.0))
-        return left
+        present = self.totals > self.before[np.minimum(first, len(self.before) - 2)]
+        least = np.where(present, self.loads.layers.work_bytes[which][:, None], inf).min(axis=2)
+        rooms: Floats = np.maximum(free_bytes - at_work * least, np.minimum(free_bytes, 0.0))
+        return rooms
 
     def best(self, layout: int) -> PipelineFlow | None:
         """Event-graph flow that gives the best lower bound for a layout; None if infeasible."""
         shape, loads, kinds = self.shapes[self.shape[layout]], self.loads, len(self.totals)
         pipeline = shape.pipeline(*self.sent_s[layout].tolist(), self.exposed)
-        count, more = len(pipeline.stages), float(self.microbatches[layout] - shape.microbatches)
+        count, between_count = len(pipeline.stages), float(self.microbatches[layout] - shape.microbatches)
         short = ShortGraph.of(pipeline)
         seconds = np.zeros((len(JobKind), count, 1 + 2 * kinds))
-        for way, kind, own in (
+        for direction, kind, pass_s in (
             (0, JobKind.FORWARD, loads.forward_s),
             (1, JobKind.BACKWARD, loads.backward_s),
         ):
-            seconds[kind, :, 1 : 1 + kinds] = own[layout]
-            seconds[kind, 0, 0] = loads.first_s[way][layout]
-            seconds[kind, -1, 0] += loads.last_s[way][layout]
+            seconds[kind, :, 1 : 1 + kinds] = pass_s[layout]
+            seconds[kind, 0, 0] = loads.first_s[direction][layout]
+            seconds[kind, -1, 0] += loads.last_s[direction][layout]
         seconds[JobKind.BACKWARD, :, 1 + kinds :] = loads.again_s[layout]
         seconds[JobKind.UPDATE, :, 1 : 1 + kinds] = loads.update_s[layout]
         seconds[:, :, 0] += occupied_s(pipeline)
         none = np.zeros((count, 1 + 2 * kinds))
         planes = Planes(seconds, none, none, none, np.zeros(count), 0)
-        events = EventFlows(Paths(pipeline, short.graph, planes, short.times(more)))
-        moments = [(stages, one) for stages, held in shape.held() for one in held]
+        events = EventFlows(Paths(pipeline, short.graph, planes, short.times(between_count)))
+        moments = [(stages, moment) for stages, in_flight in shape.held() for moment in in_flight]
         program = self._program(layout, moments, len(short.graph.jobs))
         flow = events.best(program, 2 * count * kinds + 1)
         if flow is None:
             return None
         passing, between = _passing(flow, short, count)
-        each = (passing.forward + more * between)[:, None] * loads.forward_s[layout]
-        each = each + (passing.backward + more * between)[:, None] * loads.backward_s[layout]
-        each = each + passing.update[:, None] * loads.update_s[layout]
-        prices = flow.prices[:kinds] / each.mean(axis=0)
+        costs_s = (passing.forward + between_count * between)[:, None] * loads.forward_s[layout]
+        costs_s = costs_s + (passing.backward + between_count * between)[:, None] * loads.backward_s[layout]
+        costs_s = costs_s + passing.update[:, None] * loads.update_s[layout]
+        prices = flow.prices[:kinds] / costs_s.mean(axis=0)
         of_moments = -flow.prices[kinds + max(count - 2, 0) :][: len(moments)]
-        held, at_work = _held(moments, of_moments, shape)
-        return PipelineFlow(shape, passing, between, held, at_work, prices)
+        in_flight, at_work = _held(moments, of_moments, shape)
+        return PipelineFlow(shape, passing, between, in_flight, at_work, prices)
 
     def _program(self, layout: int, moments: list[tuple[Ints, Ints]], jobs: int) -> LinearProgram:
         """Linear program over the layers n and recomputed layers k of stages, and the step time.
@@ -238,34 +242,36 @@ class PipelineBounds:
         """
         shape, loads, kinds = self.shapes[self.shape[layout]], self.loads, len(self.totals)
         count = shape.depth * shape.chunks
-        each = count * kinds
-        columns = 2 * each + 1 + jobs
+        columns_each = count * kinds
+        columns = 2 * columns_each + 1 + jobs
         upper = np.full(columns, inf)
         partial = loads.again_s[layout] > 0
-        upper[each : 2 * each] = np.where(np.tile(partial, count), inf, 0.0)
+        # Where a runtime recomputes all or none of a kind, no single layer is chosen.
+        upper[columns_each : 2 * columns_each] = np.where(np.tile(partial, count), inf, 0.0)
         cost = np.zeros(columns)
-        cost[2 * each] = 1.0
+        cost[2 * columns_each] = 1.0
         program = LinearProgram(cost, np.zeros(columns), upper, np.zeros(columns, np.bool_))
-        n, k = np.eye(each, 2 * each), np.eye(each, 2 * each, each)
+        n, k = np.eye(columns_each, 2 * columns_each), np.eye(columns_each, 2 * columns_each, columns_each)
         totals = self.totals.astype(float)
         program.add(np.tile(np.eye(kinds), count) @ n, totals, totals)
         if count > 2:
             of_stage = np.repeat(np.eye(count), kinds, axis=1) @ n
             program.add(of_stage[1:-1], np.ones(count - 2))
-        always, kept, saved = loads.bytes_each[layout].T / GIB
+        # In GiB, so that coefficients of the program are of similar size.
+        always, stored, saved = loads.bytes_each[layout].T / GIB
         idle, busy = (
             self._rooms(np.array([layout]), shape, np.full(shape.depth, share))[0] / GIB
             for share in (0.0, 1.0)
         )
-        rows = np.zeros((len(moments), 2 * each))
-        for row, (stages, held) in zip(rows, moments, strict=True):
+        rows = np.zeros((len(moments), 2 * columns_each))
+        for row, (stages, in_flight) in zip(rows, moments, strict=True):
             at = (stages[:, None] * kinds + np.arange(kinds)).ravel()
-            row[at] = (always + held[:-1, None] * kept).ravel()
-            row[each + at] = -(held[:-1, None] * saved).ravel()
-        room = np.array([(busy if held[-1] else idle)[stages[0]] for stages, held in moments])
+            row[at] = (always + in_flight[:-1, None] * stored).ravel()
+            row[columns_each + at] = -(in_flight[:-1, None] * saved).ravel()
+        room = np.array([(busy if in_flight[-1] else idle)[stages[0]] for stages, in_flight in moments])
         program.add(rows, np.full(len(room), -inf), room)
         if partial.any():
-            program.add(k - n, np.full(each, -inf), np.zeros(each))
+            program.add(k - n, np.full(columns_each, -inf), np.zeros(columns_each))
         return program
 
 
@@ -294,22 +300,23 @@ class ShapeFlows:
         """
         bounds = self.families.own
         if self._pipelines is None:
-            some = np.flatnonzero(bounds.fits & (bounds.time_s < enough_s))
-            self._pipelines = PipelineBounds.of(self.question, self.families.grid, some)
-        found = self._pipelines
-        alike = found.alike(place, bounds.time_s[found.places] < enough_s)
-        if not len(alike) or not (shape := found.shapes[found.shape[alike[0]]]).has_flows:
+            undecided = np.flatnonzero(bounds.fits & (bounds.time_s < enough_s))
+            self._pipelines = PipelineBounds.of(self.question, self.families.grid, undecided)
+        pipelines = self._pipelines
+        alike = pipelines.alike(place, bounds.time_s[pipelines.places] < enough_s)
+        if not len(alike) or not (shape := pipelines.shapes[pipelines.shape[alike[0]]]).has_flows:
             return False
         flowed = self._flowed.setdefault(shape, [])
+        # A flow costs a linear program: it must serve several layouts that are undecided.
         if place in flowed or len(alike) < SEVERAL * (1 + len(flowed)):
             return False
         flowed.append(place)
         self.work += shape.work
-        flow = found.best(int(alike[0]))
+        flow = pipelines.best(int(alike[0]))
         if flow is None:
             return False
-        own = found.places[alike]
-        bounds.time_s[own] = np.maximum(bounds.time_s[own], found.by_flow(flow, alike))
+        places = pipelines.places[alike]
+        bounds.time_s[places] = np.maximum(bounds.time_s[places], pipelines.by_flow(flow, alike))
         return True
 
 
@@ -320,8 +327,8 @@ def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats
 
     def through(which: Bools) -> Floats:
         weights = np.asarray(flow.jobs[which], np.float64)
-        found: Floats = np.bincount(jobs.stage[which], weights, minlength=count).astype(np.float64)
-        return found
+        flow_by_stage: Floats = np.bincount(jobs.stage[which], weights, minlength=count).astype(np.float64)
+        return flow_by_stage
 
     between = short.between > 0
     waits = np.bincount(graph.lag, flow.waits, minlength=count * len(Lag)).reshape(len(Lag), count)
@@ -338,16 +345,16 @@ def _held(moments: list[tuple[Ints, Ints]], prices: Floats, shape: PipelineShape
 
     Prices are dual prices. A rank without prices counts at its peak.
     """
-    found, most = np.zeros((2, shape.depth, shape.chunks + 1))
+    mean_in_flight, peak = np.zeros((2, shape.depth, shape.chunks + 1))
     weights = np.zeros((shape.depth, 1))
-    for (stages, held), price in zip(moments, np.maximum(prices, 0.0).tolist(), strict=True):
+    for (stages, in_flight), price in zip(moments, np.maximum(prices, 0.0).tolist(), strict=True):
         rank = stages[0]
-        found[rank] += price * held
+        mean_in_flight[rank] += price * in_flight
         weights[rank] += price
-        if held[:-1].sum() > most[rank, :-1].sum():
-            most[rank] = held
+        if in_flight[:-1].sum() > peak[rank, :-1].sum():
+            peak[rank] = in_flight
     counts = weights > LEAST * weights.max(initial=0.0)
-    mean = np.where(counts, found / np.where(counts, weights, 1.0), most)
+    mean = np.where(counts, mean_in_flight / np.where(counts, weights, 1.0), peak)
     return mean[:, :-1].T.ravel(), mean[:, -1]
 
 
@@ -355,13 +362,13 @@ def _sent_s(question: PlanQuestion, grid: LayoutGrid) -> Floats:
     """Minimum transfer times of an activation and of a gradient between ranks, in seconds, (N, 2)."""
     columns = [getattr(grid, name) for name in (*SHARD_FIELDS, "dp")]  # shards, and the distance of stages
     _, places, where = distinct_rows(np.stack(columns, axis=1))
-    found = np.zeros((len(places), 2))
+    sent_s = np.zeros((len(places), 2))
     for row, layout in enumerate(map(grid.layout, places.tolist())):
         lowering = question.lowering(layout)
-        costs, way = lowering.layers(layout).costs, lowering.execution(layout)
+        costs, execution = lowering.layers(layout).costs, lowering.execution(layout)
         sizes = (
-            min(one.layer.input_bytes for name, one in costs.items() if name != "embedding"),
-            min(one.layer.output_bytes for name, one in costs.items() if name != "head"),
+            min(cost.layer.input_bytes for name, cost in costs.items() if name != "embedding"),
+            min(cost.layer.output_bytes for name, cost in costs.items() if name != "head"),
         )
-        found[row] = [send_s(way, question.machine, layout, size) for size in sizes]
-    return found[where]
+        sent_s[row] = [send_s(execution, question.machine, layout, size) for size in sizes]
+    return sent_s[where]

@@ -18,11 +18,13 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.layout import ON_DEVICE, SHARD_FIELDS, Layout, Offloaded, Recompute
+from phaze.plan.given import LoweredLayers
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.lowered import LayerCost
 from phaze.plan.machines import host_bytes_per_s
 from phaze.plan.plan import Machine
+from phaze.plan.terms.overlap import paired_share
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import pairs_passes
 
@@ -137,87 +139,49 @@ class Slices:
         Shared over microbatch sizes, a shard has a common multiple of all sizes. Shared over tokens, it has
         the layout's tokens at cp 1, scaled by 1 / cp.
         """
+        # cp divides the tokens of a rank. Its exchanges are left out: with one rank they take no time.
         tokens = 1 / grid.cp if common == "tokens" else 1.0
         if common == "tokens":
             grid = replace(grid, cp=np.ones_like(grid.cp), cp_kind=np.zeros_like(grid.cp_kind))
+        # A common multiple of all microbatches: a larger one is never slower per token (see above).
         every = int(np.lcm.reduce(grid.microbatch))
         if every > grid.microbatch.min():  # the same for all parts of a space, so that few shards are costed
             every = lcm(every, question.task.global_batch)
-        own = common in ("nothing", "recompute")
-        microbatch = grid.microbatch if own else np.full(len(grid), every)
+        exact = common in ("nothing", "recompute")
+        microbatch = grid.microbatch if exact else np.full(len(grid), every)
         grid, share = replace(grid, microbatch=microbatch), tokens * grid.microbatch / microbatch
-        stack = question.machine.stack
-        paired = np.full(len(grid), "ep" in stack.overlap) & ((grid.pp == 1) | (grid.vp > 1))
-        whole = (grid.zero >= 2) & stack.ordered_queue
-        columns = [*(getattr(grid, name) for name in SHARD_FIELDS), paired.astype(int), whole.astype(int)]
-        _, places, where = distinct_rows(np.stack(columns, axis=1))
-        layouts = _representatives(grid, places, whole)
-        _prepare(question, layouts)
-        if own:
-            # Of common shards the bound assumes all overlap together, whatever their hardware queues allow.
-            many = paired & _faster_in_many(question, grid, layouts, where)
-            _, places, where = distinct_rows(np.stack([*columns, many.astype(int)], axis=1))
-            layouts = _representatives(grid, places, whole)
-        words, model = grid.recomputes, question.task.model
-        pairs = [
-            [bool(paired[place]) and pairs_passes(replace(layout, recompute=word), model) for word in words]
-            for place, layout in zip(places.tolist(), layouts, strict=True)
-        ]
-        known = [
-            [
-                question.lowering(layout).layers(layout, many=own and one and bool(many[place]))
-                for one in by_word
-            ]
-            for place, layout, by_word in zip(places.tolist(), layouts, pairs, strict=True)
-        ]
-        order = LayerOrder(known[0][0].workload.order[1:-1])
-        kept = Waiting(question.machine, Offloaded.of(grid.offload), len(order.names))
-        part = question.runtime.recomputed_counts != "all"
-        layers = np.array([
-            [
-                [_layer_figures(one.costs[name], word, kept, part) for name in order.kinds]
-                for word, one in zip(words, by_word, strict=True)
-            ]
-            for by_word in known
-        ])  # fmt: skip
-        beside = [
-            [question.lowering(layout).beside_bytes(by_word[0].costs[name], layout) for name in order.kinds]
-            for layout, by_word in zip(layouts, known, strict=True)
-        ]
-        layers[..., WORK] += np.array(beside)[:, None]
-        for slice_, (layout, by_word) in enumerate(zip(layouts, known, strict=True)):
-            lowering = question.lowering(layout)
-            exchanged = lowering.overlap_share, lowering.lost_processors
-            for row, one in enumerate(by_word):
-                if pairs[slice_][row] and (not own or "ep" in one.stack.overlap):
-                    layers[slice_, row, :, HIDDEN] = np.transpose(
-                        [_hidden_s(one.costs[name], *exchanged, own=own) for name in order.kinds]
-                    )
+        shards = _shards_of(question, grid, exact=exact)
+        order = LayerOrder(shards.lowered[0][0].workload.order[1:-1])
+        layers = _layers_of(question, grid, shards, order, exact=exact)
         ends = np.array([
-            [_end_figures(one.costs["embedding"], one.costs["head"]) for one in by_word] for by_word in known
+            [_end_figures(option.costs["embedding"], option.costs["head"]) for option in options]
+            for options in shards.lowered
         ])  # fmt: skip
-        links = np.array([[by_word[0].costs[name].links_s for name in order.kinds] for by_word in known])
+        # Collectives of a pass are the same under every recompute option and number of queues.
+        links = np.array([
+            [options[0].costs[name].links_s for name in order.kinds] for options in shards.lowered
+        ])  # fmt: skip
         if common != "nothing":
             layers, ends = _any_option(layers), ends.min(axis=1, keepdims=True)
-        return cls(order, layers, ends, links, where, share)
+        return cls(order, layers, ends, links, shards.where, share)
 
     def layers_of(self, which: Ints, recompute: Ints) -> LayerFigures:
         """Layer costs, (N, K) each, for the layouts and recompute options at these indices, (N,) each."""
-        found = LayerFigures(*np.moveaxis(self.layers[self.where[which], recompute], 2, 0))
+        figures = LayerFigures(*np.moveaxis(self.layers[self.where[which], recompute], 2, 0))
         share = self.share[which][:, None]
-        scaled = {name: share * getattr(found, name) for name in LayerFigures._fields[:8]}
-        return found._replace(**scaled)
+        scaled = {name: share * getattr(figures, name) for name in LayerFigures._fields[:8]}
+        return figures._replace(**scaled)
 
     def ends_of(self, which: Ints, recompute: Ints) -> EndFigures:
         """Costs of embedding and head, (N,) each, for the layouts and recompute options at these indices."""
-        found = EndFigures(*self.ends[self.where[which], recompute].T)
-        scaled = {name: self.share[which] * getattr(found, name) for name in EndFigures._fields[:6]}
-        return found._replace(**scaled)
+        figures = EndFigures(*self.ends[self.where[which], recompute].T)
+        scaled = {name: self.share[which] * getattr(figures, name) for name in EndFigures._fields[:6]}
+        return figures._replace(**scaled)
 
     def links_of(self, which: Ints) -> Floats:
         """Link time of collectives for the layouts at these indices, (N, K, 2, levels)."""
-        found: Floats = self.share[which][:, None, None, None] * self.links[self.where[which]]
-        return found
+        links_s: Floats = self.share[which][:, None, None, None] * self.links[self.where[which]]
+        return links_s
 
     def dominated(self, recomputes: Sequence[Recompute]) -> Bools:
         """Dominance of recompute options by shard, (S, R, R): True if the second dominates the first.
@@ -237,28 +201,96 @@ class Slices:
             figures.stash_bytes,
             figures.work_bytes,
         ], axis=3)  # fmt: skip
+        # With `full` the runtime may recompute any number of layers, so its figures are no single point.
         several = [place for place, word in enumerate(recomputes) if word != "full"]
-        found = np.zeros((len(weighed), len(recomputes), len(recomputes)), np.bool_)
-        for own in several:
+        dominates = np.zeros((len(weighed), len(recomputes), len(recomputes)), np.bool_)
+        for option in several:
             for other in several:
-                ahead = (weighed[:, other] <= weighed[:, own]).all(axis=(1, 2))
-                if other > own:
-                    ahead &= (weighed[:, other] < weighed[:, own]).any(axis=(1, 2))
-                found[:, own, other] = ahead & (other != own)
-        return found
+                ahead = (weighed[:, other] <= weighed[:, option]).all(axis=(1, 2))
+                if other > option:
+                    ahead &= (weighed[:, other] < weighed[:, option]).any(axis=(1, 2))
+                dominates[:, option, other] = ahead & (other != option)
+        return dominates
 
 
-def _representatives(grid: LayoutGrid, places: Ints, whole: Bools) -> list[Layout]:
+class _Shards(NamedTuple):
+    """Distinct model shards of a grid of layouts."""
+
+    layouts: list[Layout]
+    """Representative layout of each shard, with one stage and one replica."""
+    pairs: list[list[bool]]
+    """True if token dispatch may overlap with a paired microbatch, by shard and recompute option."""
+    lowered: list[list[LoweredLayers]]
+    """Layers with their costs, by shard and recompute option."""
+    where: Ints
+    """Shard index of every layout, (N,)."""
+
+
+def _shards_of(question: PlanQuestion, grid: LayoutGrid, *, exact: bool) -> _Shards:
+    """Lower every distinct shard of a grid; `exact`: the microbatch sizes are the layouts' own."""
+    stack, model = question.machine.stack, question.task.model
+    paired = np.full(len(grid), "ep" in stack.overlap) & ((grid.pp == 1) | (grid.vp > 1))
+    # FSDP takes the one hardware queue that other overlap needs, so it changes the costs of layers.
+    fsdp = (grid.zero >= 2) & stack.ordered_queue
+    columns = [*(getattr(grid, name) for name in SHARD_FIELDS), paired.astype(int), fsdp.astype(int)]
+    _, places, where = distinct_rows(np.stack(columns, axis=1))
+    layouts = _representatives(grid, places, fsdp)
+    for width in {layout.tp for layout in layouts}:  # one lowering for each padded vocabulary
+        of_width = [layout for layout in layouts if layout.tp == width]
+        question.lowering(of_width[0]).prepare(of_width)
+    many = np.zeros(len(grid), np.bool_)
+    if exact:
+        # Of common shards the bound assumes all overlap together, whatever their hardware queues allow.
+        many = paired & _faster_in_many(question, grid, layouts, where)
+        _, places, where = distinct_rows(np.stack([*columns, many.astype(int)], axis=1))
+        layouts = _representatives(grid, places, fsdp)
+    pairs = [
+        [
+            bool(paired[place]) and pairs_passes(replace(layout, recompute=word), model)
+            for word in grid.recomputes
+        ]
+        for place, layout in zip(places.tolist(), layouts, strict=True)
+    ]
+    lowered = [
+        [question.lowering(layout).layers(layout, many=pair and bool(many[place])) for pair in of_shard]
+        for place, layout, of_shard in zip(places.tolist(), layouts, pairs, strict=True)
+    ]
+    return _Shards(layouts, pairs, lowered, where)
+
+
+def _layers_of(
+    question: PlanQuestion, grid: LayoutGrid, shards: _Shards, order: LayerOrder, *, exact: bool
+) -> Floats:
+    """Layer costs with the fields of `LayerFigures`, (S, R, K, figures)."""
+    offload = Waiting(question.machine, Offloaded.of(grid.offload), len(order.names))
+    partial = question.runtime.recomputed_counts != "all"
+    layers = np.array([
+        [
+            [_layer_figures(option.costs[name], word, offload, partial) for name in order.kinds]
+            for word, option in zip(grid.recomputes, options, strict=True)
+        ]
+        for options in shards.lowered
+    ])  # fmt: skip
+    for shard, (layout, options) in enumerate(zip(shards.layouts, shards.lowered, strict=True)):
+        lowering = question.lowering(layout)
+        layers[shard, ..., WORK] += [
+            lowering.beside_bytes(options[0].costs[name], layout) for name in order.kinds
+        ]
+        overlap = lowering.overlap_share, lowering.lost_processors
+        for row, option in enumerate(options):
+            if shards.pairs[shard][row] and (not exact or "ep" in option.stack.overlap):
+                layers[shard, row, :, HIDDEN] = np.transpose(
+                    [_hidden_s(option.costs[name], *overlap, exact=exact) for name in order.kinds]
+                )
+    return layers
+
+
+def _representatives(grid: LayoutGrid, places: Ints, fsdp: Bools) -> list[Layout]:
     """Layouts of one stage and one replica at these indices; those that take many queues shard gradients."""
     return [
-        replace(grid.layout(place), pp=1, vp=1, dp=1, zero=2 if whole[place] else 0)
+        replace(grid.layout(place), pp=1, vp=1, dp=1, zero=2 if fsdp[place] else 0)
         for place in places.tolist()
     ]
-
-
-def _prepare(question: PlanQuestion, layouts: Sequence[Layout]) -> None:
-    for first in {layout.tp: layout for layout in layouts}.values():
-        question.lowering(first).prepare([layout for layout in layouts if layout.tp == first.tp])
 
 
 def _faster_in_many(
@@ -267,30 +299,30 @@ def _faster_in_many(
     """Mask of the layouts that are faster in many hardware queues, as `Lowering.layers` decides, (N,)."""
     options = [question.lowering(layout).options(layout) for layout in layouts]
     longer_s, hidden_s = (
-        np.array([getattr(one, name) for one in options])[where] for name in ("longer_s", "hidden_s")
+        np.array([getattr(option, name) for option in options])[where] for name in ("longer_s", "hidden_s")
     )
-    count = grid.microbatches(question.task.global_batch)
-    found: Bools = np.maximum(1.0 - grid.pp / count, 0.0) * hidden_s > longer_s
-    return found
+    count = grid.microbatches(question.task.global_batch).astype(float)
+    faster: Bools = paired_share(grid.pp.astype(float), count) * hidden_s > longer_s
+    return faster
 
 
-def _hidden_s(layer: LayerCost, share: float, lost: float, *, own: bool) -> Floats:
+def _hidden_s(layer: LayerCost, share: float, lost: float, *, exact: bool) -> Floats:
     """Time of a layer's two passes that overlaps with another microbatch's passes, in seconds, (2,).
 
     If the microbatch size is not a layout's own, these are all exchanges of experts, because the passes that
     they overlap with need not grow with them.
     """
-    return layer.hidden_s(share, lost) if own else share * layer.exchanges_s.sum(axis=1)
+    return layer.hidden_s(share, lost) if exact else share * layer.exchanges_s.sum(axis=1)
 
 
-def _layer_figures(layer: LayerCost, recompute: Recompute, kept: Waiting, part: bool) -> tuple[float, ...]:
+def _layer_figures(layer: LayerCost, recompute: Recompute, offload: Waiting, part: bool) -> tuple[float, ...]:
     chosen = part and recompute == "full"  # as many layers as needed; else all of them
     every = recompute != "none" and not chosen
     again_s = float(layer.again_s(recompute).sum())
-    own_bytes, work_bytes = kept.bytes(layer, recompute)
-    stays, work_bytes = kept.bytes(layer, "none") if chosen else (own_bytes, work_bytes)
+    own_bytes, work_bytes = offload.bytes(layer, recompute)
+    stays, work_bytes = offload.bytes(layer, "none") if chosen else (own_bytes, work_bytes)
     saved = stays - own_bytes if chosen else 0.0
-    waited_s = kept.seconds(layer, recompute)
+    waited_s = offload.seconds(layer, recompute)
     return (
         float(layer.forward_s.sum()) + waited_s[0],
         float(layer.backward_s.sum()) + again_s * every + waited_s[1],
@@ -314,8 +346,9 @@ def _any_option(layers: Floats) -> Floats:
     the layer may recompute in part, at that rate, up to the largest saving of any option.
     """
     at = {name: place for place, name in enumerate(LayerFigures._fields)}
-    found: Floats = layers.min(axis=1, keepdims=True)
-    found[..., HIDDEN] = layers[..., HIDDEN].max(axis=1, keepdims=True)
+    # The least of each figure bounds all options, except overlap, which makes a pass shorter.
+    figures: Floats = layers.min(axis=1, keepdims=True)
+    figures[..., HIDDEN] = layers[..., HIDDEN].max(axis=1, keepdims=True)
     takes = layers[..., at["forward_s"]] + layers[..., at["backward_s"]]
     stays = layers[..., at["stash_bytes"]]
     fastest = takes.min(axis=1, keepdims=True)
@@ -325,11 +358,12 @@ def _any_option(layers: Floats) -> Floats:
     saved = np.maximum(most - stays, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = np.where(saved > 0, (takes - fastest) / saved, np.inf).min(axis=1)
-    found[:, 0, :, at["stash_bytes"]] = most[:, 0]
-    found[:, 0, :, at["saved_bytes"]] = saved.max(axis=1)
+    figures[:, 0, :, at["stash_bytes"]] = most[:, 0]
+    figures[:, 0, :, at["saved_bytes"]] = saved.max(axis=1)
     rate[np.isinf(rate)] = 0.0  # for layers with no bytes to save
-    found[:, 0, :, at["again_s"]] = rate * saved.max(axis=1) * (1 - ROUNDING)
-    return found
+    # Rounding must not make the joint option slower than the one that it bounds.
+    figures[:, 0, :, at["again_s"]] = rate * saved.max(axis=1) * (1 - ROUNDING)
+    return figures
 
 
 def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:
@@ -364,16 +398,16 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints, Ints]:
 def first_of_each(order: Ints, *columns: Ints | Bools) -> Ints:
     """First index, in the given order, of each group of rows with equal values in all columns."""
     kinds = np.stack([column[order] for column in columns], axis=1).astype(np.int64)
-    found: Ints = order[np.sort(distinct_rows(kinds)[1])]
-    return found
+    first: Ints = order[np.sort(distinct_rows(kinds)[1])]
+    return first
 
 
 def _numbered(values: Ints) -> tuple[Ints, Ints]:
     """Distinct values in ascending order, and the index of each value among them."""
     most = int(values.max(initial=0))
     if most > MOST_TABLED * max(len(values), 1):
-        found, place = np.unique(values, return_inverse=True)
-        return found, place
-    there = np.zeros(most + 1, np.bool_)
-    there[values] = True
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[values]
+        distinct, place = np.unique(values, return_inverse=True)
+        return distinct, place
+    present = np.zeros(most + 1, np.bool_)
+    present[values] = True
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[values]

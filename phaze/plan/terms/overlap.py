@@ -135,13 +135,14 @@ def gathered_after_s(
 
 def slowdown_s(sent_s: Number, pass_s: Number, lost: float, waited_s: Number | float = 0.0) -> Number:
     """Time that the kernels of a pass lose to an exchange that begins with them, in seconds."""
+    # Only while both run does the exchange take processors from the pass.
     exposed_s = _most(sent_s - pass_s, 0.0)
     return longer_s(lost, sent_s, exposed_s, waited_s) - exposed_s
 
 
-def _most(left: Number, right: Number | float) -> Number:
+def _most(first: Number, second: Number | float) -> Number:
     """Greater of two numbers, element by element for arrays."""
-    return cast(Number, np.maximum(left, right))
+    return cast(Number, np.maximum(first, second))
 
 
 def kept_apart(layout: Layout, machine: Machine) -> str:
@@ -196,15 +197,17 @@ def exposed_s(
     values of context-parallel ranks are exposed, except in a ring, where the next part arrives while
     attention works on a part.
     """
-    found = float(sum(sent_s for sent_s, _ in by_axis.values()))
+    exposed = float(sum(sent_s for sent_s, _ in by_axis.values()))
     if not kept_apart(layout, machine):
+        # t pieces: the first has no product to overlap with, the others overlap with the neighbouring one.
         sent_s, hbm_s = machine.stack.overlap_share("tp") * by_axis["tp"]
         left_s = max(sent_s / layout.tp, sent_s - products_s.sum())
-        found += longer_s(lost_share(machine), sent_s, left_s, hbm_share(products_s) * hbm_s) - sent_s
+        exposed += longer_s(lost_share(machine), sent_s, left_s, hbm_share(products_s) * hbm_s) - sent_s
     if layout.cp_kind not in ("all_gather", "a2a") and not takes_many_queues(layout, machine):
         axis: Axis = "cp" if layout.cp_kind == "p2p" else "cp-ring"
         parts = layout.group(axis).ranks
+        # A ring of n parts has n - 1 attention steps behind which the next part can arrive.
         sent_s, hbm_s = machine.stack.overlap_share("cp") * by_axis[axis]
         left_s = max(sent_s - core_s.sum() * (parts - 1) / parts, 0.0)
-        found += longer_s(lost_share(machine), sent_s, left_s, hbm_share(core_s) * hbm_s) - sent_s
-    return found
+        exposed += longer_s(lost_share(machine), sent_s, left_s, hbm_share(core_s) * hbm_s) - sent_s
+    return exposed
