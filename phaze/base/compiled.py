@@ -95,21 +95,25 @@ class ByReach:
 
 def reach(file: Path, name: str, root: Path) -> str:
     """SHA-256 of the code that defines a name in a file, and of all code below `root` that it uses."""
-    found: dict[tuple[Path, str], str] = {}
+    digests: dict[tuple[Path, str], str] = {}
     waiting = [(file, name)]
     while waiting:
         path, used = place = waiting.pop()
-        own = None if place in found else _definitions(path).get(used)
-        if own is not None:
-            found[place] = own.digest
-            waiting += [_where(path, one, root) if ":" in one else (path, one) for one in own.uses]
-    known = {place: digest for place, digest in found.items() if digest}
-    lines = sorted(f"{path.relative_to(root)}:{used} {digest}" for (path, used), digest in known.items())
+        definition = None if place in digests else _definitions(path).get(used)
+        if definition is not None:
+            digests[place] = definition.digest
+            waiting += [
+                _locate_import(path, use, root) if ":" in use else (path, use) for use in definition.uses
+            ]
+    code_digests = {place: digest for place, digest in digests.items() if digest}
+    lines = sorted(
+        f"{path.relative_to(root)}:{used} {digest}" for (path, used), digest in code_digests.items()
+    )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 @cache
-def _where(path: Path, name: str, root: Path) -> tuple[Path, str]:
+def _locate_import(path: Path, name: str, root: Path) -> tuple[Path, str]:
     """File and name that an import `module:name` refers to; `path` itself if the module is not in `root`."""
     module, _, imported = name.rpartition(":")
     base = root.joinpath(*module.split("."))
@@ -123,47 +127,52 @@ def _where(path: Path, name: str, root: Path) -> tuple[Path, str]:
 def _definitions(path: Path) -> Mapping[str, Definition]:
     """Definitions in a file by name, cached by the file's text."""
     text = path.read_bytes()
-    kept = FOLDER / "sources" / f"{hashlib.sha256(text).hexdigest()}.json"
+    cached = FOLDER / "sources" / f"{hashlib.sha256(text).hexdigest()}.json"
     with suppress(OSError, ValueError):
-        return {name: Definition(*own) for name, own in json.loads(kept.read_text(encoding="utf-8")).items()}
-    found = dict(_defined(ast.parse(text)))
-    temporary = kept.with_suffix(f".{secrets.token_hex(4)}.part")
+        return {
+            name: Definition(*stored)
+            for name, stored in json.loads(cached.read_text(encoding="utf-8")).items()
+        }
+    definitions = dict(_parse_definitions(ast.parse(text)))
+    temporary = cached.with_suffix(f".{secrets.token_hex(4)}.part")
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(found), encoding="utf-8")
-        temporary.replace(kept)
-    return found
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(definitions), encoding="utf-8")
+        temporary.replace(cached)
+    return definitions
 
 
-def _defined(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
+def _parse_definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
     """Yield the names that a module's statements define; an import refers to the name in the other file."""
-    known = {name for node in tree.body for name in _bound(node)}
-    yield EVERYTHING, Definition("", tuple(sorted(known)))
+    names = {name for node in tree.body for name in _bound_names(node)}
+    yield EVERYTHING, Definition("", tuple(sorted(names)))
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 yield alias.asname or alias.name, Definition("", (f"{node.module}:{alias.name}",))
             continue
-        if not (bound := _bound(node)):
+        if not (bound := _bound_names(node)):
             continue
         # Also the classes of annotations: machine code is cached by the types of its arguments.
-        used = known.intersection(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
-        own = _Plain().visit(node)
-        definition = Definition(hashlib.sha256(ast.dump(own).encode()).hexdigest(), tuple(sorted(used)))
+        used = names.intersection(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+        code = _CodeOnly().visit(node)
+        definition = Definition(hashlib.sha256(ast.dump(code).encode()).hexdigest(), tuple(sorted(used)))
         for name in bound:
             yield name, definition
 
 
-def _bound(node: ast.stmt) -> set[str]:
+def _bound_names(node: ast.stmt) -> set[str]:
     """Names that a statement binds."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, ast.ImportFrom):
         return {alias.asname or alias.name for alias in node.names}
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    return {
+        part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    }
 
 
-class _Plain(ast.NodeTransformer):
+class _CodeOnly(ast.NodeTransformer):
     """Transformer that removes code that Numba ignores: docstrings and function annotations."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:

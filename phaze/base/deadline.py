@@ -25,12 +25,12 @@ class Deadline:
 
     def __init__(self, seconds: float = math.inf) -> None:
         self._ends_s = time.monotonic() + seconds
-        self._told = threading.Event()
+        self._cancelled = threading.Event()
 
     @property
     def passed(self) -> bool:
         """True if the work must end."""
-        return self._told.is_set() or time.monotonic() >= self._ends_s
+        return self._cancelled.is_set() or time.monotonic() >= self._ends_s
 
     def check(self) -> None:
         """Raise OutOfTimeError if the deadline has passed."""
@@ -43,7 +43,7 @@ class Deadline:
         try:
             yield
         except BaseException:
-            self._told.set()
+            self._cancelled.set()
             raise
 
 

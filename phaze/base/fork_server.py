@@ -134,7 +134,7 @@ def _import_modules_of(script: Path) -> None:
 def get_ready() -> None:
     """Warm up the compiler and freeze existing objects, so that forks start fast and share memory."""
     if "numba" in sys.modules:
-        import_module("numba").njit(lambda one: one)(0)  # later functions start half a second sooner
+        import_module("numba").njit(lambda value: value)(0)  # later functions start half a second sooner
     gc.freeze()  # a collection in a fork would copy the memory that it shares
 
 

@@ -42,7 +42,7 @@ def logged(path: str | os.PathLike[str], settings: object = None, output: str = 
     with _logging_to(Path(path)) as file:
         _log_start(settings, output)
         if file.error is not None:
-            _say(path, file.error)
+            _print_error(path, file.error)
             raise SystemExit(1)
         try:
             with heard(output or Path(path).stem, partial(log.log, PROGRESS)):
@@ -113,7 +113,7 @@ def _logging_to(path: Path) -> Iterator[_LogFile]:
             root.removeHandler(handler)
             handler.close()
     if in_file.error is not None:
-        _say(path, in_file.error, "warning")
+        _print_error(path, in_file.error, "warning")
 
 
 def _open_log(path: Path) -> _LogFile:
@@ -121,11 +121,11 @@ def _open_log(path: Path) -> _LogFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         return _LogFile(path, mode="w", encoding="utf-8")
     except OSError as error:
-        _say(path, error)
+        _print_error(path, error)
         raise SystemExit(1) from None
 
 
-def _say(path: str | os.PathLike[str], error: OSError, level: str = "error") -> None:
+def _print_error(path: str | os.PathLike[str], error: OSError, level: str = "error") -> None:
     """Print to the terminal why a log cannot be written."""
     sys.stderr.write(f"{level}: {path}: cannot be written: {error.strerror or error}\n")
 
@@ -173,18 +173,18 @@ def split_params(**sections: object) -> dict[str, object]:
 
 def join_params(params: Mapping[str, object]) -> dict[str, object]:
     """Params of a job, with sections whose params were split put together again."""
-    whole: dict[str, object] = {}
+    unsplit: dict[str, object] = {}
     sections: dict[str, dict[str, object]] = {}
     for name, value in params.items():
         section, split, key = name.partition("__")
         if split:
             sections.setdefault(section, {})[key] = value
         else:
-            whole[name] = value
-    return whole | sections
+            unsplit[name] = value
+    return unsplit | sections
 
 
 def let_jobs_import(folder: Path) -> None:
     """Let a workflow's jobs import phaze from a folder, even in a conda environment without phaze."""
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, known)])
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, paths)])

@@ -23,9 +23,9 @@ FOLDER = Path(".snakemake")
 STUDY = "PHAZE_STUDY"
 """Environment variable that tells cluster jobs the digests of the studies in their run."""
 
-_held: list[int] = []
+_lock_handles: list[int] = []
 """Open files whose locks this process holds until it ends."""
-_begun: list[str] = []
+_study_digests: list[str] = []
 """Digests of the studies that this process runs: one, or one for each module of a workflow."""
 
 
@@ -42,19 +42,19 @@ def clear_dead_lock(folder: Path = FOLDER) -> bool:
         raise PhazeError(
             f"{here}: a study cannot run here: {error.strerror}", "--directory names another folder"
         ) from error
-    _held.append(handle)
+    _lock_handles.append(handle)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         removed = False
     else:
-        removed = _take(handle, list(_locks(folder)))
+        removed = _remove_locks(handle, list(_locks(folder)))
     with suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return removed
 
 
-def _take(handle: int, locks: list[Path]) -> bool:
+def _remove_locks(handle: int, locks: list[Path]) -> bool:
     """Remove a dead run's locks if it ran on this host; return True if any lock was removed.
 
     Also records the host.
@@ -93,8 +93,8 @@ def keep_study(described: str, *, begins: bool, source: str) -> None:
     """
     digest = hashlib.sha256(described.encode()).hexdigest()
     if begins:
-        _begun.append(digest)
-        os.environ[STUDY] = " ".join(_begun)
+        _study_digests.append(digest)
+        os.environ[STUDY] = " ".join(_study_digests)
     elif digest not in os.environ.get(STUDY, digest).split():
         raise PhazeError(
             f"{source}: the study, or a file that it names, changed while the study was running, "

@@ -15,7 +15,7 @@ LONGEST_REMARK = 2000
 
 def printable(text: str) -> str:
     r"""Text with control characters escaped as in JSON, such as \u001b; JSON text stays equivalent."""
-    return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def one_line(text: str) -> str:
@@ -29,7 +29,7 @@ def shortened(text: str, longest: int = LONGEST_LINE) -> str:
     The end stays because it names the allowed values.
     """
     text = printable(text)
-    words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda found: _cut(found[0], LONGEST_WORD), text)
+    words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda match: _cut(match[0], LONGEST_WORD), text)
     return "\n".join(_cut(line, longest) for line in words.split("\n"))
 
 
@@ -53,9 +53,9 @@ class EscapedStream:
 
     def write(self, text: str) -> int:
         """Write printable text, with lines shortened if the stream has a limit."""
-        said = printable(text) if self._longest is None else shortened(text, self._longest)
+        printed = printable(text) if self._longest is None else shortened(text, self._longest)
         encoding = self._stream.encoding or self.encoding
-        self._stream.write(said.encode(encoding, "backslashreplace").decode(encoding))
+        self._stream.write(printed.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def __getattr__(self, name: str) -> object:

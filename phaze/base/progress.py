@@ -36,20 +36,20 @@ class CountedLoop:
         return ", ".join(filter(None, words))
 
 
-_now: list[CountedLoop] = []
+_loops: list[CountedLoop] = []
 """Active loops, the outermost first."""
 
 
 def counted(items: Collection[T], noun: str, detail: Callable[[], str] = str) -> Iterator[T]:
     """Yield the items, and count them as `noun` in progress messages; `detail` returns extra information."""
     started = time.monotonic()
-    depth = len(_now)
+    depth = len(_loops)
     try:
         for number, item in enumerate(items, 1):
-            _now[depth:] = [CountedLoop(noun, number, len(items), started, detail)]
+            _loops[depth:] = [CountedLoop(noun, number, len(items), started, detail)]
             yield item
     finally:
-        del _now[depth:]
+        del _loops[depth:]
 
 
 _busy: list[Callable[[], str]] = []
@@ -91,8 +91,8 @@ def heard(
 def doing() -> str:
     """Progress as text: the current items of all loops and the innermost activity; empty outside of them."""
     now = time.monotonic()
-    counts = " / ".join(count.text(now) for count in tuple(_now))
-    return ", ".join(filter(None, (counts, *(one() for one in _busy[-1:]))))
+    counts = " / ".join(count.text(now) for count in tuple(_loops))
+    return ", ".join(filter(None, (counts, *(activity() for activity in _busy[-1:]))))
 
 
 def _listen(

@@ -45,7 +45,7 @@ DATA_SUFFIXES = (".css", ".csv", ".html", ".j2", ".js", ".json", ".md", ".svg", 
 Analysis = tuple[str, tuple[str, ...]]
 """Digest and imports of a source text."""
 
-MOST_KEPT = 5000
+MOST_ANALYSES = 5000
 """Maximum number of analyses stored on disk; the oldest are dropped."""
 
 
@@ -67,10 +67,10 @@ def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = R
     executables such as `glpsol` whose version matters as well. `root` contains phaze. Raises
     ModuleNotFoundError for an unknown name.
     """
-    before = len(_kept())
+    before = len(_cached_analyses())
     modules = _closure(packages, root)
-    if len(_kept()) > before:
-        _keep()
+    if len(_cached_analyses()) > before:
+        _save_analyses()
     lines = [f"{name} {module.digest}" for name, module in modules.items()]
     lines += [f"{name} {_file_digest(path)}" for name, path in _data_files(modules)]
     lines += [f"{name} {library_version(name)}" for name in _libraries(modules)]
@@ -111,25 +111,25 @@ def program_version(name: str) -> str:
 
 def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
     """Modules of the packages and all modules that these import, directly or not, sorted by name."""
-    found: dict[str, Module] = {}
+    modules: dict[str, Module] = {}
     seen: set[str] = set()
     look_up = _loaded if root == ROOT else _read
     waiting = [name for package in packages for name in _members(package, root)]
     while waiting:
         name = waiting.pop()
-        module = None if name in seen or _is_in_a_file(name, found) else look_up(name, root)
+        module = None if name in seen or _is_object(name, modules) else look_up(name, root)
         seen.add(name)
         if module is not None:
-            found[name] = module
+            modules[name] = module
             waiting += _ancestors(name)
-            for imported in found[name].imports:
+            for imported in modules[name].imports:
                 waiting += [imported, imported.rpartition(".")[0]]
-    return dict(sorted(found.items()))
+    return dict(sorted(modules.items()))
 
 
-def _is_in_a_file(name: str, found: dict[str, Module]) -> bool:
+def _is_object(name: str, modules: dict[str, Module]) -> bool:
     """True if a dotted name is an object defined in a module's file, not a module; most imports are."""
-    module = found.get(name.rpartition(".")[0])
+    module = modules.get(name.rpartition(".")[0])
     return module is not None and module.path.name != "__init__.py"
 
 
@@ -180,9 +180,9 @@ def _loaded(name: str, root: Path) -> Module | None:
 def _analyse(source: str, package: str) -> Analysis:
     """Digest and imports of a source text in a package, cached."""
     key = hashlib.sha256(f"{package}\n{source}".encode()).hexdigest()
-    if key not in _kept():
-        _kept()[key] = _parse(source, package)
-    return _kept()[key]
+    if key not in _cached_analyses():
+        _cached_analyses()[key] = _parse(source, package)
+    return _cached_analyses()[key]
 
 
 def _parse(source: str, package: str) -> Analysis:
@@ -194,30 +194,32 @@ def _parse(source: str, package: str) -> Analysis:
 
 
 @cache
-def _kept() -> dict[str, Analysis]:
+def _cached_analyses() -> dict[str, Analysis]:
     """Cached analyses by digest of their source.
 
     Without the cache every start of Snakemake would parse the whole package.
     """
     try:
-        found = json.loads(_kept_file().read_text(encoding="utf-8"))
+        stored = json.loads(_cache_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {key: (digest, tuple(imports)) for key, (digest, imports) in found.items()}
+    return {key: (digest, tuple(imports)) for key, (digest, imports) in stored.items()}
 
 
-def _keep() -> None:
+def _save_analyses() -> None:
     """Write the cached analyses next to Python's own cache, if the folder is writable."""
-    file = _kept_file()
+    file = _cache_file()
     temporary = file.with_suffix(f".{secrets.token_hex(4)}.part")
     with suppress(OSError):
         file.parent.mkdir(exist_ok=True)
-        temporary.write_text(json.dumps(dict(list(_kept().items())[-MOST_KEPT:])), encoding="utf-8")
+        temporary.write_text(
+            json.dumps(dict(list(_cached_analyses().items())[-MOST_ANALYSES:])), encoding="utf-8"
+        )
         temporary.replace(file)
 
 
 @cache
-def _kept_file() -> Path:
+def _cache_file() -> Path:
     """Cache file of the analyses, specific to this module's code and the Python version."""
     name = f"analysed-{_file_digest(Path(__file__))[:16]}.{sys.implementation.cache_tag}.json"
     return ROOT / PACKAGE / "__pycache__" / name
@@ -238,7 +240,7 @@ def _describe(node: object, package: str, words: list[str], imports: set[str]) -
                 _describe(value, package, words, imports)
         words.append("end")
         if isinstance(node, ast.Import | ast.ImportFrom):
-            imports.update(_imported(node, package))
+            imports.update(_imported_names(node, package))
     elif isinstance(node, list):
         for item in node:
             if not _is_idle(item):
@@ -256,15 +258,15 @@ def _is_idle(node: object) -> bool:
     return isinstance(node, ast.Pass)
 
 
-def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterable[str]:
+def _imported_names(node: ast.Import | ast.ImportFrom, package: str) -> Iterable[str]:
     """Absolute names that a statement imports."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     module = node.module or ""
     if node.level:
         parts = package.split(".")
-        kept = parts[: len(parts) - (node.level - 1)]
-        module = ".".join([*kept, module] if module else kept)
+        parents = parts[: len(parts) - (node.level - 1)]
+        module = ".".join([*parents, module] if module else parents)
     return [f"{module}.{alias.name}" for alias in node.names]
 
 

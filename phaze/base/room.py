@@ -13,15 +13,15 @@ CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 
 def machine_bytes() -> int:
     """Memory of the machine, or of the container if that is less."""
-    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):
-        have = min(have, int(CONTROL_GROUP.read_text(encoding="utf-8")))
-    return have
+        available = min(available, int(CONTROL_GROUP.read_text(encoding="utf-8")))
+    return available
 
 
 def refuse_beyond_memory(needed_bytes: float, what: str, advice: str) -> None:
     """Raise PhazeError if `what` needs more memory than the machine has, with both sizes and `advice`."""
-    have = machine_bytes()
-    if needed_bytes > have:
-        needed, most = (f"{size / GIB:,.4g} GiB" for size in (needed_bytes, have))
-        raise PhazeError(f"{what} need {needed} of memory, this machine has {most}: {advice}")
+    available = machine_bytes()
+    if needed_bytes > available:
+        needed, limit = (f"{size / GIB:,.4g} GiB" for size in (needed_bytes, available))
+        raise PhazeError(f"{what} need {needed} of memory, this machine has {limit}: {advice}")

@@ -40,10 +40,10 @@ class Store:
 
     def __init__(self, folder: Path | None = None, code: str = "") -> None:
         self._folder, self._code = folder, code
-        self._known: dict[str, dict[str, Plain]] = {}
+        self._answers: dict[str, dict[str, Plain]] = {}
         """Answers known so far, by digest of the requests' common part, then of the request."""
         self._files: dict[str, dict[str, tuple[Path, Plain]]] = {}
-        """Answers found in files, each with its path, keyed as in `_known`."""
+        """Answers found in files, each with its path, keyed as in `_answers`."""
         self._used: set[Path] = set()
 
     def __enter__(self) -> Store:
@@ -60,18 +60,18 @@ class Store:
 
     def of(
         self,
-        asked: Plain,
+        request: Plain,
         make: Callable[[], Answer],
         *,
         holds: Callable[[Answer], bool] = lambda _: True,
         lasts: Callable[[Answer], bool] = lambda _: True,
     ) -> Answer:
         """Answer to a single request, as in `each`."""
-        return self.each([None], lambda _: [make()], about=asked, holds=holds, lasts=lasts)[0]
+        return self.each([None], lambda _: [make()], about=request, holds=holds, lasts=lasts)[0]
 
     def each(
         self,
-        asked: Sequence[Plain],
+        requests: Sequence[Plain],
         make: Callable[[list[int]], Sequence[Answer]],
         *,
         about: Plain = None,
@@ -84,23 +84,23 @@ class Store:
         converted as if read from a file: tuples become lists. An answer in a file is accepted if it still
         `holds`. A computed answer is written if it `lasts`.
         """
-        name, digests = self._name(about), [digest_of(one) for one in asked]
-        known, fresh = self._known.setdefault(name, {}), dict[str, int]()
+        name, digests = self._name(about), [digest_of(request) for request in requests]
+        answers, fresh = self._answers.setdefault(name, {}), dict[str, int]()
         for place, digest in enumerate(digests):
-            if digest in known or digest in fresh:
+            if digest in answers or digest in fresh:
                 continue
             path, answer = self._read(name).get(digest, (None, None))
             if path is not None and holds(cast("Answer", answer)):
-                known[digest] = answer
+                answers[digest] = answer
                 self._used.add(path)
             else:
                 fresh[digest] = place
         if fresh:
-            made = json.loads(json.dumps(list(make(list(fresh.values())))))
-            answers = dict(zip(fresh, made, strict=True))
-            known |= answers
-            self._write(name, {digest: answer for digest, answer in answers.items() if lasts(answer)})
-        return [cast("Answer", known[digest]) for digest in digests]
+            computed = json.loads(json.dumps(list(make(list(fresh.values())))))
+            fresh_answers = dict(zip(fresh, computed, strict=True))
+            answers |= fresh_answers
+            self._write(name, {digest: answer for digest, answer in fresh_answers.items() if lasts(answer)})
+        return [cast("Answer", answers[digest]) for digest in digests]
 
     def _name(self, about: Plain) -> str:
         return digest_of([self._code, about])

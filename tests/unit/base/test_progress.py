@@ -64,7 +64,7 @@ def test_a_loop_that_fails_is_no_longer_counted(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="broken"), logged(tmp_path / "job.log"):
         list(fail())
-    assert progress._now == []
+    assert progress._loops == []
 
 
 def test_a_command_says_after_two_seconds_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,11 +212,11 @@ def test_what_was_parsed_before_is_not_parsed_again(
     parsed: list[str] = []
     parse = provenance._parse
     monkeypatch.setattr(provenance, "_parse", lambda *of: parsed.append(of[0]) or parse(*of))
-    monkeypatch.setattr(provenance, "_kept_file", lambda: tmp_path / "kept" / "analysed.json")
-    request.addfinalizer(provenance._kept.cache_clear)
+    monkeypatch.setattr(provenance, "_cache_file", lambda: tmp_path / "kept" / "analysed.json")
+    request.addfinalizer(provenance._cached_analyses.cache_clear)
 
     def next_process() -> tuple[dict[str, str], int]:
-        provenance._kept.cache_clear()
+        provenance._cached_analyses.cache_clear()
         parsed.clear()
         return digests(tree), len(parsed)
 
