@@ -165,8 +165,8 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
     def cuts_sequence(self) -> Truth:
         """True if activations between layers are sharded along the sequence over tensor-parallel ranks."""
         split: Any = self.tp > 1
-        found: Truth = self.sequence_parallel & split
-        return found
+        cuts: Truth = self.sequence_parallel & split
+        return cuts
 
     @property
     def expert_slices(self) -> Number:
@@ -175,9 +175,9 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
         This is etp, except without sequence parallelism: then every tensor-parallel rank has all tokens, so
         experts are sharded like the dense layers.
         """
-        own: Any = self.sequence_parallel | (self.tp == 1) | (self.ep > 1)
-        found: Number = self.tp + own * (self.etp - self.tp)
-        return found
+        uses_etp: Any = self.sequence_parallel | (self.tp == 1) | (self.ep > 1)
+        ranks: Number = self.tp + uses_etp * (self.etp - self.tp)
+        return ranks
 
     @property
     def expert_stride(self) -> Number:
@@ -250,10 +250,10 @@ class Layout(LayoutFields[int, bool, Zero, str]):
     @classmethod
     def of_key(cls, key: str) -> Self:
         """Parse a key into a layout of one stage and one replica; PhazeError for an invalid key."""
-        found = _KEY.fullmatch(key)
-        if found is None:
+        match = _KEY.fullmatch(key)
+        if match is None:
             raise PhazeError(f"layout: must be a key such as tp4-b2 or tp8-cp2-sp-b1, got {key}")
-        tp, cp, kind, ep, etp, load, sp, microbatch, single, compute = found.groups("")
+        tp, cp, kind, ep, etp, load, sp, microbatch, single, compute = match.groups("")
         return cls(
             tp=int(tp),
             cp=int(cp or 1),
@@ -262,7 +262,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
             microbatch=int(microbatch),
             sequence_parallel=bool(sp),
             precision="single" if single else "mixed",
-            compute=next((one for one in COMPUTES if one == compute), "bf16"),
+            compute=next((name for name in COMPUTES if name == compute), "bf16"),
             cp_kind=kind.replace(LEVELS, f"{LEVELS}:") or "all_gather",
             load=load or BALANCED,
         )
@@ -273,14 +273,14 @@ class Layout(LayoutFields[int, bool, Zero, str]):
 
     def sharding(self, axis: Axis) -> tuple[Group, Group]:
         """Group of ranks along an axis that shard states, and the group of ranks with the same shard."""
-        whole = self.group(axis)
-        ranks = whole.ranks // self.replicate
-        return Group(ranks, whole.stride), Group(self.replicate, whole.stride * ranks)
+        group = self.group(axis)
+        ranks = group.ranks // self.replicate
+        return Group(ranks, group.stride), Group(self.replicate, group.stride * ranks)
 
     @cached_property
     def _groups(self) -> dict[Axis, Group]:
         dense = self.tp * self.cp
-        every: dict[Axis, tuple[int, int]] = {
+        sizes: dict[Axis, tuple[int, int]] = {
             "tp": (self.tp, 1),
             "cp": (self.cp, self.tp),
             "cp-heads": (self.heads_ranks, self.tp),
@@ -292,14 +292,14 @@ class Layout(LayoutFields[int, bool, Zero, str]):
             "edp": (self.edp, self.expert_stride),
             "pp": (self.pp, dense * self.dp),
         }
-        return {axis: Group(*own) for axis, own in every.items()}
+        return {axis: Group(*size) for axis, size in sizes.items()}
 
     def check(self, *, devices: int | None = None, global_batch: int | None = None) -> None:
         """Raise PhazeError naming two inconsistent fields; device count and batch are checked if given."""
         for name in (*WIDTHS, "microbatch", "replicate"):
             if getattr(self, name) < 1:
                 raise PhazeError(f"{name} must be >= 1, got {getattr(self, name)}")
-        self._check_words()
+        self._check_options()
         if self.expert_ranks % self.folded:
             raise PhazeError(f"ep * etp must divide tp * cp * dp {self.expert_ranks}, got {self.folded}")
         if self.ep > 1 and self.tp > 1 and not self.sequence_parallel:
@@ -319,7 +319,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
                 f"microbatch * dp must divide global_batch {global_batch}, got {self.microbatch * self.dp}"
             )
 
-    def _check_words(self) -> None:
+    def _check_options(self) -> None:
         if self.zero not in get_args(Zero):
             raise PhazeError(f"zero must be 0, 1, 2 or 3, got {self.zero}")
         if self.compute not in COMPUTES:

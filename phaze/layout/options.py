@@ -91,10 +91,10 @@ SHARED_OPTIONS = ("offload", "replicate")
 
 def compute_of(text: str) -> Compute:
     """Parse the name of a compute format; PhazeError for an unknown name."""
-    found = COMPUTE_NAMES.get(text.strip().lower().replace("_", "-"))
-    if found is None:
+    compute = COMPUTE_NAMES.get(text.strip().lower().replace("_", "-"))
+    if compute is None:
         raise PhazeError(f"compute must be one of {', '.join(COMPUTES)}, got {text[:40]}")
-    return found
+    return compute
 
 
 def cp_kind_of(text: str) -> CpKind:
@@ -146,8 +146,8 @@ class Offloaded:
         words = [] if text == "none" else [word.strip() for word in text.split("+")]
         counts = [word.removeprefix("layers:") for word in words if word.startswith("layers:")]
         modules = frozenset(module for module in OFFLOADED_MODULES if module in words)
-        known = {*modules, "optimizer", *(f"layers:{count}" for count in counts if _COUNT.fullmatch(count))}
-        if unknown := [word for word in words if word not in known]:
+        valid = {*modules, "optimizer", *(f"layers:{count}" for count in counts if _COUNT.fullmatch(count))}
+        if unknown := [word for word in words if word not in valid]:
             raise PhazeError(
                 f"offload must be none, or of {', '.join(OFFLOADED_MODULES)}, layers:k and optimizer joined "
                 f"by +, got {unknown[0][:40]}"
@@ -161,7 +161,7 @@ class Offloaded:
         return min(self.layers / blocks, 1.0) if self.layers and blocks else 1.0
 
     @property
-    def word(self) -> Offload:
+    def text(self) -> Offload:
         """Offload option as text, with its parts in canonical order."""
         words: list[str] = [module for module in OFFLOADED_MODULES if module in self.modules]
         words += [f"layers:{self.layers}"] * bool(self.layers) + ["optimizer"] * self.optimizer
@@ -174,7 +174,7 @@ ON_DEVICE = Offloaded()
 
 def offload_of(text: str) -> Offload:
     """Parse an offload option into canonical order; PhazeError if it is invalid."""
-    return Offloaded.of(text).word
+    return Offloaded.of(text).text
 
 
 def load_of(text: str) -> Load:

@@ -81,5 +81,5 @@ def solver_versions(
     unknown = [name for name in preference if name not in versions]
     if unknown:
         raise PhazeError(f"schedule.solver: {unknown[0]!r} is not one of {', '.join(versions)}")
-    found = {name: versions[name]() for name in preference}
-    return {name: version for name, version in found.items() if version is not None}
+    installed = {name: versions[name]() for name in preference}
+    return {name: version for name, version in installed.items() if version is not None}

@@ -47,9 +47,11 @@ class SparseRows(NamedTuple):
     @classmethod
     def of(cls, values: Floats, columns: Ints) -> Self:
         """Rows with these values at these columns, (R, entries) each; the columns of a row are distinct."""
-        kept = values != 0
-        ends = np.cumsum(kept.sum(axis=1))
-        return cls(values[kept], np.broadcast_to(columns, values.shape)[kept], ends - kept.sum(axis=1))
+        nonzero = values != 0
+        ends = np.cumsum(nonzero.sum(axis=1))
+        return cls(
+            values[nonzero], np.broadcast_to(columns, values.shape)[nonzero], ends - nonzero.sum(axis=1)
+        )
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class LinearProgram:
     cost: Floats
     lower: Floats
     upper: Floats
-    whole: Bools
+    integer: Bools
     """Variables that must be integers in an exact solve."""
 
     @cached_property
@@ -99,18 +101,23 @@ class LinearProgram:
         self._highs.changeColBounds(variable, value, float(self.upper[variable]))
 
     def solve(self, *, exact: bool = False, gap: float = 0.0) -> LinearAnswer:
-        """Minimise the objective; `exact`: variables in `whole` are integers, optimal to a relative gap."""
+        """Minimise the objective; `exact`: variables in `integer` are integers, optimal to a relative gap."""
         solver, count = self._highs, len(self.cost)
         kind = highspy.HighsVarType
-        kinds = np.array([(kind.kInteger if exact and one else kind.kContinuous).value for one in self.whole])
+        kinds = np.array(
+            [
+                (kind.kInteger if exact and is_integer else kind.kContinuous).value
+                for is_integer in self.integer
+            ]
+        )
         solver.changeColsIntegrality(count, np.arange(count, dtype=np.int32), kinds.astype(np.uint8))
         solver.setOptionValue("mip_rel_gap", gap)
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:
             return LinearAnswer(np.inf, None)
-        found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-        point = np.array(solver.getSolution().col_value) if found else None
+        is_feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        point = np.array(solver.getSolution().col_value) if is_feasible else None
         if exact:
             return LinearAnswer(float(info.mip_dual_bound), point)
         proven = status == highspy.HighsModelStatus.kOptimal
@@ -128,5 +135,5 @@ class LinearProgram:
         # HiGHS reports "unknown" within its own tolerance but outside that of other methods.
         if solver.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return None
-        found = solver.getSolution()
-        return np.array(found.col_value), np.array(found.row_dual)
+        solution = solver.getSolution()
+        return np.array(solution.col_value), np.array(solution.row_dual)

@@ -118,11 +118,11 @@ class HighsBackend:
         return SolverAnswer(status, -math.inf if bound is None else bound, results.termination_condition.name)
 
 
-def _highs_status(condition: TerminationCondition, found: bool) -> Status:
+def _highs_status(condition: TerminationCondition, has_point: bool) -> Status:
     if condition == TerminationCondition.convergenceCriteriaSatisfied:
         return "optimal"
     if condition == TerminationCondition.iterationLimit:
-        return "feasible" if found else "bounded"
+        return "feasible" if has_point else "bounded"
     if condition == TerminationCondition.maxTimeLimit:
         return "timed_out"
     if condition in (TerminationCondition.provenInfeasible, TerminationCondition.infeasibleOrUnbounded):
@@ -149,7 +149,7 @@ class GlpkBackend:
         solver._version_timeout = 60  # the default of two seconds is too short on a busy machine
         solver.options.update({"cuts": "", "mipgap": limits.gap})
         try:
-            results = self._try(solver, model, limits)
+            results = self._run_glpsol(solver, model, limits)
         except subprocess.TimeoutExpired:
             return SolverAnswer("timed_out")
         condition = str(results.solver.termination_condition)
@@ -160,7 +160,7 @@ class GlpkBackend:
             return SolverAnswer("optimal", results.problem.lower_bound, condition)
         return SolverAnswer("infeasible" if condition == "infeasible" else "failed", message=condition)
 
-    def _try(self, solver: OptSolver, model: pyo.ConcreteModel, limits: Limits) -> SolverResults:
+    def _run_glpsol(self, solver: OptSolver, model: pyo.ConcreteModel, limits: Limits) -> SolverResults:
         """Run glpsol; run it again if another process killed it, since the program may still be solvable."""
         for last in (False, True):
             try:
@@ -192,14 +192,14 @@ def solve(
     causes an exception.
     """
     size = count_model(model)
-    seen: list[Status] = []
-    installed = solver_versions(preference, {name: one.version for name, one in backends.items()})
-    for name in sorted(installed, key=lambda one: size[0] > backends[one].capacity):
-        answer = _ask(model, backends[name], limits, fault)
+    refused: list[Status] = []
+    installed = solver_versions(preference, {name: backend.version for name, backend in backends.items()})
+    for name in sorted(installed, key=lambda backend: size[0] > backends[backend].capacity):
+        answer = _run_backend(model, backends[name], limits, fault)
         if answer.status in (*POINT, "bounded"):
             objective = pyo.value(_objective(model)) if answer.status in POINT else math.inf
             bound = min(answer.bound, objective)
-            version, failures = installed[name], len(seen) - seen.count("timed_out")
+            version, failures = installed[name], len(refused) - refused.count("timed_out")
             return Solve(
                 name,
                 version,
@@ -210,17 +210,17 @@ def solve(
                 failures=failures,
             )
         log.warning("solver %s gave no answer: %s %s", name, answer.status, answer.message)
-        seen.append(answer.status)
+        refused.append(answer.status)
     status: Status = "failed"
-    if "timed_out" in seen:
+    if "timed_out" in refused:
         status = "timed_out"
-    elif seen and set(seen) == {"infeasible"}:
+    elif refused and set(refused) == {"infeasible"}:
         status = "infeasible"
-    failures = seen.count("failed")
+    failures = refused.count("failed")
     return Solve("none", "none", *size, status=status, objective=math.inf, bound=-math.inf, failures=failures)
 
 
-def _ask(
+def _run_backend(
     model: pyo.ConcreteModel, backend: Backend, limits: Limits, fault: Callable[[pyo.ConcreteModel], str]
 ) -> SolverAnswer:
     """Run a solver and check its answer; status `failed`, with the reason, if the answer is unusable."""
@@ -232,11 +232,11 @@ def _ask(
         return SolverAnswer("failed", message=f"{type(error).__name__}: {error}")
     if answer.status not in POINT:
         return answer
-    found = _complete_point(model) or point_fault(model) or fault(model)
-    objective = math.inf if found else pyo.value(_objective(model))
+    mistake = _complete_point(model) or point_fault(model) or fault(model)
+    objective = math.inf if mistake else pyo.value(_objective(model))
     if answer.bound > objective + VIOLATION * max(1.0, abs(objective)):
-        found = f"its bound {answer.bound} is above its point {objective}"
-    return SolverAnswer("failed", message=f"it claims {answer.status}, but {found}") if found else answer
+        mistake = f"its bound {answer.bound} is above its point {objective}"
+    return SolverAnswer("failed", message=f"it claims {answer.status}, but {mistake}") if mistake else answer
 
 
 def _complete_point(model: pyo.ConcreteModel) -> str:

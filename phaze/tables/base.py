@@ -105,23 +105,23 @@ def columns_of(noun: type, *names: str) -> dict[str, Column]:
     about = documentation_of(noun)
     types = {name: _without_none(kind) for name, kind in get_type_hints(noun).items()}
     nouns = noun.model_fields if issubclass(noun, Noun) else {}
-    found = {}
+    columns = {}
     for name in names or about:
         if types[name] is bool:
-            found[name] = flag(about[name])
+            columns[name] = flag(about[name])
         elif types[name] is int:
             rules = nouns[name].metadata if name in nouns else ()
-            found[name] = count(about[name], int(any(isinstance(one, Gt) for one in rules)))
+            columns[name] = count(about[name], int(any(isinstance(rule, Gt) for rule in rules)))
         elif types[name] is float:
-            found[name] = real(about[name])
+            columns[name] = real(about[name])
         else:
-            found[name] = text(about[name], *get_args(types[name]))
-    return found
+            columns[name] = text(about[name], *get_args(types[name]))
+    return columns
 
 
 def _without_none(kind: object) -> object:
     """Type without None, for a field that may be None."""
-    kinds = [one for one in get_args(kind) if one is not NoneType]
+    kinds = [member for member in get_args(kind) if member is not NoneType]
     return kinds[0] if len(kinds) == 1 and NoneType in get_args(kind) else kind
 
 
@@ -197,12 +197,12 @@ class Table:
             raise ValueError(
                 f"table {cls.name}: has no columns {sorted(unknown)}"
             )  # Parquet ignores unknown columns
-        found = [_read(Path(path), cls.name, list(cls.fields()), columns, where or {}) for path in paths]
-        if not found:
+        tables = [_read(Path(path), cls.name, list(cls.fields()), columns, where or {}) for path in paths]
+        if not tables:
             return cls.empty() if columns is None else cls.empty()[columns]
-        whole = found[0] if len(found) == 1 else pyarrow.concat_tables(found).combine_chunks()
-        frame: pd.DataFrame = whole.to_pandas(ignore_metadata=True, use_threads=False)
-        return frame if columns is not None or len(found) == 1 else cls._sorted(frame)
+        table = tables[0] if len(tables) == 1 else pyarrow.concat_tables(tables).combine_chunks()
+        frame: pd.DataFrame = table.to_pandas(ignore_metadata=True, use_threads=False)
+        return frame if columns is not None or len(tables) == 1 else cls._sorted(frame)
 
     @classmethod
     def _sorted(cls, frame: pd.DataFrame) -> pd.DataFrame:
@@ -248,10 +248,10 @@ def _write(frame: pd.DataFrame, path: Path, name: str) -> None:
 
 def _digest(content: bytes, at: int) -> bytes:
     """SHA-256 of a file in which the placeholder replaces the digest at offset `at`."""
-    whole = memoryview(content)
-    digest = hashlib.sha256(whole[:at])
+    view = memoryview(content)
+    digest = hashlib.sha256(view[:at])
     digest.update(BLANK)
-    digest.update(whole[at + len(BLANK) :])
+    digest.update(view[at + len(BLANK) :])
     return digest.hexdigest().encode()
 
 
@@ -262,9 +262,9 @@ def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, w
         content = path.read_bytes()
         _refuse_damaged(content)
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
-        _refuse_others(file.schema_arrow, name, fields)
+        _refuse_other_tables(file.schema_arrow, name, fields)
         if where:
-            table = _chosen(content, file.schema_arrow, columns, where)
+            table = _read_selected(content, file.schema_arrow, columns, where)
         else:
             table = file.read(columns=columns, use_threads=False)
     except (OSError, ValueError, pyarrow.ArrowException) as error:
@@ -275,7 +275,9 @@ def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, w
     return table
 
 
-def _chosen(content: bytes, schema: pyarrow.Schema, columns: list[str] | None, where: Where) -> pyarrow.Table:
+def _read_selected(
+    content: bytes, schema: pyarrow.Schema, columns: list[str] | None, where: Where
+) -> pyarrow.Table:
     """Rows selected by `where`; text is decoded for these rows only, because decoding is slow."""
     texts = [field.name for field in schema if pyarrow.types.is_string(field.type)]
     file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), read_dictionary=texts)
@@ -292,13 +294,13 @@ def _refuse_damaged(content: bytes) -> None:
         raise ValueError("it was damaged since it was written")
 
 
-def _refuse_others(schema: pyarrow.Schema, name: str, fields: list[str]) -> None:
+def _refuse_other_tables(schema: pyarrow.Schema, name: str, fields: list[str]) -> None:
     """Raise ValueError unless a file contains this table, in this version, with a digest."""
     about = _about(schema)
-    told = [str(about[key]) for key in ("table", "version") if key in about]
-    if told != [name, VERSION]:
-        found = f"table {' of version '.join(told)}" if told else "no phaze table"
-        raise ValueError(f"it holds {found}, expected table {name} of version {VERSION}")
+    identity = [str(about[key]) for key in ("table", "version") if key in about]
+    if identity != [name, VERSION]:
+        contents = f"table {' of version '.join(identity)}" if identity else "no phaze table"
+        raise ValueError(f"it holds {contents}, expected table {name} of version {VERSION}")
     if "sha256" not in about:
         raise ValueError("it has no digest")
     if schema.names != fields:
@@ -316,18 +318,18 @@ def content_digest(*frames: pd.DataFrame) -> str:
     return digest_of([{str(name): frame[name].tolist() for name in frame} for frame in frames])
 
 
-def are_among(names: pd.Series, known: pd.Index) -> Bools:
+def are_among(names: pd.Series, distinct: pd.Index) -> Bools:
     """Mask of the names that are known; faster than pandas, which creates an object per name (2 us)."""
-    result: Bools = places_among(names, known) >= 0
+    result: Bools = places_among(names, distinct) >= 0
     return result
 
 
-def places_among(names: pd.Series, known: pd.Index) -> Ints:
+def places_among(names: pd.Series, distinct: pd.Index) -> Ints:
     """Index of each name in the distinct known names, -1 if unknown."""
     text = pyarrow.large_string()
-    chosen = pyarrow.array(known.array, type=text)
-    found = pyarrow.compute.index_in(pyarrow.array(names.array, type=text), value_set=chosen)
-    result: Ints = found.fill_null(-1).to_numpy().astype(np.int64)
+    value_set = pyarrow.array(distinct.array, type=text)
+    places = pyarrow.compute.index_in(pyarrow.array(names.array, type=text), value_set=value_set)
+    result: Ints = places.fill_null(-1).to_numpy().astype(np.int64)
     return result
 
 
