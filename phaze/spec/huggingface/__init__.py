@@ -43,10 +43,10 @@ def translate(config: Plain, source: str) -> Config:
         raise PhazeError(f"{source}: must hold a JSON object with model_type, got {type(config).__name__}")
     text = config.get("text_config")
     if isinstance(text, dict):
-        own = {"model_type": config.get("model_type")} | text
+        text_fields = {"model_type": config.get("model_type")} | text
         if "tie_word_embeddings" in config:
-            own = {"tie_word_embeddings": config["tie_word_embeddings"]} | own
-        return translate(own, f"{source}: text_config")
+            text_fields = {"tie_word_embeddings": config["tie_word_embeddings"]} | text_fields
+        return translate(text_fields, f"{source}: text_config")
     if "text_config" in config:
         raise PhazeError(f"{source}: text_config: must be a JSON object, got {short(text)}")
     kind = config.get("model_type")
@@ -61,7 +61,7 @@ def translate(config: Plain, source: str) -> Config:
             "for any other model, `phaze trace CONFIG --layers -o TRACE.json` writes a model that `model` "
             "and `plan` accept",
         )
-    return FAMILIES[name].fields(config, source)
+    return FAMILIES[name].translate(config, source)
 
 
 def describes_model(config: Plain) -> bool:

@@ -1,6 +1,6 @@
 """Model families with experts instead of dense networks, and standard attention."""
 
-from phaze.spec.huggingface.keys import Config, Family, Key, none
+from phaze.spec.huggingface.keys import Config, Family, Key, no_default
 from phaze.spec.huggingface.llama import (
     BIAS,
     DECODER,
@@ -12,9 +12,9 @@ from phaze.spec.huggingface.llama import (
     WINDOW,
     WITHOUT_BIAS,
     number,
+    parts_by_layer,
     windowed,
     with_kinds,
-    words,
 )
 from phaze.spec.plain import Plain
 
@@ -32,7 +32,7 @@ SHARED: dict[Plain, int] = {"bailing_moe": 0, "bailing_moe_v2": 0, "deepseek_v2"
 FIRST = (
     Key("first_k_dense_replace", "count", lambda config: FIRST_DENSE.get(config["model_type"], 3)),
     Key("n_shared_experts", "count", lambda config: SHARED.get(config["model_type"], 1)),
-    Key("mlp_layer_types", "words", none),
+    Key("mlp_layer_types", "words", no_default),
 )
 
 
@@ -45,106 +45,108 @@ def experts(count: str, width: str = "moe_intermediate_size", per_token: int | N
     }
 
 
-def first_dense(found: Config, said: Config) -> list[str]:
+def first_dense(fields: Config, extras: Config) -> list[str]:
     """Network of each layer (dense or experts): as published; by default dense only in the first layers."""
-    layers, dense = number(found["layers"]), number(said["first_k_dense_replace"])
-    usual = ["dense" if i < dense else "experts" for i in range(layers)]
-    return words(found, said, "mlp_layer_types", usual, NETWORKS)
+    layers, dense = number(fields["layers"]), number(extras["first_k_dense_replace"])
+    default = ["dense" if i < dense else "experts" for i in range(layers)]
+    return parts_by_layer(fields, extras, "mlp_layer_types", default, NETWORKS)
 
 
-def sparse(found: Config, said: Config) -> list[str]:
+def sparse(fields: Config, extras: Config) -> list[str]:
     """Network of each layer, with experts in every `decoder_sparse_step`-th layer (Qwen)."""
-    step, dense = number(said["decoder_sparse_step"]), said["mlp_only_layers"]
+    step, dense = number(extras["decoder_sparse_step"]), extras["mlp_only_layers"]
     assert isinstance(dense, list)
-    return ["dense" if i in dense or (i + 1) % step else "experts" for i in range(number(found["layers"]))]
+    return ["dense" if i in dense or (i + 1) % step else "experts" for i in range(number(fields["layers"]))]
 
 
-def without_unused(found: Config) -> Config:
+def without_unused(fields: Config) -> Config:
     """Remove the dense FFN width from the fields if every layer is MoE."""
-    used = "dense" in str(found.get("pattern", "" if found.get("experts") else "dense"))
-    return found if used else found | {"feed_forward": None}
+    uses_dense = "dense" in str(fields.get("pattern", "" if fields.get("experts") else "dense"))
+    return fields if uses_dense else fields | {"feed_forward": None}
 
 
-def _mixtral(found: Config, said: Config) -> Config:
+def _mixtral(fields: Config, extras: Config) -> Config:
     """Spec fields of Mixtral, with a sliding window in all layers if one is given."""
-    if said["sliding_window"] is None:
-        return found
-    layers = number(found["layers"])
+    if extras["sliding_window"] is None:
+        return fields
+    layers = number(fields["layers"])
     return with_kinds(
-        found | {"window": {"size": said["sliding_window"]}}, ["window"] * layers, ["experts"] * layers
+        fields | {"window": {"size": extras["sliding_window"]}}, ["window"] * layers, ["experts"] * layers
     )
 
 
-def _qwen_moe(found: Config, said: Config) -> Config:
-    layers = number(found["layers"])
-    full = number(said["max_window_layers"]) if windowed(said) else layers
-    usual = ["attention" if i < full else "window" for i in range(layers)]
-    mixers = words(found, said, "layer_types", usual)
+def _qwen_moe(fields: Config, extras: Config) -> Config:
+    layers = number(fields["layers"])
+    full = number(extras["max_window_layers"]) if windowed(extras) else layers
+    default = ["attention" if i < full else "window" for i in range(layers)]
+    mixers = parts_by_layer(fields, extras, "layer_types", default)
     if "window" in mixers:
-        found = found | {"window": {"size": said["sliding_window"]}}
-    return without_unused(with_kinds(found, mixers, sparse(found, said)))
+        fields = fields | {"window": {"size": extras["sliding_window"]}}
+    return without_unused(with_kinds(fields, mixers, sparse(fields, extras)))
 
 
-def _glm(found: Config, said: Config) -> Config:
+def _glm(fields: Config, extras: Config) -> Config:
     """Model fields of the GLM family: leading dense layers, and query and key norms if `use_qk_norm`."""
-    found = found | {"qk_norm": "heads" if said["use_qk_norm"] else "none"}
-    return with_shared(found, said, ["attention"] * number(found["layers"]))
+    fields = fields | {"qk_norm": "heads" if extras["use_qk_norm"] else "none"}
+    return with_shared(fields, extras, ["attention"] * number(fields["layers"]))
 
 
-def with_shared(found: Config, said: Config, mixers: list[str]) -> Config:
+def with_shared(fields: Config, extras: Config, mixers: list[str]) -> Config:
     """Add shared experts, each as wide as a routed expert, and leading dense layers to the spec fields."""
-    parts = found["experts"]
+    parts = fields["experts"]
     assert isinstance(parts, dict)
-    width = number(parts["width"]) * number(said["n_shared_experts"])
-    found = found | {"experts": parts | {"shared_width": width}}
-    return without_unused(with_kinds(found, mixers, first_dense(found, said)))
+    width = number(parts["width"]) * number(extras["n_shared_experts"])
+    fields = fields | {"experts": parts | {"shared_width": width}}
+    return without_unused(with_kinds(fields, mixers, first_dense(fields, extras)))
 
 
-def _gpt_oss(found: Config, said: Config) -> Config:
+def _gpt_oss(fields: Config, extras: Config) -> Config:
     """Spec fields of GPT-OSS, with a sliding window in every other layer."""
-    layers = number(found["layers"])
-    mixers = words(found, said, "layer_types", ["attention" if i % 2 else "window" for i in range(layers)])
-    return with_kinds(found | {"window": {"size": said["sliding_window"]}}, mixers, ["experts"] * layers)
+    layers = number(fields["layers"])
+    mixers = parts_by_layer(
+        fields, extras, "layer_types", ["attention" if i % 2 else "window" for i in range(layers)]
+    )
+    return with_kinds(fields | {"window": {"size": extras["sliding_window"]}}, mixers, ["experts"] * layers)
 
 
-def _llama4(found: Config, said: Config) -> Config:
+def _llama4(fields: Config, extras: Config) -> Config:
     """Spec fields of Llama 4: chunked attention in rotary layers, full in others, one shared expert."""
-    layers, step = number(found["layers"]), number(said["interleave_moe_layer_step"])
-    sparse_ones = said["moe_layers"] or list(range(step - 1, layers, step))
-    rotary = said["no_rope_layers"] or [
-        (i + 1) % number(said["no_rope_layer_interval"]) for i in range(layers)
+    layers, step = number(fields["layers"]), number(extras["interleave_moe_layer_step"])
+    expert_layers = extras["moe_layers"] or list(range(step - 1, layers, step))
+    rotary = extras["no_rope_layers"] or [
+        (i + 1) % number(extras["no_rope_layer_interval"]) for i in range(layers)
     ]
-    assert isinstance(sparse_ones, list)
+    assert isinstance(expert_layers, list)
     assert isinstance(rotary, list)
-    mixers = words(
-        found,
-        said,
+    mixers = parts_by_layer(
+        fields,
+        extras,
         "layer_types",
-        ["chunk" if one else "attention" for one in rotary],
+        ["chunk" if is_rotary else "attention" for is_rotary in rotary],
         ("attention", "chunk"),
     )
-    parts = found["experts"]
+    parts = fields["experts"]
     assert isinstance(parts, dict)
-    found = found | {
+    fields = fields | {
         "experts": parts | {"shared_width": parts["width"]},
-        "chunk": said["attention_chunk_size"] if "chunk" in mixers else None,
+        "chunk": extras["attention_chunk_size"] if "chunk" in mixers else None,
     }
-    networks = ["experts" if i in sparse_ones else "dense" for i in range(layers)]
-    return without_unused(with_kinds(found, mixers, networks))
+    networks = ["experts" if i in expert_layers else "dense" for i in range(layers)]
+    return without_unused(with_kinds(fields, mixers, networks))
 
 
-def _minimax(found: Config, said: Config) -> Config:
+def _minimax(fields: Config, extras: Config) -> Config:
     """Spec fields of MiniMax: query and key norms, and multi-token prediction layers, if enabled."""
-    further = number(said["num_mtp_modules"]) * number(said["mtp_transformer_layers"])
-    norm = ("all" if said["qk_norm_type"] == "per_layer" else "heads") if said["use_qk_norm"] else "none"
-    return found | {"qk_norm": norm, "mtp": further if said["use_mtp"] else 0}
+    mtp_layers = number(extras["num_mtp_modules"]) * number(extras["mtp_transformer_layers"])
+    norm = ("all" if extras["qk_norm_type"] == "per_layer" else "heads") if extras["use_qk_norm"] else "none"
+    return fields | {"qk_norm": norm, "mtp": mtp_layers if extras["use_mtp"] else 0}
 
 
 MIXTRAL = Family(
     keys={**WITHOUT_DENSE, **experts("num_local_experts", "intermediate_size", 2)},
     constants=WITHOUT_BIAS,
     fixed=DECODER,
-    also=(WINDOW,),
+    extra_keys=(WINDOW,),
     arrange=_mixtral,
 )
 QWEN2_MOE = Family(
@@ -156,14 +158,14 @@ QWEN2_MOE = Family(
     },
     constants={**ROTARY, "output_bias": False, "experts.shared_gate": True},
     fixed=DECODER,
-    also=(*QWEN, *SPARSE),
+    extra_keys=(*QWEN, *SPARSE),
     arrange=_qwen_moe,
 )
 QWEN3_MOE = Family(
     keys={**KEYS, **BIAS, **experts("num_experts")},
     constants={**ROTARY, "qk_norm": "heads"},
     fixed=DECODER,
-    also=(*QWEN, *SPARSE),
+    extra_keys=(*QWEN, *SPARSE),
     arrange=_qwen_moe,
 )
 GLM4_MOE = Family(
@@ -177,7 +179,7 @@ GLM4_MOE = Family(
     },
     constants={**ROTARY, "output_bias": False},
     fixed=DECODER,
-    also=(Key("use_qk_norm", "flag", False), *FIRST),
+    extra_keys=(Key("use_qk_norm", "flag", False), *FIRST),
     arrange=_glm,
 )
 MINIMAX = Family(
@@ -189,7 +191,7 @@ MINIMAX = Family(
     constants=WITHOUT_BIAS,
     costless=frozenset({"use_routing_bias"}),
     fixed=(*DECODER, ("shared_intermediate_size", 0)),
-    also=(
+    extra_keys=(
         Key("use_qk_norm", "flag", True),
         Key("qk_norm_type", "word", "per_layer"),
         Key("use_mtp", "flag", False),
@@ -208,7 +210,7 @@ GPT_OSS = Family(
     constants={**ROTARY, "sinks": True, "experts.bias": True, "experts.clamped": True},
     costless=frozenset({"experts_per_token"}),
     fixed=DECODER,
-    also=(Key("sliding_window", "size", 128), LAYER_TYPES),
+    extra_keys=(Key("sliding_window", "size", 128), LAYER_TYPES),
     arrange=_gpt_oss,
 )
 LLAMA4 = Family(
@@ -222,10 +224,10 @@ LLAMA4 = Family(
     constants=ROTARY,
     costless=frozenset({"use_qk_norm", "attn_scale", "attn_temperature_tuning", "floor_scale"}),
     fixed=DECODER,
-    also=(
+    extra_keys=(
         Key("interleave_moe_layer_step", "size", 1),
-        Key("moe_layers", "sizes", none),
-        Key("no_rope_layers", "sizes", none),
+        Key("moe_layers", "sizes", no_default),
+        Key("no_rope_layers", "sizes", no_default),
         Key("no_rope_layer_interval", "size", 4),
         Key("attention_chunk_size", "size", 8192),
         LAYER_TYPES,

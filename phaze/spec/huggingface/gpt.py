@@ -48,13 +48,13 @@ BERT = Family(
 )
 
 
-def _opt_norms(found: Config, said: Config) -> Config:
+def _opt_norms(fields: Config, extras: Config) -> Config:
     """Norm positions of OPT; only its pre-norm models have a final norm."""
-    before = said["do_layer_norm_before"]
-    final = bool(before and not said["_remove_final_layer_norm"])
-    width = None if found["embedding_width"] == found["hidden"] else found["embedding_width"]
+    before = extras["do_layer_norm_before"]
+    final = bool(before and not extras["_remove_final_layer_norm"])
+    width = None if fields["embedding_width"] == fields["hidden"] else fields["embedding_width"]
     norms: Config = {"norm_position": "pre" if before else "post", "final_norm": final}
-    return found | norms | {"embedding_width": width}
+    return fields | norms | {"embedding_width": width}
 
 
 OPT = Family(
@@ -76,7 +76,7 @@ OPT = Family(
     constants={"position_offset": 2},
     costless=frozenset({"activation_dropout"}),
     fixed=(("layer_norm_elementwise_affine", True), ("layerdrop", 0.0)),
-    also=(Key("do_layer_norm_before", "flag", True), Key("_remove_final_layer_norm", "flag", False)),
+    extra_keys=(Key("do_layer_norm_before", "flag", True), Key("_remove_final_layer_norm", "flag", False)),
     arrange=_opt_norms,
 )
 

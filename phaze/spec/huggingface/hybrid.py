@@ -1,7 +1,7 @@
 """Families whose layers differ in more than attention windows: Nemotron-H, Qwen3-Next, Qwen3.5, Gemma 4."""
 
 from phaze.spec.huggingface.experts import SPARSE, WITHOUT_DENSE, experts, sparse, without_unused
-from phaze.spec.huggingface.keys import OVERRIDES, Config, Family, Key, none
+from phaze.spec.huggingface.keys import OVERRIDES, Config, Family, Key, no_default
 from phaze.spec.huggingface.llama import (
     BIAS,
     DECODER,
@@ -11,8 +11,8 @@ from phaze.spec.huggingface.llama import (
     MIXERS,
     ROTARY,
     number,
+    parts_by_layer,
     with_kinds,
-    words,
 )
 from phaze.spec.pattern import pattern_of, words_of
 from phaze.spec.plain import Plain
@@ -48,52 +48,54 @@ _SHARED = {
 }
 
 
-def _nemotron(found: Config, said: Config) -> Config:
+def _nemotron(fields: Config, extras: Config) -> Config:
     """Spec fields of Nemotron-H, whose layers have one part each; parts that no layer uses are dropped."""
-    main, further = _signs(said, "layers_block_type", "hybrid_override_pattern")
-    if main is None:
+    blocks, mtp_signs = _layer_parts(extras, "layers_block_type", "hybrid_override_pattern")
+    if blocks is None:
         raise ValueError("hybrid_override_pattern: must be given: one symbol or word per layer")
-    if found["layers"] not in (None, len(main)):
+    if fields["layers"] not in (None, len(blocks)):
         raise ValueError(
-            f"num_hidden_layers: must be {len(main)}, the number of layers in the pattern, got "
-            f"{found['layers']}"
+            f"num_hidden_layers: must be {len(blocks)}, the number of layers in the pattern, got "
+            f"{fields['layers']}"
         )
-    found = found | {"layers": len(main), "pattern": pattern_of(main)}
-    if further is not None:
-        found = found | {"mtp": further.count("/") + 1}
-    if found["mtp"]:
-        found = found | {"mtp_pattern": _further(said, further)}
-    words = {*main, *str(found.get("mtp_pattern")).split("-")}
+    fields = fields | {"layers": len(blocks), "pattern": pattern_of(blocks)}
+    if mtp_signs is not None:
+        fields = fields | {"mtp": mtp_signs.count("/") + 1}
+    if fields["mtp"]:
+        fields = fields | {"mtp_pattern": _mtp_kind(extras, mtp_signs)}
+    parts = {*blocks, *str(fields.get("mtp_pattern")).split("-")}
     unused = {"mamba": "mamba", "experts": "experts", "dense": "feed_forward"}
-    return found | {field: None for word, field in unused.items() if word not in words}
+    return fields | {field: None for part, field in unused.items() if part not in parts}
 
 
-def _signs(said: Config, *names: str) -> tuple[list[str] | None, str | None]:
+def _layer_parts(extras: Config, *names: str) -> tuple[list[str] | None, str | None]:
     """Part of each layer, from the first field that is set: a string of symbols (bars ignored) or a list.
 
     Also returns the signs behind a slash, for multi-token prediction layers. Raises ValueError.
     """
-    name = next((name for name in names if said[name]), None)
+    name = next((name for name in names if extras[name]), None)
     if name is None:
         return None, None
-    given, further = said[name], None
-    if isinstance(given, str):
-        given, stroke, behind = given.replace("|", "").partition("/")
-        further = behind if stroke else None
-    assert isinstance(given, list | str)
-    wrong = next((sign for sign in given if sign not in _NEMOTRON), None)
-    if wrong is not None:
-        raise ValueError(f"{name}: must consist of {', '.join(_NEMOTRON)}, got {wrong!r}")
-    return [_NEMOTRON[str(sign)] for sign in given], further
+    signs, mtp_signs = extras[name], None
+    if isinstance(signs, str):
+        signs, stroke, behind = signs.replace("|", "").partition("/")
+        mtp_signs = behind if stroke else None
+    assert isinstance(signs, list | str)
+    unknown = next((sign for sign in signs if sign not in _NEMOTRON), None)
+    if unknown is not None:
+        raise ValueError(f"{name}: must consist of {', '.join(_NEMOTRON)}, got {unknown!r}")
+    return [_NEMOTRON[str(sign)] for sign in signs], mtp_signs
 
 
-def _further(said: Config, signs: str | None) -> str:
+def _mtp_kind(extras: Config, signs: str | None) -> str:
     """Kind of block in the multi-token prediction layers; attention with experts by default."""
     name = "hybrid_override_pattern"
-    own: Config = {name: (signs or "").partition("/")[0]}
+    pattern: Config = {name: (signs or "").partition("/")[0]}
     if signs is None:
-        name, own = "mtp_layers_block_type", said
-    parts, _ = _signs(own, name) if signs else _signs(own, name, "mtp_hybrid_override_pattern")
+        name, pattern = "mtp_layers_block_type", extras
+    parts, _ = (
+        _layer_parts(pattern, name) if signs else _layer_parts(pattern, name, "mtp_hybrid_override_pattern")
+    )
     kind = "-".join(parts or ("attention", "experts"))
     try:
         words_of(kind)
@@ -104,76 +106,77 @@ def _further(said: Config, signs: str | None) -> str:
     return kind
 
 
-def _global_heads(found: Config, said: Config, mixers: list[str]) -> tuple[Plain, Plain]:
+def _global_heads(fields: Config, extras: Config, mixers: list[str]) -> tuple[Plain, Plain]:
     """Head dimension and number of key-value heads in the layers with full attention (no window).
 
     They come from separate fields, or from overrides for single layers (since `transformers` 5.24). Raises
     ValueError.
     """
-    layers = said[OVERRIDES]
-    if layers is None:
-        own = said["num_global_key_value_heads"] if said["attention_k_eq_v"] else None
-        return said["global_head_dim"] or found["head_size"], own or found["key_value_heads"]
-    usual = {"head_dim": found["head_size"], "num_key_value_heads": found["key_value_heads"]}
-    assert isinstance(layers, dict)
-    every = {int(layer): fields for layer, fields in layers.items() if isinstance(fields, dict)}
+    overrides = extras[OVERRIDES]
+    if overrides is None:
+        full = extras["num_global_key_value_heads"] if extras["attention_k_eq_v"] else None
+        return extras["global_head_dim"] or fields["head_size"], full or fields["key_value_heads"]
+    default = {"head_dim": fields["head_size"], "num_key_value_heads": fields["key_value_heads"]}
+    assert isinstance(overrides, dict)
+    by_layer = {int(layer): override for layer, override in overrides.items() if isinstance(override, dict)}
     kinds = {
-        kind: [usual | every.get(i, {}) for i, mixer in enumerate(mixers) if mixer == kind] for kind in MIXERS
+        kind: [default | by_layer.get(i, {}) for i, mixer in enumerate(mixers) if mixer == kind]
+        for kind in MIXERS
     }
-    same = all(fields == kind[0] for kind in kinds.values() for fields in kind)
+    same = all(override == kind[0] for kind in kinds.values() for override in kind)
     if (
         not same
-        or any(fields != usual for fields in kinds["window"])
-        or set(kinds["attention"][0]) != set(usual)
+        or any(override != default for override in kinds["window"])
+        or set(kinds["attention"][0]) != set(default)
     ):
         raise ValueError(
             f"{OVERRIDES}: must be head_dim and num_key_value_heads, with the same values in all "
             "layers without a window"
         )
-    own = kinds["attention"][0]
-    return own["head_dim"], own["num_key_value_heads"]
+    full = kinds["attention"][0]
+    return full["head_dim"], full["num_key_value_heads"]
 
 
-def _qwen(found: Config, said: Config) -> Config:
+def _qwen(fields: Config, extras: Config) -> Config:
     """Spec fields of Qwen: attention in every `full_attention_interval`-th layer, delta rule in others."""
-    layers, step = number(found["layers"]), number(said["full_attention_interval"])
-    usual = ["delta" if (i + 1) % step else "attention" for i in range(layers)]
-    mixers = words(found, said, "layer_types", usual, ("attention", "delta"))
-    networks = sparse(found, said) if found.get("experts") else ["dense"] * layers
-    return without_unused(with_kinds(found, mixers, networks))
+    layers, step = number(fields["layers"]), number(extras["full_attention_interval"])
+    default = ["delta" if (i + 1) % step else "attention" for i in range(layers)]
+    mixers = parts_by_layer(fields, extras, "layer_types", default, ("attention", "delta"))
+    networks = sparse(fields, extras) if fields.get("experts") else ["dense"] * layers
+    return without_unused(with_kinds(fields, mixers, networks))
 
 
-def _gemma4(found: Config, said: Config) -> Config:
+def _gemma4(fields: Config, extras: Config) -> Config:
     """Spec fields of Gemma 4: separate head sizes in window layers, experts in addition to a dense network.
 
     The last layer never has a window.
     """
-    if said["hidden_size_per_layer_input"]:
+    if extras["hidden_size_per_layer_input"]:
         raise ValueError(
             "hidden_size_per_layer_input: must be 0: other values are not modelled, and the "
-            f"family's default is {said['hidden_size_per_layer_input']}"
+            f"family's default is {extras['hidden_size_per_layer_input']}"
         )
-    layers = number(found["layers"])
-    mixers = words(
-        found, said, "layer_types", ["attention" if i % 6 == 5 else "window" for i in range(layers)]
+    layers = number(fields["layers"])
+    mixers = parts_by_layer(
+        fields, extras, "layer_types", ["attention" if i % 6 == 5 else "window" for i in range(layers)]
     )
     mixers = [*mixers[:-1], "attention"]
     window = {
-        "size": said["sliding_window"],
-        "key_value_heads": found["key_value_heads"],
-        "head_size": found["head_size"],
+        "size": extras["sliding_window"],
+        "key_value_heads": fields["key_value_heads"],
+        "head_size": fields["head_size"],
         "shared_kv": False,
     }
-    full, heads = _global_heads(found, said, mixers)
-    found = found | {
+    full, heads = _global_heads(fields, extras, mixers)
+    fields = fields | {
         "window": window if "window" in mixers else None,
         "head_size": full,
         "key_value_heads": heads,
-        "shared_kv": said["attention_k_eq_v"],
-        "experts": found["experts"] if said["enable_moe_block"] else None,
+        "shared_kv": extras["attention_k_eq_v"],
+        "experts": fields["experts"] if extras["enable_moe_block"] else None,
     }
-    network = "dense-experts" if said["enable_moe_block"] else "dense"
-    return with_kinds(found, mixers, [network] * layers)
+    network = "dense-experts" if extras["enable_moe_block"] else "dense"
+    return with_kinds(fields, mixers, [network] * layers)
 
 
 def _granite_head(config: Config) -> Plain:
@@ -186,24 +189,26 @@ def _granite_head(config: Config) -> Plain:
     return number(expand) * number(hidden) // number(heads or 128)
 
 
-def _granite(found: Config, said: Config) -> Config:
+def _granite(fields: Config, extras: Config) -> Config:
     """Spec fields of Granite 4: state spaces or attention in each layer, and experts beside a shared network.
 
     Without experts, the shared network is the only one.
     """
-    layers, shared = number(found["layers"]), said["shared_intermediate_size"]
-    mixers = words(found, said, "layer_types", ["mamba"] * layers, ("attention", "mamba"), _GRANITE)
-    parts, sparse_network = found["experts"], number(said["num_local_experts"]) > 0
+    layers, shared = number(fields["layers"]), extras["shared_intermediate_size"]
+    mixers = parts_by_layer(
+        fields, extras, "layer_types", ["mamba"] * layers, ("attention", "mamba"), _GRANITE
+    )
+    parts, has_experts = fields["experts"], number(extras["num_local_experts"]) > 0
     assert isinstance(parts, dict)
-    rotary = said["position_embedding_type"] == "rope"
-    found = found | {
-        "experts": parts | {"shared_width": shared} if sparse_network else None,
-        "feed_forward": None if sparse_network else shared,
+    rotary = extras["position_embedding_type"] == "rope"
+    fields = fields | {
+        "experts": parts | {"shared_width": shared} if has_experts else None,
+        "feed_forward": None if has_experts else shared,
         "positions": "rotary" if rotary else "none",
-        "position_count": found["position_count"] if rotary else 0,
-        "mamba": found["mamba"] if "mamba" in mixers else None,
+        "position_count": fields["position_count"] if rotary else 0,
+        "mamba": fields["mamba"] if "mamba" in mixers else None,
     }
-    return with_kinds(found, mixers, ["experts" if sparse_network else "dense"] * layers)
+    return with_kinds(fields, mixers, ["experts" if has_experts else "dense"] * layers)
 
 
 GRANITE_HYBRID = Family(
@@ -211,7 +216,7 @@ GRANITE_HYBRID = Family(
         **WITHOUT_DENSE,
         **BIAS,
         **experts("num_local_experts", "intermediate_size", 2),
-        "experts.count": Key("num_local_experts", "size", none),
+        "experts.count": Key("num_local_experts", "size", no_default),
         "mamba.heads": Key("mamba_n_heads", "size", 128),
         "mamba.head_size": Key("mamba_d_head", "size", _granite_head),
         "mamba.state": Key("mamba_d_state", "size", 256),
@@ -227,7 +232,7 @@ GRANITE_HYBRID = Family(
         "residual_multiplier", "time_step_limit", "time_step_max", "time_step_min",
     }),
     fixed=(*DECODER, ("normalization_function", "rmsnorm")),
-    also=(
+    extra_keys=(
         Key("num_local_experts", "count", 8),
         Key("shared_intermediate_size", "size", 1024),
         Key("position_embedding_type", "word", "nope"),
@@ -238,7 +243,7 @@ GRANITE_HYBRID = Family(
 NEMOTRON_H = Family(
     keys={
         **KEYS,
-        "layers": Key("num_hidden_layers", "size", none),
+        "layers": Key("num_hidden_layers", "size", no_default),
         "activation": Key("mlp_hidden_act", "activation", "relu2"),
         "head_size": Key("head_dim", "size", 128),
         "mamba.heads": Key("mamba_num_heads", "size"),
@@ -249,13 +254,13 @@ NEMOTRON_H = Family(
         "mamba.conv_bias": Key("use_conv_bias", "flag", True),
         "mamba.bias": Key("use_bias", "flag", False),
         "mamba.chunk": Key("chunk_size", "size", 128),
-        "experts.count": Key("n_routed_experts", "size", none),
-        "experts.per_token": Key("num_experts_per_tok", "size", none),
-        "experts.width": Key("moe_intermediate_size", "size", none),
+        "experts.count": Key("n_routed_experts", "size", no_default),
+        "experts.per_token": Key("num_experts_per_tok", "size", no_default),
+        "experts.width": Key("moe_intermediate_size", "size", no_default),
         "experts.shared_width": Key("moe_shared_expert_intermediate_size", "count", 7688),
-        "experts.latent_width": Key("moe_latent_size", "size", none),
-        "experts.groups": Key("n_group", "size", none),
-        "experts.top_groups": Key("topk_group", "size", none),
+        "experts.latent_width": Key("moe_latent_size", "size", no_default),
+        "experts.groups": Key("n_group", "size", no_default),
+        "experts.top_groups": Key("topk_group", "size", no_default),
         "mtp": Key("num_nextn_predict_layers", "count", 0),
     },
     constants={
@@ -274,8 +279,8 @@ NEMOTRON_H = Family(
         "time_step_limit", "time_step_max", "time_step_min", "time_step_rank", "use_mamba_kernels",
     }),
     fixed=(("attention_bias", False), ("mamba_proj_bias", False), ("mlp_bias", False)),
-    also=tuple(
-        Key(name, "pattern", none)
+    extra_keys=tuple(
+        Key(name, "pattern", no_default)
         for name in (
             "layers_block_type", "hybrid_override_pattern", "mtp_layers_block_type",
             "mtp_hybrid_override_pattern",
@@ -284,20 +289,20 @@ NEMOTRON_H = Family(
     arrange=_nemotron,
 )  # fmt: skip
 QWEN3_NEXT = Family(
-    keys={**_HEADS, **_SHARED, "feed_forward": Key("intermediate_size", "size", none), **_MTP},
+    keys={**_HEADS, **_SHARED, "feed_forward": Key("intermediate_size", "size", no_default), **_MTP},
     constants={**_QWEN, "experts.shared_gate": True},
     costless=_QWEN_COSTLESS,
     fixed=DECODER,
-    also=(*_INTERVAL, *SPARSE),
+    extra_keys=(*_INTERVAL, *SPARSE),
     arrange=_qwen,
 )
 QWEN3_5 = Family({**_HEADS, **_MTP}, _QWEN, _QWEN_COSTLESS, DECODER, (*_INTERVAL, *SPARSE), _qwen)
 GEMMA4 = Family(
     keys={
         **GEMMA3.keys,
-        "experts.count": Key("num_experts", "size", none),
-        "experts.per_token": Key("top_k_experts", "size", none),
-        "experts.width": Key("moe_intermediate_size", "size", none),
+        "experts.count": Key("num_experts", "size", no_default),
+        "experts.per_token": Key("top_k_experts", "size", no_default),
+        "experts.width": Key("moe_intermediate_size", "size", no_default),
     },
     constants={**GEMMA3.constants, "experts.scales": True},
     costless=frozenset({"use_bidirectional_attention", "vocab_size_per_layer_input"}),
@@ -306,13 +311,13 @@ GEMMA4 = Family(
         ("num_kv_shared_layers", 0),
         ("use_double_wide_mlp", False),
     ),
-    also=(
+    extra_keys=(
         Key("sliding_window", "size", 512),
         LAYER_TYPES,
         Key(OVERRIDES, "overrides", lambda config: {} if OVERRIDES in config else None),
         Key("hidden_size_per_layer_input", "count", 256),
         Key("global_head_dim", "size", 512),
-        Key("num_global_key_value_heads", "size", none),
+        Key("num_global_key_value_heads", "size", no_default),
         Key("attention_k_eq_v", "flag", False),
         Key("enable_moe_block", "flag", False),
     ),

@@ -113,9 +113,9 @@ def untimed(
 
     `costless` are the fields that the family ignores, `activations` those that name an activation.
     """
-    kept = {key: value for key, value in config.items() if key in costless - BOOKKEEPING}
-    kept |= {key: config[key] for key in activations if config.get(key) not in (None, *PLAIN_ACTIVATIONS)}
-    return {key: value for key, value in kept.items() if value is not None}
+    fields = {key: value for key, value in config.items() if key in costless - BOOKKEEPING}
+    fields |= {key: config[key] for key in activations if config.get(key) not in (None, *PLAIN_ACTIVATIONS)}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def scales_rotary(config: Mapping[str, Plain]) -> bool:
@@ -246,14 +246,14 @@ class Key:
     """Value if the field is absent or null, as in the family's code; None: the field is required."""
 
 
-def none(_: Config) -> None:
+def no_default(_: Config) -> None:
     """Default value (None) of an optional field."""
 
 
-def listed(config: Config) -> int | None:
+def count_listed_layers(config: Config) -> int | None:
     """Number of layers in a configuration that lists its layers without giving their number."""
-    found = (config.get(name) for name in LISTS)
-    return next((len(words) for words in found if isinstance(words, list | str) and words), None)
+    lists = (config.get(name) for name in LISTS)
+    return next((len(words) for words in lists if isinstance(words, list | str) and words), None)
 
 
 @dataclass(frozen=True)
@@ -266,38 +266,39 @@ class Family:
     """Fields of the spec that have the same value in the whole family."""
     costless: frozenset[str] = frozenset()
     fixed: tuple[tuple[str, Plain], ...] = ()
-    also: tuple[Key, ...] = ()
+    extra_keys: tuple[Key, ...] = ()
     """Published fields that only `arrange` reads."""
     arrange: Callable[[Config, Config], Config] | None = None
-    """Function of the fields read so far and the values of `also`, by published name; returns all fields."""
+    """Function of the fields read so far and the values of `extra_keys`, by published name;
+    returns all fields."""
 
-    def fields(self, config: Config, source: str) -> Config:
+    def translate(self, config: Config, source: str) -> Config:
         """Translate a published configuration into spec fields; PhazeError names the invalid key."""
         config = self._renamed(config, source)
         self._refuse_unknown(config, source)
-        found: Config = {}
+        fields: Config = {}
         for field, key in self.keys.items():
-            set_field(found, field, read(config, key, source))
+            set_field(fields, field, read(config, key, source))
         for field, value in self.constants.items():
-            set_field(found, field, value)
+            set_field(fields, field, value)
         if self.arrange is not None:
-            said = {key.published: read(config, key, source) for key in self.also}
+            extras = {key.published: read(config, key, source) for key in self.extra_keys}
             try:
-                found = self.arrange(found, said)
+                fields = self.arrange(fields, extras)
             except ValueError as error:
                 raise PhazeError(f"{source}: {error}") from error
-        self._refuse_otherwise(found, config, source)
-        experts = found.get("experts")
+        self._refuse_contradictions(fields, config, source)
+        experts = fields.get("experts")
         if isinstance(experts, dict) and experts.get("groups") in (None, 1):
             experts.pop("top_groups", None)  # a single group leaves no choice
-        self._refuse_gaps(found, source)
-        found["untimed"] = self._untimed(config) or None
-        found["scaled_rotary"] = ("latent" not in found and scales_rotary(config)) or None
-        return {field: value for field, value in found.items() if value is not None}
+        self._refuse_gaps(fields, source)
+        fields["untimed"] = self._untimed(config) or None
+        fields["scaled_rotary"] = ("latent" not in fields and scales_rotary(config)) or None
+        return {field: value for field, value in fields.items() if value is not None}
 
-    def _refuse_otherwise(self, spec: Config, config: Config, source: str) -> None:
+    def _refuse_contradictions(self, spec: Config, config: Config, source: str) -> None:
         """Raise PhazeError for a field that this family does not read and that contradicts it."""
-        for key in (config.keys() & STATED.keys()) - self._known:
+        for key in (config.keys() & STATED.keys()) - self._known_keys:
             value, only = config[key], STATED[key](spec, config)
             if value not in (None, only) and (value or only is True):
                 raise PhazeError(
@@ -305,12 +306,12 @@ class Family:
                     f"{config['model_type']!r} of these sizes, got {short(value)}"
                 )
 
-    def _refuse_gaps(self, found: Config, source: str) -> None:
+    def _refuse_gaps(self, fields: Config, source: str) -> None:
         """Raise PhazeError if an optional model part lacks a size that it requires."""
         for field in NEEDED:
-            part, _, own = field.partition(".")
-            inner = found.get(part)
-            if field in self.keys and isinstance(inner, dict) and inner.get(own) is None:
+            part, _, size = field.partition(".")
+            inner = fields.get(part)
+            if field in self.keys and isinstance(inner, dict) and inner.get(size) is None:
                 raise PhazeError(
                     f"{source}: {self.keys[field].published}: must be given: some layers have {part}"
                 )
@@ -318,59 +319,61 @@ class Family:
     def _untimed(self, config: Config) -> Config:
         """Published fields that affect learning but not training time."""
         names = (key.published for key in self.keys.values() if key.kind == "activation")
-        return untimed(config, (COSTLESS | self.costless) - self._used, frozenset(names))
+        return untimed(config, (COSTLESS | self.costless) - self._read_keys, frozenset(names))
 
     @property
-    def _used(self) -> set[str]:
-        return {key.published for key in (*self.keys.values(), *self.also)}
+    def _read_keys(self) -> set[str]:
+        return {key.published for key in (*self.keys.values(), *self.extra_keys)}
 
     @property
-    def _known(self) -> set[str]:
+    def _known_keys(self) -> set[str]:
         """Fields that this family reads, or that have no effect."""
         fixed = FIXED.keys() | dict(self.fixed).keys()
-        return {*self._used, *BASE, *COSTLESS, *self.costless, *fixed, OVERRIDES}
+        return {*self._read_keys, *BASE, *COSTLESS, *self.costless, *fixed, OVERRIDES}
 
     def _renamed(self, config: Config, source: str) -> Config:
         """Rename fields to this family's names; PhazeError if two names of a field conflict."""
-        used = self._used
-        others = {other: name for name in used for other in NAMES.get(name, ()) if other not in used}
-        found = {key: value for key, value in config.items() if key not in others}
+        read_keys = self._read_keys
+        others = {
+            other: name for name in read_keys for other in NAMES.get(name, ()) if other not in read_keys
+        }
+        renamed = {key: value for key, value in config.items() if key not in others}
         for other, name in others.items():
             value = config.get(other)
-            if value and found.get(name) and value != found[name]:
+            if value and renamed.get(name) and value != renamed[name]:
                 raise PhazeError(
                     f"{source}: {other}: is an alias of {name} and must have the same value, "
-                    f"{short(found[name])}, got {short(value)}"
+                    f"{short(renamed[name])}, got {short(value)}"
                 )
-            if other in config and not found.get(name):
-                found[name] = value
-        return found
+            if other in config and not renamed.get(name):
+                renamed[name] = value
+        return renamed
 
     def _refuse_unknown(self, config: Config, source: str) -> None:
         """Raise PhazeError for an unknown field or a value that is not modelled.
 
         A value that is false, zero or null means that the model lacks the feature.
         """
-        fixed, used = FIXED | dict(self.fixed), self._used
-        known = self._known | STATED.keys()
+        fixed, read_keys = FIXED | dict(self.fixed), self._read_keys
+        known_keys = self._known_keys | STATED.keys()
         for key, value in config.items():
-            if key not in known and (
-                value or (value is not None and get_close_matches(key, used | fixed.keys(), 1, ALIKE))
+            if key not in known_keys and (
+                value or (value is not None and get_close_matches(key, read_keys | fixed.keys(), 1, ALIKE))
             ):
                 raise PhazeError(
                     f"{source}: {key}: is not a known key of model_type {config['model_type']!r}, "
                     f"got {short(value)}",
-                    did_you_mean(key, known, "the table of its family"),
+                    did_you_mean(key, known_keys, "the table of its family"),
                 )
             on = value or (key in fixed and fixed[key] is True and value is not None)
-            if on and key in fixed and key not in used and value != fixed[key]:
+            if on and key in fixed and key not in read_keys and value != fixed[key]:
                 raise PhazeError(f"{source}: {key}: only {fixed[key]!r} is modelled, got {short(value)}")
-        if OVERRIDES not in used:
+        if OVERRIDES not in read_keys:
             self._refuse_overrides(config, source)
 
     def _refuse_overrides(self, config: Config, source: str) -> None:
         """Raise PhazeError if a per-layer override changes a field that affects time or memory."""
-        layers = read(config, Key(OVERRIDES, "overrides", none), source)
+        layers = read(config, Key(OVERRIDES, "overrides", no_default), source)
         for layer, fields in layers.items() if isinstance(layers, dict) else ():
             for key, value in fields.items() if isinstance(fields, dict) else ():
                 if value and key not in BASE | COSTLESS | self.costless and value != config.get(key):
@@ -382,13 +385,13 @@ class Family:
 
 def set_field(fields: Config, name: str, value: Plain) -> None:
     """Set a field; a dot in its name leads to a nested field, which is set only if the value is not None."""
-    part, _, own = name.partition(".")
-    if not own:
+    part, _, nested = name.partition(".")
+    if not nested:
         fields[name] = value
     elif value is not None:
         inner = fields.setdefault(part, {})
         assert isinstance(inner, dict)
-        set_field(inner, own, value)
+        set_field(inner, nested, value)
 
 
 def read(config: Config, key: Key, source: str) -> Plain:
@@ -401,7 +404,7 @@ def read(config: Config, key: Key, source: str) -> Plain:
     if value is None:
         value = key.default(config) if callable(key.default) else key.default
     if value is None:
-        if key.default in (None, listed):
+        if key.default in (None, count_listed_layers):
             got = config.get(key.published)
             raise PhazeError(
                 f"{source}: {key.published}: must be given, it is a {key.kind}"

@@ -1,8 +1,8 @@
 """Model families with latent attention: DeepSeek, Kimi K2, GLM-5."""
 
 from phaze.spec.huggingface.experts import FIRST, experts, with_shared
-from phaze.spec.huggingface.keys import Config, Family, Key, none
-from phaze.spec.huggingface.llama import BIAS, DECODER, KEYS, LAYER_TYPES, ROTARY, number, words
+from phaze.spec.huggingface.keys import Config, Family, Key, no_default
+from phaze.spec.huggingface.llama import BIAS, DECODER, KEYS, LAYER_TYPES, ROTARY, number, parts_by_layer
 from phaze.spec.plain import Plain
 
 _CHOICE = {"full": "attention", "F": "attention", "shared": "reuse", "S": "reuse"}
@@ -14,8 +14,8 @@ _INDEX = {
     "latent.index.top": Key("index_topk", "size"),
 }
 _CHOICES = (
-    Key("indexer_types", "words", none),
-    Key("index_topk_pattern", "pattern", none),
+    Key("indexer_types", "words", no_default),
+    Key("index_topk_pattern", "pattern", no_default),
     Key("index_topk_freq", "size", 1),
     Key("index_skip_topk_offset", "count", 2),
 )
@@ -25,26 +25,28 @@ _FIXED = (*DECODER, ("moe_layer_freq", 1))
 
 def _query_rank(config: Config) -> int | None:
     """Default width of the compressed queries; None (no compression) for an explicit null."""
-    own: dict[Plain, int | None] = {"glm4_moe_lite": 768, "glm_moe_dsa": 2048, "sarvam_mla": None}
-    return None if "q_lora_rank" in config else own.get(config["model_type"], 1536)
+    ranks: dict[Plain, int | None] = {"glm4_moe_lite": 768, "glm_moe_dsa": 2048, "sarvam_mla": None}
+    return None if "q_lora_rank" in config else ranks.get(config["model_type"], 1536)
 
 
-def leading_dense(found: Config, said: Config) -> Config:
+def arrange_sparse(fields: Config, extras: Config) -> Config:
     """Spec fields of leading dense layers, and of shared experts in addition to routed ones."""
-    return with_shared(found, said, ["attention"] * number(found["layers"]))
+    return with_shared(fields, extras, ["attention"] * number(fields["layers"]))
 
 
-def _sparse(found: Config, said: Config) -> Config:
+def _sparse(fields: Config, extras: Config) -> Config:
     """Spec fields of sparse attention: each layer has an indexer or reuses an earlier layer's selection."""
-    layers = number(found["layers"])
-    words(found, said, "layer_types", ["attention"] * layers, ("attention",))
-    pattern = said["index_topk_pattern"]
-    if pattern and not said["indexer_types"]:
-        said = said | {"indexer_types": list(pattern) if isinstance(pattern, str) else pattern}
-    step, first = number(said["index_topk_freq"]), number(said["index_skip_topk_offset"])
-    usual = ["reuse" if max(i - first + 1, 0) % step else "attention" for i in range(layers)]
+    layers = number(fields["layers"])
+    parts_by_layer(fields, extras, "layer_types", ["attention"] * layers, ("attention",))
+    pattern = extras["index_topk_pattern"]
+    if pattern and not extras["indexer_types"]:
+        extras = extras | {"indexer_types": list(pattern) if isinstance(pattern, str) else pattern}
+    step, first = number(extras["index_topk_freq"]), number(extras["index_skip_topk_offset"])
+    default = ["reuse" if max(i - first + 1, 0) % step else "attention" for i in range(layers)]
     return with_shared(
-        found, said, words(found, said, "indexer_types", usual, ("attention", "reuse"), _CHOICE)
+        fields,
+        extras,
+        parts_by_layer(fields, extras, "indexer_types", default, ("attention", "reuse"), _CHOICE),
     )
 
 
@@ -62,7 +64,7 @@ _DEEPSEEK = {
     "mtp": Key("num_nextn_predict_layers", "count", 0),
 }
 
-DEEPSEEK = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, FIRST, leading_dense)
+DEEPSEEK = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, FIRST, arrange_sparse)
 DEEPSEEK_SPARSE = Family(
     {**_DEEPSEEK, **_INDEX}, ROTARY, _COSTLESS, _FIXED, (*FIRST, LAYER_TYPES, *_CHOICES), _sparse
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from phaze.spec.huggingface.keys import Config, Family, Key, listed, none
+from phaze.spec.huggingface.keys import Config, Family, Key, count_listed_layers, no_default
 from phaze.spec.pattern import pattern_of
 from phaze.spec.plain import Plain
 
@@ -33,22 +33,22 @@ PARTS = {
 MIXERS = ("attention", "window")
 """Mixers allowed in most families that publish a list of mixers."""
 NETWORKS = ("dense", "experts")
-WINDOW = Key("sliding_window", "size", none)
-LAYER_TYPES = Key("layer_types", "words", none)
+WINDOW = Key("sliding_window", "size", no_default)
+LAYER_TYPES = Key("layer_types", "words", no_default)
 QWEN = (WINDOW, LAYER_TYPES, Key("use_sliding_window", "flag", False), Key("max_window_layers", "count", 0))
 
 
 def _groups(config: Config) -> Plain:
-    usual = None if "num_key_value_heads" in config else _GROUPS.get(config["model_type"])
-    return usual or config.get("num_attention_heads")
+    default = None if "num_key_value_heads" in config else _GROUPS.get(config["model_type"])
+    return default or config.get("num_attention_heads")
 
 
 KEYS = {
-    "layers": Key("num_hidden_layers", "size", listed),
+    "layers": Key("num_hidden_layers", "size", count_listed_layers),
     "hidden": Key("hidden_size", "size"),
     "heads": Key("num_attention_heads", "size"),
     "key_value_heads": Key("num_key_value_heads", "size", _groups),
-    "head_size": Key("head_dim", "size", none),
+    "head_size": Key("head_dim", "size", no_default),
     "feed_forward": Key("intermediate_size", "size"),
     "vocabulary": Key("vocab_size", "size"),
     "position_count": Key("max_position_embeddings", "size", 2048),
@@ -59,40 +59,40 @@ KEYS = {
 """Keys that all families after Llama have in common."""
 
 
-def with_kinds(found: Config, mixers: list[str], networks: list[str]) -> Config:
+def with_kinds(fields: Config, mixers: list[str], networks: list[str]) -> Config:
     """Add the pattern of blocks with these mixers and networks, unless all are of the default kind."""
     kinds = ["-".join(filter(None, pair)) for pair in zip(mixers, networks, strict=True)]
-    usual = "attention-experts" if found.get("experts") else "attention-dense"
-    return found if set(kinds) == {usual} else found | {"pattern": pattern_of(kinds)}
+    default = "attention-experts" if fields.get("experts") else "attention-dense"
+    return fields if set(kinds) == {default} else fields | {"pattern": pattern_of(kinds)}
 
 
-def words(
-    found: Config,
-    said: Config,
+def parts_by_layer(
+    fields: Config,
+    extras: Config,
     key: str,
-    otherwise: list[str],
+    default: list[str],
     allowed: tuple[str, ...] = MIXERS,
     published: Mapping[str, str] = PARTS,
 ) -> list[str]:
-    """Translate a published list with one part per layer; return `otherwise` if there is no list.
+    """Translate a published list with one part per layer; return `default` if there is no list.
 
     The list may continue with multi-token prediction layers. Raises ValueError.
     """
-    given = said[key]
-    if not isinstance(given, list):
-        return otherwise
-    layers, further = len(otherwise), found.get("mtp") or 0
-    if len(given) not in (layers, layers + number(further)):
-        raise ValueError(f"{key}: must have one entry for each of the {layers} layers, got {len(given)}")
-    known = {
+    entries = extras[key]
+    if not isinstance(entries, list):
+        return default
+    layers, mtp_layers = len(default), fields.get("mtp") or 0
+    if len(entries) not in (layers, layers + number(mtp_layers)):
+        raise ValueError(f"{key}: must have one entry for each of the {layers} layers, got {len(entries)}")
+    parts = {
         word: part
         for word, part in {**published, **{word: word for word in allowed}}.items()
         if part in allowed
     }
-    wrong = next((word for word in given if word not in known), None)
-    if wrong is not None:
-        raise ValueError(f"{key}: entries must be of {', '.join(known)}, got {wrong!r}")
-    return [known[str(word)] for word in given[:layers]]
+    unknown = next((word for word in entries if word not in parts), None)
+    if unknown is not None:
+        raise ValueError(f"{key}: entries must be of {', '.join(parts)}, got {unknown!r}")
+    return [parts[str(word)] for word in entries[:layers]]
 
 
 def number(value: Plain) -> int:
@@ -101,64 +101,66 @@ def number(value: Plain) -> int:
     return value
 
 
-def windowed(said: Config) -> bool:
+def windowed(extras: Config) -> bool:
     """True if later layers of a Qwen model use sliding-window attention: both its flag and size are set."""
-    return bool(said["use_sliding_window"] and said["sliding_window"])
+    return bool(extras["use_sliding_window"] and extras["sliding_window"])
 
 
-def with_window(found: Config, said: Config, mixers: list[str]) -> tuple[Config, list[str]]:
+def with_window(fields: Config, extras: Config, mixers: list[str]) -> tuple[Config, list[str]]:
     """Spec fields with the window, and mixers by layer; without a size, full attention replaces windows."""
-    if said["sliding_window"] is None:
-        return found, ["attention" if mixer == "window" else mixer for mixer in mixers]
-    return found | ({"window": {"size": said["sliding_window"]}} if "window" in mixers else {}), mixers
+    if extras["sliding_window"] is None:
+        return fields, ["attention" if mixer == "window" else mixer for mixer in mixers]
+    return fields | ({"window": {"size": extras["sliding_window"]}} if "window" in mixers else {}), mixers
 
 
-def windows(found: Config, said: Config, mixers: list[str]) -> Config:
+def arrange_dense(fields: Config, extras: Config, mixers: list[str]) -> Config:
     """Spec fields of a model with dense layers, which may use sliding-window attention."""
-    found, mixers = with_window(found, said, mixers)
-    return with_kinds(found, mixers, ["dense"] * len(mixers))
+    fields, mixers = with_window(fields, extras, mixers)
+    return with_kinds(fields, mixers, ["dense"] * len(mixers))
 
 
-def all_windows(found: Config, said: Config) -> Config:
+def arrange_windowed(fields: Config, extras: Config) -> Config:
     """Spec fields of a model with dense layers, all with sliding-window attention if a size is given."""
-    return windows(found, said, ["window"] * number(found["layers"]))
+    return arrange_dense(fields, extras, ["window"] * number(fields["layers"]))
 
 
-def every(found: Config, said: Config, step: Plain) -> list[str]:
+def periodic_mixers(fields: Config, extras: Config, step: Plain) -> list[str]:
     """Mixers as published; by default full attention in every `step`-th layer, sliding windows in others."""
-    usual = ["window" if (i + 1) % number(step) else "attention" for i in range(number(found["layers"]))]
-    return words(found, said, "layer_types", usual)
+    default = ["window" if (i + 1) % number(step) else "attention" for i in range(number(fields["layers"]))]
+    return parts_by_layer(fields, extras, "layer_types", default)
 
 
-def _qwen(found: Config, said: Config) -> Config:
+def _qwen(fields: Config, extras: Config) -> Config:
     """Spec fields of Qwen; layers from `max_window_layers` on use sliding windows, if enabled."""
-    full = number(said["max_window_layers"]) if windowed(said) else number(found["layers"])
-    later = ["attention" if i < full else "window" for i in range(number(found["layers"]))]
-    return windows(found, said, words(found, said, "layer_types", later))
+    full = number(extras["max_window_layers"]) if windowed(extras) else number(fields["layers"])
+    default = ["attention" if i < full else "window" for i in range(number(fields["layers"]))]
+    return arrange_dense(fields, extras, parts_by_layer(fields, extras, "layer_types", default))
 
 
-def _gemma(found: Config, said: Config) -> Config:
+def _gemma(fields: Config, extras: Config) -> Config:
     """Spec fields of Gemma 3, with full attention in every `sliding_window_pattern`-th layer."""
-    return windows(found, said, every(found, said, said["sliding_window_pattern"]))
+    return arrange_dense(fields, extras, periodic_mixers(fields, extras, extras["sliding_window_pattern"]))
 
 
 LLAMA = Family(
     keys={**KEYS, **BIAS, "feed_forward_bias": Key("mlp_bias", "flag", False)},
     constants={"positions": "rotary", "gated": True, "norm": "rms_norm"},
 )
-MISTRAL = Family(keys=KEYS, constants=WITHOUT_BIAS, fixed=DECODER, also=(WINDOW,), arrange=all_windows)
+MISTRAL = Family(
+    keys=KEYS, constants=WITHOUT_BIAS, fixed=DECODER, extra_keys=(WINDOW,), arrange=arrange_windowed
+)
 QWEN2 = Family(
     keys=KEYS,
     constants={**ROTARY, "attention_bias": True, "output_bias": False},
     fixed=DECODER,
-    also=QWEN,
+    extra_keys=QWEN,
     arrange=_qwen,
 )
 QWEN3 = Family(
     keys={**KEYS, **BIAS, "head_size": Key("head_dim", "size", 128)},
     constants={**ROTARY, "qk_norm": "heads"},
     fixed=DECODER,
-    also=QWEN,
+    extra_keys=QWEN,
     arrange=_qwen,
 )
 GEMMA3 = Family(
@@ -172,7 +174,7 @@ GEMMA3 = Family(
     },
     constants={**ROTARY, "qk_norm": "heads", "norm_position": "both"},
     fixed=(*DECODER, ("use_bidirectional_attention", False)),
-    also=(
+    extra_keys=(
         Key("sliding_window", "size", 4096),
         LAYER_TYPES,
         Key("sliding_window_pattern", "size", 6),

@@ -12,8 +12,8 @@ from phaze.spec.huggingface.experts import (
     with_shared,
     without_unused,
 )
-from phaze.spec.huggingface.keys import Config, Family, Key, none
-from phaze.spec.huggingface.latent import DEEPSEEK, leading_dense
+from phaze.spec.huggingface.keys import Config, Family, Key, no_default
+from phaze.spec.huggingface.latent import DEEPSEEK, arrange_sparse
 from phaze.spec.huggingface.llama import (
     BIAS,
     DECODER,
@@ -23,14 +23,14 @@ from phaze.spec.huggingface.llama import (
     ROTARY,
     WINDOW,
     WITHOUT_BIAS,
-    all_windows,
-    every,
+    arrange_dense,
+    arrange_windowed,
     number,
+    parts_by_layer,
+    periodic_mixers,
     windowed,
-    windows,
     with_kinds,
     with_window,
-    words,
 )
 
 _MULTIPLIERS = frozenset({
@@ -58,72 +58,72 @@ _HUNYUAN: Config = {**ROTARY, "qk_norm": "heads"}
 _IDS = frozenset({"eod_token_id", "im_end_id", "im_newline_id", "im_start_id", "pad_id", "norm_type"})
 
 
-def _olmo3(found: Config, said: Config) -> Config:
+def _olmo3(fields: Config, extras: Config) -> Config:
     """Spec fields of OLMo 3, with full attention in every fourth layer."""
-    return windows(found, said, every(found, said, 4))
+    return arrange_dense(fields, extras, periodic_mixers(fields, extras, 4))
 
 
-def _smollm(found: Config, said: Config) -> Config:
+def _smollm(fields: Config, extras: Config) -> Config:
     """Spec fields of SmolLM3; layers without rotary positions use sliding windows, if enabled."""
-    layers, step = number(found["layers"]), number(said["no_rope_layer_interval"])
-    rotary = said["no_rope_layers"] or [(i + 1) % step for i in range(layers)]
+    layers, step = number(fields["layers"]), number(extras["no_rope_layer_interval"])
+    rotary = extras["no_rope_layers"] or [(i + 1) % step for i in range(layers)]
     assert isinstance(rotary, list)
-    usual = ["attention" if one or not windowed(said) else "window" for one in rotary]
-    return windows(found, said, words(found, said, "layer_types", usual))
+    default = ["attention" if is_rotary or not windowed(extras) else "window" for is_rotary in rotary]
+    return arrange_dense(fields, extras, parts_by_layer(fields, extras, "layer_types", default))
 
 
-def _ernie(found: Config, said: Config) -> Config:
+def _ernie(fields: Config, extras: Config) -> Config:
     """Spec fields of ERNIE: experts in every `moe_layer_interval`-th layer of a range, and shared experts."""
-    layers, step = number(found["layers"]), number(said["moe_layer_interval"])
-    first, last = number(said["moe_layer_start_index"]), said["moe_layer_end_index"]
+    layers, step = number(fields["layers"]), number(extras["moe_layer_interval"])
+    first, last = number(extras["moe_layer_start_index"]), extras["moe_layer_end_index"]
     end = layers - 1 if last in (None, -1) else number(last)
-    has = [first <= i <= end and (i + 1) % step == 0 for i in range(layers)]
-    parts = found["experts"]
+    with_experts = [first <= i <= end and (i + 1) % step == 0 for i in range(layers)]
+    parts = fields["experts"]
     assert isinstance(parts, dict)
-    shared = number(parts["width"]) * number(said["n_shared_experts"])
-    found = found | {"experts": parts | {"shared_width": shared}}
-    networks = ["experts" if one else "dense" for one in has]
-    return without_unused(with_kinds(found, ["attention"] * layers, networks))
+    shared = number(parts["width"]) * number(extras["n_shared_experts"])
+    fields = fields | {"experts": parts | {"shared_width": shared}}
+    networks = ["experts" if has_experts else "dense" for has_experts in with_experts]
+    return without_unused(with_kinds(fields, ["attention"] * layers, networks))
 
 
-def _exaone_mixers(found: Config, said: Config) -> list[str]:
+def _exaone_mixers(fields: Config, extras: Config) -> list[str]:
     """Mixer of each layer: sliding-window and full attention alternate by a pattern such as LLLG."""
-    step, layers = said["sliding_window_pattern"], number(found["layers"])
+    step, layers = extras["sliding_window_pattern"], number(fields["layers"])
     if not isinstance(step, str):
-        return every(found, said, step)
+        return periodic_mixers(fields, extras, step)
     if set(step) - {"L", "G"}:
         raise ValueError(
             f"sliding_window_pattern: must be a number or a string of the letters L and G, got {step!r}"
         )
-    usual = ["window" if step[i % len(step)] == "L" else "attention" for i in range(layers)]
-    return words(found, said, "layer_types", usual)
+    default = ["window" if step[i % len(step)] == "L" else "attention" for i in range(layers)]
+    return parts_by_layer(fields, extras, "layer_types", default)
 
 
-def _exaone(found: Config, said: Config) -> Config:
-    return windows(found, said, _exaone_mixers(found, said))
+def _exaone(fields: Config, extras: Config) -> Config:
+    return arrange_dense(fields, extras, _exaone_mixers(fields, extras))
 
 
-def _exaone_experts(found: Config, said: Config) -> Config:
-    found, mixers = with_window(found, said, _exaone_mixers(found, said))
-    return with_shared(found, said, mixers)
+def _exaone_experts(fields: Config, extras: Config) -> Config:
+    fields, mixers = with_window(fields, extras, _exaone_mixers(fields, extras))
+    return with_shared(fields, extras, mixers)
 
 
-def _dots(found: Config, said: Config) -> Config:
+def _dots(fields: Config, extras: Config) -> Config:
     """Spec fields of dots.llm1: leading dense layers; sliding windows from layer `max_window_layers` on."""
-    layers, full = number(found["layers"]), number(said["max_window_layers"])
-    usual = ["attention" if i < full else "window" for i in range(layers)]
-    found, mixers = with_window(found, said, words(found, said, "layer_types", usual))
-    return with_shared(found, said, mixers)
+    layers, full = number(fields["layers"]), number(extras["max_window_layers"])
+    default = ["attention" if i < full else "window" for i in range(layers)]
+    fields, mixers = with_window(fields, extras, parts_by_layer(fields, extras, "layer_types", default))
+    return with_shared(fields, extras, mixers)
 
 
-def _hunyuan(found: Config, said: Config) -> Config:
+def _hunyuan(fields: Config, extras: Config) -> Config:
     """Spec fields of Hunyuan, with one shared expert as wide as the routed ones."""
-    parts = found["experts"]
+    parts = fields["experts"]
     assert isinstance(parts, dict)
-    width = said["moe_intermediate_size"]
+    width = extras["moe_intermediate_size"]
     if width not in (None, parts["width"]):
         raise ValueError(f"moe_intermediate_size: must be intermediate_size {parts['width']}, got {width}")
-    return found | {"experts": parts | {"shared_width": parts["width"]}}
+    return fields | {"experts": parts | {"shared_width": parts["width"]}}
 
 
 _BAILING = {
@@ -176,8 +176,8 @@ FAMILIES = {
         keys={**KEYS, "head_size": Key("head_dim", "size", 128)},
         constants=WITHOUT_BIAS,
         fixed=DECODER,
-        also=(WINDOW,),
-        arrange=all_windows,
+        extra_keys=(WINDOW,),
+        arrange=arrange_windowed,
     ),
     # Nemotron-4 and Minitron: dense, without gated networks
     "nemotron": Family(
@@ -191,7 +191,7 @@ FAMILIES = {
         keys={**KEYS, **BIAS},
         constants=_NORMS,
         fixed=DECODER,
-        also=(Key("sliding_window", "size", 4096), LAYER_TYPES),
+        extra_keys=(Key("sliding_window", "size", 4096), LAYER_TYPES),
         arrange=_olmo3,
     ),
     "olmoe": Family(
@@ -211,8 +211,8 @@ FAMILIES = {
         constants=WITHOUT_BIAS,
         costless=frozenset({"original_max_position_embeddings"}),
         fixed=(*DECODER, ("attention_bias", False)),
-        also=(WINDOW,),
-        arrange=all_windows,
+        extra_keys=(WINDOW,),
+        arrange=arrange_windowed,
     ),
     # Seed-OSS
     "seed_oss": Family(
@@ -230,11 +230,11 @@ FAMILIES = {
     "smollm3": Family(
         keys={**LLAMA.keys, "tied_embeddings": Key("tie_word_embeddings", "flag", True)},
         constants=LLAMA.constants,
-        also=(
+        extra_keys=(
             WINDOW,
             LAYER_TYPES,
             Key("use_sliding_window", "flag", False),
-            Key("no_rope_layers", "sizes", none),
+            Key("no_rope_layers", "sizes", no_default),
             Key("no_rope_layer_interval", "size", 4),
         ),
         arrange=_smollm,
@@ -252,7 +252,7 @@ FAMILIES = {
         constants={**ROTARY, "attention_bias": False, "experts.choice_bias": True},
         costless=frozenset({"moe_norm_min"}),
         fixed=(*DECODER, ("use_bias", False)),
-        also=(
+        extra_keys=(
             Key("n_shared_experts", "count", 2),
             Key("moe_layer_interval", "size", 1),
             Key("moe_layer_start_index", "count", 1),
@@ -264,7 +264,7 @@ FAMILIES = {
         keys=KEYS,
         constants={**_HEAD_NORMS, "norm_position": "output"},
         fixed=DECODER,
-        also=_EXAONE_WINDOWS,
+        extra_keys=_EXAONE_WINDOWS,
         arrange=_exaone,
     ),
     "exaone_moe": Family(
@@ -277,7 +277,7 @@ FAMILIES = {
         },
         constants=_HEAD_NORMS,
         fixed=DECODER,
-        also=(*_EXAONE_WINDOWS, *FIRST),
+        extra_keys=(*_EXAONE_WINDOWS, *FIRST),
         arrange=_exaone_experts,
     ),
     # dots.llm1
@@ -285,7 +285,7 @@ FAMILIES = {
         keys={**GLM4_MOE.keys, **BIAS},
         constants={**ROTARY, "qk_norm": "heads"},
         fixed=DECODER,
-        also=(
+        extra_keys=(
             Key("sliding_window", "size", lambda config: None if "sliding_window" in config else 4096),
             Key("max_window_layers", "count", 62),
             LAYER_TYPES,
@@ -298,7 +298,7 @@ FAMILIES = {
     "sarvam_moe": replace(
         GLM4_MOE,
         keys={**GLM4_MOE.keys, "head_size": Key("head_dim", "size", 64)},
-        also=(Key("use_qk_norm", "flag", True), *FIRST),
+        extra_keys=(Key("use_qk_norm", "flag", True), *FIRST),
     ),
     # Solar Open: experts in all layers, with additional shared ones
     "solar_open": replace(
@@ -306,7 +306,7 @@ FAMILIES = {
         keys={
             **GLM4_MOE.keys,
             "head_size": Key("head_dim", "size", 128),
-            "feed_forward": Key("intermediate_size", "size", none),
+            "feed_forward": Key("intermediate_size", "size", no_default),
         },
     ),
     "hunyuan_v1_dense": Family(keys={**KEYS, **BIAS}, constants=_HUNYUAN, costless=_IDS, fixed=DECODER),
@@ -315,7 +315,7 @@ FAMILIES = {
         constants=_HUNYUAN,
         costless=_IDS,
         fixed=DECODER,
-        also=(Key("moe_intermediate_size", "size", none),),
+        extra_keys=(Key("moe_intermediate_size", "size", no_default),),
         arrange=_hunyuan,
     ),
     "hy_v3": Family(
@@ -329,7 +329,7 @@ FAMILIES = {
         constants=_HUNYUAN,
         costless=frozenset({"enable_moe_fp32_combine", "router_scaling_factor"}),
         fixed=DECODER,
-        also=FIRST,
-        arrange=leading_dense,
+        extra_keys=FIRST,
+        arrange=arrange_sparse,
     ),
 }

@@ -167,7 +167,7 @@ def test_a_field_at_its_default_changes_nothing(name: str) -> None:
     same = SAME_TEXT.get(kind, {})
     family = FAMILIES[str(same.get("model_type", WITHOUT_TEXT.get(kind, kind)))]
     spec, model = translate(config, "x.json"), whole(config)
-    for key in (*family.keys.values(), *family.also):
+    for key in (*family.keys.values(), *family.extra_keys):
         default = key.default(config) if callable(key.default) else key.default
         others = any(config.get(name) for name in NAMES.get(key.published, ()))
         given = config.get(key.published) is not None or others
