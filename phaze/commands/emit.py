@@ -172,7 +172,7 @@ def read(asked: ReadOptions) -> None:
 
     recipe = given.recipe
     with telling("read"):
-        trained = runtime_for(system, asked=asked.runtime)
+        trained = runtime_for(system, requested=asked.runtime)
         chosen = asked.stack or stack_for(load_cluster(system)[0], trained)
         machine = load_machine(system, stack=chosen, devices=recipe.layout.devices)
         software = given.software(machine.stack)

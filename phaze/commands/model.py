@@ -83,7 +83,7 @@ def model(
     """
     from phaze.spec.models import load_transformer
 
-    found = load_transformer(name, "model", given=set_fields(given))
+    found = load_transformer(name, "model", user_fields=set_fields(given))
     tokens = sequence or found.usual_sequence
     found.check_sequence(tokens, "--sequence")
     answer = answer_of(found, tokens, system)

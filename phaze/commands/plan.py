@@ -302,7 +302,7 @@ def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[Ask
     from phaze.spec.systems import load_cluster, runtime_for, sized, stack_for
     from phaze.spec.training_plan import AskedPlan
 
-    spec = load_transformer(asked.model, "plan", given=options.set_fields(asked.given))
+    spec = load_transformer(asked.model, "plan", user_fields=options.set_fields(asked.given))
     if asked.load is not None and spec.experts is None:
         raise PhazeError(f"plan: --load: {spec.name} has no experts")
     if asked.lora is not None:
@@ -310,7 +310,7 @@ def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[Ask
             {**spec.model_dump(exclude_none=True), "lora": asked.lora}, f"plan: --lora: {asked.model}"
         )
     cluster = load_cluster(system)[0]
-    trained = runtime_for(system, asked="megatron" if asked.runtime == "bridge" else asked.runtime)
+    trained = runtime_for(system, requested="megatron" if asked.runtime == "bridge" else asked.runtime)
     stack = asked.stack or stack_for(cluster, trained)
     tokens = spec.usual_sequence if asked.sequence is None else asked.sequence
     spec.check_sequence(tokens, "plan")

@@ -96,20 +96,20 @@ class Experts(Noun):
 
     def expert_parameters(self, hidden: int) -> int:
         """Number of parameters of one expert."""
-        wide, matrices = self.sent_width(hidden), 3 if self.gated else 2
-        biases = (matrices - 1) * self.width + wide
-        return matrices * wide * self.width + self.bias * biases
+        sent, matrices = self.sent_width(hidden), 3 if self.gated else 2
+        biases = (matrices - 1) * self.width + sent
+        return matrices * sent * self.width + self.bias * biases
 
     def parameters(self, hidden: int, *, active: bool = False) -> Counts:
         """Number of parameters of a layer's experts and router; `active`: only those that one token uses."""
-        met = self.per_token if active else self.count
+        experts = self.per_token if active else self.count
         shared = (3 if self.gated else 2) * hidden * self.shared_width + self.shared_gate * hidden
         projections = 2 * hidden * self.latent_width if self.latent_width else 0
         biases = (self.bias + self.choice_bias) * self.count
         router = hidden * self.count + biases + self.scales * (hidden + self.count)
         return Counts(
             {
-                "experts": met * self.expert_parameters(hidden) + projections,
+                "experts": experts * self.expert_parameters(hidden) + projections,
                 "shared_experts": shared,
                 "router": router,
             }
@@ -191,21 +191,21 @@ class Attention(Noun):
     def parameters(self, hidden: int) -> Counts:
         """Number of parameters per layer; norms of queries, keys and compressed vectors count as norms."""
         latent = self.latent
-        found = self.matrices(hidden) + self.output_bias * hidden + self.sinks * self.heads
+        weights = self.matrices(hidden) + self.output_bias * hidden + self.sinks * self.heads
         if latent is None:
             copies = 1 if self.shared_kv else 2
-            found += self.bias * ((1 + self.gate) * self.query_width + copies * self.kv_width)
+            weights += self.bias * ((1 + self.gate) * self.query_width + copies * self.kv_width)
             normed = {"none": 0, "heads": 2 * self.head_size, "all": self.query_width + self.kv_width}
             norms = normed[self.qk_norm]
         else:
             norms = (latent.query_rank or 0) + latent.kv_rank
-            found += self.bias * ((latent.query_rank or 0) + latent.kv_rank + latent.rope_size)
+            weights += self.bias * ((latent.query_rank or 0) + latent.kv_rank + latent.rope_size)
         index = self.index
         if latent and index:
-            wide = index.heads * index.head_size
-            found += (latent.query_rank or hidden) * wide + hidden * (index.head_size + index.heads)
+            index_width = index.heads * index.head_size
+            weights += (latent.query_rank or hidden) * index_width + hidden * (index.head_size + index.heads)
             norms += 2 * index.head_size
-        return Counts({"attention": found, "norm": norms})
+        return Counts({"attention": weights, "norm": norms})
 
     def attended(self, sequence: int, *, causal: bool) -> float:
         """Mean number of tokens to which a token attends, within window, chunk, indexer and causal mask.
@@ -224,9 +224,9 @@ class Attention(Noun):
         scores = self.attended(sequence, causal=causal) * self.heads * (self.query_size + self.value_size)
         index = self.index
         if self.latent and index:
-            everyone = sequence / 2 if causal else sequence
-            wide = index.heads * index.head_size
-            scores += everyone * wide + (self.latent.query_rank or hidden) * wide
+            scored_tokens = sequence / 2 if causal else sequence
+            index_width = index.heads * index.head_size
+            scores += scored_tokens * index_width + (self.latent.query_rank or hidden) * index_width
             scores += hidden * (index.head_size + index.heads)
         return self.matrices(hidden) + scores
 
@@ -269,27 +269,29 @@ class Block:
 
     def parameters(self, hidden: int, norm: int, *, active: bool = False) -> Counts:
         """Number of parameters by group, with `norm` per norm; `active`: only those that one token uses."""
-        found = Counts({"norm": self.norms * norm})
+        counts = Counts({"norm": self.norms * norm})
         for part in (self.mixer, self.feed_forward):
             if part is not None:
-                found.update(part.parameters(hidden))
+                counts.update(part.parameters(hidden))
         if self.experts is not None:
-            found.update(self.experts.parameters(hidden, active=active))
-        return found
+            counts.update(self.experts.parameters(hidden, active=active))
+        return counts
 
     def products(self, hidden: int, sequence: int, *, causal: bool) -> float:
         """Number of multiply-accumulates per token in a forward pass."""
-        found = 0.0
+        total = 0.0
         if self.attention is not None:
-            found += self.attention.products(hidden, sequence, causal=causal)
+            total += self.attention.products(hidden, sequence, causal=causal)
         elif isinstance(self.mixer, Mamba | DeltaNet):
-            found += self.mixer.products(hidden, sequence / 2)
+            total += self.mixer.products(hidden, sequence / 2)
         if self.feed_forward is not None:
-            found += (3 if self.feed_forward.gated else 2) * hidden * self.feed_forward.width
+            total += (3 if self.feed_forward.gated else 2) * hidden * self.feed_forward.width
         if self.experts is not None:
-            plain = self.experts.model_copy(update={"bias": False, "choice_bias": False, "scales": False})
-            found += plain.parameters(hidden, active=True).total()
-        return found
+            without_biases = self.experts.model_copy(
+                update={"bias": False, "choice_bias": False, "scales": False}
+            )
+            total += without_biases.parameters(hidden, active=True).total()
+        return total
 
 
 class HeadSizes(Noun):

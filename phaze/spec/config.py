@@ -107,14 +107,18 @@ class Settings:
     @cached_property
     def reading_changes(self) -> dict[str, dict[str, dict[str, object]]]:
         """Settings of a `Problem` that differ under an interpretation: by interpretation, section and key."""
-        each = {reading: self._readable(reading) for reading in self.study.shown_readings}
+        sections_by_reading = {reading: self._readable(reading) for reading in self.study.shown_readings}
         return {
             reading: {
                 section: changes
-                for section, given in sections.items()
-                if (changes := {k: v for k, v in given.items() if v != each[OWN_READING][section][k]})
+                for section, values in sections.items()
+                if (
+                    changes := {
+                        k: v for k, v in values.items() if v != sections_by_reading[OWN_READING][section][k]
+                    }
+                )
             }
-            for reading, sections in each.items()
+            for reading, sections in sections_by_reading.items()
         }
 
     def _readable(self, reading: str) -> dict[str, dict[str, object]]:
@@ -124,12 +128,14 @@ class Settings:
 
     def read_architectures(self, model: str, families: Mapping[str, Mapping[str, str]]) -> list[str]:
         """Names of the architectures to place under interpretations, without designs for other models."""
-        others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
-        mine = {family[model] for family in families.values() if model in family}
+        other_chips = {
+            name for family in families.values() for name in set(family.values()) - {family.get(model)}
+        }
+        model_chips = {family[model] for family in families.values() if model in family}
         return [
             chip.name
             for name, chip in self.architectures.items()
-            if name in mine or name not in others or name == self.study.architectures.baseline
+            if name in model_chips or name not in other_chips or name == self.study.architectures.baseline
         ]
 
     @property
@@ -173,14 +179,16 @@ class Settings:
         if shard == SMALLER_SHARD:
             assert grid is not None
             return {"grid": grid.model_dump(mode="json"), "smaller": [*self.study.report.area_limits_mm2]}
-        asked = self.architectures.values() if shard == self.named_shard else ()
+        named = self.architectures.values() if shard == self.named_shard else ()
         part = {} if grid is None else {"grid": grid.restricted_to(shard).model_dump(mode="json")}
-        return part | {"named": [architecture.model_dump(mode="json") for architecture in asked]}
+        return part | {"named": [architecture.model_dump(mode="json") for architecture in named]}
 
     def variations(self, scenario: str) -> dict[str, dict[str, float]]:
         """Changed bandwidths under every variation of a scenario, by name of the variation."""
-        own = self.scenarios[scenario].model_dump(include={f"{part}_bytes_per_s" for part in VARIED})
-        return {name: variation.values(own) for name, variation in self.study.report.sensitivity.items()}
+        bandwidths = self.scenarios[scenario].model_dump(include={f"{part}_bytes_per_s" for part in VARIED})
+        return {
+            name: variation.values(bandwidths) for name, variation in self.study.report.sensitivity.items()
+        }
 
     def area_limit(self, scenario: str) -> float | dict[str, object]:
         """Maximum area in mm2, or the architecture whose area is the limit."""
@@ -212,7 +220,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
     map_models = {graph.model: load_model_named(graph.model, folder) for graph in study.maps.graphs.values()}
     study = study.model_copy(update={"maps": _with_clusters(study.maps, map_models, source)})
     study.plans.check_files(source)
-    stand_ins = [own.workload for own in study.plans.stand_ins.values()]
+    stand_ins = [stand_in.workload for stand_in in study.plans.stand_ins.values()]
     architectures = {name: load_architecture(name, folder) for name in study.architectures.named}
     _refuse_namesakes(architectures, source)
     scenarios = {name: load_scenario(choice, folder) for name, choice in study.scenarios.items()}
@@ -263,13 +271,13 @@ def _with_clusters(maps: Maps, models: dict[str, AnyModel], source: str) -> Maps
     """Fill in a graph's missing number of clusters, K, from its model; PhazeError if the model has none."""
     graphs = {}
     for name, graph in maps.graphs.items():
-        most = graph.hyper_operators or models[graph.model].hyper_operators
-        if most is None:
+        clusters = graph.hyper_operators or models[graph.model].hyper_operators
+        if clusters is None:
             raise PhazeError(
                 f"{source}: maps.graphs.{name}.hyper_operators: must be given: model {graph.model} "
                 "has no value of its own"
             )
-        graphs[name] = graph.model_copy(update={"hyper_operators": most})
+        graphs[name] = graph.model_copy(update={"hyper_operators": clusters})
     return maps.model_copy(update={"graphs": graphs})
 
 
@@ -278,13 +286,13 @@ def check_config_files(paths: Iterable[str | Path]) -> list[Path]:
 
     Snakemake silently keeps the last of two equal keys, and a template could run any code.
     """
-    own = [Path(path) for path in paths if "snakemake-runtime-cache" not in str(path)]
-    for path in own:
+    user_files = [Path(path) for path in paths if "snakemake-runtime-cache" not in str(path)]
+    for path in user_files:
         if TEMPLATE in read_mapping(path):
             raise PhazeError(
                 f"{path}: {TEMPLATE}: is not allowed: a study is data, and phaze runs no code from it"
             )
-    return own
+    return user_files
 
 
 def load_workload_model(workload: WorkloadChoice, name: str, folder: Path, source: str) -> AnyModel:
@@ -311,17 +319,17 @@ def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
     """
     device = load_device_as_architecture(name, folder)
     if device is not None:
-        own = device.model_dump(include=set(Architecture.model_fields))
-        return Architecture.parse(own, name)
+        fields = device.model_dump(include=set(Architecture.model_fields))
+        return Architecture.parse(fields, name)
     path = chip_path(name, folder)
     return Architecture.parse({"name": path.stem, **read_mapping(path)}, str(path))
 
 
 def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> None:
     """Raise PhazeError if two architecture files have the same name, which tables use as the key."""
-    given: dict[str, str] = {}
+    files: dict[str, str] = {}
     for file, architecture in architectures.items():
-        other = given.setdefault(architecture.name, file)
+        other = files.setdefault(architecture.name, file)
         if other != file:
             raise PhazeError(
                 f"{source}: architectures.named: {other!r} and {file!r} are both named {architecture.name!r}",

@@ -35,12 +35,12 @@ class DerivedNoun(Noun):
 
     def __init_subclass__(cls, required: tuple[str, ...] = ()) -> None:
         """Declare the dataclass fields with their types in documents; `required` ones have no default."""
-        found = {
+        annotations = {
             field.name: OPTIONS[field.name] if field.name in OPTIONS else KINDS[field.type]
             for base in cls.__bases__
             if is_dataclass(base)
             for field in fields(base)
         }
-        cls.__annotations__ = {**found, **get_annotations(cls)}
+        cls.__annotations__ = {**annotations, **get_annotations(cls)}
         for name in required:
             setattr(cls, name, Field())

@@ -61,9 +61,11 @@ def read_as(kind: type[Kind], path: str | Path) -> Kind:
     """Read a JSON file as a given type; PhazeError names file, key, value and allowed values."""
     loaded = _read_object(Path(path))
     if "format" in kind.model_fields:
-        (known,) = get_args(kind.model_fields["format"].annotation)
-        if (given := loaded.get("format")) != known:
-            raise PhazeError(f"{path}: format: must be {known}, got {short(given)}", "see config/formats.md")
+        (expected,) = get_args(kind.model_fields["format"].annotation)
+        if (stated := loaded.get("format")) != expected:
+            raise PhazeError(
+                f"{path}: format: must be {expected}, got {short(stated)}", "see config/formats.md"
+            )
     try:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -126,11 +128,11 @@ def _read_object(path: Path) -> dict[str, Plain]:
     loaded = read_json(path)
     if not isinstance(loaded, dict):
         raise PhazeError(f"{path}: must hold a JSON object, got {type(loaded).__name__}")
-    given = loaded.pop(CHECKSUM, None)
-    if isinstance(given, dict):
-        _compare_fields(path, loaded, given)
-    elif given is not None:
-        _compare_checksum(path, given)
+    checksum = loaded.pop(CHECKSUM, None)
+    if isinstance(checksum, dict):
+        _compare_fields(path, loaded, checksum)
+    elif checksum is not None:
+        _compare_checksum(path, checksum)
     return loaded
 
 
@@ -139,10 +141,10 @@ def _field_digest(value: Plain) -> str:
     return _digest(json.dumps(value, sort_keys=True))[:SHORTENED]
 
 
-def _compare_fields(path: Path, loaded: dict[str, Plain], given: dict[str, Plain]) -> None:
+def _compare_fields(path: Path, loaded: dict[str, Plain], checksums: dict[str, Plain]) -> None:
     """Raise PhazeError, naming a field, if its content does not match its checksum."""
-    for name in {**loaded, **given}:
-        if name not in loaded or _field_digest(loaded[name]) != given.get(name):
+    for name in {**loaded, **checksums}:
+        if name not in loaded or _field_digest(loaded[name]) != checksums.get(name):
             raise PhazeError(
                 f"{path}: {name}: was changed since phaze wrote it",
                 f"run the command that wrote it again, or delete the key {CHECKSUM}: what follows from the "
@@ -150,9 +152,9 @@ def _compare_fields(path: Path, loaded: dict[str, Plain], given: dict[str, Plain
             )
 
 
-def _compare_checksum(path: Path, given: Plain) -> None:
+def _compare_checksum(path: Path, checksum: Plain) -> None:
     text = path.read_text(encoding="utf-8").rpartition(f',\n "{CHECKSUM}": ')[0] + _END
-    if _digest(text) != given:
+    if _digest(text) != checksum:
         raise PhazeError(
             f"{path}: content does not match its {CHECKSUM}",
             "delete it and run again; if you edited it yourself, delete only that key",

@@ -24,8 +24,8 @@ def configuration() -> Path:
     if named:
         return Path(named)
     here = Path("config")
-    known = (here, PACKAGE.parent / "config", PACKAGE / "config")
-    return next((folder for folder in known if (folder / "systems").is_dir()), here)
+    candidates = (here, PACKAGE.parent / "config", PACKAGE / "config")
+    return next((folder for folder in candidates if (folder / "systems").is_dir()), here)
 
 
 FOLDER = configuration()
@@ -50,19 +50,19 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
     PhazeError names the three nearest files and the folders to look in.
     """
     if not folders[0].is_dir():
-        raise PhazeError(f"{shown(folders[0])}: folder does not exist{_configured()}")
-    known = {p.stem.lower(): p for folder in reversed(folders) for p in sorted(folder.glob("*.yaml"))}
-    found = known.get(name.lower())
-    if found is None or not PLAIN.fullmatch(name):
-        stems, where = [known[one].stem for one in sorted(known)], " and ".join(map(shown, folders))
+        raise PhazeError(f"{shown(folders[0])}: folder does not exist{_configured_hint()}")
+    files = {p.stem.lower(): p for folder in reversed(folders) for p in sorted(folder.glob("*.yaml"))}
+    file = files.get(name.lower())
+    if file is None or not PLAIN.fullmatch(name):
+        stems, where = [files[stem].stem for stem in sorted(files)], " and ".join(map(shown, folders))
         raise PhazeError(
             f"{shown(folders[0] / f'{name}.yaml')}: there is no {noun} {short(name)}",
             did_you_mean(name, stems, where) if stems else f"there is none in {where}",
         )
-    return within(found.parent, found)
+    return within(file.parent, file)
 
 
-def _configured() -> str:
+def _configured_hint() -> str:
     """Hint that names the environment variable, if that sets the configuration folder."""
     return f"; {VARIABLE} is {short(os.environ[VARIABLE])}" if os.environ.get(VARIABLE) else ""
 

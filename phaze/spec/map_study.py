@@ -57,13 +57,13 @@ class MapTopology(Noun):
 
     def drawn(self, devices: int) -> tuple[tuple[int, Topology], ...]:
         """Topologies with this number of devices, one per seed; empty if no size has that number."""
-        found = next((size for size in self.sizes if getattr(size, "devices", None) == devices), None)
-        if found is None:
+        topology = next((size for size in self.sizes if getattr(size, "devices", None) == devices), None)
+        if topology is None:
             return ()
-        if not isinstance(found, (RandomBlocks, UniformDist)):
-            return ((0, found),)
-        seeds = self.seeds or (found.seed,)
-        return tuple((seed, found.model_copy(update={"seed": seed})) for seed in seeds)
+        if not isinstance(topology, (RandomBlocks, UniformDist)):
+            return ((0, topology),)
+        seeds = self.seeds or (topology.seed,)
+        return tuple((seed, topology.model_copy(update={"seed": seed})) for seed in seeds)
 
 
 class StagesPoint(Noun):
@@ -172,9 +172,9 @@ class MapCase(Noun):
 
     @model_validator(mode="after")
     def _unexplained_are_of_the_case(self) -> Self:
-        for one in self.unexplained:
+        for unexplained in self.unexplained:
             for key in ("topologies", "graphs", "shapes"):
-                for value in getattr(one, key):
+                for value in getattr(unexplained, key):
                     if value not in getattr(self, key):
                         raise ValueError(f"unexplained.{key}: {value!r} is not in the case's {key}")
         return self
@@ -219,23 +219,25 @@ class Maps(Noun):
         for name, case in self.cases.items():
             refuse_unknown(f"cases.{name}.graphs", case.graphs, self.graphs)
             refuse_unknown(f"cases.{name}.topologies", case.topologies, self.topologies)
-            for reading, own in case.readings.items():
-                at = f"cases.{name}.readings.{reading}"
-                refuse_unknown(f"{at}.graph", filter(None, [own.graph]), self.graphs)
-                refuse_unknown(f"{at}.topologies", own.topologies.values(), self.topologies)
+            for reading_name, reading in case.readings.items():
+                at = f"cases.{name}.readings.{reading_name}"
+                refuse_unknown(f"{at}.graph", filter(None, [reading.graph]), self.graphs)
+                refuse_unknown(f"{at}.topologies", reading.topologies.values(), self.topologies)
         return self
 
     def stages_of(self, case: str, reading: MapReading | None = None) -> Iterator[StagesPoint]:
         """Partitioning jobs of a case or interpretation; none for a graph without `hyper_operators` (K)."""
-        of = self.cases[case]
-        graphs = of.graphs if reading is None or reading.graph is None else (reading.graph,)
-        one_cuts = reading is not None and of.show == "topologies"
+        map_case = self.cases[case]
+        graphs = map_case.graphs if reading is None or reading.graph is None else (reading.graph,)
+        one_partitioner = reading is not None and map_case.show == "topologies"
         for graph in graphs:
-            own = self.graphs[graph].hyper_operators
-            for k in of.hyper_operators or (() if own is None else (own,)):
-                for partitioner in (reading.partitioner,) if reading and one_cuts else of.partitioners:
-                    for stages, replicas in of.shapes:
-                        for microbatches in of.microbatches:
+            clusters = self.graphs[graph].hyper_operators
+            for k in map_case.hyper_operators or (() if clusters is None else (clusters,)):
+                for partitioner in (
+                    (reading.partitioner,) if reading and one_partitioner else map_case.partitioners
+                ):
+                    for stages, replicas in map_case.shapes:
+                        for microbatches in map_case.microbatches:
                             yield StagesPoint(
                                 graph=graph,
                                 partitioner=partitioner,
@@ -254,9 +256,9 @@ class Maps(Noun):
         """Partitioning jobs of all cases, by name."""
         return {
             point.name: point
-            for case, of in self.cases.items()
-            for reading in (None, *of.readings.values())
-            for point in self.stages_of(case, reading)
+            for name, case in self.cases.items()
+            for reading in (None, *case.readings.values())
+            for point in self.stages_of(name, reading)
         }
 
     def mapped(self, case: str, reading: MapReading | None = None) -> Iterator[Job]:
@@ -271,11 +273,11 @@ class Maps(Noun):
 
     def searches(self, cases: Iterable[str]) -> dict[tuple[str, Name], Search]:
         """Mapper for each mapping job of the cases, by stages and topology; "ours" if any case needs it."""
-        found: dict[tuple[str, Name], Search] = {}
+        mappers: dict[tuple[str, Name], Search] = {}
         for case in cases:
             for reading in (None, *self.cases[case].readings.values()):
                 search = "ours" if reading is None else reading.search
                 for point, topology in self.mapped(case, reading):
-                    known = found.get((point.name, topology))
-                    found[point.name, topology] = "ours" if "ours" in (known, search) else search
-        return found
+                    previous = mappers.get((point.name, topology))
+                    mappers[point.name, topology] = "ours" if "ours" in (previous, search) else search
+        return mappers

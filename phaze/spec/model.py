@@ -181,7 +181,7 @@ class Model(Noun):
     def _check_kinds(self) -> None:
         """Raise ValueError if the pattern uses a part that is missing, or leaves a given part unused."""
         kinds = [kind for kind, _ in self.runs] + [self.mtp_kind] * (self.mtp > 0)
-        words = {word for kind in kinds for word in self._words(kind)}
+        words = {word for kind in kinds for word in self._parts_of(kind)}
         needed = {
             "dense": self.feed_forward, "experts": self.experts, "window": self.window,
             "chunk": self.chunk, "mamba": self.mamba, "delta": self.delta,
@@ -193,7 +193,7 @@ class Model(Noun):
             if word not in words and value and word != "dense":
                 raise ValueError(f"{key} must not be given: pattern {self.pattern!r} has no such block")
         index = self.latent.index if self.latent else None
-        if "reuse" in words and not (index and "attention" in self._words(self.runs[0][0])):
+        if "reuse" in words and not (index and "attention" in self._parts_of(self.runs[0][0])):
             raise ValueError(
                 "pattern: blocks that reuse selected tokens need latent.index, and a first block "
                 "that selects them"
@@ -260,7 +260,7 @@ class Model(Noun):
     @property
     def blocks(self) -> Mapping[str, Block]:
         """Block of every kind, by name, in order of first use."""
-        return {kind: self._block(self._words(kind)) for kind in dict(self.runs)}
+        return {kind: self._block(self._parts_of(kind)) for kind in dict(self.runs)}
 
     @property
     def block_runs(self) -> list[tuple[Block, int]]:
@@ -281,9 +281,9 @@ class Model(Noun):
     @property
     def mtp_block(self) -> Block:
         """Block of the multi-token prediction layers."""
-        return self._block(self._words(self.mtp_kind))
+        return self._block(self._parts_of(self.mtp_kind))
 
-    def _words(self, kind: str) -> tuple[str, ...]:
+    def _parts_of(self, kind: str) -> tuple[str, ...]:
         """Names of the mixer and networks of a kind of block."""
         return ("attention", "experts" if self.experts else "dense") if kind == "block" else words_of(kind)
 
@@ -301,8 +301,8 @@ class Model(Noun):
     def _mixer(self, word: str | None) -> Mixer | None:
         if word in ("mamba", "delta", None):
             return {"mamba": self.mamba, "delta": self.delta}.get(word or "")
-        own = self.window if word == "window" and self.window else None
-        sizes = own.model_dump(exclude_none=True, exclude={"size"}) if own else {}
+        window = self.window if word == "window" and self.window else None
+        sizes = window.model_dump(exclude_none=True, exclude={"size"}) if window else {}
         plain = {
             "heads": self.heads, "key_value_heads": self.kv_heads, "head_size": self.head_width,
             "bias": self.attention_bias,
@@ -312,7 +312,9 @@ class Model(Noun):
         }  # fmt: skip
         chunk = self.chunk if word == "chunk" else None
         chooses = word != "reuse"
-        return Attention(**plain | sizes, window=own.size if own else None, chunk=chunk, chooses=chooses)
+        return Attention(
+            **plain | sizes, window=window.size if window else None, chunk=chunk, chooses=chooses
+        )
 
     @property
     def parameters(self) -> int:
@@ -336,18 +338,18 @@ class Model(Noun):
 
     def parameter_groups(self, *, active: bool = False) -> Counts:
         """Number of parameters by group; `active`: only those that one token uses."""
-        norm, found = self.norm_parameters(self.hidden), Counts()
+        norm, counts = self.norm_parameters(self.hidden), Counts()
         for block, count in self.block_runs:
             for group, number in block.parameters(self.hidden, norm, active=active).items():
-                found[group] += count * number
+                counts[group] += count * number
         pooler = self.hidden * (self.hidden + 1) if self.pooler else 0
         lm = self.head == "lm"
         decoder = self.word_width * self.vocabulary if lm and not self.tied_embeddings else 0
         project_out = self.hidden * self.word_width if lm and self.projected else 0
-        found["embedding"] += self.embedding_parameters
-        found["head"] += pooler + decoder + project_out
-        found["norm"] += norm if self.final_norm else 0
-        return found
+        counts["embedding"] += self.embedding_parameters
+        counts["head"] += pooler + decoder + project_out
+        counts["norm"] += norm if self.final_norm else 0
+        return counts
 
     @property
     def embedding_parameters(self) -> int:
@@ -369,20 +371,23 @@ class Model(Noun):
         Appendix B).
         """
         scores = sum(
-            count * one.heads * (one.query_size + one.value_size) * one.attended(sequence, causal=False)
+            count
+            * attention.heads
+            * (attention.query_size + attention.value_size)
+            * attention.attended(sequence, causal=False)
             for block, count in self.block_runs
-            if (one := block.attention) is not None
+            if (attention := block.attention) is not None
         )
         needed = 2.0 * self.trained_products_per_token(sequence, causal=self.causal)
         return TokenFlops(needed=needed, paper=6.0 * self.active_parameters + 6.0 * scores)
 
     def products_per_token(self, sequence: int, *, causal: bool) -> float:
         """Multiply-accumulates per token in a forward pass, without masked scores if `causal` is set."""
-        blocks = sum(n * one.products(self.hidden, sequence, causal=causal) for one, n in self.block_runs)
+        blocks = sum(n * block.products(self.hidden, sequence, causal=causal) for block, n in self.block_runs)
         head = (self.head != "none") * self.word_width * self.vocabulary
         projections = 2 * self.projected * self.hidden * self.word_width
-        further = self.mtp_block.products(self.hidden, sequence, causal=causal)
-        return blocks + head + projections + self.mtp * (further + 2 * self.hidden**2 + head)
+        mtp_block = self.mtp_block.products(self.hidden, sequence, causal=causal)
+        return blocks + head + projections + self.mtp * (mtp_block + 2 * self.hidden**2 + head)
 
     def trained_products_per_token(self, sequence: int, *, causal: bool) -> float:
         """Multiply-accumulates per token in training, three times as many as in the forward pass.
@@ -391,19 +396,19 @@ class Model(Noun):
         out.
         """
         # Products are linear in the sequence; extrapolated to no attended tokens, those with weights remain.
-        one, two = (self.products_per_token(tokens, causal=False) for tokens in (1, 2))
-        frozen = 2 * one - two if self.lora else 0.0
+        one_token, two_tokens = (self.products_per_token(tokens, causal=False) for tokens in (1, 2))
+        frozen = 2 * one_token - two_tokens if self.lora else 0.0
         return 3.0 * self.products_per_token(sequence, causal=causal) - frozen
 
     def divides(self, width: int) -> bool:
         """True if the blocks can be sharded over this number of tensor-parallel ranks."""
-        return width > 0 and all(size % width == 0 for size in self._sliced().values())
+        return width > 0 and all(size % width == 0 for size in self._divided_sizes().values())
 
     def divides_scans(self, tp: int, cp: int) -> bool:
         """True if the scans along the sequence can be sharded over tp × cp ranks."""
         return all(scan.divides(tp, cp) for scan in (self.mamba, self.delta) if scan)
 
-    def _sliced(self) -> dict[str, int]:
+    def _divided_sizes(self) -> dict[str, int]:
         """Model sizes that the tensor-parallel width must divide, by name."""
         sizes = {"heads": self.heads, "key_value_heads": self.kv_heads, "feed_forward": self.feed_forward}
         if self.latent is not None:
@@ -416,7 +421,7 @@ class Model(Noun):
 
     def check_tensor_width(self, width: int, where: str) -> None:
         """Raise PhazeError unless blocks can be sharded over `width` ranks; `where` names the source."""
-        for key, size in self._sliced().items():
+        for key, size in self._divided_sizes().items():
             if width < 1 or size % width:
                 raise PhazeError(
                     f"{where}: tensor: {width} must be > 0 and divide {key} {size} of model {self.name}"

@@ -31,18 +31,18 @@ def load_model_named(model: str, folder: Path = FOLDER) -> AnyModel:
 
 
 def load_transformer(
-    name: str, where: str, folder: Path = FOLDER, given: Mapping[str, object] | None = None
+    name: str, where: str, folder: Path = FOLDER, user_fields: Mapping[str, object] | None = None
 ) -> Model:
     """Load a transformer by its name in config/models, or by path.
 
-    A path may lead to a spec, a `config.json` or a traced model; `given` are fields that a trace lacks.
+    A path may lead to a spec, a `config.json` or a traced model; `user_fields` are fields that a trace lacks.
     Raises PhazeError for an unknown name, with the nearest ones, and for other kinds of model; `where` names
     the source.
     """
     model = load_model_named(name, folder)
     if isinstance(model, Traced):
-        return transformer_of(model, name, given)
-    if given:
+        return transformer_of(model, name, user_fields)
+    if user_fields:
         raise PhazeError(
             f"{where}: {OPTION}: applies to traced models only; {name} is not one: change its spec"
         )
@@ -69,8 +69,8 @@ def parse_model(fields: dict[str, object], source: str) -> AnyModel:
     kind = fields.get("kind", "transformer")
     if not isinstance(kind, str) or kind not in KINDS:
         raise PhazeError(f"{source}: kind: must be one of {', '.join(KINDS)}, got {kind!r}")
-    own = {key: value for key, value in fields.items() if key != "kind" or kind != "transformer"}
-    return KINDS[kind].parse(own, source)
+    spec_fields = {key: value for key, value in fields.items() if key != "kind" or kind != "transformer"}
+    return KINDS[kind].parse(spec_fields, source)
 
 
 def load_model(path: str | Path, name: str | None = None) -> AnyModel:
@@ -79,16 +79,16 @@ def load_model(path: str | Path, name: str | None = None) -> AnyModel:
     Its name is `name`, else the one in the spec, else the file name (for config.json see `published_name`).
     Raises PhazeError.
     """
-    path, usual = Path(path), file_name(Path(path))
+    path, default_name = Path(path), file_name(Path(path))
     if path.suffix == ".json":
         config = read_json(path)
         fields = _published(config, str(path))
         if path.name == "config.json" and isinstance(config, dict):
-            usual = published_name(config, usual)
+            default_name = published_name(config, default_name)
     else:
         fields = read_mapping(path)
-    given = {"name": name} if name else {}
-    return parse_model({"name": usual, **fields, **given}, str(path))
+    user_name = {"name": name} if name else {}
+    return parse_model({"name": default_name, **fields, **user_name}, str(path))
 
 
 def _published(config: Plain, source: str) -> Mapping[str, object]:
@@ -115,8 +115,8 @@ def published_name(config: Mapping[str, Plain], folder: str) -> str:
     """
     repository = _spelt(str(config.get("_name_or_path") or "").rstrip("/").rpartition("/")[2])
     family = _spelt(str(config.get("model_type") or ""))
-    known = re.match("[a-z]*", family)
-    return repository or (folder if known and known[0] in folder else family)
+    letters = re.match("[a-z]*", family)
+    return repository or (folder if letters and letters[0] in folder else family)
 
 
 def _spelt(name: str) -> str:

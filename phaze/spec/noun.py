@@ -51,20 +51,20 @@ class Noun(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        found = handler(schema)
-        properties = handler.resolve_ref_schema(found).get("properties", {})
+        json_schema = handler(schema)
+        properties = handler.resolve_ref_schema(json_schema).get("properties", {})
         for name, text in cls.documentation().items():
             properties[name]["description"] = text
-        return found
+        return json_schema
 
 
 def documentation_of(kind: type) -> dict[str, str]:
     """Docstrings of the documented fields of a `Noun` or dataclass, by field name."""
-    found: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        if is_dataclass(one) or issubclass(one, Noun):
-            found |= _documented(one.__module__)[one.__name__]
-    return found
+    docstrings: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if is_dataclass(base) or issubclass(base, Noun):
+            docstrings |= _documented(base.__module__)[base.__name__]
+    return docstrings
 
 
 @cache
@@ -96,17 +96,17 @@ def mistakes(
 
     For unknown keys of `kind` the help names the most similar known keys, and `where` lists all of them.
     """
-    told = _told(error.errors())
+    problems = _reported_problems(error.errors())
     wrong = "\n".join(
-        f"{source}: {_key(problem)}{line}{_value(problem)}"
-        for problem in told
-        for line in _plain(problem["msg"]).splitlines()
+        f"{source}: {_key_prefix(problem)}{line}{_value_suffix(problem)}"
+        for problem in problems
+        for line in _plain_message(problem["msg"]).splitlines()
     )
-    fixes = dict.fromkeys(_nearest(problem, kind, where) for problem in told)
+    fixes = dict.fromkeys(_suggest_keys(problem, kind, where) for problem in problems)
     return PhazeError(wrong, "; ".join(filter(None, fixes)))
 
 
-def _told(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+def _reported_problems(problems: list[ErrorDetails]) -> list[ErrorDetails]:
     """Errors to report, unknown keys first, without errors that only follow from another one.
 
     A key that is missing because it is misspelt follows from the unknown key, and a list that is too short
@@ -127,46 +127,46 @@ def _told(problems: list[ErrorDetails]) -> list[ErrorDetails]:
     return unknown + others
 
 
-def _key(problem: ErrorDetails) -> str:
+def _key_prefix(problem: ErrorDetails) -> str:
     parts = (one_line(str(part)) for part in problem["loc"] if part != "[key]")
     key = ".".join(part if len(part) <= LONGEST_KEY else f"{part[:LONGEST_KEY]}..." for part in parts)
     return f"{key}: " if key else ""
 
 
-def _nearest(problem: ErrorDetails, kind: type[BaseModel] | None, where: str) -> str:
+def _suggest_keys(problem: ErrorDetails, kind: type[BaseModel] | None, where: str) -> str:
     """Hint with the known keys most similar to an unknown key; empty for other errors."""
     if kind is None or problem["type"] != "extra_forbidden":
         return ""
     kinds = {kind}
     for part in problem["loc"][:-1]:
-        below = {inner for one in kinds for inner in _inside(one, part)}
+        below = {inner for noun in kinds for inner in _types_of_value(noun, part)}
         kinds = below or kinds
-    known = {field.alias or name for one in kinds for name, field in one.model_fields.items()}
-    return did_you_mean(str(problem["loc"][-1]), sorted(known), where)
+    keys = {field.alias or name for noun in kinds for name, field in noun.model_fields.items()}
+    return did_you_mean(str(problem["loc"][-1]), sorted(keys), where)
 
 
-def _inside(kind: type[BaseModel], key: str | int) -> set[type[BaseModel]]:
+def _types_of_value(kind: type[BaseModel], key: str | int) -> set[type[BaseModel]]:
     """Types that can occur in the value of a key, directly or inside lists and mappings."""
     for name, field in kind.model_fields.items():
         if key in (name, field.alias):
-            return _kinds(field.annotation)
+            return _nested_types(field.annotation)
     return set()
 
 
-def _kinds(annotation: object) -> set[type[BaseModel]]:
+def _nested_types(annotation: object) -> set[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return {annotation}
-    return {found for part in get_args(annotation) for found in _kinds(part)}
+    return {noun for part in get_args(annotation) for noun in _nested_types(part)}
 
 
-def _value(problem: ErrorDetails) -> str:
+def _value_suffix(problem: ErrorDetails) -> str:
     """Suffix of a message that shows the invalid value; empty if the validator's own message suffices."""
     if problem["type"] == "value_error" and isinstance(problem["input"], dict):
         return ""
     return f", got {short(problem['input'])}"
 
 
-def _plain(message: str) -> str:
+def _plain_message(message: str) -> str:
     """Reword Pydantic's message in plain English."""
     if message == "Extra inputs are not permitted":
         return "is not a known key"

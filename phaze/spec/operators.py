@@ -76,9 +76,9 @@ class StoredOperators(Noun):
     def _too_large_sums(self) -> Iterator[str]:
         sums = {
             "operators: forward_s and backward_s": sum(
-                one.forward_s + one.backward_s for one in self.operators
+                operator.forward_s + operator.backward_s for operator in self.operators
             ),
-            "operators: parameter_bytes": sum(one.parameter_bytes for one in self.operators),
+            "operators: parameter_bytes": sum(operator.parameter_bytes for operator in self.operators),
             "edges: bytes": sum(edge.bytes for edge in self.edges),
         }
         for name, total in sums.items():
@@ -112,10 +112,10 @@ class StoredOperators(Noun):
 
 def refuse(mistakes: Iterator[str]) -> None:
     """Raise ValueError with the first few mistakes, one per line, if there are any."""
-    found = list(mistakes)
-    if found:
-        more = [f"and {len(found) - SHOWN} more mistakes"] if len(found) > SHOWN else []
-        raise ValueError("\n".join(found[:SHOWN] + more))
+    messages = list(mistakes)
+    if messages:
+        omitted = [f"and {len(messages) - SHOWN} more mistakes"] if len(messages) > SHOWN else []
+        raise ValueError("\n".join(messages[:SHOWN] + omitted))
 
 
 def _bad_ends(names: set[str], edges: Sequence[StoredEdge]) -> Iterator[str]:

@@ -31,16 +31,16 @@ def runs_of(pattern: str) -> tuple[tuple[str, int], ...]:
     """
     kinds: list[str] = []
     group: int | None = None
-    last, at = 0, 0
-    while at < len(pattern.rstrip()):
-        found = _SIGN.match(pattern, at)
-        word, sign, times = found.groups() if found else (None, None, None)
-        wrong = found is None or (sign == "(" and group is not None) or (sign == ")" and group is None)
-        if found is None or wrong or (times and (last == len(kinds) or not 0 < int(times) <= MOST_BLOCKS)):
+    last, position = 0, 0
+    while position < len(pattern.rstrip()):
+        match = _SIGN.match(pattern, position)
+        word, sign, times = match.groups() if match else (None, None, None)
+        wrong = match is None or (sign == "(" and group is not None) or (sign == ")" and group is None)
+        if match is None or wrong or (times and (last == len(kinds) or not 0 < int(times) <= MOST_BLOCKS)):
             raise ValueError(
                 f"pattern: must be kinds such as attention-dense*3 (mamba experts)*2, got {pattern!r}"
             )
-        at = found.end()
+        position = match.end()
         if word:
             last = len(kinds)
             kinds.append(word)

@@ -144,8 +144,8 @@ class PlanStudy(Noun):
     @property
     def stand_ins(self) -> dict[str, OwnInput]:
         """Inputs made from our own models in place of the authors' files, by name."""
-        found = {case.input: self.own_of(case) for case in self.cases.values()}
-        return {name: own for name, own in found.items() if own is not None}
+        models = {case.input: self.own_of(case) for case in self.cases.values()}
+        return {name: model for name, model in models.items() if model is not None}
 
     def file_of(self, case: PlanCase) -> Path | None:
         """Input file of a case; None if the case plans one of our models or has no input."""

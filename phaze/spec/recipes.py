@@ -47,7 +47,7 @@ ROUTER_KERNELS = (31, 17)
 (Megatron-LM, Optimizing DeepSeek-V3 Training Performance on GB200, Sections 2.1.4 and 2.2.1)."""
 FP8_ATTENTION = "{}-fp8"
 """Name of an attention kernel with FP8 operands, given the name of its generation."""
-SAID = ("capacity", "graphs", "moments", "nccl_ub", "agrees")
+UNUSED_COLUMNS = ("capacity", "graphs", "moments", "nccl_ub", "agrees")
 """Columns for human readers only, which phaze does not use."""
 NUMBERS = ("gpus", "sequence", "global_batch", "microbatch", *MODEL_WIDTHS, "zero")
 FLAGS = {"true": True, "false": False}
@@ -129,8 +129,8 @@ class PublishedRecipe(DerivedNoun, ModelWidths[int]):
     @property
     def recomputed_blocks(self) -> int | None:
         """Number of fully recomputed blocks per virtual stage; None if the recipe states no number."""
-        found = BLOCKS.fullmatch(self.recompute)
-        return int(found[1]) if found else None
+        match = BLOCKS.fullmatch(self.recompute)
+        return int(match[1]) if match else None
 
     def layout(self, microbatch: int, vp: int, load: Load) -> Layout:
         """Layout of the recipe with an expert load; `microbatch` and `vp` apply if the source states none.
@@ -170,23 +170,23 @@ class StackRecipe(PublishedRecipe):
 
     def applied(self, stack: Stack) -> Stack:
         """Copy of the stack with the recipe's settings."""
-        own: dict[str, object] = {"overlap": self.overlap, "cuda_graphs": self.captured}
+        changes: dict[str, object] = {"overlap": self.overlap, "cuda_graphs": self.captured}
         if self.dispatcher:
-            own["dispatch"] = "tokens" if self.dispatcher in TOKENS else "rows"
-            own["router_kernels"] = ROUTER_KERNELS[own["dispatch"] == "tokens"]
+            changes["dispatch"] = "tokens" if self.dispatcher in TOKENS else "rows"
+            changes["router_kernels"] = ROUTER_KERNELS[changes["dispatch"] == "tokens"]
         if self.experts:
-            own["experts"] = self.experts
+            changes["experts"] = self.experts
         if self.attention == "fp8":
-            own["attention"] = (*map(FP8_ATTENTION.format, stack.attention[:1]), *stack.attention)
-        return stack.model_copy(update=own)
+            changes["attention"] = (*map(FP8_ATTENTION.format, stack.attention[:1]), *stack.attention)
+        return stack.model_copy(update=changes)
 
 
 def release_of(text: str) -> str:
     """Parse the release at the start of a string; PhazeError if there is none."""
-    found = RELEASE.match(text.strip())
-    if found is None:
+    match = RELEASE.match(text.strip())
+    if match is None:
         raise PhazeError(f"release must look like 26.04 or 26.04.01, got {short(text)}")
-    return found[0]
+    return match[0]
 
 
 def published_model(model: Model, folder: Path = FOLDER) -> str:
@@ -195,7 +195,7 @@ def published_model(model: Model, folder: Path = FOLDER) -> str:
     Sizes are layers, width, heads, heads of keys and values, and number and width of experts, or else the
     width of the dense network.
     """
-    return _names(folder).get(_sizes(model), model.name)
+    return _names_by_size(folder).get(_sizes(model), model.name)
 
 
 def _sizes(model: Model) -> tuple[int, ...]:
@@ -204,13 +204,13 @@ def _sizes(model: Model) -> tuple[int, ...]:
 
 
 @cache
-def _names(folder: Path) -> dict[tuple[int, ...], str]:
+def _names_by_size(folder: Path) -> dict[tuple[int, ...], str]:
     """Name of every model with recipes, by its sizes (config/models, or a file next to the tables)."""
-    names = {one.model for one in published_recipes(folder)}
-    known = {path.stem for path in (folder / "models").glob("*.yaml")} & names
-    sizes = {_sizes(load_transformer(name, "model", folder)): name for name in known}
-    further = read_mapping(folder / "recipes" / "models.yaml")
-    return sizes | {tuple(numbers): name for name, numbers in further.items()}  # type: ignore[arg-type]
+    names = {recipe.model for recipe in published_recipes(folder)}
+    spec_names = {path.stem for path in (folder / "models").glob("*.yaml")} & names
+    sizes = {_sizes(load_transformer(name, "model", folder)): name for name in spec_names}
+    listed_sizes = read_mapping(folder / "recipes" / "models.yaml")
+    return sizes | {tuple(numbers): name for name, numbers in listed_sizes.items()}  # type: ignore[arg-type]
 
 
 def recipe_of(
@@ -222,20 +222,20 @@ def recipe_of(
     recipe that is not newer than the run's is chosen, or else the earliest newer one. Among several numbers
     of devices it is the one with the nearest ratio. Raises PhazeError for a stack without recipes.
     """
-    of_stacks = [one for one in published_recipes() if isinstance(one, StackRecipe)]
-    every = [one for one in of_stacks if one.source == stack]
-    if not every:
-        known = ", ".join(sorted({one.source for one in of_stacks}))
-        raise PhazeError(f"release: stack {stack} has no recipes by release; stacks with recipes: {known}")
+    with_releases = [recipe for recipe in published_recipes() if isinstance(recipe, StackRecipe)]
+    of_stack = [recipe for recipe in with_releases if recipe.source == stack]
+    if not of_stack:
+        stacks = ", ".join(sorted({recipe.source for recipe in with_releases}))
+        raise PhazeError(f"release: stack {stack} has no recipes by release; stacks with recipes: {stacks}")
     system = device.split("-", maxsplit=1)[0]
     key = published_model(model), system, precision
-    found = [one for one in every if (one.model, one.system, one.precision) == key]
-    if not found:
+    matching = [recipe for recipe in of_stack if (recipe.model, recipe.system, recipe.precision) == key]
+    if not matching:
         return None
-    releases = sorted({one.release for one in found})
-    chosen = ([one for one in releases if one <= release] or releases[:1])[-1]
-    own = (one for one in found if one.release == chosen)
-    return min(own, key=lambda one: (max(one.gpus / gpus, gpus / one.gpus), one.gpus))
+    releases = sorted({recipe.release for recipe in matching})
+    nearest_release = ([name for name in releases if name <= release] or releases[:1])[-1]
+    candidates = (recipe for recipe in matching if recipe.release == nearest_release)
+    return min(candidates, key=lambda recipe: (max(recipe.gpus / gpus, gpus / recipe.gpus), recipe.gpus))
 
 
 @cache
@@ -250,25 +250,25 @@ def load_recipes(path: Path) -> tuple[PublishedRecipe, ...]:
         table = csv.DictReader(file)
         rows, columns = list(table), table.fieldnames or ()
     kind = StackRecipe if SETTINGS in columns else PublishedRecipe
-    if unknown := [name for name in columns if name not in (*kind.model_fields, *SAID)]:
-        near = did_you_mean(unknown[0], (*kind.model_fields, *SAID), "config/recipes/README.md")
+    if unknown := [name for name in columns if name not in (*kind.model_fields, *UNUSED_COLUMNS)]:
+        near = did_you_mean(unknown[0], (*kind.model_fields, *UNUSED_COLUMNS), "config/recipes/README.md")
         raise PhazeError(f"{path}: line 1: {unknown[0]}: is not a column", near)
-    found = []
+    recipes = []
     for line, row in enumerate(rows, 2):
         where = f"{path}: line {line}"
-        found.append(kind.parse({**_values(kind, row, where), "source": path.stem}, where))
-    return tuple(found)
+        recipes.append(kind.parse({**_values(kind, row, where), "source": path.stem}, where))
+    return tuple(recipes)
 
 
 def _values(kind: type[PublishedRecipe], row: Mapping[str | None, str], where: str) -> dict[str, object]:
     """Non-empty fields of a table row; PhazeError for cells without a column."""
     if None in row:
         raise PhazeError(f"{where}: has more cells than columns")
-    found: dict[str, object] = {name: row[name] for name in kind.model_fields if row.get(name)}
-    for name in found.keys() & {*NUMBERS}:
-        found[name] = int(row[name]) if row[name].isdecimal() else row[name]
-    for name in found.keys() & {*JOINED}:
-        found[name] = tuple(row[name].split("+"))
-    if "sequence_parallel" in found:
-        found["sequence_parallel"] = FLAGS.get(row["sequence_parallel"], row["sequence_parallel"])
-    return found
+    fields: dict[str, object] = {name: row[name] for name in kind.model_fields if row.get(name)}
+    for name in fields.keys() & {*NUMBERS}:
+        fields[name] = int(row[name]) if row[name].isdecimal() else row[name]
+    for name in fields.keys() & {*JOINED}:
+        fields[name] = tuple(row[name].split("+"))
+    if "sequence_parallel" in fields:
+        fields["sequence_parallel"] = FLAGS.get(row["sequence_parallel"], row["sequence_parallel"])
+    return fields

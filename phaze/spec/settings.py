@@ -209,14 +209,14 @@ class Variation(Noun):
             raise ValueError("give a factor or a bandwidth")
         return self
 
-    def values(self, own: Mapping[str, float]) -> dict[str, float]:
+    def values(self, bandwidths: Mapping[str, float]) -> dict[str, float]:
         """Changed bandwidths by key, with factors applied to the scenario's own values."""
-        found = {}
+        changed = {}
         for key in (f"{part}_bytes_per_s" for part in VARIED):
             value, factor = getattr(self, key), getattr(self, key.replace("_bytes_per_s", "_factor"))
             if value is not None or factor is not None:
-                found[key] = value if factor is None else factor * own[key]
-        return found
+                changed[key] = value if factor is None else factor * bandwidths[key]
+        return changed
 
 
 class ReportSettings(Noun):

@@ -103,8 +103,8 @@ class ScenarioChoice(Noun):
 
 def _without_nulls(value: object) -> object:
     """Drop null values, by which a study removes entries of the default study."""
-    given = {} if value is None else value
-    return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
+    entries = {} if value is None else value
+    return {k: v for k, v in entries.items() if v is not None} if isinstance(entries, dict) else entries
 
 
 class Study(Noun):
@@ -167,10 +167,10 @@ class Study(Noun):
             raise ValueError("architectures: a grid or at least one named architecture is needed")
         if self.architectures.grid is None and self.screen.strategy == "hysteresis":
             raise ValueError("screen.strategy: hysteresis needs a grid, but architectures.grid is null")
-        for name, own in self.plans.stand_ins.items():
+        for name, stand_in in self.plans.stand_ins.items():
             where = f"plans.inputs.{name}.own"
-            refuse_unknown(f"{where}.workload", [own.workload], self.workloads, "workloads")
-            refuse_unknown(f"{where}.architecture", [own.architecture], named, "architectures.named")
+            refuse_unknown(f"{where}.workload", [stand_in.workload], self.workloads, "workloads")
+            refuse_unknown(f"{where}.architecture", [stand_in.architecture], named, "architectures.named")
         self._check_batches("")
         self._check_readings()
         return self
@@ -207,8 +207,8 @@ class Study(Noun):
     @property
     def shown_readings(self) -> dict[str, Reading]:
         """Interpretations to show, the study's own settings first; empty if there are no interpretations."""
-        own = {OWN_READING: Reading(note="the settings of the study")}
-        return own | self.readings if self.readings else {}
+        study_reading = {OWN_READING: Reading(note="the settings of the study")}
+        return study_reading | self.readings if self.readings else {}
 
     def under(self, reading: str) -> Study:
         """Study in its first scenario, with an interpretation's settings; ValueError if they are invalid."""
@@ -218,14 +218,14 @@ class Study(Noun):
         main = next(iter(self.scenarios))
         parts = {name: getattr(self, name) for name in ("training", "extract", "estimate")}
         changed = {
-            name: _with(part, getattr(chosen, name), f"readings.{reading}.{name}")
+            name: _with_changes(part, getattr(chosen, name), f"readings.{reading}.{name}")
             for name, part in parts.items()
         }
-        scenario = _with(self.scenarios[main], chosen.scenario, f"readings.{reading}.scenario")
+        scenario = _with_changes(self.scenarios[main], chosen.scenario, f"readings.{reading}.scenario")
         return self.model_copy(update={**changed, "scenarios": {main: scenario}, "readings": {}})
 
 
-def _with(noun: Noun, changes: Changes, where: str) -> Noun:
+def _with_changes(noun: Noun, changes: Changes, where: str) -> Noun:
     """Copy of settings with some values changed; ValueError says where an invalid value is."""
     try:
         return type(noun).model_validate({**noun.model_dump(), **changes})

@@ -281,8 +281,8 @@ class Stack(Noun):
 
     def overlap_share(self, kind: Overlapped) -> float:
         """Fraction of a kind of communication that can overlap with compute; 0 if the kind never does."""
-        own = self.overlap_shares.get(kind, OverlapShare())
-        return own.expected if kind in ("cp", *self.overlap) else 0.0
+        share = self.overlap_shares.get(kind, OverlapShare())
+        return share.expected if kind in ("cp", *self.overlap) else 0.0
 
     def proven(self) -> Self:
         """Copy of the stack with expected overlap limited to the proven fractions."""
@@ -355,9 +355,11 @@ class Level(Noun):
     @model_validator(mode="after")
     def _without_other_speeds(self) -> Self:
         names = ("sustained_messages", "sustained_exchange", "latency_s", "tree_latency_s", "hop_latency_s")
-        given = [name for name in names if getattr(self, name)]
-        if self.nccl is not None and given:
-            raise ValueError(f"{given[0]}: must not be given together with nccl, which has measured values")
+        conflicting = [name for name in names if getattr(self, name)]
+        if self.nccl is not None and conflicting:
+            raise ValueError(
+                f"{conflicting[0]}: must not be given together with nccl, which has measured values"
+            )
         return self
 
     @model_validator(mode="before")
@@ -377,16 +379,22 @@ def _with_share(number: int, level: object, inside: object) -> object:
         return level
     if not isinstance(inside, Mapping):
         raise ValueError(f"levels.{number}.nics_per_node: needs an inner level, whose groups are the nodes")
-    cards, each, devices = level.get("nics_per_node"), level.get("nic_bytes_per_s"), inside.get("devices")
-    if cards is None or each is None:
+    cards, nic_bytes_per_s, devices = (
+        level.get("nics_per_node"),
+        level.get("nic_bytes_per_s"),
+        inside.get("devices"),
+    )
+    if cards is None or nic_bytes_per_s is None:
         raise ValueError(f"levels.{number}: nics_per_node and nic_bytes_per_s must be given together")
-    if not all(isinstance(one, int | float) and one > 0 for one in (cards, each, devices)):
+    if not all(
+        isinstance(figure, int | float) and figure > 0 for figure in (cards, nic_bytes_per_s, devices)
+    ):
         return level
-    share, given = cards * each / devices, level.get("bandwidth_bytes_per_s")
-    if given not in (None, share):
+    share, stated = cards * nic_bytes_per_s / devices, level.get("bandwidth_bytes_per_s")
+    if stated not in (None, share):
         raise ValueError(
             f"levels.{number}.bandwidth_bytes_per_s: must not be given together with "
-            f"nics_per_node, from which a device gets {share:g}; got {given}"
+            f"nics_per_node, from which a device gets {share:g}; got {stated}"
         )
     return {**level, "bandwidth_bytes_per_s": share}
 
@@ -437,8 +445,8 @@ class Cluster(Noun):
             return fields
         levels = fields["levels"]
         pairs = zip(levels, (None, *levels), strict=False)
-        found = [_with_share(n, level, inside) for n, (level, inside) in enumerate(pairs)]
-        return {**fields, "levels": found}
+        completed = [_with_share(n, level, inside) for n, (level, inside) in enumerate(pairs)]
+        return {**fields, "levels": completed}
 
     @model_validator(mode="after")
     def _nested(self) -> Self:
@@ -446,8 +454,10 @@ class Cluster(Noun):
         if any(level.nccl is not None for level in self.levels[1:]):
             raise ValueError("levels: nccl is allowed in the innermost level only")
         if self.torus is not None and prod(self.torus.shape) != self.devices:
-            held = prod(self.torus.shape)
-            raise ValueError(f"torus.shape: must have the {self.devices} devices of the levels, got {held}")
+            torus_devices = prod(self.torus.shape)
+            raise ValueError(
+                f"torus.shape: must have the {self.devices} devices of the levels, got {torus_devices}"
+            )
         return self
 
     @property

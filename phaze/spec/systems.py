@@ -104,7 +104,7 @@ def load_map_networks(
     Raises PhazeError for a flat network, where all mappings are equal, for a network with too few devices,
     and for duplicate names.
     """
-    found: dict[str, dict[str, object]] = {}
+    networks: dict[str, dict[str, object]] = {}
     for name in names:
         where = f"report.maps.systems: {name}"
         network, stem = load_network(name, folder), Path(name).stem if is_path(name) else name
@@ -117,10 +117,10 @@ def load_map_networks(
                 f"{where} must have at least the {devices} devices of the plans, got {network.devices}",
                 "remove it, or give an empty list to map nothing",
             )
-        if stem in found:
+        if stem in networks:
             raise PhazeError(f"{where}: another system already has this name")
-        found[stem] = network.model_dump(mode="json")
-    return found
+        networks[stem] = network.model_dump(mode="json")
+    return networks
 
 
 def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
@@ -158,10 +158,10 @@ def _with_network(level: object, path: Path, folder: Path) -> object:
     return {**level, "nccl": NcclSpeeds.from_file(_network_path(level["nccl"], folder, path))}
 
 
-def _networks(levels: Sequence[object]) -> list[str]:
+def _network_names(levels: Sequence[object]) -> list[str]:
     """Names of the measured collectives to which a file's levels refer."""
-    given = [level.get("nccl") for level in levels if isinstance(level, dict)]
-    return [name for name in given if isinstance(name, str)]
+    references = [level.get("nccl") for level in levels if isinstance(level, dict)]
+    return [name for name in references if isinstance(name, str)]
 
 
 def _network_path(name: str, folder: Path, system: Path) -> Path:
@@ -189,7 +189,7 @@ def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
         raise PhazeError(
             f"{where}: devices must be at most {cluster.devices}, as it is {kind}, got {devices}"
         )
-    part = _part(inner, devices) if inner and devices > 0 else 1
+    part = _reduced_group(inner, devices) if inner and devices > 0 else 1
     if devices < 1 or not part:
         least = f"a multiple of {inner[-1].devices}, whole groups of a level" if inner else ">= 1"
         raise PhazeError(f"{where}: devices must be {least}, got {devices}")
@@ -198,14 +198,14 @@ def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
     return cluster.model_copy(update={"levels": levels, "torus": None})
 
 
-def _part(inner: Sequence[Level], devices: int) -> int:
+def _reduced_group(inner: Sequence[Level], devices: int) -> int:
     """Largest group size that divides `devices`; 0 if groups would shrink by an eighth or more.
 
     The size is a multiple of the groups inside.
     """
-    whole = inner[-1].devices
+    group = inner[-1].devices
     least = inner[-2].devices if len(inner) > 1 else 1
-    parts = (part for part in range(whole, 7 * whole // 8, -1) if devices % part == 0 == part % least)
+    parts = (part for part in range(group, 7 * group // 8, -1) if devices % part == 0 == part % least)
     return next(parts, 0)
 
 
@@ -215,18 +215,18 @@ def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
     cluster, _ = load_cluster(name, folder)
     stack = () if cluster.stack is None else (stack_path(cluster.stack, folder),)
     levels = read_mapping(path).get("levels")
-    names = _networks(levels) if isinstance(levels, list) else ()
+    names = _network_names(levels) if isinstance(levels, list) else ()
     networks = (_network_path(name, folder, path) for name in names)
     return path, _device_path(cluster.device, folder, path.parent), *stack, *networks
 
 
-def runtime_for(system: str, folder: Path = FOLDER, asked: Runtime | None = None) -> Runtime:
+def runtime_for(system: str, folder: Path = FOLDER, requested: Runtime | None = None) -> Runtime:
     """Requested runtime, or the system's default; PhazeError if the device does not support it."""
     device = load_cluster(system, folder)[1]
-    own = next((name for name, stack in STACKS.items() if stack == device.stack), None)
-    if asked is not None and own not in (None, asked):
-        raise PhazeError(f"runtime: must be {own} on {device.name} (system {system}), got {asked}")
-    return asked or own or RUNTIME
+    required = next((name for name, stack in STACKS.items() if stack == device.stack), None)
+    if requested is not None and required not in (None, requested):
+        raise PhazeError(f"runtime: must be {required} on {device.name} (system {system}), got {requested}")
+    return requested or required or RUNTIME
 
 
 def stack_for(cluster: Cluster, runtime: Runtime, folder: Path = FOLDER) -> str:
@@ -274,10 +274,10 @@ def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevi
 def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, dict[str, object]]:
     """Load the systems of the tiled cases, each with its chip, as plain values."""
     names = dict.fromkeys(name for case in tiled.cases.values() for name in case.systems)
-    found = {name: dict(zip(("system", "device"), load_tiled(name, folder), strict=True)) for name in names}
+    nouns = {name: dict(zip(("system", "device"), load_tiled(name, folder), strict=True)) for name in names}
     return {
         name: {key: noun.model_dump(mode="json", exclude_unset=True) for key, noun in parts.items()}
-        for name, parts in found.items()
+        for name, parts in nouns.items()
     }
 
 
@@ -310,16 +310,18 @@ def _device_file(name: str, folder: Path) -> Path:
 def _read_device(path: Path, folder: Path, after: tuple[Path, ...] = ()) -> Device:
     """Load a device from a file; `after` is the chain of files whose key `like` leads to it."""
     if path in after:
-        circle = " -> ".join(one.stem for one in (*after[after.index(path) :], path))
+        circle = " -> ".join(file.stem for file in (*after[after.index(path) :], path))
         raise PhazeError(f"{path}: like: must lead to a device with its own clock, got the circle {circle}")
     fields = read_mapping(path)
     if "tile" in fields:
         raise PhazeError(f"{path}: is a chip of tiles", "give a device that is derived from an architecture")
     fields = {"name": path.stem, **fields}
-    return Device.parse(_filled(fields, path, folder, after) if PEAK in fields else fields, str(path))
+    return Device.parse(
+        _complete_figures(fields, path, folder, after) if PEAK in fields else fields, str(path)
+    )
 
 
-def _filled(
+def _complete_figures(
     fields: dict[str, object], path: Path, folder: Path, after: tuple[Path, ...]
 ) -> dict[str, object]:
     """Complete the fields of a device given only by peak FLOP/s, HBM size and HBM bandwidth.
@@ -331,16 +333,16 @@ def _filled(
         raise PhazeError(f"{path}: clock_hz: must not be given together with {PEAK}, from which it follows")
     # With a figure missing, a key of no device may be its misspelling: it is refused by name, and first.
     further = fields.keys() if fields.keys() >= {*FIGURES} else Device.model_fields
-    known = DeviceFigures.model_fields.keys()
-    stated = {name: fields[name] for name in fields if name in known or name not in further}
+    figure_names = DeviceFigures.model_fields.keys()
+    stated = {name: fields[name] for name in fields if name in figure_names or name not in further}
     figures = DeviceFigures.parse(stated, str(path))
     if figures.like is None:
         near = _nearest(figures, folder)
     else:
         near = _read_device(_device_file(figures.like, folder), folder, (*after, path))
-    given = {name: value for name, value in fields.items() if name not in (PEAK, "like")}
-    found = {**near.model_dump(exclude={"known_as"}), "assumed_from": near.name, **given}
-    return found | {"clock_hz": near.clock_hz * figures.peak_flops_per_s / near.peak_flops_per_s}
+    user_fields = {name: value for name, value in fields.items() if name not in (PEAK, "like")}
+    completed = {**near.model_dump(exclude={"known_as"}), "assumed_from": near.name, **user_fields}
+    return completed | {"clock_hz": near.clock_hz * figures.peak_flops_per_s / near.peak_flops_per_s}
 
 
 def _nearest(figures: DeviceFigures, folder: Path) -> Device:
@@ -348,9 +350,11 @@ def _nearest(figures: DeviceFigures, folder: Path) -> Device:
 
     Only devices that list all their figures and are not tied to one software stack are considered.
     """
-    every = sorted((folder / "devices").glob("*.yaml"))
-    paths = [path for path in every if not read_mapping(path).keys() & {"tile", PEAK}]
-    devices = [one for one in (_read_device(path, folder) for path in paths) if one.stack is None]
+    files = sorted((folder / "devices").glob("*.yaml"))
+    paths = [path for path in files if not read_mapping(path).keys() & {"tile", PEAK}]
+    devices = [
+        candidate for candidate in (_read_device(path, folder) for path in paths) if candidate.stack is None
+    ]
 
     def distance(device: Device) -> float:
         return sum(abs(log(getattr(figures, name) / getattr(device, name))) for name in FIGURES)
@@ -371,15 +375,15 @@ def _spelt(device: str) -> str:
 @cache
 def _systems_of_devices(folder: Path) -> dict[str, str]:
     """System for each device name; systems with shorter names take precedence."""
-    found: dict[str, str] = {}
-    for path in sorted((folder / "systems").glob("*.yaml"), key=lambda one: (len(one.stem), one.stem)):
+    systems: dict[str, str] = {}
+    for path in sorted((folder / "systems").glob("*.yaml"), key=lambda file: (len(file.stem), file.stem)):
         try:
             _, device = load_cluster(path.stem, folder)
         except PhazeError:  # flat systems and tiles have no device
             continue
         for name in (device.name, *device.known_as):
-            found.setdefault(_spelt(name), path.stem)
-    return found
+            systems.setdefault(_spelt(name), path.stem)
+    return systems
 
 
 def _device_path(name: str, folder: Path, beside: Path) -> Path:
@@ -399,8 +403,8 @@ def chip_path(name: str, folder: Path = FOLDER) -> Path:
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
     """Load the device to which an architecture's name or path refers; None if it refers to no device."""
     path = chip_path(name, folder)
-    known = read_mapping(path).keys() & {"clock_hz", "tile", PEAK}
-    return _read_device(path, folder) if known else None
+    device_keys = read_mapping(path).keys() & {"clock_hz", "tile", PEAK}
+    return _read_device(path, folder) if device_keys else None
 
 
 def load_system_of(architecture: str, system: str, flat: float | None = None) -> System:
@@ -409,11 +413,11 @@ def load_system_of(architecture: str, system: str, flat: float | None = None) ->
     Raises PhazeError if the clock is unknown: the system has another device, and the architecture is not a
     device.
     """
-    found = load_system(system, flat=flat)
+    flat_system = load_system(system, flat=flat)
     device = load_device_as_architecture(architecture)
     if device is not None:
-        own = {"clock_hz": device.clock_hz, "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s}
-        return found.model_copy(update=own)
+        figures = {"clock_hz": device.clock_hz, "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s}
+        return flat_system.model_copy(update=figures)
     path = system_path(system)
     other = read_mapping(path).get("device")
     if other is not None:
@@ -424,4 +428,4 @@ def load_system_of(architecture: str, system: str, flat: float | None = None) ->
             "config/devices, "
             "or a system with its own clock and bandwidth, such as paper",
         )
-    return found
+    return flat_system

@@ -48,7 +48,7 @@ def check_tiled(model: Model, where: str) -> None:
         "layers that predict tokens further on (mtp)": model.mtp,
         "low-rank matrices (lora)": model.lora,
     }
-    if names := [name for name, there in unpriced.items() if there]:
+    if names := [name for name, present in unpriced.items() if present]:
         raise PhazeError(
             f"{where}: simulation on tiles does not support {', '.join(names)} of model {model.name}"
         )

@@ -61,7 +61,7 @@ class TorchModule(Noun):
     @property
     def tokens(self) -> int:
         """Tokens per sample, from the shape of the index input; 1 for an image."""
-        return next((one.shape[-1] for one in self.inputs.values() if one.kind == "index"), 1)
+        return next((tensor.shape[-1] for tensor in self.inputs.values() if tensor.kind == "index"), 1)
 
 
 def load_torch_module(path: str | Path, sequence: int = USUAL_SEQUENCE) -> TorchModule:
@@ -72,11 +72,11 @@ def load_torch_module(path: str | Path, sequence: int = USUAL_SEQUENCE) -> Torch
     """
     path = Path(path)
     if path.suffix == ".json":
-        return _configured(read_json(path), path, sequence)
+        return _configured_module(read_json(path), path, sequence)
     return TorchModule.parse({"name": path.stem, **read_mapping(path)}, str(path))
 
 
-def _configured(config: Plain, path: Path, sequence: int) -> TorchModule:
+def _configured_module(config: Plain, path: Path, sequence: int) -> TorchModule:
     """Causal language model of a configuration, with its loss; of a multimodal model, the text part.
 
     The attention mask has four dimensions, which `transformers` uses as is.
@@ -84,8 +84,8 @@ def _configured(config: Plain, path: Path, sequence: int) -> TorchModule:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise PhazeError(f"{path}: must hold a JSON object with model_type")
     text = config.get("text_config")
-    own = {"model_type": config["model_type"]} | text if isinstance(text, dict) else config
-    fields = {key: value for key, value in own.items() if key not in ASIDE}
+    text_config = {"model_type": config["model_type"]} | text if isinstance(text, dict) else config
+    fields = {key: value for key, value in text_config.items() if key not in ASIDE}
     return TorchModule(
         name=file_name(path),
         torch=CONFIGURED,

@@ -72,14 +72,17 @@ class TracedOperator(Noun):
     @property
     def products(self) -> int:
         """Number of multiply-accumulates; 0 for operators without matrix products."""
-        own = self.product
-        return 0 if own is None else own.batch * own.m * own.k * own.n
+        product = self.product
+        return 0 if product is None else product.batch * product.m * product.k * product.n
 
     def attends(self, sequence: int) -> bool:
         """True for a matrix product of attention, which multiplies activations of all pairs of tokens."""
-        own = self.product
+        product = self.product
         return (
-            own is not None and len(self.inputs) == 2 and own.m % sequence == 0 and sequence in (own.k, own.n)
+            product is not None
+            and len(self.inputs) == 2
+            and product.m % sequence == 0
+            and sequence in (product.k, product.n)
         )
 
 
@@ -97,10 +100,10 @@ class TracedLayer(Noun):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        for place, one in enumerate(self.operators):
-            if any(x.source >= place for x in one.inputs):
+        for place, operator in enumerate(self.operators):
+            if any(tensor.source >= place for tensor in operator.inputs):
                 raise ValueError(
-                    f"layer {self.name}: operator {one.name} reads the result of a later operator"
+                    f"layer {self.name}: operator {operator.name} reads the result of a later operator"
                 )
         return self
 
@@ -148,20 +151,20 @@ class Traced(UnshardedModel):
     def flops_per_token(self, sequence: int) -> TokenFlops:
         """FLOPs to train on one token: 2 per multiply-accumulate, in three passes of equal work."""
         return TokenFlops(
-            needed=6.0 * self._products(causal=self.causal) / sequence,
-            paper=6.0 * self._products(causal=False) / sequence,
+            needed=6.0 * self._forward_products(causal=self.causal) / sequence,
+            paper=6.0 * self._forward_products(causal=False) / sequence,
         )
 
-    def _products(self, *, causal: bool) -> float:
+    def _forward_products(self, *, causal: bool) -> float:
         """Number of multiply-accumulates in a forward pass; if `causal` is set, attention counts half."""
-        each = {
+        products = {
             layer.name: sum(
-                one.products * (0.5 if causal and one.attends(self.sequence) else 1.0)
-                for one in layer.operators
+                operator.products * (0.5 if causal and operator.attends(self.sequence) else 1.0)
+                for operator in layer.operators
             )
             for layer in self.layers
         }
-        return sum(run.count * each[run.layer] for run in self.runs)
+        return sum(run.count * products[run.layer] for run in self.runs)
 
     def check_sequence(self, sequence: int, where: str) -> None:
         """Raise PhazeError unless `sequence` is the traced length; `where` names the source."""
@@ -191,15 +194,19 @@ class _Block:
     @classmethod
     def of(cls, layer: TracedLayer, tokens: int) -> _Block:
         """Split the operators of a layer; PhazeError unless the layer has exactly one attention."""
-        own = layer.operators
-        free = [(i, one.product) for i, one in enumerate(own) if one.product and not one.parameters]
-        if len(free) != _ATTENTION:
+        operators = layer.operators
+        weightless = [
+            (i, operator.product)
+            for i, operator in enumerate(operators)
+            if operator.product and not operator.parameters
+        ]
+        if len(weightless) != _ATTENTION:
             raise PhazeError(
                 f"{layer.name}: must have one attention, which is two products without weights, "
-                f"got {len(free)}"
+                f"got {len(weightless)}"
             )
-        (first, scores), (second, context) = free
-        return cls(layer, tokens, own[:first], scores, context, own[second + 1 :])
+        (first, scores), (second, context) = weightless
+        return cls(layer, tokens, operators[:first], scores, context, operators[second + 1 :])
 
     @property
     def hidden(self) -> int:
@@ -209,189 +216,197 @@ class _Block:
     @property
     def is_sparse(self) -> bool:
         """True if the block has experts."""
-        return any(one.group == "expert" for one in self.after)
+        return any(operator.group == "expert" for operator in self.after)
 
 
-def transformer_of(traced: Traced, where: str, given: Mapping[str, object] | None = None) -> Model:
-    """Derive the transformer spec of a traced model; `given` are fields that a trace cannot show.
+def transformer_of(traced: Traced, where: str, user_fields: Mapping[str, object] | None = None) -> Model:
+    """Derive the transformer spec of a traced model; `user_fields` are fields that a trace cannot show.
 
     Raises PhazeError for other kinds of model, and for a missing field.
     """
-    given = given or {}
+    user_fields = user_fields or {}
     layers = {layer.name: layer for layer in traced.layers}
     order = [layers[run.layer] for run in traced.runs for _ in range(run.count)]
     try:
-        fields = _fields(traced, order, given)
+        fields = _spec_fields(traced, order, user_fields)
     except PhazeError as error:
         raise error.under(where) from error
-    model = Model.parse(_with(fields, given), where)
-    own = sum(one.parameters for layer in order for one in layer.operators if one.group != "tied")
-    if model.parameters != own:
+    model = Model.parse(_merge_fields(fields, user_fields), where)
+    parameters = sum(
+        operator.parameters for layer in order for operator in layer.operators if operator.group != "tied"
+    )
+    if model.parameters != parameters:
         raise PhazeError(
-            f"{where}: must be a transformer: the trace has {own:,} parameters, a transformer of "
+            f"{where}: must be a transformer: the trace has {parameters:,} parameters, a transformer of "
             f"its sizes {model.parameters:,}",
             f"write a spec of the model, or set its fields with {OPTION}",
         )
     return model
 
 
-def _fields(traced: Traced, order: Sequence[TracedLayer], given: Mapping[str, object]) -> Fields:
+def _spec_fields(traced: Traced, order: Sequence[TracedLayer], user_fields: Mapping[str, object]) -> Fields:
     """Spec fields of the model, derived from its layers."""
     blocks = [_Block.of(layer, traced.sequence) for layer in order[1:-1]]
     if not blocks:
         raise PhazeError("must have an embedding, blocks and a head")
-    found = _ends(order, blocks[0].hidden)
-    for one in {block.layer.name: block for block in blocks}.values():
-        for name, value in (_attention(one, given) | _network(one, given)).items():
-            if found.setdefault(name, value) != value:
+    fields = _end_fields(order, blocks[0].hidden)
+    for block in {block.layer.name: block for block in blocks}.values():
+        for name, value in (
+            _attention_fields(block, user_fields) | _network_fields(block, user_fields)
+        ).items():
+            if fields.setdefault(name, value) != value:
                 raise PhazeError(
-                    f"{one.layer.name}: {name} must be the same in all blocks, {found[name]}, got {value}"
+                    f"{block.layer.name}: {name} must be the same in all blocks, {fields[name]}, got {value}"
                 )
-    kinds = ["attention-experts" if one.is_sparse else "attention-dense" for one in blocks]
+    kinds = ["attention-experts" if block.is_sparse else "attention-dense" for block in blocks]
     if len(set(kinds)) > 1:
-        found["pattern"] = pattern_of(kinds)
-    return found | {"name": traced.name, "layers": len(blocks), "hidden": blocks[0].hidden}
+        fields["pattern"] = pattern_of(kinds)
+    return fields | {"name": traced.name, "layers": len(blocks), "hidden": blocks[0].hidden}
 
 
-def _with(fields: Fields, given: Mapping[str, object]) -> Fields:
+def _merge_fields(fields: Fields, user_fields: Mapping[str, object]) -> Fields:
     """Merge the given fields into `fields`; a dot in a name leads to a nested field."""
-    found = {name: dict(value) if isinstance(value, dict) else value for name, value in fields.items()}
-    for name, value in given.items():
-        part, _, own = name.partition(".")
-        inner = found.setdefault(part, {}) if own else None
+    merged = {name: dict(value) if isinstance(value, dict) else value for name, value in fields.items()}
+    for name, value in user_fields.items():
+        part, _, nested = name.partition(".")
+        inner = merged.setdefault(part, {}) if nested else None
         if isinstance(inner, dict):
-            inner[own] = value
+            inner[nested] = value
         else:
-            found[name] = value
-    return found
+            merged[name] = value
+    return merged
 
 
-def _ends(order: Sequence[TracedLayer], hidden: int) -> Fields:
+def _end_fields(order: Sequence[TracedLayer], hidden: int) -> Fields:
     """Spec fields read from the layers before and after the blocks."""
-    rows = [one.parameters // hidden for one in order[0].operators if one.kind == "lookup"]
+    rows = [operator.parameters // hidden for operator in order[0].operators if operator.kind == "lookup"]
     rows = [count for count in rows if count]
     if not rows:
         raise PhazeError("must begin with an embedding table as wide as the blocks")
     vocabulary, head = rows[0], order[-1].operators
-    logits = [one for one in head if one.product and one.product.n == vocabulary]
+    logits = [operator for operator in head if operator.product and operator.product.n == vocabulary]
     if len(logits) != 1 or len(rows) > _ATTENTION:
         raise PhazeError(f"must end in one product with logits for the {vocabulary:,} rows of its table")
     learned = {"positions": "learned", "position_count": rows[1]} if len(rows) > 1 else {}
     return {
         "vocabulary": vocabulary,
         "tied_embeddings": not logits[0].parameters or logits[0].group == "tied",
-        "final_norm": any(_is_norm(one) for one in head),
+        "final_norm": any(_is_norm(operator) for operator in head),
         **({"positions": "rotary"} | learned),
     }
 
 
-def _attention(block: _Block, given: Mapping[str, object]) -> Fields:
+def _attention_fields(block: _Block, user_fields: Mapping[str, object]) -> Fields:
     """Spec fields of attention and its norms."""
-    hidden, makers = block.hidden, _products(block.before)
+    hidden, projections = block.hidden, _weight_products(block.before)
     scores, context = block.scores, block.context
-    narrow = next((one for one in makers if one.product and one.product.k != hidden), None)
-    if narrow is not None or not makers or scores.k != context.n:
+    narrow = next(
+        (operator for operator in projections if operator.product and operator.product.k != hidden), None
+    )
+    if narrow is not None or not projections or scores.k != context.n:
         raise PhazeError(
             f"{block.layer.name}: queries, keys and values must be products of the residual "
             "stream, one as wide as the others: latent attention and adapters cannot be read from "
             "a trace"
         )
     heads, size = scores.batch * scores.m // block.tokens, scores.k
-    rest = sum(one.product.n for one in makers if one.product) - heads * size
-    groups = _groups(block, rest / (2 * size), heads, given)
-    out = _products(block.after)[:1]
+    kv_width = sum(operator.product.n for operator in projections if operator.product) - heads * size
+    groups = _key_value_heads(block, kv_width / (2 * size), heads, user_fields)
+    out = _weight_products(block.after)[:1]
     return {
         "heads": heads,
         "head_size": size,
         "key_value_heads": groups,
-        "fused_qkv": len(makers) == 1 and groups == heads,
-        "attention_bias": any(_has_bias(block.before, one) for one in makers),
-        "output_bias": any(_has_bias(block.after, one) for one in out),
-        **_norms(block, heads * size, groups * size, size),
+        "fused_qkv": len(projections) == 1 and groups == heads,
+        "attention_bias": any(_has_bias(block.before, operator) for operator in projections),
+        "output_bias": any(_has_bias(block.after, operator) for operator in out),
+        **_norm_fields(block, heads * size, groups * size, size),
     }
 
 
-def _groups(block: _Block, found: float, heads: int, given: Mapping[str, object]) -> int:
+def _key_value_heads(block: _Block, derived: float, heads: int, user_fields: Mapping[str, object]) -> int:
     """Number of key and value heads, from the widths of the key and value projections."""
-    told = given.get("key_value_heads")
-    if isinstance(told, int):
-        return told
-    if found < 1 or found % 1 or heads % found:
-        raise _untold(block, "key_value_heads", f"of {heads} heads")
-    return int(found)
+    stated = user_fields.get("key_value_heads")
+    if isinstance(stated, int):
+        return stated
+    if derived < 1 or derived % 1 or heads % derived:
+        raise _undetermined(block, "key_value_heads", f"of {heads} heads")
+    return int(derived)
 
 
-def _norms(block: _Block, queries: int, keys: int, size: int) -> Fields:
+def _norm_fields(block: _Block, queries: int, keys: int, size: int) -> Fields:
     """Spec fields of norms; query and key norms lie between the projections and the scores."""
-    made = block.before.index(_products(block.before)[0])
-    first = [one for one in block.before[:made] if _is_norm(one)]
-    between = [_width(one) for one in block.before[made:] if _is_norm(one)]
-    later = [one for one in block.after if _is_norm(one)]
-    words = {(): "none", (size, size): "heads", (queries, keys): "all"}
-    places = {(1, 1): "pre", (1, 3): "both", (0, 2): _after(block, later)}
+    projection = block.before.index(_weight_products(block.before)[0])
+    first = [operator for operator in block.before[:projection] if _is_norm(operator)]
+    between = [_norm_width(operator) for operator in block.before[projection:] if _is_norm(operator)]
+    later = [operator for operator in block.after if _is_norm(operator)]
+    norm_kinds = {(): "none", (size, size): "heads", (queries, keys): "all"}
+    places = {(1, 1): "pre", (1, 3): "both", (0, 2): _outer_norm_position(block, later)}
     kinds, place = tuple(between), (len(first), len(later))
-    if kinds not in words or place not in places:
+    if kinds not in norm_kinds or place not in places:
         raise PhazeError(
             f"{block.layer.name}: must have the norms of a transformer, got {len(first)} before "
             f"attention, {len(between)} of queries and keys, {len(later)} after it"
         )
-    norm = "layer_norm" if any(one.kind == "layer_norm" for one in later) else "rms_norm"
-    return {"qk_norm": words[kinds], "norm_position": places[place], "norm": norm}
+    norm = "layer_norm" if any(operator.kind == "layer_norm" for operator in later) else "rms_norm"
+    return {"qk_norm": norm_kinds[kinds], "norm_position": places[place], "norm": norm}
 
 
-def _after(block: _Block, norms: Sequence[TracedOperator]) -> str:
+def _outer_norm_position(block: _Block, norms: Sequence[TracedOperator]) -> str:
     """Position of the norms after attention: `post` if they follow the residual sum, otherwise `output`."""
     place = block.after.index(norms[0]) if norms else 0
-    return "post" if any(one.kind == "add" for one in block.after[:place]) else "output"
+    return "post" if any(operator.kind == "add" for operator in block.after[:place]) else "output"
 
 
-def _network(block: _Block, given: Mapping[str, object]) -> Fields:
+def _network_fields(block: _Block, user_fields: Mapping[str, object]) -> Fields:
     """Spec fields of a dense network or of experts."""
-    products = _products(block.after)[1:]
-    activation = next((one.kind for one in block.after if one.kind in ("relu", "silu")), "gelu")
+    products = _weight_products(block.after)[1:]
+    activation = next(
+        (operator.kind for operator in block.after if operator.kind in ("relu", "silu")), "gelu"
+    )
     if not block.is_sparse:
-        width, gated = _widths(block, products)
-        bias = any(_has_bias(block.after, one) for one in products)
+        width, gated = _network_width(block, products)
+        bias = any(_has_bias(block.after, operator) for operator in products)
         return {"feed_forward": width, "gated": gated, "feed_forward_bias": bias, "activation": activation}
-    sparse = [one for one in products if one.group == "expert"]
-    dense = [one for one in products if one.group != "expert"]
-    width, gated = _widths(block, sparse)
+    sparse = [operator for operator in products if operator.group == "expert"]
+    dense = [operator for operator in products if operator.group != "expert"]
+    width, gated = _network_width(block, sparse)
     last = sparse[-1].product
     assert last
     count = sparse[-1].parameters // (last.k * last.n)
-    sizes = [one.product.n for one in dense if one.product]
+    sizes = [operator.product.n for operator in dense if operator.product]
     if count not in sizes:
         raise PhazeError(f"{block.layer.name}: must have a router for {count} experts")
-    beside = [one for one in dense if one.product and one.product.n not in (count, 1)]
-    found: Fields = {
+    shared = [operator for operator in dense if operator.product and operator.product.n not in (count, 1)]
+    experts: Fields = {
         "count": count,
-        "per_token": _per_token(block, last.batch * last.m, count, given),
+        "per_token": _per_token(block, last.batch * last.m, count, user_fields),
         "width": width,
         "gated": gated,
-        "shared_width": _widths(block, beside)[0] if beside else 0,
+        "shared_width": _network_width(block, shared)[0] if shared else 0,
         "shared_gate": 1 in sizes,
     }
-    return {"experts": found, "gated": gated, "feed_forward_bias": False, "activation": activation}
+    return {"experts": experts, "gated": gated, "feed_forward_bias": False, "activation": activation}
 
 
-def _per_token(block: _Block, rows: int, count: int, given: Mapping[str, object]) -> object:
+def _per_token(block: _Block, rows: int, count: int, user_fields: Mapping[str, object]) -> object:
     """Number of experts per token; PhazeError if the trace sends every token to all experts.
 
     Such a trace does not show the number: the module may have been run that way.
     """
-    found = rows / block.tokens
-    if "experts.per_token" in given:
-        return given["experts.per_token"]
-    if found % 1 or not 0 < found < count:
-        raise _untold(block, "experts.per_token", f"of {count} experts")
-    return int(found)
+    derived = rows / block.tokens
+    if "experts.per_token" in user_fields:
+        return user_fields["experts.per_token"]
+    if derived % 1 or not 0 < derived < count:
+        raise _undetermined(block, "experts.per_token", f"of {count} experts")
+    return int(derived)
 
 
-def _widths(block: _Block, products: Sequence[TracedOperator]) -> tuple[int, bool]:
+def _network_width(block: _Block, products: Sequence[TracedOperator]) -> tuple[int, bool]:
     """Inner width of a feed-forward network, and True if it is gated (multiplies two projections)."""
-    shapes = [one.product for one in products if one.product]
+    shapes = [operator.product for operator in products if operator.product]
     inner = shapes[-1].k if len(shapes) > 1 else 0
-    times = sum(one.n for one in shapes[:-1]) / inner if inner else 0
+    times = sum(shape.n for shape in shapes[:-1]) / inner if inner else 0
     if times not in (1, 2):
         raise PhazeError(
             f"{block.layer.name}: must have a feed-forward network of two or three matrices of one width"
@@ -399,29 +414,35 @@ def _widths(block: _Block, products: Sequence[TracedOperator]) -> tuple[int, boo
     return inner, times > 1
 
 
-def _untold(block: _Block, name: str, what: str) -> PhazeError:
+def _undetermined(block: _Block, name: str, what: str) -> PhazeError:
     return PhazeError(
         f"{block.layer.name}: the trace does not determine {name} {what}: pass {OPTION} {name}=N"
     )
 
 
-def _products(own: Sequence[TracedOperator]) -> list[TracedOperator]:
+def _weight_products(operators: Sequence[TracedOperator]) -> list[TracedOperator]:
     """Operators of a sequence that multiply by a weight matrix."""
-    return [one for one in own if one.product and one.parameters]
+    return [operator for operator in operators if operator.product and operator.parameters]
 
 
-def _has_bias(own: Sequence[TracedOperator], made: TracedOperator) -> bool:
+def _has_bias(operators: Sequence[TracedOperator], projection: TracedOperator) -> bool:
     """True if a matrix product or the operator after it adds a bias."""
-    assert made.product
-    behind = own[own.index(made) + 1 : own.index(made) + 2]
-    apart = any(one.kind == "bias" and one.parameters == made.product.n for one in behind)
-    return apart or made.parameters > made.product.k * made.product.n
+    assert projection.product
+    following = operators[operators.index(projection) + 1 : operators.index(projection) + 2]
+    apart = any(
+        operator.kind == "bias" and operator.parameters == projection.product.n for operator in following
+    )
+    return apart or projection.parameters > projection.product.k * projection.product.n
 
 
-def _is_norm(one: TracedOperator) -> bool:
+def _is_norm(operator: TracedOperator) -> bool:
     """True if the operator is a norm, which scales by parameters."""
-    return bool(one.parameters) and one.product is None and one.kind in ("layer_norm", "mul", "rms_norm")
+    return (
+        bool(operator.parameters)
+        and operator.product is None
+        and operator.kind in ("layer_norm", "mul", "rms_norm")
+    )
 
 
-def _width(one: TracedOperator) -> int:
-    return one.parameters // 2 if one.kind == "layer_norm" else one.parameters
+def _norm_width(norm: TracedOperator) -> int:
+    return norm.parameters // 2 if norm.kind == "layer_norm" else norm.parameters

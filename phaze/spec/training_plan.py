@@ -329,8 +329,8 @@ class AskedRun(Noun):
 
     @model_validator(mode="after")
     def _failures_are_whole(self) -> Self:
-        given = [one is not None for one in (self.mtbf_hours, self.checkpoint_s, self.restart_s)]
-        if any(given) and not all(given):
+        are_set = [value is not None for value in (self.mtbf_hours, self.checkpoint_s, self.restart_s)]
+        if any(are_set) and not all(are_set):
             raise ValueError("mtbf, checkpoint and restart must be given together")
         return self
 

@@ -53,11 +53,11 @@ def repeated(values: Iterable[T]) -> list[tuple[T, int]]:
     return [(value, times) for value, times in Counter(values).items() if times > 1]
 
 
-def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str], of: str = "") -> None:
+def refuse_unknown(where: str, names: Iterable[str], allowed: Iterable[str], of: str = "") -> None:
     """Raise ValueError for the first unknown name; `of` describes the known names."""
     for name in names:
-        if name not in known:
-            shown = choices(name, sorted(known), of or "the study")
+        if name not in allowed:
+            shown = choices(name, sorted(allowed), of or "the study")
             raise ValueError(f"{where}: {name!r} is not among {f'{of} ' if of else ''}{shown}")
 
 

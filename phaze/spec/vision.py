@@ -54,8 +54,8 @@ class Vision(UnshardedModel):
 
         The first convolution needs only two passes.
         """
-        found = (6.0 * self.multiply_accumulates - 2.0 * self.first_multiply_accumulates) / sequence
-        return TokenFlops(needed=found, paper=found)
+        flops = (6.0 * self.multiply_accumulates - 2.0 * self.first_multiply_accumulates) / sequence
+        return TokenFlops(needed=flops, paper=flops)
 
     def check_sequence(self, sequence: int, where: str) -> None:
         """Raise PhazeError unless a sample is one image; `where` names the source."""
@@ -99,15 +99,15 @@ class Backbone(Noun):
 
     def multiply_accumulates(self, image: int, channels: int) -> int:
         """Multiply-accumulates of the forward pass, per image."""
-        found, inside, before = self.first(image, channels), self.stem, -(-image // 4)
+        total, inside, before = self.first(image, channels), self.stem, -(-image // 4)
         for blocks, width, out, size in zip(
             self.blocks, self.widths, self.outputs, self.sizes(image), strict=True
         ):
             block = 9 * width * width + width * out
-            found += size * size * (blocks * block + (blocks - 1) * out * width + inside * out)
-            found += before * before * inside * width
+            total += size * size * (blocks * block + (blocks - 1) * out * width + inside * out)
+            total += before * before * inside * width
             inside, before = out, size
-        return found
+        return total
 
     def first(self, image: int, channels: int) -> int:
         """Multiply-accumulates of the backbone's first convolution, per image."""
@@ -176,15 +176,15 @@ class SemanticFpn(Residual):
     @property
     def multiply_accumulates(self) -> int:
         """Multiply-accumulates of the forward pass, per image."""
-        found = self.backbone.multiply_accumulates(self.image, self.channels)
+        total = self.backbone.multiply_accumulates(self.image, self.channels)
         sizes = self.backbone.sizes(self.image)
         for channels, size, count in zip(self.backbone.outputs, sizes, self.convolutions, strict=True):
-            found += size * size * (channels + 9 * self.neck) * self.neck
+            total += size * size * (channels + 9 * self.neck) * self.neck
             inside = self.neck
             for step in range(count):
-                found += (size << step) ** 2 * 9 * inside * self.head
+                total += (size << step) ** 2 * 9 * inside * self.head
                 inside = self.head
-        return found + sizes[0] ** 2 * self.head * self.classes
+        return total + sizes[0] ** 2 * self.head * self.classes
 
     def check_chain(self, where: str) -> None:
         """Raise PhazeError: the pyramid reads all stages of the backbone, so the layers are not a chain."""
@@ -258,14 +258,14 @@ class Swin(Vision):
     @property
     def multiply_accumulates(self) -> int:
         """Multiply-accumulates of the forward pass, per image, including both attention products."""
-        found = self.first_multiply_accumulates
+        total = self.first_multiply_accumulates
         for stage, (depth, width, size) in enumerate(zip(self.depths, self.widths, self.sizes, strict=True)):
             attention = 2 * self.window_of(stage) ** 2 * width
-            found += depth * size * size * ((4 + 2 * self.expansion) * width * width + attention)
-        found += sum(
+            total += depth * size * size * ((4 + 2 * self.expansion) * width * width + attention)
+        total += sum(
             2 * size * size * width**2 for size, width in zip(self.sizes, self.widths[:-1], strict=False)
         )
-        return found + self.widths[-1] * self.classes
+        return total + self.widths[-1] * self.classes
 
     @property
     def first_multiply_accumulates(self) -> int:

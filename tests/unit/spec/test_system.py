@@ -73,7 +73,7 @@ def test_a_system_without_a_stack_has_that_of_its_device_or_of_megatron_core(
     assert load_cluster("tpu-v4")[0].stack == "maxtext"
     assert (runtime_for("h100"), runtime_for("tpu-v4")) == ("megatron", "maxtext")
     with pytest.raises(PhazeError, match=r"runtime: must be maxtext on tpu-v4-as-built .*, got torchtitan"):
-        runtime_for("tpu-v4", asked="torchtitan")
+        runtime_for("tpu-v4", requested="torchtitan")
 
 
 @pytest.mark.parametrize(
