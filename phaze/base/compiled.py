@@ -105,6 +105,7 @@ def reach(file: Path, name: str, root: Path) -> str:
             waiting += [
                 _locate_import(path, use, root) if ":" in use else (path, use) for use in definition.uses
             ]
+    # Imports and EVERYTHING have no code of their own: only the names that they lead to count.
     code_digests = {place: digest for place, digest in digests.items() if digest}
     lines = sorted(
         f"{path.relative_to(root)}:{used} {digest}" for (path, used), digest in code_digests.items()
@@ -119,6 +120,7 @@ def _locate_import(path: Path, name: str, root: Path) -> tuple[Path, str]:
     base = root.joinpath(*module.split("."))
     if (base / f"{imported}.py").is_file():
         return base / f"{imported}.py", EVERYTHING
+    # `from package import module` names a file; anything else is a name in the file or package.
     candidates = (base.with_name(f"{base.name}.py"), base / "__init__.py")
     return next((file for file in candidates if file.is_file()), path), imported
 

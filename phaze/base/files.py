@@ -39,6 +39,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         if mode is not None:  # before any content, which others may not be allowed to read
             temporary.touch(mode | stat.S_IWUSR)
         yield temporary
+        # Without fsync a crash soon after the rename could leave an empty file under the final name.
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         _refuse_if_replaced(final)

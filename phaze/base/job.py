@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 PROGRESS = (logging.INFO + logging.WARNING) // 2
 """Level of progress messages of long jobs: shown on the terminal, but below a warning."""
 logging.addLevelName(PROGRESS, "PROGRESS")
+# Linux gives `ru_maxrss` in KiB.
 KIB_PER_MIB = 1024
 
 

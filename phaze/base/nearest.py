@@ -9,6 +9,8 @@ MOST_SHOWN = 10
 
 def nearest(name: str, names: Collection[str], cutoff: float = 0.6) -> list[str]:
     """Up to three similar names, ignoring case, the nearest first."""
+    # Reversed, so that of two names that differ in case only the first one is suggested. A name is cut
+    # because the time of difflib grows with the product of the lengths.
     by_case = {spelling.lower(): spelling for spelling in reversed(list(names))}
     return [by_case[spelling] for spelling in get_close_matches(name.lower()[:200], by_case, cutoff=cutoff)]
 

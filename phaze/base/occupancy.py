@@ -36,6 +36,8 @@ def clear_dead_lock(folder: Path = FOLDER) -> bool:
     """
     try:
         folder.mkdir(exist_ok=True)
+        # The lock belongs to the open file: a program that inherited it would hold the lock after this
+        # process.
         handle = os.open(folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         here = folder.resolve().parent
@@ -50,6 +52,7 @@ def clear_dead_lock(folder: Path = FOLDER) -> bool:
     else:
         removed = _remove_locks(handle, list(_locks(folder)))
     with suppress(OSError):
+        # Shared from here on: several Snakemakes may work in the folder, but none of them is then alone.
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return removed
 

@@ -113,6 +113,7 @@ def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
     """Modules of the packages and all modules that these import, directly or not, sorted by name."""
     modules: dict[str, Module] = {}
     seen: set[str] = set()
+    # The running code does not change; a package in any other folder may.
     look_up = _loaded if root == ROOT else _read
     waiting = [name for package in packages for name in _members(package, root)]
     while waiting:

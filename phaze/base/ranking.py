@@ -27,6 +27,7 @@ def name_ranks(names: ArrayLike) -> Ranks:
 def tied(time_s: Floats | float) -> Floats:
     """Times rounded to the grid on which ties are decided; infinity stays infinite."""
     mantissa, exponent = np.frexp(np.asarray(time_s, dtype=np.float64))
+    # Scale the mantissa so that the bits to keep are an integer, and round that.
     rounded: Floats = np.ldexp(np.rint(np.ldexp(mantissa, BITS)), exponent - BITS)
     return rounded
 
@@ -61,6 +62,7 @@ def distinct_rows(values: NDArray[Number]) -> tuple[NDArray[Number], Ints]:
 
     Equivalent to `np.unique` by rows, ten times as fast.
     """
+    # The last key of lexsort is the one to sort by first.
     order = np.lexsort(values.T[::-1])
     ranked = values[order]
     first = np.concatenate([[True], (ranked[1:] != ranked[:-1]).any(axis=1)])[: len(values)]

@@ -56,6 +56,7 @@ class Store:
             for path in set(self._folder.glob("*/*.json")) - self._used:
                 with suppress(OSError):
                     path.unlink()
+                    # Fails, as it should, while the folder has other files.
                     path.parent.rmdir()
 
     def of(
@@ -94,6 +95,7 @@ class Store:
                 answers[digest] = answer
                 self._used.add(path)
             else:
+                # The first of several equal requests stands for all of them.
                 fresh[digest] = place
         if fresh:
             computed = json.loads(json.dumps(list(make(list(fresh.values())))))

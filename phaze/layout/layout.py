@@ -176,6 +176,7 @@ class LayoutFields(ModelWidths[Number], Generic[Number, Truth, ZeroStage, Option
         experts are sharded like the dense layers.
         """
         uses_etp: Any = self.sequence_parallel | (self.tp == 1) | (self.ep > 1)
+        # A choice between etp and tp that is valid for arrays as well.
         ranks: Number = self.tp + uses_etp * (self.etp - self.tp)
         return ranks
 
@@ -231,6 +232,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
         Axes of width 1 other than tp are left out, so that a new axis renames no existing key.
         """
         cuts = [f"{name}{getattr(self, name)}" for name in ("cp", "ep", "etp") if getattr(self, name) > 1]
+        # The exchange method follows the cp width, which is the first entry whenever there is one.
         cuts[1:1] = [self.cp_kind.replace(":", "")] * (self.cp > 1 and self.cp_kind != "all_gather")
         cuts += [f"load{self.load}"] * (self.load != BALANCED)
         parts = [f"tp{self.tp}", *cuts, *["sp"] * self.cuts_sequence, f"b{self.microbatch}"]
@@ -280,6 +282,8 @@ class Layout(LayoutFields[int, bool, Zero, str]):
     @cached_property
     def _groups(self) -> dict[Axis, Group]:
         dense = self.tp * self.cp
+        # Ranks are numbered along tp, cp, dp, pp: the stride of an axis is the product of the widths before
+        # it. Experts have numbers of their own along etp, ep, edp.
         sizes: dict[Axis, tuple[int, int]] = {
             "tp": (self.tp, 1),
             "cp": (self.cp, self.tp),
@@ -330,6 +334,7 @@ class Layout(LayoutFields[int, bool, Zero, str]):
         if kind not in CP_KINDS and (self.heads_ranks in (1, self.cp) or self.cp % self.heads_ranks):
             raise PhazeError(f"cp_kind a2a+p2p:k must have 1 < k < cp {self.cp} that divides it, got {kind}")
         for name in ("recompute", "offload", "load"):
+            # An option in another order or spelling would be a second name of the same layout.
             value, read = getattr(self, name), READERS[name](getattr(self, name))
             if value != read:
                 raise PhazeError(f"{name} must be {read}{' in order' * ('+' in read)}, got {value}")

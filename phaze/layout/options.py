@@ -79,10 +79,12 @@ COMPUTE_NAMES: dict[str, Compute] = {
 They include the recipes of Megatron-Core (`--fp8-recipe`) and `mixed`, the weight precision that goes with
 bf16.
 """
+# Scales take 4 bytes for a block of 128 elements, or 1 byte for 32 or 16 elements.
 OPERAND_BYTES: dict[Compute, float] = {
     "bf16": 2, "fp8": 1, "fp8-cs": 1, "fp8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16,
 }  # fmt: skip
 """Bytes per operand element of the GEMMs with block weights, including its share of the scales."""
+# Bounded lengths: a number of a file is neither slow to convert nor infinite.
 _NUMBER = re.compile(r"\d{1,6}(\.\d{1,20})?")
 _COUNT = re.compile(r"[1-9]\d{0,5}")
 SHARED_OPTIONS = ("offload", "replicate")
@@ -190,6 +192,7 @@ def law_of_load(text: str) -> tuple[str, float]:
     """
     word = text.strip().lower()
     law = next((law for law in LOADS if word.startswith(law)), "")
+    # Balanced routing is the factor 1 without a law.
     text_of_number = "1" if word == BALANCED else word.removeprefix(law)
     number = round(float(text_of_number), 4) if _NUMBER.fullmatch(text_of_number) else 0.0
     low, high = LOADS.get(law, (0.0, inf))

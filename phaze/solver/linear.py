@@ -48,6 +48,7 @@ class SparseRows(NamedTuple):
     def of(cls, values: Floats, columns: Ints) -> Self:
         """Rows with these values at these columns, (R, entries) each; the columns of a row are distinct."""
         nonzero = values != 0
+        # Of each row HiGHS takes the index of its first entry, which is where the row before ends.
         ends = np.cumsum(nonzero.sum(axis=1))
         return cls(
             values[nonzero], np.broadcast_to(columns, values.shape)[nonzero], ends - nonzero.sum(axis=1)
@@ -120,6 +121,7 @@ class LinearProgram:
         point = np.array(solver.getSolution().col_value) if is_feasible else None
         if exact:
             return LinearAnswer(float(info.mip_dual_bound), point)
+        # A primal value at a limit is no lower bound; only at an optimum both coincide.
         proven = status == highspy.HighsModelStatus.kOptimal
         return LinearAnswer(float(info.objective_function_value) if proven else -np.inf, point)
 

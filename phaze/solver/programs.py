@@ -198,6 +198,7 @@ def solve(
         answer = _run_backend(model, backends[name], limits, fault)
         if answer.status in (*POINT, "bounded"):
             objective = pyo.value(_objective(model)) if answer.status in POINT else math.inf
+            # Within the tolerances of a solver its bound may lie just above its point.
             bound = min(answer.bound, objective)
             version, failures = installed[name], len(refused) - refused.count("timed_out")
             return Solve(
@@ -224,6 +225,7 @@ def _run_backend(
     model: pyo.ConcreteModel, backend: Backend, limits: Limits, fault: Callable[[pyo.ConcreteModel], str]
 ) -> SolverAnswer:
     """Run a solver and check its answer; status `failed`, with the reason, if the answer is unusable."""
+    # Without values of an earlier solver, so that a solver which leaves none is noticed.
     for variable in _variables(model):
         variable.set_value(None)
     try:

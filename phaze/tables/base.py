@@ -71,6 +71,7 @@ class Column:
             yield "must not be missing", ~pd.isna(array)
         if self.minimum is not None:
             yield f"must be at least {self.minimum:g}", array >= self.minimum
+        # The mask is made only if a value is wrong: usually a column has few distinct values.
         if self.values and not set(values.unique()) <= set(self.values):
             yield f"must be one of {', '.join(self.values)}", values.isin(self.values).to_numpy(np.bool_)
         if self.dtype == "float64" and self.finite:
@@ -110,6 +111,7 @@ def columns_of(noun: type, *names: str) -> dict[str, Column]:
         if types[name] is bool:
             columns[name] = flag(about[name])
         elif types[name] is int:
+            # A field that must be > 0 gives a column from 1, any other integer one from 0.
             rules = nouns[name].metadata if name in nouns else ()
             columns[name] = count(about[name], int(any(isinstance(rule, Gt) for rule in rules)))
         elif types[name] is float:
@@ -202,11 +204,13 @@ class Table:
             return cls.empty() if columns is None else cls.empty()[columns]
         table = tables[0] if len(tables) == 1 else pyarrow.concat_tables(tables).combine_chunks()
         frame: pd.DataFrame = table.to_pandas(ignore_metadata=True, use_threads=False)
+        # A single file is sorted already; a frame without its keys cannot be sorted.
         return frame if columns is not None or len(tables) == 1 else cls._sorted(frame)
 
     @classmethod
     def _sorted(cls, frame: pd.DataFrame) -> pd.DataFrame:
         """Frame sorted by key; raises ValueError for duplicate keys."""
+        # Ranks replace values as sort keys, since layouts are ordered by their widths and not as text.
         codes = np.stack([column.ranks(frame[key]) for key, column in cls.keys.items()])
         order = np.lexsort(codes[::-1])
         ranked = codes[:, order]
@@ -225,6 +229,7 @@ def _normalise(frame: pd.DataFrame, fields: dict[str, Column]) -> pd.DataFrame:
     others = {name: column.dtype for name, column in fields.items() if frame[name].dtype != column.dtype}
     typed = frame.astype(others) if others else frame.copy(deep=False)
     for name, column in fields.items():
+        # The sum of -0.0 and 0.0 is 0.0; the frame is copied, so the caller's columns stay as they are.
         values = typed[name].to_numpy() if column.dtype == "float64" else np.empty(0)
         if (np.signbit(values) & (values == 0.0)).any():
             typed[name] = values + 0.0
@@ -241,6 +246,8 @@ def _write(frame: pd.DataFrame, path: Path, name: str) -> None:
         writer.write_table(table)
         writer.add_key_value_metadata({"phaze": json.dumps(about)})
     content = buffer.getvalue().to_pybytes()
+    # The digest is in the metadata at the end; data before it may contain the same text. Digest and
+    # placeholder have the same length, so no offset inside the file changes.
     at = content.rindex(SEAL) + len(SEAL)
     with atomic_path(path) as temporary:
         temporary.write_bytes(content[:at] + _digest(content, at) + content[at + len(BLANK) :])
@@ -290,6 +297,7 @@ def _read_selected(
 def _refuse_damaged(content: bytes) -> None:
     """Raise ValueError if a file with a digest has changed since it was written."""
     at = content.rfind(SEAL) + len(SEAL)
+    # A file of another program has no digest; `_refuse_other_tables` then names what is missing.
     if at >= len(SEAL) and content[at : at + len(BLANK)] != _digest(content, at):
         raise ValueError("it was damaged since it was written")
 
@@ -309,6 +317,7 @@ def _refuse_other_tables(schema: pyarrow.Schema, name: str, fields: list[str]) -
 
 def _about(schema: pyarrow.Schema) -> dict[str, object]:
     """Table, version and digest from a file's metadata; empty if the metadata is not a JSON object."""
+    # Any program may write the key, so its content is not trusted to be an object.
     about = json.loads((schema.metadata or {}).get(b"phaze", b"{}"))
     return about if isinstance(about, dict) else {}
 

@@ -54,6 +54,7 @@ class Mappings(Table):
         **columns_of(StoredSearch, "searched", "gave_up", "tries"),
     }
     rules = {
+        # Both sides are sums of times in different orders, hence the tolerance.
         "a bound is not above the value": lambda f: f["bound_s"] <= f["value_s"] * (1 + 1e-9),
         "a step takes at least its computing": lambda f: f["step_s"] >= f["compute_s"] * (1 - 1e-9),
         "sharing takes no less": lambda f: f["shared_step_s"] >= f["step_s"] * (1 - 1e-9),
@@ -92,6 +93,7 @@ class SearchGaps(Table):
         "proven": flag("whether least_s is proven optimal"),
     }
     rules = {
+        # The search and the bound add up the same times in different orders, hence the tolerance.
         "a bound is not above a mapping": lambda f: f["bound_s"] <= f["least_s"] * (1 + 1e-9),
         "the least is not above that of the local search": lambda f: f["least_s"] <= f["local_s"],
     }
@@ -244,5 +246,6 @@ class TiledReadings(Table):
     }
     rules = {
         "no more hold than are tested": lambda f: f["held"] <= f["statements"],
+        # A mean of equal errors may be rounded above each of them.
         "no mean above the worst": lambda f: f["mean_error"] <= f["worst_error"] * (1 + 1e-9),
     }

@@ -131,6 +131,7 @@ class Recommendations(Table):
         "unexplained": real("part of `lost` that the planned times already show"),
     }
     rules = {
+        # Equal plans may be simulated with sums in different orders, hence the tolerance.
         "none of the plans that flush is simulated to be faster than a recommended one": lambda f: (
             f["simulated_s"] <= f[["certified_simulated_s", "equal_s", "expert_s"]].min(axis=1) * (1 + 1e-9)
         ),

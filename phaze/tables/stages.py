@@ -266,6 +266,7 @@ class Placements(Table):
         then recomputation, then widest t, then smallest microbatch.
         """
         widest, largest = -widths_of(rows, "tp"), -rows["hbm_gib"].to_numpy()
+        # The last key of lexsort is the one to sort by first.
         keys = [
             widths_of(rows, "microbatch"),
             widest,
