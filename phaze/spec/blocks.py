@@ -97,6 +97,8 @@ class Experts(Noun):
     def expert_parameters(self, hidden: int) -> int:
         """Number of parameters of one expert."""
         sent, matrices = self.sent_width(hidden), 3 if self.gated else 2
+        # Projections into an expert have a bias as wide as its inside, the one out of it a bias as wide as a
+        # row.
         biases = (matrices - 1) * self.width + sent
         return matrices * sent * self.width + self.bias * biases
 
@@ -104,8 +106,10 @@ class Experts(Noun):
         """Number of parameters of a layer's experts and router; `active`: only those that one token uses."""
         experts = self.per_token if active else self.count
         shared = (3 if self.gated else 2) * hidden * self.shared_width + self.shared_gate * hidden
+        # Tokens are projected once before dispatch and results once after it, whichever experts they visit.
         projections = 2 * hidden * self.latent_width if self.latent_width else 0
         biases = (self.bias + self.choice_bias) * self.count
+        # Gemma 4 scales each channel of the router's input, and the output of each expert.
         router = hidden * self.count + biases + self.scales * (hidden + self.count)
         return Counts(
             {
@@ -184,6 +188,8 @@ class Attention(Noun):
             copies = 1 if self.shared_kv else 2
             return hidden * ((1 + self.gate) * self.query_width + copies * self.kv_width) + out
         rank = latent.query_rank
+        # Down to the narrow vector, then up to all heads. The rotary key is projected along with the narrow
+        # vector of keys and values, since all heads share it.
         queries = (hidden + self.query_width) * rank if rank else hidden * self.query_width
         down = hidden * (latent.kv_rank + latent.rope_size)
         return queries + down + latent.kv_rank * self.heads * (latent.nope_size + latent.value_size) + out
@@ -195,15 +201,18 @@ class Attention(Noun):
         if latent is None:
             copies = 1 if self.shared_kv else 2
             weights += self.bias * ((1 + self.gate) * self.query_width + copies * self.kv_width)
+            # Norms of heads share one scale: a vector for queries, and one for keys.
             normed = {"none": 0, "heads": 2 * self.head_size, "all": self.query_width + self.kv_width}
             norms = normed[self.qk_norm]
         else:
+            # Narrow vectors are normed before they are projected up; only the projections down have biases.
             norms = (latent.query_rank or 0) + latent.kv_rank
             weights += self.bias * ((latent.query_rank or 0) + latent.kv_rank + latent.rope_size)
         index = self.index
         if latent and index:
             index_width = index.heads * index.head_size
             weights += (latent.query_rank or hidden) * index_width + hidden * (index.head_size + index.heads)
+            # The indexer's single key has a layer norm, with scale and bias.
             norms += 2 * index.head_size
         return Counts({"attention": weights, "norm": norms})
 
@@ -217,13 +226,16 @@ class Attention(Noun):
             reach = float(min(self.latent.index.top, sequence))
         if not causal:
             return reach
+        # The first w tokens see w/2 tokens on average, the other s − w see w; in a chunk all see half of it.
         return reach / 2 if self.chunk else reach - reach**2 / (2 * sequence)
 
     def products(self, hidden: int, sequence: int, *, causal: bool) -> float:
         """Number of multiply-accumulates per token in a forward pass, scores included."""
+        # A score takes one product per element of a query, and its use one per element of a value.
         scores = self.attended(sequence, causal=causal) * self.heads * (self.query_size + self.value_size)
         index = self.index
         if self.latent and index:
+            # The indexer scores all earlier tokens; only attention is limited to its choice.
             scored_tokens = sequence / 2 if causal else sequence
             index_width = index.heads * index.head_size
             scores += scored_tokens * index_width + (self.latent.query_rank or hidden) * index_width
@@ -283,10 +295,13 @@ class Block:
         if self.attention is not None:
             total += self.attention.products(hidden, sequence, causal=causal)
         elif isinstance(self.mixer, Mamba | DeltaNet):
+            # A scan is causal: on average half of the sequence precedes a token.
             total += self.mixer.products(hidden, sequence / 2)
         if self.feed_forward is not None:
             total += (3 if self.feed_forward.gated else 2) * hidden * self.feed_forward.width
         if self.experts is not None:
+            # Each weight of a matrix multiplies a token once, so the weights that a token uses are its
+            # products.
             without_biases = self.experts.model_copy(
                 update={"bias": False, "choice_bias": False, "scales": False}
             )

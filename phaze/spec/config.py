@@ -161,6 +161,8 @@ class Settings:
     def front_shards(self) -> tuple[str, ...]:
         """Shards for the Pareto fronts: the grid's shards, and one for smaller area limits if needed."""
         grid = self.study.architectures.grid
+        # With a minimum area as a share of the limit, a smaller limit also admits smaller chips than the grid
+        # has.
         bounded = grid is not None and grid.minimum_area_share and self.study.report.area_limits_mm2
         return (*self.grid_shards, SMALLER_SHARD) if bounded else self.grid_shards
 
@@ -218,6 +220,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
     """Load the settings of a study from Snakemake or a YAML file; PhazeError if invalid."""
     study = Study.parse(config, source)
     map_models = {graph.model: load_model_named(graph.model, folder) for graph in study.maps.graphs.values()}
+    # Names of jobs contain K, so it is filled in before anything uses the cases.
     study = study.model_copy(update={"maps": _with_clusters(study.maps, map_models, source)})
     study.plans.check_files(source)
     stand_ins = [stand_in.workload for stand_in in study.plans.stand_ins.values()]

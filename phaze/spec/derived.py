@@ -41,6 +41,7 @@ class DerivedNoun(Noun):
             if is_dataclass(base)
             for field in fields(base)
         }
+        # Fields of the class itself come last, so that they may redefine those of the dataclass.
         cls.__annotations__ = {**annotations, **get_annotations(cls)}
         for name in required:
             setattr(cls, name, Field())

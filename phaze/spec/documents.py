@@ -24,6 +24,7 @@ from phaze.spec.values import Count, Positive, Size, Whole, repeated
 
 CHECKSUM = "sha256"
 """Last key of a checksummed file: SHA-256 of the text without this key, or of every field by name."""
+# 64 bits: checksums of fields are for slips of an editor, not against forgery.
 SHORTENED = 16
 """Hexadecimal digits of a field's checksum."""
 _END = "\n}\n"
@@ -67,6 +68,7 @@ def read_as(kind: type[Kind], path: str | Path) -> Kind:
                 f"{path}: format: must be {expected}, got {short(stated)}", "see config/formats.md"
             )
     try:
+        # Only names of the format: the models would accept Python's names of fields as well.
         return kind.model_validate(loaded, by_alias=True, by_name=False)
     except ValidationError as error:
         raise mistakes(error, str(path), kind, "config/formats.md") from error
@@ -80,6 +82,7 @@ def text_of(stored: BaseModel) -> str:
     text = stored.model_dump_json(indent=1, exclude_none=True, exclude={CHECKSUM}) + "\n"
     if CHECKSUM not in type(stored).model_fields:
         return text
+    # Of the values as a reader will parse them, however they were written.
     digests = {name: _field_digest(value) for name, value in json.loads(text).items()}
     return f'{text.removesuffix(_END)},\n "{CHECKSUM}": {json.dumps(digests)}{_END}'
 
@@ -153,6 +156,7 @@ def _compare_fields(path: Path, loaded: dict[str, Plain], checksums: dict[str, P
 
 
 def _compare_checksum(path: Path, checksum: Plain) -> None:
+    # The digest is of the text and not of its values, so that any changed byte counts.
     text = path.read_text(encoding="utf-8").rpartition(f',\n "{CHECKSUM}": ')[0] + _END
     if _digest(text) != checksum:
         raise PhazeError(

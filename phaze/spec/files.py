@@ -51,6 +51,7 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
     """
     if not folders[0].is_dir():
         raise PhazeError(f"{shown(folders[0])}: folder does not exist{_configured_hint()}")
+    # Reversed, so that an earlier folder wins where several have the name.
     files = {p.stem.lower(): p for folder in reversed(folders) for p in sorted(folder.glob("*.yaml"))}
     file = files.get(name.lower())
     if file is None or not PLAIN.fullmatch(name):
@@ -86,6 +87,7 @@ def stack_path(name: str, folder: Path = FOLDER) -> Path:
 
 def within(folder: Path, path: Path) -> Path:
     """Return the path; PhazeError if it leads out of the folder, also through symbolic links."""
+    # Both are resolved, since the folder itself may be reached through a link.
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise PhazeError(f"{path}: is outside {folder}; a file may only name files in its own folder")
     return path

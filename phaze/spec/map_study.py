@@ -229,6 +229,7 @@ class Maps(Noun):
         """Partitioning jobs of a case or interpretation; none for a graph without `hyper_operators` (K)."""
         map_case = self.cases[case]
         graphs = map_case.graphs if reading is None or reading.graph is None else (reading.graph,)
+        # Speed-ups by partitioner compare those of the case; any other reading has one partitioner.
         one_partitioner = reading is not None and map_case.show == "topologies"
         for graph in graphs:
             clusters = self.graphs[graph].hyper_operators

@@ -294,6 +294,7 @@ class Model(Noun):
         experts = self.experts if "experts" in words else None
         mixer = self._mixer(next((word for word in words if word in MIXERS), None))
         parts = (mixer is not None) + (feed_forward is not None or experts is not None)
+        # A dense network in parallel with experts adds norms of its output, of the experts' input and output.
         apart = 3 if feed_forward and experts else 0
         norms = 2 * parts + apart if self.norm_position == "both" else parts
         return Block(mixer, feed_forward, experts, norms)
@@ -333,6 +334,7 @@ class Model(Noun):
     def mtp_parameters(self) -> int:
         """Number of parameters of the multi-token prediction layers, without shared embedding and head."""
         block = self.mtp_block.parameters(self.hidden, self.norm_parameters(self.hidden)).total()
+        # The matrix takes two vectors to one; both of them and the block's result have a norm.
         joined = 2 * self.hidden**2 + 3 * self.norm_parameters(self.hidden)
         return self.mtp * (block + joined)
 
@@ -370,6 +372,7 @@ class Model(Noun):
         Q, and T tokens attended to, without a causal mask but with windows (Chowdhery et al. 2022, PaLM,
         Appendix B).
         """
+        # 12 H Q T, with Q as the mean of the dimensions of queries and values, which may differ.
         scores = sum(
             count
             * attention.heads
@@ -387,6 +390,7 @@ class Model(Noun):
         head = (self.head != "none") * self.word_width * self.vocabulary
         projections = 2 * self.projected * self.hidden * self.word_width
         mtp_block = self.mtp_block.products(self.hidden, sequence, causal=causal)
+        # Each multi-token prediction layer runs the head again.
         return blocks + head + projections + self.mtp * (mtp_block + 2 * self.hidden**2 + head)
 
     def trained_products_per_token(self, sequence: int, *, causal: bool) -> float:
@@ -412,6 +416,7 @@ class Model(Noun):
         """Model sizes that the tensor-parallel width must divide, by name."""
         sizes = {"heads": self.heads, "key_value_heads": self.kv_heads, "feed_forward": self.feed_forward}
         if self.latent is not None:
+            # Latent attention has keys and values for each query head.
             del sizes["key_value_heads"]
         if self.mamba is not None:
             sizes |= {"mamba.heads": self.mamba.heads, "mamba.groups": self.mamba.groups}

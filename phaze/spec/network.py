@@ -98,6 +98,7 @@ def _bandwidth(text: str, path: Path, source: int, target: int) -> float:
     try:
         value = float(text)
     except ValueError:
+        # NaN fails the comparison below, and gets its message.
         value = float("nan")
     if not 0 < value < float("inf"):
         place = f"{path}: bandwidth from {source} to {target}"

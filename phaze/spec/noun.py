@@ -61,6 +61,7 @@ class Noun(BaseModel):
 def documentation_of(kind: type) -> dict[str, str]:
     """Docstrings of the documented fields of a `Noun` or dataclass, by field name."""
     docstrings: dict[str, str] = {}
+    # Base classes first, so that a derived class may document a field anew.
     for base in reversed(kind.__mro__):
         if is_dataclass(base) or issubclass(base, Noun):
             docstrings |= _documented(base.__module__)[base.__name__]
@@ -73,6 +74,8 @@ def _documented(module: str) -> dict[str, dict[str, str]]:
     return {
         noun.name: {
             ast.unparse(field.target): inspect.cleandoc(text.value.value)
+            # A field's docstring is the expression right below its annotation; Python itself does not store
+            # it.
             for field, text in pairwise(noun.body)
             if isinstance(field, ast.AnnAssign)
             and isinstance(text, ast.Expr)
@@ -116,6 +119,7 @@ def _reported_problems(problems: list[ErrorDetails]) -> list[ErrorDetails]:
 
     def follows(problem: ErrorDetails) -> bool:
         place = problem["loc"]
+        # A tuple whose items are invalid counts as too short, as valid items are missing.
         if problem["type"] == "too_short":
             return any(other is not problem and other["loc"][: len(place)] == place for other in problems)
         return problem["type"] == "missing" and any(

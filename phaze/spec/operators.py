@@ -100,6 +100,7 @@ class StoredOperators(Noun):
             cycle: Sequence[int] = error.args[1]
             around = " -> ".join(self.operators[k].name for k in cycle[: SHOWN + 1])
             raise ValueError(f"edges: must not form a cycle, got {around}") from error
+        # The first ready operator of the file comes next; `static_order` would give any ready one.
         ready, order = list(sorter.get_ready()), list[int]()
         heapify(ready)
         while ready:

@@ -7,6 +7,7 @@ from itertools import groupby
 
 MIXERS = ("attention", "reuse", "window", "chunk", "mamba", "delta")
 NETWORKS = ("dense", "experts")
+# A factor in a pattern must not fill the memory with names of blocks.
 MOST_BLOCKS = 10_000
 _SIGN = re.compile(r"\s*(?:([a-z-]+)|([()])|\*\s*(\d+))")
 

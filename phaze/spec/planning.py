@@ -106,6 +106,7 @@ class PlanCase(PlanSettings):
         devices: dict[float, set[int]] = {}
         for clusters in self.clusters:
             for memory in clusters.memory_gib:
+                # One job plans all numbers of devices with the same memory.
                 devices.setdefault(memory, set()).update(clusters.devices)
         shared = self.model_dump(include=set(PlanSettings.model_fields))
         return {

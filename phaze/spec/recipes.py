@@ -177,6 +177,7 @@ class StackRecipe(PublishedRecipe):
         if self.experts:
             changes["experts"] = self.experts
         if self.attention == "fp8":
+            # FP8 kernels first; a device without them falls back to the stack's own preference.
             changes["attention"] = (*map(FP8_ATTENTION.format, stack.attention[:1]), *stack.attention)
         return stack.model_copy(update=changes)
 
@@ -265,6 +266,7 @@ def _values(kind: type[PublishedRecipe], row: Mapping[str | None, str], where: s
     if None in row:
         raise PhazeError(f"{where}: has more cells than columns")
     fields: dict[str, object] = {name: row[name] for name in kind.model_fields if row.get(name)}
+    # Anything else than digits stays text, so that the type refuses it by name and value.
     for name in fields.keys() & {*NUMBERS}:
         fields[name] = int(row[name]) if row[name].isdecimal() else row[name]
     for name in fields.keys() & {*JOINED}:

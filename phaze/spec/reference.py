@@ -287,6 +287,7 @@ def _page(page: ReferencePage, folder: Path) -> str:
 
 def _page_sections(page: ReferencePage) -> Iterator[_Section]:
     """Yield the sections of a page: each entry followed by its nested types, without repeats."""
+    # A type with an entry of its own is described there, and linked from any other page.
     seen = {entry.noun for other in PAGES.values() for entry in other.entries}
     for entry in page.entries:
         yield _Section(entry.title, entry.noun, entry)
@@ -349,6 +350,7 @@ def _lines(file: Path, key: str) -> list[str]:
         return lines
     start = next(k for k, line in enumerate(lines) if line.startswith(f"{key}:"))
     inside = [line.startswith((" ", "#")) or not line for line in lines[start + 1 :]]
+    # The appended False ends a key at the end of the file.
     return lines[start : start + 1 + ([*inside, False].index(False))]
 
 

@@ -58,11 +58,14 @@ class Mamba(Noun):
         """Number of parameters per layer; the gated norm counts as a norm."""
         matrices = hidden * (self.projected + self.inner) + self.bias * (self.projected + hidden)
         conv = self.convolved * (self.conv + self.conv_bias)
+        # Three numbers per head: decay, skip connection and bias of the step size.
         return Counts({"scan": matrices + conv + 3 * self.heads, "norm": self.inner})
 
     def products(self, hidden: int, attended: float) -> float:
         """Multiply-accumulates per token: projections, convolution, products within a chunk, and states."""
+        # Half a chunk precedes a token on average. Scores are shared by the heads of a group, values are not.
         within = min(self.chunk / 2, attended) * (self.groups * self.state + self.inner)
+        # One product into the state and one out of it.
         states = 2 * self.inner * self.state
         return hidden * (self.projected + self.inner) + self.convolved * self.conv + within + states
 
@@ -111,6 +114,7 @@ class DeltaNet(Noun):
     def parameters(self, hidden: int) -> Counts:
         """Number of parameters per layer; the gated norm counts as a norm."""
         matrices = hidden * (self.projected + self.inner)
+        # Two numbers per head: decay and its bias.
         return Counts(
             {"scan": matrices + self.convolved * self.conv + 2 * self.value_heads, "norm": self.value_size}
         )
@@ -122,5 +126,6 @@ class DeltaNet(Noun):
         values.
         """
         within = min(self.chunk / 2, attended) * self.value_heads * (3 * self.key_size + 2 * self.value_size)
+        # The state is read by keys, for the correction, and by queries, and is written once.
         states = 3 * self.value_heads * self.key_size * self.value_size
         return hidden * (self.projected + self.inner) + self.convolved * self.conv + within + states

@@ -61,6 +61,7 @@ def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[objec
         if key in mapping:
             raise _InvalidValueError(f"key {short(key)} is given twice", name.start_mark)
         try:
+            # Deep, so that errors inside a value arise here, where its key is known.
             mapping[key] = loader.construct_object(value, deep=True)
         except _InvalidValueError as error:
             raise error.under(key) from error

@@ -183,6 +183,7 @@ class Study(Noun):
                 f"readings: {OWN_READING!r} is reserved for the study's own settings; rename the reading"
             )
         for name, reading in self.readings.items():
+            # A reading may change microbatches or the batch, which belong to different sections.
             self.under(name)._check_batches(f"readings.{name}: ")
             baseline = filter(None, [reading.baseline])
             named = self.architectures.named

@@ -126,6 +126,7 @@ class Device(Architecture):
     @property
     def peak_flops_per_s(self) -> float:
         """Peak FLOP/s of dense GEMMs."""
+        # A multiply-accumulate is two operations.
         return 2.0 * self.num_tc * self.pe_x * self.pe_y * self.clock_hz
 
     @property
@@ -386,6 +387,7 @@ def _with_share(number: int, level: object, inside: object) -> object:
     )
     if cards is None or nic_bytes_per_s is None:
         raise ValueError(f"levels.{number}: nics_per_node and nic_bytes_per_s must be given together")
+    # Other values are refused by the fields themselves, with a better message.
     if not all(
         isinstance(figure, int | float) and figure > 0 for figure in (cards, nic_bytes_per_s, devices)
     ):

@@ -193,6 +193,7 @@ def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
     if devices < 1 or not part:
         least = f"a multiple of {inner[-1].devices}, whole groups of a level" if inner else ">= 1"
         raise PhazeError(f"{where}: devices must be {least}, got {devices}")
+    # Without inner levels there is no group to shrink.
     inner[-1:] = [level.model_copy(update={"devices": part}) for level in inner[-1:]]
     levels = (*inner, outer.model_copy(update={"devices": devices}))
     return cluster.model_copy(update={"levels": levels, "torus": None})
@@ -260,6 +261,7 @@ Constants = TypeVar("Constants", Device, Stack, Level)
 
 def with_numbers(noun: Constants, numbers: Mapping[str, float], source: str) -> Constants:
     """Replace constants of a device or stack; PhazeError names source, key and value of an invalid one."""
+    # Parsed again, since constants from another file may be out of range.
     return noun.parse({**noun.model_dump(), **numbers}, source) if numbers else noun
 
 
@@ -342,6 +344,7 @@ def _complete_figures(
         near = _read_device(_device_file(figures.like, folder), folder, (*after, path))
     user_fields = {name: value for name, value in fields.items() if name not in (PEAK, "like")}
     completed = {**near.model_dump(exclude={"known_as"}), "assumed_from": near.name, **user_fields}
+    # The arrays are those of the similar device, so only the clock can account for another peak.
     return completed | {"clock_hz": near.clock_hz * figures.peak_flops_per_s / near.peak_flops_per_s}
 
 
@@ -357,6 +360,7 @@ def _nearest(figures: DeviceFigures, folder: Path) -> Device:
     ]
 
     def distance(device: Device) -> float:
+        # Logarithms: twice a figure is as far away as half of it, and all figures have equal weight.
         return sum(abs(log(getattr(figures, name) / getattr(device, name))) for name in FIGURES)
 
     return min(devices, key=distance)
@@ -381,6 +385,7 @@ def _systems_of_devices(folder: Path) -> dict[str, str]:
             _, device = load_cluster(path.stem, folder)
         except PhazeError:  # flat systems and tiles have no device
             continue
+        # The first system of a device keeps its name, even if later ones have the same device.
         for name in (device.name, *device.known_as):
             systems.setdefault(_spelt(name), path.stem)
     return systems

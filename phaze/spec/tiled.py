@@ -132,6 +132,7 @@ class Dram(Noun):
 
     @model_validator(mode="after")
     def _one_way_of_saying_where(self) -> Self:
+        # Defaults of `edges` do not count as given: they are those of systems without `tiles`.
         if self.tiles and self.model_fields_set & {"edges", "around", "ports_per_edge"}:
             raise ValueError("tiles: must not be given together with edges, around or ports_per_edge")
         if len(set(self.edges)) < len(self.edges) or len(set(self.tiles or ())) < len(self.tiles or ()):

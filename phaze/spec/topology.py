@@ -13,6 +13,7 @@ from phaze.spec.network import Absent, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Location, Positive, PositiveInt, Size
 
+# 8192² numbers of 8 bytes are 512 MiB.
 MOST_DEVICES = 8192
 """Maximum number of devices whose bandwidth matrix fits into memory."""
 

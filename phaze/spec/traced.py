@@ -78,6 +78,8 @@ class TracedOperator(Noun):
     def attends(self, sequence: int) -> bool:
         """True for a matrix product of attention, which multiplies activations of all pairs of tokens."""
         product = self.product
+        # Scores have one column per token, weighted values contract over tokens; with grouped queries several
+        # heads are in the rows.
         return (
             product is not None
             and len(self.inputs) == 2
@@ -279,6 +281,8 @@ def _merge_fields(fields: Fields, user_fields: Mapping[str, object]) -> Fields:
 
 def _end_fields(order: Sequence[TracedLayer], hidden: int) -> Fields:
     """Spec fields read from the layers before and after the blocks."""
+    # Tables as wide as the blocks: of tokens, and of positions if these are learned. Narrower ones have no
+    # row.
     rows = [operator.parameters // hidden for operator in order[0].operators if operator.kind == "lookup"]
     rows = [count for count in rows if count]
     if not rows:
@@ -309,7 +313,9 @@ def _attention_fields(block: _Block, user_fields: Mapping[str, object]) -> Field
             "stream, one as wide as the others: latent attention and adapters cannot be read from "
             "a trace"
         )
+    # Heads are in the batch, or in the rows where several share a key.
     heads, size = scores.batch * scores.m // block.tokens, scores.k
+    # What the projections compute beyond queries are keys and values of equal width.
     kv_width = sum(operator.product.n for operator in projections if operator.product) - heads * size
     groups = _key_value_heads(block, kv_width / (2 * size), heads, user_fields)
     out = _weight_products(block.after)[:1]
@@ -341,6 +347,7 @@ def _norm_fields(block: _Block, queries: int, keys: int, size: int) -> Fields:
     between = [_norm_width(operator) for operator in block.before[projection:] if _is_norm(operator)]
     later = [operator for operator in block.after if _is_norm(operator)]
     norm_kinds = {(): "none", (size, size): "heads", (queries, keys): "all"}
+    # Numbers of norms before and after attention.
     places = {(1, 1): "pre", (1, 3): "both", (0, 2): _outer_norm_position(block, later)}
     kinds, place = tuple(between), (len(first), len(later))
     if kinds not in norm_kinds or place not in places:
@@ -360,6 +367,7 @@ def _outer_norm_position(block: _Block, norms: Sequence[TracedOperator]) -> str:
 
 def _network_fields(block: _Block, user_fields: Mapping[str, object]) -> Fields:
     """Spec fields of a dense network or of experts."""
+    # The first product after attention is its output projection.
     products = _weight_products(block.after)[1:]
     activation = next(
         (operator.kind for operator in block.after if operator.kind in ("relu", "silu")), "gelu"
@@ -371,6 +379,7 @@ def _network_fields(block: _Block, user_fields: Mapping[str, object]) -> Fields:
     sparse = [operator for operator in products if operator.group == "expert"]
     dense = [operator for operator in products if operator.group != "expert"]
     width, gated = _network_width(block, sparse)
+    # The operator of the last product has the weights of all experts.
     last = sparse[-1].product
     assert last
     count = sparse[-1].parameters // (last.k * last.n)
@@ -406,6 +415,7 @@ def _network_width(block: _Block, products: Sequence[TracedOperator]) -> tuple[i
     """Inner width of a feed-forward network, and True if it is gated (multiplies two projections)."""
     shapes = [operator.product for operator in products if operator.product]
     inner = shapes[-1].k if len(shapes) > 1 else 0
+    # One projection into the network, or two if gated, possibly in one product.
     times = sum(shape.n for shape in shapes[:-1]) / inner if inner else 0
     if times not in (1, 2):
         raise PhazeError(

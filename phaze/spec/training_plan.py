@@ -46,6 +46,7 @@ def nearest_batch(samples: float, devices: int) -> int:
     Replicas process equal numbers of samples, so that data parallelism is limited by the divisors of the
     batch. It is a multiple of the largest divisor of the devices that moves it by at most MOVED.
     """
+    # From the most replicas down: the first number that moves the batch little enough is the largest one.
     for replicas in range(min(devices, ceil(samples * (1 + MOVED))), 0, -1):
         batch = round(samples / replicas) * replicas
         if devices % replicas == 0 and abs(batch - samples) <= MOVED * samples:

@@ -31,6 +31,7 @@ def _whole(value: object) -> object:
 
 
 def _bounded(value: float) -> float:
+    # Zero is exact, so it cannot vanish.
     if value and not LEAST_SIZE <= value <= MOST_SIZE:
         raise ValueError(f"must be from {LEAST_SIZE:g} to {MOST_SIZE:g}")
     return value

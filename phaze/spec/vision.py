@@ -95,6 +95,7 @@ class Backbone(Noun):
 
     def sizes(self, image: int) -> tuple[int, ...]:
         """Output height of every stage: the image halved by the stem, the pooling, and each later stage."""
+        # Layers with stride 2 are padded, so sizes are rounded up.
         return tuple(-(-image // 2 ** (2 + stage)) for stage in range(len(self.blocks)))
 
     def multiply_accumulates(self, image: int, channels: int) -> int:
@@ -103,6 +104,8 @@ class Backbone(Noun):
         for blocks, width, out, size in zip(
             self.blocks, self.widths, self.outputs, self.sizes(image), strict=True
         ):
+            # A block after its first 1 x 1 convolution. The first block has a shortcut convolution, and its
+            # first convolution runs before the stride, at the size of the stage before.
             block = 9 * width * width + width * out
             total += size * size * (blocks * block + (blocks - 1) * out * width + inside * out)
             total += before * before * inside * width
@@ -179,9 +182,11 @@ class SemanticFpn(Residual):
         total = self.backbone.multiply_accumulates(self.image, self.channels)
         sizes = self.backbone.sizes(self.image)
         for channels, size, count in zip(self.backbone.outputs, sizes, self.convolutions, strict=True):
+            # Each level is projected to the pyramid's width, then smoothed by a 3 x 3 convolution.
             total += size * size * (channels + 9 * self.neck) * self.neck
             inside = self.neck
             for step in range(count):
+                # Each convolution of the head is followed by an interpolation to twice the size.
                 total += (size << step) ** 2 * 9 * inside * self.head
                 inside = self.head
         return total + sizes[0] ** 2 * self.head * self.classes
@@ -261,7 +266,9 @@ class Swin(Vision):
         total = self.first_multiply_accumulates
         for stage, (depth, width, size) in enumerate(zip(self.depths, self.widths, self.sizes, strict=True)):
             attention = 2 * self.window_of(stage) ** 2 * width
+            # Projections of queries, keys, values and output, and two matrices of the network.
             total += depth * size * size * ((4 + 2 * self.expansion) * width * width + attention)
+        # Merging joins 2 x 2 patches and halves their width: (size / 2)² · 4 width · 2 width.
         total += sum(
             2 * size * size * width**2 for size, width in zip(self.sizes, self.widths[:-1], strict=False)
         )

@@ -31,6 +31,7 @@ SAME_TEXT: dict[str, Config] = {
 """Text parts of vision models that are another family's decoder: its model type, and defaults that differ."""
 
 
+# A text part without a type of its own gets that of the whole model, which lacks the suffix.
 SAME_TEXT |= {name.removesuffix("_text"): same for name, same in SAME_TEXT.items()}
 
 
@@ -44,6 +45,8 @@ def translate(config: Plain, source: str) -> Config:
     text = config.get("text_config")
     if isinstance(text, dict):
         text_fields = {"model_type": config.get("model_type")} | text
+        # Of a multimodal model this field may be outside of the text part; the one inside it takes
+        # precedence.
         if "tie_word_embeddings" in config:
             text_fields = {"tie_word_embeddings": config["tie_word_embeddings"]} | text_fields
         return translate(text_fields, f"{source}: text_config")

@@ -56,6 +56,7 @@ def sparse(fields: Config, extras: Config) -> list[str]:
     """Network of each layer, with experts in every `decoder_sparse_step`-th layer (Qwen)."""
     step, dense = number(extras["decoder_sparse_step"]), extras["mlp_only_layers"]
     assert isinstance(dense, list)
+    # Layers are counted from 1 by the step, and from 0 in the list of dense ones.
     return ["dense" if i in dense or (i + 1) % step else "experts" for i in range(number(fields["layers"]))]
 
 

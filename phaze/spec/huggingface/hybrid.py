@@ -60,6 +60,7 @@ def _nemotron(fields: Config, extras: Config) -> Config:
         )
     fields = fields | {"layers": len(blocks), "pattern": pattern_of(blocks)}
     if mtp_signs is not None:
+        # A slash precedes the part of each prediction layer.
         fields = fields | {"mtp": mtp_signs.count("/") + 1}
     if fields["mtp"]:
         fields = fields | {"mtp_pattern": _mtp_kind(extras, mtp_signs)}
@@ -156,11 +157,13 @@ def _gemma4(fields: Config, extras: Config) -> Config:
             "hidden_size_per_layer_input: must be 0: other values are not modelled, and the "
             f"family's default is {extras['hidden_size_per_layer_input']}"
         )
+    # Without a list every sixth layer has full attention, as in the family's code.
     layers = number(fields["layers"])
     mixers = parts_by_layer(
         fields, extras, "layer_types", ["attention" if i % 6 == 5 else "window" for i in range(layers)]
     )
     mixers = [*mixers[:-1], "attention"]
+    # Sizes in the configuration are those of layers with windows; layers without one have separate fields.
     window = {
         "size": extras["sliding_window"],
         "key_value_heads": fields["key_value_heads"],

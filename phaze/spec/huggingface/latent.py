@@ -37,11 +37,13 @@ def arrange_sparse(fields: Config, extras: Config) -> Config:
 def _sparse(fields: Config, extras: Config) -> Config:
     """Spec fields of sparse attention: each layer has an indexer or reuses an earlier layer's selection."""
     layers = number(fields["layers"])
+    # Only a check: a published list must have full attention in all layers.
     parts_by_layer(fields, extras, "layer_types", ["attention"] * layers, ("attention",))
     pattern = extras["index_topk_pattern"]
     if pattern and not extras["indexer_types"]:
         extras = extras | {"indexer_types": list(pattern) if isinstance(pattern, str) else pattern}
     step, first = number(extras["index_topk_freq"]), number(extras["index_skip_topk_offset"])
+    # The first layers choose tokens themselves; after them the last layer of every `step` does.
     default = ["reuse" if max(i - first + 1, 0) % step else "attention" for i in range(layers)]
     return with_shared(
         fields,

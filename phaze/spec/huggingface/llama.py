@@ -84,6 +84,7 @@ def parts_by_layer(
     layers, mtp_layers = len(default), fields.get("mtp") or 0
     if len(entries) not in (layers, layers + number(mtp_layers)):
         raise ValueError(f"{key}: must have one entry for each of the {layers} layers, got {len(entries)}")
+    # A list may also use the words of the spec itself.
     parts = {
         word: part
         for word, part in {**published, **{word: word for word in allowed}}.items()
