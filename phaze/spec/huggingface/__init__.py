@@ -3,20 +3,11 @@
 from difflib import get_close_matches
 
 from phaze.base.errors import PhazeError
-from phaze.spec.huggingface import (
-    experts,
-    gpt,
-    hybrid,
-    latent,
-    llama,
-    relatives,
-)
+from phaze.spec.huggingface import experts, gpt, hybrid, latent, llama, relatives
 from phaze.spec.huggingface.keys import Config, Family
 from phaze.spec.plain import Plain, short
 
-_FILES = (
-    experts, gpt, hybrid, latent, llama, relatives,
-)  # fmt: skip
+_FILES = (experts, gpt, hybrid, latent, llama, relatives)
 FAMILIES: dict[str, Family] = dict(sorted(pair for file in _FILES for pair in file.FAMILIES.items()))
 """All supported model families, by the `model_type` of their configurations."""
 WITHOUT_TEXT = {name.removesuffix("_text"): name for name in FAMILIES if name.endswith("_text")}

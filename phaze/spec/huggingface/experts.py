@@ -13,8 +13,10 @@ from phaze.spec.huggingface.llama import (
     WITHOUT_BIAS,
     number,
     parts_by_layer,
-    windowed,
+    periodic_mixers,
+    qwen_mixers,
     with_kinds,
+    with_window,
 )
 from phaze.spec.plain import Plain
 
@@ -34,6 +36,11 @@ FIRST = (
     Key("n_shared_experts", "count", lambda config: SHARED.get(config["model_type"], 1)),
     Key("mlp_layer_types", "words", no_default),
 )
+GROUPS = {
+    "experts.groups": Key("n_group", "size", 1),
+    "experts.top_groups": Key("topk_group", "size", 1),
+}
+MTP = {"mtp": Key("num_nextn_predict_layers", "count", 0)}
 
 
 def experts(count: str, width: str = "moe_intermediate_size", per_token: int | None = None) -> dict[str, Key]:
@@ -68,19 +75,12 @@ def without_unused(fields: Config) -> Config:
 
 def _mixtral(fields: Config, extras: Config) -> Config:
     """Spec fields of Mixtral, with a sliding window in all layers if one is given."""
-    if extras["sliding_window"] is None:
-        return fields
-    layers = number(fields["layers"])
-    return with_kinds(
-        fields | {"window": {"size": extras["sliding_window"]}}, ["window"] * layers, ["experts"] * layers
-    )
+    fields, mixers = with_window(fields, extras, ["window"] * number(fields["layers"]))
+    return with_kinds(fields, mixers, ["experts"] * len(mixers))
 
 
 def _qwen_moe(fields: Config, extras: Config) -> Config:
-    layers = number(fields["layers"])
-    full = number(extras["max_window_layers"]) if windowed(extras) else layers
-    default = ["attention" if i < full else "window" for i in range(layers)]
-    mixers = parts_by_layer(fields, extras, "layer_types", default)
+    mixers = qwen_mixers(fields, extras)
     if "window" in mixers:
         fields = fields | {"window": {"size": extras["sliding_window"]}}
     return without_unused(with_kinds(fields, mixers, sparse(fields, extras)))
@@ -92,46 +92,38 @@ def _glm(fields: Config, extras: Config) -> Config:
     return with_shared(fields, extras, ["attention"] * number(fields["layers"]))
 
 
+def shared_experts(fields: Config, count: int = 1) -> Config:
+    """Fields of experts, with `count` shared ones, each as wide as a routed expert."""
+    experts = fields["experts"]
+    assert isinstance(experts, dict)
+    return experts | {"shared_width": number(experts["width"]) * count}
+
+
 def with_shared(fields: Config, extras: Config, mixers: list[str]) -> Config:
-    """Add shared experts, each as wide as a routed expert, and leading dense layers to the spec fields."""
-    parts = fields["experts"]
-    assert isinstance(parts, dict)
-    width = number(parts["width"]) * number(extras["n_shared_experts"])
-    fields = fields | {"experts": parts | {"shared_width": width}}
+    """Add shared experts and leading dense layers to the spec fields."""
+    fields = fields | {"experts": shared_experts(fields, number(extras["n_shared_experts"]))}
     return without_unused(with_kinds(fields, mixers, first_dense(fields, extras)))
 
 
 def _gpt_oss(fields: Config, extras: Config) -> Config:
     """Spec fields of GPT-OSS, with a sliding window in every other layer."""
-    layers = number(fields["layers"])
-    mixers = parts_by_layer(
-        fields, extras, "layer_types", ["attention" if i % 2 else "window" for i in range(layers)]
-    )
-    return with_kinds(fields | {"window": {"size": extras["sliding_window"]}}, mixers, ["experts"] * layers)
+    mixers = periodic_mixers(fields, extras, 2)
+    window: Config = {"window": {"size": extras["sliding_window"]}}
+    return with_kinds(fields | window, mixers, ["experts"] * len(mixers))
 
 
 def _llama4(fields: Config, extras: Config) -> Config:
     """Spec fields of Llama 4: chunked attention in rotary layers, full in others, one shared expert."""
     layers, step = number(fields["layers"]), number(extras["interleave_moe_layer_step"])
     expert_layers = extras["moe_layers"] or list(range(step - 1, layers, step))
-    rotary = extras["no_rope_layers"] or [
-        (i + 1) % number(extras["no_rope_layer_interval"]) for i in range(layers)
-    ]
+    interval = number(extras["no_rope_layer_interval"])
+    rotary = extras["no_rope_layers"] or [(i + 1) % interval for i in range(layers)]
     assert isinstance(expert_layers, list)
     assert isinstance(rotary, list)
-    mixers = parts_by_layer(
-        fields,
-        extras,
-        "layer_types",
-        ["chunk" if is_rotary else "attention" for is_rotary in rotary],
-        ("attention", "chunk"),
-    )
-    parts = fields["experts"]
-    assert isinstance(parts, dict)
-    fields = fields | {
-        "experts": parts | {"shared_width": parts["width"]},
-        "chunk": extras["attention_chunk_size"] if "chunk" in mixers else None,
-    }
+    default = ["chunk" if is_rotary else "attention" for is_rotary in rotary]
+    mixers = parts_by_layer(fields, extras, "layer_types", default, ("attention", "chunk"))
+    chunk = extras["attention_chunk_size"] if "chunk" in mixers else None
+    fields = fields | {"experts": shared_experts(fields), "chunk": chunk}
     networks = ["experts" if i in expert_layers else "dense" for i in range(layers)]
     return without_unused(with_kinds(fields, mixers, networks))
 
@@ -174,9 +166,8 @@ GLM4_MOE = Family(
         **KEYS,
         **BIAS,
         **experts("n_routed_experts"),
-        "experts.groups": Key("n_group", "size", 1),
-        "experts.top_groups": Key("topk_group", "size", 1),
-        "mtp": Key("num_nextn_predict_layers", "count", 0),
+        **GROUPS,
+        **MTP,
     },
     constants={**ROTARY, "output_bias": False},
     fixed=DECODER,

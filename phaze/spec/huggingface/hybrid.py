@@ -1,6 +1,6 @@
 """Families whose layers differ in more than attention windows: Nemotron-H, Qwen3-Next, Qwen3.5, Gemma 4."""
 
-from phaze.spec.huggingface.experts import SPARSE, WITHOUT_DENSE, experts, sparse, without_unused
+from phaze.spec.huggingface.experts import MTP, SPARSE, WITHOUT_DENSE, experts, sparse, without_unused
 from phaze.spec.huggingface.keys import OVERRIDES, Config, Family, Key, no_default
 from phaze.spec.huggingface.llama import (
     BIAS,
@@ -12,6 +12,7 @@ from phaze.spec.huggingface.llama import (
     ROTARY,
     number,
     parts_by_layer,
+    periodic_mixers,
     with_kinds,
 )
 from phaze.spec.pattern import pattern_of, words_of
@@ -41,11 +42,8 @@ _HEADS = {
     "head_size": Key("head_dim", "size", 256),
     **_DELTA,
 }
-_MTP = {"mtp": Key("mtp_num_hidden_layers", "count", 0)}
-_SHARED = {
-    **experts("num_experts"),
-    "experts.shared_width": Key("shared_expert_intermediate_size", "size"),
-}
+_QWEN_MTP = {"mtp": Key("mtp_num_hidden_layers", "count", 0)}
+_SHARED = {**experts("num_experts"), "experts.shared_width": Key("shared_expert_intermediate_size", "size")}
 
 
 def _nemotron(fields: Config, extras: Config) -> Config:
@@ -158,11 +156,7 @@ def _gemma4(fields: Config, extras: Config) -> Config:
             f"family's default is {extras['hidden_size_per_layer_input']}"
         )
     # Without a list every sixth layer has full attention, as in the family's code.
-    layers = number(fields["layers"])
-    mixers = parts_by_layer(
-        fields, extras, "layer_types", ["attention" if i % 6 == 5 else "window" for i in range(layers)]
-    )
-    mixers = [*mixers[:-1], "attention"]
+    mixers = [*periodic_mixers(fields, extras, 6)[:-1], "attention"]
     # Sizes in the configuration are those of layers with windows; layers without one have separate fields.
     window = {
         "size": extras["sliding_window"],
@@ -179,7 +173,7 @@ def _gemma4(fields: Config, extras: Config) -> Config:
         "experts": fields["experts"] if extras["enable_moe_block"] else None,
     }
     network = "dense-experts" if extras["enable_moe_block"] else "dense"
-    return with_kinds(fields, mixers, [network] * layers)
+    return with_kinds(fields, mixers, [network] * len(mixers))
 
 
 def _granite_head(config: Config) -> Plain:
@@ -264,7 +258,7 @@ NEMOTRON_H = Family(
         "experts.latent_width": Key("moe_latent_size", "size", no_default),
         "experts.groups": Key("n_group", "size", no_default),
         "experts.top_groups": Key("topk_group", "size", no_default),
-        "mtp": Key("num_nextn_predict_layers", "count", 0),
+        **MTP,
     },
     constants={
         "positions": "none",
@@ -292,14 +286,14 @@ NEMOTRON_H = Family(
     arrange=_nemotron,
 )  # fmt: skip
 QWEN3_NEXT = Family(
-    keys={**_HEADS, **_SHARED, "feed_forward": Key("intermediate_size", "size", no_default), **_MTP},
+    keys={**_HEADS, **_SHARED, "feed_forward": Key("intermediate_size", "size", no_default), **_QWEN_MTP},
     constants={**_QWEN, "experts.shared_gate": True},
     costless=_QWEN_COSTLESS,
     fixed=DECODER,
     extra_keys=(*_INTERVAL, *SPARSE),
     arrange=_qwen,
 )
-QWEN3_5 = Family({**_HEADS, **_MTP}, _QWEN, _QWEN_COSTLESS, DECODER, (*_INTERVAL, *SPARSE), _qwen)
+QWEN3_5 = Family({**_HEADS, **_QWEN_MTP}, _QWEN, _QWEN_COSTLESS, DECODER, (*_INTERVAL, *SPARSE), _qwen)
 GEMMA4 = Family(
     keys={
         **GEMMA3.keys,
@@ -309,11 +303,7 @@ GEMMA4 = Family(
     },
     constants={**GEMMA3.constants, "experts.scales": True},
     costless=frozenset({"use_bidirectional_attention", "vocab_size_per_layer_input"}),
-    fixed=(
-        *DECODER,
-        ("num_kv_shared_layers", 0),
-        ("use_double_wide_mlp", False),
-    ),
+    fixed=(*DECODER, ("num_kv_shared_layers", 0), ("use_double_wide_mlp", False)),
     extra_keys=(
         Key("sliding_window", "size", 512),
         LAYER_TYPES,

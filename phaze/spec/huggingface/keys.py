@@ -104,18 +104,31 @@ OVERRIDES = "per_layer_config"
 """Published field with overrides for individual layers, by layer number (`transformers` 5.24)."""
 _ACTIVATIONS = {"relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu"}
 """Activation in a spec for each published one; all others are GELU variants, computed by table lookup."""
-
-
-def untimed(
-    config: Mapping[str, Plain], costless: frozenset[str], activations: frozenset[str]
-) -> dict[str, Plain]:
-    """Published fields of a configuration that affect training but not its time.
-
-    `costless` are the fields that the family ignores, `activations` those that name an activation.
-    """
-    fields = {key: value for key, value in config.items() if key in costless - BOOKKEEPING}
-    fields |= {key: config[key] for key in activations if config.get(key) not in (None, *PLAIN_ACTIVATIONS)}
-    return {key: value for key, value in fields.items() if value is not None}
+Config = dict[str, Plain]
+Scalar: TypeAlias = str | int | float | bool | None
+FIXED: Config = {"add_cross_attention": False, "pruned_heads": {}}
+"""Published fields that would change the work, with the only value that is modelled."""
+_Activation = Literal[
+    "gelu", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "relu", "relu2", "silu", "swish",
+    "xielu",
+]  # fmt: skip
+_VALIDATORS: dict[str, Callable[[object], object]] = {
+    "size": TypeAdapter(PositiveInt).validate_python,
+    "count": TypeAdapter(Seed).validate_python,
+    "sizes": TypeAdapter(list[Seed]).validate_python,
+    "word": TypeAdapter(Label).validate_python,
+    "words": TypeAdapter(list[Label]).validate_python,
+    "flag": TypeAdapter(Flag).validate_python,
+    "share": TypeAdapter(Share).validate_python,
+    "activation": TypeAdapter(_Activation).validate_python,
+    "pattern": TypeAdapter(Label | list[Label]).validate_python,
+    "turns": TypeAdapter(PositiveInt | Label).validate_python,
+    "end": TypeAdapter(Seed | Literal[-1]).validate_python,
+    "overrides": TypeAdapter(dict[str, dict[str, Scalar]]).validate_python,
+}
+"""Validator of each kind of field."""
+_NOTHING: Config = {"flag": False, "count": 0, "share": 0.0, "overrides": {}}
+"""False or zero value of each kind of field that allows one; for other kinds it means an absent field."""
 
 
 def scales_rotary(config: Mapping[str, Plain]) -> bool:
@@ -125,9 +138,6 @@ def scales_rotary(config: Mapping[str, Plain]) -> bool:
         return False
     alike = "mscale" in parts and parts["mscale"] == parts.get("mscale_all_dim")
     return "yarn" in (parts.get("rope_type"), parts.get("type")) and not alike
-
-
-Config = dict[str, Plain]
 
 
 def _has_biases(spec: Config, _config: Config) -> Plain:
@@ -182,55 +192,8 @@ STATED: dict[str, Callable[[Config, Config], Plain]] = {
     "use_qk_norm": _has_norms,
     "use_qkv_bias": _has_biases,
 }
-"""What a field says of a model of any family, from the fields of its spec and of its configuration. A family
-that does not read the field allows this value only."""
-Scalar: TypeAlias = str | int | float | bool | None
-
-
-FIXED: Config = {"add_cross_attention": False, "pruned_heads": {}}
-"""Published fields that would change the work, with the only value that is modelled."""
-
-
-_Activation = Literal[
-    "gelu",
-    "gelu_fast",
-    "gelu_new",
-    "gelu_python",
-    "gelu_pytorch_tanh",
-    "relu",
-    "relu2",
-    "silu",
-    "swish",
-    "xielu",
-]
-_Adapter: TypeAlias = (
-    TypeAdapter[int]
-    | TypeAdapter[bool]
-    | TypeAdapter[float]
-    | TypeAdapter[str]
-    | TypeAdapter[_Activation]
-    | TypeAdapter[list[int]]
-    | TypeAdapter[list[str]]
-    | TypeAdapter[str | list[str]]
-    | TypeAdapter[int | str]
-    | TypeAdapter[dict[str, dict[str, Scalar]]]
-)
-_KINDS: dict[str, _Adapter] = {
-    "size": TypeAdapter(PositiveInt),
-    "count": TypeAdapter(Seed),
-    "sizes": TypeAdapter(list[Seed]),
-    "word": TypeAdapter(Label),
-    "words": TypeAdapter(list[Label]),
-    "flag": TypeAdapter(Flag),
-    "share": TypeAdapter(Share),
-    "activation": TypeAdapter(_Activation),
-    "pattern": TypeAdapter(Label | list[Label]),
-    "turns": TypeAdapter(PositiveInt | Label),
-    "end": TypeAdapter(Seed | Literal[-1]),
-    "overrides": TypeAdapter(dict[str, dict[str, Scalar]]),
-}
-_NOTHING: Config = {"flag": False, "count": 0, "share": 0.0, "overrides": {}}
-"""False or zero value of each kind of field that allows one; for other kinds it means an absent field."""
+"""Value of a published field that follows from the fields of the spec and of the configuration. A family that
+does not read the field allows this value only."""
 
 
 @dataclass(frozen=True)
@@ -318,8 +281,11 @@ class Family:
 
     def _untimed(self, config: Config) -> Config:
         """Published fields that affect learning but not training time."""
-        names = (key.published for key in self.keys.values() if key.kind == "activation")
-        return untimed(config, (COSTLESS | self.costless) - self._read_keys, frozenset(names))
+        ignored = (COSTLESS | self.costless) - self._read_keys - BOOKKEEPING
+        fields = {key: value for key, value in config.items() if key in ignored and value is not None}
+        names = {key.published for key in self.keys.values() if key.kind == "activation"}
+        activations = {name: config[name] for name in names if config.get(name) is not None}
+        return fields | {name: word for name, word in activations.items() if word not in PLAIN_ACTIVATIONS}
 
     @property
     def _read_keys(self) -> set[str]:
@@ -412,7 +378,7 @@ def read(config: Config, key: Key, source: str) -> Plain:
             )
         return None
     try:
-        _KINDS[key.kind].validate_python(value)
+        _VALIDATORS[key.kind](value)
     except ValidationError as error:
         raise mistakes(error, f"{source}: {key.published}") from error
     return _ACTIVATIONS.get(str(value), "gelu") if key.kind == "activation" else value

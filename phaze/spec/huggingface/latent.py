@@ -1,6 +1,6 @@
 """Model families with latent attention: DeepSeek, Kimi K2, GLM-5."""
 
-from phaze.spec.huggingface.experts import FIRST, experts, with_shared
+from phaze.spec.huggingface.experts import FIRST, GROUPS, MTP, experts, with_shared
 from phaze.spec.huggingface.keys import Config, Family, Key, no_default
 from phaze.spec.huggingface.llama import BIAS, DECODER, KEYS, LAYER_TYPES, ROTARY, number, parts_by_layer
 from phaze.spec.plain import Plain
@@ -56,14 +56,13 @@ _DEEPSEEK = {
     **_HEADS,
     **BIAS,
     **experts("n_routed_experts"),
-    "experts.groups": Key("n_group", "size", 1),
-    "experts.top_groups": Key("topk_group", "size", 1),
+    **GROUPS,
     "latent.query_rank": Key("q_lora_rank", "size", _query_rank),
     "latent.kv_rank": Key("kv_lora_rank", "size"),
     "latent.nope_size": Key("qk_nope_head_dim", "size"),
     "latent.rope_size": Key("qk_rope_head_dim", "size"),
     "latent.value_size": Key("v_head_dim", "size"),
-    "mtp": Key("num_nextn_predict_layers", "count", 0),
+    **MTP,
 }
 
 DEEPSEEK = Family(_DEEPSEEK, ROTARY, _COSTLESS, _FIXED, FIRST, arrange_sparse)

@@ -85,11 +85,8 @@ def parts_by_layer(
     if len(entries) not in (layers, layers + number(mtp_layers)):
         raise ValueError(f"{key}: must have one entry for each of the {layers} layers, got {len(entries)}")
     # A list may also use the words of the spec itself.
-    parts = {
-        word: part
-        for word, part in {**published, **{word: word for word in allowed}}.items()
-        if part in allowed
-    }
+    names = {**published, **{word: word for word in allowed}}
+    parts = {word: part for word, part in names.items() if part in allowed}
     unknown = next((word for word in entries if word not in parts), None)
     if unknown is not None:
         raise ValueError(f"{key}: entries must be of {', '.join(parts)}, got {unknown!r}")
@@ -131,11 +128,16 @@ def periodic_mixers(fields: Config, extras: Config, step: Plain) -> list[str]:
     return parts_by_layer(fields, extras, "layer_types", default)
 
 
+def qwen_mixers(fields: Config, extras: Config) -> list[str]:
+    """Mixers as published; by default sliding windows from layer `max_window_layers` on, if enabled."""
+    layers = number(fields["layers"])
+    full = number(extras["max_window_layers"]) if windowed(extras) else layers
+    default = ["attention" if i < full else "window" for i in range(layers)]
+    return parts_by_layer(fields, extras, "layer_types", default)
+
+
 def _qwen(fields: Config, extras: Config) -> Config:
-    """Spec fields of Qwen; layers from `max_window_layers` on use sliding windows, if enabled."""
-    full = number(extras["max_window_layers"]) if windowed(extras) else number(fields["layers"])
-    default = ["attention" if i < full else "window" for i in range(number(fields["layers"]))]
-    return arrange_dense(fields, extras, parts_by_layer(fields, extras, "layer_types", default))
+    return arrange_dense(fields, extras, qwen_mixers(fields, extras))
 
 
 def _gemma(fields: Config, extras: Config) -> Config:
@@ -175,17 +177,7 @@ GEMMA3 = Family(
     },
     constants={**ROTARY, "qk_norm": "heads", "norm_position": "both"},
     fixed=(*DECODER, ("use_bidirectional_attention", False)),
-    extra_keys=(
-        Key("sliding_window", "size", 4096),
-        LAYER_TYPES,
-        Key("sliding_window_pattern", "size", 6),
-    ),
+    extra_keys=(Key("sliding_window", "size", 4096), LAYER_TYPES, Key("sliding_window_pattern", "size", 6)),
     arrange=_gemma,
 )
-FAMILIES = {
-    "gemma3_text": GEMMA3,
-    "llama": LLAMA,
-    "mistral": MISTRAL,
-    "qwen2": QWEN2,
-    "qwen3": QWEN3,
-}
+FAMILIES = {"gemma3_text": GEMMA3, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3}

@@ -7,8 +7,11 @@ from dataclasses import replace
 from phaze.spec.huggingface.experts import (
     FIRST,
     GLM4_MOE,
+    GROUPS,
+    MTP,
     WITHOUT_DENSE,
     experts,
+    shared_experts,
     with_shared,
     without_unused,
 )
@@ -56,6 +59,19 @@ _EXAONE_WINDOWS = (
 )
 _HUNYUAN: Config = {**ROTARY, "qk_norm": "heads"}
 _IDS = frozenset({"eod_token_id", "im_end_id", "im_newline_id", "im_start_id", "pad_id", "norm_type"})
+_BAILING = {
+    **KEYS,
+    **experts("num_experts", per_token=8),
+    **GROUPS,
+    "attention_bias": Key("use_qkv_bias", "flag", False),
+    "feed_forward_bias": Key("use_bias", "flag", False),
+    "output_bias": Key("use_bias", "flag", False),
+    **MTP,
+}
+_BAILING_COSTLESS = frozenset({
+    "moe_router_enable_expert_bias", "moe_router_enable_routed_scaling", "norm_head", "norm_softmax",
+    "router_dtype", "score_function", "use_rmsnorm",
+})  # fmt: skip
 
 
 def _olmo3(fields: Config, extras: Config) -> Config:
@@ -77,12 +93,9 @@ def _ernie(fields: Config, extras: Config) -> Config:
     layers, step = number(fields["layers"]), number(extras["moe_layer_interval"])
     first, last = number(extras["moe_layer_start_index"]), extras["moe_layer_end_index"]
     end = layers - 1 if last in (None, -1) else number(last)
-    with_experts = [first <= i <= end and (i + 1) % step == 0 for i in range(layers)]
-    parts = fields["experts"]
-    assert isinstance(parts, dict)
-    shared = number(parts["width"]) * number(extras["n_shared_experts"])
-    fields = fields | {"experts": parts | {"shared_width": shared}}
-    networks = ["experts" if has_experts else "dense" for has_experts in with_experts]
+    sparse = [first <= i <= end and (i + 1) % step == 0 for i in range(layers)]
+    fields = fields | {"experts": shared_experts(fields, number(extras["n_shared_experts"]))}
+    networks = ["experts" if is_sparse else "dense" for is_sparse in sparse]
     return without_unused(with_kinds(fields, ["attention"] * layers, networks))
 
 
@@ -118,28 +131,11 @@ def _dots(fields: Config, extras: Config) -> Config:
 
 def _hunyuan(fields: Config, extras: Config) -> Config:
     """Spec fields of Hunyuan, with one shared expert as wide as the routed ones."""
-    parts = fields["experts"]
-    assert isinstance(parts, dict)
-    width = extras["moe_intermediate_size"]
-    if width not in (None, parts["width"]):
-        raise ValueError(f"moe_intermediate_size: must be intermediate_size {parts['width']}, got {width}")
-    return fields | {"experts": parts | {"shared_width": parts["width"]}}
+    experts, width = shared_experts(fields), extras["moe_intermediate_size"]
+    if width not in (None, experts["width"]):
+        raise ValueError(f"moe_intermediate_size: must be intermediate_size {experts['width']}, got {width}")
+    return fields | {"experts": experts}
 
-
-_BAILING = {
-    **KEYS,
-    **experts("num_experts", per_token=8),
-    "experts.groups": Key("n_group", "size", 1),
-    "experts.top_groups": Key("topk_group", "size", 1),
-    "attention_bias": Key("use_qkv_bias", "flag", False),
-    "feed_forward_bias": Key("use_bias", "flag", False),
-    "output_bias": Key("use_bias", "flag", False),
-    "mtp": Key("num_nextn_predict_layers", "count", 0),
-}
-_BAILING_COSTLESS = frozenset({
-    "moe_router_enable_expert_bias", "moe_router_enable_routed_scaling", "norm_head", "norm_softmax",
-    "router_dtype", "score_function", "use_rmsnorm",
-})  # fmt: skip
 
 FAMILIES = {
     # Apertus: two products in each network, and norms of queries and keys
@@ -271,9 +267,8 @@ FAMILIES = {
         keys={
             **KEYS,
             **experts("num_experts", per_token=8),
-            "experts.groups": Key("n_group", "size", 1),
-            "experts.top_groups": Key("topk_group", "size", 1),
-            "mtp": Key("num_nextn_predict_layers", "count", 0),
+            **GROUPS,
+            **MTP,
         },
         constants=_HEAD_NORMS,
         fixed=DECODER,
@@ -324,7 +319,7 @@ FAMILIES = {
             **BIAS,
             "head_size": Key("head_dim", "size", 128),
             **experts("num_experts", per_token=8),
-            "mtp": Key("num_nextn_predict_layers", "count", 0),
+            **MTP,
         },
         constants=_HUNYUAN,
         costless=frozenset({"enable_moe_fp32_combine", "router_scaling_factor"}),
