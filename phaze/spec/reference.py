@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, get_args, get_origin
 
@@ -29,7 +28,6 @@ from phaze.spec.traced import Traced
 from phaze.spec.training_plan import TrainingPlan
 from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
-_STUDY = "`config.yaml`, `studies/*.yaml`"
 LONGEST_EXAMPLE = 24
 """Maximum lines of an example file on a page."""
 _INDEX = """# Configuration
@@ -76,187 +74,115 @@ class Entry(NamedTuple):
 
     title: str
     noun: type[Noun]
-    files: str
-    """Files that contain the type, as Markdown."""
     example: str
     """File in config, text of a file, or command (`phaze …`) that writes a file."""
+    folder: str = ""
+    """Folder in config of the type's files; default: the one of the example."""
     key: str = ""
-    """Top-level key that contains the type; default: the type is the whole file."""
+    """Top-level key of a study that contains the type; default: the type is the whole file."""
+
+    @property
+    def files(self) -> str:
+        """Files that contain the type, as Markdown."""
+        if self.key or self.noun is Study:
+            return "`config.yaml`, `studies/*.yaml`"
+        if self.example.startswith("phaze "):
+            return "JSON"
+        folder = self.folder or self.example.rpartition("/")[0]
+        return f"`{folder}/*.yaml`" if folder else f"`{self.example}`"
 
 
 class ReferencePage(NamedTuple):
     """Reference page, with its title and entries."""
 
     title: str
-    entries: tuple[Entry, ...]
+    entries: list[Entry]
 
 
-PAGES: dict[str, ReferencePage] = {
-    "study": ReferencePage("The study", (Entry("A study", Study, _STUDY, "studies/quick.yaml"),)),
+_TRACE = "phaze trace config/torch/gpt2.yaml --run-code --layers -o traced.json"
+_GRAPH = "phaze partition bert-large --stages 8 --graph-out graph.json"
+_MATRIX = "bandwidths_bytes_per_s: [[0, 25.0e+9], [25.0e+9, 0]]  # two devices\nlatency_s: 5.0e-6"
+_MATRIX_FILE = "kind: file\npath: measured.csv  # next to this file\nunit_bytes_per_s: 1.0e+9"
+PAGES = {
+    "study": ReferencePage("The study", [Entry("A study", Study, "studies/quick.yaml")]),
     "study-layouts": ReferencePage(
         "Training plans in a study",
-        (Entry("`layouts`", LayoutStudy, _STUDY, "studies/llama-3.1.yaml", "layouts"),),
+        [Entry("`layouts`", LayoutStudy, "studies/llama-3.1.yaml", key="layouts")],
     ),
     "study-plans": ReferencePage(
-        "Piper's plans in a study", (Entry("`plans`", PlanStudy, _STUDY, "studies/piper.yaml", "plans"),)
+        "Piper's plans in a study", [Entry("`plans`", PlanStudy, "studies/piper.yaml", key="plans")]
     ),
     "study-tiled": ReferencePage(
-        "Tiled accelerators in a study", (Entry("`tiled`", TiledStudy, _STUDY, "studies/palm.yaml", "tiled"),)
+        "Tiled accelerators in a study", [Entry("`tiled`", TiledStudy, "studies/palm.yaml", key="tiled")]
     ),
     "study-maps": ReferencePage(
-        "Partitions and mappings in a study",
-        (Entry("`maps`", Maps, _STUDY, "studies/parmesan.yaml", "maps"),),
+        "Partitions and mappings in a study", [Entry("`maps`", Maps, "studies/parmesan.yaml", key="maps")]
     ),
     "models": ReferencePage(
         "Models",
-        (
-            Entry("A transformer", Model, "`models/*.yaml`", "models/llama-3.1-8b.yaml"),
-            Entry("A residual network", ResNet, "`models/*.yaml`", "models/resnet-50.yaml"),
-            Entry("A segmentation network", SemanticFpn, "`models/*.yaml`", "models/semantic-fpn.yaml"),
-            Entry("A Swin transformer", Swin, "`models/*.yaml`", "models/swin-l.yaml"),
-            Entry("A PyTorch module to trace", TorchModule, "`torch/*.yaml`", "torch/resnet-50.yaml"),
-            Entry(
-                "A traced model",
-                Traced,
-                "JSON",
-                "phaze trace config/torch/gpt2.yaml --run-code --layers -o traced.json",
-            ),
-        ),
+        [
+            Entry("A transformer", Model, "models/llama-3.1-8b.yaml"),
+            Entry("A residual network", ResNet, "models/resnet-50.yaml"),
+            Entry("A segmentation network", SemanticFpn, "models/semantic-fpn.yaml"),
+            Entry("A Swin transformer", Swin, "models/swin-l.yaml"),
+            Entry("A PyTorch module to trace", TorchModule, "torch/resnet-50.yaml"),
+            Entry("A traced model", Traced, _TRACE),
+        ],
     ),
     "architectures": ReferencePage(
         "Architectures",
-        (
-            Entry("An architecture", Architecture, "`architectures/*.yaml`", "architectures/tpu-v4.yaml"),
-            Entry("A technology", Technology, "`technologies/*.yaml`", "technologies/22nm.yaml"),
-        ),
+        [
+            Entry("An architecture", Architecture, "architectures/tpu-v4.yaml"),
+            Entry("A technology", Technology, "technologies/22nm.yaml"),
+        ],
     ),
     "systems": ReferencePage(
         "Systems",
-        (
-            Entry("A system of devices on levels", Cluster, "`systems/*.yaml`", "templates/system.yaml"),
-            Entry("A system with a flat network", System, "`systems/*.yaml`", "systems/paper.yaml"),
-            Entry(
-                "A system given by a matrix of bandwidths",
-                Matrix,
-                "`systems/*.yaml`",
-                "bandwidths_bytes_per_s: [[0, 25.0e+9], [25.0e+9, 0]]  # two devices\nlatency_s: 5.0e-6",
-            ),
-            Entry("A system of tiles", TiledSystem, "`systems/*.yaml`", "systems/wafer.yaml"),
-            Entry("Measured collectives of NCCL", NcclSpeeds, "`networks/*.yaml`", "networks/nvlink-4.yaml"),
-        ),
+        [
+            Entry("A system of devices on levels", Cluster, "templates/system.yaml", "systems"),
+            Entry("A system with a flat network", System, "systems/paper.yaml"),
+            Entry("A system given by a matrix of bandwidths", Matrix, _MATRIX, "systems"),
+            Entry("A system of tiles", TiledSystem, "systems/wafer.yaml"),
+            Entry("Measured collectives of NCCL", NcclSpeeds, "networks/nvlink-4.yaml"),
+        ],
     ),
     "devices": ReferencePage(
         "Devices",
-        (
-            Entry(
-                "A device of three figures",
-                DeviceFigures,
-                "`devices/*.yaml`",
-                "templates/device.yaml",
-            ),
-            Entry("A device", Device, "`devices/*.yaml`", "devices/v100-32gb.yaml"),
-            Entry("A chip of tiles", TiledDevice, "`devices/*.yaml`", "devices/wafer-tile.yaml"),
-        ),
+        [
+            Entry("A device of three figures", DeviceFigures, "templates/device.yaml", "devices"),
+            Entry("A device", Device, "devices/v100-32gb.yaml"),
+            Entry("A chip of tiles", TiledDevice, "devices/wafer-tile.yaml"),
+        ],
     ),
     "stacks": ReferencePage(
-        "Software stacks", (Entry("A software stack", Stack, "`stacks/*.yaml`", "stacks/megatron-core.yaml"),)
+        "Software stacks", [Entry("A software stack", Stack, "stacks/megatron-core.yaml")]
     ),
     "topologies": ReferencePage(
         "Topologies",
-        (
-            Entry(
-                "A topology with levels",
-                topology.LevelTopology,
-                "`topologies/*.yaml`",
-                "topologies/two-level.yaml",
-            ),
-            Entry(
-                "A topology of nodes with links of their own",
-                topology.Nodes,
-                "`topologies/*.yaml`",
-                "topologies/dgx-1.yaml",
-            ),
-            Entry(
-                "A mesh or a torus",
-                topology.MeshOrTorus,
-                "`topologies/*.yaml`",
-                "topologies/torus-2d.yaml",
-            ),
-            Entry(
-                "Random nodes",
-                topology.RandomBlocks,
-                "`topologies/*.yaml`",
-                "topologies/random-blk-1.yaml",
-            ),
-            Entry(
-                "Random pairs",
-                topology.UniformDist,
-                "`topologies/*.yaml`",
-                "topologies/uniform-dist.yaml",
-            ),
-            Entry(
-                "A topology from a file",
-                topology.MatrixFile,
-                "`topologies/*.yaml`",
-                "kind: file\npath: measured.csv  # next to this file\nunit_bytes_per_s: 1.0e+9",
-            ),
-        ),
+        [
+            Entry("A topology with levels", topology.LevelTopology, "topologies/two-level.yaml"),
+            Entry("A topology of nodes with links of their own", topology.Nodes, "topologies/dgx-1.yaml"),
+            Entry("A mesh or a torus", topology.MeshOrTorus, "topologies/torus-2d.yaml"),
+            Entry("Random nodes", topology.RandomBlocks, "topologies/random-blk-1.yaml"),
+            Entry("Random pairs", topology.UniformDist, "topologies/uniform-dist.yaml"),
+            Entry("A topology from a file", topology.MatrixFile, _MATRIX_FILE, "topologies"),
+        ],
     ),
-    "measured": ReferencePage(
-        "Measured runs", (Entry("Measured runs", PublishedRuns, "`measured.yaml`", "measured.yaml"),)
-    ),
+    "measured": ReferencePage("Measured runs", [Entry("Measured runs", PublishedRuns, "measured.yaml")]),
     "partitions": ReferencePage(
         "Operators, stages and mappings",
-        (
-            Entry(
-                "A graph of operators",
-                StoredOperators,
-                "JSON",
-                "phaze partition bert-large --stages 8 --graph-out graph.json",
-            ),
-            Entry("Stages", StoredStages, "JSON", "phaze partition bert-large --stages 8 -o stages.json"),
-            Entry(
-                "A mapping",
-                StoredMapping,
-                "JSON",
-                "phaze map stages.json --topology two-level -o map.json",
-            ),
-        ),
+        [
+            Entry("A graph of operators", StoredOperators, _GRAPH),
+            Entry("Stages", StoredStages, "phaze partition bert-large --stages 8 -o stages.json"),
+            Entry("A mapping", StoredMapping, "phaze map stages.json --topology two-level -o map.json"),
+        ],
     ),
     "training-plan": ReferencePage(
         "Training plans",
-        (
-            Entry(
-                "A training plan",
-                TrainingPlan,
-                "JSON",
-                "phaze plan llama-3.1-8b --gpus 64xH100 -o PLAN.json",
-            ),
-        ),
+        [Entry("A training plan", TrainingPlan, "phaze plan llama-3.1-8b --gpus 64xH100 -o PLAN.json")],
     ),
 }
-
-
-@dataclass
-class _Section:
-    """Section of a page, with its heading and type."""
-
-    heading: str
-    noun: type[Noun]
-    entry: Entry | None = None
-    """Page entry of the type; None for a type nested in another."""
-
-
-@dataclass
-class _Links:
-    """Markdown links from class names to the sections that describe the classes, on any page."""
-
-    targets: dict[str, str] = field(default_factory=dict)
-    """Link target by class name."""
-
-    def link(self, name: str) -> str:
-        """Class name as Markdown, linked if a section describes the class."""
-        return f"[{name}]({self.targets[name]})" if name in self.targets else name
+"""Reference pages by name of their file."""
 
 
 def generated_files(folder: Path) -> dict[Path, str]:
@@ -277,22 +203,19 @@ def _index() -> str:
 
 
 def _page(page: ReferencePage, folder: Path) -> str:
-    sections = list(_page_sections(page))
-    links = _Links({e.noun.__name__: f"{other}.md" for other, p in PAGES.items() for e in p.entries})
-    anchors: dict[str, int] = {}
-    for section in sections:
-        links.targets[section.noun.__name__] = f"#{_anchor(section.heading, anchors)}"
-    return _HEAD.format(title=page.title) + "".join(_text(section, links, folder) for section in sections)
-
-
-def _page_sections(page: ReferencePage) -> Iterator[_Section]:
-    """Yield the sections of a page: each entry followed by its nested types, without repeats."""
+    """Markdown of a page: each entry followed by its nested types, without repeats."""
+    links = {entry.noun.__name__: f"{name}.md" for name, other in PAGES.items() for entry in other.entries}
     # A type with an entry of its own is described there, and linked from any other page.
     seen = {entry.noun for other in PAGES.values() for entry in other.entries}
+    sections: list[tuple[str, type[Noun], Entry | None]] = []
     for entry in page.entries:
-        yield _Section(entry.title, entry.noun, entry)
-        prefix = f"{entry.key}." if entry.key else ""
-        yield from (_Section(*inner) for inner in _sections(entry.noun, prefix, seen))
+        sections.append((entry.title, entry.noun, entry))
+        nested = _sections(entry.noun, f"{entry.key}." if entry.key else "", seen)
+        sections += [(heading, noun, None) for heading, noun in nested]
+    anchors: dict[str, int] = {}
+    for heading, noun, _ in sections:
+        links[noun.__name__] = f"#{_anchor(heading, anchors)}"
+    return _HEAD.format(title=page.title) + "".join(_text(*section, links, folder) for section in sections)
 
 
 def _sections(noun: type[Noun], path: str, seen: set[type[Noun]]) -> Iterator[tuple[str, type[Noun]]]:
@@ -319,11 +242,10 @@ def _anchor(heading: str, used: dict[str, int]) -> str:
     return f"{anchor}-{used[anchor]}" if used[anchor] else anchor
 
 
-def _text(section: _Section, links: _Links, folder: Path) -> str:
+def _text(heading: str, noun: type[Noun], entry: Entry | None, links: dict[str, str], folder: Path) -> str:
     """Markdown of a section: heading, summary, example and table of keys."""
-    entry, noun = section.entry, section.noun
     about = " ".join((noun.__doc__ or "").partition("\n\n")[0].split())
-    text = f"\n{'##' if entry else '###'} {section.heading}\n\n{about}\n"
+    text = f"\n{'##' if entry else '###'} {heading}\n\n{about}\n"
     if entry:
         text += f"\n{_example(entry, folder)}"
     return f"{text}\n{_table(noun, links)}"
@@ -331,16 +253,15 @@ def _text(section: _Section, links: _Links, folder: Path) -> str:
 
 def _example(entry: Entry, folder: Path) -> str:
     """Location of the type's files, and an example: YAML, or the command that writes such a file."""
-    where = f"Files: {entry.files}." if entry.files else ""
-    if entry.example.startswith("phaze "):
-        return f"{where} Written by:\n\n```sh\n{entry.example}\n```\n"
-    if not entry.example.endswith(".yaml"):
-        return f"{where} Example:\n\n```yaml\n{entry.example}\n```\n"
-    lines = _lines(folder / entry.example, entry.key)
+    where, example = f"Files: {entry.files}.", entry.example
+    if example.startswith("phaze "):
+        return f"{where} Written by:\n\n```sh\n{example}\n```\n"
+    if not example.endswith(".yaml"):
+        return f"{where} Example:\n\n```yaml\n{example}\n```\n"
+    lines = _lines(folder / example, entry.key)
     shown = [*lines[:LONGEST_EXAMPLE], "# …"] if len(lines) > LONGEST_EXAMPLE else lines
     body = "\n".join(shown)
-    link = f"[{entry.example}](../{entry.example})"
-    return f"{where} Example, {link}:\n\n```yaml\n{body}\n```\n"
+    return f"{where} Example, [{example}](../{example}):\n\n```yaml\n{body}\n```\n"
 
 
 def _lines(file: Path, key: str) -> list[str]:
@@ -354,16 +275,14 @@ def _lines(file: Path, key: str) -> list[str]:
     return lines[start : start + 1 + ([*inside, False].index(False))]
 
 
-def _table(noun: type[Noun], links: _Links) -> str:
+def _table(noun: type[Noun], links: dict[str, str]) -> str:
     """Markdown table of a type's keys."""
     lines = ["| key | default | allowed | meaning |\n|---|---|---|---|\n"]
     properties, about_fields = noun.model_json_schema().get("properties", {}), noun.documentation()
     for name, described in noun.model_fields.items():
-        default = (
-            "required"
-            if described.is_required()
-            else f"`{_default(described.get_default(call_default_factory=True))}`"
-        )
+        default = "required"
+        if not described.is_required():
+            default = f"`{_default(described.get_default(call_default_factory=True))}`"
         meaning = " ".join(about_fields.get(name, "").split())
         lines.append(f"| `{name}` | {default} | {_allowed(properties[name], links)} | {meaning} |\n")
     return "".join(lines)
@@ -377,7 +296,7 @@ def _default(value: object) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
-def _allowed(schema: dict[str, object], links: _Links) -> str:
+def _allowed(schema: dict[str, object], links: dict[str, str]) -> str:
     """Allowed values of a field, from its JSON schema."""
     if "const" in schema:
         return f"`{schema['const']}`"
@@ -386,7 +305,8 @@ def _allowed(schema: dict[str, object], links: _Links) -> str:
     if "anyOf" in schema:
         return " or ".join(_allowed(s, links) for s in schema["anyOf"])  # type: ignore[attr-defined]
     if "$ref" in schema:
-        return links.link(str(schema["$ref"]).rsplit("/", 1)[-1])
+        name = str(schema["$ref"]).rsplit("/", 1)[-1]
+        return f"[{name}]({links[name]})" if name in links else name
     if schema.get("type") == "array":
         return f"list of {_allowed(schema.get('items', {}), links)}"  # type: ignore[arg-type]
     if values := _values(schema):
