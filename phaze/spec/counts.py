@@ -6,15 +6,7 @@ from typing import Literal, TypeAlias
 from phaze.spec.noun import Noun
 
 ModuleGroup = Literal[
-    "embedding",
-    "attention",
-    "scan",
-    "feed_forward",
-    "experts",
-    "shared_experts",
-    "router",
-    "norm",
-    "head",
+    "embedding", "attention", "scan", "feed_forward", "experts", "shared_experts", "router", "norm", "head"
 ]
 Counts: TypeAlias = Counter[ModuleGroup]
 

@@ -7,15 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from phaze.base.errors import PhazeError
-from phaze.spec.files import (
-    FOLDER,
-    is_path,
-    named_file,
-    read_mapping,
-    stack_path,
-    system_path,
-    within,
-)
+from phaze.spec.files import FOLDER, is_path, named_file, read_mapping, stack_path, system_path, within
 from phaze.spec.names import Runtime
 from phaze.spec.network import Matrix, read_bandwidths
 from phaze.spec.speeds.collectives import NcclSpeeds

@@ -181,10 +181,7 @@ class Table:
 
     @classmethod
     def load(
-        cls,
-        *paths: str | Path,
-        columns: list[str] | None = None,
-        where: Where | None = None,
+        cls, *paths: str | Path, columns: list[str] | None = None, where: Where | None = None
     ) -> pd.DataFrame:
         """Read files of this table, with all columns sorted by key, or only `columns` in file order.
 

@@ -162,7 +162,7 @@ class TiledRuns(Table):
     rules = {
         "nothing sent is lost": lambda f: (
             (f["sent_bytes"] - f["received_bytes"]).abs() <= 1e-9 * f["sent_bytes"]
-        ),
+        )
     }
 
 

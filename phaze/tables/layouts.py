@@ -64,7 +64,7 @@ class LayoutProofs(Table):
     rules = {
         "every layout is accounted for": lambda f: (
             f["layouts"] == f[["illegal", "same", "unfit", "bounded", "simulated"]].sum(axis=1)
-        ),
+        )
     }
 
 

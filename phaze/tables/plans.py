@@ -18,11 +18,7 @@ from phaze.tables.columns import (
 )
 
 PLANNERS = MODEL_PLANNERS
-PLAN = {
-    "model": MODEL,
-    **SIZED,
-    "planner": text("who planned", *PLANNERS),
-}
+PLAN = {"model": MODEL, **SIZED, "planner": text("who planned", *PLANNERS)}
 """Columns that identify a plan."""
 
 
@@ -83,7 +79,7 @@ class Plans(Table):
     rules = {
         "a plan that Piper's model does not admit says why": lambda f: (
             (f["piper_time_per_sample_s"] < float("inf")) | (f["piper_reason"] != "")
-        ),
+        )
     }
 
 
@@ -223,12 +219,7 @@ class Curves(Table):
 class Readings(Table):
     """Best plan and hand-designed plan by interpretation, named architecture and HBM size."""
 
-    keys = {
-        "reading": READING,
-        "model": MODEL,
-        **SIZED,
-        "planner": CHOSEN_BY,
-    }
+    keys = {"reading": READING, "model": MODEL, **SIZED, "planner": CHOSEN_BY}
     columns = {
         **FITS,
         "layout": LAYOUT,

@@ -134,7 +134,7 @@ class Recommendations(Table):
         # Equal plans may be simulated with sums in different orders, hence the tolerance.
         "none of the plans that flush is simulated to be faster than a recommended one": lambda f: (
             f["simulated_s"] <= f[["certified_simulated_s", "equal_s", "expert_s"]].min(axis=1) * (1 + 1e-9)
-        ),
+        )
     }
 
 
@@ -290,10 +290,7 @@ class Claims(Table):
     """Claims of the publication, each with the published figure, our figure, and whether the claim holds."""
 
     keys = {"claim": count("order")}
-    columns = {
-        **columns_of(ClaimTexts),
-        "holds": flag("whether it holds for our results"),
-    }
+    columns = {**columns_of(ClaimTexts), "holds": flag("whether it holds for our results")}
 
 
 class Checks(Table):

@@ -61,10 +61,7 @@ class Trials(Table):
 class Walks(Table):
     """Architecture that the descending-area search chooses at each hysteresis level (Figures 8 and 9)."""
 
-    keys = {
-        **_SEARCHED,
-        "hysteresis": count("consecutive decreasing areas that end the walk", 1),
-    }
+    keys = {**_SEARCHED, "hysteresis": count("consecutive decreasing areas that end the walk", 1)}
     columns = {
         "architecture": ARCHITECTURE,
         "area_um2": real("area of the best visited architecture"),
