@@ -102,14 +102,11 @@ def reach(file: Path, name: str, root: Path) -> str:
         definition = None if place in digests else _definitions(path).get(used)
         if definition is not None:
             digests[place] = definition.digest
-            waiting += [
-                _locate_import(path, use, root) if ":" in use else (path, use) for use in definition.uses
-            ]
+            uses = definition.uses
+            waiting += [_locate_import(path, use, root) if ":" in use else (path, use) for use in uses]
     # Imports and EVERYTHING have no code of their own: only the names that they lead to count.
-    code_digests = {place: digest for place, digest in digests.items() if digest}
-    lines = sorted(
-        f"{path.relative_to(root)}:{used} {digest}" for (path, used), digest in code_digests.items()
-    )
+    code = ((path.relative_to(root), name, digest) for (path, name), digest in digests.items() if digest)
+    lines = sorted(f"{path}:{name} {digest}" for path, name, digest in code)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -131,10 +128,8 @@ def _definitions(path: Path) -> Mapping[str, Definition]:
     text = path.read_bytes()
     cached = FOLDER / "sources" / f"{hashlib.sha256(text).hexdigest()}.json"
     with suppress(OSError, ValueError):
-        return {
-            name: Definition(*stored)
-            for name, stored in json.loads(cached.read_text(encoding="utf-8")).items()
-        }
+        stored = json.loads(cached.read_text(encoding="utf-8"))
+        return {name: Definition(*fields) for name, fields in stored.items()}
     definitions = dict(_parse_definitions(ast.parse(text)))
     temporary = cached.with_suffix(f".{secrets.token_hex(4)}.part")
     with suppress(OSError):

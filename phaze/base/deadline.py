@@ -55,7 +55,8 @@ def slices(steps: int, deadline: Deadline, first: int = FIRST_STEPS) -> Iterator
         yield begin, end
         took_s = time.monotonic() - started_s
         # A step's duration is unknown beforehand and may change: the size follows it by factors of two.
-        begin, size = (
-            end,
-            2 * size if took_s < SLICE_S / 2 else max(1, size // 2) if took_s > SLICE_S else size,
-        )
+        begin = end
+        if took_s < SLICE_S / 2:
+            size *= 2
+        elif took_s > SLICE_S:
+            size = max(1, size // 2)

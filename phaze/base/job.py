@@ -99,7 +99,12 @@ def _logging_to(path: Path) -> Iterator[_LogFile]:
     on_terminal = logging.StreamHandler(sys.stderr)
     on_terminal.setFormatter(_OneLine())
     on_terminal.setLevel(PROGRESS)
-    in_file = _open_log(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        in_file = _LogFile(path, mode="w", encoding="utf-8")
+    except OSError as error:
+        _print_error(path, error)
+        raise SystemExit(1) from None
     in_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
     root = logging.getLogger()
     logging.getLogger("phaze").setLevel(logging.INFO)
@@ -115,15 +120,6 @@ def _logging_to(path: Path) -> Iterator[_LogFile]:
             handler.close()
     if in_file.error is not None:
         _print_error(path, in_file.error, "warning")
-
-
-def _open_log(path: Path) -> _LogFile:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return _LogFile(path, mode="w", encoding="utf-8")
-    except OSError as error:
-        _print_error(path, error)
-        raise SystemExit(1) from None
 
 
 def _print_error(path: str | os.PathLike[str], error: OSError, level: str = "error") -> None:

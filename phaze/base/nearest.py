@@ -27,7 +27,7 @@ def did_you_mean(name: str, names: Collection[str], where: str) -> str:
     similar = nearest(name, names)
     if not similar:
         return f"known are {choices(name, names, where)}"
-    listing = (
-        f"known are {', '.join(names)}" if len(names) <= MOST_SHOWN else f"all {len(names)} are in {where}"
-    )
-    return f"did you mean {' or '.join(similar)}? {listing}"
+    listed = f"all {len(names)} are in {where}"
+    if len(names) <= MOST_SHOWN:
+        listed = f"known are {', '.join(names)}"
+    return f"did you mean {' or '.join(similar)}? {listed}"

@@ -12,7 +12,6 @@ import hashlib
 import os
 import platform
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,17 +39,15 @@ def clear_dead_lock(folder: Path = FOLDER) -> bool:
         # process.
         handle = os.open(folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        here = folder.resolve().parent
-        raise PhazeError(
-            f"{here}: a study cannot run here: {error.strerror}", "--directory names another folder"
-        ) from error
+        wrong = f"{folder.resolve().parent}: a study cannot run here: {error.strerror}"
+        raise PhazeError(wrong, "--directory names another folder") from error
     _lock_handles.append(handle)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         removed = False
     else:
-        removed = _remove_locks(handle, list(_locks(folder)))
+        removed = _remove_locks(handle, list((folder / "locks").glob("*.lock")))
     with suppress(OSError):
         # Shared from here on: several Snakemakes may work in the folder, but none of them is then alone.
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -70,10 +67,6 @@ def _remove_locks(handle: int, locks: list[Path]) -> bool:
     os.ftruncate(handle, 0)
     os.pwrite(handle, host, 0)
     return bool(locks)
-
-
-def _locks(folder: Path) -> Iterator[Path]:
-    return (folder / "locks").glob("*.lock")
 
 
 def begin_run(results: Path, folder: Path = FOLDER) -> None:

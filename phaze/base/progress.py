@@ -15,6 +15,8 @@ T = TypeVar("T")
 FIRST_S = 10.0
 """Time before the first report, in seconds; shorter jobs report nothing."""
 EVERY_S = 30.0
+_busy: list[Callable[[], str]] = []
+"""Activities in progress outside the loops."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,6 @@ def counted(items: Collection[T], noun: str, detail: Callable[[], str] = str) ->
             yield item
     finally:
         del _loops[depth:]
-
-
-_busy: list[Callable[[], str]] = []
-"""Activities in progress outside the loops."""
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from importlib.util import resolve_name
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +64,9 @@ def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = R
         _save_analyses()
     lines = [f"{name} {module.digest}" for name, module in modules.items()]
     lines += [f"{name} {_file_digest(path)}" for name, path in _data_files(modules)]
-    lines += [f"{name} {library_version(name)}" for name in _libraries(modules)]
+    imported = {name.partition(".")[0] for module in modules.values() for name in module.imports}
+    libraries = sorted(imported.intersection(NUMERIC_LIBRARIES))
+    lines += [f"{name} {library_version(name)}" for name in libraries]
     lines += [f"{name} {program_version(name)}" for name in sorted(set(programs))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -112,7 +115,9 @@ def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
         seen.add(name)
         if module is not None:
             modules[name] = module
-            waiting += _ancestors(name)
+            # Python runs the packages around a module before it imports the module.
+            parts = name.split(".")
+            waiting += [".".join(parts[:depth]) for depth in range(1, len(parts))]
             for imported in modules[name].imports:
                 waiting += [imported, imported.rpartition(".")[0]]
     return dict(sorted(modules.items()))
@@ -145,14 +150,6 @@ def _find(name: str, root: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _ancestors(name: str) -> Iterator[str]:
-    """Yield the packages that Python runs before it imports a module."""
-    parent = name.rpartition(".")[0]
-    while parent:
-        yield parent
-        parent = parent.rpartition(".")[0]
-
-
 def _read(name: str, root: Path) -> Module | None:
     """Module with the digest and imports of its current source; None if the name is not a module of phaze."""
     path = _find(name, root)
@@ -162,10 +159,8 @@ def _read(name: str, root: Path) -> Module | None:
     return Module(path, *_analyse(path.read_text(encoding="utf-8"), package))
 
 
-@cache
-def _loaded(name: str, root: Path) -> Module | None:
-    """Module of the running code, read only once per process for the digests of all rules."""
-    return _read(name, root)
+_loaded = cache(_read)
+"""Module of the running code, read only once per process for the digests of all rules."""
 
 
 def _analyse(source: str, package: str) -> Analysis:
@@ -199,13 +194,12 @@ def _cached_analyses() -> dict[str, Analysis]:
 
 def _save_analyses() -> None:
     """Write the cached analyses next to Python's own cache, if the folder is writable."""
+    latest = list(_cached_analyses().items())[-MOST_ANALYSES:]
     file = _cache_file()
     temporary = file.with_suffix(f".{secrets.token_hex(4)}.part")
     with suppress(OSError):
         file.parent.mkdir(exist_ok=True)
-        temporary.write_text(
-            json.dumps(dict(list(_cached_analyses().items())[-MOST_ANALYSES:])), encoding="utf-8"
-        )
+        temporary.write_text(json.dumps(dict(latest)), encoding="utf-8")
         temporary.replace(file)
 
 
@@ -253,11 +247,7 @@ def _imported_names(node: ast.Import | ast.ImportFrom, package: str) -> Iterable
     """Absolute names that a statement imports."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
-    module = node.module or ""
-    if node.level:
-        parts = package.split(".")
-        parents = parts[: len(parts) - (node.level - 1)]
-        module = ".".join([*parents, module] if module else parents)
+    module = resolve_name("." * node.level + (node.module or ""), package)
     return [f"{module}.{alias.name}" for alias in node.names]
 
 
@@ -288,9 +278,3 @@ def _is_plain_folder(path: Path) -> bool:
 def _file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _libraries(modules: dict[str, Module]) -> list[str]:
-    """Numeric libraries that some modules import, sorted."""
-    imported = {name.partition(".")[0] for module in modules.values() for name in module.imports}
-    return sorted(imported.intersection(NUMERIC_LIBRARIES))
