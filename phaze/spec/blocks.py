@@ -111,13 +111,8 @@ class Experts(Noun):
         biases = (self.bias + self.choice_bias) * self.count
         # Gemma 4 scales each channel of the router's input, and the output of each expert.
         router = hidden * self.count + biases + self.scales * (hidden + self.count)
-        return Counts(
-            {
-                "experts": experts * self.expert_parameters(hidden) + projections,
-                "shared_experts": shared,
-                "router": router,
-            }
-        )
+        routed = experts * self.expert_parameters(hidden) + projections
+        return Counts({"experts": routed, "shared_experts": shared, "router": router})
 
 
 class Attention(Noun):
@@ -229,10 +224,13 @@ class Attention(Noun):
         # The first w tokens see w/2 tokens on average, the other s − w see w; in a chunk all see half of it.
         return reach / 2 if self.chunk else reach - reach**2 / (2 * sequence)
 
+    def score_products(self, sequence: int, *, causal: bool) -> float:
+        """Number of multiply-accumulates per token of scores and of the values that they weight."""
+        return self.attended(sequence, causal=causal) * self.heads * (self.query_size + self.value_size)
+
     def products(self, hidden: int, sequence: int, *, causal: bool) -> float:
         """Number of multiply-accumulates per token in a forward pass, scores included."""
-        # A score takes one product per element of a query, and its use one per element of a value.
-        scores = self.attended(sequence, causal=causal) * self.heads * (self.query_size + self.value_size)
+        scores = self.score_products(sequence, causal=causal)
         index = self.index
         if self.latent and index:
             # The indexer scores all earlier tokens; only attention is limited to its choice.
@@ -256,9 +254,8 @@ class FeedForward(Noun):
     def parameters(self, hidden: int) -> Counts:
         """Number of parameters per layer."""
         inner = 2 if self.gated else 1
-        return Counts(
-            {"feed_forward": (inner + 1) * hidden * self.width + self.bias * (inner * self.width + hidden)}
-        )
+        biases = self.bias * (inner * self.width + hidden)
+        return Counts({"feed_forward": (inner + 1) * hidden * self.width + biases})
 
 
 Mixer: TypeAlias = Attention | Mamba | DeltaNet
@@ -302,10 +299,8 @@ class Block:
         if self.experts is not None:
             # Each weight of a matrix multiplies a token once, so the weights that a token uses are its
             # products.
-            without_biases = self.experts.model_copy(
-                update={"bias": False, "choice_bias": False, "scales": False}
-            )
-            total += without_biases.parameters(hidden, active=True).total()
+            matrices = {"bias": False, "choice_bias": False, "scales": False}
+            total += self.experts.model_copy(update=matrices).parameters(hidden, active=True).total()
         return total
 
 

@@ -107,18 +107,15 @@ class Settings:
     @cached_property
     def reading_changes(self) -> dict[str, dict[str, dict[str, object]]]:
         """Settings of a `Problem` that differ under an interpretation: by interpretation, section and key."""
-        sections_by_reading = {reading: self._readable(reading) for reading in self.study.shown_readings}
+        readings = {reading: self._readable(reading) for reading in self.study.shown_readings}
+        own = readings.get(OWN_READING, {})
         return {
             reading: {
                 section: changes
                 for section, values in sections.items()
-                if (
-                    changes := {
-                        k: v for k, v in values.items() if v != sections_by_reading[OWN_READING][section][k]
-                    }
-                )
+                if (changes := {key: value for key, value in values.items() if value != own[section][key]})
             }
-            for reading, sections in sections_by_reading.items()
+            for reading, sections in readings.items()
         }
 
     def _readable(self, reading: str) -> dict[str, dict[str, object]]:
@@ -128,14 +125,12 @@ class Settings:
 
     def read_architectures(self, model: str, families: Mapping[str, Mapping[str, str]]) -> list[str]:
         """Names of the architectures to place under interpretations, without designs for other models."""
-        other_chips = {
-            name for family in families.values() for name in set(family.values()) - {family.get(model)}
-        }
+        designs = {name for family in families.values() for name in family.values()}
         model_chips = {family[model] for family in families.values() if model in family}
         return [
             chip.name
             for name, chip in self.architectures.items()
-            if name in model_chips or name not in other_chips or name == self.study.architectures.baseline
+            if name in model_chips or name not in designs or name == self.study.architectures.baseline
         ]
 
     @property
@@ -188,9 +183,8 @@ class Settings:
     def variations(self, scenario: str) -> dict[str, dict[str, float]]:
         """Changed bandwidths under every variation of a scenario, by name of the variation."""
         bandwidths = self.scenarios[scenario].model_dump(include={f"{part}_bytes_per_s" for part in VARIED})
-        return {
-            name: variation.values(bandwidths) for name, variation in self.study.report.sensitivity.items()
-        }
+        variations = self.study.report.sensitivity.items()
+        return {name: variation.values(bandwidths) for name, variation in variations}
 
     def area_limit(self, scenario: str) -> float | dict[str, object]:
         """Maximum area in mm2, or the architecture whose area is the limit."""
@@ -320,10 +314,8 @@ def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
 
     A device of config/devices is accepted as well if it is derived from an architecture.
     """
-    device = load_device_as_architecture(name, folder)
-    if device is not None:
-        fields = device.model_dump(include=set(Architecture.model_fields))
-        return Architecture.parse(fields, name)
+    if device := load_device_as_architecture(name, folder):
+        return Architecture.parse(device.model_dump(include=set(Architecture.model_fields)), name)
     path = chip_path(name, folder)
     return Architecture.parse({"name": path.stem, **read_mapping(path)}, str(path))
 
@@ -376,9 +368,8 @@ def main(arguments: list[str] | None = None) -> int:
     for path in stale:
         if write:
             path.write_text(files[path])
-        sys.stderr.write(
-            f"{path} {'written' if write else 'is stale: run python -m phaze.spec.config --write'}\n"
-        )
+        advice = "written" if write else "is stale: run python -m phaze.spec.config --write"
+        sys.stderr.write(f"{path} {advice}\n")
     return 0 if write or not stale else 1
 
 

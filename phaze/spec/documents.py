@@ -28,6 +28,7 @@ CHECKSUM = "sha256"
 SHORTENED = 16
 """Hexadecimal digits of a field's checksum."""
 _END = "\n}\n"
+Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class CamelCase(BaseModel):
@@ -55,18 +56,14 @@ class LayerEdge(CamelCase):
     communication_cost: Size
 
 
-Kind = TypeVar("Kind", bound=BaseModel)
-
-
 def read_as(kind: type[Kind], path: str | Path) -> Kind:
     """Read a JSON file as a given type; PhazeError names file, key, value and allowed values."""
     loaded = _read_object(Path(path))
     if "format" in kind.model_fields:
         (expected,) = get_args(kind.model_fields["format"].annotation)
         if (stated := loaded.get("format")) != expected:
-            raise PhazeError(
-                f"{path}: format: must be {expected}, got {short(stated)}", "see config/formats.md"
-            )
+            wrong = f"{path}: format: must be {expected}, got {short(stated)}"
+            raise PhazeError(wrong, "see config/formats.md")
     try:
         # Only names of the format: the models would accept Python's names of fields as well.
         return kind.model_validate(loaded, by_alias=True, by_name=False)

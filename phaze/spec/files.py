@@ -75,14 +75,19 @@ def model_path(name: str, folder: Path = FOLDER) -> Path:
     return named_file("model", name, folder / "models")
 
 
+def named_path(noun: str, name: str, *folders: Path) -> Path:
+    """YAML file by path, or else by name as in `named_file`."""
+    return Path(name) if is_path(name) else named_file(noun, name, *folders)
+
+
 def system_path(name: str, folder: Path = FOLDER) -> Path:
     """Path of a system file: by name in config/systems, or a YAML file by path."""
-    return Path(name) if is_path(name) else named_file("system", name, folder / "systems")
+    return named_path("system", name, folder / "systems")
 
 
 def stack_path(name: str, folder: Path = FOLDER) -> Path:
     """Path of a software stack's file: by name in config/stacks, or a YAML file by path."""
-    return Path(name) if is_path(name) else named_file("stack", name, folder / "stacks")
+    return named_path("stack", name, folder / "stacks")
 
 
 def within(folder: Path, path: Path) -> Path:

@@ -1,6 +1,7 @@
 """Partitioning and mapping cases of a study: graphs, partitioners, topologies (Parmesan, Section VIII)."""
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -231,22 +232,19 @@ class Maps(Noun):
         graphs = map_case.graphs if reading is None or reading.graph is None else (reading.graph,)
         # Speed-ups by partitioner compare those of the case; any other reading has one partitioner.
         one_partitioner = reading is not None and map_case.show == "topologies"
+        partitioners = (reading.partitioner,) if reading and one_partitioner else map_case.partitioners
         for graph in graphs:
-            clusters = self.graphs[graph].hyper_operators
-            for k in map_case.hyper_operators or (() if clusters is None else (clusters,)):
-                for partitioner in (
-                    (reading.partitioner,) if reading and one_partitioner else map_case.partitioners
-                ):
-                    for stages, replicas in map_case.shapes:
-                        for microbatches in map_case.microbatches:
-                            yield StagesPoint(
-                                graph=graph,
-                                partitioner=partitioner,
-                                hyper_operators=k,
-                                stages=stages,
-                                replicas=replicas,
-                                microbatches=microbatches,
-                            )
+            clusters = map_case.hyper_operators or filter(None, [self.graphs[graph].hyper_operators])
+            points = product(clusters, partitioners, map_case.shapes, map_case.microbatches)
+            for k, partitioner, (stages, replicas), microbatches in points:
+                yield StagesPoint(
+                    graph=graph,
+                    partitioner=partitioner,
+                    hyper_operators=k,
+                    stages=stages,
+                    replicas=replicas,
+                    microbatches=microbatches,
+                )
 
     def showing(self, *shows: str) -> tuple[str, ...]:
         """Names of the cases whose `show` is one of these values."""

@@ -374,12 +374,9 @@ class Model(Noun):
         """
         # 12 H Q T, with Q as the mean of the dimensions of queries and values, which may differ.
         scores = sum(
-            count
-            * attention.heads
-            * (attention.query_size + attention.value_size)
-            * attention.attended(sequence, causal=False)
+            count * block.attention.score_products(sequence, causal=False)
             for block, count in self.block_runs
-            if (attention := block.attention) is not None
+            if block.attention is not None
         )
         needed = 2.0 * self.trained_products_per_token(sequence, causal=self.causal)
         return TokenFlops(needed=needed, paper=6.0 * self.active_parameters + 6.0 * scores)

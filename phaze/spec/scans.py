@@ -115,9 +115,8 @@ class DeltaNet(Noun):
         """Number of parameters per layer; the gated norm counts as a norm."""
         matrices = hidden * (self.projected + self.inner)
         # Two numbers per head: decay and its bias.
-        return Counts(
-            {"scan": matrices + self.convolved * self.conv + 2 * self.value_heads, "norm": self.value_size}
-        )
+        scan = matrices + self.convolved * self.conv + 2 * self.value_heads
+        return Counts({"scan": scan, "norm": self.value_size})
 
     def products(self, hidden: int, attended: float) -> float:
         """Multiply-accumulates per token: projections, convolution, products within a chunk, and states.

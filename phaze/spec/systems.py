@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from phaze.base.errors import PhazeError
-from phaze.spec.files import FOLDER, is_path, named_file, read_mapping, stack_path, system_path, within
+from phaze.spec.files import (
+    FOLDER,
+    is_path,
+    named_file,
+    named_path,
+    read_mapping,
+    stack_path,
+    system_path,
+    within,
+)
 from phaze.spec.names import Runtime
 from phaze.spec.network import Matrix, read_bandwidths
 from phaze.spec.speeds.collectives import NcclSpeeds
@@ -26,6 +35,7 @@ FIGURES = (PEAK, "hbm_gib", "hbm_bandwidth_bytes_per_s")
 """Fields that suffice to define a device; the first one marks a file that relies on them."""
 RUNTIME: Runtime = "megatron"
 """Default runtime of devices that are not tied to another runtime's stack."""
+Constants = TypeVar("Constants", Device, Stack, Level)
 
 
 def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> System:
@@ -49,7 +59,12 @@ def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> 
             "give it with --flat-bandwidth or, in the scenario "
             "of a study, with network_bandwidth_bytes_per_s; `plan` uses the levels themselves",
         )
-    return _flat(cluster, device, cluster.levels[-1].bandwidth_bytes_per_s if flat is None else flat)
+    return System(
+        devices=cluster.devices,
+        network_bandwidth_bytes_per_s=cluster.levels[-1].bandwidth_bytes_per_s if flat is None else flat,
+        hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s,
+        clock_hz=device.clock_hz,
+    )
 
 
 def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
@@ -77,15 +92,6 @@ def _read_matrix(file: MatrixFile, folder: Path) -> Matrix:
     rows = [[unit * file.unit_bytes_per_s for unit in row] for row in read_bandwidths(path)]
     about = {"latency_s": file.latency_s, "absent": file.absent}
     return Matrix.parse({"bandwidths_bytes_per_s": rows, **about}, str(path))
-
-
-def _flat(cluster: Cluster, device: Device, bandwidth_bytes_per_s: float) -> System:
-    return System(
-        devices=cluster.devices,
-        network_bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-        hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s,
-        clock_hz=device.clock_hz,
-    )
 
 
 def load_map_networks(
@@ -127,7 +133,7 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
     if not fields.keys() & {"device", "levels"}:
         raise PhazeError(f"{path}: must define a device and network levels, as a100-selene does")
     cluster = _read_cluster(fields, path, folder)
-    device = _read_device(_device_path(cluster.device, folder, path.parent), folder)
+    device = _read_device(_file_of(path, "device", cluster.device, folder), folder)
     if cluster.stack is None:
         cluster = cluster.model_copy(update={"stack": device.stack or STACKS[RUNTIME]})
     if cluster.calibrated is None:
@@ -147,20 +153,7 @@ def _with_network(level: object, path: Path, folder: Path) -> object:
     """Fields of a level, with the name of measured collectives replaced by their contents."""
     if not isinstance(level, dict) or not isinstance(level.get("nccl"), str):
         return level
-    return {**level, "nccl": NcclSpeeds.from_file(_network_path(level["nccl"], folder, path))}
-
-
-def _network_names(levels: Sequence[object]) -> list[str]:
-    """Names of the measured collectives to which a file's levels refer."""
-    references = [level.get("nccl") for level in levels if isinstance(level, dict)]
-    return [name for name in references if isinstance(name, str)]
-
-
-def _network_path(name: str, folder: Path, system: Path) -> Path:
-    """Path of measured collectives: by name in config/networks, or relative to the system's file."""
-    if is_path(name):
-        return within(system.parent, system.parent / name)
-    return named_file("network", name, folder / "networks")
+    return {**level, "nccl": NcclSpeeds.from_file(_file_of(path, "network", level["nccl"], folder))}
 
 
 def sized(cluster: Cluster, devices: int, where: str) -> Cluster:
@@ -207,10 +200,11 @@ def cluster_files(name: str, folder: Path = FOLDER) -> tuple[Path, ...]:
     path = system_path(name, folder)
     cluster, _ = load_cluster(name, folder)
     stack = () if cluster.stack is None else (stack_path(cluster.stack, folder),)
-    levels = read_mapping(path).get("levels")
-    names = _network_names(levels) if isinstance(levels, list) else ()
-    networks = (_network_path(name, folder, path) for name in names)
-    return path, _device_path(cluster.device, folder, path.parent), *stack, *networks
+    levels = read_mapping(path)["levels"]
+    assert isinstance(levels, list)
+    names = [level.get("nccl") for level in levels if isinstance(level, dict)]
+    networks = (_file_of(path, "network", name, folder) for name in names if isinstance(name, str))
+    return path, _file_of(path, "device", cluster.device, folder), *stack, *networks
 
 
 def runtime_for(system: str, folder: Path = FOLDER, requested: Runtime | None = None) -> Runtime:
@@ -248,9 +242,6 @@ def load_stack_of(cluster: Cluster, folder: Path = FOLDER, name: str | None = No
     return with_numbers(stack, cluster.calibrated.stack, "calibrated.stack")
 
 
-Constants = TypeVar("Constants", Device, Stack, Level)
-
-
 def with_numbers(noun: Constants, numbers: Mapping[str, float], source: str) -> Constants:
     """Replace constants of a device or stack; PhazeError names source, key and value of an invalid one."""
     # Parsed again, since constants from another file may be out of range.
@@ -261,7 +252,7 @@ def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevi
     """Load a tiled system and its chip, by name in config/systems or by path of a YAML file."""
     path = system_path(name, folder)
     system = TiledSystem.from_file(path)
-    chip = _device_path(system.device, folder, path.parent)
+    chip = _file_of(path, "device", system.device, folder)
     return system, TiledDevice.parse({"name": chip.stem, **read_mapping(chip)}, str(chip))
 
 
@@ -294,11 +285,7 @@ def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
 
 def load_device(name: str, folder: Path = FOLDER) -> Device:
     """Load a device by name in config/devices, or by path of a YAML file."""
-    return _read_device(_device_file(name, folder), folder)
-
-
-def _device_file(name: str, folder: Path) -> Path:
-    return Path(name) if is_path(name) else named_file("device", name, folder / "devices")
+    return _read_device(named_path("device", name, folder / "devices"), folder)
 
 
 def _read_device(path: Path, folder: Path, after: tuple[Path, ...] = ()) -> Device:
@@ -333,7 +320,7 @@ def _complete_figures(
     if figures.like is None:
         near = _nearest(figures, folder)
     else:
-        near = _read_device(_device_file(figures.like, folder), folder, (*after, path))
+        near = _read_device(named_path("device", figures.like, folder / "devices"), folder, (*after, path))
     user_fields = {name: value for name, value in fields.items() if name not in (PEAK, "like")}
     completed = {**near.model_dump(exclude={"known_as"}), "assumed_from": near.name, **user_fields}
     # The arrays are those of the similar device, so only the clock can account for another peak.
@@ -347,15 +334,13 @@ def _nearest(figures: DeviceFigures, folder: Path) -> Device:
     """
     files = sorted((folder / "devices").glob("*.yaml"))
     paths = [path for path in files if not read_mapping(path).keys() & {"tile", PEAK}]
-    devices = [
-        candidate for candidate in (_read_device(path, folder) for path in paths) if candidate.stack is None
-    ]
+    devices = [_read_device(path, folder) for path in paths]
 
     def distance(device: Device) -> float:
         # Logarithms: twice a figure is as far away as half of it, and all figures have equal weight.
         return sum(abs(log(getattr(figures, name) / getattr(device, name))) for name in FIGURES)
 
-    return min(devices, key=distance)
+    return min((device for device in devices if device.stack is None), key=distance)
 
 
 def system_of_device(device: str, folder: Path = FOLDER) -> str | None:
@@ -383,18 +368,16 @@ def _systems_of_devices(folder: Path) -> dict[str, str]:
     return systems
 
 
-def _device_path(name: str, folder: Path, beside: Path) -> Path:
-    """Path of a system's device: by name in config/devices, or relative to the system's file."""
+def _file_of(system: Path, noun: str, name: str, folder: Path) -> Path:
+    """File to which a system's file refers: by name in the configuration, or relative to the file."""
     if is_path(name):
-        return within(beside, beside / name)
-    return named_file("device", name, folder / "devices")
+        return within(system.parent, system.parent / name)
+    return named_file(noun, name, folder / f"{noun}s")
 
 
 def chip_path(name: str, folder: Path = FOLDER) -> Path:
     """Path of an architecture or device, by name or by path."""
-    if is_path(name):
-        return Path(name)
-    return named_file("architecture", name, folder / "architectures", folder / "devices")
+    return named_path("architecture", name, folder / "architectures", folder / "devices")
 
 
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
@@ -418,11 +401,11 @@ def load_system_of(architecture: str, system: str, flat: float | None = None) ->
     path = system_path(system)
     other = read_mapping(path).get("device")
     if other is not None:
+        chip = _file_of(path, "device", str(other), FOLDER)
         raise PhazeError(
             f"architecture {architecture} defines neither clock nor HBM bandwidth, and system "
             f"{path.stem} has those of {other}",
-            f"pass --architecture {_device_path(str(other), FOLDER, path.parent)} or another device of "
-            "config/devices, "
+            f"pass --architecture {chip} or another device of config/devices, "
             "or a system with its own clock and bandwidth, such as paper",
         )
     return flat_system

@@ -78,14 +78,11 @@ class TracedOperator(Noun):
     def attends(self, sequence: int) -> bool:
         """True for a matrix product of attention, which multiplies activations of all pairs of tokens."""
         product = self.product
+        if product is None or len(self.inputs) != 2:
+            return False
         # Scores have one column per token, weighted values contract over tokens; with grouped queries several
         # heads are in the rows.
-        return (
-            product is not None
-            and len(self.inputs) == 2
-            and product.m % sequence == 0
-            and sequence in (product.k, product.n)
-        )
+        return product.m % sequence == 0 and sequence in (product.k, product.n)
 
 
 class TracedLayer(Noun):
@@ -304,10 +301,8 @@ def _attention_fields(block: _Block, user_fields: Mapping[str, object]) -> Field
     """Spec fields of attention and its norms."""
     hidden, projections = block.hidden, _weight_products(block.before)
     scores, context = block.scores, block.context
-    narrow = next(
-        (operator for operator in projections if operator.product and operator.product.k != hidden), None
-    )
-    if narrow is not None or not projections or scores.k != context.n:
+    shapes = _shapes(projections)
+    if not shapes or any(shape.k != hidden for shape in shapes) or scores.k != context.n:
         raise PhazeError(
             f"{block.layer.name}: queries, keys and values must be products of the residual "
             "stream, one as wide as the others: latent attention and adapters cannot be read from "
@@ -316,7 +311,7 @@ def _attention_fields(block: _Block, user_fields: Mapping[str, object]) -> Field
     # Heads are in the batch, or in the rows where several share a key.
     heads, size = scores.batch * scores.m // block.tokens, scores.k
     # What the projections compute beyond queries are keys and values of equal width.
-    kv_width = sum(operator.product.n for operator in projections if operator.product) - heads * size
+    kv_width = sum(shape.n for shape in shapes) - heads * size
     groups = _key_value_heads(block, kv_width / (2 * size), heads, user_fields)
     out = _weight_products(block.after)[:1]
     return {
@@ -369,24 +364,22 @@ def _network_fields(block: _Block, user_fields: Mapping[str, object]) -> Fields:
     """Spec fields of a dense network or of experts."""
     # The first product after attention is its output projection.
     products = _weight_products(block.after)[1:]
-    activation = next(
-        (operator.kind for operator in block.after if operator.kind in ("relu", "silu")), "gelu"
-    )
+    activation = next((op.kind for op in block.after if op.kind in ("relu", "silu")), "gelu")
     if not block.is_sparse:
-        width, gated = _network_width(block, products)
+        width, gated = _network_width(block, _shapes(products))
         bias = any(_has_bias(block.after, operator) for operator in products)
         return {"feed_forward": width, "gated": gated, "feed_forward_bias": bias, "activation": activation}
     sparse = [operator for operator in products if operator.group == "expert"]
-    dense = [operator for operator in products if operator.group != "expert"]
-    width, gated = _network_width(block, sparse)
+    dense = _shapes([operator for operator in products if operator.group != "expert"])
+    width, gated = _network_width(block, _shapes(sparse))
     # The operator of the last product has the weights of all experts.
     last = sparse[-1].product
     assert last
     count = sparse[-1].parameters // (last.k * last.n)
-    sizes = [operator.product.n for operator in dense if operator.product]
+    sizes = [shape.n for shape in dense]
     if count not in sizes:
         raise PhazeError(f"{block.layer.name}: must have a router for {count} experts")
-    shared = [operator for operator in dense if operator.product and operator.product.n not in (count, 1)]
+    shared = [shape for shape in dense if shape.n not in (count, 1)]
     experts: Fields = {
         "count": count,
         "per_token": _per_token(block, last.batch * last.m, count, user_fields),
@@ -411,9 +404,8 @@ def _per_token(block: _Block, rows: int, count: int, user_fields: Mapping[str, o
     return int(derived)
 
 
-def _network_width(block: _Block, products: Sequence[TracedOperator]) -> tuple[int, bool]:
+def _network_width(block: _Block, shapes: Sequence[TracedProduct]) -> tuple[int, bool]:
     """Inner width of a feed-forward network, and True if it is gated (multiplies two projections)."""
-    shapes = [operator.product for operator in products if operator.product]
     inner = shapes[-1].k if len(shapes) > 1 else 0
     # One projection into the network, or two if gated, possibly in one product.
     times = sum(shape.n for shape in shapes[:-1]) / inner if inner else 0
@@ -433,6 +425,11 @@ def _undetermined(block: _Block, name: str, what: str) -> PhazeError:
 def _weight_products(operators: Sequence[TracedOperator]) -> list[TracedOperator]:
     """Operators of a sequence that multiply by a weight matrix."""
     return [operator for operator in operators if operator.product and operator.parameters]
+
+
+def _shapes(operators: Sequence[TracedOperator]) -> list[TracedProduct]:
+    """Sizes of the matrix products among operators."""
+    return [operator.product for operator in operators if operator.product]
 
 
 def _has_bias(operators: Sequence[TracedOperator], projection: TracedOperator) -> bool:
