@@ -48,11 +48,10 @@ class SparseRows(NamedTuple):
     def of(cls, values: Floats, columns: Ints) -> Self:
         """Rows with these values at these columns, (R, entries) each; the columns of a row are distinct."""
         nonzero = values != 0
+        counts = nonzero.sum(axis=1)
         # Of each row HiGHS takes the index of its first entry, which is where the row before ends.
-        ends = np.cumsum(nonzero.sum(axis=1))
-        return cls(
-            values[nonzero], np.broadcast_to(columns, values.shape)[nonzero], ends - nonzero.sum(axis=1)
-        )
+        starts = np.cumsum(counts) - counts
+        return cls(values[nonzero], np.broadcast_to(columns, values.shape)[nonzero], starts)
 
 
 @dataclass(frozen=True)
@@ -104,14 +103,10 @@ class LinearProgram:
     def solve(self, *, exact: bool = False, gap: float = 0.0) -> LinearAnswer:
         """Minimise the objective; `exact`: variables in `integer` are integers, optimal to a relative gap."""
         solver, count = self._highs, len(self.cost)
-        kind = highspy.HighsVarType
-        kinds = np.array(
-            [
-                (kind.kInteger if exact and is_integer else kind.kContinuous).value
-                for is_integer in self.integer
-            ]
-        )
-        solver.changeColsIntegrality(count, np.arange(count, dtype=np.int32), kinds.astype(np.uint8))
+        kinds = np.full(count, highspy.HighsVarType.kContinuous.value, np.uint8)
+        if exact:
+            kinds[self.integer] = highspy.HighsVarType.kInteger.value
+        solver.changeColsIntegrality(count, np.arange(count, dtype=np.int32), kinds)
         solver.setOptionValue("mip_rel_gap", gap)
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()

@@ -86,10 +86,7 @@ class HighsBackend:
     """HiGHS through its Python wheel."""
 
     capacity = math.inf
-
-    def version(self) -> str | None:
-        """Version of HiGHS, or None if it is not installed."""
-        return highs_version()
+    version = staticmethod(highs_version)
 
     def run(self, model: pyo.ConcreteModel, limits: Limits) -> SolverAnswer:
         """Solve with a node limit, one thread and a fixed seed."""
@@ -138,10 +135,7 @@ class GlpkBackend:
     """
 
     capacity = 200.0
-
-    def version(self) -> str | None:
-        """Version of glpsol, or None if it is not installed."""
-        return glpsol_version()
+    version = staticmethod(glpsol_version)
 
     def run(self, model: pyo.ConcreteModel, limits: Limits) -> SolverAnswer:
         """Solve with cuts and a time limit, the only limit that glpsol supports."""

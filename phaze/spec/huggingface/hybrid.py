@@ -92,9 +92,8 @@ def _mtp_kind(extras: Config, signs: str | None) -> str:
     pattern: Config = {name: (signs or "").partition("/")[0]}
     if signs is None:
         name, pattern = "mtp_layers_block_type", extras
-    parts, _ = (
-        _layer_parts(pattern, name) if signs else _layer_parts(pattern, name, "mtp_hybrid_override_pattern")
-    )
+    names = (name,) if signs else (name, "mtp_hybrid_override_pattern")
+    parts, _ = _layer_parts(pattern, *names)
     kind = "-".join(parts or ("attention", "experts"))
     try:
         words_of(kind)
@@ -178,12 +177,8 @@ def _gemma4(fields: Config, extras: Config) -> Config:
 
 def _granite_head(config: Config) -> Plain:
     """Width of a head of the state space, which together are `mamba_expand` times as wide as the model."""
-    expand, hidden, heads = (
-        config.get("mamba_expand") or 2,
-        config["hidden_size"],
-        config.get("mamba_n_heads"),
-    )
-    return number(expand) * number(hidden) // number(heads or 128)
+    expand, heads = config.get("mamba_expand") or 2, config.get("mamba_n_heads") or 128
+    return number(expand) * number(config["hidden_size"]) // number(heads)
 
 
 def _granite(fields: Config, extras: Config) -> Config:
