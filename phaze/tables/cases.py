@@ -38,10 +38,7 @@ class Mappings(Table):
     keys = {**_KEYS, "way": text("mapping method", *WAYS)}
     columns = {
         "step_s": real("simulated step time"),
-        "shared_step_s": real(
-            "step time if the devices of a node share its port; equal to step_s unless the topology "
-            "defines this"
-        ),
+        "shared_step_s": real("step time with contention at the ports of nodes, where the topology has them"),
         "held_step_s": real("step time if a message in flight occupies both devices"),
         "stage_time_s": real("longest stage time of passes, messages and all-reduce: objective (5)"),
         "compute_s": real("step time without communication time"),
@@ -85,9 +82,7 @@ class SearchGaps(Table):
         "counted": text("parts of the stage time that the objective counts", "p2p", "allreduce", "exact"),
     }
     columns = {
-        "local_s": real(
-            "longest stage time of the local search, started from random mappings and nearby devices"
-        ),
+        "local_s": real("longest stage time of the local search, from random mappings and nearby devices"),
         "least_s": real("smallest longest stage time found by it or by a search with Algorithm 1"),
         "bound_s": real("lower bound on the longest stage time of all mappings"),
         "proven": flag("whether least_s is proven optimal"),
@@ -107,14 +102,10 @@ class SpeedUps(Table):
         "over_consecutive": real("best of our methods over CS map"),
         "over_heuristics": real("best of our methods over the better of CS and p2p map"),
         "paper_over_consecutive": real("better of the paper's two instantiations over CS map"),
-        "paper_over_heuristics": real(
-            "better of the paper's two instantiations over the better of CS and p2p map"
-        ),
+        "paper_over_heuristics": real("better of the paper's instantiations over the better heuristic"),
         "searched_over_heuristics": real("best of three instantiations over the better of CS and p2p map"),
         "by_sizes_over_consecutive": real("instantiation chosen by message sizes over CS map"),
-        "least_over_heuristics": real(
-            "best of our methods over the better of CS and p2p map, for the worst seed"
-        ),
+        "least_over_heuristics": real("best of our methods over the better of CS and p2p map, worst seed"),
         "seeds": count("number of seeds of the topology", 1),
     }
 

@@ -58,9 +58,7 @@ class SourceScores(Table):
         "interval_width": _maybe("mean width of these intervals over the predicted time"),
         "within_prudent": _maybe("share of runs within their prudent time"),
         "prudent_over_expected": _maybe("median ratio of prudent and predicted time"),
-        "within_high": _maybe(
-            "share of runs within their prudent time at the upper end of its 80 % interval"
-        ),
+        "within_high": _maybe("share of runs within the upper end of the 80 % interval of prudent time"),
         "high_over_expected": _maybe("median ratio of that time and the predicted one"),
         "memory_error": _maybe("mean absolute error of the memory"),
         "memory_bias": real("mean signed error of the memory", None, finite=False),
@@ -71,9 +69,7 @@ class SourceScores(Table):
         "group_correlation": real("mean of Spearman's rank correlation within groups", None, finite=False),
         "regret": _maybe("mean relative time lost by choosing the layout predicted as the fastest"),
         "worst_regret": _maybe("largest relative time lost by choosing the layout predicted as the fastest"),
-        "prudent_regret": _maybe(
-            "mean relative time lost by choosing the layout with the smallest prudent time"
-        ),
+        "prudent_regret": _maybe("mean relative time lost by choosing the smallest prudent time"),
         "release_groups": count("groups of layouts that were measured with different releases"),
         "release_regret": _maybe("mean relative time lost in these groups, as in regret"),
         "worst_release_regret": _maybe("largest relative time lost in these groups"),
@@ -91,9 +87,7 @@ class GroupRegrets(Table):
     columns = {
         "layouts": count("measured layouts", 2),
         "releases": count("releases of the software in which they were measured", 1),
-        "correlation": real(
-            "Spearman's rank correlation of predicted and measured times", None, finite=False
-        ),
+        "correlation": real("Spearman's correlation of predicted and measured times", None, finite=False),
         "fastest_s": real("smallest measured time"),
         "chosen_s": real("measured time of the layout predicted as the fastest"),
         "prudently_chosen_s": real("measured time of the layout with the smallest prudent time"),

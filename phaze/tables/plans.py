@@ -67,13 +67,9 @@ class Plans(Table):
         "degree": count("sum of the data-parallel widths of the stages"),
         "time_per_sample_s": real("time per sample of a batch; infinite if infeasible", finite=False),
         "sync_s": real("gradient exchange after a batch, part of the batch time; 0 without a flush"),
-        "all_reduce_factor": real(
-            "factor of an all-reduce charged by the planner, times (n - 1)/n of its tensor"
-        ),
+        "all_reduce_factor": real("planner's factor of an all-reduce, times (n - 1)/n of its tensor"),
         "samples_per_s": real("throughput"),
-        "piper_time_per_sample_s": real(
-            "time per sample under Piper's model; infinite if infeasible", finite=False
-        ),
+        "piper_time_per_sample_s": real("time under Piper's model; infinite if infeasible", finite=False),
         "piper_reason": text("reason why the plan is outside Piper's space, empty if it is inside"),
     }
     rules = {
@@ -239,9 +235,7 @@ class ReadingFigures(Table):
     keys = {
         "reading": READING,
         "kind": text("kind of figure", "placement", "mfu", "mean"),
-        "model": text(
-            "workload; for a mean `all`, or `undecided` for workloads that no single assumption decides"
-        ),
+        "model": text("workload; for a mean `all`, or `undecided`: those that no single assumption decides"),
         "of": text("accelerator and planner of the placement, or name of the mean"),
     }
     columns = {
@@ -254,7 +248,11 @@ class ReadingFigures(Table):
 
 
 class ReadingScores(Table):
-    """Agreement of every interpretation with the paper: equal placements, utilisation errors, mean gains."""
+    """Agreement of every interpretation with the paper: equal placements, utilisation errors, mean gains.
+
+    The experts' baseline is the baseline accelerator with the experts' placement, the searched baseline the
+    one with searched placements.
+    """
 
     keys = {"reading": READING}
     columns = {
@@ -262,21 +260,10 @@ class ReadingScores(Table):
         "placements": count("printed placements with equal {p, d, t}"),
         "in_full": count("placements with equal {p, d, t}, microbatch, recomputation and HBM"),
         "printed_placements": count("printed placements"),
-        "mfu_factor": real(
-            "exp of the root mean square of log(ours / printed) over all utilisations; 0 for none"
-        ),
+        "mfu_factor": real("exp of the RMS of log(ours / printed) over all utilisations; 0 for none"),
         "printed_mfus": count("compared printed utilisations"),
-        "per_model": real(
-            "geometric mean of each workload's printed accelerator over the baseline with the "
-            "experts' placement"
-        ),
-        "common": real(
-            "geometric mean of the printed common accelerator over the baseline with the experts' placement"
-        ),
-        "common_over_baseline": real(
-            "geometric mean of the printed common accelerator over the baseline with searched placements"
-        ),
-        "common_over_family": real(
-            "geometric mean of the printed common accelerator over the other printed accelerators"
-        ),
+        "per_model": real("geometric mean of each workload's accelerator over the experts' baseline"),
+        "common": real("geometric mean of the printed common accelerator over the experts' baseline"),
+        "common_over_baseline": real("geometric mean of the common accelerator over the searched baseline"),
+        "common_over_family": real("geometric mean of the common accelerator over the other printed ones"),
     }

@@ -36,9 +36,7 @@ class Commons(Table):
 
     keys = {"architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
     columns = {
-        "mean": real(
-            "mean of the models' throughputs, 0 unless it trains every model that any architecture trains"
-        ),
+        "mean": real("mean throughput of the models; 0 unless it trains all that any architecture trains"),
         "area_um2": real("area of the chip"),
         "best_of_hbm": flag("best with this HBM capacity"),
         "smallest_of_hbm": flag("smallest area within the tolerance of the best with this HBM capacity"),
@@ -92,9 +90,7 @@ class Results(Table):
         "tokens_per_s": real("throughput"),
         **MFUS,
         **SAMPLE_ENERGIES,
-        "speedup": real(
-            "throughput relative to the baseline with the experts' placement, 0 if that is infeasible"
-        ),
+        "speedup": real("throughput over the baseline with the experts' placement; 0 if infeasible"),
         "binding": text("limit of the throughput"),
     }
 
@@ -123,9 +119,7 @@ class Recommendations(Table):
         "certified_planned_s": real("time per batch of the certified plan as planned"),
         "certified_simulated_s": real("time per batch of the certified plan as simulated"),
         "equal_s": real("simulated time per batch of equal stages, infinite if infeasible", finite=False),
-        "expert_s": real(
-            "simulated time per batch of the experts' stages, infinite if infeasible", finite=False
-        ),
+        "expert_s": real("simulated batch time of the experts' stages; infinite if infeasible", finite=False),
         "piper_s": real("simulated time per batch of Piper's plan, which does not flush", finite=False),
         "lost": real("relative excess of the certified plan's simulated time over the fastest flushing plan"),
         "unexplained": real("part of `lost` that the planned times already show"),
@@ -234,7 +228,7 @@ class Complexities(Table):
         "operators": count("operators of the forward pass of a block before fusion"),
         "parameters": count("parameters of the model as published, tied ones counted once"),
         "held_parameters": count(
-            "parameters of all layers of one tensor-parallel rank, including the copy of a tied head"
+            "parameters of all layers of one tensor-parallel rank, with a tied head's copy"
         ),
         "block_parameter_bytes": real("weights of a block"),
         "block_activation_bytes": real("stashed activations of a block"),

@@ -114,12 +114,8 @@ class Certificates(Table):
         "contradictions": count("points solved outside the bounds of the screen, or kept and not solved"),
         "architecture": text("best architecture, empty if nothing fits"),
         "hbm_gib": real("HBM capacity of the best"),
-        "best": real(
-            "throughput of the best in samples/s; for all workloads together, the mean defined by the study"
-        ),
-        "excluded": real(
-            "largest bound on the throughput of unsolved points, 0 if all were solved", finite=False
-        ),
+        "best": real("throughput of the best in samples/s; for all workloads the study's mean"),
+        "excluded": real("largest throughput bound of unsolved points, 0 if all were solved", finite=False),
         "bound": real("upper bound on the throughput of all points", finite=False),
         "schedules": count("schedules of layers behind the solved points"),
         "unproven": count("schedules without a proof"),

@@ -88,21 +88,17 @@ class Layers(Table):
     columns = {
         "parameters": count("parameters of one tensor-parallel rank"),
         "expert_parameters": count(
-            "expert parameters, used by a part of the tokens each; included in `parameters`"
+            "parameters of experts, used by some tokens each; included in `parameters`"
         ),
         "embedding_parameters": count("parameters of lookup tables; included in `parameters`"),
-        "tied_parameters": count(
-            "parameters of the head's copy of a tied embedding; included in `parameters`"
-        ),
+        "tied_parameters": count("parameters of a tied head's own copy; included in `parameters`"),
         "parameter_bytes": real("weights of one tensor-parallel rank"),
         "activation_bytes": real("forward activations stashed for one microbatch, per tensor-parallel rank"),
         "attention_bytes": real("part of activation_bytes in the attention core"),
         "input_bytes": real("activations received from the previous pipeline stage"),
         "output_bytes": real("activations sent to the next pipeline stage"),
         "tensor_parallel": flag("whether it is split over the t devices"),
-        "forward_tensor_flops": real(
-            "matrix multiplication FLOPs of the forward pass, per tensor-parallel rank"
-        ),
+        "forward_tensor_flops": real("matrix FLOPs of the forward pass, per tensor-parallel rank"),
         "forward_vector_flops": real("other FLOPs of the forward pass, per tensor-parallel rank"),
         "operators": count("operators of the forward pass before fusion"),
     }
@@ -191,9 +187,7 @@ class Screens(Table):
     keys = SETTING
     columns = {
         **BOUNDS,
-        "lower_j": real(
-            "lower bound on the energy per sample of all placements; infinite if none fits", finite=False
-        ),
+        "lower_j": real("lower bound on the energy per sample; infinite if none fits", finite=False),
         "kept": flag("whether it could be among the best of its shard, or is named"),
     }
     rules = {"the lower bound is not above the feasible value": lambda f: f["lower_s"] <= f["feasible_s"]}
