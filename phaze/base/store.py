@@ -85,7 +85,7 @@ class Store:
         converted as if read from a file: tuples become lists. An answer in a file is accepted if it still
         `holds`. A computed answer is written if it `lasts`.
         """
-        name, digests = self._name(about), [digest_of(request) for request in requests]
+        name, digests = digest_of([self._code, about]), [digest_of(request) for request in requests]
         answers, fresh = self._answers.setdefault(name, {}), dict[str, int]()
         for place, digest in enumerate(digests):
             if digest in answers or digest in fresh:
@@ -103,9 +103,6 @@ class Store:
             answers |= fresh_answers
             self._write(name, {digest: answer for digest, answer in fresh_answers.items() if lasts(answer)})
         return [cast("Answer", answers[digest]) for digest in digests]
-
-    def _name(self, about: Plain) -> str:
-        return digest_of([self._code, about])
 
     def _read(self, name: str) -> dict[str, tuple[Path, Plain]]:
         """Answers cached under a name, each with its file, by digest of the request; read on first use."""

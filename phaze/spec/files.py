@@ -50,7 +50,8 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
     PhazeError names the three nearest files and the folders to look in.
     """
     if not folders[0].is_dir():
-        raise PhazeError(f"{shown(folders[0])}: folder does not exist{_configured_hint()}")
+        variable = f"; {VARIABLE} is {short(os.environ[VARIABLE])}" if os.environ.get(VARIABLE) else ""
+        raise PhazeError(f"{shown(folders[0])}: folder does not exist{variable}")
     # Reversed, so that an earlier folder wins where several have the name.
     files = {p.stem.lower(): p for folder in reversed(folders) for p in sorted(folder.glob("*.yaml"))}
     file = files.get(name.lower())
@@ -61,11 +62,6 @@ def named_file(noun: str, name: str, *folders: Path) -> Path:
             did_you_mean(name, stems, where) if stems else f"there is none in {where}",
         )
     return within(file.parent, file)
-
-
-def _configured_hint() -> str:
-    """Hint that names the environment variable, if that sets the configuration folder."""
-    return f"; {VARIABLE} is {short(os.environ[VARIABLE])}" if os.environ.get(VARIABLE) else ""
 
 
 def model_path(name: str, folder: Path = FOLDER) -> Path:

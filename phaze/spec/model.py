@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
@@ -21,6 +21,8 @@ SEQUENCE = 8192
 
 class Model(Noun):
     """Transformer to train: an embedding, blocks of one or several kinds, and a head."""
+
+    token: ClassVar[str] = "token"  # what a message calls an element of a sample
 
     name: Name
     """Name of the model; default: the file name."""
@@ -201,11 +203,6 @@ class Model(Noun):
         total = sum(count for _, count in self.runs)
         if total != self.layers:
             raise ValueError(f"pattern must have as many blocks as layers, {self.layers}, got {total}")
-
-    @property
-    def token(self) -> str:
-        """Word for an element of a sample in user messages: "token"."""
-        return "token"
 
     @property
     def counts_positions(self) -> bool:

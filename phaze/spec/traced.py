@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -119,6 +119,8 @@ class TracedRun(Noun):
 class Traced(UnshardedModel):
     """Model that is a chain of layers of any kind, traced for samples of one length."""
 
+    token: ClassVar[str] = "token"  # what a message calls an element of a sample
+
     kind: Literal["traced"] = "traced"
     """Kind of the model."""
     sequence: PositiveInt
@@ -136,11 +138,6 @@ class Traced(UnshardedModel):
         if unknown := {run.layer for run in self.runs} - {layer.name for layer in self.layers}:
             raise ValueError(f"runs: {sorted(unknown)[0]} is not one of the layers")
         return self
-
-    @property
-    def token(self) -> str:
-        """Word for an element of a sample in user messages, such as "token"."""
-        return "token"
 
     @property
     def usual_sequence(self) -> int:
@@ -339,19 +336,20 @@ def _norm_fields(block: _Block, queries: int, keys: int, size: int) -> Fields:
     """Spec fields of norms; query and key norms lie between the projections and the scores."""
     projection = block.before.index(_weight_products(block.before)[0])
     first = [operator for operator in block.before[:projection] if _is_norm(operator)]
-    between = [_norm_width(operator) for operator in block.before[projection:] if _is_norm(operator)]
+    between = [op for op in block.before[projection:] if _is_norm(op)]
+    widths = tuple(op.parameters // (2 if op.kind == "layer_norm" else 1) for op in between)
     later = [operator for operator in block.after if _is_norm(operator)]
     norm_kinds = {(): "none", (size, size): "heads", (queries, keys): "all"}
     # Numbers of norms before and after attention.
     places = {(1, 1): "pre", (1, 3): "both", (0, 2): _outer_norm_position(block, later)}
-    kinds, place = tuple(between), (len(first), len(later))
-    if kinds not in norm_kinds or place not in places:
+    place = (len(first), len(later))
+    if widths not in norm_kinds or place not in places:
         raise PhazeError(
             f"{block.layer.name}: must have the norms of a transformer, got {len(first)} before "
             f"attention, {len(between)} of queries and keys, {len(later)} after it"
         )
     norm = "layer_norm" if any(operator.kind == "layer_norm" for operator in later) else "rms_norm"
-    return {"qk_norm": norm_kinds[kinds], "norm_position": places[place], "norm": norm}
+    return {"qk_norm": norm_kinds[widths], "norm_position": places[place], "norm": norm}
 
 
 def _outer_norm_position(block: _Block, norms: Sequence[TracedOperator]) -> str:
@@ -449,7 +447,3 @@ def _is_norm(operator: TracedOperator) -> bool:
         and operator.product is None
         and operator.kind in ("layer_norm", "mul", "rms_norm")
     )
-
-
-def _norm_width(norm: TracedOperator) -> int:
-    return norm.parameters // 2 if norm.kind == "layer_norm" else norm.parameters

@@ -5,7 +5,7 @@ A sample is an image. A study treats it as a sequence of one token, and tensor p
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,8 @@ Sizes = Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)]
 
 class Vision(UnshardedModel):
     """Base class of image models."""
+
+    token: ClassVar[str] = "image"  # what a message calls an element of a sample
 
     image: Pixels = 224
     """Height and width of an image in pixels."""
@@ -38,11 +40,6 @@ class Vision(UnshardedModel):
     def first_multiply_accumulates(self) -> int:
         """Multiply-accumulates of the first convolution, which computes no gradient of the image."""
         raise NotImplementedError
-
-    @property
-    def token(self) -> str:
-        """Word for an element of a sample in user messages: "image"."""
-        return "image"
 
     @property
     def usual_sequence(self) -> int:

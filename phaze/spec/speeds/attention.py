@@ -60,8 +60,5 @@ class AttentionKernel(Noun):
                     f"{name}: was removed; use the fields fill, tail and heads of a pass, as in "
                     f"forward: {{share: 0.6, fill: 150, heads: {{64: 0.9}}}}"
                 )
-        return {key: value if _whole(value) else {"share": value} for key, value in fields.items()}
-
-
-def _whole(value: object) -> bool:
-    return value is None or isinstance(value, Mapping | AttentionPass)
+        passes = (Mapping, AttentionPass, type(None))
+        return {k: v if isinstance(v, passes) else {"share": v} for k, v in fields.items()}
