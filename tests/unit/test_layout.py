@@ -56,14 +56,14 @@ def test_groups_of_all_axes_reach_every_device_once(layout: Layout) -> None:
             continue
         reached = {0}
         for axis in axes:
-            reached = {one for rank in reached for one in members(layout, axis, rank)}
+            reached = {member for rank in reached for member in members(layout, axis, rank)}
         assert reached == set(range(layout.devices))
 
 
 @given(LAYOUTS)
 def test_a_key_stands_for_what_changes_a_slice(layout: Layout) -> None:
-    again = Layout.of_key(layout.key)
-    assert again.key == layout.key
+    parsed = Layout.of_key(layout.key)
+    assert parsed.key == layout.key
     assert replace(layout, pp=7, vp=2, dp=5, zero=3, recompute="full").key == layout.key
     assert replace(layout, cp=layout.cp + 1).key != layout.key
 

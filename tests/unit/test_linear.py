@@ -11,10 +11,10 @@ import pytest
 from phaze.solver.linear import LinearProgram
 
 
-def weights(cost: list[float], *, whole: bool = False) -> LinearProgram:
+def weights(cost: list[float], *, integer: bool = False) -> LinearProgram:
     """Return the minimum cost of amounts between 0 and 1, without weight constraints yet."""
     count = len(cost)
-    return LinearProgram(np.array(cost), np.zeros(count), np.ones(count), np.full(count, whole))
+    return LinearProgram(np.array(cost), np.zeros(count), np.ones(count), np.full(count, integer))
 
 
 def rows(*values: list[float]) -> np.ndarray:
@@ -31,10 +31,10 @@ def test_a_fractional_knapsack_takes_the_cheapest_weight_first() -> None:
         order = np.argsort(cost / weight)
         before = np.concatenate([[0.0], np.cumsum(weight[order])[:-1]])
         taken = np.clip((least - before) / weight[order], 0, 1)
-        found = program.solve()
-        assert found.bound == pytest.approx(float(cost[order] @ taken))
-        assert found.point is not None
-        assert found.point[order] == pytest.approx(taken)
+        answer = program.solve()
+        assert answer.bound == pytest.approx(float(cost[order] @ taken))
+        assert answer.point is not None
+        assert answer.point[order] == pytest.approx(taken)
 
 
 def test_rows_and_bounds_that_are_added_raise_the_answer() -> None:
@@ -43,8 +43,8 @@ def test_rows_and_bounds_that_are_added_raise_the_answer() -> None:
     assert program.solve().bound == pytest.approx(1.5)
     assert program.solve(exact=True).bound == pytest.approx(2.0)  # one and one, or two and none
     program.add(rows([1.0, 0.0], [0.0, 1.0]), np.array([-inf, 0.5]), np.array([1.0, inf]))
-    found = program.solve()
-    assert found.bound == pytest.approx(2.0)
+    answer = program.solve()
+    assert answer.bound == pytest.approx(2.0)
     program.at_least(1, 2.0)
     assert program.solve().bound == pytest.approx(2.5)
     assert program.solve(exact=True).bound == pytest.approx(3.0)
@@ -52,24 +52,24 @@ def test_rows_and_bounds_that_are_added_raise_the_answer() -> None:
 
 def test_a_program_without_a_point_has_an_infinite_bound() -> None:
     for exact in (False, True):
-        program = weights([1.0, 1.0], whole=True)
+        program = weights([1.0, 1.0], integer=True)
         program.add(rows([1.0, 1.0]), np.array([3.0]), np.array([inf]))
-        found = program.solve(exact=exact)
-        assert (found.bound, found.point) == (inf, None)
+        answer = program.solve(exact=exact)
+        assert (answer.bound, answer.point) == (inf, None)
 
 
 def test_whole_answers_are_those_of_all_points() -> None:
     rng = np.random.default_rng(1)
     for _ in range(10):
         cost, weight = rng.uniform(1, 2, 8), rng.uniform(1, 2, 8)
-        program = weights(cost.tolist(), whole=True)
+        program = weights(cost.tolist(), integer=True)
         program.add(weight[None], np.array([0.5 * weight.sum()]), np.array([inf]))
         points = np.array(np.meshgrid(*[[0, 1]] * 8)).reshape(8, -1).T
         best = float((points @ cost)[points @ weight >= 0.5 * weight.sum()].min())
-        found = program.solve(exact=True)
-        assert found.point is not None
-        assert found.bound <= best * (1 + 1e-9)
-        assert float(cost @ found.point) == pytest.approx(best)
+        answer = program.solve(exact=True)
+        assert answer.point is not None
+        assert answer.bound <= best * (1 + 1e-9)
+        assert float(cost @ answer.point) == pytest.approx(best)
         assert program.solve().bound <= best
 
 

@@ -101,8 +101,8 @@ def printed_here(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int,
 def test_no_control_characters_of_a_user_reach_the_terminal(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = _given(case, EVIL, tmp_path)
-    status, printed = on_terminal(*asked) if case in APART else printed_here(monkeypatch, *asked)
+    arguments = _given(case, EVIL, tmp_path)
+    status, printed = on_terminal(*arguments) if case in APART else printed_here(monkeypatch, *arguments)
     assert (status == 0) == (case in ENDS_WELL), printed
     text = STYLED.sub(r"\1", printed.replace("\r\n", "\n"))
     assert text == printable(text)
@@ -126,8 +126,8 @@ def test_text_without_control_characters_stays_and_json_stays_valid() -> None:
 
 
 def test_the_end_of_a_message_says_what_is_allowed() -> None:
-    told = shortened(f"file: key: {'x' * 3000} must be below 4\n{'y ' * 3000}z")
-    first, second = told.split("\n")
+    message = shortened(f"file: key: {'x' * 3000} must be below 4\n{'y ' * 3000}z")
+    first, second = message.split("\n")
     assert first.startswith("file: key: xxx")
     assert first.endswith("xxx must be below 4")
     assert len(first) < LONGEST_WORD + 50

@@ -271,9 +271,9 @@ def test_a_glpsol_that_crashes_is_passed_over(tmp_path: Path, monkeypatch: pytes
 def test_without_glpsol_the_version_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then only HiGHS is listed, with its version."""
     monkeypatch.setenv("PATH", "")
-    found = solver_versions(["glpk", "highs"])
-    assert list(found) == ["highs"]
-    assert found["highs"][0].isdigit()
+    versions = solver_versions(["glpk", "highs"])
+    assert list(versions) == ["highs"]
+    assert versions["highs"][0].isdigit()
 
 
 def test_an_unknown_solver_is_an_error_that_lists_the_known_ones() -> None:

@@ -134,13 +134,13 @@ def test_a_table_with_other_columns_is_refused_even_where_these_are_not_read(tmp
 
 def test_only_the_rows_with_given_values_are_read(tmp_path: Path) -> None:
     path = tmp_path / "s.parquet"
-    whole = Screens.check(screens())
-    Screens.save(whole, path)
-    some, columns = whole["architecture"].iloc[0], list(Screens.fields())
-    where = {"architecture": [some], "model": [whole["model"].iloc[0]]}
-    found = Screens.load(path, columns=columns, where=where)
-    expected = whole[whole["architecture"] == some].reset_index(drop=True)
-    pd.testing.assert_frame_equal(found, expected)
+    frame = Screens.check(screens())
+    Screens.save(frame, path)
+    architecture, columns = frame["architecture"].iloc[0], list(Screens.fields())
+    where = {"architecture": [architecture], "model": [frame["model"].iloc[0]]}
+    selected = Screens.load(path, columns=columns, where=where)
+    expected = frame[frame["architecture"] == architecture].reset_index(drop=True)
+    pd.testing.assert_frame_equal(selected, expected)
     assert Screens.load(path, where={"architecture": ["none"]}).empty
 
 
@@ -148,8 +148,8 @@ def test_only_the_rows_with_given_values_are_read(tmp_path: Path) -> None:
 def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
     path = tmp_path / "s.parquet"
     Screens.save(screens(), path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(share * len(whole))])
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
     with pytest.raises(PhazeError, match=r"s\.parquet: cannot be read as table screens: .*delete it and run"):
         Screens.load(path)
 
@@ -157,9 +157,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
 def test_any_flipped_bit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "g.parquet"
     Graphs.save(graph(), path)
-    whole = path.read_bytes()
-    for position, byte in enumerate(whole):
-        path.write_bytes(whole[:position] + bytes([byte ^ 1 << position % 8]) + whole[position + 1 :])
+    content = path.read_bytes()
+    for position, byte in enumerate(content):
+        path.write_bytes(content[:position] + bytes([byte ^ 1 << position % 8]) + content[position + 1 :])
         with pytest.raises(PhazeError, match=r"g\.parquet: "):
             Graphs.load(path)
 
@@ -181,7 +181,7 @@ def test_every_table_documents_its_columns_and_has_an_empty_form(table: type[Gra
 def test_names_are_looked_up_among_known_ones() -> None:
     """The same result as pandas' own look-up, also with empty inputs."""
     names = pd.Series(["b", "a", "c", "a"], dtype="str")
-    for known in (pd.Index(["a", "c"]), pd.Index([], dtype="str")):
-        for asked in (names, names.iloc[:0]):
-            assert are_among(asked, known).tolist() == asked.isin(known).tolist()
-            assert places_among(asked, known).tolist() == known.get_indexer(asked).tolist()
+    for index in (pd.Index(["a", "c"]), pd.Index([], dtype="str")):
+        for series in (names, names.iloc[:0]):
+            assert are_among(series, index).tolist() == series.isin(index).tolist()
+            assert places_among(series, index).tolist() == index.get_indexer(series).tolist()

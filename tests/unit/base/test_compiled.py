@@ -145,18 +145,18 @@ def small_package(compiled_package: Path, tmp_path: Path) -> Path:
     return shutil.copytree(compiled_package, tmp_path, dirs_exist_ok=True)
 
 
-def answer(package: Path, kept: Path | None = None) -> str:
+def answer(package: Path, cache: Path | None = None) -> str:
     command = [sys.executable, "-m", "phaze.loops"]
-    env = {**os.environ, "PHAZE_COMPILED": str(kept or "")}
-    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=package, env=env)
-    return found.stdout.strip()
+    env = {**os.environ, "PHAZE_COMPILED": str(cache or "")}
+    process = subprocess.run(command, capture_output=True, text=True, check=True, cwd=package, env=env)
+    return process.stdout.strip()
 
 
-def edited(package: Path, name: str, old: str, new: str, kept: Path | None = None) -> str:
+def edited(package: Path, name: str, old: str, new: str, cache: Path | None = None) -> str:
     text = (package / name).read_text()
     assert old in text
     (package / name).write_text(text.replace(old, new))
-    return answer(package, kept)
+    return answer(package, cache)
 
 
 def test_a_comment_or_code_elsewhere_compiles_nothing_again(package: Path) -> None:
@@ -180,12 +180,12 @@ def test_an_edit_of_what_is_called_compiles_again_what_reaches_it_and_nothing_el
 
 def test_another_installation_finds_what_is_compiled(package: Path, tmp_path: Path) -> None:
     """Two installations with the same cache folder."""
-    kept = tmp_path / "kept"
+    cache = tmp_path / "kept"
     other = tmp_path / "other"
     shutil.copytree(package / "phaze", other / "phaze", ignore=shutil.ignore_patterns("__pycache__"))
-    assert answer(package, kept) == "3 7 1 1 1 1"
-    assert answer(other, kept) == "3 7 0 0 0 0"
-    assert edited(other, "phaze/names.py", "STEP = 1", "STEP = 10", kept) == "21 7 1 1 0 0"
+    assert answer(package, cache) == "3 7 1 1 1 1"
+    assert answer(other, cache) == "3 7 0 0 0 0"
+    assert edited(other, "phaze/names.py", "STEP = 1", "STEP = 10", cache) == "21 7 1 1 0 0"
 
 
 def test_a_class_of_arguments_can_have_another_name(package: Path) -> None:

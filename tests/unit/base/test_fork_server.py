@@ -74,15 +74,15 @@ def vanishes(path: Path) -> bool:
 def test_a_script_runs_in_a_fork_with_its_own_streams_folder_and_arguments(jobs: Jobs) -> None:
     script = "import os, sys; print(os.getppid(), os.getcwd(), sys.argv, __name__); sys.stderr.write('said')"
     status, output, errors = jobs.run(script)
-    parent, folder, *rest = output.split()
+    parent, folder, *arguments = output.split()
     command = Path("/proc", parent, "cmdline").read_bytes().split(b"\0")
     assert b"phaze.base.fork_server" in command
-    assert (status, folder, rest[-1], errors) == (0, str(jobs.folder), "__main__", "said")
-    assert rest[0].strip("[]'").endswith(".py")
+    assert (status, folder, arguments[-1], errors) == (0, str(jobs.folder), "__main__", "said")
+    assert arguments[0].strip("[]'").endswith(".py")
 
 
 @pytest.mark.parametrize(
-    ("ending", "status", "said"),
+    ("ending", "status", "errors"),
     [
         ("sys.exit()", 0, ""),
         ("sys.exit(3)", 3, ""),
@@ -90,8 +90,8 @@ def test_a_script_runs_in_a_fork_with_its_own_streams_folder_and_arguments(jobs:
         ("os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
     ],
 )
-def test_the_caller_ends_as_its_fork_does(jobs: Jobs, ending: str, status: int, said: str) -> None:
-    assert jobs.run(f"import os, sys\n{ending}") == (status, "", said)
+def test_the_caller_ends_as_its_fork_does(jobs: Jobs, ending: str, status: int, errors: str) -> None:
+    assert jobs.run(f"import os, sys\n{ending}") == (status, "", errors)
 
 
 def test_an_exception_is_shown_with_its_traceback(jobs: Jobs) -> None:

@@ -56,8 +56,8 @@ def test_another_hosts_lock_stays(tmp_path: Path) -> None:
     (tmp_path / "held").write_text("some-other-host")
     lock = locked(tmp_path)
     for _ in range(2):
-        with clear(tmp_path) as again:
-            assert says(again) == "False"
+        with clear(tmp_path) as second:
+            assert says(second) == "False"
     assert lock.exists()
 
 

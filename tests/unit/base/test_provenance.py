@@ -150,8 +150,8 @@ def test_where_the_package_lies_does_not_matter(tree: Path, tmp_path_factory: py
 
 def test_the_order_of_names_does_not_matter(tree: Path) -> None:
     """The digest of two stages does not depend on their order."""
-    one = source_digest("phaze.place", "phaze.estimate", root=tree)
-    assert source_digest("phaze.estimate", "phaze.place", "phaze.place", root=tree) == one
+    digest = source_digest("phaze.place", "phaze.estimate", root=tree)
+    assert source_digest("phaze.estimate", "phaze.place", "phaze.place", root=tree) == digest
 
 
 def test_the_version_of_a_library_counts_where_it_is_imported(

@@ -38,33 +38,33 @@ def test_what_is_read_is_what_was_made(tmp_path: Path) -> None:
     """Every bit of a float, and infinity; tuples are returned as lists from the start."""
     for _ in range(2):
         store = Store(tmp_path / "a/b", "code")
-        found = [store.of(str(k), lambda v=value: v) for k, value in enumerate(VALUES)]
-        assert repr(found) == repr(VALUES)
+        answers = [store.of(str(k), lambda v=value: v) for k, value in enumerate(VALUES)]
+        assert repr(answers) == repr(VALUES)
         assert repr(store.of("nan", lambda: nan)) == "nan"
         assert store.of("tuple", lambda: (1, (2.0,))) == [1, [2.0]]
 
 
 def test_only_what_is_not_known_is_made_and_equal_questions_once(tmp_path: Path) -> None:
     """Within a job, in the next one, and in a concurrent job; each may add to the folder."""
-    first, beside, more = Asking(tmp_path), Asking(tmp_path), Asking(tmp_path)
+    first, beside, third = Asking(tmp_path), Asking(tmp_path), Asking(tmp_path)
     for _ in range(2):
         assert first.ask(3, 2, 3) == [9, 4, 9]
         assert first.made == [3, 2]
     assert beside.ask(2, 7) == [4, 49]
     assert beside.made == [7]
-    assert more.ask(1, 2, 5, 3, 5, 7) == [1, 4, 25, 9, 25, 49]
-    assert more.made == [1, 5]
-    assert more.ask(2, about="another thing") == [4]
-    assert more.made == [1, 5, 2]
+    assert third.ask(1, 2, 5, 3, 5, 7) == [1, 4, 25, 9, 25, 49]
+    assert third.made == [1, 5]
+    assert third.ask(2, about="another thing") == [4]
+    assert third.made == [1, 5, 2]
 
 
 def test_equal_answers_are_equal_files(tmp_path: Path) -> None:
     """A file does not depend on when or by whom it was written."""
     for folder in ("a", "b"):
         Asking(tmp_path / folder).ask(1, 2)
-    one, other = (list((tmp_path / folder).rglob("*.json")) for folder in ("a", "b"))
-    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
-    assert len(one) == 1
+    files, other = (list((tmp_path / folder).rglob("*.json")) for folder in ("a", "b"))
+    assert [path.read_bytes() for path in files] == [path.read_bytes() for path in other]
+    assert len(files) == 1
 
 
 def test_without_a_folder_answers_last_as_long_as_the_store() -> None:
@@ -78,9 +78,9 @@ def test_a_job_that_owns_its_folder_leaves_nothing_that_it_did_not_ask_for(tmp_p
     job.ask(1, 2)
     job.ask(3)
     job.ask(4, about="another thing")
-    again = Asking(tmp_path)
-    again.ask(2)
-    again.end()
+    second = Asking(tmp_path)
+    second.ask(2)
+    second.end()
     after = Asking(tmp_path)
     after.ask(1, 2, 3)
     after.ask(4, about="another thing")
@@ -117,11 +117,11 @@ def test_work_that_fails_leaves_what_is_there(tmp_path: Path) -> None:
 
 def test_what_no_longer_holds_is_made_again_and_what_does_not_last_is_not_written(tmp_path: Path) -> None:
     assert Store(tmp_path).of("a", lambda: 1) == 1
-    assert Store(tmp_path).of("a", lambda: 2, holds=lambda known: known == 1) == 1
-    assert Store(tmp_path).of("a", lambda: 2, holds=lambda known: known == 2) == 2
+    assert Store(tmp_path).of("a", lambda: 2, holds=lambda answer: answer == 1) == 1
+    assert Store(tmp_path).of("a", lambda: 2, holds=lambda answer: answer == 2) == 2
     assert Store(tmp_path).of("a", lambda: 3) == 2
     store = Store(tmp_path)
-    assert [store.of("b", lambda k=k: k, lasts=lambda made: made > 1) for k in (1, 2)] == [1, 1]
+    assert [store.of("b", lambda k=k: k, lasts=lambda fresh: fresh > 1) for k in (1, 2)] == [1, 1]
     assert Store(tmp_path).of("b", lambda: 2) == 2
 
 
@@ -139,9 +139,9 @@ def test_a_file_that_cannot_be_read_counts_as_absent(
     document["answers"] = dict.fromkeys(document["answers"], 7)
     damaged = {"wrong": json.dumps(document), "half": text[: len(text) // 2]}
     path.write_text(damaged.get(content, content), encoding="latin-1")
-    again = Asking(tmp_path)
-    assert again.ask(1, 2) == [1, 4]
-    assert again.made == [1, 2]
+    second = Asking(tmp_path)
+    assert second.ask(1, 2) == [1, 4]
+    assert second.made == [1, 2]
     assert str(path) in caplog.text
     after = Asking(tmp_path)
     after.ask(1, 2)

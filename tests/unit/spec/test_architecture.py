@@ -31,8 +31,8 @@ def test_what_is_not_given_follows_the_paper_s_rules() -> None:
 
 def test_what_is_given_is_taken_as_it_is() -> None:
     """Any size is allowed, inside the grid or outside."""
-    given = {"pe_vc": 5, "glb_words_per_cycle": 251, "l2_tc_kib": 26624, "l2_vc_kib": 7, "num_tc": 108}
-    chip = Architecture.parse({**SIZES, **given}, "a.yaml")
+    fields = {"pe_vc": 5, "glb_words_per_cycle": 251, "l2_tc_kib": 26624, "l2_vc_kib": 7, "num_tc": 108}
+    chip = Architecture.parse({**SIZES, **fields}, "a.yaml")
     assert (chip.lanes, chip.bandwidth, chip.tensor_l2_kib, chip.vector_l2_kib) == (5, 251, 26624, 7)
 
 
@@ -150,7 +150,9 @@ def test_the_technology_has_the_published_figures(shared_data: Path) -> None:
     assert technology.area_um2.model_dump() == areas
     study = yaml.safe_load((CONFIG / "studies/phaze-paper.yaml").read_text())
     table = cycle_figures(technology.vector_cycles, study["estimate"]["vector_cycles"])
-    assert table == {(role, kind): value for role, own in cycles.items() for kind, value in own.items()}
+    assert table == {
+        (role, kind): value for role, by_kind in cycles.items() for kind, value in by_kind.items()
+    }
 
 
 def test_a_softmax_costs_about_what_a_norm_costs() -> None:

@@ -33,7 +33,7 @@ def test_a_pattern_gives_the_kinds_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"pattern": "attention-dense*3"}, "pattern must have as many blocks as layers, 4, got 3"),
         ({"pattern": "dense-attention*4"}, "at most one of attention, reuse, window"),
@@ -48,9 +48,9 @@ def test_a_pattern_gives_the_kinds_in_order() -> None:
         ({"experts": EXPERTS | {"per_token": 9}}, "per_token 9 must be at most count 8"),
     ],
 )
-def test_what_cannot_be_is_refused(fields: dict[str, object], said: str) -> None:
+def test_what_cannot_be_is_refused(fields: dict[str, object], message: str) -> None:
     """The message gives the error and what is allowed."""
-    with pytest.raises(PhazeError, match=said.replace("(", r"\(")):
+    with pytest.raises(PhazeError, match=message.replace("(", r"\(")):
         _model(**fields)
 
 
@@ -64,7 +64,7 @@ def test_windows_leave_less_to_attend_to() -> None:
     """A token at position i attends to min(i, w) tokens, in chunks of w to the earlier ones of its chunk."""
     model = _model(window={"size": 64}, chunk=64, pattern="attention-dense*2 window-dense chunk-dense")
     blocks = [model.blocks[kind].attention for kind in ("attention-dense", "window-dense", "chunk-dense")]
-    reached = [one.attended(1024, causal=True) for one in blocks if one is not None]
+    reached = [attention.attended(1024, causal=True) for attention in blocks if attention is not None]
     exact = sum(min(i, 64) for i in range(1024)) / 1024
     assert reached == pytest.approx([512, exact, 32], rel=0.002)
 
@@ -98,9 +98,9 @@ builds from the published configurations, without buffers of routing biases.
 def test_parameters_are_those_of_the_published_model(name: str) -> None:
     """Exactly, and the groups add up to them."""
     model = load_transformer(name, "test")
-    found = model.parameters, model.active_parameters, model.mtp_parameters
+    counts = model.parameters, model.active_parameters, model.mtp_parameters
     expected = PUBLISHED[name]
-    assert [a for a, b in zip(found, expected, strict=True) if b not in (None, a)] == []
+    assert [a for a, b in zip(counts, expected, strict=True) if b not in (None, a)] == []
     assert model.parameter_groups().total() == model.parameters
 
 

@@ -61,7 +61,10 @@ def test_named_architectures_are_in_the_first_shard_of_the_grid(config: Config) 
     put("architectures/grid", {"glb_mib": [64, 256]})(config)
     settings = load_settings(config)
     assert settings.shards == ("small-buffer", "large-buffer")
-    named = [[one["name"] for one in settings.members(s).get("named", [])] for s in settings.shards]
+    named = [
+        [architecture["name"] for architecture in settings.members(s).get("named", [])]
+        for s in settings.shards
+    ]
     assert named == [list(settings.architectures), []]
     put("architectures/grid", None)(config)
     settings = load_settings(config)
@@ -207,10 +210,10 @@ def test_what_the_workflow_would_fill_in_is_no_path(
 def test_two_architectures_of_one_name_are_refused(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = yaml.safe_load((FOLDER / "architectures/phaze-common.yaml").read_text()) | {"name": "tpu-v4"}
+    fields = yaml.safe_load((FOLDER / "architectures/phaze-common.yaml").read_text()) | {"name": "tpu-v4"}
     folder = FOLDER.resolve()
     monkeypatch.chdir(tmp_path)
-    Path("evil.yaml").write_text(yaml.safe_dump(own))
+    Path("evil.yaml").write_text(yaml.safe_dump(fields))
     put("architectures/named", ["tpu-v4-as-built", "tpu-v4", "evil.yaml"])(config)
     with pytest.raises(
         PhazeError, match=r"^study\.yaml: architectures\.named: 'tpu-v4' and 'evil\.yaml' are both named"
@@ -259,8 +262,8 @@ def test_half_and_double_are_those_of_the_study_s_own_system(config: Config, sce
     put("scenarios", {"mine": scenario})(config)
     put("report/maps", {"systems": []})(config)
     settings = load_settings(config)
-    own, varied = settings.scenarios["mine"], settings.variations("mine")
-    hbm, network = own.hbm_bandwidth_bytes_per_s, own.network_bandwidth_bytes_per_s
+    unvaried, varied = settings.scenarios["mine"], settings.variations("mine")
+    hbm, network = unvaried.hbm_bandwidth_bytes_per_s, unvaried.network_bandwidth_bytes_per_s
     assert varied["hbm-double"] == {"hbm_bandwidth_bytes_per_s": 2 * hbm}
     assert varied["hbm-half"] == {"hbm_bandwidth_bytes_per_s": hbm / 2}
     assert varied["network-tenfold"] == {"network_bandwidth_bytes_per_s": 10 * network}

@@ -25,10 +25,10 @@ def test_no_bit_of_a_checked_file_can_turn_unseen(tmp_path: Path) -> None:
     path = tmp_path / "stages.json"
     write_checked(text_of(STAGES), path)
     assert read_as(StoredStages, path) == STAGES
-    whole = path.read_bytes()
-    for place in range(len(whole)):  # all bits of the checksum and its key, and one of every byte before
-        for bit in range(8) if place > whole.index(b"sha256") - 5 else (place % 8,):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1 :])
+    content = path.read_bytes()
+    for place in range(len(content)):  # all bits of the checksum and its key, and one of every byte before
+        for bit in range(8) if place > content.index(b"sha256") - 5 else (place % 8,):
+            path.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
             with pytest.raises(PhazeError, match=r"stages\.json: "):
                 read_as(StoredStages, path)
 
@@ -36,9 +36,9 @@ def test_no_bit_of_a_checked_file_can_turn_unseen(tmp_path: Path) -> None:
 def test_a_checked_file_may_be_cut_nowhere(tmp_path: Path) -> None:
     path = tmp_path / "stages.json"
     write_checked(text_of(STAGES), path)
-    whole = path.read_text()
-    for length in range(len(whole) - 1):
-        path.write_text(whole[:length])
+    text = path.read_text()
+    for length in range(len(text) - 1):
+        path.write_text(text[:length])
         with pytest.raises(PhazeError, match=r"stages\.json: "):
             read_as(StoredStages, path)
 
@@ -59,8 +59,8 @@ def test_who_edits_a_checked_file_is_told_what_to_do(tmp_path: Path) -> None:
 
 def test_a_document_of_another_kind_is_one_message(tmp_path: Path) -> None:
     file = tmp_path / "other.json"
-    for text, given in (('{"a": 1}', "None"), ('{"format": "phaze-stages"}', "'phaze-stages'")):
+    for text, shown in (('{"a": 1}', "None"), ('{"format": "phaze-stages"}', "'phaze-stages'")):
         file.write_text(text)
-        with pytest.raises(PhazeError) as found:
+        with pytest.raises(PhazeError) as error:
             read_as(TrainingPlan, file)
-        assert found.value.wrong == f"{file}: format: must be phaze-plan, got {given}"
+        assert error.value.wrong == f"{file}: format: must be phaze-plan, got {shown}"

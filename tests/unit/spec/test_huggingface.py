@@ -90,13 +90,13 @@ def test_an_absent_number_of_key_value_heads_means_all_heads(tmp_path: Path) -> 
 def test_fields_without_cost_change_nothing(tmp_path: Path) -> None:
     """Tokens and task settings are ignored."""
     config = published("gpt2")
-    more = {
+    costless = {
         **config,
         "bos_token_id": 7,
         "id2label": {"0": "no"},
         "use_cache": False,
     }
-    assert load(tmp_path, more) == load(tmp_path, config)
+    assert load(tmp_path, costless) == load(tmp_path, config)
 
 
 def test_what_is_learnt_otherwise_in_the_same_time_is_kept(tmp_path: Path) -> None:
@@ -321,13 +321,13 @@ def test_layers_may_take_the_choice_of_an_indexer_before(tmp_path: Path) -> None
         "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12, "index_n_heads": 3,
         "index_head_dim": 16, "index_topk": 32, "first_k_dense_replace": 0,
     }  # fmt: skip
-    own = load(tmp_path, fields)
+    model = load(tmp_path, fields)
     shared = load(tmp_path, {**fields, "index_topk_pattern": "FSFSS"})
     assert shared.pattern == "attention-experts reuse-experts attention-experts reuse-experts*2"
     index = 48 * 3 * 16 + 96 * (16 + 3)
-    assert own.parameters - shared.parameters == 3 * (index + 2 * 16)
+    assert model.parameters - shared.parameters == 3 * (index + 2 * 16)
     scores = 64 / 2 * 3 * 16
-    saved = own.products_per_token(64, causal=True) - shared.products_per_token(64, causal=True)
+    saved = model.products_per_token(64, causal=True) - shared.products_per_token(64, causal=True)
     assert saved == pytest.approx(3 * (index + scores))
     with pytest.raises(PhazeError, match="reuse"):
         load(tmp_path, {**fields, "index_topk_pattern": "SSFSS"})
@@ -363,6 +363,6 @@ def test_norms_of_what_comes_out_alone_are_as_many_as_those_of_what_goes_in(tmp_
     before = model.model_copy(update={"norm_position": "pre"})
     assert model.norm_position == "output"
     assert model.parameter_groups() == before.parameter_groups()
-    names = [one.name for one in build_graph(model, 64, Layout(), 2).layers[1].primitives]
+    names = [primitive.name for primitive in build_graph(model, 64, Layout(), 2).layers[1].primitives]
     assert names.index("attention_out_norm") > names.index("attention_out")
     assert "attention_norm" not in names

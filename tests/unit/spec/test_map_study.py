@@ -38,10 +38,10 @@ def test_only_what_no_other_reading_needs_is_searched_by_the_authors_alone() -> 
             "ours": {"label": "x", "partitioner": "paper", "topologies": {"a": "a"}},
         }
     )
-    found = {
+    searches = {
         (name.split("-")[1], topology): who for (name, topology), who in study.searches(["table"]).items()
     }
-    assert found == {
+    assert searches == {
         ("full", "a"): "ours", ("full", "b"): "ours", ("paper", "a"): "ours", ("paper", "b"): "authors",
     }  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_readings_by_partitioner_map_all_partitions_of_the_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reading", "changed", "told"),
+    ("reading", "changed", "message"),
     [
         ({"graph": "none"}, {}, "cases.table.readings.x.graph: 'none' is not among"),
         ({"topologies": {"a": "z"}}, {}, "cases.table.readings.x.topologies: 'z' is not among"),
@@ -68,7 +68,7 @@ def test_readings_by_partitioner_map_all_partitions_of_the_case() -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(
-    reading: dict[str, object], changed: dict[str, object], told: str
+    reading: dict[str, object], changed: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(PhazeError, match=told.replace("(", r"\(")):
+    with pytest.raises(PhazeError, match=message.replace("(", r"\(")):
         maps({"x": {"label": "x", **reading}}, **changed)

@@ -60,8 +60,8 @@ def test_the_table_asks_for_every_printed_cluster_and_no_other(config: Config) -
     cases = load_settings(config).study.plans.cases
     for name, rows in printed.table.items():
         points = cases[f"table-1-{name}"].points().values()
-        asked = {(k, point.memory_gib) for point in points for k in point.devices}
-        assert asked == {(row.devices, row.memory_gib) for row in rows}
+        clusters = {(k, point.memory_gib) for point in points for k in point.devices}
+        assert clusters == {(row.devices, row.memory_gib) for row in rows}
 
 
 def test_a_job_plans_all_devices_of_one_size_memory_and_batch() -> None:

@@ -47,8 +47,8 @@ def test_a_reading_changes_what_it_names_and_nothing_else() -> None:
 
 
 def test_a_reading_may_take_another_system_as_a_whole() -> None:
-    found = settings(READINGS).reading_changes["h100"]["scenario"]
-    assert (found["clock_hz"], found["global_batch"]) == (1.83e9, 64)
+    changes = settings(READINGS).reading_changes["h100"]["scenario"]
+    assert (changes["clock_hz"], changes["global_batch"]) == (1.83e9, 64)
 
 
 def test_the_settings_of_the_study_are_shown_beside_its_readings_only() -> None:
@@ -63,16 +63,16 @@ def test_a_reading_that_is_null_is_left_out() -> None:
 
 def test_the_readings_of_the_default_study_change_one_assumption_each() -> None:
     study = yaml.safe_load((FOLDER / "config.yaml").read_text())
-    found = load_settings(study)
+    loaded = load_settings(study)
     assert set(study["readings"]) >= {"paired-fusion", "no-preload", "first-stage-gradients", "paper-tpu-v4"}
-    for name, reading in found.study.readings.items():
-        assert len(found.reading_changes[name]) + (reading.baseline is not None) == 1
+    for name, reading in loaded.study.readings.items():
+        assert len(loaded.reading_changes[name]) + (reading.baseline is not None) == 1
 
 
 def test_what_was_found_for_another_workload_is_not_read() -> None:
-    found = settings(READINGS)
-    families = {"spotlight": {model: f"spotlight-{model}" for model in found.study.models}}
-    names = found.read_architectures("gpt2-xl", families)
+    loaded = settings(READINGS)
+    families = {"spotlight": {model: f"spotlight-{model}" for model in loaded.study.models}}
+    names = loaded.read_architectures("gpt2-xl", families)
     assert names == ["tpu-v4-as-built", "tpu-v4", "phaze-common", "spotlight-gpt2-xl"]
 
 

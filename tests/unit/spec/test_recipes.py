@@ -42,19 +42,21 @@ def found(release: str, model: str, device: str, precision: str, gpus: int) -> S
 
 def test_every_recipe_is_of_a_model_and_uses_all_of_its_devices() -> None:
     recipes = published_recipes()
-    assert Counter(one.source for one in recipes) == SOURCES
-    known = {path.stem for path in (FOLDER / "models").glob("*.yaml")}
-    assert {one.model for one in recipes} - known == UNKNOWN
-    assert all(one.tp * one.cp * one.pp * one.dp == one.gpus for one in recipes)
+    assert Counter(recipe.source for recipe in recipes) == SOURCES
+    names = {path.stem for path in (FOLDER / "models").glob("*.yaml")}
+    assert {recipe.model for recipe in recipes} - names == UNKNOWN
+    assert all(recipe.tp * recipe.cp * recipe.pp * recipe.dp == recipe.gpus for recipe in recipes)
 
 
 def test_a_recipe_says_its_layout() -> None:
-    llama = next(one for one in published_recipes() if one.source == "llama-3" and one.sequence > 8192)
+    llama = next(
+        recipe for recipe in published_recipes() if recipe.source == "llama-3" and recipe.sequence > 8192
+    )
     layout = llama.layout(microbatch=1, vp=8, load="balanced")
     assert (layout.tp, layout.cp, layout.pp, layout.vp, layout.dp) == (8, 16, 16, 8, 8)
     assert (layout.zero, layout.cp_kind, layout.sequence_parallel) == (2, "all_gather", True)
     assert llama.shape == "tp 8 cp 16 pp 16 dp 8 ZeRO-2"
-    part = next(one for one in published_recipes() if one.recompute == "full:5")
+    part = next(recipe for recipe in published_recipes() if recipe.recompute == "full:5")
     assert (part.layout(1, 1, "balanced").recompute, part.recomputed_blocks) == ("full", 5)
 
 
@@ -81,12 +83,14 @@ def test_a_bad_row_is_refused_by_file_line_and_column(tmp_path: Path, text: str,
 
 def test_every_recipe_is_read_and_says_where_it_stands() -> None:
     recipes = load_recipes(PATH)
-    assert tuple(sorted({one.release for one in recipes})) == RELEASES
-    keys = Counter((one.release, one.model, one.system, one.precision, one.gpus) for one in recipes)
+    assert tuple(sorted({recipe.release for recipe in recipes})) == RELEASES
+    keys = Counter(
+        (recipe.release, recipe.model, recipe.system, recipe.precision, recipe.gpus) for recipe in recipes
+    )
     assert set(keys.values()) == {1}
-    stacks = [one for one in recipes if isinstance(one, StackRecipe)]
+    stacks = [recipe for recipe in recipes if isinstance(recipe, StackRecipe)]
     assert len(stacks) == len(recipes)
-    assert all(bool(one.dispatcher) == bool(one.experts) for one in stacks)
+    assert all(bool(recipe.dispatcher) == bool(recipe.experts) for recipe in stacks)
     with PATH.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert all(row["repository"] and row["commit"] and row["file"] for row in rows)
@@ -97,8 +101,8 @@ def test_every_published_run_has_a_recipe_of_its_release() -> None:
     for name in ("megatron-bridge", "megatron-bridge-26.04"):
         with (FOLDER / "measured" / f"{name}.csv").open(newline="") as file:
             for row in csv.DictReader(file):
-                one = found(row["release"], row["model"], row["system"], row["compute"], int(row["gpus"]))
-                assert (one.release, one.gpus) == (row["release"], int(row["gpus"]))
+                recipe = found(row["release"], row["model"], row["system"], row["compute"], int(row["gpus"]))
+                assert (recipe.release, recipe.gpus) == (row["release"], int(row["gpus"]))
 
 
 @pytest.mark.parametrize(
@@ -115,15 +119,15 @@ def test_a_text_without_a_release_is_refused() -> None:
 
 
 def test_without_its_release_the_last_one_before_is_taken() -> None:
-    asked = ("deepseek-v3", "gb300", "mxfp8", 256)
-    assert found("26.06", *asked).release == "26.04.01"
-    assert found("27.01", *asked).release == "26.08"
-    assert found("24.05", *asked).release == "25.11"
+    run = ("deepseek-v3", "gb300", "mxfp8", 256)
+    assert found("26.06", *run).release == "26.04.01"
+    assert found("27.01", *run).release == "26.08"
+    assert found("24.05", *run).release == "25.11"
 
 
 def test_of_several_numbers_of_devices_the_nearest_is_taken() -> None:
-    asked = ("26.08", "qwen3-235b-a22b", "gb200", "mxfp8")
-    assert [found(*asked, gpus).gpus for gpus in (16, 120, 140, 4096)] == [64, 64, 256, 256]
+    run = ("26.08", "qwen3-235b-a22b", "gb200", "mxfp8")
+    assert [found(*run, gpus).gpus for gpus in (16, 120, 140, 4096)] == [64, 64, 256, 256]
 
 
 def test_a_stack_takes_what_its_recipe_says() -> None:
@@ -149,7 +153,7 @@ def test_what_has_no_recipe_has_none_or_is_refused_with_its_stack() -> None:
 
 def test_models_with_recipes_have_sizes_of_their_own() -> None:
     """A model of other sizes, or with other experts, has no recipe of another one."""
-    named = {one.model for one in published_recipes()}
+    named = {recipe.model for recipe in published_recipes()}
     models = [path.stem for path in (FOLDER / "models").glob("*.yaml") if path.stem in named]
     assert all(published_model(load_transformer(name, "model")) == name for name in models)
     assert published_model(load_transformer("llama2-7b", "model")) == "llama2-7b"

@@ -25,11 +25,11 @@ def anchors(page: Path) -> set[str]:
         for heading in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     ]
     seen: Counter[str] = Counter()
-    found = set()
+    links = set()
     for name in names:
-        found.add(f"{name}-{seen[name]}" if seen[name] else name)
+        links.add(f"{name}-{seen[name]}" if seen[name] else name)
         seen[name] += 1
-    return found
+    return links
 
 
 def test_the_generated_pages_are_in_step_with_the_code() -> None:
@@ -70,11 +70,11 @@ def read(entry: Entry) -> dict[str, object]:
     if " " in entry.example:
         return dict(yaml.safe_load(entry.example))
     data = yaml.safe_load((FOLDER / entry.example).read_text())
-    found = {"name": "example", **(data[entry.key] if entry.key else data)}
+    fields = {"name": "example", **(data[entry.key] if entry.key else data)}
     if entry.noun is Study:
-        found |= {"workloads": yaml.safe_load((FOLDER / "config.yaml").read_text())["workloads"]}
-    extra = {key for key in found if key not in entry.noun.model_fields and key == "name"}
-    return {key: value for key, value in found.items() if key not in extra}
+        fields |= {"workloads": yaml.safe_load((FOLDER / "config.yaml").read_text())["workloads"]}
+    extra = {key for key in fields if key not in entry.noun.model_fields and key == "name"}
+    return {key: value for key, value in fields.items() if key not in extra}
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.title)

@@ -9,17 +9,17 @@ from phaze.spec.speeds.attention import AttentionKernel, AttentionPass
 
 
 def test_a_number_stands_for_a_pass_that_has_only_a_share() -> None:
-    found = AttentionKernel.parse({"forward": 0.6, "backward": {"share": 0.5, "block": 64}}, "x.yaml")
-    assert found.forward == AttentionPass(share=0.6)
-    assert found.backward == AttentionPass(share=0.5, block=64)
+    kernel = AttentionKernel.parse({"forward": 0.6, "backward": {"share": 0.5, "block": 64}}, "x.yaml")
+    assert kernel.forward == AttentionPass(share=0.6)
+    assert kernel.backward == AttentionPass(share=0.5, block=64)
     assert AttentionKernel.parse({"forward": 0.6}, "x.yaml").backward is None
 
 
 def test_head_dimensions_may_be_texts_as_json_has_them() -> None:
-    found = AttentionKernel.parse({"forward": {"share": 0.6, "heads": {"64": 0.9}}}, "x.json")
-    assert found.forward.heads == {64: 0.9}
-    dumped = found.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    assert AttentionKernel.parse(dumped, "x.json") == found
+    kernel = AttentionKernel.parse({"forward": {"share": 0.6, "heads": {"64": 0.9}}}, "x.json")
+    assert kernel.forward.heads == {64: 0.9}
+    dumped = kernel.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    assert AttentionKernel.parse(dumped, "x.json") == kernel
 
 
 @pytest.mark.parametrize("name", ["half_sequence", "other_heads"])

@@ -38,22 +38,22 @@ def stages(*ends: tuple[int, int], **changed: object) -> dict[str, object]:
 
 
 def test_operators_may_come_in_any_order() -> None:
-    found = StoredOperators.parse(operators(("c", "a"), ("a", "b")), "toy.json")
-    assert [found.operators[k].name for k in found.order()] == ["c", "a", "b"]
+    graph = StoredOperators.parse(operators(("c", "a"), ("a", "b")), "toy.json")
+    assert [graph.operators[k].name for k in graph.order()] == ["c", "a", "b"]
 
 
 def test_operators_in_a_topological_order_keep_it() -> None:
-    found = StoredOperators.parse(operators(("a", "c"), ("b", "c")), "toy.json")
-    assert found.order() == (0, 1, 2)
+    graph = StoredOperators.parse(operators(("a", "c"), ("b", "c")), "toy.json")
+    assert graph.order() == (0, 1, 2)
 
 
 def test_a_file_of_stages_may_be_written_by_hand() -> None:
-    found = StoredStages.parse(stages((0, 1), (0, 2), (1, 2)), "toy.json")
-    assert (found.settings, found.stage_time_s, found.stages[0].operators) == (None, None, ())
+    partition = StoredStages.parse(stages((0, 1), (0, 2), (1, 2)), "toy.json")
+    assert (partition.settings, partition.stage_time_s, partition.stages[0].operators) == (None, None, ())
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (
             operators(("a", "b"), ("b", "a")),
@@ -74,13 +74,13 @@ def test_a_file_of_stages_may_be_written_by_hand() -> None:
         (operators(microbatch=0), "microbatch: "),
     ],
 )
-def test_bad_operators_are_named(data: object, said: str) -> None:
-    with pytest.raises(PhazeError, match=f"toy.json: (?s:.*)({said})"):
+def test_bad_operators_are_named(data: object, message: str) -> None:
+    with pytest.raises(PhazeError, match=f"toy.json: (?s:.*)({message})"):
         StoredOperators.parse(data, "toy.json")
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (stages((0, 3)), "0 -> 3: stages are numbered from 0 to 2"),
         (stages((1, 0)), "1 -> 0: must lead to a later stage"),
@@ -95,8 +95,8 @@ def test_bad_operators_are_named(data: object, said: str) -> None:
         (stages(gpus=1), "gpus: is not a known key"),
     ],
 )
-def test_bad_stages_are_named(data: object, said: str) -> None:
-    with pytest.raises(PhazeError, match=f"toy.json: (?s:.*){said}"):
+def test_bad_stages_are_named(data: object, message: str) -> None:
+    with pytest.raises(PhazeError, match=f"toy.json: (?s:.*){message}"):
         StoredStages.parse(data, "toy.json")
 
 

@@ -58,8 +58,8 @@ def test_a_system_of_one_level_is_a_flat_one() -> None:
 def test_an_architecture_without_a_clock_does_not_run_at_that_of_another_device() -> None:
     with pytest.raises(PhazeError, match=r"tpu-v4 defines neither clock.*h100 has those of h100-80gb; pass"):
         load_system_of("tpu-v4", "h100", flat=50e9)
-    own = load_system_of("config/devices/tpu-v4-as-built.yaml", "h100", flat=50e9)
-    assert own.clock_hz == load_device("tpu-v4-as-built").clock_hz
+    system = load_system_of("config/devices/tpu-v4-as-built.yaml", "h100", flat=50e9)
+    assert system.clock_hz == load_device("tpu-v4-as-built").clock_hz
 
 
 def test_a_system_without_a_stack_has_that_of_its_device_or_of_megatron_core(

@@ -36,8 +36,8 @@ def system(folder: Path, changes: dict[str, object], chip: dict[str, object] | N
 
 @pytest.mark.parametrize("name", sorted(PEAK_FLOPS))
 def test_a_system_of_tiles_has_the_published_peak(name: str) -> None:
-    found, chip = load_tiled(name)
-    assert found.chips * chip.flops == pytest.approx(PEAK_FLOPS[name], rel=0.005)
+    system, chip = load_tiled(name)
+    assert system.chips * chip.flops == pytest.approx(PEAK_FLOPS[name], rel=0.005)
 
 
 def test_a_wse2_of_all_cores_has_the_published_figures() -> None:

@@ -30,9 +30,9 @@ WRITTEN = json.loads((ROOT / "tests" / "data" / "transformers-written.json").rea
 
 def loaded(name: str) -> Traced:
     """One of the traces."""
-    found = load_model(TRACES / f"{name}.json")
-    assert isinstance(found, Traced)
-    return found
+    model = load_model(TRACES / f"{name}.json")
+    assert isinstance(model, Traced)
+    return model
 
 
 @pytest.mark.parametrize(("name", "family"), [("dense", "gpt2"), ("experts", "qwen3_moe")])
@@ -55,10 +55,10 @@ def test_layers_of_a_family_are_the_model_again(name: str) -> None:
     """Dense, with experts, with grouped heads, with biases, with head norms."""
     model = MODELS[name] if name in MODELS else load_transformer(name, "test")
     assert isinstance(model, Model)
-    found = transformer_of(described(build_graph(model, 256, Layout(), 2), name, 256), "x")
-    assert found.parameter_groups() == model.parameter_groups()
-    assert found.flops_per_token(256) == model.flops_per_token(256)
-    assert found.blocks == model.blocks
+    derived = transformer_of(described(build_graph(model, 256, Layout(), 2), name, 256), "x")
+    assert derived.parameter_groups() == model.parameter_groups()
+    assert derived.flops_per_token(256) == model.flops_per_token(256)
+    assert derived.blocks == model.blocks
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def changed(name: str, change: Callable[[dict[str, Any]], None]) -> Traced:
     """One of the traces with changed operators."""
     fields = json.loads((TRACES / f"{name}.json").read_text())
     for layer in fields["layers"]:
-        for one in layer["operators"]:
-            change(one)
+        for operator in layer["operators"]:
+            change(operator)
     del fields["kind"]
     return Traced.parse(fields, "test")
 
@@ -88,26 +88,26 @@ def changed(name: str, change: Callable[[dict[str, Any]], None]) -> Traced:
 def test_experts_of_a_token_are_asked_for_where_all_rows_meet_all() -> None:
     """As in some modules; the message names the option."""
 
-    def dense(one: dict[str, Any]) -> None:
-        if one.get("group") == "expert":
-            one["product"]["m"] = 32
+    def dense(operator: dict[str, Any]) -> None:
+        if operator.get("group") == "expert":
+            operator["product"]["m"] = 32
 
     traced = changed("experts", dense)
     with pytest.raises(
         PhazeError, match=r"does not determine experts.per_token of 4 experts: pass --set experts.per"
     ):
         transformer_of(traced, "x")
-    found = transformer_of(traced, "x", {"experts.per_token": 2})
-    assert found == transformer_of(loaded("experts"), "x")
+    derived = transformer_of(traced, "x", {"experts.per_token": 2})
+    assert derived == transformer_of(loaded("experts"), "x")
 
 
 def test_heads_of_keys_are_asked_for_where_products_do_not_tell() -> None:
     """A gate next to the queries, for example, which is then given, too."""
 
-    def gated(one: dict[str, Any]) -> None:
-        if one["name"] == "self_attn.q_proj.mm":
-            one["product"]["n"] *= 2
-            one["parameters"] *= 2
+    def gated(operator: dict[str, Any]) -> None:
+        if operator["name"] == "self_attn.q_proj.mm":
+            operator["product"]["n"] *= 2
+            operator["parameters"] *= 2
 
     traced = changed("experts", gated)
     with pytest.raises(
@@ -118,13 +118,13 @@ def test_heads_of_keys_are_asked_for_where_products_do_not_tell() -> None:
         PhazeError, match="the trace has 597,264 parameters, a transformer of its sizes 528,144"
     ):
         transformer_of(traced, "x", {"key_value_heads": 2})
-    found = transformer_of(traced, "x", {"key_value_heads": 2, "attention_gate": True})
-    assert found.parameters == 597_264
+    derived = transformer_of(traced, "x", {"key_value_heads": 2, "attention_gate": True})
+    assert derived.parameters == 597_264
 
 
 def _run(*arguments: str) -> tuple[int, str]:
-    found = CliRunner().invoke(app, list(arguments))
-    return found.exit_code, found.output + str(found.exception or "")
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.output + str(result.exception or "")
 
 
 def test_model_and_plan_take_a_trace() -> None:
@@ -148,6 +148,6 @@ def test_model_and_plan_take_a_trace() -> None:
 )
 def test_a_bad_field_is_refused(model: str, text: str, words: list[str]) -> None:
     """In one line, by its name."""
-    status, said = _run("model", str(TRACES / model) if model else "gpt2", "--set", text)
+    status, output = _run("model", str(TRACES / model) if model else "gpt2", "--set", text)
     assert status == 1
-    assert all(word in said for word in words), said
+    assert all(word in output for word in words), output

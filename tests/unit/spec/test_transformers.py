@@ -61,22 +61,24 @@ def whole(config: Any) -> object:
     return model.parameter_groups(), model.runs, model.blocks, model.mtp_block
 
 
-def write(given: dict[str, Any], folder: Path) -> dict[str, Any]:
+def write(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Fields written by `save_pretrained` for a configuration."""
     auto: Any = importlib.import_module("transformers.models.auto.configuration_auto")
-    config = auto.CONFIG_MAPPING[given["model_type"]](**{k: v for k, v in given.items() if k != "model_type"})
+    config = auto.CONFIG_MAPPING[fields["model_type"]](
+        **{k: v for k, v in fields.items() if k != "model_type"}
+    )
     config.save_pretrained(folder)
-    found: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    del found["transformers_version"]
-    return found
+    written: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    del written["transformers_version"]
+    return written
 
 
-def built(given: dict[str, Any]) -> int:
+def built(fields: dict[str, Any]) -> int:
     """Parameters of the module on the meta device, shared ones counted once."""
     torch: Any = importlib.import_module("torch")
     transformers: Any = importlib.import_module("transformers")
-    kind = given["model_type"]
-    config = transformers.AutoConfig.for_model(**given)
+    kind = fields["model_type"]
+    config = transformers.AutoConfig.for_model(**fields)
     auto = transformers.AutoModelForCausalLM
     if kind == "bert":  # whose pooler the model with a head has not
         auto = transformers.AutoModel
@@ -90,7 +92,9 @@ def built(given: dict[str, Any]) -> int:
             head = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
         else:
             module = auto.from_config(config)
-    return head + sum(one.numel() for one in {id(one): one for one in module.parameters()}.values())
+    return head + sum(
+        tensor.numel() for tensor in {id(tensor): tensor for tensor in module.parameters()}.values()
+    )
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -98,14 +102,14 @@ def built(given: dict[str, Any]) -> int:
 def test_counts_are_those_of_the_module_on_the_meta_device(tmp_path: Path, name: str, form: str) -> None:
     """For the given fields, and for those written by `save_pretrained`, which may have other names."""
     config = WRITTEN[name][form]
-    more = UNCOUNTED.get(config["model_type"], 0) * config.get("num_hidden_layers", 0)
-    assert count(tmp_path, config) + more == WRITTEN[name]["parameters"]
+    uncounted = UNCOUNTED.get(config["model_type"], 0) * config.get("num_hidden_layers", 0)
+    assert count(tmp_path, config) + uncounted == WRITTEN[name]["parameters"]
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_field_that_says_nothing_is_answered_or_refused_in_one_line(name: str) -> None:
     """Every field of every family, false, zero, null and absent."""
-    config, said = WRITTEN[name]["written"], []
+    config, messages = WRITTEN[name]["written"], []
     for key in config:
         for value in (False, 0, None, ...):
             fields = (
@@ -114,13 +118,13 @@ def test_a_field_that_says_nothing_is_answered_or_refused_in_one_line(name: str)
             try:
                 parse_model({"name": "x", **translate(fields, "x.json")}, "x.json")
             except PhazeError as error:
-                said.append(str(error))
-    assert all(re.fullmatch(r"x\.json: \S+.*", message) for message in said), said
+                messages.append(str(error))
+    assert all(re.fullmatch(r"x\.json: \S+.*", message) for message in messages), messages
 
 
 def test_every_family_is_counted() -> None:
     """Each has a small model, except those that transformers does not have."""
-    kinds = {one["given"]["model_type"] for one in WRITTEN.values()}
+    kinds = {case["given"]["model_type"] for case in WRITTEN.values()}
     assert set(FAMILIES) - kinds - set(OTHER_TYPES) - OWN_CODE == set()
     assert kinds <= {*FAMILIES, *WITHOUT_TEXT, *SAME_TEXT}
     assert {kind for kind in SAME_TEXT if kind.endswith("_text")} <= kinds
@@ -170,8 +174,8 @@ def test_a_field_at_its_default_changes_nothing(name: str) -> None:
     for key in (*family.keys.values(), *family.extra_keys):
         default = key.default(config) if callable(key.default) else key.default
         others = any(config.get(name) for name in NAMES.get(key.published, ()))
-        given = config.get(key.published) is not None or others
-        if not given and key.published not in same and default is not None:
+        is_set = config.get(key.published) is not None or others
+        if not is_set and key.published not in same and default is not None:
             assert whole(config | {key.published: default}) == model, key.published
     stated = {key: says(spec, config | {key: 3}) for key, says in STATED.items() if key not in config}
     for key, value in stated.items():
@@ -194,9 +198,9 @@ def test_published_configurations_may_say_what_every_configuration_has(path: Pat
 @pytest.mark.parametrize("name", WRITTEN)
 def test_the_table_is_what_the_installed_transformers_writes(tmp_path: Path, name: str) -> None:
     """Fields and parameters."""
-    own = WRITTEN[name]
-    assert write(own["given"], tmp_path) == own["written"]
-    assert built(own["given"]) == own["parameters"]
+    case = WRITTEN[name]
+    assert write(case["given"], tmp_path) == case["written"]
+    assert built(case["given"]) == case["parameters"]
 
 
 @NEEDS
@@ -208,11 +212,11 @@ def test_a_published_configuration_counts_the_same_as_transformers_writes_it(
     config = json.loads(path.read_text())
     config.pop("auto_map", None)  # code of the checkpoint, which nothing here runs
     config["model_type"] = OTHER_TYPES.get(config["model_type"], config["model_type"])
-    given, written = tmp_path / path.stem, tmp_path / "written" / path.stem
-    given.mkdir()
-    (given / "config.json").write_text(json.dumps(config))
+    published, written = tmp_path / path.stem, tmp_path / "written" / path.stem
+    published.mkdir()
+    (published / "config.json").write_text(json.dumps(config))
     transformers: Any = importlib.import_module("transformers")
-    transformers.AutoConfig.from_pretrained(given).save_pretrained(written)
+    transformers.AutoConfig.from_pretrained(published).save_pretrained(written)
     ours, theirs = load_model(path), load_model(written / "config.json")
     assert isinstance(ours, Model)
     assert isinstance(theirs, Model)

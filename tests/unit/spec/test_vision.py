@@ -51,8 +51,8 @@ def test_parameters_are_those_of_the_published_code(name: str, parameters: int) 
 )
 def test_multiply_accumulates_are_those_published(name: str, giga: float) -> None:
     """The forward pass of an image has the published number, to the printed digits."""
-    found = spec(name).multiply_accumulates / 1e9
-    assert found == pytest.approx(giga, abs=0.05 if giga > 20 else 0.005)
+    computed = spec(name).multiply_accumulates / 1e9
+    assert computed == pytest.approx(giga, abs=0.05 if giga > 20 else 0.005)
 
 
 def test_semantic_fpn_is_that_of_mmsegmentation_but_for_the_stem() -> None:
