@@ -65,6 +65,10 @@ _REPLICATED: Any = 0
 _STORED: Any = "none"
 _GATHERED: Any = "all_gather"
 """Defaults of layout fields that may also hold arrays; they are valid for a single layout only."""
+Number = TypeVar("Number", int, "Ints")
+Truth = TypeVar("Truth", bool, "Bools")
+ZeroStage = TypeVar("ZeroStage", Zero, "Ints")
+Option = TypeVar("Option", str, "Ints")
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,6 @@ class Group:
 
     ranks: int
     stride: int
-
-
-Number = TypeVar("Number", int, "Ints")
-Truth = TypeVar("Truth", bool, "Bools")
-ZeroStage = TypeVar("ZeroStage", Zero, "Ints")
-Option = TypeVar("Option", str, "Ints")
 
 
 @dataclass(frozen=True)

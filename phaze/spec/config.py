@@ -108,12 +108,12 @@ class Settings:
     def reading_changes(self) -> dict[str, dict[str, dict[str, object]]]:
         """Settings of a `Problem` that differ under an interpretation: by interpretation, section and key."""
         readings = {reading: self._readable(reading) for reading in self.study.shown_readings}
-        own = readings.get(OWN_READING, {})
+        base = readings.get(OWN_READING, {})
         return {
             reading: {
                 section: changes
                 for section, values in sections.items()
-                if (changes := {key: value for key, value in values.items() if value != own[section][key]})
+                if (changes := {key: value for key, value in values.items() if value != base[section][key]})
             }
             for reading, sections in readings.items()
         }
