@@ -97,8 +97,7 @@ def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward:
     edge = shapes.masked * np.minimum(speed.block, shapes.queries) * shapes.mean / shapes.longest
     mean_s = blocks * key_s * (shapes.mean + edge + fill) / device.num_tc
     longest_s = key_s * (shapes.longest + fill)
-    found: Floats = np.maximum(mean_s + speed.tail * longest_s, longest_s)
-    return found
+    return np.maximum(mean_s + speed.tail * longest_s, longest_s)
 
 
 def _share(shapes: Shapes, speed: AttentionPass) -> Floats:

@@ -86,8 +86,7 @@ def arithmetic_s(
     """Tensor-core time of tiles with `terms` steps along k, run in waves on the SMs, in seconds, (R,)."""
     rate = 2.0 * device.pe_x * device.pe_y * device.clock_hz * device.sustained_clock
     each = 2.0 * TILE * TILE * (terms + FILL) / (rate * speed_of(device, compute).times * speed.reached)
-    found: Floats = np.ceil(tiles / device.num_tc) * each
-    return found
+    return np.ceil(tiles / device.num_tc) * each
 
 
 def moved_s(nbytes: Floats, share: float, device: Device) -> Floats:
@@ -139,7 +138,4 @@ def feed_forward_s(
     gathered = own.hidden * (HALF + operand)
     activated = own.width * ((1 + own.gated) * HALF + operand)
     passed = rows * (gathered + activated + own.hidden * HALF) + own.tokens * own.hidden * HALF
-    found: Floats = (
-        seconds + loads.experts * speed.expert_s + moved_s(passed, speed.passes or speed.hbm, device)
-    )
-    return found
+    return seconds + loads.experts * speed.expert_s + moved_s(passed, speed.passes or speed.hbm, device)

@@ -83,8 +83,7 @@ def array_cycles(shapes: Ints, speed: ProductSpeed, device: Device) -> Floats:
         if speed.split is not None:
             summed = np.minimum(summed, waves * terms + speed.split)
         cycles = np.minimum(cycles, rows * columns * summed / efficiency)
-    found: Floats = cycles / (device.pe_x * device.pe_y * speed.times * speed.reached)
-    return found
+    return cycles / (device.pe_x * device.pe_y * speed.times * speed.reached)
 
 
 def _turned(tiles: tuple[ProductTile, ...]) -> list[tuple[int, int, float]]:
@@ -146,5 +145,4 @@ def cast_s(elements: Floats, compute: Compute, device: Device) -> Floats:
         return np.zeros_like(elements)
     speed = speed_of(device, compute)
     moved = HALF * (1 + (compute in ("fp8", "fp8-cs"))) + OPERAND_BYTES[compute]
-    found: Floats = elements * moved / (device.hbm_bandwidth_bytes_per_s * speed.cast) + speed.cast_start_s
-    return found
+    return elements * moved / (device.hbm_bandwidth_bytes_per_s * speed.cast) + speed.cast_start_s

@@ -83,8 +83,7 @@ def within_limit(
     area = architectures["area_um2"].to_numpy(np.float64)
     small = area < (minimum_area_share or 0.0) * area_limit_um2
     exempt = (architectures["num_tc"] == 1) | (architectures["num_vc"] == 1)
-    result: Bools = (area <= area_limit_um2 * (1.0 + AT_THE_LIMIT)) & (~small | exempt.to_numpy())
-    return result
+    return (area <= area_limit_um2 * (1.0 + AT_THE_LIMIT)) & (~small | exempt.to_numpy())
 
 
 def describe_named(architectures: Sequence[Architecture], figures: AreaFigures, shard: str) -> pd.DataFrame:

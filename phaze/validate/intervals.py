@@ -319,8 +319,7 @@ def _apart(key: str, mine: str, values: Sequence[str]) -> Floats:
     family = _family if key == "device" else lambda name: name.split("-")[0]
     kin = np.array([family(one) == family(mine) for one in values], bool)
     halves = np.where(kin & (key in ("device", "stack")), 0.5, 1.0)
-    found: Floats = APART[key] * np.where(np.array(values) == mine, 0.0, halves)
-    return found
+    return APART[key] * np.where(np.array(values) == mine, 0.0, halves)
 
 
 def _differences(kind: RunKind, run: RunKind) -> Iterator[str]:

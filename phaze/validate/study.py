@@ -71,8 +71,7 @@ class Refit:
             scale = NOISE * np.sqrt(len(errors))
             left.append(np.stack(effects, axis=1) / scale)
             right.append(-errors / scale)
-        found: Floats = np.linalg.lstsq(np.vstack(left), np.concatenate(right))[0]
-        return found
+        return np.linalg.lstsq(np.vstack(left), np.concatenate(right))[0]
 
     def _errors(self, source: str) -> Floats:
         """Logarithms of predicted over measured times of a source's representative rows."""

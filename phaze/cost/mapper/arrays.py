@@ -135,8 +135,7 @@ def least_moved(
     columns = np.maximum(
         right + 2.0 * result, 2.0 * ROUNDED * np.sqrt(2.0 * right * result * k * m / products[1])
     )
-    least: Floats = np.minimum(np.minimum(stays, rows + right - result), columns + left - result)
-    return least
+    return np.minimum(np.minimum(stays, rows + right - result), columns + left - result)
 
 
 @njit_nested

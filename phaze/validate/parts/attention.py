@@ -130,10 +130,9 @@ def _seconds(rows: pd.DataFrame, speed: AttentionPass, device: Device, way: Way)
 
 
 def _rows_of(rows: pd.DataFrame, kernels: Sequence[str], way: Way) -> Bools:
-    own: Bools = (
+    return (
         rows["kernel"].isin(kernels) & (rows["direction"] == way) & (rows["precision"] == "bf16")
     ).to_numpy()
-    return own
 
 
 def _kernel_in(source: str) -> str:

@@ -112,8 +112,7 @@ class ProductsPart(KernelPart):
         peak = site.device.peak_flops_per_s
         times = {name: speed.times for name, speed in site.device.products.items()} or {"bf16": 1.0}
         rates = np.array([times.get(cast(Compute, name), np.inf) for name in rows["precision"]])
-        found: Floats = _flops(rows) / (peak * rates)
-        return found
+        return _flops(rows) / (peak * rates)
 
     def kinds(self, rows: pd.DataFrame) -> list[str]:
         """Size class of every row (R,)."""
@@ -225,8 +224,7 @@ class Draws:
     def seconds(self, device: Device, speed: ExpertSpeed, compute: Compute) -> Floats:
         """Mean time of each row over its draws, in seconds, (R,)."""
         each = feed_forward_s(self.loads, self.own, device, speed, compute)
-        found: Floats = np.bincount(self.row, each) / np.bincount(self.row)
-        return found
+        return np.bincount(self.row, each) / np.bincount(self.row)
 
 
 class ExpertsPart(KernelPart):
@@ -296,8 +294,7 @@ def fitted_speed(
         return ExpertSpeed.model_construct(**dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
     def errors(logs: Floats) -> Floats:
-        found: Floats = np.log(draws.seconds(device, speed_of(logs), compute) / measured_s)
-        return found
+        return np.log(draws.seconds(device, speed_of(logs), compute) / measured_s)
 
     start, low, high = (np.log(one[: len(names)]) for one in (START, LOW, HIGH))
     found = least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=SCALE)
