@@ -144,15 +144,15 @@ def may_hold(
     """
     streams = flow.stream * folds
     if flow.load > 0.0:
-        rest, stream = passes, flow.load * streams
+        cycles, stream = passes, flow.load * streams
     else:
-        rest, stream = passes - streams, flow.start * streams
-    each = down * across * rest
+        cycles, stream = passes - streams, flow.start * streams
+    stationary = down * across * cycles
     if flow.output:
-        held = 2.0 * stream * (down + across) + each
+        needed = 2.0 * stream * (down + across) + stationary
     else:
-        held = stream * (2.0 * down + across) + 2.0 * each
-    return streams <= passes and ROUNDED * held <= l2_words * rest
+        needed = stream * (2.0 * down + across) + 2.0 * stationary
+    return streams <= passes and ROUNDED * needed <= l2_words * cycles
 
 
 @njit_nested

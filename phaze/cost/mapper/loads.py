@@ -84,11 +84,11 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool
     """
     groups, space = _groups(cores, preload=preload)
     tables = _tables(space)
-    found = np.empty((len(shapes), len(MappedShapes._fields), len(cores.number)))
+    costs = np.empty((len(shapes), len(MappedShapes._fields), len(cores.number)))
     for s in np.lexsort(shapes.T):  # shapes of equal sizes share tiles; without shapes nothing is compiled
         batch, m, _, n = map(float, shapes[s])
-        search_shape(batch * m * n, float(extra_words[s]), space.of(shapes[s]), groups, tables, found[s])
-    return MappedShapes(*np.ascontiguousarray(found.swapaxes(0, 1)))
+        search_shape(batch * m * n, float(extra_words[s]), space.of(shapes[s]), groups, tables, costs[s])
+    return MappedShapes(*np.ascontiguousarray(costs.swapaxes(0, 1)))
 
 
 def _groups(cores: Cores, *, preload: bool) -> tuple[CoreGroups, SplitSpace]:
@@ -171,7 +171,7 @@ def loads_of(
 
     If `preload`, arrays load the next stationary operand ahead.
     """
-    one, every = _map(works, designs, hardware, preload=preload)
+    on_one, on_all = _map(works, designs, hardware, preload=preload)
     hbm = _hbm_bytes(works, designs, hardware)
     adds = additions(works, layout)  # of a collective, on all vector cores (paper, Appendix C.2, Table 3)
     adding = works.total(
@@ -199,7 +199,7 @@ def loads_of(
             operations=operations[:, None],
         )
 
-    return load(one, np.ones_like(designs.vector_cores)), load(every, designs.vector_cores)
+    return load(on_one, np.ones_like(designs.vector_cores)), load(on_all, designs.vector_cores)
 
 
 def _map(
@@ -210,13 +210,13 @@ def _map(
     Matrix multiplications run sequentially. The traffic that vector parts stream through the global buffer is
     divided equally among them.
     """
-    own = works.matmuls
-    share = works.total(works.streamed_bytes) / np.maximum(works.total(np.ones(len(own)), own), 1.0)
-    extra = share[works.of_part[own]] / hardware.bytes_per_element
-    shapes, of_shape = np.unique(np.column_stack([works.shapes[own], extra]), axis=0, return_inverse=True)
+    matmuls = works.matmuls
+    share = works.total(works.streamed_bytes) / np.maximum(works.total(np.ones(len(matmuls)), matmuls), 1.0)
+    extra = share[works.of_part[matmuls]] / hardware.bytes_per_element
+    shapes, of_shape = np.unique(np.column_stack([works.shapes[matmuls], extra]), axis=0, return_inverse=True)
     cores, of_cores = distinct_cores(designs, hardware.bytes_per_element)
     mapped = map_shapes(shapes[:, :4].astype(np.int64), shapes[:, 4], cores, preload=preload)
-    totals = [works.total(field[of_shape.ravel()], own) for field in mapped]
+    totals = [works.total(field[of_shape.ravel()], matmuls) for field in mapped]
 
     def gathered(place: Ints) -> MappedShapes:
         return MappedShapes(*(total[:, place] for total in totals))
@@ -228,11 +228,11 @@ def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Int
     """Distinct tensor-core configurations, and the indices of each design with one and all cores, (2, D)."""
     l2_words = designs.l2_tc_bytes // bytes_per_element
     cores = [designs.rows, designs.columns, l2_words, designs.words_per_cycle]
-    one = np.column_stack([*cores, np.ones_like(designs.tensor_cores)])
-    every = np.column_stack([*cores, designs.tensor_cores])
-    keys, place = distinct_rows(np.concatenate([one, every]))
-    whole = keys.astype(np.int64)
-    return Cores(whole[:, 0], whole[:, 1], whole[:, 2], keys[:, 3], whole[:, 4]), place.reshape(2, -1)
+    on_one = np.column_stack([*cores, np.ones_like(designs.tensor_cores)])
+    on_all = np.column_stack([*cores, designs.tensor_cores])
+    keys, place = distinct_rows(np.concatenate([on_one, on_all]))
+    numbers = keys.astype(np.int64)
+    return Cores(numbers[:, 0], numbers[:, 1], numbers[:, 2], keys[:, 3], numbers[:, 4]), place.reshape(2, -1)
 
 
 def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
@@ -241,12 +241,11 @@ def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
     The elements that a convolution unrolls on chip are subtracted once: a tiling that reads its input several
     times reads it unrolled except for the first time.
     """
-    own = works.matmuls
-    shapes, of_shape = np.unique(works.shapes[own], axis=0, return_inverse=True)
+    size, matmuls = hardware.bytes_per_element, works.matmuls
+    shapes, of_shape = np.unique(works.shapes[matmuls], axis=0, return_inverse=True)
     capacities, of_design = np.unique(designs.glb_bytes, return_inverse=True)
-    words = hbm_words(shapes, capacities // hardware.bytes_per_element)[of_shape.ravel()]
-    words = words - works.unrolled[own, None]
-    moved = works.total(words, own) * hardware.bytes_per_element + works.total(works.streamed_bytes)[:, None]
+    words = hbm_words(shapes, capacities // size)[of_shape.ravel()] - works.unrolled[matmuls, None]
+    moved = works.total(words, matmuls) * size + works.total(works.streamed_bytes)[:, None]
     return moved[:, of_design.ravel()]
 
 
@@ -255,11 +254,11 @@ def reduced_bytes(works: Works) -> Floats:
 
     Any other collective counts as the all-reduce in which a device sends the same number of bytes.
     """
-    found = np.zeros_like(works.network_bytes)
+    nbytes = np.zeros_like(works.network_bytes)
     for kind, exchanges in EXCHANGES.items():
-        own = works.kinds == kind
-        found[own] = exchanges / EXCHANGES["all_reduce"] * works.network_bytes[own]
-    return works.total(found)
+        is_kind = works.kinds == kind
+        nbytes[is_kind] = exchanges / EXCHANGES["all_reduce"] * works.network_bytes[is_kind]
+    return works.total(nbytes)
 
 
 def additions(works: Works, layout: Layout) -> Floats:
@@ -276,20 +275,20 @@ def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
     order the words depend on the tiles of two dimensions only, so a tile is one word wide in the third. For
     every number of tiles in one dimension, the best tile in the other is the largest that fits.
     """
-    found = np.full((len(shapes), len(glb_words)), np.inf)
-    for shape, fewest in zip(shapes, found, strict=True):  # nothing is compiled for devices without arrays
+    words = np.full((len(shapes), len(glb_words)), np.inf)
+    for shape, fewest in zip(shapes, words, strict=True):  # nothing is compiled for devices without arrays
         _fill_words(shape, glb_words, fewest)
-    return found
+    return words
 
 
 @njit
-def _fill_words(shape: Ints, glb_words: Ints, found: Floats) -> None:
-    """Fill `found` (G,) with the minimum HBM traffic of a shape, in words."""
+def _fill_words(shape: Ints, glb_words: Ints, words: Floats) -> None:
+    """Fill `words` (G,) with the minimum HBM traffic of a shape, in words."""
     batch, m, k, n = shape[0], shape[1], shape[2], shape[3]
     for g in range(len(glb_words)):
         for inner in (INNER_M, INNER_K, INNER_N):
-            found[g] = _fewest(found[g], inner, m, k, n, glb_words[g])
-        found[g] *= batch
+            words[g] = _fewest(words[g], inner, m, k, n, glb_words[g])
+        words[g] *= batch
 
 
 @njit_nested

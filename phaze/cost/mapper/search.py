@@ -70,19 +70,19 @@ class CoreJob(NamedTuple):
 
 @njit
 def search_shape(
-    result: float, extra_words: float, splits: Splits, groups: CoreGroups, tables: Tables, found: Floats
+    result: float, extra_words: float, splits: Splits, groups: CoreGroups, tables: Tables, costs: Floats
 ) -> None:
-    """Fill `found` (4, C) with the best mapping of a shape on every core configuration."""
+    """Fill `costs` (4, C) with the best mapping of a shape on every core configuration."""
     for g in range(len(groups.groups)):
         x = groups.groups[g]
         core = Core(x[0], x[1], x[2], x[3], groups.preloads)
         job = CoreJob(result, extra_words, core, groups.places[g], splits, tables)
-        _search_group(job, groups, groups.bounds[g], groups.bounds[g + 1], found)
+        _search_group(job, groups, groups.bounds[g], groups.bounds[g + 1], costs)
 
 
 @njit_nested
-def _search_group(job: CoreJob, groups: CoreGroups, start: int, stop: int, found: Floats) -> None:
-    """Fill `found` (4, C) for one group of identical cores, by ascending core count.
+def _search_group(job: CoreJob, groups: CoreGroups, start: int, stop: int, costs: Floats) -> None:
+    """Fill `costs` (4, C) for one group of identical cores, by ascending core count.
 
     Each count starts from the best mapping of the smaller ones. A count with its own splits is never credited
     with a better result than the next power of two.
@@ -92,18 +92,18 @@ def _search_group(job: CoreJob, groups: CoreGroups, start: int, stop: int, found
     best = Best(np.inf, np.inf, np.inf, np.inf)
     for i in range(start, stop):
         c = groups.count_of[i]
-        own, end, ours, limit = ranges.own[c, 0], ranges.above[c, 1], best, 0.0
-        if own < end:
-            _bound_splits(job, before[own], before[end])
+        begin, end, ours, limit = ranges.own[c, 0], ranges.above[c, 1], best, 0.0
+        if begin < end:
+            _bound_splits(job, before[begin], before[end])
         # A single loop, so that the large tuple of tables is not passed to another function.
-        for turn in range(3 if own < end else 1):
+        for turn in range(3 if begin < end else 1):
             first, last = _rows(ranges, c, done, turn)
             ours = _improve(best, job, before[first], before[last])
             if turn == 0:
                 best, done = ours, last
             elif turn == 1:
                 limit = ours.time
-        _store(Best(max(ours.time, limit), ours.cycles, ours.words, ours.l2_words), found, groups.order[i])
+        _store(Best(max(ours.time, limit), ours.cycles, ours.words, ours.l2_words), costs, groups.order[i])
 
 
 @njit_nested
@@ -120,9 +120,9 @@ def _rows(ranges: SplitRanges, c: int, done: int, turn: int) -> tuple[int, int]:
 
 
 @njit_nested
-def _store(best: Best, found: Floats, place: int) -> None:
-    found[0, place], found[1, place] = best.time, best.cycles
-    found[2, place], found[3, place] = best.words, best.l2_words
+def _store(best: Best, costs: Floats, place: int) -> None:
+    costs[0, place], costs[1, place] = best.time, best.cycles
+    costs[2, place], costs[3, place] = best.words, best.l2_words
 
 
 @njit_nested

@@ -85,14 +85,14 @@ def _powers(parts: int, rounds: int) -> list[Division]:
 def _between(count: int) -> list[Division]:
     """Additional splits for a core count that is not a power of two."""
     level = count.bit_length() - 1
-    found: list[Division] = []
+    divisions: list[Division] = []
     for factor, i, j, k in product(BETWEEN, *[range(level + 1)] * 3):
         if factor << (i + j + k) <= count:
             b, m, n = 1 << i, 1 << j, 1 << k
-            found += [(factor * b, m, n, 1), (b, factor * m, n, 1), (b, m, factor * n, 1)]
-    for parts in (_above(count) << more for more in range(ROUNDS)):
-        found += _powers(parts, -(-parts // count))
-    return found
+            divisions += [(factor * b, m, n, 1), (b, factor * m, n, 1), (b, m, factor * n, 1)]
+    for parts in (_above(count) << doublings for doublings in range(ROUNDS)):
+        divisions += _powers(parts, -(-parts // count))
+    return divisions
 
 
 def _above(count: int) -> int:
@@ -159,8 +159,8 @@ def _differ(shape: Ints, rows: Ints) -> Bools:
     halved = (b // 2 >= shape[BATCH]) | (m // 2 >= shape[M]) | (n // 2 >= shape[N])
     # Twice as many parts along the batch would divide evenly, copy no operand, and have larger m and n.
     doubled = (m * n > 1) & (parts & (parts - 1) == 0) & (shape[BATCH] % (2 * b) == 0)
-    found: Bools = ~(halved | doubled)
-    return found
+    distinct: Bools = ~(halved | doubled)
+    return distinct
 
 
 def _fields(shape: Ints, rows: Ints, places: Ints) -> Floats:

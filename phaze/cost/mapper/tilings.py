@@ -85,14 +85,14 @@ def _unequal(size: float, tile: float, unit: float) -> float:
 
 @njit_nested
 def _append(table: Floats, count: int, size: float, tile: float, unit: float) -> int:
-    whole = np.floor(size / tile)
-    rest = size - whole * tile
-    folds = whole * np.ceil(tile / unit) + np.ceil(rest / unit)
+    full_tiles = np.floor(size / tile)
+    remainder = size - full_tiles * tile
+    folds = full_tiles * np.ceil(tile / unit) + np.ceil(remainder / unit)
     fewer = count - 1
     while fewer >= 0 and table[fewer, FOLDS] >= folds:
         fewer = int(table[fewer, FEWER])
     table[count, SIZE] = tile
-    table[count, NUMBER] = whole + (1.0 if rest > 0.0 else 0.0)
+    table[count, NUMBER] = full_tiles + (1.0 if remainder > 0.0 else 0.0)
     table[count, FOLDS] = folds
     table[count, FEWER] = fewer
     return count + 1

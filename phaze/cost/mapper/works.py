@@ -57,17 +57,17 @@ class Works:
 
 def works_of(parts: pd.DataFrame, core: str, figures: Mapping[tuple[str, str], float]) -> Works:
     """Units of work of a core type in table `parts`; `figures` maps (role, kind) to vector cycles."""
-    own = parts[parts["core"] == core].sort_values(["work", "part"], ignore_index=True)
-    ids, of_part = np.unique(own["work"].to_numpy(np.int64), return_inverse=True)
-    shapes = own[SHAPE].to_numpy(np.int64)
+    of_core = parts[parts["core"] == core].sort_values(["work", "part"], ignore_index=True)
+    ids, of_part = np.unique(of_core["work"].to_numpy(np.int64), return_inverse=True)
+    shapes = of_core[SHAPE].to_numpy(np.int64)
     return Works(
         ids=ids,
         of_part=of_part.ravel(),
-        shapes=np.where((own["kind"] == "matmul").to_numpy()[:, None], shapes, 0),
-        elements=own["elements"].to_numpy(float),
-        cycles=cycles_per_element(own, figures),
-        streamed_bytes=own["streamed_bytes"].to_numpy(float),
-        network_bytes=own["network_bytes"].to_numpy(float),
-        unrolled=own["unrolled"].to_numpy(float),
-        kinds=own["kind"].to_numpy(str),
+        shapes=np.where((of_core["kind"] == "matmul").to_numpy()[:, None], shapes, 0),
+        elements=of_core["elements"].to_numpy(float),
+        cycles=cycles_per_element(of_core, figures),
+        streamed_bytes=of_core["streamed_bytes"].to_numpy(float),
+        network_bytes=of_core["network_bytes"].to_numpy(float),
+        unrolled=of_core["unrolled"].to_numpy(float),
+        kinds=of_core["kind"].to_numpy(str),
     )
