@@ -127,21 +127,21 @@ def carry(
     return state.times_s, state.busy_s, _link_bytes(topology, work, legs)
 
 
-def _distinct(numbers: Ints, most: int) -> tuple[Ints, Ints]:
-    """Distinct values of `numbers` (all below `most`), ascending, and the index of each number among them."""
-    if most > MOST_LISTED:
-        found, where = np.unique(numbers, return_inverse=True)
-        return found, where.astype(np.int64)
-    place = np.zeros(most, np.int64)
+def _distinct(numbers: Ints, limit: int) -> tuple[Ints, Ints]:
+    """Distinct values of `numbers` (all below `limit`), ascending, and the index of each number in them."""
+    if limit > MOST_LISTED:
+        distinct, where = np.unique(numbers, return_inverse=True)
+        return distinct, where.astype(np.int64)
+    place = np.zeros(limit, np.int64)
     place[numbers] = 1
-    found = np.flatnonzero(place)
-    place[found] = np.arange(len(found))
-    return found, place[numbers]
+    distinct = np.flatnonzero(place)
+    place[distinct] = np.arange(len(distinct))
+    return distinct, place[numbers]
 
 
 def _work(plan: Columns, route: Ints, legs: Sequence[tuple[Leg, ...]], *, exclusive: bool) -> RoutedMessages:
-    flat = list(chain.from_iterable(legs))
-    held = [leg.resources if exclusive else () for leg in flat]
+    all_legs = list(chain.from_iterable(legs))
+    leg_resources = [leg.resources if exclusive else () for leg in all_legs]
     first_follower = np.concatenate([[0], np.cumsum(np.bincount(plan.before, minlength=len(plan.source)))])
     follower = np.empty(len(plan.before), np.int64)
     sort_followers(plan.waits, plan.before, first_follower[:-1].copy(), follower)
@@ -151,11 +151,11 @@ def _work(plan: Columns, route: Ints, legs: Sequence[tuple[Leg, ...]], *, exclus
         first_follower,
         follower,
         route,
-        _firsts(len(way) for way in legs),
-        _firsts(len(resources) for resources in held),
-        _counts(chain.from_iterable(held)),
-        np.array([leg.latency_s for leg in flat], np.float64),
-        np.array([leg.bandwidth_bytes_per_s for leg in flat], np.float64),
+        _firsts(len(route_legs) for route_legs in legs),
+        _firsts(len(resources) for resources in leg_resources),
+        _counts(chain.from_iterable(leg_resources)),
+        np.array([leg.latency_s for leg in all_legs], np.float64),
+        np.array([leg.bandwidth_bytes_per_s for leg in all_legs], np.float64),
     )
 
 
@@ -183,8 +183,8 @@ def _state(work: RoutedMessages, waits: Ints, resources: int) -> EventState:
 
 def _link_bytes(topology: Topology, work: RoutedMessages, legs: Sequence[tuple[Leg, ...]]) -> Floats:
     size = np.bincount(work.route, work.size_bytes, len(legs))
-    hops = _counts(sum(len(leg.links) for leg in way) for way in legs)
-    links = _counts(chain.from_iterable(leg.links for way in legs for leg in way))
+    hops = _counts(sum(len(leg.links) for leg in route_legs) for route_legs in legs)
+    links = _counts(chain.from_iterable(leg.links for route_legs in legs for leg in route_legs))
     return np.bincount(links, np.repeat(size, hops), len(topology.links)).astype(np.float64)
 
 
@@ -221,7 +221,7 @@ def serve(work: RoutedMessages, state: EventState) -> None:
     now, done = 0.0, 1
     while True:
         for m in todo:
-            _go_on(work, state, heap, at_once, now, m)
+            _advance(work, state, heap, at_once, now, m)
         todo.clear()
         if done < len(at_once) and (len(heap) == 0 or heap[0][0] > now):
             m = at_once[done]
@@ -230,14 +230,14 @@ def serve(work: RoutedMessages, state: EventState) -> None:
             now, _, m = heapq.heappop(heap)
         else:
             return
-        _happen(work, state, todo, now, m)
+        _process(work, state, todo, now, m)
         if done == len(at_once):
             at_once.clear()
             done = 0
 
 
 @njit_inlined
-def _go_on(
+def _advance(
     work: RoutedMessages, state: EventState, heap: Heap, at_once: list[int], now: float, m: int
 ) -> None:
     """Advance a ready message: start its delay, deliver it locally, queue for a leg, or transfer it."""
@@ -300,7 +300,7 @@ def _queue(work: RoutedMessages, state: EventState, m: int) -> int:
 
 
 @njit_inlined
-def _happen(work: RoutedMessages, state: EventState, todo: list[int], now: float, m: int) -> None:
+def _process(work: RoutedMessages, state: EventState, todo: list[int], now: float, m: int) -> None:
     """Process a message's event, and append messages that can proceed to `todo`."""
     if state.doing[m] == DELAYED:
         todo.append(m)

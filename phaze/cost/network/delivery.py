@@ -77,19 +77,19 @@ def _in_order(topology: Topology, plan: Plan, switching: Switching, exclusive: b
     times = np.zeros((3, len(plan)))
     arrivals: list[float] = []
     for number, message in enumerate(plan):
-        asked = max((arrivals[other] for other in message.after), default=0.0) + message.delay_s
-        at, started = asked, -1.0
+        requested_s = max((arrivals[other] for other in message.after), default=0.0) + message.delay_s
+        at_s, started_s = requested_s, -1.0
         for leg in topology.legs(message.source, message.target, switching):
             if exclusive:
-                at = max(at, *(free[resource] for resource in leg.resources))
-            started = at if started < 0 else started
+                at_s = max(at_s, *(free[resource] for resource in leg.resources))
+            started_s = at_s if started_s < 0 else started_s
             seconds = leg.seconds(message.size_bytes)
-            at += seconds
+            at_s += seconds
             for resource in leg.resources:
-                free[resource] = at
+                free[resource] = at_s
                 busy[resource] += seconds
             for link in leg.links:
                 carried[link] += message.size_bytes
-        arrivals.append(at)
-        times[:, number] = asked, started if started >= 0 else asked, at
+        arrivals.append(at_s)
+        times[:, number] = requested_s, started_s if started_s >= 0 else requested_s, at_s
     return Delivery(topology, plan, times, np.array(busy), np.array(carried))

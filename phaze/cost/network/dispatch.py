@@ -46,9 +46,9 @@ class Routing:
 
         Without groups parts · (1 − C(E − E/parts, k) / C(E, k)).
         """
-        own = max(self.experts // parts, 1)
+        shard = max(self.experts // parts, 1)
         group = self.experts // self.groups
-        inside, touched = min(own, group), max(own // group, 1)  # within one group, or whole groups
+        inside, touched = min(shard, group), max(shard // group, 1)  # within one group, or whole groups
         choices = comb(self.groups, self.top_groups)
         missed = sum(
             comb(touched, hit)
@@ -84,8 +84,8 @@ def dispatch_by_level(
     sends directly.
     """
     if not isinstance(network, Levels):
-        whole = size_bytes / routing.per_token * routing.distinct(group.ranks)
-        return network.by_level("all_to_all", whole, group)
+        sent_bytes = size_bytes / routing.per_token * routing.distinct(group.ranks)
+        return network.by_level("all_to_all", sent_bytes, group)
     sent = dispatched_bytes(network, size_bytes, group, routing)
     met = zip(network.tiers, network.meeting(group), sent, strict=True)
     return tuple(
@@ -98,9 +98,9 @@ def dispatched_bytes(
 ) -> tuple[float, ...]:
     """Bytes that a rank sends over the links of each level in token dispatch, innermost level first."""
     met = network.meeting(group) if isinstance(network, Levels) else (group.ranks,)
-    found, parts = [], 1
+    nbytes, parts = [], 1
     for ranks in reversed(met):
         parts *= ranks
         rows = routing.distinct(min(parts, group.ranks)) / routing.per_token
-        found.append(size_bytes * rows * (ranks - 1) / ranks)
-    return tuple(reversed(found))
+        nbytes.append(size_bytes * rows * (ranks - 1) / ranks)
+    return tuple(reversed(nbytes))

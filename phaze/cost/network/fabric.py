@@ -33,9 +33,10 @@ class Fabric(Wired):
         """Latency and seconds per byte from every source to its target."""
         pairs = zip(sources.ravel().tolist(), targets.ravel().tolist(), strict=True)
         legs = [self.topology.legs(*pair) for pair in pairs]
-        waits_s = np.array([sum(leg.latency_s for leg in way) for way in legs], np.float64)
-        each = np.array([sum(1.0 / leg.bandwidth_bytes_per_s for leg in way) for way in legs], np.float64)
-        return waits_s.reshape(sources.shape), each.reshape(sources.shape)
+        waits_s = [sum(leg.latency_s for leg in route) for route in legs]
+        per_byte_s = [sum(1.0 / leg.bandwidth_bytes_per_s for leg in route) for route in legs]
+        shape = sources.shape
+        return np.array(waits_s, float).reshape(shape), np.array(per_byte_s, float).reshape(shape)
 
 
 @overload
@@ -95,9 +96,9 @@ def fabric(system: Cluster | Matrix, devices: int) -> Fabric:
     """
     if isinstance(system, Cluster) and devices > system.devices:
         system = sized(system, devices, "system")
-    there = system.devices if isinstance(system, Cluster) else len(system.bandwidths_bytes_per_s)
-    if devices > there:
-        raise PhazeError(f"system: has {there} devices, the plan needs {devices}")
+    available = system.devices if isinstance(system, Cluster) else len(system.bandwidths_bytes_per_s)
+    if devices > available:
+        raise PhazeError(f"system: has {available} devices, the plan needs {devices}")
     if isinstance(system, Matrix):
         matrix = np.array(system.bandwidths_bytes_per_s, float)
         return Fabric(from_matrix(matrix, system.latency_s, system.absent))
@@ -109,13 +110,13 @@ def fabric(system: Cluster | Matrix, devices: int) -> Fabric:
 
 def _levels(system: Cluster, devices: int) -> list[Switches]:
     """Switch levels of a cluster; every device has its own link out of each group."""
-    found, inside = [], 1
+    switches, inside = [], 1
     for number, level in enumerate(system.levels):
         last = number == len(system.levels) - 1
         width = -(-devices // inside) if last else level.devices // inside
-        found.append(Switches(width, level.collective_bytes_per_s, level.ring_step_s, inside))
+        switches.append(Switches(width, level.collective_bytes_per_s, level.ring_step_s, inside))
         inside = level.devices
-    return found
+    return switches
 
 
 @dataclass(frozen=True)
@@ -146,13 +147,13 @@ def tree(levels: Sequence[Switches]) -> Topology:
     trunks = first[len(levels) + 1]
     parents: list[dict[tuple[int, int], tuple[int, ...]]] = []
     for number, level in enumerate(levels):
-        ways: dict[tuple[int, int], tuple[int, ...]] = {}
+        uplinks: dict[tuple[int, int], tuple[int, ...]] = {}
         for child in range(counts[number]):
             below, above = first[number] + child, first[number + 1] + child // level.width
             for uplink in range(level.uplinks):
-                added, ways[child, uplink], trunks = _uplink(below, above, level, trunks)
+                added, uplinks[child, uplink], trunks = _uplink(below, above, level, trunks)
                 links += added
-        parents.append(ways)
+        parents.append(uplinks)
 
     def route(source: int, target: int) -> list[int]:
         up, down = [source], [target]

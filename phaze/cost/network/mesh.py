@@ -199,13 +199,13 @@ def torus(
 def _neighbours(shape: tuple[int, ...], *, wrap: bool) -> list[list[int]]:
     """Previous and next device along every axis, for each device; -1 at the edge of a mesh."""
     numbers = np.arange(prod(shape)).reshape(shape)
-    found = []
+    shifted = []
     for axis, step in itertools.product(range(len(shape)), (-1, 1)):
         moved = np.roll(numbers, -step, axis)
         if not wrap:
             np.moveaxis(moved, axis, 0)[0 if step < 0 else -1] = -1
-        found.append(moved.ravel())
-    return [list(map(int, row)) for row in zip(*found, strict=True)]
+        shifted.append(moved.ravel())
+    return [list(map(int, row)) for row in zip(*shifted, strict=True)]
 
 
 def _along_axes(shape: tuple[int, ...], wrap: bool, source: int, target: int) -> list[int]:

@@ -26,7 +26,7 @@ PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 2,
 """Number of passes of n − 1 ring steps in each kind of collective."""
 
 
-class LinearWay(NamedTuple):
+class LinearTime(NamedTuple):
     """Collective algorithm whose time is linear in the bytes of the whole tensor."""
 
     fixed_s: float
@@ -42,60 +42,60 @@ class Nccl:
     speeds: NcclSpeeds
     bandwidth_bytes_per_s: float
     """Link bandwidth of a device, in each direction."""
-    _ways: dict[tuple[str, int], tuple[LinearWay, ...]] = field(
+    _algorithms: dict[tuple[str, int], tuple[LinearTime, ...]] = field(
         default_factory=dict, compare=False, repr=False
     )
 
     def seconds(self, kind: str, size_bytes: Size, ranks: int) -> Size:
         """Time of collectives on whole tensors, or of messages, excluding start-up time; 0 for one rank."""
-        ways = self._ways.get((kind, ranks))
-        if ways is None:
-            ways = self._ways[kind, ranks] = self.ways(kind, ranks)
+        algorithms = self._algorithms.get((kind, ranks))
+        if algorithms is None:
+            algorithms = self._algorithms[kind, ranks] = self.algorithms(kind, ranks)
         if not isinstance(size_bytes, np.ndarray):
-            return min([fixed + each * size_bytes for fixed, each in ways])
-        found = ways[0].fixed_s + ways[0].byte_s * size_bytes
-        for fixed_s, byte_s in ways[1:]:
-            found = np.minimum(found, fixed_s + byte_s * size_bytes)
-        return found
+            return min([fixed_s + byte_s * size_bytes for fixed_s, byte_s in algorithms])
+        fastest_s = algorithms[0].fixed_s + algorithms[0].byte_s * size_bytes
+        for fixed_s, byte_s in algorithms[1:]:
+            fastest_s = np.minimum(fastest_s, fixed_s + byte_s * size_bytes)
+        return fastest_s
 
-    def ways(self, kind: str, ranks: int) -> tuple[LinearWay, ...]:
+    def algorithms(self, kind: str, ranks: int) -> tuple[LinearTime, ...]:
         """Algorithms for a collective among `ranks` ranks, excluding those that are never fastest."""
         if ranks == 1:
-            return (LinearWay(0.0, 0.0),)
-        found = self._direct(kind, ranks) if kind in ("all_to_all", "send") else self._rings(kind, ranks)
+            return (LinearTime(0.0, 0.0),)
+        candidates = self._direct(kind, ranks) if kind in ("all_to_all", "send") else self._rings(kind, ranks)
         if kind == "all_reduce" and ranks > 2 and self.speeds.nvls:
-            found.append(self._nvls(ranks))
-        kept: list[LinearWay] = []
-        for way in sorted(found):
-            if not kept or way.byte_s < kept[-1].byte_s:
-                kept.append(way)
-        return tuple(kept)
+            candidates.append(self._nvls(ranks))
+        fastest: list[LinearTime] = []
+        for candidate in sorted(candidates):
+            if not fastest or candidate.byte_s < fastest[-1].byte_s:
+                fastest.append(candidate)
+        return tuple(fastest)
 
-    def _rings(self, kind: str, ranks: int) -> list[LinearWay]:
-        own, steps = self.speeds, PASSES[kind] * (ranks - 1)
+    def _rings(self, kind: str, ranks: int) -> list[LinearTime]:
+        speeds, steps = self.speeds, PASSES[kind] * (ranks - 1)
         part_s = steps / ranks / self.bandwidth_bytes_per_s
         return [
-            LinearWay(steps * own.step_s, part_s / own.ll),
-            LinearWay(own.ll128_start_s + steps * own.step_s, part_s / own.ll128),
-            LinearWay(
-                own.simple_start_s + steps * own.simple_step_s,
-                part_s / own.simple + 1.0 / ranks / own.own_bytes_per_s,
+            LinearTime(steps * speeds.step_s, part_s / speeds.ll),
+            LinearTime(speeds.ll128_start_s + steps * speeds.step_s, part_s / speeds.ll128),
+            LinearTime(
+                speeds.simple_start_s + steps * speeds.simple_step_s,
+                part_s / speeds.simple + 1.0 / ranks / speeds.own_bytes_per_s,
             ),
         ]
 
-    def _nvls(self, ranks: int) -> LinearWay:
-        own = self.speeds
-        return LinearWay(own.nvls_start_s, (1.0 + 1.0 / ranks) / (own.nvls * self.bandwidth_bytes_per_s))
+    def _nvls(self, ranks: int) -> LinearTime:
+        rate = self.speeds.nvls * self.bandwidth_bytes_per_s
+        return LinearTime(self.speeds.nvls_start_s, (1.0 + 1.0 / ranks) / rate)
 
-    def _direct(self, kind: str, ranks: int) -> list[LinearWay]:
-        own, message = self.speeds, kind == "send"
+    def _direct(self, kind: str, ranks: int) -> list[LinearTime]:
+        speeds, message = self.speeds, kind == "send"
         parts, copied = (1.0, 0.0) if message else (1.0 / ranks, 1.0 / ranks)
         peers = 1 if message else ranks - 1
         return [
-            LinearWay(peers * own.peer_s, parts / (own.peer * self.bandwidth_bytes_per_s)),
-            LinearWay(
-                own.direct_start_s + peers * own.peer_s,
-                peers * parts / (own.direct * self.bandwidth_bytes_per_s)
-                + copied / own.direct_own_bytes_per_s,
+            LinearTime(peers * speeds.peer_s, parts / (speeds.peer * self.bandwidth_bytes_per_s)),
+            LinearTime(
+                speeds.direct_start_s + peers * speeds.peer_s,
+                peers * parts / (speeds.direct * self.bandwidth_bytes_per_s)
+                + copied / speeds.direct_own_bytes_per_s,
             ),
         ]

@@ -144,20 +144,20 @@ class Levels:
         """
         if not isinstance(group, Group):
             return self._meeting_devices(group)
-        found, inside = [], 1
+        counts, inside = [], 1
         for tier in self.tiers:
-            here = min(group.ranks, max(1, tier.devices // group.stride))
-            found.append(-(-here // inside))
-            inside = max(here, inside)
-        return tuple(found)
+            filled = min(group.ranks, max(1, tier.devices // group.stride))
+            counts.append(-(-filled // inside))
+            inside = max(filled, inside)
+        return tuple(counts)
 
     def _meeting_devices(self, devices: Sequence[int] | Ints) -> tuple[int, ...]:
-        found, inside, cells = [], 1, set(devices)
+        counts, inside, cells = [], 1, set(devices)
         for tier in self.tiers:
             outer = Counter(cell * inside // tier.devices for cell in cells)
-            found.append(max(outer.values()))
+            counts.append(max(outer.values()))
             inside, cells = tier.devices, set(outer)
-        return tuple(found)
+        return tuple(counts)
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
         """Time of a collective, summed over levels, or of a message on the level that connects both ends.
@@ -168,32 +168,32 @@ class Levels:
         part over the level that connects them. All-reduces between nodes use a tree where that is faster, as
         NCCL chooses by size and ranks.
         """
-        each = self.by_level(kind, size_bytes, group)
+        levels_s = self.by_level(kind, size_bytes, group)
         start_s = 0.0
         if kind != "send":
             met = zip(self.tiers, self.meeting(group), strict=True)
             start_s = max(tier.start_s * (ranks > 1) for tier, ranks in met)
-        return sum(each, 0.0 * size_bytes) + start_s
+        return sum(levels_s, 0.0 * size_bytes) + start_s
 
     def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
         """Time of a collective or message on the links of each level, in seconds, innermost level first."""
         if kind == "send":
             return self._message_s(size_bytes, group)
         meeting = self.meeting(group)
-        found, inside, all_ranks = [], 1, prod(meeting)
+        levels_s, inside, all_ranks = [], 1, prod(meeting)
         for level, (tier, ranks) in enumerate(zip(self.tiers, meeting, strict=True)):
             if tier.nccl is not None:
-                whole = size_bytes * (ranks / all_ranks) if kind == "all_to_all" else size_bytes
-                found.append(tier.nccl.seconds(kind, whole, ranks))
+                tensor_bytes = size_bytes * (ranks / all_ranks) if kind == "all_to_all" else size_bytes
+                levels_s.append(tier.nccl.seconds(kind, tensor_bytes, ranks))
             else:
                 part = size_bytes / (all_ranks if kind == "all_to_all" else inside * ranks)
                 ports = self._ports_for_one(level, group) if inside > 1 else 1.0
                 ring_s = _ring_s(kind, part, tier, ranks, inside, ports)
                 if kind == "all_reduce" and tier.tree_latency_s and ranks > 1:
                     ring_s = np.minimum(ring_s, _tree_s(size_bytes / inside, ranks, ports, tier))
-                found.append(ring_s)
+                levels_s.append(ring_s)
             inside *= ranks
-        return tuple(found)
+        return tuple(levels_s)
 
     def _ports_for_one(self, level: int, group: Members) -> float:
         """Ratio of a node's ports to the ports in use, for rings with several ranks per node.
@@ -207,17 +207,17 @@ class Levels:
         return 1.0 if stride < shared or shared == 1 else self.tiers[level - 1].devices / shared
 
     def _message_s(self, size_bytes: Size, group: Members) -> tuple[Size, ...]:
-        found = [0.0 * size_bytes] * len(self.tiers)
+        levels_s = [0.0 * size_bytes] * len(self.tiers)
         if _ranks(group) > 1:
             ends = self.meeting(Group(2, group.stride) if isinstance(group, Group) else group[:2])
             level = next((k for k, ranks in enumerate(ends) if ranks > 1), len(ends) - 1)
             tier = self.tiers[level]
             if tier.nccl is not None:
-                found[level] = tier.start_s + tier.nccl.seconds(kind="send", size_bytes=size_bytes, ranks=2)
-                return tuple(found)
+                levels_s[level] = tier.start_s + tier.nccl.seconds("send", size_bytes, 2)
+                return tuple(levels_s)
             bandwidth = tier.message_bytes_per_s or tier.bandwidth_bytes_per_s
-            found[level] = size_bytes / bandwidth + tier.latency_s
-        return tuple(found)
+            levels_s[level] = size_bytes / bandwidth + tier.latency_s
+        return tuple(levels_s)
 
 
 class Wired(ABC):
@@ -243,14 +243,14 @@ class Wired(ABC):
         waits_s, seconds_per_byte = self.wires(np.broadcast_to(members, targets.shape), targets)
         times: Floats = waits_s.sum(axis=0) + part * seconds_per_byte.sum(axis=0)
         if kind == "send":
-            found: Floats = times[..., 0]
+            collective_s: Floats = times[..., 0]
         elif kind == "all_to_all":
-            found = times.max(axis=-1)
+            collective_s = times.max(axis=-1)
         elif kind in ("broadcast", "reduce"):
-            found = times[..., :-1].sum(axis=-1) + (count - 1) * times[..., :-1].max(axis=-1)
+            collective_s = times[..., :-1].sum(axis=-1) + (count - 1) * times[..., :-1].max(axis=-1)
         else:
-            found = rounds(kind, count) * times.max(axis=-1)
-        return found[()]  # type: ignore[return-value]  # a number for a number
+            collective_s = rounds(kind, count) * times.max(axis=-1)
+        return collective_s[()]  # type: ignore[return-value]  # a number for a number
 
 
 def _ring_s(kind: Collective, part_bytes: Size, tier: Tier, ranks: int, inside: int, ports: float) -> Size:

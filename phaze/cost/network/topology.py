@@ -71,12 +71,12 @@ class Topology:
     @cached_property
     def resource_of(self) -> tuple[int, ...]:
         """Resource of every link, numbered from 0."""
-        found: dict[tuple[bool, int], int] = {}
-        own = [
+        numbers: dict[tuple[bool, int], int] = {}
+        keys = [
             (link.resource >= 0, link.resource if link.resource >= 0 else k)
             for k, link in enumerate(self.links)
         ]
-        return tuple(found.setdefault(key, len(found)) for key in own)
+        return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
 
     @cached_property
     def resources(self) -> int:
