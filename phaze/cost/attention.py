@@ -37,7 +37,7 @@ class Shapes(ScoreSizes[Floats, Floats]):
     def of(cls, kernels: Sequence[Scores]) -> Shapes:
         """Pack the given kernels into arrays."""
         names = cls.__dataclass_fields__
-        return cls(*(np.array([getattr(one, name) for one in kernels], float) for name in names))
+        return cls(*(np.array([getattr(kernel, name) for kernel in kernels], float) for name in names))
 
     @property
     def masked(self) -> Bools:
@@ -63,8 +63,8 @@ def attention_passes_s(kernels: Sequence[Scores], speed: AttentionKernel, device
         raise PhazeError(f"attention: device {device.name} has a kernel without a backward pass")
     shapes = Shapes.of(kernels)
     forward, backward = (
-        attention_s(shapes, one, device, backward=back).sum(axis=0)
-        for one, back in ((speed.forward, False), (speed.backward, True))
+        attention_s(shapes, pass_speed, device, backward=backward_pass).sum(axis=0)
+        for pass_speed, backward_pass in ((speed.forward, False), (speed.backward, True))
     )
     return np.stack([forward, backward])
 
@@ -76,11 +76,11 @@ def attention_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backwar
     """
     per_byte_s = 1.0 / device.hbm_bandwidth_bytes_per_s
     once_s = shapes.nbytes(backward=backward) * per_byte_s
-    found = np.zeros((len(once_s), 3))
-    found[:, ARITHMETIC] = np.maximum(_blocks_s(shapes, speed, device, backward=backward), once_s)
-    found[:, TRAFFIC] = speed.traffic * once_s
-    found[:, START] = speed.start_s
-    return found
+    times_s = np.zeros((len(once_s), 3))
+    times_s[:, ARITHMETIC] = np.maximum(_blocks_s(shapes, speed, device, backward=backward), once_s)
+    times_s[:, TRAFFIC] = speed.traffic * once_s
+    times_s[:, START] = speed.start_s
+    return times_s
 
 
 def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward: bool) -> Floats:
@@ -102,8 +102,8 @@ def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward:
 
 def _share(shapes: Shapes, speed: AttentionPass) -> Floats:
     """Fraction of peak FLOP/s reached inside a block, (R,), given the head dimension and the mask."""
-    known = sorted((speed.heads | {HEAD: speed.heads.get(HEAD, 1.0)}).items())
-    sizes, shares = np.array(known, float).T
+    head_shares = sorted((speed.heads | {HEAD: speed.heads.get(HEAD, 1.0)}).items())
+    sizes, shares = np.array(head_shares, float).T
     by_size = speed.share * np.interp(shapes.size, sizes, shares)
-    found: Floats = np.where(shapes.masked, by_size, by_size * speed.unmasked)
-    return found
+    shares_by_mask: Floats = np.where(shapes.masked, by_size, by_size * speed.unmasked)
+    return shares_by_mask

@@ -69,18 +69,18 @@ def designs_of(architectures: pd.DataFrame, core: str, *, paired: bool = False) 
     """
     ids, first = np.unique(architectures[f"{core}_design"].to_numpy(np.int64), return_index=True)
     sizes = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "l2_tc_bytes", "l2_vc_bytes", "glb_bytes")
-    of = {name: architectures[name].to_numpy(np.int64)[first] for name in sizes}
-    pairs = np.minimum(of["num_tc"], of["num_vc"])
+    columns = {name: architectures[name].to_numpy(np.int64)[first] for name in sizes}
+    pairs = np.minimum(columns["num_tc"], columns["num_vc"])
     return Designs(
         ids=ids,
-        tensor_cores=pairs if paired else of["num_tc"],
-        vector_cores=pairs if paired else of["num_vc"],
-        rows=of["pe_x"],
-        columns=of["pe_y"],
-        lanes=of["pe_vc"],
-        l2_tc_bytes=of["l2_tc_bytes"],
-        l2_vc_bytes=of["l2_vc_bytes"],
-        glb_bytes=of["glb_bytes"],
+        tensor_cores=pairs if paired else columns["num_tc"],
+        vector_cores=pairs if paired else columns["num_vc"],
+        rows=columns["pe_x"],
+        columns=columns["pe_y"],
+        lanes=columns["pe_vc"],
+        l2_tc_bytes=columns["l2_tc_bytes"],
+        l2_vc_bytes=columns["l2_vc_bytes"],
+        glb_bytes=columns["glb_bytes"],
         words_per_cycle=architectures["glb_words_per_cycle"].to_numpy(float)[first],
         clock_hz=architectures["clock_hz"].to_numpy(float)[first],
         hbm_bandwidth_bytes_per_s=architectures["hbm_bandwidth_bytes_per_s"].to_numpy(float)[first],
@@ -100,11 +100,11 @@ def gather_latencies(
     table = np.full((rows + 1, columns), np.nan)
     table[estimated_work, estimated_design] = values
     table[-1] = 0.0  # the row that work -1 indexes
-    found: Floats = table[works, designs]
-    if (missing := np.isnan(found)).any():
+    latencies: Floats = table[works, designs]
+    if (missing := np.isnan(latencies)).any():
         where = np.argwhere(missing)[0]
         raise KeyError(f"no estimate for operator {where[1]} of architecture {where[0]}")
-    return found
+    return latencies
 
 
 def designs_of_operators(cores: list[str], tensor: Ints, vector: Ints, fused: Ints) -> Ints:
@@ -129,8 +129,8 @@ def operator_latencies(
     )
     works = operators["work"].to_numpy(np.int64)
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
-    one, every = (
+    on_one, on_all = (
         gather_latencies(works, designs, *at, estimates[name].to_numpy(np.float64))
         for name in ("latency_s", "latency_all_s")
     )
-    return one, every
+    return on_one, on_all

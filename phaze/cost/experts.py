@@ -70,9 +70,9 @@ def expert_speed(device: Device, experts: Experts | ExpertKernel, compute: Compu
     speeds = device.experts.get("grouped" if experts == "fused" else experts)
     if not speeds:
         return None
-    for word in (compute, NEAREST.get(compute, compute)):
-        if word in speeds:
-            return speeds[word]
+    for precision in (compute, NEAREST.get(compute, compute)):
+        if precision in speeds:
+            return speeds[precision]
     if "bf16" not in speeds or compute not in device.products:
         return None
     half = speeds["bf16"]
@@ -85,8 +85,8 @@ def arithmetic_s(
 ) -> Floats:
     """Tensor-core time of tiles with `terms` steps along k, run in waves on the SMs, in seconds, (R,)."""
     rate = 2.0 * device.pe_x * device.pe_y * device.clock_hz * device.sustained_clock
-    each = 2.0 * TILE * TILE * (terms + FILL) / (rate * speed_of(device, compute).times * speed.reached)
-    return np.ceil(tiles / device.num_tc) * each
+    tile_s = 2.0 * TILE * TILE * (terms + FILL) / (rate * speed_of(device, compute).times * speed.reached)
+    return np.ceil(tiles / device.num_tc) * tile_s
 
 
 def moved_s(nbytes: Floats, share: float, device: Device) -> Floats:
@@ -121,7 +121,7 @@ def products_s(products: Products, device: Device, speed: ExpertSpeed) -> Floats
 
 
 def feed_forward_s(
-    loads: ExpertRows, own: ExpertNetwork, device: Device, speed: ExpertSpeed, compute: Compute
+    loads: ExpertRows, network: ExpertNetwork, device: Device, speed: ExpertSpeed, compute: Compute
 ) -> Floats:
     """Forward time of a rank's expert feed-forward networks, in seconds, (R,).
 
@@ -129,13 +129,14 @@ def feed_forward_s(
     """
     operand, rows = OPERAND_BYTES[compute], loads.rows
     seconds = np.full(len(rows), speed.start_s) + loads.most * speed.row_s
-    for terms, columns in ((own.hidden, own.width * (1 + own.gated)), (own.width, own.hidden)):
+    hidden, width, inputs = network.hidden, network.width, 1 + network.gated
+    for terms, columns in ((hidden, width * inputs), (width, hidden)):
         tiles = loads.tiles * np.ceil(columns / TILE)
         nbytes = loads.experts * terms * columns * operand + rows * (terms * operand + columns * HALF)
         seconds += np.hypot(
             arithmetic_s(tiles, terms, speed, device, compute), moved_s(nbytes, speed.hbm, device)
         )
-    gathered = own.hidden * (HALF + operand)
-    activated = own.width * ((1 + own.gated) * HALF + operand)
-    passed = rows * (gathered + activated + own.hidden * HALF) + own.tokens * own.hidden * HALF
+    gathered = hidden * (HALF + operand)
+    activated = width * (inputs * HALF + operand)
+    passed = rows * (gathered + activated + hidden * HALF) + network.tokens * hidden * HALF
     return seconds + loads.experts * speed.expert_s + moved_s(passed, speed.passes or speed.hbm, device)

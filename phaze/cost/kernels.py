@@ -76,27 +76,27 @@ def time_kernels(
     products accumulate gradients. `experts` is the expert kernel, if all products are expert products. Each
     row has its time in one column and its launch overhead in another.
     """
-    found = np.zeros((len(works), len(KERNEL_LIMITS)))
+    times_s = np.zeros((len(works), len(KERNEL_LIMITS)))
     products = works.total(works.shapes[:, 0].astype(float)) > 0
     if not device.products and compute != "bf16":
         speed_of(device, compute)
     by_tiles = products if device.products else np.zeros_like(products)
-    found[:, KERNEL_LIMITS.index("kernel_start")] = device.kernel_s
+    times_s[:, KERNEL_LIMITS.index("kernel_start")] = device.kernel_s
     if by_tiles.any():
         places = works.matmuls
         by_rows = np.zeros(len(places), bool) if works.by_rows is None else works.by_rows[places]
-        asked = Products(works.shapes[places], by_rows, bytes_per_element, compute, added_bytes)
+        batched = Products(works.shapes[places], by_rows, bytes_per_element, compute, added_bytes)
         speed = None if experts is None else expert_speed(device, experts, compute)
         rows = np.flatnonzero(by_tiles)[:, None]
         if speed is None:
-            found[rows, OF_PRODUCTS] = product_times(asked, device)
+            times_s[rows, OF_PRODUCTS] = product_times(batched, device)
         else:
-            found[rows, OF_EXPERTS] = expert_times(asked, device, speed)
-    for own, core in ((products & ~by_tiles, "tensor"), (~products, "vector")):
-        if own.any():
-            seconds, limit = _times(_chosen(works, own), device, core, bytes_per_element)
-            found[np.flatnonzero(own), limit] = seconds
-    return found
+            times_s[rows, OF_EXPERTS] = expert_times(batched, device, speed)
+    for mask, core in ((products & ~by_tiles, "tensor"), (~products, "vector")):
+        if mask.any():
+            seconds, limit = _times(_selected(works, mask), device, core, bytes_per_element)
+            times_s[np.flatnonzero(mask), limit] = seconds
+    return times_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +108,8 @@ class KernelTimes:
     bytes_per_element: int
     added_bytes: float = 0.0
     """Traffic in bytes per weight-gradient element if GEMMs accumulate gradients."""
-    _known: dict[tuple[Kernel, Compute, float, Experts | None], Floats] = field(default_factory=dict)
-    _attention: dict[tuple[tuple[Scores, ...], str | None], Floats] = field(default_factory=dict)
+    _times_s: dict[tuple[Kernel, Compute, float, Experts | None], Floats] = field(default_factory=dict)
+    _attention_s: dict[tuple[tuple[Scores, ...], str | None], Floats] = field(default_factory=dict)
 
     def of(
         self,
@@ -123,18 +123,19 @@ class KernelTimes:
         `compute` is the precision of each kernel, half precision by default. `moves` is the HBM traffic of
         each relative to its minimum. `experts` is the expert kernel, None for other kernels.
         """
-        words: Sequence[Compute] = compute if compute is not None else ["bf16"] * len(kernels)
+        precisions: Sequence[Compute] = compute if compute is not None else ["bf16"] * len(kernels)
         nothing = [None] * len(kernels)
-        asked = list(zip(kernels, words, moves or [1.0] * len(kernels), experts or nothing, strict=True))
-        new = [one for one in dict.fromkeys(asked) if one not in self._known]
-        for word, more, how in dict.fromkeys(one[1:] for one in new):
-            own = [kernel for kernel, *its in new if its == [word, more, how]]
-            works = works_of_kernels(own, self.vector_cycles)
-            slower = {"hbm_bandwidth_bytes_per_s": self.device.hbm_bandwidth_bytes_per_s / more}
+        keys = list(zip(kernels, precisions, moves or [1.0] * len(kernels), experts or nothing, strict=True))
+        new = [key for key in dict.fromkeys(keys) if key not in self._times_s]
+        for options in dict.fromkeys(key[1:] for key in new):
+            group = [key for key in new if key[1:] == options]
+            precision, traffic, expert = options
+            works = works_of_kernels([kernel for kernel, *_ in group], self.vector_cycles)
+            slower = {"hbm_bandwidth_bytes_per_s": self.device.hbm_bandwidth_bytes_per_s / traffic}
             device = self.device.model_copy(update=slower)
-            rows = time_kernels(works, device, self.bytes_per_element, word, self.added_bytes, how)
-            self._known.update(zip([(kernel, word, more, how) for kernel in own], rows, strict=True))
-        return np.array([self._known[one] for one in asked])
+            rows = time_kernels(works, device, self.bytes_per_element, precision, self.added_bytes, expert)
+            self._times_s.update(zip(group, rows, strict=True))
+        return np.array([self._times_s[key] for key in keys])
 
     def attention(self, kernels: tuple[Scores, ...], name: str | None) -> Floats:
         """Total time of fused attention kernels by bottleneck, forward and backward, (2, limits).
@@ -142,14 +143,14 @@ class KernelTimes:
         `name` is a kernel of the device; None means a kernel that the device does not name. Arithmetic runs
         at the sustained clock, as in long jobs.
         """
-        asked = (kernels, name)
-        if asked not in self._attention:
-            found = np.zeros((2, len(KERNEL_LIMITS)))
+        key = (kernels, name)
+        if key not in self._attention_s:
+            times_s = np.zeros((2, len(KERNEL_LIMITS)))
             speed = self.device.attention[name] if name is not None else UNKNOWN
-            found[:, PLACES_OF_ATTENTION] = attention_passes_s(kernels, speed, self.device)
-            found[:, KERNEL_LIMITS.index("compute")] /= self.device.sustained_clock
-            self._attention[asked] = found
-        return self._attention[asked]
+            times_s[:, PLACES_OF_ATTENTION] = attention_passes_s(kernels, speed, self.device)
+            times_s[:, KERNEL_LIMITS.index("compute")] /= self.device.sustained_clock
+            self._attention_s[key] = times_s
+        return self._attention_s[key]
 
 
 def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats, Ints]:
@@ -160,31 +161,31 @@ def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats,
         network=Flat(1.0),  # kernels send nothing over the network
         bytes_per_element=width,
     )
-    designs = _design(device)
+    designs = _single_design(device)
     on_all = loads_of(works, designs, hardware, Layout(), 1.0, preload=False)[1]
     seconds, limit = latencies_of(core, on_all, designs, hardware)
     return seconds[:, 0], limit[:, 0]
 
 
-def _chosen(works: Works, which: Bools) -> Works:
-    own = which[works.of_part]
-    given = {field.name: getattr(works, field.name) for field in fields(works) if field.name != "ids"}
-    parts = {name: values[own] for name, values in given.items() if values is not None}
-    return Works(**(parts | {"ids": works.ids[which], "of_part": (np.cumsum(which) - 1)[parts["of_part"]]}))
+def _selected(works: Works, mask: Bools) -> Works:
+    part_mask = mask[works.of_part]
+    arrays = {field.name: getattr(works, field.name) for field in fields(works) if field.name != "ids"}
+    parts = {name: values[part_mask] for name, values in arrays.items() if values is not None}
+    return Works(**(parts | {"ids": works.ids[mask], "of_part": (np.cumsum(mask) - 1)[parts["of_part"]]}))
 
 
-def _design(device: Device) -> Designs:
-    one = np.ones(1, np.int64)
+def _single_design(device: Device) -> Designs:
+    single = np.ones(1, np.int64)
     return Designs(
-        ids=one,
-        tensor_cores=one * device.num_tc,
-        vector_cores=one * device.num_vc,
-        rows=one * device.pe_x,
-        columns=one * device.pe_y,
-        lanes=one * device.lanes,
-        l2_tc_bytes=one * int(device.tensor_l2_kib * KIB),
-        l2_vc_bytes=one * int(device.vector_l2_kib * KIB),
-        glb_bytes=one * int(device.glb_mib * MIB),
+        ids=single,
+        tensor_cores=single * device.num_tc,
+        vector_cores=single * device.num_vc,
+        rows=single * device.pe_x,
+        columns=single * device.pe_y,
+        lanes=single * device.lanes,
+        l2_tc_bytes=single * int(device.tensor_l2_kib * KIB),
+        l2_vc_bytes=single * int(device.vector_l2_kib * KIB),
+        glb_bytes=single * int(device.glb_mib * MIB),
         words_per_cycle=np.array([device.bandwidth]),
         clock_hz=np.zeros(1),  # `Hardware` has what the device sustains
         hbm_bandwidth_bytes_per_s=np.zeros(1),

@@ -109,6 +109,6 @@ def update_bytes(
     """
     size = parameter_bytes(optimizer, precision)
     master = parameter_bytes("sgd", precision).optimizer or size.weights
-    rest = size.optimizer - (master if precision == "mixed" else 0)
-    moved = 2.0 * master + size.gradients + 2 * rest + (size.weights if precision == "mixed" else 0)
+    states = size.optimizer - (master if precision == "mixed" else 0)
+    moved = 2.0 * master + size.gradients + 2 * states + (size.weights if precision == "mixed" else 0)
     return parameters * moved / sharers(replicas, zero, 1)

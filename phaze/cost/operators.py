@@ -174,5 +174,5 @@ def sram_j_per_byte(capacity_bytes: Ints, figures: Mapping[float, float]) -> Flo
     """
     sizes = np.array(sorted(figures))
     values = np.array([figures[size] for size in sorted(figures)])
-    found: Floats = np.exp(np.interp(np.log(capacity_bytes / KIB), np.log(sizes), np.log(values)))
-    return found
+    j_per_byte: Floats = np.exp(np.interp(np.log(capacity_bytes / KIB), np.log(sizes), np.log(values)))
+    return j_per_byte

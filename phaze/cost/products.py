@@ -43,10 +43,10 @@ def speed_of(device: Device, compute: Compute, key: str = "compute") -> ProductS
 
     Devices whose products are priced by the mapper reach their peak in half precision.
     """
-    found = device.products or {"bf16": ProductSpeed(reached=1.0)}
-    if compute not in found:
-        raise PhazeError(f"{key}: device {device.name} multiplies {', '.join(found)}, got {compute}")
-    return found[compute]
+    speeds = device.products or {"bf16": ProductSpeed(reached=1.0)}
+    if compute not in speeds:
+        raise PhazeError(f"{key}: device {device.name} multiplies {', '.join(speeds)}, got {compute}")
+    return speeds[compute]
 
 
 def product_times(products: Products, device: Device) -> Floats:
@@ -66,10 +66,10 @@ def product_times(products: Products, device: Device) -> Floats:
         _moved_bytes(products) / hbm_bytes_per_s,
         np.zeros(len(products.shapes)),
     ], axis=1)  # fmt: skip
-    found = np.where(by == by.max(axis=1, keepdims=True), by, 0.0)
-    found[:, 2] += products.by_rows * speed.added * _added_bytes(products) / hbm_bytes_per_s
-    found[:, 3] = speed.start_s
-    return found
+    times_s = np.where(by == by.max(axis=1, keepdims=True), by, 0.0)
+    times_s[:, 2] += products.by_rows * speed.added * _added_bytes(products) / hbm_bytes_per_s
+    times_s[:, 3] = speed.start_s
+    return times_s
 
 
 def array_cycles(shapes: Ints, speed: ProductSpeed, device: Device) -> Floats:
@@ -88,8 +88,8 @@ def array_cycles(shapes: Ints, speed: ProductSpeed, device: Device) -> Floats:
 
 def _turned(tiles: tuple[ProductTile, ...]) -> list[tuple[int, int, float]]:
     """Rows, columns and efficiency of every tile, in both orientations."""
-    ways = ((tile.rows, tile.columns, tile.efficiency) for tile in tiles)
-    return list(dict.fromkeys(way for a, b, e in ways for way in ((a, b, e), (b, a, e))))
+    sides = ((tile.rows, tile.columns, tile.efficiency) for tile in tiles)
+    return list(dict.fromkeys(turned for a, b, e in sides for turned in ((a, b, e), (b, a, e))))
 
 
 def _aligned(products: Products, aligned_bytes: int) -> Bools:
@@ -98,11 +98,11 @@ def _aligned(products: Products, aligned_bytes: int) -> Bools:
     The summed dimension of a product over rows may have any size.
     """
     _, m, k, n = products.shapes.T
-    whole_m, whole_k, whole_n = (
+    aligned_m, aligned_k, aligned_n = (
         (size * products.bytes_per_element) % aligned_bytes == 0 for size in (m, k, n)
     )
-    found: Bools = (whole_k | (products.by_rows & whole_m)) & whole_n
-    return found
+    aligned: Bools = (aligned_k | (products.by_rows & aligned_m)) & aligned_n
+    return aligned
 
 
 def _moved_bytes(products: Products) -> Floats:
@@ -110,14 +110,14 @@ def _moved_bytes(products: Products) -> Floats:
     batch, m, k, n = products.shapes.T.astype(float)
     width = products.bytes_per_element
     operand = width if products.compute == "bf16" else OPERAND_BYTES[products.compute]
-    found: Floats = batch * ((m * k + k * n) * operand + m * n * width)
-    return found
+    nbytes: Floats = batch * ((m * k + k * n) * operand + m * n * width)
+    return nbytes
 
 
 def _added_bytes(products: Products) -> Floats:
     batch, m, _, n = products.shapes.T.astype(float)
-    found: Floats = batch * m * n * products.added_bytes
-    return found
+    nbytes: Floats = batch * m * n * products.added_bytes
+    return nbytes
 
 
 def cast_bytes(compute: Compute, device: Device) -> float:

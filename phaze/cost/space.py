@@ -26,7 +26,7 @@ from phaze.tables import Architectures
 SIZES = [
     "num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "glb_words_per_cycle", "l2_tc_kib", "l2_vc_kib",
 ]  # fmt: skip
-OWN = ["clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib"]
+OPTIONAL = ["clock_hz", "hbm_bandwidth_bytes_per_s", "hbm_gib"]
 """Columns of a chip that may leave a property to the study or its system, which is 0 in the table."""
 COMPONENTS = ["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]
 AT_THE_LIMIT = 1e-12
@@ -53,8 +53,8 @@ def enumerate_grid(
     Raises PhazeError if a named one has the name of an architecture of the grid.
     """
     frame = _describe(_combinations(grid), figures)
-    kept = frame[within_limit(frame, grid.minimum_area_share, area_limit_um2)]
-    searched = kept.assign(architecture=_names(kept), named=False)
+    allowed = frame[within_limit(frame, grid.minimum_area_share, area_limit_um2)]
+    searched = allowed.assign(architecture=_names(allowed), named=False)
     for name in searched["architecture"][searched["architecture"].isin([a.name for a in named])]:
         raise PhazeError(
             f"architectures.named: {name} is the name of an architecture of the grid", "rename it"
@@ -68,8 +68,8 @@ def enumerate_smaller(
     """Architectures within one of the smaller area limits that the main limit's area rules exclude."""
     frame = _describe(_combinations(grid), figures)
     spaces = [within_limit(frame, grid.minimum_area_share, limit) for limit in (area_limit_um2, *smaller_um2)]
-    kept = frame[np.any(spaces[1:], axis=0) & ~spaces[0]]
-    return _table(kept.assign(architecture=_names(kept), named=False), shard)
+    allowed = frame[np.any(spaces[1:], axis=0) & ~spaces[0]]
+    return _table(allowed.assign(architecture=_names(allowed), named=False), shard)
 
 
 def within_limit(
@@ -93,8 +93,8 @@ def describe_named(architectures: Sequence[Architecture], figures: AreaFigures, 
 
 def _named(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
     frame = describe(architectures, figures)
-    own = {name: [float(getattr(a, name) or 0.0) for a in architectures] for name in OWN}
-    return frame.assign(architecture=[a.name for a in architectures], named=True, **own)
+    properties = {name: [float(getattr(a, name) or 0.0) for a in architectures] for name in OPTIONAL}
+    return frame.assign(architecture=[a.name for a in architectures], named=True, **properties)
 
 
 def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
@@ -103,14 +103,14 @@ def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.
     A specified total area is divided among the components in proportion to the figures.
     """
     derived = ("lanes", "bandwidth", "tensor_l2_kib", "vector_l2_kib")
-    of = dict(zip(("pe_vc", "glb_words_per_cycle", "l2_tc_kib", "l2_vc_kib"), derived, strict=True))
-    rows = [[getattr(a, of.get(name, name)) for name in SIZES] for a in architectures]
+    attributes = dict(zip(("pe_vc", "glb_words_per_cycle", "l2_tc_kib", "l2_vc_kib"), derived, strict=True))
+    rows = [[getattr(a, attributes.get(name, name)) for name in SIZES] for a in architectures]
     frame = _describe(pd.DataFrame(rows, columns=SIZES), figures)
-    given = np.array([np.nan if a.area_mm2 is None else a.area_mm2 * UM2_PER_MM2 for a in architectures])
-    scale = np.where(np.isnan(given), 1.0, given / frame["area_um2"])
+    stated_um2 = np.array([np.nan if a.area_mm2 is None else a.area_mm2 * UM2_PER_MM2 for a in architectures])
+    scale = np.where(np.isnan(stated_um2), 1.0, stated_um2 / frame["area_um2"])
     scaled = {name: frame[name] * scale for name in COMPONENTS}
-    area = frame["area_um2"].where(np.isnan(given), given)
-    between = frame["area_interpolated"] & np.isnan(given)
+    area = frame["area_um2"].where(np.isnan(stated_um2), stated_um2)
+    between = frame["area_interpolated"] & np.isnan(stated_um2)
     return frame.assign(**scaled, area_um2=area, area_interpolated=between)
 
 
@@ -135,7 +135,7 @@ def _combinations(grid: Grid) -> pd.DataFrame:
 def _per_core(rule: Callable[..., float], *sizes: Ints) -> Floats:
     """Evaluate a sizing rule on arrays of sizes; each distinct combination is computed once."""
     distinct, place = np.unique(np.column_stack(sizes), axis=0, return_inverse=True)
-    return np.array([rule(*map(int, one)) for one in distinct], dtype=float)[place.ravel()]
+    return np.array([rule(*map(int, row)) for row in distinct], dtype=float)[place.ravel()]
 
 
 def _describe(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
@@ -174,8 +174,8 @@ def buffer_area_um2(capacity: Floats, figures: dict[float, float]) -> tuple[Floa
     slope = (y[place] - y[place - 1]) / (x[place] - x[place - 1])
     between = np.exp(y[place - 1] + slope * (np.log(capacity) - x[place - 1]))
     index = np.searchsorted(sizes, capacity).clip(max=len(sizes) - 1)
-    known = sizes[index] == capacity
-    return np.where(known, areas[index], between), ~known
+    published = sizes[index] == capacity
+    return np.where(published, areas[index], between), ~published
 
 
 def _names(frame: pd.DataFrame) -> list[str]:
@@ -189,7 +189,7 @@ def _names(frame: pd.DataFrame) -> list[str]:
 
 def _table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
     """Table `architectures`, with ids of the distinct tensor, vector and fused core designs."""
-    own = {name: frame[name].fillna(0.0) if name in frame else 0.0 for name in OWN}
-    frame = frame.assign(shard=shard, **own)
+    properties = {name: frame[name].fillna(0.0) if name in frame else 0.0 for name in OPTIONAL}
+    frame = frame.assign(shard=shard, **properties)
     frame = frame.assign(**design_ids(frame))
     return Architectures.check(frame[list(Architectures.fields())])

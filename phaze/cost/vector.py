@@ -36,9 +36,9 @@ def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict
     for key, cycles in overrides.items():
         role, _, kind = key.partition(".")
         if (role, kind) not in table:
-            known = ", ".join(sorted(".".join(pair) for pair in table))
+            names = ", ".join(sorted(".".join(pair) for pair in table))
             raise PhazeError(
-                f"estimate.vector_cycles: {key}: is not a known operation, got {cycles}; known are {known}"
+                f"estimate.vector_cycles: {key}: is not a known operation, got {cycles}; known are {names}"
             )
         table[role, kind] = cycles
     return table

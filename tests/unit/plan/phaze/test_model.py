@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from phaze.base.units import GIB
-from phaze.cost.space import OWN
+from phaze.cost.space import OPTIONAL
 from phaze.layout import Layout
 from phaze.plan.phaze.energy import PARTS
 from phaze.plan.phaze.flush import Placement, place_chain
@@ -118,7 +118,7 @@ def architectures() -> pd.DataFrame:
     sizes = {name: 2 for name, column in Architectures.columns.items() if column.dtype != "bool"}
     return Architectures.check(
         frame.assign(
-            **sizes | dict.fromkeys(OWN, 0), shard="s", architecture=[*NAMES, "dropped"],
+            **sizes | dict.fromkeys(OPTIONAL, 0), shard="s", architecture=[*NAMES, "dropped"],
             area_interpolated=False, named=[True, False, False, False],
         )
     )  # fmt: skip
