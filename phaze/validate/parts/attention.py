@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,8 +17,8 @@ from phaze.spec.system import Device
 from phaze.validate.constants import Site
 from phaze.validate.parts.base import KernelPart
 
-Way = Literal["forward", "backward"]
-WAYS: tuple[Way, Way] = ("forward", "backward")
+Direction = Literal["forward", "backward"]
+DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 SIZES = ("batch", "sequence", "heads", "kv_heads", "head_size", "value_size")
 MASKS = ("causal", "none")
 LONG = 2048
@@ -55,12 +55,12 @@ class AttentionPart(KernelPart):
     def completed(self, table: pd.DataFrame) -> pd.DataFrame:
         """Add the default values of missing optional columns to a table."""
         usual = {"precision": "bf16", "direction": "forward", "mask": "causal"}
-        more = {name: [text] * len(table) for name, text in usual.items()}
+        defaults = {name: [text] * len(table) for name, text in usual.items()}
         if "head_size" in table:
-            more["value_size"] = list(table["head_size"])
+            defaults["value_size"] = list(table["head_size"])
         sources = table["source"] if "source" in table else [""] * len(table)
-        more["kernel"] = [_kernel_in(text) or FIRST for text in sources]
-        return table.assign(**{name: texts for name, texts in more.items() if name not in table})
+        defaults["kernel"] = [_kernel_in(text) or FIRST for text in sources]
+        return table.assign(**{name: texts for name, texts in defaults.items() if name not in table})
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
         """Error message for each row's direction, mask or number of heads; empty for a valid row."""
@@ -69,79 +69,77 @@ class AttentionPart(KernelPart):
 
     def kinds(self, rows: pd.DataFrame) -> list[str]:
         """Kernel, pass and length class of every row."""
-        length = np.where(rows["sequence"] >= LONG, "long", "short")
+        lengths = np.where(rows["sequence"] >= LONG, "long", "short")
         return [
-            f"{kernel} {way} {word}"
-            for kernel, way, word in zip(rows["kernel"], rows["direction"], length, strict=True)
+            f"{kernel} {direction} {length}"
+            for kernel, direction, length in zip(rows["kernel"], rows["direction"], lengths, strict=True)
         ]
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Predicted time of rows in seconds; NaN for kernels the device lacks and precisions below bf16."""
-        found = np.full(len(rows), np.nan)
-        for number, (name, kernel) in enumerate(site.device.attention.items()):
-            names = (FIRST, name) if number == 0 else (name,)
-            for way in WAYS:
-                if (speed := getattr(kernel, way)) is not None:
-                    own = _rows_of(rows, names, way)
-                    found[own] = _seconds(rows[own], speed, site.device, way)
-        return found
+        rows, times_s = _with_first_kernel(rows, site.device), np.full(len(rows), np.nan)
+        for (name, kernel), direction in product(site.device.attention.items(), DIRECTIONS):
+            if (speed := getattr(kernel, direction)) is not None:
+                mask = _is_pass(rows, name, direction)
+                shapes, backward = shapes_of(rows[mask]), direction == "backward"
+                times_s[mask] = attention_s(shapes, speed, site.device, backward=backward).sum(axis=1)
+        return times_s
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Time of the GEMMs at peak FLOP/s over the (query, key) pairs that the mask leaves, in seconds."""
-        found = np.zeros(len(rows))
-        for way in WAYS:
-            own = (rows["direction"] == way).to_numpy()
-            shapes, backward = shapes_of(rows[own]), way == "backward"
+        times_s = np.zeros(len(rows))
+        for direction in DIRECTIONS:
+            mask = (rows["direction"] == direction).to_numpy()
+            shapes, backward = shapes_of(rows[mask]), direction == "backward"
             pairs = shapes.samples * shapes.heads * shapes.queries * shapes.mean
-            found[own] = 2.0 * pairs * shapes.widths(backward=backward) / site.device.peak_flops_per_s
-        return found
+            times_s[mask] = 2.0 * pairs * shapes.widths(backward=backward) / site.device.peak_flops_per_s
+        return times_s
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
         """Fit every kernel in the rows, one pass at a time; known block sizes are kept."""
         kernels = dict(site.device.attention)
-        rows = rows.replace({"kernel": {FIRST: next(iter(kernels), "attention")}})
+        rows = _with_first_kernel(rows, site.device)
         for name in dict.fromkeys(rows["kernel"]):
-            passes = {way: rows[_rows_of(rows, (name,), way)] for way in WAYS}
-            known: AttentionKernel | None = kernels.get(name)
-            found = {
-                way: _fitted_pass(own, getattr(known, way, None), site.device, way) if len(own) else None
-                for way, own in passes.items()
-            }
-            before = known.model_dump(exclude_none=True) if known is not None else {}
-            new = {way: one.model_dump() for way, one in found.items() if one is not None}
-            if "forward" in before | new:
-                kernels[name] = AttentionKernel.model_validate(before | new)
+            previous: AttentionKernel | None = kernels.get(name)
+            passes = previous.model_dump(exclude_none=True) if previous is not None else {}
+            for direction in DIRECTIONS:
+                pass_rows = rows[_is_pass(rows, name, direction)]
+                if len(pass_rows):
+                    before = getattr(previous, direction, None)
+                    passes[direction] = _fitted_pass(pass_rows, before, site.device, direction).model_dump()
+            if "forward" in passes:
+                kernels[name] = AttentionKernel.model_validate(passes)
         device = site.device.model_copy(update={"attention": kernels})
         return replace(site, device=device)
 
 
 def shapes_of(rows: pd.DataFrame) -> Shapes:
     """Shapes of the rows' attention kernels, as input of the cost model."""
-    one = {name: rows[name].to_numpy(float) for name in SIZES}
-    keys = one["sequence"]
+    sizes = {name: rows[name].to_numpy(float) for name in SIZES}
+    keys = sizes["sequence"]
     mean = np.where(rows["mask"] == "causal", keys / 2, keys)
-    ends = (one["heads"], one["kv_heads"], one["head_size"], one["value_size"])
-    return Shapes(one["batch"], keys, keys, keys, mean, *ends)
+    ends = (sizes["heads"], sizes["kv_heads"], sizes["head_size"], sizes["value_size"])
+    return Shapes(sizes["batch"], keys, keys, keys, mean, *ends)
 
 
-def _seconds(rows: pd.DataFrame, speed: AttentionPass, device: Device, way: Way) -> Floats:
-    found: Floats = attention_s(shapes_of(rows), speed, device, backward=way == "backward").sum(axis=1)
-    return found
+def _with_first_kernel(rows: pd.DataFrame, device: Device) -> pd.DataFrame:
+    """Rows in which the first kernel of a device has its name instead of FIRST."""
+    return rows.replace({"kernel": {FIRST: next(iter(device.attention), "attention")}})
 
 
-def _rows_of(rows: pd.DataFrame, kernels: Sequence[str], way: Way) -> Bools:
-    return (
-        rows["kernel"].isin(kernels) & (rows["direction"] == way) & (rows["precision"] == "bf16")
-    ).to_numpy()
+def _is_pass(rows: pd.DataFrame, kernel: str, direction: Direction) -> Bools:
+    """Mask of the rows (R,) that measure one pass of a kernel, in half precision."""
+    passes = (rows["kernel"] == kernel) & (rows["direction"] == direction)
+    return (passes & (rows["precision"] == "bf16")).to_numpy()
 
 
 def _kernel_in(source: str) -> str:
-    words = source.split("/")
-    return words[2] if len(words) > 2 else source
+    folders = source.split("/")
+    return folders[2] if len(folders) > 2 else source
 
 
 def _problem(direction: object, mask: object, heads: int, kv_heads: int) -> str:
-    if direction not in WAYS:
+    if direction not in DIRECTIONS:
         return f"direction must be forward or backward, got {direction}"
     if mask not in MASKS:
         return f"mask must be causal or none, got {mask}"
@@ -182,33 +180,35 @@ CONSTANTS = (
 UNMASKED = PassConstant("unmasked", 1.0, 0.1, 0.5, 2.0)
 
 
-def _fitted_pass(rows: pd.DataFrame, known: AttentionPass | None, device: Device, way: Way) -> AttentionPass:
+def _fitted_pass(
+    rows: pd.DataFrame, previous: AttentionPass | None, device: Device, direction: Direction
+) -> AttentionPass:
     """Fit the constants of a pass to the logarithms of measured times.
 
     Constants that no row determines keep their usual value.
     """
     sizes = sorted(set(rows["head_size"]) - {HEAD})
-    more = (UNMASKED,) if (rows["mask"] == "none").any() else ()
+    of_mask = (UNMASKED,) if (rows["mask"] == "none").any() else ()
     of_heads = tuple(PassConstant(str(size), 1.0, 0.3, 0.1, 3.0) for size in sizes)
-    constants = (*CONSTANTS, *more, *of_heads)
-    block, kept = (known.block, known.heads) if known is not None else (128, {})
+    constants = (*CONSTANTS, *of_mask, *of_heads)
+    block, heads_before = (previous.block, previous.heads) if previous is not None else (128, {})
 
-    def made(coded: Floats, *, rounded: bool = False) -> AttentionPass:
+    def pass_at(coded: Floats, *, rounded: bool = False) -> AttentionPass:
         pairs = zip(constants, coded, strict=True)
-        named: dict[str, Any] = {one.name: one.value(x, rounded=rounded) for one, x in pairs}
-        heads = kept | {int(size): named.pop(str(size)) for size in sizes}
+        named: dict[str, Any] = {constant.name: constant.value(x, rounded=rounded) for constant, x in pairs}
+        heads = heads_before | {int(size): named.pop(str(size)) for size in sizes}
         return AttentionPass.model_construct(None, heads=heads, block=block, **named)
 
-    shapes, backward = shapes_of(rows), way == "backward"
+    shapes, backward = shapes_of(rows), direction == "backward"
     measured = np.log(rows["measured_s"].to_numpy(float))
-    usual = np.array([one.coded(one.usual) for one in constants])
-    spread = np.array([one.spread for one in constants])
+    usual = np.array([constant.coded(constant.usual) for constant in constants])
+    spread = np.array([constant.spread for constant in constants])
 
     def errors(coded: Floats) -> Floats:
-        seconds = attention_s(shapes, made(coded), device, backward=backward).sum(axis=1)
+        seconds = attention_s(shapes, pass_at(coded), device, backward=backward).sum(axis=1)
         return np.concatenate([(np.log(seconds) - measured) / SPREAD, (coded - usual) / spread])
 
-    low = [one.coded(one.low) for one in constants]
-    high = [one.coded(one.high) for one in constants]
-    found = least_squares(errors, usual, bounds=(low, high), loss="soft_l1", x_scale=spread).x
-    return AttentionPass.model_validate(made(found, rounded=True).model_dump())
+    low = [constant.coded(constant.low) for constant in constants]
+    high = [constant.coded(constant.high) for constant in constants]
+    solution = least_squares(errors, usual, bounds=(low, high), loss="soft_l1", x_scale=spread).x
+    return AttentionPass.model_validate(pass_at(solution, rounded=True).model_dump())

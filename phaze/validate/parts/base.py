@@ -113,28 +113,28 @@ class KernelPart(ABC):
         return {"device", *self.sizes, *self.words} <= set(table)
 
     def _refuse_too_fast(self, path: Path, rows: pd.DataFrame, system: str | None) -> None:
-        for device, own in rows.groupby("device", sort=False):
+        for device, device_rows in rows.groupby("device", sort=False):
             site = site_of(str(device), system)
             if site is None:
                 continue
-            least = self.fastest_s(own, site)
+            least = self.fastest_s(device_rows, site)
             wrong = [
                 f"latency_ms must be at least {low / MS:.4g}, the minimum at the peak of "
                 f"{site.device.name}, got {took / MS:.4g}; check that it is in milliseconds"
                 if took < low
                 else ""
-                for low, took in zip(least, own["measured_s"], strict=True)
+                for low, took in zip(least, device_rows["measured_s"], strict=True)
             ]
-            _refuse(path, own["line"], wrong)
+            _refuse(path, device_rows["line"], wrong)
 
     def predicted(self, rows: pd.DataFrame, system: str | None = None) -> Floats:
         """Predicted times (R,) in seconds of rows of any devices; NaN for rows that are not priced."""
-        found = np.full(len(rows), np.nan)
+        times_s = np.full(len(rows), np.nan)
         for device, places in rows.reset_index(drop=True).groupby("device", sort=False).indices.items():
             site = site_of(str(device), system)
             if site is not None:
-                found[places] = self.predicted_s(rows.iloc[places], in_a_loop(site))
-        return found
+                times_s[places] = self.predicted_s(rows.iloc[places], in_a_loop(site))
+        return times_s
 
 
 def columns_in(path: Path) -> list[str]:
@@ -166,40 +166,40 @@ def _texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
     names = {old: new for old, new in renamed.items() if new not in table}
-    found = table.rename(columns=names).assign(line=np.arange(len(table)) + 2)
-    found.attrs.update({new: old for old, new in names.items() if old in table})
-    return found
+    texts = table.rename(columns=names).assign(line=np.arange(len(table)) + 2)
+    texts.attrs.update({new: old for old, new in names.items() if old in table})
+    return texts
 
 
 def _plain(text: str) -> str:
     return text.strip().lower().replace("_", "-")
 
 
-def _wrong(row: Mapping[Hashable, str], sizes: Sequence[str], named: Mapping[Hashable, str]) -> str:
-    """Error message for the cells of a row; empty if valid. `named` maps columns to names in the file."""
+def _wrong(row: Mapping[Hashable, str], sizes: Sequence[str], names: Mapping[Hashable, str]) -> str:
+    """Error message for the cells of a row; empty if valid. `names` maps columns to names in the file."""
     for name in sizes:
-        if not _is_number(row[name], whole=True):
-            return f"{named.get(name, name)} must be a whole number from 1 to {MOST}, got {short(row[name])}"
-    if not _is_number(row["latency_ms"], whole=False):
+        if not _is_number(row[name], integer=True):
+            return f"{names.get(name, name)} must be a whole number from 1 to {MOST}, got {short(row[name])}"
+    if not _is_number(row["latency_ms"], integer=False):
         return f"latency_ms must be a number > 0, got {short(row['latency_ms'])}"
     precision = row["precision"].strip()
     if _plain(precision) not in COMPUTE_NAMES and precision not in UNPRICED:
-        known = ", ".join(dict.fromkeys((*COMPUTE_NAMES.values(), "bfloat16", *UNPRICED)))
-        return f"{named.get('precision', 'precision')} must be one of {known}, got {short(precision)}"
+        precisions = ", ".join(dict.fromkeys((*COMPUTE_NAMES.values(), "bfloat16", *UNPRICED)))
+        return f"{names.get('precision', 'precision')} must be one of {precisions}, got {short(precision)}"
     return "" if row["device"].strip() else "device must be given"
 
 
-def _is_number(text: str, *, whole: bool) -> bool:
+def _is_number(text: str, *, integer: bool) -> bool:
     try:
         value = float(text)
     except ValueError:
         return False
-    return 0 < value < MOST and (not whole or value == int(value))
+    return 0 < value < MOST and (not integer or value == int(value))
 
 
 def _refuse(path: Path, lines: Sequence[int] | pd.Series, wrong: Sequence[str]) -> None:
     """Raise PhazeError with the line numbers of invalid rows, if there are any."""
-    bad = [f"{path}: line {line}: {why}" for line, why in zip(lines, wrong, strict=True) if why]
-    if bad:
-        more = f"; {len(bad) - BAD_SHOWN} more lines are wrong" if len(bad) > BAD_SHOWN else ""
-        raise PhazeError("; ".join(bad[:BAD_SHOWN]) + more)
+    problems = [f"{path}: line {line}: {why}" for line, why in zip(lines, wrong, strict=True) if why]
+    if problems:
+        remainder = f"; {len(problems) - BAD_SHOWN} more lines are wrong" if len(problems) > BAD_SHOWN else ""
+        raise PhazeError("; ".join(problems[:BAD_SHOWN]) + remainder)

@@ -72,11 +72,11 @@ class Collectives(KernelPart):
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Predicted times (R,) in seconds of collectives; NaN for more ranks than the system has devices."""
-        network, found = network_of(site.cluster), np.full(len(rows), np.nan)
+        network, times_s = network_of(site.cluster), np.full(len(rows), np.nan)
         for kind, ranks, places, size_bytes in _alike(rows):
             if ranks <= site.cluster.devices:
-                found[places] = network.seconds(kind, size_bytes, Group(ranks, 1))
-        return found
+                times_s[places] = network.seconds(kind, size_bytes, Group(ranks, 1))
+        return times_s
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
         """Site whose innermost level has constants fitted to the rows, at its full bandwidth."""
@@ -90,8 +90,8 @@ class Collectives(KernelPart):
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Lower bound on times (R,) in seconds: links carry (n − 1)/n of each rank's tensor."""
         ranks, size_bytes = rows["ranks"].to_numpy(float), ELEMENT_BYTES * rows["elements"].to_numpy(float)
-        found: Floats = (ranks - 1) / ranks * size_bytes / site.cluster.levels[0].bandwidth_bytes_per_s
-        return found
+        times_s: Floats = (ranks - 1) / ranks * size_bytes / site.cluster.levels[0].bandwidth_bytes_per_s
+        return times_s
 
     def kinds(self, rows: pd.DataFrame) -> list[str]:
         """Kind of collective, number of ranks and size class of every row (R,)."""
@@ -102,9 +102,9 @@ class Collectives(KernelPart):
 
     def problem(self, rows: pd.DataFrame) -> list[str]:
         """Error message for each row (R,): unknown collective or single rank; empty for a valid row."""
-        known = ", ".join(dict.fromkeys(KINDS.values()))
+        collectives = ", ".join(dict.fromkeys(KINDS.values()))
         return [
-            f"kind must be one of {known}, got {kind}"
+            f"kind must be one of {collectives}, got {kind}"
             if kind not in KINDS
             else "ranks must be at least 2, got 1"
             if ranks == 1
@@ -139,10 +139,10 @@ def fitted_speeds(
         )
 
     def residuals(x: Floats) -> Floats:
-        own = speeds(x)
-        nccl = Nccl(own, bandwidth_bytes_per_s)
+        trial = speeds(x)
+        nccl = Nccl(trial, bandwidth_bytes_per_s)
         errors = [
-            np.log(own.start_s + nccl.seconds(kind, size_bytes, ranks)) - measured
+            np.log(trial.start_s + nccl.seconds(kind, size_bytes, ranks)) - measured
             for kind, ranks, size_bytes, measured in groups
         ]
         return np.concatenate([*errors, PULL * (x - start)])
@@ -162,9 +162,9 @@ def fitted_speeds(
 
 def _shifts(names: Sequence[str]) -> Iterator[Floats]:
     """Yield shifts of the constants' logarithms, (C,), one per starting point of a fit."""
-    members = [np.array([name in group for name in names]) for group, _ in STARTS]
+    masks = [np.array([name in group for name in names]) for group, _ in STARTS]
     for factors in product(*(factors for _, factors in STARTS)):
-        yield np.sum([np.log(factor) * own for factor, own in zip(factors, members, strict=True)], axis=0)
+        yield np.sum([np.log(factor) * mask for factor, mask in zip(factors, masks, strict=True)], axis=0)
 
 
 def _alike(rows: pd.DataFrame) -> Iterator[tuple[Collective, int, Ints, Floats]]:

@@ -91,11 +91,11 @@ class ProductsPart(KernelPart):
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Predicted times (R,) in seconds of rows of one device; NaN for precisions that it lacks."""
-        found = np.full(len(rows), np.nan)
+        times_s = np.full(len(rows), np.nan)
         for compute in set(rows["precision"]) & {"bf16", *site.device.products}:
-            own = (rows["precision"] == compute).to_numpy()
-            found[own] = product_s(rows[own], site.device, cast(Compute, compute))
-        return found
+            mask = (rows["precision"] == compute).to_numpy()
+            times_s[mask] = product_s(rows[mask], site.device, cast(Compute, compute))
+        return times_s
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
         """Site with GEMM speeds fitted to the rows.
@@ -103,8 +103,9 @@ class ProductsPart(KernelPart):
         Half precision is fitted first, because the others use its start-up time.
         """
         device = site.device
-        for compute in (one for one in COMPUTES if one in set(rows["precision"])):
-            device = fitted_device(rows[rows["precision"] == compute], device, compute)
+        for compute in COMPUTES:
+            if compute in set(rows["precision"]):
+                device = fitted_device(rows[rows["precision"] == compute], device, compute)
         return replace(site, device=device)
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
@@ -127,8 +128,8 @@ def product_s(rows: pd.DataFrame, device: Device, compute: Compute) -> Floats:
         times = product_times(Products(shapes, np.zeros(len(rows), bool), HALF_BYTES, compute), device)
     else:
         times = time_kernels(_works(shapes), device, HALF_BYTES)
-    found: Floats = times.sum(axis=1) + cast_s(m * k.astype(float), compute, device)
-    return found
+    times_s: Floats = times.sum(axis=1) + cast_s(m * k.astype(float), compute, device)
+    return times_s
 
 
 def _works(shapes: Ints) -> Works:
@@ -149,9 +150,9 @@ def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Devic
         return start.model_copy(update=dict(zip(names, (values * scale).tolist(), strict=True)))
 
     def errors(values: Floats) -> Floats:
-        own = device.model_copy(update={"products": {**device.products, compute: speed(values)}})
-        found: Floats = np.log(product_s(rows, own, compute)) - measured
-        return found
+        trial = device.model_copy(update={"products": {**device.products, compute: speed(values)}})
+        logs: Floats = np.log(product_s(rows, trial, compute)) - measured
+        return logs
 
     fits = []
     for split in SPLITS:
@@ -169,21 +170,21 @@ def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Devic
 def _start(device: Device, compute: Compute) -> ProductSpeed:
     """Initial GEMM speed of a fit: the device's own, or else its bf16 speed scaled to the precision."""
     if compute in device.products:
-        found = device.products[compute]
+        speed = device.products[compute]
     elif compute == "bf16":
         return ProductSpeed(reached=0.8)
     else:
         times = TIMES.get(compute, 2.0)
-        found = device.products["bf16"].model_copy(update={"times": times, "cast_start_s": 5e-6})
-    half = device.products.get("bf16", found)
-    return found.model_copy(update={"start_s": half.start_s})
+        speed = device.products["bf16"].model_copy(update={"times": times, "cast_start_s": 5e-6})
+    half = device.products.get("bf16", speed)
+    return speed.model_copy(update={"start_s": half.start_s})
 
 
 def _alike(speed: ProductSpeed, device: Device, compute: Compute) -> dict[Compute, ProductSpeed]:
     """Fitted speed by precision, for the fitted precision and all others with the same GEMM."""
-    found = {compute: speed}
-    found |= {other: speed for other in ALIKE.get(compute, ()) if other in (*device.products, "fp8-cs")}
-    return found
+    speeds = {compute: speed}
+    speeds |= {other: speed for other in ALIKE.get(compute, ()) if other in (*device.products, "fp8-cs")}
+    return speeds
 
 
 def _rounded(speed: ProductSpeed, names: tuple[str, ...]) -> ProductSpeed:
@@ -193,8 +194,8 @@ def _rounded(speed: ProductSpeed, names: tuple[str, ...]) -> ProductSpeed:
 
 
 def _flops(rows: pd.DataFrame) -> Floats:
-    found: Floats = 2.0 * rows[["m", "n", "k"]].to_numpy(float).prod(axis=1)
-    return found
+    flops: Floats = 2.0 * rows[["m", "n", "k"]].to_numpy(float).prod(axis=1)
+    return flops
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,29 +203,29 @@ class Draws:
     """Randomly drawn expert loads for the rows of a table."""
 
     loads: ExpertRows
-    own: ExpertNetwork
+    network: ExpertNetwork
     row: Ints
     """Row index to which each draw belongs."""
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> Draws:
         """Draw expert loads for rows (R,)."""
-        found, sizes, places = [], [], []
-        for place, one in enumerate(rows.itertuples(index=False)):
-            hidden, own = network_named(str(one.model))
-            tokens, ranks = cast(int, one.tokens), cast(int, one.ep)
-            drawn = rank_loads(tokens, own.count, own.per_token, ranks, str(one.distribution))
-            found.append(ExpertRows.of(drawn))
-            sizes += [(tokens, own.sent_width(hidden), own.width, own.gated)] * len(drawn)
+        drawn_loads, sizes, places = [], [], []
+        for place, row in enumerate(rows.itertuples(index=False)):
+            hidden, experts = network_named(str(row.model))
+            tokens, ranks = cast(int, row.tokens), cast(int, row.ep)
+            drawn = rank_loads(tokens, experts.count, experts.per_token, ranks, str(row.distribution))
+            drawn_loads.append(ExpertRows.of(drawn))
+            sizes += [(tokens, experts.sent_width(hidden), experts.width, experts.gated)] * len(drawn)
             places += [place] * len(drawn)
         fields = ("rows", "tiles", "experts", "most")
-        loads = ExpertRows(*(np.concatenate([getattr(one, name) for one in found]) for name in fields))
+        loads = ExpertRows(*(np.concatenate([getattr(x, name) for x in drawn_loads]) for name in fields))
         return cls(loads, ExpertNetwork(*np.array(sizes, float).T), np.array(places))
 
     def seconds(self, device: Device, speed: ExpertSpeed, compute: Compute) -> Floats:
         """Mean time of each row over its draws, in seconds, (R,)."""
-        each = feed_forward_s(self.loads, self.own, device, speed, compute)
-        return np.bincount(self.row, each) / np.bincount(self.row)
+        draw_s = feed_forward_s(self.loads, self.network, device, speed, compute)
+        return np.bincount(self.row, draw_s) / np.bincount(self.row)
 
 
 class ExpertsPart(KernelPart):
@@ -241,46 +242,46 @@ class ExpertsPart(KernelPart):
     def problem(self, rows: pd.DataFrame) -> list[str]:
         """Error message for each row's model, experts per rank or load distribution; empty if valid."""
         return [
-            _problem(str(one.model), cast(int, one.ep), str(one.distribution))
-            for one in rows.itertuples(index=False)
+            _problem(str(row.model), cast(int, row.ep), str(row.distribution))
+            for row in rows.itertuples(index=False)
         ]
 
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Predicted times (R,) in seconds; NaN for kernels and precisions without constants."""
-        found = np.full(len(rows), np.nan)
-        for (kernel, compute), which in _groups(rows).items():
+        times_s = np.full(len(rows), np.nan)
+        for (kernel, compute), mask in _groups(rows).items():
             speed = expert_speed(site.device, kernel, compute)
             if speed is not None and speed.passes is not None and compute in site.device.products:
-                found[which] = Draws.of(rows[which]).seconds(site.device, speed, compute)
-        return found
+                times_s[mask] = Draws.of(rows[mask]).seconds(site.device, speed, compute)
+        return times_s
 
     def fitted(self, rows: pd.DataFrame, site: Site) -> Site:
         """Site with constants fitted for every kernel and precision that has at least LEAST rows."""
-        speeds = {kernel: dict(own) for kernel, own in site.device.experts.items()}
-        for (kernel, compute), which in _groups(rows).items():
-            if which.sum() >= LEAST and compute in site.device.products:
-                own = rows[which]
-                speed = fitted_speed(
-                    Draws.of(own), own["measured_s"].to_numpy(float), site.device, kernel, compute
-                )
+        speeds = {kernel: dict(by_precision) for kernel, by_precision in site.device.experts.items()}
+        for (kernel, compute), mask in _groups(rows).items():
+            if mask.sum() >= LEAST and compute in site.device.products:
+                draws, measured_s = Draws.of(rows[mask]), rows[mask]["measured_s"].to_numpy(float)
+                speed = fitted_speed(draws, measured_s, site.device, kernel, compute)
                 speeds.setdefault(kernel, {})[compute] = speed
         device = site.device.model_copy(update={"experts": speeds})
         return replace(site, device=device)
 
     def fastest_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Time of the GEMMs of balanced experts at peak FLOP/s, in seconds, (R,)."""
-        found = np.zeros(len(rows))
-        for place, one in enumerate(rows.itertuples(index=False)):
-            hidden, own = network_named(str(one.model))
-            numbers = own.sent_width(hidden) * own.width * (2 + own.gated)
-            speed = site.device.products.get(cast(Compute, one.precision))
+        times_s = np.zeros(len(rows))
+        for place, row in enumerate(rows.itertuples(index=False)):
+            hidden, experts = network_named(str(row.model))
+            numbers = experts.sent_width(hidden) * experts.width * (2 + experts.gated)
+            speed = site.device.products.get(cast(Compute, row.precision))
             rate = site.device.peak_flops_per_s * (speed.times if speed else MOST_TIMES)
-            found[place] = 2.0 * cast(int, one.tokens) * own.per_token / cast(int, one.ep) * numbers / rate
-        return found
+            times_s[place] = (
+                2.0 * cast(int, row.tokens) * experts.per_token / cast(int, row.ep) * numbers / rate
+            )
+        return times_s
 
     def kinds(self, rows: pd.DataFrame) -> list[str]:
         """Kernel and load distribution of every row (R,)."""
-        return [f"{one.kernel} {one.distribution}" for one in rows.itertuples(index=False)]
+        return [f"{row.kernel} {row.distribution}" for row in rows.itertuples(index=False)]
 
 
 def fitted_speed(
@@ -296,10 +297,10 @@ def fitted_speed(
     def errors(logs: Floats) -> Floats:
         return np.log(draws.seconds(device, speed_of(logs), compute) / measured_s)
 
-    start, low, high = (np.log(one[: len(names)]) for one in (START, LOW, HIGH))
-    found = least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=SCALE)
+    start, low, high = (np.log(values[: len(names)]) for values in (START, LOW, HIGH))
+    fit = least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=SCALE)
     values = {
-        name: float(f"{value:.{EXPERT_DIGITS}g}") for name, value in zip(names, np.exp(found.x), strict=True)
+        name: float(f"{value:.{EXPERT_DIGITS}g}") for name, value in zip(names, np.exp(fit.x), strict=True)
     }
     return ExpertSpeed(**values)
 
@@ -307,9 +308,9 @@ def fitted_speed(
 @cache
 def network_named(name: str) -> tuple[int, Experts]:
     """Hidden size and experts of a model, given its name, an unambiguous prefix of it, or a path."""
-    known = sorted(path.stem for path in (FOLDER / "models").glob("*.yaml"))
-    begun = [one for one in known if one.startswith(name.lower())]
-    model = load_transformer(begun[0] if len(begun) == 1 else name, "model")
+    names = sorted(path.stem for path in (FOLDER / "models").glob("*.yaml"))
+    matches = [stem for stem in names if stem.startswith(name.lower())]
+    model = load_transformer(matches[0] if len(matches) == 1 else name, "model")
     if model.experts is None:
         raise PhazeError(f"model {name} has no experts")
     return model.hidden, model.experts
@@ -317,16 +318,18 @@ def network_named(name: str) -> tuple[int, Experts]:
 
 def _problem(model: str, ranks: int, distribution: str) -> str:
     try:
-        _, own = network_named(model)
+        experts = network_named(model)[1]
         exponent_of(distribution)
     except PhazeError as error:
         return str(error)
-    return "" if own.count % ranks == 0 else f"ep must divide the {own.count} experts of {model}, got {ranks}"
+    if experts.count % ranks:
+        return f"ep must divide the {experts.count} experts of {model}, got {ranks}"
+    return ""
 
 
 def _groups(rows: pd.DataFrame) -> dict[tuple[ExpertKernel, Compute], Bools]:
     """Row masks (R,) by kernel and precision, for the pairs that phaze prices."""
     kernels = rows["kernel"].map(KERNELS).to_numpy(object)
     words = rows["precision"].to_numpy(object)
-    known = [pair for pair in zip(kernels, words, strict=True) if pair[0] in ALL and pair[1] not in UNPRICED]
-    return {pair: (kernels == pair[0]) & (words == pair[1]) for pair in dict.fromkeys(known)}
+    pairs = [pair for pair in zip(kernels, words, strict=True) if pair[0] in ALL and pair[1] not in UNPRICED]
+    return {pair: (kernels == pair[0]) & (words == pair[1]) for pair in dict.fromkeys(pairs)}

@@ -53,8 +53,8 @@ class ComparedKernels:
         groups = rows.groupby(list(names), sort=False).indices
         scores = [self._of(_mask(np.asarray(places), len(rows))) for places in groups.values()]
         return [
-            {**dict(zip(names, _values(key), strict=True)), **asdict(one)}
-            for key, one in zip(groups, scores, strict=True)
+            {**dict(zip(names, _values(key), strict=True)), **asdict(score)}
+            for key, score in zip(groups, scores, strict=True)
         ]
 
     def plain(self) -> dict[str, object]:
@@ -67,33 +67,33 @@ class ComparedKernels:
             "kinds": [_numbers(row) for row in kinds],
         }
 
-    def _of(self, which: Bools) -> PartScore:
-        measured = self.rows["measured_s"].to_numpy(float)[which]
-        errors = self.predicted_s[which] / measured - 1.0
-        known = errors[np.isfinite(errors)]
-        if not len(known):
-            return PartScore(int(which.sum()), 0, np.nan, np.nan, np.nan)
-        absolute = np.abs(known)
+    def _of(self, mask: Bools) -> PartScore:
+        measured = self.rows["measured_s"].to_numpy(float)[mask]
+        errors = self.predicted_s[mask] / measured - 1.0
+        priced_errors = errors[np.isfinite(errors)]
+        if not len(priced_errors):
+            return PartScore(int(mask.sum()), 0, np.nan, np.nan, np.nan)
+        absolute = np.abs(priced_errors)
         return PartScore(
-            int(which.sum()),
-            len(known),
+            int(mask.sum()),
+            len(priced_errors),
             float(np.median(absolute)),
             float(np.quantile(absolute, 0.9)),
-            float(np.median(known)),
+            float(np.median(priced_errors)),
         )
 
 
 def compare(part: KernelPart, paths: Sequence[Path], system: str | None = None) -> ComparedKernels:
     """Compare the rows of tables with predictions; PhazeError if none can be priced."""
     rows = pd.concat([part.read(path, system) for path in paths], ignore_index=True)
-    found = ComparedKernels(part, rows, part.predicted(rows, system))
-    if not found.score.answered:
+    compared = ComparedKernels(part, rows, part.predicted(rows, system))
+    if not compared.score.answered:
         devices = ", ".join(dict.fromkeys(rows["device"]))
         raise PhazeError(
             f"{paths[0]}: no row of {devices} can be priced as {part.name}; name a device of "
             "config/devices, or pass --system with a system that uses one"
         )
-    return found
+    return compared
 
 
 def _values(key: object) -> tuple[object, ...]:
@@ -101,9 +101,9 @@ def _values(key: object) -> tuple[object, ...]:
 
 
 def _mask(places: Ints, count: int) -> Bools:
-    found = np.zeros(count, bool)
-    found[places] = True
-    return found
+    mask = np.zeros(count, bool)
+    mask[places] = True
+    return mask
 
 
 def _numbers(row: Mapping[str, object]) -> dict[str, object]:
