@@ -88,26 +88,26 @@ class Calibrated:
 
 def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
     """Fit the constants of a system to rows that have `measured_s` and can be predicted."""
-    every = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
-    asked = [rows[k] for k in every]
-    chosen = tuple(settled(asked, predict_rows(asked, site.machine)))
-    effects = {one: _effect(site, chosen, one) for one in site.constants}
-    fit = Fit(site, chosen, tuple(one for one, effect in effects.items() if effect >= LEAST_EFFECT))
-    found = fit.solve()
-    jacobian, after = fit.jacobian(found), fit.at(found)
+    sample = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
+    sampled_rows = [rows[k] for k in sample]
+    fitted_rows = tuple(settled(sampled_rows, predict_rows(sampled_rows, site.machine)))
+    effects = {c: _effect(site, fitted_rows, c) for c in site.constants}
+    fit = Fit(site, fitted_rows, tuple(c for c, effect in effects.items() if effect >= LEAST_EFFECT))
+    solution = fit.solve()
+    jacobian, after = fit.jacobian(solution), fit.at(solution)
     errors = log_errors(rows, after.machine)
     left_out = errors.copy()
-    left_out[every] = fit.left_out(found, jacobian)
-    spreads = dict(zip(fit.constants, _spreads(jacobian, fit.widths, errors[every]), strict=True))
+    left_out[sample] = fit.left_out(solution, jacobian)
+    spreads = dict(zip(fit.constants, _spreads(jacobian, fit.widths, errors[sample]), strict=True))
     return Calibrated(
         after,
         tuple(
-            FittedConstant(one, site.value(one), after.value(one), effect, spreads.get(one, float("nan")))
-            for one, effect in effects.items()
+            FittedConstant(c, site.value(c), after.value(c), effect, spreads.get(c, float("nan")))
+            for c, effect in effects.items()
         ),
         tuple(_alike(fit.constants, jacobian)),
-        len(chosen),
-        *(_mean_error(one) for one in (log_errors(rows, site.machine), errors, left_out)),
+        len(fitted_rows),
+        *(_mean_error(logs) for logs in (log_errors(rows, site.machine), errors, left_out)),
     )
 
 
@@ -133,13 +133,13 @@ class Fit:
     @cached_property
     def bounds(self) -> tuple[Floats, Floats]:
         """Logarithms of the lower and upper ends of the constants' ranges, (C,) each."""
-        ranges = np.log([(one.low, one.high) for one in self.constants]).reshape(-1, 2)
+        ranges = np.log([(c.low, c.high) for c in self.constants]).reshape(-1, 2)
         return ranges[:, 0], ranges[:, 1]
 
     @cached_property
     def start(self) -> Floats:
         """Logarithms of the constants before the fit, clipped to their ranges, (C,)."""
-        return np.log([min(max(self.site.value(one), one.low), one.high) for one in self.constants])
+        return np.log([min(max(self.site.value(c), c.low), c.high) for c in self.constants])
 
     @cached_property
     def widths(self) -> Floats:
@@ -149,55 +149,55 @@ class Fit:
 
     def at(self, x: Floats) -> Site:
         """Site with constants `x`, rounded to four digits; constants that hardly changed keep their value."""
-        moved = np.abs(x - self.start) > np.where(
-            [self.site.value(one) > 0 for one in self.constants], SAME, 1
-        )
+        positive = [self.site.value(c) > 0 for c in self.constants]
+        moved = np.abs(x - self.start) > np.where(positive, SAME, 1)
         values = zip(self.constants, np.exp(x), moved, strict=True)
-        return self.site.with_values({one: float(f"{value:.4g}") for one, value, new in values if new})
+        return self.site.with_values({c: float(f"{value:.4g}") for c, value, new in values if new})
 
-    def errors(self, x: Floats, kept: Bools) -> Floats:
-        """Logarithms of predicted over measured times at constants `x`, for the rows in the mask `kept`."""
-        return log_errors([row for row, keep in zip(self.rows, kept, strict=True) if keep], self._exact(x))
+    def errors(self, x: Floats, mask: Bools) -> Floats:
+        """Logarithms of predicted over measured times at constants `x`, for the rows in `mask`."""
+        return log_errors([row for row, used in zip(self.rows, mask, strict=True) if used], self._exact(x))
 
     def jacobian(self, x: Floats) -> Floats:
         """Derivatives of the runs' log times with respect to the constants' logarithms, (R, C)."""
         every = np.ones(len(self.rows), bool)
-        here, (_, high) = self.errors(x, every), self.bounds
-        found = np.zeros((len(self.rows), len(x)))
+        start_errors, (_, high) = self.errors(x, every), self.bounds
+        slopes = np.zeros((len(self.rows), len(x)))
         for k in range(len(x)):
             step = STEP if x[k] + STEP <= high[k] else -STEP
             moved = x + step * (np.arange(len(x)) == k)
-            found[:, k] = (self.errors(moved, every) - here) / step
-        return found
+            slopes[:, k] = (self.errors(moved, every) - start_errors) / step
+        return slopes
 
     def solve(self) -> Floats:
         """Logarithms of the constants that minimise the residuals, (C,)."""
         every = np.ones(len(self.rows), bool)
-        return self._least(self.start, lambda x: self.errors(x, every), self.jacobian)
+        return self._minimise(self.start, lambda x: self.errors(x, every), self.jacobian)
 
-    def left_out(self, found: Floats, jacobian: Floats) -> Floats:
+    def left_out(self, solution: Floats, jacobian: Floats) -> Floats:
         """Cross-validated log errors of the rows, each predicted with constants fitted to other rows.
 
         Leaving out a few rows changes constants little, so the fit linearises the times of the others with
         the Jacobian (R, C) at the constants found. The left-out rows are then predicted in full.
         """
         folds, errors = self._folds(), np.zeros(len(self.rows))
-        here = self.errors(found, np.ones(len(self.rows), bool))
+        fitted_errors = self.errors(solution, np.ones(len(self.rows), bool))
         for fold in range(int(folds.max()) + 1):
-            mine = folds == fold
-            own, slopes = here[~mine], jacobian[~mine]
-            x = self._least(found, partial(_along, own, slopes, found), partial(_constant, slopes))
-            errors[mine] = self.errors(x, mine)
+            held_out = folds == fold
+            other_errors, slopes = fitted_errors[~held_out], jacobian[~held_out]
+            linear = partial(_linearised, other_errors, slopes, solution)
+            x = self._minimise(solution, linear, partial(_constant, slopes))
+            errors[held_out] = self.errors(x, held_out)
         return errors
 
-    def _least(self, x: Floats, errors: Curve, slopes: Curve) -> Floats:
+    def _minimise(self, x: Floats, errors: Curve, slopes: Curve) -> Floats:
         """Logarithms of the constants that minimise the residuals, starting from `x`.
 
         `errors` and `slopes` give the logarithms of predicted over measured times and their derivatives.
         """
         if not len(x):
             return x
-        found = least_squares(
+        fit = least_squares(
             lambda at: np.concatenate([errors(at) / NOISE, (at - self.start) / self.widths]),
             x,
             jac=lambda at: np.vstack([slopes(at) / NOISE, np.diag(1 / self.widths)]),
@@ -207,7 +207,7 @@ class Fit:
             ftol=SAME,
             max_nfev=12,
         )
-        return np.asarray(found.x, np.float64)
+        return np.asarray(fit.x, np.float64)
 
     def _folds(self) -> Ints:
         """Index of the cross-validation fold that holds out each row; identical runs share a fold."""
@@ -218,9 +218,9 @@ class Fit:
         return self.site.with_values(dict(zip(self.constants, np.exp(x).tolist(), strict=True))).machine
 
 
-def _along(errors: Floats, slopes: Floats, found: Floats, x: Floats) -> Floats:
+def _linearised(errors: Floats, slopes: Floats, solution: Floats, x: Floats) -> Floats:
     """First-order approximation of the log errors as the constants move away from their fitted values."""
-    return errors + slopes @ (x - found)
+    return errors + slopes @ (x - solution)
 
 
 def _constant(slopes: Floats, _: Floats) -> Floats:

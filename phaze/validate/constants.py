@@ -68,8 +68,8 @@ class Site:
     def constants(self) -> tuple[Constant, ...]:
         """Constants that runs on the system may determine; network constants exist for each level."""
         levels = range(len(self.cluster.levels))
-        own = (replace(one, part=one.part.format(level)) for level in levels for one in OF_LEVEL)
-        return (*OF_DEVICE, *OF_STACK, *own)
+        of_levels = (replace(c, part=c.part.format(level)) for level in levels for c in OF_LEVEL)
+        return (*OF_DEVICE, *OF_STACK, *of_levels)
 
     def value(self, constant: Constant) -> float:
         """Value of a constant on this system."""
@@ -80,17 +80,17 @@ class Site:
     def with_values(self, values: Mapping[Constant, float]) -> Site:
         """Copy of the system with new values for some constants."""
 
-        def of(part: str) -> dict[str, float]:
-            return {one.key: value for one, value in values.items() if one.part == part}
+        def values_of(part: str) -> dict[str, float]:
+            return {c.key: value for c, value in values.items() if c.part == part}
 
         levels = tuple(
-            with_numbers(level, of(f"levels.{n}"), f"levels.{n}")
+            with_numbers(level, values_of(f"levels.{n}"), f"levels.{n}")
             for n, level in enumerate(self.cluster.levels)
         )
         return Site(
             self.cluster.model_copy(update={"levels": levels}),
-            with_numbers(self.device, of("device"), "device"),
-            with_numbers(self.stack, of("stack"), "stack"),
+            with_numbers(self.device, values_of("device"), "device"),
+            with_numbers(self.stack, values_of("stack"), "stack"),
             self.folder,
         )
 

@@ -68,7 +68,7 @@ INTERVAL = ("time_low_s", "time_high_s")
 """Columns with the ends of the interval, in seconds."""
 UNMEASURED = "unmeasured"
 """Column with the features of a run that no measured run has, for which there is no interval."""
-NOWHERE = (float("nan"), float("nan"))
+NO_INTERVAL = (float("nan"), float("nan"))
 """Ends of an interval that there is not."""
 
 
@@ -147,9 +147,9 @@ def _chip(device: str) -> str:
 def parallelism_of(layout: Layout) -> str:
     """Kinds of parallelism that a layout uses, such as tp+dp; fsdp is ZeRO 3, hsdp replicated shards."""
     widths = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp, "dp": layout.dp}
-    found = [name for name, width in widths.items() if width > 1]
-    found += ["fsdp"] * (layout.zero == 3) + ["hsdp"] * (layout.replicate > 1)
-    return "+".join(found) or "one"
+    kinds = [name for name, width in widths.items() if width > 1]
+    kinds += ["fsdp"] * (layout.zero == 3) + ["hsdp"] * (layout.replicate > 1)
+    return "+".join(kinds) or "one"
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class SimilarRuns:
     """Interval of the ratio of measured to predicted time, from the most similar runs."""
 
     ends: tuple[float, float]
-    """Ends that contain the fraction COVERED of the runs, if multiplied by the predicted time; or NOWHERE."""
+    """Ends that contain the fraction COVERED of runs, if multiplied by the predicted time; or NO_INTERVAL."""
     nearest: tuple[NearRun, ...]
     """Most similar runs, also if there is no interval; empty if none is similar."""
     unmeasured: tuple[str, ...]
@@ -184,24 +184,24 @@ class PublishedErrors:
                 f"{path} writes them"
             ) from error
 
-    def most_similar(self, kind: RunKind, but: str = "") -> SimilarRuns:
-        """Interval from the runs most similar to `kind`, except source `but`, or what no run has of it.
+    def most_similar(self, kind: RunKind, held_out: str = "") -> SimilarRuns:
+        """Interval from the runs most similar to `kind` except source `held_out`, or the unmeasured features.
 
         A calibrated system has the interval of its own runs, whose features also count as measured.
         """
-        fitted, others, distances = kind.calibrated, self._sources != but, self.distances(kind)
+        fitted, others, distances = kind.calibrated, self._sources != held_out, self.distances(kind)
         # A file of an older version names no features: its runs have this stack, device and precision.
         measured = self._measured.union((fitted.features or kind.needed[:3]) if fitted else ())
         unmeasured = tuple(name for name in kind.needed if name not in measured)
         alike = others.any() and distances[others].min() <= UNLIKE
         nearest = tuple(self._nearest(kind, distances, others)) if alike else ()
         if unmeasured or not (alike or fitted):
-            return SimilarRuns(NOWHERE, nearest, unmeasured)
+            return SimilarRuns(NO_INTERVAL, nearest, unmeasured)
         if fitted:
             return SimilarRuns(_fitted_ends(fitted), nearest, ())
-        if but not in self._widths:
-            self._widths[but] = self._calibrated(but)
-        return SimilarRuns(self._ends(distances, others, self._widths[but]), nearest, ())
+        if held_out not in self._widths:
+            self._widths[held_out] = self._widening(held_out)
+        return SimilarRuns(self._ends(distances, others, self._widths[held_out]), nearest, ())
 
     def _ends(self, distances: Floats, others: Bools, width: float) -> tuple[float, float]:
         """Ends of the interval from the runs of the mask `others`, with a widening per unit of distance."""
@@ -230,33 +230,33 @@ class PublishedErrors:
         """Features of all published runs."""
         return frozenset(features_needed(self.table))
 
-    def _percentiles(self, distances: Floats, asked: Bools) -> tuple[float, float, float]:
+    def _percentiles(self, distances: Floats, mask: Bools) -> tuple[float, float, float]:
         """Weighted 10th, 50th and 90th percentile of the log ratios of measured to predicted time."""
-        alike = np.exp(-(distances - distances[asked].min()) / REACH) * asked
+        alike = np.exp(-(distances - distances[mask].min()) / REACH) * mask
         weights = alike / np.sqrt(self._counts)
         tail = (1 - COVERED) / 2
-        low, middle, high = _percentiles(self._logs[asked], weights[asked], np.array([tail, 0.5, 1 - tail]))
+        low, middle, high = _percentiles(self._logs[mask], weights[mask], np.array([tail, 0.5, 1 - tail]))
         return float(low), float(middle), float(high)
 
     def distances(self, kind: RunKind) -> Floats:
         """Distance of every published run from a kind of run, (R,)."""
-        found = sum(
-            (_apart(key, getattr(kind, key), self._values[key])[self._codes[key]] for key in APART),
+        distances = sum(
+            (_value_distances(key, getattr(kind, key), self._values[key])[self._codes[key]] for key in APART),
             np.zeros(len(self.table)),
         )
-        mine = set(kind.parallelism.split("+"))
-        unlike = [len(mine ^ set(one.split("+"))) for one in self._values["parallelism"]]
-        found += EACH_AXIS * np.array(unlike, float)[self._codes["parallelism"]]
+        axes = set(kind.parallelism.split("+"))
+        differing = [len(axes ^ set(name.split("+"))) for name in self._values["parallelism"]]
+        distances += EACH_AXIS * np.array(differing, float)[self._codes["parallelism"]]
         ratio = np.abs(np.log(kind.mfu / self.table["mfu"].to_numpy(float)))
-        return np.asarray(found + UTILISATION * np.nan_to_num(ratio), float)
+        return np.asarray(distances + UTILISATION * np.nan_to_num(ratio), float)
 
-    def _calibrated(self, but: str) -> float:
+    def _widening(self, held_out: str) -> float:
         """Widening of the interval per unit of distance, calibrated by holding out each source in turn."""
-        asked = self._sources != but
+        included = self._sources != held_out
         needed, weights = [], []
-        for source in np.unique(self._sources[asked]):
-            others, mine = asked & (self._sources != source), self._sources == source
-            for k in np.flatnonzero(mine):
+        for source in np.unique(self._sources[included]):
+            others, of_source = included & (self._sources != source), self._sources == source
+            for k in np.flatnonzero(of_source):
                 distances = self._between[k]
                 if not others.any() or distances[others].min() > UNLIKE:
                     continue
@@ -264,19 +264,19 @@ class PublishedErrors:
                 end = middle - low if self._logs[k] < middle else high - middle
                 beyond = abs(self._logs[k] - middle) / max(end, LEAST_SPREAD) - 1.0
                 needed.append(beyond / max(float(distances[others].min()), LEAST_SPREAD))
-                weights.append(1.0 / mine.sum())
+                weights.append(1.0 / of_source.sum())
         if not needed:
             return 0.0
-        found = _percentiles(np.array(needed), np.array(weights), np.array([COVERED]))
-        return max(float(found[0]), 0.0)
+        percentiles = _percentiles(np.array(needed), np.array(weights), np.array([COVERED]))
+        return max(float(percentiles[0]), 0.0)
 
     @cached_property
     def _between(self) -> Floats:
         """Distances between all pairs of published runs, (R, R), used for calibration."""
         kinds, mfu = _kinds(self.table[[*KEYS]]), self.table["mfu"].to_numpy(float)
-        known = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}  # all but the utilisation
+        by_kind = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}  # all but the utilisation
         ratio = np.abs(np.log(mfu[:, None] / mfu))
-        between: Floats = np.stack([known[kind] for kind in kinds]) + UTILISATION * np.nan_to_num(ratio)
+        between: Floats = np.stack([by_kind[kind] for kind in kinds]) + UTILISATION * np.nan_to_num(ratio)
         return between
 
     @cached_property
@@ -311,15 +311,15 @@ class PublishedErrors:
 
 def _family(device: str) -> str:
     """Generation of a device; the device's own name if it belongs to no known generation."""
-    return next((name for name, own in FAMILIES.items() if device.startswith(own)), device)
+    return next((name for name, prefixes in FAMILIES.items() if device.startswith(prefixes)), device)
 
 
-def _apart(key: str, mine: str, values: Sequence[str]) -> Floats:
+def _value_distances(key: str, value: str, values: Sequence[str]) -> Floats:
     """Distances from one value of a property to each of `values`, (V,); halved within a family."""
     family = _family if key == "device" else lambda name: name.split("-")[0]
-    kin = np.array([family(one) == family(mine) for one in values], bool)
-    halves = np.where(kin & (key in ("device", "stack")), 0.5, 1.0)
-    return APART[key] * np.where(np.array(values) == mine, 0.0, halves)
+    same_family = np.array([family(other) == family(value) for other in values], bool)
+    halves = np.where(same_family & (key in ("device", "stack")), 0.5, 1.0)
+    return APART[key] * np.where(np.array(values) == value, 0.0, halves)
 
 
 def _differences(kind: RunKind, run: RunKind) -> Iterator[str]:
@@ -327,9 +327,9 @@ def _differences(kind: RunKind, run: RunKind) -> Iterator[str]:
     for key in ("stack", "device", "precision"):
         if getattr(kind, key) != getattr(run, key):
             yield f"{key} {getattr(run, key)}"
-    parts = [_parts_of(one) for one in (run, kind)]
-    yield from (f"with {name}" for name in parts[0] if name not in parts[1])
-    yield from (f"without {name}" for name in parts[1] if name not in parts[0])
+    parts, usual = _parts_of(run), _parts_of(kind)
+    yield from (f"with {name}" for name in parts if name not in usual)
+    yield from (f"without {name}" for name in usual if name not in parts)
 
 
 def _parts_of(kind: RunKind) -> Collection[str]:
@@ -379,9 +379,9 @@ def _fitted_ends(fitted: Calibration) -> tuple[float, float]:
 
 
 def with_intervals(
-    runs: pd.DataFrame, seconds: str = "time_s", but: str = "", folder: Path = FOLDER
+    runs: pd.DataFrame, seconds: str = "time_s", held_out: str = "", folder: Path = FOLDER
 ) -> pd.DataFrame:
-    """Add prediction intervals (columns INTERVAL) to runs, from the errors of all sources except `but`.
+    """Add prediction intervals (columns INTERVAL) to runs, from the errors of all sources except `held_out`.
 
     Runs need a column of predicted times and PROPERTIES, of which `calibrated` is dropped. Rows without a
     predicted time or without a similar measured run get no interval. Column UNMEASURED has the features that
@@ -391,9 +391,9 @@ def with_intervals(
     factors, unmeasured = np.full((2, len(runs)), np.nan), [""] * len(runs)
     times = runs[seconds].to_numpy(float)
     kinds = _kinds(runs[list(PROPERTIES)])
-    for place in np.flatnonzero(np.isfinite(times)):
-        found = errors.most_similar(kinds[place], but)
-        factors[:, place], unmeasured[place] = found.ends, "; ".join(found.unmeasured)
+    for row in np.flatnonzero(np.isfinite(times)):
+        similar = errors.most_similar(kinds[row], held_out)
+        factors[:, row], unmeasured[row] = similar.ends, "; ".join(similar.unmeasured)
     ends = dict(zip(INTERVAL, factors * times, strict=True))
     return runs.drop(columns="calibrated").assign(**ends).assign(**{UNMEASURED: unmeasured})
 

@@ -52,15 +52,15 @@ class Timer:
         """Median time of a round, in milliseconds."""
         for _ in range(WARM):
             work()
-        found: list[float] = []
+        times_ms: list[float] = []
         for _ in range(ROUNDS):
             start, end = self.event(), self.event()
             start.record()
             work()
             end.record()
             self.wait()
-            found.append(start.elapsed_time(end))
-        return statistics.median(found)
+            times_ms.append(start.elapsed_time(end))
+        return statistics.median(times_ms)
 
 
 def measured() -> pd.DataFrame:
@@ -80,23 +80,23 @@ def measured() -> pd.DataFrame:
     return pd.DataFrame([{**about, **row} for row in rows])
 
 
-def products(timer: Timer, place: str) -> Iterator[Row]:
+def products(timer: Timer, device: str) -> Iterator[Row]:
     """Yield the measured time of each GEMM in bf16."""
     for m, (n, k) in product(ROWS, WIDTHS):
-        left = torch.randn(m, k, device=place, dtype=torch.bfloat16)
-        right = torch.randn(n, k, device=place, dtype=torch.bfloat16)
-        took = timer.milliseconds(lambda a=left, b=right: functional.linear(a, b))  # type: ignore[misc]
+        activations = torch.randn(m, k, device=device, dtype=torch.bfloat16)
+        weights = torch.randn(n, k, device=device, dtype=torch.bfloat16)
+        took = timer.milliseconds(lambda a=activations, b=weights: functional.linear(a, b))  # type: ignore[misc]
         yield {"part": "products", "m": m, "n": n, "k": k, "latency_ms": took}
 
 
-def attention(timer: Timer, place: str) -> Iterator[Row]:
+def attention(timer: Timer, device: str) -> Iterator[Row]:
     """Yield the measured time of causal attention, forward and backward, with PyTorch's FlashAttention-2."""
     for batch, length, (heads, shared) in product(BATCHES, LENGTHS, HEADS):
         if batch * length > MOST_TOKENS:
             continue
-        made = {"device": place, "dtype": torch.bfloat16, "requires_grad": True}
-        query = torch.randn(batch, heads, length, HEAD, **made)
-        key, value = (torch.randn(batch, shared, length, HEAD, **made) for _ in range(2))
+        options = {"device": device, "dtype": torch.bfloat16, "requires_grad": True}
+        query = torch.randn(batch, heads, length, HEAD, **options)
+        key, value = (torch.randn(batch, shared, length, HEAD, **options) for _ in range(2))
         for direction, work in passes((query, key, value)).items():
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 took = timer.milliseconds(work)
@@ -130,14 +130,14 @@ def passes(inputs: tuple[torch.Tensor, ...]) -> dict[str, Callable[[], object]]:
 
 def collectives() -> list[Row]:
     """Measure collectives on 2, 4, … GPUs of this machine; none on a machine with one GPU."""
-    count, found = torch.cuda.device_count(), []
+    count, rows = torch.cuda.device_count(), []
     ranks = 2
     while ranks <= count:
         with tempfile.TemporaryDirectory() as folder:
             multiprocessing.spawn(_rank, (ranks, folder), nprocs=ranks)
-            found += pd.read_json(Path(folder) / "rows.json").to_dict("records")
+            rows += pd.read_json(Path(folder) / "rows.json").to_dict("records")
         ranks *= 2
-    return [{str(key): value for key, value in row.items()} for row in found]
+    return [{str(key): value for key, value in row.items()} for row in rows]
 
 
 def _rank(rank: int, ranks: int, folder: str) -> None:
@@ -163,13 +163,13 @@ def _rank(rank: int, ranks: int, folder: str) -> None:
 
 def _work(kind: str, size: int, ranks: int) -> Callable[[], object]:
     """Function that runs a collective on a tensor of `size` elements in total."""
-    whole = torch.zeros(size, device="cuda", dtype=torch.float16)
+    tensor = torch.zeros(size, device="cuda", dtype=torch.float16)
     part = torch.zeros(max(size // ranks, 1), device="cuda", dtype=torch.float16)
     if kind == "all_reduce":
-        return lambda: dist.all_reduce(whole)
+        return lambda: dist.all_reduce(tensor)
     if kind == "all_gather":
-        return lambda: dist.all_gather_into_tensor(whole, part)
+        return lambda: dist.all_gather_into_tensor(tensor, part)
     if kind == "reduce_scatter":
-        return lambda: dist.reduce_scatter_tensor(part, whole)
-    other = torch.empty_like(whole)
-    return lambda: dist.all_to_all_single(other, whole)
+        return lambda: dist.reduce_scatter_tensor(part, tensor)
+    other = torch.empty_like(tensor)
+    return lambda: dist.all_to_all_single(other, tensor)

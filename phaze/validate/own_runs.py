@@ -60,47 +60,47 @@ def own_runs(path: Path, system: str) -> OwnRuns:
     A row is unused if it names another system, has no `measured_s`, or cannot be predicted.
     """
     _, rows = read_rows(path)
-    reasons = [_unfit(row, system) for row in rows]
-    fit = [row for row, reason in zip(rows, reasons, strict=True) if not reason]
-    site = Site.load(system, _stack_of(path, fit, system))
-    asked = [replace(row, system="", stack="") for row in fit]
-    found = _mistaken(asked, site)
-    reasons += [one for one in found if one]
-    known = [row for row, one in zip(asked, found, strict=True) if not one]
+    reasons = [_unusable(row, system) for row in rows]
+    usable_rows = [row for row, reason in zip(rows, reasons, strict=True) if not reason]
+    site = Site.load(system, _common_stack(path, usable_rows, system))
+    unnamed_rows = [replace(row, system="", stack="") for row in usable_rows]
+    mistakes = _mistakes(unnamed_rows, site)
+    reasons += [mistake for mistake in mistakes if mistake]
+    valid_rows = [row for row, mistake in zip(unnamed_rows, mistakes, strict=True) if not mistake]
     unused = Counter(reason for reason in reasons if reason)
-    larger = sum(one.startswith(LARGER) for one in found)
-    if len(known) < max(LEAST_RUNS, larger):
+    larger = sum(mistake.startswith(LARGER) for mistake in mistakes)
+    if len(valid_rows) < max(LEAST_RUNS, larger):
         why = "".join(f"; {line}" for line in in_words(unused))
         raise PhazeError(
-            f"{path}: {len(known)} runs on {system} are measured and can be predicted; at least "
-            f"{max(LEAST_RUNS, larger)} are needed{why}{_likeliest(asked, found, site)}"
+            f"{path}: {len(valid_rows)} runs on {system} are measured and can be predicted; at least "
+            f"{max(LEAST_RUNS, larger)} are needed{why}{_hint(unnamed_rows, mistakes, site)}"
         )
-    return OwnRuns(site, tuple(known), unused, any(row.system for row in fit))
+    return OwnRuns(site, tuple(valid_rows), unused, any(row.system for row in usable_rows))
 
 
-def _mistaken(rows: Sequence[RunRow], site: Site) -> list[str]:
+def _mistakes(rows: Sequence[RunRow], site: Site) -> list[str]:
     """Reason why each row's description must be wrong (invalid layout, too much memory), or empty."""
-    found = predict_rows(rows, site.machine)
-    larger = found["memory_gib"].to_numpy(float) > ROOM * site.device.hbm_gib
+    predicted = predict_rows(rows, site.machine)
+    larger = predicted["memory_gib"].to_numpy(float) > ROOM * site.device.hbm_gib
     return [
         status.removeprefix("invalid: ")
         if status.startswith("invalid")
         else f"{LARGER}, though it ran"
         if large
         else ""
-        for status, large in zip(found["status"].astype(str), larger, strict=True)
+        for status, large in zip(predicted["status"].astype(str), larger, strict=True)
     ]
 
 
-def _likeliest(rows: Sequence[RunRow], found: Sequence[str], site: Site) -> str:
+def _hint(rows: Sequence[RunRow], mistakes: Sequence[str], site: Site) -> str:
     """Hint at the column that is probably wrong if completed runs do not fit in memory as described."""
-    wrong = [row for row, one in zip(rows, found, strict=True) if one.startswith(LARGER)]
+    wrong = [row for row, mistake in zip(rows, mistakes, strict=True) if mistake.startswith(LARGER)]
     if not wrong:
         return ""
     other = [
         replace(row, runs=tuple(replace(run, flash_attention=True) for run in row.runs)) for row in wrong
     ]
-    fit = sum(not one for one in _mistaken(other, site))
+    fit = sum(not mistake for mistake in _mistakes(other, site))
     if 2 * fit >= len(wrong):
         return f"; with flash_attention true {fit} of these {len(wrong)} fit: check that column"
     *columns, last = "recompute", "zero", "sequence_parallel", *SHARED_OPTIONS
@@ -113,7 +113,7 @@ def in_words(unused: Mapping[str, int]) -> Iterator[str]:
         yield f"not used: {count} × {reason}"
 
 
-def _unfit(row: RunRow, system: str) -> str:
+def _unusable(row: RunRow, system: str) -> str:
     """Reason why a row cannot be used for a system; empty for a usable row."""
     if not row.runs:
         return row.problem
@@ -122,10 +122,10 @@ def _unfit(row: RunRow, system: str) -> str:
     return "" if row.measured_s is not None else UNMEASURED
 
 
-def _stack_of(path: Path, rows: Sequence[RunRow], system: str) -> str | None:
+def _common_stack(path: Path, rows: Sequence[RunRow], system: str) -> str | None:
     """Software stack that all rows have in common; None for the system's own."""
-    own = Site.load(system).cluster.stack
-    counts = Counter(row.stack or own or "" for row in rows)
+    default = Site.load(system).cluster.stack
+    counts = Counter(row.stack or default or "" for row in rows)
     if len(counts) > 1:
         shown = ", ".join(f"{count} of {name or 'none'}" for name, count in counts.most_common())
         raise PhazeError(f"{path}: column stack: must be the same for all runs on {system}, got {shown}")
@@ -137,35 +137,35 @@ def calibrate(path: Path, system: str, out: Path) -> tuple[OwnRuns, Calibrated]:
     refuse_as_file(out, "--system")
     runs = own_runs(path, system)
     _refuse_elsewhere(runs.site.cluster, system, out)
-    found = calibrated(runs.site, runs.rows)
-    write_text(out, system_text(found, runs.rows, path, system))
-    return runs, found
+    calibration = calibrated(runs.site, runs.rows)
+    write_text(out, system_text(calibration, runs.rows, path, system))
+    return runs, calibration
 
 
-def system_text(found: Calibrated, rows: Sequence[RunRow], path: Path, system: str) -> str:
+def system_text(calibration: Calibrated, rows: Sequence[RunRow], path: Path, system: str) -> str:
     """Text of a system file, with the constants fitted to the runs of a table, and the runs' features."""
-    old = found.site.cluster.calibrated
+    old = calibration.site.cluster.calibrated
     fitted = Calibration(
         runs=path.name[-LONGEST_NAME:],
-        rows=found.rows,
-        features=features_needed(predict_rows(rows, found.site.machine)),
-        device={**(old.device if old else {}), **_moved(found, "device")},
-        stack={**(old.stack if old else {}), **_moved(found, "stack")},
-        error_before=round(found.error_before, 5),
-        error=round(found.error, 5),
-        error_left_out=round(found.error_left_out, 5),
+        rows=calibration.rows,
+        features=features_needed(predict_rows(rows, calibration.site.machine)),
+        device={**(old.device if old else {}), **_changed(calibration, "device")},
+        stack={**(old.stack if old else {}), **_changed(calibration, "stack")},
+        error_before=round(calibration.error_before, 5),
+        error=round(calibration.error, 5),
+        error_left_out=round(calibration.error_left_out, 5),
     )
-    cluster = found.site.cluster.model_copy(update={"calibrated": fitted})
+    cluster = calibration.site.cluster.model_copy(update={"calibrated": fitted})
     about = f"# {Path(system).stem} with constants fitted to runs (python -m phaze calibrate).\n"
     plain = cluster.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     return about + yaml.safe_dump(plain, sort_keys=False)
 
 
-def _moved(found: Calibrated, part: str) -> dict[str, float]:
+def _changed(calibration: Calibrated, part: str) -> dict[str, float]:
     return {
-        one.constant.key: one.after
-        for one in found.constants
-        if one.constant.part == part and not np.isclose(one.after, one.before)
+        fitted.constant.key: fitted.after
+        for fitted in calibration.constants
+        if fitted.constant.part == part and not np.isclose(fitted.after, fitted.before)
     }
 
 
@@ -201,20 +201,20 @@ def fit_device(path: Path, name: str, out: Path) -> tuple[FittedPart, ...]:
     """
     refuse_as_file(out, "--device")
     site = _site(load_device(name))
-    found = []
+    parts = []
     for part in PARTS.values():
         if part.name not in OF_SYSTEMS and part.reads(path):
-            rows = _rows(part, path)
+            rows = _device_rows(part, path)
             fitted = _fitted(part, rows, site)
-            found.append(FittedPart(part.name, _score(part, rows, site), _score(part, rows, fitted)))
+            parts.append(FittedPart(part.name, _score(part, rows, site), _score(part, rows, fitted)))
             site = fitted
-    if not found:
+    if not parts:
         raise PhazeError(
             f"{path}: has no rows of products, experts or attention; `phaze measure` writes such a "
             "table, and config/formats.md lists its columns"
         )
     write_text(out, device_text(site.device, path, name))
-    return tuple(found)
+    return tuple(parts)
 
 
 def device_text(device: Device, path: Path, base: str) -> str:
@@ -226,20 +226,20 @@ def device_text(device: Device, path: Path, base: str) -> str:
 
 def _site(device: Device) -> Site:
     """System with the given device; its network does not affect kernels."""
-    found = site_of(device.name) or site_of(device.assumed_from or "h100-80gb")
-    if found is None:
+    site = site_of(device.name) or site_of(device.assumed_from or "h100-80gb")
+    if site is None:
         raise PhazeError(f"device {device.name}: no system in config/systems uses it")
-    return replace(found, device=device)
+    return replace(site, device=device)
 
 
 def _fitted(part: KernelPart, rows: pd.DataFrame, site: Site) -> Site:
     """Site with constants fitted to kernels timed in a loop; the sustained clock is unchanged."""
     device = part.fitted(rows, in_a_loop(site)).device
-    kept = device.model_copy(update={"sustained_clock": site.device.sustained_clock})
-    return replace(site, device=kept)
+    fitted = device.model_copy(update={"sustained_clock": site.device.sustained_clock})
+    return replace(site, device=fitted)
 
 
-def _rows(part: KernelPart, path: Path) -> pd.DataFrame:
+def _device_rows(part: KernelPart, path: Path) -> pd.DataFrame:
     rows = part.read(path)
     devices = list(dict.fromkeys(rows["device"]))
     if len(devices) > 1:

@@ -64,12 +64,12 @@ READ = LAYOUT | {"capacity": "load"}
 """Layout field of each column, including aliases that are only read."""
 DERIVED = ("layout", "spec", "division", "recomputed")
 """Fields of a run that depend on several columns, or on a file that a column names."""
-OWN = {field.name: field for field in fields(Run) if field.name not in DERIVED} | {
+PARSED = {field.name: field for field in fields(Run) if field.name not in DERIVED} | {
     column: _FIELDS[name] for column, name in READ.items()
 }
-MEANT = ("model", "vp", "pipeline_layout")
+INDIRECT = ("model", "vp", "pipeline_layout")
 """Columns that are not fields of a run: a file, an alias of `chunks`, and the layers of every stage."""
-COLUMNS = (*OWN, *MEANT, *ABOUT)
+COLUMNS = (*PARSED, *INDIRECT, *ABOUT)
 """All columns that are read."""
 SIZES = ("hidden", "heads", "layers", "vocab")
 """Model sizes given as columns, which a named model also defines."""
@@ -150,50 +150,50 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
 
     Model paths are relative to `folder`.
     """
-    given = {name: text.strip() for name, text in texts.items() if text.strip()}
+    cells = {name: text.strip() for name, text in texts.items() if text.strip()}
     try:
-        release = release_of(given["release"]) if "release" in given else ""
-        stack = given.get("stack", RECIPES if release else "")
+        release = release_of(cells["release"]) if "release" in cells else ""
+        stack = cells.get("stack", RECIPES if release else "")
         if stack == RECIPES:  # the defaults of its recipes; those of Megatron-Core are tp, and false
-            wide = str(given.get("tp", "1") != "1").lower()
-            given = {"etp": "1", "sequence_parallel": wide, **given}
+            wide = str(cells.get("tp", "1") != "1").lower()
+            cells = {"etp": "1", "sequence_parallel": wide, **cells}
         if release:
-            given = _current_scaling(given)
+            cells = _current_scaling(cells)
         return RunRow(
-            meanings(given, folder),
-            system=given.get("system", ""),
+            possible_runs(cells, folder),
+            system=cells.get("system", ""),
             stack=stack,
             release=release,
-            measured_s=_measured("measured_s", given),
-            measured_gib=_measured("measured_gib", given),
-            memory_kind=_word("memory_kind", given["memory_kind"]) if "memory_kind" in given else "",
-            outcome=_word("outcome", given.get("outcome", "ok")),
+            measured_s=_measured("measured_s", cells),
+            measured_gib=_measured("measured_gib", cells),
+            memory_kind=_word("memory_kind", cells["memory_kind"]) if "memory_kind" in cells else "",
+            outcome=_word("outcome", cells.get("outcome", "ok")),
         )
     except PhazeError as error:
         return RunRow((), str(error))
 
 
-def _current_scaling(given: Mapping[str, str]) -> dict[str, str]:
+def _current_scaling(cells: Mapping[str, str]) -> dict[str, str]:
     """Cells of a row of a release, whose FP8 is scaled by the current maximum."""
-    given = dict(_with_compute(given))
-    return {**given, "compute": "fp8-cs"} if given.get("compute", "").lower() == "fp8" else given
+    cells = dict(_with_compute(cells))
+    return {**cells, "compute": "fp8-cs"} if cells.get("compute", "").lower() == "fp8" else cells
 
 
-def meanings(given: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]:
+def possible_runs(cells: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]:
     """All runs that a row may describe, including invalid ones."""
-    given = _with_compute(_with_chunks(_with_sizes(given, folder)))
-    microbatches = MICROBATCHES if "microbatch" not in given else (given["microbatch"],)
-    found = []
+    cells = _with_compute(_with_chunks(_with_sizes(cells, folder)))
+    microbatches = MICROBATCHES if "microbatch" not in cells else (cells["microbatch"],)
+    runs = []
     for microbatch in microbatches:
-        run = _run({**given, "microbatch": microbatch}, folder)
-        if not SCHEDULES[run.schedule].chunked or "chunks" in given:
-            found.append(run)
+        run = _run({**cells, "microbatch": microbatch}, folder)
+        if not SCHEDULES[run.schedule].chunked or "chunks" in cells:
+            runs.append(run)
             continue
-        found += [replace(run, layout=replace(run.layout, vp=v)) for v in _chunks(run)]
-    return tuple(list(filter(_in_whole_rounds, found)) or found)
+        runs += [replace(run, layout=replace(run.layout, vp=v)) for v in _chunks(run)]
+    return tuple(list(filter(_fills_rounds, runs)) or runs)
 
 
-def _in_whole_rounds(run: Run) -> bool:
+def _fills_rounds(run: Run) -> bool:
     """True if the microbatches are a multiple of pp, which some runtimes require of chunked schedules."""
     count = run.global_batch // max(run.layout.microbatch * run.layout.dp, 1)
     return not SCHEDULES[run.schedule].chunked or count % run.layout.pp == 0
@@ -207,8 +207,8 @@ def _chunks(run: Run) -> list[int]:
     return [v for v in range(least, run.layers // pp + 1) if run.layers % (pp * v) == 0] or [least]
 
 
-def _measured(name: str, given: Mapping[str, str]) -> float | None:
-    return _positive(name, given[name]) if name in given else None
+def _measured(name: str, cells: Mapping[str, str]) -> float | None:
+    return _positive(name, cells[name]) if name in cells else None
 
 
 def _positive(name: str, text: str) -> float:
@@ -221,18 +221,18 @@ def _positive(name: str, text: str) -> float:
     return value
 
 
-def _with_sizes(given: Mapping[str, str], folder: Path) -> Mapping[str, str]:
+def _with_sizes(cells: Mapping[str, str], folder: Path) -> Mapping[str, str]:
     """Fill in the sizes of the model that a row names; PhazeError if the row contradicts them."""
-    if "model" not in given:
-        return given
-    spec = _spec(given["model"], folder)
-    own = {"hidden": spec.hidden, "heads": spec.heads, "layers": spec.layers, "vocab": spec.vocabulary}
-    for name, size in own.items():
-        if _whole(name, given.get(name, str(size))) != size:
-            raise PhazeError(f"{name} must be {size} or empty with model {given['model']}, got {given[name]}")
-    if shaped := [name for name in ("kv_heads", "ffn", "gated") if name in given]:
-        raise PhazeError(f"{shaped[0]} must be empty with model {given['model']}, got {given[shaped[0]]}")
-    return {**given, **{name: str(size) for name, size in own.items()}}
+    if "model" not in cells:
+        return cells
+    spec = _spec(cells["model"], folder)
+    sizes = {"hidden": spec.hidden, "heads": spec.heads, "layers": spec.layers, "vocab": spec.vocabulary}
+    for name, size in sizes.items():
+        if _whole(name, cells.get(name, str(size))) != size:
+            raise PhazeError(f"{name} must be {size} or empty with model {cells['model']}, got {cells[name]}")
+    if shaped := [name for name in ("kv_heads", "ffn", "gated") if name in cells]:
+        raise PhazeError(f"{shaped[0]} must be empty with model {cells['model']}, got {cells[shaped[0]]}")
+    return {**cells, **{name: str(size) for name, size in sizes.items()}}
 
 
 def _spec(name: str, folder: Path) -> Model:
@@ -241,75 +241,75 @@ def _spec(name: str, folder: Path) -> Model:
     return load_transformer(str(within(folder, folder / name)) if by_path else name, "model")
 
 
-def _with_compute(given: Mapping[str, str]) -> Mapping[str, str]:
+def _with_compute(cells: Mapping[str, str]) -> Mapping[str, str]:
     """Move a row's precision to column `compute` if it names a compute format, as in `plan --precision`."""
-    name = given.get("precision", "").lower().replace("_", "-")
+    name = cells.get("precision", "").lower().replace("_", "-")
     if name in WORDS["precision"] or name not in COMPUTE_NAMES:
-        return given
-    compute = given.get("compute", name)
+        return cells
+    compute = cells.get("compute", name)
     if compute_of(compute) != compute_of(name):
         raise PhazeError(f"precision and compute must agree, got {short(name)} and {short(compute)}")
-    return {**{key: text for key, text in given.items() if key != "precision"}, "compute": compute}
+    return {**{key: text for key, text in cells.items() if key != "precision"}, "compute": compute}
 
 
-def _with_chunks(given: Mapping[str, str]) -> Mapping[str, str]:
+def _with_chunks(cells: Mapping[str, str]) -> Mapping[str, str]:
     """Set a row's number of chunks from `vp` or from the stages of its pipeline layout."""
-    copies = SCHEDULES[given["schedule"]].streams if given.get("schedule") in SCHEDULES else 1
-    stages = copies * len(stages_of(given["pipeline_layout"])) if "pipeline_layout" in given else 0
-    pp = _whole("pp", given.get("pp", "1"))
+    copies = SCHEDULES[cells["schedule"]].streams if cells.get("schedule") in SCHEDULES else 1
+    stages = copies * len(stages_of(cells["pipeline_layout"])) if "pipeline_layout" in cells else 0
+    pp = _whole("pp", cells.get("pp", "1"))
     if stages % pp:
         raise PhazeError(f"pipeline_layout must have a multiple of pp {pp} stages, got {stages}")
-    meant = {"vp": given.get("vp", ""), "pipeline_layout": str(stages // pp) if stages else ""}
-    chunks = given.get("chunks", "")
-    for name, text in meant.items():
+    texts = {"vp": cells.get("vp", ""), "pipeline_layout": str(stages // pp) if stages else ""}
+    chunks = cells.get("chunks", "")
+    for name, text in texts.items():
         if chunks and text and _whole(name, text) != _whole("chunks", chunks):
             raise PhazeError(f"{name} and chunks must agree, got {short(text)} and {short(chunks)}")
         chunks = chunks or text
-    return {**given, "chunks": chunks} if chunks else given
+    return {**cells, "chunks": chunks} if chunks else cells
 
 
-def _run(given: Mapping[str, str], folder: Path) -> Run:
+def _run(cells: Mapping[str, str], folder: Path) -> Run:
     for name in REQUIRED:
-        if name not in given:
+        if name not in cells:
             raise PhazeError(f"{name} must be given")
-    if "load" in given and "capacity" in given:
+    if "load" in cells and "capacity" in cells:
         raise PhazeError("give load or capacity, not both: a capacity is a load of this factor")
-    again, _, blocks = given.get("recompute", "none").partition(":")
-    texts = {**given, "recompute": again}
-    values: dict[str, object] = {name: _reader(name)(name, texts[name]) for name in OWN if name in texts}
+    recompute, _, blocks = cells.get("recompute", "none").partition(":")
+    texts = {**cells, "recompute": recompute}
+    values: dict[str, object] = {name: _reader(name)(name, texts[name]) for name in PARSED if name in texts}
     layout = {READ[name]: values.pop(name) for name in list(values) if name in READ}
-    if "overlap" not in given and "overlap_dp" in given:
-        values["overlap"] = ("dp",) if _flag("overlap_dp", given["overlap_dp"]) else ()
-    if "schedule" not in given and layout.get("vp", 1) != 1:
+    if "overlap" not in cells and "overlap_dp" in cells:
+        values["overlap"] = ("dp",) if _flag("overlap_dp", cells["overlap_dp"]) else ()
+    if "schedule" not in cells and layout.get("vp", 1) != 1:
         values["schedule"] = "interleaved"
-    if "model" in given:
-        values["spec"] = spec = _spec(given["model"], folder)
+    if "model" in cells:
+        values["spec"] = spec = _spec(cells["model"], folder)
         values.setdefault("mtp", spec.mtp)
         # Megatron-Core's default of --expert-tensor-parallel-size
-        tp, ep = (_whole(name, given.get(name, "1")) for name in ("tp", "ep"))
+        tp, ep = (_whole(name, cells.get(name, "1")) for name in ("tp", "ep"))
         layout = {**expert_widths(spec, tp, ep), **layout}
     elif values.get("mtp"):
-        raise PhazeError(f"mtp must be 0 without model, got {given['mtp']}")
-    if "pipeline_layout" in given:
-        values["division"] = stages_of(given["pipeline_layout"])
+        raise PhazeError(f"mtp must be 0 without model, got {cells['mtp']}")
+    if "pipeline_layout" in cells:
+        values["division"] = stages_of(cells["pipeline_layout"])
     if blocks:
-        values["recomputed"] = _recomputed(again, blocks)
-    return Run(**values, layout=_spread(layout, given))  # type: ignore[arg-type]
+        values["recomputed"] = _recomputed(recompute, blocks)
+    return Run(**values, layout=_layout(layout, cells))  # type: ignore[arg-type]
 
 
-def _spread(fields: Mapping[str, object], given: Mapping[str, str]) -> Layout:
+def _layout(fields: Mapping[str, object], cells: Mapping[str, str]) -> Layout:
     """Build a row's layout; dp defaults to the number of devices over the product of the other widths."""
-    spread = Layout(**fields)  # type: ignore[arg-type]
-    if "dp" in given:
-        return spread
-    return replace(spread, dp=max(_whole("gpus", given["gpus"]) // spread.devices, 1))
+    layout = Layout(**fields)  # type: ignore[arg-type]
+    if "dp" in cells:
+        return layout
+    return replace(layout, dp=max(_whole("gpus", cells["gpus"]) // layout.devices, 1))
 
 
-def _recomputed(again: str, blocks: str) -> int:
+def _recomputed(recompute: str, blocks: str) -> int:
     """Number of recomputed blocks per stage, from an option such as `full:4`."""
-    if again.lower() != "full":
+    if recompute.lower() != "full":
         raise PhazeError(
-            f"recompute: only full accepts a number of blocks, got {short(again)}:{short(blocks)}"
+            f"recompute: only full accepts a number of blocks, got {short(recompute)}:{short(blocks)}"
         )
     return _whole("recompute: blocks of full", blocks)
 
@@ -321,7 +321,7 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _overlap
     if name in READERS or name == "capacity":
         return _option
-    if name == "flash_attention" or isinstance(OWN[name].default, bool):
+    if name == "flash_attention" or isinstance(PARSED[name].default, bool):
         return _flag
     if name in ("mtp", "lora"):
         return _natural
@@ -378,7 +378,7 @@ def _whole(name: str, text: str) -> int:
     return int(number)
 
 
-assert all(OWN[name].default is MISSING for name in REQUIRED)
+assert all(PARSED[name].default is MISSING for name in REQUIRED)
 
 
 def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: Path) -> None:
@@ -390,12 +390,12 @@ def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: 
     spec, row = model_file(out), _row(recipe, software)
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")
-    own = software.stack.model_dump(mode="json")
-    if {**own, **_OF_COLUMNS} != {**load_stack(stack).model_dump(mode="json"), **_OF_COLUMNS}:
+    stack_fields = software.stack.model_dump(mode="json")
+    if {**stack_fields, **_OF_COLUMNS} != {**load_stack(stack).model_dump(mode="json"), **_OF_COLUMNS}:
         stack = str(stack_file(out).resolve())
-        write_text(stack_file(out), yaml.safe_dump(own, sort_keys=False))
-    said = {"model": spec.name, "system": system, "stack": stack, **row}
-    table.writerows([list(said), list(said.values())])
+        write_text(stack_file(out), yaml.safe_dump(stack_fields, sort_keys=False))
+    cells = {"model": spec.name, "system": system, "stack": stack, **row}
+    table.writerows([list(cells), list(cells.values())])
     fields = recipe.model.model_dump(mode="json", exclude_none=True, exclude={"lora"})
     write_text(spec, yaml.safe_dump(fields, sort_keys=False))
     write_text(out, text.getvalue())
@@ -413,7 +413,7 @@ def model_file(out: Path) -> Path:
 
 def _row(recipe: Recipe, software: Software) -> dict[str, str]:
     layout, model, stack = recipe.layout, recipe.model, software.stack
-    said = {
+    cells = {
         "seq": recipe.sequence,
         "gpus": layout.devices,
         "global_batch": recipe.global_batch,
@@ -428,19 +428,19 @@ def _row(recipe: Recipe, software: Software) -> dict[str, str]:
         "recompute": _recompute(recipe),
     }
     return {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in said.items()
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in cells.items()
     }
 
 
 def _recompute(recipe: Recipe) -> str:
     """Recompute option, with a number of blocks per stage if not all blocks are recomputed."""
-    again, blocks = recipe.recomputed, recipe.blocks
-    if recipe.layout.recompute != "full" or again == blocks:
+    recomputed, blocks = recipe.recomputed, recipe.blocks
+    if recipe.layout.recompute != "full" or recomputed == blocks:
         return recipe.layout.recompute
-    most = max(again)
-    if most == 0 or again != tuple(min(most, count) for count in blocks):
+    most = max(recomputed)
+    if most == 0 or recomputed != tuple(min(most, count) for count in blocks):
         raise PhazeError(
             "recompute: a row has one number of blocks for all stages, got "
-            f"{', '.join(map(str, again))} of {', '.join(map(str, blocks))}"
+            f"{', '.join(map(str, recomputed))} of {', '.join(map(str, blocks))}"
         )
     return f"full:{most}"

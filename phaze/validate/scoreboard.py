@@ -58,9 +58,9 @@ def predict_files(paths: Sequence[Path], machine: Machine | None = None) -> pd.D
 
 def runs_with_intervals(runs: pd.DataFrame, folder: Path = FOLDER) -> pd.DataFrame:
     """Add prediction intervals to the runs of several sources, each from the errors of the other sources."""
-    each = runs.groupby("source", sort=False)
-    found = [with_intervals(mine, "predicted_s", str(but), folder) for but, mine in each]
-    return pd.concat(found, ignore_index=True)
+    sources = runs.groupby("source", sort=False)
+    frames = [with_intervals(frame, "predicted_s", str(source), folder) for source, frame in sources]
+    return pd.concat(frames, ignore_index=True)
 
 
 def measured_files() -> list[Path]:
@@ -80,10 +80,10 @@ def predicted_runs(path: Path, machine: Machine | None = None) -> pd.DataFrame:
         raise PhazeError(
             f"{path}: has no run below its headings; write one run per row, see config/formats.md"
         )
-    return beside(path.stem, table, rows, predict_rows(rows, machine, prudent=True))
+    return joined(path.stem, table, rows, predict_rows(rows, machine, prudent=True))
 
 
-def beside(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.DataFrame) -> pd.DataFrame:
+def joined(source: str, table: pd.DataFrame, rows: Sequence[RunRow], out: pd.DataFrame) -> pd.DataFrame:
     """Combine a table of runs with the predictions of `predict_rows` (columns: see `predicted_runs`)."""
     same = table[[name for name in SAME if name in table.columns]]
     same = same.assign(**{name: out[name].fillna("") for name in ("stack", "precision")})
@@ -162,11 +162,11 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
     sizes = (runs["predicted_gib"] / runs["measured_gib"] - 1).dropna().to_numpy(float)
     weighed = runs[runs["predicted_gib"].notna() & runs["measured_gib"].notna()]
     inside = weighed["measured_gib"].between(weighed["memory_low_gib"], weighed["memory_high_gib"])
-    known = runs[runs["predicted_gib"].notna() & (runs["measured_gib"].notna() | (runs["outcome"] == "oom"))]
-    wrong = np.where(known["outcome"] == "ok", UNFIT, OK)
-    right = [not status.startswith(other) for status, other in zip(known["status"], wrong, strict=True)]
-    every = groups_of(runs)
-    groups, across = (every[(every["releases"] > 1) == several] for several in (False, True))
+    judged = runs[runs["predicted_gib"].notna() & (runs["measured_gib"].notna() | (runs["outcome"] == "oom"))]
+    wrong = np.where(judged["outcome"] == "ok", UNFIT, OK)
+    right = [not status.startswith(other) for status, other in zip(judged["status"], wrong, strict=True)]
+    every_group = groups_of(runs)
+    groups, across = (every_group[(every_group["releases"] > 1) == several] for several in (False, True))
     within, lost = (groups[name].to_numpy(float) for name in ("correlation", "regret"))
     prudently = (groups["prudently_chosen_s"] / groups["fastest_s"] - 1).to_numpy(float)
     lost_across = across["regret"].to_numpy(float)

@@ -23,7 +23,7 @@ from phaze.spec.systems import load_device, load_stack
 from phaze.tables import FittedConstants, GroupRegrets, MeasuredRuns, SourceScores, Table, ToolErrors
 from phaze.validate.constants import Constant, Site
 from phaze.validate.rows import RunRow, read_rows
-from phaze.validate.scoreboard import beside, groups_of, rows_of, runs_with_intervals, scoreboard
+from phaze.validate.scoreboard import groups_of, joined, rows_of, runs_with_intervals, scoreboard
 from phaze.validate.table import measured_of, predict_rows, settled
 
 MOST_ROWS = 40
@@ -48,12 +48,12 @@ class Refit:
     """Rows with a system, a measured time and a predicted time, by source."""
     fitted: Sequence[KnownFrom]
     folder: Path = FOLDER
-    _known: dict[tuple[str, KnownFrom | None], Floats] = field(default_factory=dict)
+    _logs_of: dict[tuple[str, KnownFrom | None], Floats] = field(default_factory=dict)
     """Cache of a source's log errors on representative rows, and of their derivatives by a constant."""
 
     def times_s(self, source: str) -> Floats | None:
         """Predicted times of a source with constants fitted to the others; None if no constant is shared."""
-        shared = [one for one in self.fitted if source in one.sources and self._others(one, source)]
+        shared = [c for c in self.fitted if source in c.sources and self._others(c, source)]
         if not shared:
             return None
         changes = dict(zip(shared, self._changes(shared, source).tolist(), strict=True))
@@ -64,54 +64,54 @@ class Refit:
 
     def _changes(self, constants: Sequence[KnownFrom], source: str) -> Floats:
         """Least-squares changes in the logarithms of constants, (C,), fitted without a source."""
-        left, right = [np.eye(len(constants)) / WIDTH], [np.zeros(len(constants))]
-        for name in dict.fromkeys(name for one in constants for name in self._others(one, source)):
+        factors, targets = [np.eye(len(constants)) / WIDTH], [np.zeros(len(constants))]
+        for name in dict.fromkeys(name for c in constants for name in self._others(c, source)):
             errors = self._errors(name)
-            effects = [self._effect(name, one) if name in one.sources else 0 * errors for one in constants]
+            effects = [self._effect(name, c) if name in c.sources else 0 * errors for c in constants]
             scale = NOISE * np.sqrt(len(errors))
-            left.append(np.stack(effects, axis=1) / scale)
-            right.append(-errors / scale)
-        return np.linalg.lstsq(np.vstack(left), np.concatenate(right))[0]
+            factors.append(np.stack(effects, axis=1) / scale)
+            targets.append(-errors / scale)
+        return np.linalg.lstsq(np.vstack(factors), np.concatenate(targets))[0]
 
     def _errors(self, source: str) -> Floats:
         """Logarithms of predicted over measured times of a source's representative rows."""
-        if (source, None) not in self._known:
-            rows = self._standing(source)
-            self._known[source, None] = self._logs(rows, {}) - np.log(measured_of(rows, "measured_s"))
-        return self._known[source, None]
+        if (source, None) not in self._logs_of:
+            rows = self._sampled_rows(source)
+            self._logs_of[source, None] = self._logs(rows, {}) - np.log(measured_of(rows, "measured_s"))
+        return self._logs_of[source, None]
 
     def _effect(self, source: str, constant: KnownFrom) -> Floats:
         """Derivatives of a source's log errors with respect to the logarithm of a constant."""
-        if (source, constant) not in self._known:
-            rows = self._standing(source)
+        if (source, constant) not in self._logs_of:
+            rows = self._sampled_rows(source)
             ends = [self._logs(rows, {constant: step}) for step in (-STEP, 0.0)]
-            self._known[source, constant] = (ends[1] - ends[0]) / STEP
-        return self._known[source, constant]
+            self._logs_of[source, constant] = (ends[1] - ends[0]) / STEP
+        return self._logs_of[source, constant]
 
-    def _standing(self, source: str) -> list[RunRow]:
+    def _sampled_rows(self, source: str) -> list[RunRow]:
         rows = self.rows[source]
         return [rows[k] for k in np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).astype(int)]
 
     def _logs(self, rows: Sequence[RunRow], changes: Changes) -> Floats:
         """Logarithms of the predicted times of rows, with changed constants."""
-        found = np.zeros(len(rows))
-        at = [(row.system, row.stack) for row in rows]
-        for system, stack in dict.fromkeys(at):
-            own = [k for k, place in enumerate(at) if place == (system, stack)]
+        logs = np.zeros(len(rows))
+        systems = [(row.system, row.stack) for row in rows]
+        for system, stack in dict.fromkeys(systems):
+            indices = [k for k, place in enumerate(systems) if place == (system, stack)]
             site = changed(Site.load(system, stack or None, self.folder), changes)
-            asked = [replace(rows[k], system="", stack="") for k in own]
-            found[own] = np.log(predict_rows(asked, site.machine)["time_s"].to_numpy(float))
-        return found
+            site_rows = [replace(rows[k], system="", stack="") for k in indices]
+            logs[indices] = np.log(predict_rows(site_rows, site.machine)["time_s"].to_numpy(float))
+        return logs
 
 
 def changed(site: Site, changes: Changes) -> Site:
     """Site with changes to the constants of its own device and stack, each capped at its upper limit."""
     names = {"device": site.device.name, "stack": site.stack.name}
     values = {}
-    for one, change in changes.items():
-        if names[one.part] == one.of:
-            constant = Constant(one.part, one.key, 0.0, one.most)
-            values[constant] = min(site.value(constant) * float(np.exp(change)), one.most)
+    for fitted, change in changes.items():
+        if names[fitted.part] == fitted.of:
+            constant = Constant(fitted.part, fitted.key, 0.0, fitted.most)
+            values[constant] = min(site.value(constant) * float(np.exp(change)), fitted.most)
     return site.with_values(values)
 
 
@@ -122,9 +122,9 @@ def measured_tables(sources: Sequence[str], folder: Path = FOLDER) -> dict[str, 
     """
     published = PublishedRuns.load(folder)
     if unknown := [name for name in sources if name not in published.sources]:
-        known = ", ".join(published.sources)
+        names = ", ".join(published.sources)
         raise PhazeError(
-            f"measured.sources: {unknown[0]!r} is not in config/measured.yaml; known are {known}"
+            f"measured.sources: {unknown[0]!r} is not in config/measured.yaml; known are {names}"
         )
     runs = runs_with_intervals(_predicted(sources, published, folder), folder)
     scores = scoreboard(runs, published.simulated)
@@ -147,21 +147,26 @@ def _stored(table: type[Table], frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:
+def left_out(source_name: str, folder: Path = FOLDER) -> pd.DataFrame:
     """Errors of a held-out source (or ALL) with constants fitted to the others; one row per source.
 
     Columns are source, rows, median_error and mean_error with the constants as they are, and left_out_median
     and left_out_mean, NaN if no constant of the source depends on another one.
     """
     published = PublishedRuns.load(folder)
-    if asked not in (ALL, *published.sources):
-        raise PhazeError(f"--leave-out must be {ALL} or one of {', '.join(published.sources)}, got {asked}")
-    chosen = list(published.sources) if asked == ALL else [asked]
+    if source_name not in (ALL, *published.sources):
+        raise PhazeError(
+            f"--leave-out must be {ALL} or one of {', '.join(published.sources)}, got {source_name}"
+        )
+    chosen = list(published.sources) if source_name == ALL else [source_name]
     runs = _predicted(published.sources, published, folder, chosen)
-    found = []
-    for source, mine in runs[runs["source"].isin(chosen)].groupby("source", sort=False):
-        now, without = ((mine[name] / mine["measured_s"] - 1).abs() for name in ("predicted_s", "left_out_s"))
-        found.append(
+    rows = []
+    for source, source_runs in runs[runs["source"].isin(chosen)].groupby("source", sort=False):
+        now, without = (
+            (source_runs[name] / source_runs["measured_s"] - 1).abs()
+            for name in ("predicted_s", "left_out_s")
+        )
+        rows.append(
             {
                 "source": source,
                 "rows": int(now.notna().sum()),
@@ -171,7 +176,7 @@ def left_out(asked: str, folder: Path = FOLDER) -> pd.DataFrame:
                 "left_out_mean": without.mean(),
             }
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(rows)
 
 
 def _predicted(
@@ -181,15 +186,15 @@ def _predicted(
 
     Sources in `refitted`, by default all, also have predictions with constants fitted without their source.
     """
-    frames, known = dict[str, pd.DataFrame](), dict[str, list[RunRow]]()
+    frames, source_rows = dict[str, pd.DataFrame](), dict[str, list[RunRow]]()
     for source in sources:
         table, rows = read_rows(folder / "measured" / f"{source}.csv")
         out = predict_rows(rows, None, folder, prudent=True)
-        frame = beside(source, table, rows, out).assign(number=range(1, len(rows) + 1), left_out_s=np.nan)
+        frame = joined(source, table, rows, out).assign(number=range(1, len(rows) + 1), left_out_s=np.nan)
         timed = np.isfinite(frame["predicted_s"]) & np.isfinite(frame["measured_s"])
-        asked = [row for row, one in zip(rows, timed, strict=True) if one]
-        frames[source], known[source] = frame.assign(timed=timed), list(settled(asked, out[timed]))
-    refit = Refit(known, published.fitted, folder)
+        timed_rows = [row for row, is_timed in zip(rows, timed, strict=True) if is_timed]
+        frames[source], source_rows[source] = frame.assign(timed=timed), list(settled(timed_rows, out[timed]))
+    refit = Refit(source_rows, published.fitted, folder)
     for source in frames if refitted is None else refitted:
         frame, times_s = frames[source], refit.times_s(source)
         if times_s is not None:
@@ -205,9 +210,9 @@ def _left_out(runs: pd.DataFrame) -> float:
 def _fitted(sources: Sequence[str], published: PublishedRuns, folder: Path) -> list[dict[str, object]]:
     """Rows of table `FittedConstants`, for constants fitted to at least one of the sources."""
     return [
-        {"of": one.of, "key": one.key, "value": _value(one, folder), "sources": ", ".join(one.sources)}
-        for one in published.fitted
-        if set(one.sources) & set(sources)
+        {"of": c.of, "key": c.key, "value": _value(c, folder), "sources": ", ".join(c.sources)}
+        for c in published.fitted
+        if set(c.sources) & set(sources)
     ]
 
 
@@ -227,21 +232,23 @@ def _tools(runs: pd.DataFrame, published: PublishedRuns, folder: Path) -> list[d
     printed = pd.read_csv(folder / TOOLS)
     both = printed.merge(runs, on=["source", "label"], suffixes=("_tool", ""))
     return [
-        {"tool": tool, "source": source, "rows": len(mine), "published": published.tools[str(tool)]}
-        | _errors(mine)
-        for (tool, source), mine in both.groupby(["tool", "source"])
+        {"tool": tool, "source": source, "rows": len(tool_runs), "published": published.tools[str(tool)]}
+        | _errors(tool_runs)
+        for (tool, source), tool_runs in both.groupby(["tool", "source"])
     ]
 
 
-def _errors(both: pd.DataFrame) -> dict[str, object]:
+def _errors(runs: pd.DataFrame) -> dict[str, object]:
     """Mean and largest errors of a tool and of phaze over the same runs, in time and memory."""
-    tool, ours = ((both[f"predicted_s{of}"] / both["measured_s"] - 1).abs() for of in ("_tool", ""))
-    sizes, own = ((both[f"predicted_gib{of}"] / both["measured_gib"] - 1).abs() for of in ("_tool", ""))
+    tool, ours = ((runs[f"predicted_s{of}"] / runs["measured_s"] - 1).abs() for of in ("_tool", ""))
+    tool_gib, our_gib = (
+        (runs[f"predicted_gib{of}"] / runs["measured_gib"] - 1).abs() for of in ("_tool", "")
+    )
     return {
         "error": tool.mean(),
         "ours": ours.mean(),
         "worst": tool.max(),
         "our_worst": ours.max(),
-        "memory_error": sizes.mean(),
-        "our_memory_error": own.mean(),
+        "memory_error": tool_gib.mean(),
+        "our_memory_error": our_gib.mean(),
     }

@@ -136,35 +136,35 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
     Memory is of the given kind, by default the kind that the stack reports.
     """
     machine = grown(machine, run.gpus)
-    found = price(plan_of_run(run, machine), machine)
-    memory, shares = found.memory, found.shares
+    estimate = price(plan_of_run(run, machine), machine)
+    memory, shares = estimate.memory, estimate.shares
     most = max(shares, key=lambda name: shares[name])
     return Prediction(
-        time_s=found.time_s,
+        time_s=estimate.time_s,
         **_ranges(memory.in_use, kind or machine.stack.reports),
         weights_gib=memory.weight_bytes / GIB,
         optimizer_gib=memory.optimizer_bytes / GIB,
         activation_gib=memory.activation_bytes / GIB,
         recompute_gib=memory.recompute_bytes / GIB,
-        model_flops_per_gpu=run.model_flops / found.time_s / run.gpus,
+        model_flops_per_gpu=run.model_flops / estimate.time_s / run.gpus,
         bubble_share=shares["pipeline bubble"],
         exposed_communication_share=sum(shares[name] for name in COMMUNICATION),
         bound_by=f"{most} ({100 * shares[most]:.0f} %)",
     )
 
 
-def _ranges(found: InUse, kind: MemoryKind) -> dict[str, float]:
+def _ranges(in_use: InUse, kind: MemoryKind) -> dict[str, float]:
     """Predicted memory and the ends of its range, in GiB, by field of `Prediction`."""
     fields: dict[str, float] = {}
-    for name, asked in (("memory", kind), ("device", "device")):
-        low, expected, high = found.of(asked).gib
+    for name, memory_kind in (("memory", kind), ("device", "device")):
+        low, expected, high = in_use.of(memory_kind).gib
         fields |= {f"{name}_gib": expected, f"{name}_low_gib": low, f"{name}_high_gib": high}
-    return fields | {f"{part}_gib": nbytes / GIB for part, nbytes in found.beside.items()}
+    return fields | {f"{part}_gib": nbytes / GIB for part, nbytes in in_use.beside.items()}
 
 
-def rank_correlation(one: Floats, other: Floats) -> float:
+def rank_correlation(values: Floats, other: Floats) -> float:
     """Spearman's rank correlation; tied values get their mean rank."""
-    a, b = rankdata(one) - (len(one) + 1) / 2, rankdata(other) - (len(other) + 1) / 2
+    a, b = rankdata(values) - (len(values) + 1) / 2, rankdata(other) - (len(other) + 1) / 2
     spread = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / spread if spread else float("nan")
 
@@ -181,12 +181,12 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
         raise PhazeError(
             f"{path}: columns {', '.join(clash)} are reserved for predictions; rename or remove them"
         )
-    found = with_intervals(predict_rows(rows, machine, prudent=True)).rename(columns={"stack": STACK})[
+    predictions = with_intervals(predict_rows(rows, machine, prudent=True)).rename(columns={"stack": STACK})[
         list(ADDED)
     ]
-    if not found[DIVIDED].astype(object).fillna("").any():
-        found = found.drop(columns=DIVIDED)
-    out = pd.concat([table, found], axis=1)
+    if not predictions[DIVIDED].astype(object).fillna("").any():
+        predictions = predictions.drop(columns=DIVIDED)
+    out = pd.concat([table, predictions], axis=1)
     return out, _accuracy(rows, out)
 
 
@@ -199,21 +199,23 @@ def predict_rows(
     requested.
     """
     machines = cache(partial(_machine_of, machine, folder))
-    found = [_predict(row, machines, prudent=prudent) if row.runs else _invalid(row.problem) for row in rows]
+    predictions = [
+        _predict(row, machines, prudent=prudent) if row.runs else _invalid(row.problem) for row in rows
+    ]
     columns = [*(name for name in ADDED if name not in (*INTERVAL, UNMEASURED, STACK)), *PROPERTIES]
     kinds: dict[str, Literal["Int64", "float", "object"]] = dict.fromkeys((DIVIDED, KIND, *KEYS), "object")
     kinds |= {"mfu": "float", PRUDENT: "float"}
     kinds |= dict.fromkeys(CHOSEN[:2], "Int64")
-    fits = pd.Series([row.get("calibrated") for row in found], dtype="object")
-    return pd.DataFrame(found, columns=columns).astype(kinds).assign(calibrated=fits)
+    fits = pd.Series([row.get("calibrated") for row in predictions], dtype="object")
+    return pd.DataFrame(predictions, columns=columns).astype(kinds).assign(calibrated=fits)
 
 
 def settled(rows: Iterable[RunRow], predicted: pd.DataFrame) -> Iterator[RunRow]:
     """Yield the rows with unspecified microbatch sizes and chunk counts replaced by the chosen values."""
     used = predicted[list(CHOSEN[:2])].to_numpy()
     for row, chosen in zip(rows, used, strict=True):
-        own = tuple(run for run in row.runs if (run.layout.microbatch, run.layout.vp) == tuple(chosen))
-        yield replace(row, runs=own)
+        runs = tuple(run for run in row.runs if (run.layout.microbatch, run.layout.vp) == tuple(chosen))
+        yield replace(row, runs=runs)
 
 
 def write_table(table: pd.DataFrame, out: Path) -> None:
@@ -239,7 +241,7 @@ def _machine_of(default: Machine | None, folder: Path, system: str, stack: str) 
     return replace(default, stack=load_stack(stack, folder), system=cluster)
 
 
-def _of_release(machine: Machine, row: RunRow) -> tuple[Machine, RunRow, str]:
+def _with_recipe(machine: Machine, row: RunRow) -> tuple[Machine, RunRow, str]:
     """Machine whose stack has the recipe settings of the release that a row names, and a note on the recipe.
 
     The overlap of the row is added to that of the recipe; `none` leaves none. Without a recipe the stack is
@@ -264,17 +266,17 @@ def _of_release(machine: Machine, row: RunRow) -> tuple[Machine, RunRow, str]:
 def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent: bool) -> dict[str, object]:
     """Predicted columns of a row, for the fastest choice of its unspecified fields that fits."""
     try:
-        machine, row, taken = _of_release(machine_of(row.system, row.stack), row)
+        machine, row, recipe_note = _with_recipe(machine_of(row.system, row.stack), row)
     except PhazeError as error:
         return _invalid(str(error))
     kind = cast(MemoryKind, row.memory_kind or machine.stack.reports)
-    found = _all(row.runs, machine, kind)
-    if not found:
+    predictions = _predict_valid(row.runs, machine, kind)
+    if not predictions:
         return _invalid(_problem(row.runs[0], machine))
     device = device_of(machine)
     limit = capacity_bytes(device) / GIB
-    run, best = min(found, key=lambda pair: (max(pair[1].device_gib - limit, 0.0), pair[1].time_s))
-    slowest_s = max(other.time_s for _, other in found)
+    run, best = min(predictions, key=lambda pair: (max(pair[1].device_gib - limit, 0.0), pair[1].time_s))
+    slowest_s = max(other.time_s for _, other in predictions)
     chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))
     split = run.split_by(machine.stack)
     divided = {DIVIDED: "" if run.division or (split is run and run.even) else written(split.stages)}
@@ -286,8 +288,8 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
         **divided,
         KIND: kind,
         "status": status_of(best.device_low_gib, best.device_high_gib, device)
-        + _assumed(run, machine)
-        + taken,
+        + _flash_note(run, machine)
+        + recipe_note,
         **vars(RunKind.of(machine, run.layout, run.schedule, run.model, mfu)),
     }
 
@@ -297,12 +299,12 @@ def _prudent_s(run: Run, machine: Machine, time_s: float) -> float:
     return time_s if machine.stack.is_proven else predict(run, proven(machine)).time_s
 
 
-def _all(runs: tuple[Run, ...], machine: Machine, kind: MemoryKind) -> list[tuple[Run, Prediction]]:
-    found = []
+def _predict_valid(runs: tuple[Run, ...], machine: Machine, kind: MemoryKind) -> list[tuple[Run, Prediction]]:
+    predictions = []
     for run in runs:
         with suppress(PhazeError):
-            found.append((run, predict(run, machine, kind)))
-    return found
+            predictions.append((run, predict(run, machine, kind)))
+    return predictions
 
 
 def _problem(run: Run, machine: Machine) -> str:
@@ -313,11 +315,11 @@ def _problem(run: Run, machine: Machine) -> str:
     return ""
 
 
-def _assumed(run: Run, machine: Machine) -> str:
+def _flash_note(run: Run, machine: Machine) -> str:
     """Note that flash attention is assumed; empty if it is not."""
-    taken = run.flash_attention is None and run.flash_on(machine)
+    assumed = run.flash_attention is None and run.flash_on(machine)
     why = "a model is named" if run.spec else f"the stack {machine.stack.name} has it"
-    return f"; flash_attention true because {why}" if taken else ""
+    return f"; flash_attention true because {why}" if assumed else ""
 
 
 def measured_of(rows: Iterable[RunRow], name: str) -> Floats:
@@ -346,10 +348,10 @@ def log_errors(rows: Sequence[RunRow], machine: Machine) -> Floats:
 
 def fitted_sustained_hbm(rows: Sequence[RunRow], machine: Machine) -> float:
     """Fraction of the HBM bandwidth that minimises the squared `log_errors`, to a hundredth."""
-    found = minimize_scalar(
+    fit = minimize_scalar(
         lambda share: float(np.square(log_errors(rows, with_sustained_hbm(machine, share))).sum()),
         bounds=SHARES,
         method="bounded",
         options={"xatol": STEP / 2},
     )
-    return round(float(found.x) / STEP) * STEP
+    return round(float(fit.x) / STEP) * STEP

@@ -94,7 +94,7 @@ def test_published_runs_lie_in_intervals_as_often_as_is_said() -> None:
     inside = _held(with_intervals(table)).groupby(table["source"]).mean()
     for source in sources[sources >= 25].index:
         assert inside[source] == pytest.approx(COVERED, abs=0.18), source
-    parts = [with_intervals(mine, but=str(source)) for source, mine in table.groupby("source")]
+    parts = [with_intervals(mine, held_out=str(source)) for source, mine in table.groupby("source")]
     held = pd.concat([_held(part)[part["time_low_s"].notna()] for part in parts])
     assert held.groupby(table["source"]).mean().mean() >= 0.65
 
