@@ -130,6 +130,8 @@ def least_moved(
     Two operands that share the buffer are fetched x and y times, and a x + b y ≥ 2 √(a b x y). All operands
     and the result move at least once.
     """
+    # One of the three stays in the buffer: here the result, in `rows` the right operand, in `columns` the
+    # left one.
     stays = np.maximum(left + right, 2.0 * ROUNDED * np.sqrt(left * right * m * n / products[0])) + result
     rows = np.maximum(left + 2.0 * result, 2.0 * ROUNDED * np.sqrt(2.0 * left * result * k * n / products[1]))
     columns = np.maximum(

@@ -146,6 +146,7 @@ def may_hold(
     if flow.load > 0.0:
         cycles, stream = passes, flow.load * streams
     else:
+        # Starts take the cycles that streams leave; the streaming tile is then at least `stream` / `cycles`.
         cycles, stream = passes - streams, flow.start * streams
     stationary = down * across * cycles
     if flow.output:
@@ -162,6 +163,7 @@ def smallest_tile(flow: Dataflow, size: float, folds: float, passes: float) -> f
     `folds` is a lower bound on the folds along the other dimension. Along this one there are at least as many
     folds as tiles.
     """
+    # Least cycles per fold: the stream with one start, or the load of the next fold if that is longer.
     least = max(flow.stream, flow.load) if flow.load > 0.0 else flow.start + flow.stream
     return size * folds * least / passes
 
@@ -175,6 +177,7 @@ def smallest_stream(flow: Dataflow, folds: float, passes: float) -> float:
     if flow.load > 0.0:
         starts = np.floor(passes / (folds * flow.load)) if folds * flow.stream <= passes else 0.0
     else:
+        # Starts per fold that still fit in the cycles; the streaming tile is the stream over them.
         starts = np.floor((passes / folds - flow.stream) / flow.start)
     return max(1.0, np.ceil(flow.stream / starts)) if starts >= 1.0 else np.inf
 

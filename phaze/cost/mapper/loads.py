@@ -93,13 +93,16 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool
 
 def _groups(cores: Cores, *, preload: bool) -> tuple[CoreGroups, SplitSpace]:
     """Group identical cores, and list the splits that their core counts allow."""
+    # Cores that differ only in their number share all tilings, so they are searched together.
     keys = np.column_stack(cores[:4]).astype(float)
     groups, group_of = distinct_rows(keys)
+    # Ascending counts within a group, because a larger count starts from the best of the smaller ones.
     order = np.lexsort((cores.number, group_of))
     counts, count_of = np.unique(cores.number[order], return_inverse=True)
     units, unit_of = np.unique(groups[:, :2], return_inverse=True)
     buffers, buffer_of = np.unique(groups[:, 2], return_inverse=True)
     rows, ranges = list_splits(tuple(counts.tolist()))
+    # k is never split among cores: partial sums would have to be added across them.
     parts, place = np.unique(np.insert(rows[:, 1:3], 1, 1, axis=1), return_inverse=True)
     places = place.reshape(-1, 3) + len(parts) * np.arange(3)
     return CoreGroups(
@@ -302,8 +305,11 @@ def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) ->
     tile = size
     while tile > 0:
         count = ceil_div(size, tile)
+        # With one tile in the other dimension the words only grow with `count`, so that no later one is
+        # better.
         if buffer_words(inner, left, right, result, count if inner == INNER_N else 1, 1, count) >= fewest:
             break
+        # The smallest tile with this many tiles leaves the most room for the other dimension.
         tile = ceil_div(size, count)
         other = _largest(inner, tile, capacity)
         if other > 0:

@@ -217,7 +217,9 @@ def _improve(best: Best, job: CoreJob, start: int, stop: int) -> Best:
     y = _first(lower, best.time, start, stop)
     while y >= 0:
         best = _try_split(best, job, y)
+        # NaN fails every comparison: a candidate that was searched is never chosen again.
         lower[y] = np.nan
+        # Listed after the first search only, whose result excludes most candidates.
         if count < 0:
             count = _list_within(lower, within, best.time, start, stop)
         y = _next(lower, within[:count], best.time)
@@ -280,6 +282,7 @@ def _list(size: float, unit: float, table: Floats, length: Ints) -> int:
 
     The last tile is the whole dimension.
     """
+    # A table that was filled for another size has another last tile.
     if length[0] == 0 or table[length[0] - 1, SIZE] != size:
         length[0] = list_tiles(size, unit, table)
     return length[0]  # type: ignore[no-any-return]

@@ -58,6 +58,7 @@ def list_splits(counts: tuple[int, ...]) -> tuple[Ints, SplitRanges]:
         rows += between + above
         ranges.append((first, first + len(between), len(rows)))
     bounds = np.array(ranges)
+    # Rows of the ladder ascend in parts, so a core count may use a leading range of them.
     every = np.searchsorted(sizes, counts, side="right")
     return np.array(rows), SplitRanges(every, bounds[:, :2].copy(), bounds[:, 1:].copy())
 

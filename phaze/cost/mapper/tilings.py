@@ -89,6 +89,8 @@ def _append(table: Floats, count: int, size: float, tile: float, unit: float) ->
     remainder = size - full_tiles * tile
     folds = full_tiles * np.ceil(tile / unit) + np.ceil(remainder / unit)
     fewer = count - 1
+    # Each step along FEWER leads to fewer folds, and skips only tiles with at least as many as the one it
+    # leaves.
     while fewer >= 0 and table[fewer, FOLDS] >= folds:
         fewer = int(table[fewer, FEWER])
     table[count, SIZE] = tile
@@ -163,6 +165,7 @@ def _try_rows(
             shared, repeated = largest_shared(flow, words, core.l2_words), smallest_repeated(flow, words)
         if downs[i, SIZE] < smallest:
             break
+        # Between both limits no loop order keeps within the words, so jump to the next tile below.
         if shared < downs[i, SIZE] < repeated:
             i = _last_within(downs[:i], shared)
         else:

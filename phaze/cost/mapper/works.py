@@ -50,6 +50,7 @@ class Works:
         of_part = self.of_part if parts is None else self.of_part[parts]
         sums = np.zeros((len(self), *values.shape[1:]))
         if len(of_part):
+            # reduceat sums from one start to the next; works without parts have no start and keep 0.
             starts = np.flatnonzero(np.diff(of_part, prepend=-1))
             sums[of_part[starts]] = np.add.reduceat(values, starts, axis=0)
         return sums

@@ -47,6 +47,7 @@ def all_reduce(
     `most` rounds of messages.
     """
     members = [member for row in rows for member in row]
+    # Rank k of every node holds shard k after the reduce-scatter, so these ranks form the outer rings.
     across = list(zip(*rows, strict=False))
     if len({len(row) for row in rows}) > 1 or len(rows) == 1 or len(across) == 1:
         return ring(topology, "all_reduce", members, size_bytes, most)
@@ -65,6 +66,7 @@ def ring(
     if not taken:
         return ()
     links = [(member, members[(place + 1) % width]) for place, member in enumerate(members)]
+    # A merged message pays its latency once; the delay makes up for the rounds that it stands for.
     waits = [sum(leg.latency_s for leg in topology.legs(*link)) * (all_rounds / taken - 1) for link in links]
     return _around(members, size_bytes / width * all_rounds / taken, taken, waits)
 
@@ -89,6 +91,8 @@ def _around(
     for number in range(times):
         last = (number - 1) * width
         for place, member in enumerate(members):
+            # Two conditions: the member's own last message is sent, and the part from its predecessor has
+            # come.
             before = tuple(sorted({last + place, last + (place - 1) % width})) if number else ()
             wait_s = waits_s[place] if waits_s else 0.0
             plan.append(Message(member, members[(place + 1) % width], part_bytes, before, wait_s))
@@ -100,6 +104,7 @@ def _directly(members: Sequence[int], part_bytes: float) -> Plan:
     plan: list[Message] = []
     for shift in range(1, width):
         for place, member in enumerate(members):
+            # The member's own message of the previous round: it sends to one peer at a time.
             before = (len(plan) - width,) if shift > 1 else ()
             plan.append(Message(member, members[(place + shift) % width], part_bytes, before))
     return tuple(plan)

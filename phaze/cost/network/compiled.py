@@ -132,6 +132,7 @@ def _distinct(numbers: Ints, limit: int) -> tuple[Ints, Ints]:
     if limit > MOST_LISTED:
         distinct, where = np.unique(numbers, return_inverse=True)
         return distinct, where.astype(np.int64)
+    # Marking and counting is linear, where np.unique sorts; it needs memory for every possible number.
     place = np.zeros(limit, np.int64)
     place[numbers] = 1
     distinct = np.flatnonzero(place)
@@ -163,6 +164,7 @@ def _state(work: RoutedMessages, waits: Ints, resources: int) -> EventState:
     messages = len(work.size_bytes)
     most = np.zeros(len(work.first_leg) - 1, np.int64)
     leg_route = np.repeat(np.arange(len(most)), np.diff(work.first_leg))
+    # A message is in the queues of one leg at a time, so that the leg with most resources bounds its slots.
     np.maximum.at(most, leg_route, np.diff(work.first_resource))
     slots = int(most @ np.bincount(work.route, minlength=len(most)))  # upper bound; few are used
     return EventState(
@@ -215,6 +217,7 @@ Heap = list[tuple[float, int, int]]
 def serve(work: RoutedMessages, state: EventState) -> None:
     """Run the simulation until no event is left."""
     todo = [m for m in range(len(work.size_bytes)) if state.missing[m] == 0]
+    # Numba infers the type of a list from an element, so one is pushed and removed.
     heap = [(0.0, 0, 0)]
     heap.pop()
     at_once = [0]
@@ -253,6 +256,7 @@ def _advance(
     if state.doing[m] != QUEUED:
         state.doing[m], state.blocked[m] = QUEUED, _queue(work, state, m)
     if state.blocked[m] == 0:
+        # Only the first leg of a route marks the start of its message.
         if state.times_s[1, m] < 0:
             state.times_s[1, m] = now
         _wait(state, heap, at_once, now, _seconds(work, state, m), m, RUNNING)
@@ -264,6 +268,8 @@ def _wait(
 ) -> None:
     """Schedule the next event of a message; events without delay run in order at the current time."""
     state.doing[m] = doing
+    # Rounding may absorb a short delay. Such events follow those scheduled for this time before, so a list
+    # suffices.
     if now + seconds > now:
         heapq.heappush(heap, (now + seconds, state.scheduled[0], m))
         state.scheduled[0] += 1
@@ -329,6 +335,7 @@ def _release(work: RoutedMessages, state: EventState, todo: list[int], m: int) -
         slot = state.head[r]
         state.busy_s[r] += seconds
         state.head[r] = state.following[slot]
+        # Slots are recycled, so that memory is bounded by queued messages and not by all of them.
         state.following[slot], state.free[0] = state.free[0], slot
         if state.head[r] >= 0:
             other = state.owner[state.head[r]]

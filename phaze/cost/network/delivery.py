@@ -81,6 +81,7 @@ def _in_order(topology: Topology, plan: Plan, switching: Switching, exclusive: b
         at_s, started_s = requested_s, -1.0
         for leg in topology.legs(message.source, message.target, switching):
             if exclusive:
+                # The order of the plan replaces the queue: whoever comes earlier in it has the link first.
                 at_s = max(at_s, *(free[resource] for resource in leg.resources))
             started_s = at_s if started_s < 0 else started_s
             seconds = leg.seconds(message.size_bytes)

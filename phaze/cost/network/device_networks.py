@@ -127,9 +127,12 @@ def widest(edges: Edges, source: int) -> list[float]:
     heap = [(-width[source], source)]
     while heap:
         negative, node = heapq.heappop(heap)
+        # A wider path to this node has been found since this entry was pushed.
         if -negative < width[node]:
             continue
         for other, bandwidth in edges[node]:
+            # Dijkstra's search with the minimum along a path in place of the sum; heapq pops the smallest,
+            # hence negated.
             through = min(width[node], bandwidth)
             if through > width[other]:
                 width[other] = through

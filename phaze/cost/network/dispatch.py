@@ -50,6 +50,8 @@ class Routing:
         group = self.experts // self.groups
         inside, touched = min(shard, group), max(shard // group, 1)  # within one group, or whole groups
         choices = comb(self.groups, self.top_groups)
+        # Hypergeometric: `hit` of the shard's groups are among the K chosen, and none of the k experts is in
+        # them.
         missed = sum(
             comb(touched, hit)
             * comb(self.groups - touched, self.top_groups - hit)
@@ -71,6 +73,7 @@ def dispatch_s(network: Network, size_bytes: float, group: Group, routing: Routi
     if not isinstance(network, Levels):
         return longest_s
     met = zip(network.tiers, network.meeting(group), strict=True)
+    # Levels work at the same time, so that only the longest start counts.
     return longest_s + max((tier.start_s for tier, ranks in met if ranks > 1), default=0.0)
 
 
@@ -100,6 +103,7 @@ def dispatched_bytes(
     met = network.meeting(group) if isinstance(network, Levels) else (group.ranks,)
     nbytes, parts = [], 1
     for ranks in reversed(met):
+        # From the outermost level inwards, each level divides the experts further.
         parts *= ranks
         rows = routing.distinct(min(parts, group.ranks)) / routing.per_token
         nbytes.append(size_bytes * rows * (ranks - 1) / ranks)

@@ -113,6 +113,7 @@ def _levels(system: Cluster, devices: int) -> list[Switches]:
     switches, inside = [], 1
     for number, level in enumerate(system.levels):
         last = number == len(system.levels) - 1
+        # The outermost level only has as many groups as the devices in use need.
         width = -(-devices // inside) if last else level.devices // inside
         switches.append(Switches(width, level.collective_bytes_per_s, level.ring_step_s, inside))
         inside = level.devices
@@ -163,6 +164,7 @@ def tree(levels: Sequence[Switches]) -> Topology:
                 break
             up += parents[number][a, source % level.uplinks]
             down += parents[number][b, target % level.uplinks]
+            # Both ends climb until they are below the same switch; the way down is the second climb reversed.
             a, b = a // level.width, b // level.width
         return up + down[-2::-1]
 
@@ -187,10 +189,12 @@ def _uplink(below: int, above: int, level: Switches, free: int) -> tuple[list[Li
 
     With several uplinks, each passes through its own node, which models an adapter.
     """
+    # A transfer crosses a level twice, up and down.
     half = level.latency_s / 2
     if level.uplinks == 1:
         return list(both_ways(below, above, level.bandwidth_bytes_per_s, half)), (above,), free
     links = [
+        # The adapter itself is not a bottleneck; only its uplink has a bandwidth.
         *both_ways(below, free, float("inf")),
         *both_ways(free, above, level.bandwidth_bytes_per_s, half),
     ]

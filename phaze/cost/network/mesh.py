@@ -154,6 +154,7 @@ def walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
     ahead = (to - at) % length
     if not wrap:
         step, count = (1, to - at) if to >= at else (-1, at - to)
+    # Ties go forward, so that every pair has one route.
     elif ahead <= length - ahead:
         step, count = 1, ahead
     else:
@@ -203,6 +204,7 @@ def _neighbours(shape: tuple[int, ...], *, wrap: bool) -> list[list[int]]:
     for axis, step in itertools.product(range(len(shape)), (-1, 1)):
         moved = np.roll(numbers, -step, axis)
         if not wrap:
+            # np.roll wraps around; at the edge of a mesh there is no neighbour.
             np.moveaxis(moved, axis, 0)[0 if step < 0 else -1] = -1
         shifted.append(moved.ravel())
     return [list(map(int, row)) for row in zip(*shifted, strict=True)]
@@ -213,6 +215,7 @@ def _along_axes(shape: tuple[int, ...], wrap: bool, source: int, target: int) ->
     path, stride = [source], 1
     for side in reversed(shape):
         at, to = source // stride % side, target // stride % side
+        # Number of the device at position 0 of this axis, with all other coordinates as they are.
         here = path[-1] - at * stride
         path += [here + step * stride for step in walk(at, to, side, wrap)]
         stride *= side

@@ -31,6 +31,7 @@ def together(*plans: Sequence[Message]) -> Plan:
     """Combine plans to run concurrently, with interleaved messages: first of each, second of each, …."""
     if len(plans) == 1:
         return tuple(plans[0])
+    # Simultaneous requests follow plan order; interleaving keeps one plan from always being first.
     turn = sorted((k, p) for p, plan in enumerate(plans) for k in range(len(plan)))
     place = {(p, k): number for number, (k, p) in enumerate(turn)}
     return tuple(
@@ -58,6 +59,7 @@ def _moved(message: Message, by: int, barrier: int) -> Message:
 
 
 def _barrier(plan: Sequence[Message]) -> Message:
+    # Waiting for the messages without successors is enough: all others have arrived before these.
     waited = {other for message in plan for other in message.after}
     node = plan[-1].target
     return Message(node, node, 0.0, tuple(k for k in range(len(plan)) if k not in waited))

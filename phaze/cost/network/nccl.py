@@ -66,6 +66,7 @@ class Nccl:
         if kind == "all_reduce" and ranks > 2 and self.speeds.nvls:
             candidates.append(self._nvls(ranks))
         fastest: list[LinearTime] = []
+        # Sorted by the fixed part: an algorithm that starts later must move bytes faster to ever win.
         for candidate in sorted(candidates):
             if not fastest or candidate.byte_s < fastest[-1].byte_s:
                 fastest.append(candidate)
@@ -89,6 +90,7 @@ class Nccl:
 
     def _direct(self, kind: str, ranks: int) -> list[LinearTime]:
         speeds, message = self.speeds, kind == "send"
+        # A message carries its whole tensor to one peer, and copies nothing inside the device.
         parts, copied = (1.0, 0.0) if message else (1.0 / ranks, 1.0 / ranks)
         peers = 1 if message else ranks - 1
         return [

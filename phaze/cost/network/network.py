@@ -146,6 +146,7 @@ class Levels:
             return self._meeting_devices(group)
         counts, inside = [], 1
         for tier in self.tiers:
+            # Ranks of the group inside one unit of this level; a stride as wide as the unit leaves one.
             filled = min(group.ranks, max(1, tier.devices // group.stride))
             counts.append(-(-filled // inside))
             inside = max(filled, inside)
@@ -172,6 +173,7 @@ class Levels:
         start_s = 0.0
         if kind != "send":
             met = zip(self.tiers, self.meeting(group), strict=True)
+            # A collective over several levels is one call, which starts once.
             start_s = max(tier.start_s * (ranks > 1) for tier, ranks in met)
         return sum(levels_s, 0.0 * size_bytes) + start_s
 
@@ -186,6 +188,8 @@ class Levels:
                 tensor_bytes = size_bytes * (ranks / all_ranks) if kind == "all_to_all" else size_bytes
                 levels_s.append(tier.nccl.seconds(kind, tensor_bytes, ranks))
             else:
+                # An all-to-all sends n-ths of the tensor; rings send parts of the shard left by the inner
+                # levels.
                 part = size_bytes / (all_ranks if kind == "all_to_all" else inside * ranks)
                 ports = self._ports_for_one(level, group) if inside > 1 else 1.0
                 ring_s = _ring_s(kind, part, tier, ranks, inside, ports)
@@ -238,6 +242,7 @@ class Wired(ABC):
         if count == 1:
             return 0.0 * size_bytes
         part = np.asarray(size_bytes if kind == "send" else size_bytes / count, np.float64)[..., None]
+        # Row r of `targets` is the peer r positions ahead; rings only send to the next.
         shifts = np.arange(1, count if kind == "all_to_all" else 2)[:, None]
         targets = members[(np.arange(count) + shifts) % count]
         waits_s, seconds_per_byte = self.wires(np.broadcast_to(members, targets.shape), targets)
@@ -247,6 +252,7 @@ class Wired(ABC):
         elif kind == "all_to_all":
             collective_s = times.max(axis=-1)
         elif kind in ("broadcast", "reduce"):
+            # The first part passes all links; the other n − 1 parts follow at the pace of the slowest link.
             collective_s = times[..., :-1].sum(axis=-1) + (count - 1) * times[..., :-1].max(axis=-1)
         else:
             collective_s = rounds(kind, count) * times.max(axis=-1)
@@ -255,6 +261,8 @@ class Wired(ABC):
 
 def _ring_s(kind: Collective, part_bytes: Size, tier: Tier, ranks: int, inside: int, ports: float) -> Size:
     """Time of a ring collective on the links of a level, among `ranks` groups of `inside` ranks each."""
+    # In an all-to-all each rank has `inside` peers in every other group; a ring takes one step per other
+    # group.
     others = (ranks - 1) * (inside if kind == "all_to_all" else 1)
     bandwidth = tier.all_to_all_bytes_per_s if kind == "all_to_all" else tier.bandwidth_bytes_per_s / ports
     hops = 0 if kind == "all_to_all" else inside - 1
@@ -264,6 +272,7 @@ def _ring_s(kind: Collective, part_bytes: Size, tier: Tier, ranks: int, inside: 
 
 def _tree_s(size_bytes: Size, ranks: int, ports: float, tier: Tier) -> Size:
     """Time of an all-reduce up and down a tree (NCCL, `ncclTopoTuneModel`)."""
+    # Depth of a binary tree, once up and once down.
     steps = 2 * (ranks.bit_length() - 1)
     bandwidth = tier.bandwidth_bytes_per_s / ports
     return 2.0 * size_bytes / (TREE_SHARE * bandwidth) + steps * tier.tree_latency_s

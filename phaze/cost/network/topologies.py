@@ -41,6 +41,7 @@ def _of_levels(levels: tuple[LevelLinks, ...]) -> DeviceNetwork:
     devices = np.arange(levels[-1].devices)
     shape = (len(devices), len(devices))
     bandwidth, latency = np.empty(shape), np.empty(shape)
+    # From the outermost level inwards: inner groups overwrite the pairs that they contain.
     for level in reversed(levels):
         group = devices // level.devices
         together = group[:, None] == group[None, :]
@@ -56,6 +57,7 @@ def _of_nodes(nodes: Nodes) -> DeviceNetwork:
         a, b = np.array(link.pairs).T
         bandwidth[a, b] = bandwidth[b, a] = link.bandwidth_gib_per_s
         latency[a, b] = latency[b, a] = link.latency_s
+    # Blocks of ones on the diagonal: pairs of devices within one node.
     same = np.kron(np.eye(nodes.nodes), np.ones((size, size))) > 0
     tiles = (nodes.nodes, nodes.nodes)
     return DeviceNetwork(
@@ -84,6 +86,7 @@ def hops_of_grid(sides: tuple[int, ...], *, torus: bool) -> Ints:
 
 
 def _by_hops(rows: tuple[Hops, ...], hops: Ints) -> Floats:
+    # A row without `to` covers all further hops.
     reach = [row.to or 2**31 for row in rows]
     return np.array([row.bandwidth_gib_per_s for row in rows])[np.searchsorted(reach, hops)]
 

@@ -72,6 +72,7 @@ class Topology:
     def resource_of(self) -> tuple[int, ...]:
         """Resource of every link, numbered from 0."""
         numbers: dict[tuple[bool, int], int] = {}
+        # The flag keeps numbers given to shared resources apart from the indices of links with their own.
         keys = [
             (link.resource >= 0, link.resource if link.resource >= 0 else k)
             for k, link in enumerate(self.links)
@@ -114,6 +115,7 @@ class Topology:
         parts: list[list[int]] = []
         together = False
         for number in route:
+            # A buffered link starts a leg of its own, and the next one cannot join it.
             alone = self.links[number].buffered or switching == "hop-by-hop"
             if together and not alone:
                 parts[-1].append(number)
