@@ -92,9 +92,12 @@ def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward:
     wide = shapes.size + shapes.value_size
     rate = _share(shapes, speed) * device.peak_flops_per_s / device.num_tc
     key_s = 2.0 * speed.block * shapes.widths(backward=backward) / rate
+    # `fill` is in keys of heads with 128 elements. A key of a smaller head takes less time, so that the same
+    # fixed time is worth more of them.
     fill = speed.fill * 2 * HEAD / wide
     blocks = shapes.samples * shapes.heads * np.ceil(shapes.queries / speed.block)
     edge = shapes.masked * np.minimum(speed.block, shapes.queries) * shapes.mean / shapes.longest
+    # All processors work at the mean rate until blocks run out; the tail is the wait for the last one.
     mean_s = blocks * key_s * (shapes.mean + edge + fill) / device.num_tc
     longest_s = key_s * (shapes.longest + fill)
     return np.maximum(mean_s + speed.tail * longest_s, longest_s)
@@ -104,6 +107,7 @@ def _share(shapes: Shapes, speed: AttentionPass) -> Floats:
     """Fraction of peak FLOP/s reached inside a block, (R,), given the head dimension and the mask."""
     head_shares = sorted((speed.heads | {HEAD: speed.heads.get(HEAD, 1.0)}).items())
     sizes, shares = np.array(head_shares, float).T
+    # Speeds are relative to 128 elements, hence 1 there unless the fit says otherwise; interp clips beyond.
     by_size = speed.share * np.interp(shapes.size, sizes, shares)
     shares_by_mask: Floats = np.where(shapes.masked, by_size, by_size * speed.unmasked)
     return shares_by_mask

@@ -51,6 +51,7 @@ def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
     first = 0
     for core, columns in DEPENDS_ON.items():
         distinct, place = distinct_rows(architectures[columns].to_numpy(np.float64))
+        # Estimates of all core types share one table, in which a design id must not repeat.
         ids[f"{core}_design"] = pd.Series(first + place, index=architectures.index)
         first += len(distinct)
     return ids
@@ -98,6 +99,7 @@ def gather_latencies(
     rows = int(max(estimated_work.max(initial=-1), works.max(initial=-1))) + 1
     columns = int(max(estimated_design.max(initial=-1), designs.max(initial=-1))) + 1
     table = np.full((rows + 1, columns), np.nan)
+    # Ids of works and designs count from 0, so that a dense table serves all pairs in one look-up.
     table[estimated_work, estimated_design] = values
     table[-1] = 0.0  # the row that work -1 indexes
     latencies: Floats = table[works, designs]

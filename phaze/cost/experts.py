@@ -67,6 +67,7 @@ def expert_speed(device: Device, experts: Experts | ExpertKernel, compute: Compu
     Half-precision constants are scaled to a lower precision by the ratio of peak fractions that dense
     products reach.
     """
+    # `fused` only joins the activation to the kernel; its GEMMs are those of `grouped`.
     speeds = device.experts.get("grouped" if experts == "fused" else experts)
     if not speeds:
         return None
@@ -76,6 +77,7 @@ def expert_speed(device: Device, experts: Experts | ExpertKernel, compute: Compu
     if "bf16" not in speeds or compute not in device.products:
         return None
     half = speeds["bf16"]
+    # The lower precision loses the same part of its peak in expert GEMMs as in dense ones.
     share = device.products[compute].reached / device.products["bf16"].reached
     return half.model_copy(update={"reached": min(half.reached * share, 1.0)})
 
@@ -110,7 +112,9 @@ def products_s(products: Products, device: Device, speed: ExpertSpeed) -> Floats
     """Time of expert GEMMs as in `expert_times`, with the given constants and without the rate cap."""
     experts, m, k, n = products.shapes.T.astype(float)
     width, compute = float(products.bytes_per_element), products.compute
+    # Only operands are cast; results keep the width of an element.
     operand = width if compute == "bf16" else OPERAND_BYTES[compute]
+    # Weight gradients are added to a gradient that is already there: traffic beyond writing the result.
     result = width + products.by_rows * products.added_bytes
     tiles = experts * np.ceil(m / TILE) * np.ceil(n / TILE)
     computed = arithmetic_s(tiles, k, speed, device, compute)
@@ -128,6 +132,7 @@ def feed_forward_s(
     Steps: gather and cast rows, multiply, activate and cast, multiply, sum a token's rows by their weights.
     """
     operand, rows = OPERAND_BYTES[compute], loads.rows
+    # Where every expert has a fixed number of blocks, the expert with the most rows ends last.
     seconds = np.full(len(rows), speed.start_s) + loads.most * speed.row_s
     hidden, width, inputs = network.hidden, network.width, 1 + network.gated
     for terms, columns in ((hidden, width * inputs), (width, hidden)):

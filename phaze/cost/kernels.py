@@ -78,6 +78,7 @@ def time_kernels(
     """
     times_s = np.zeros((len(works), len(KERNEL_LIMITS)))
     products = works.total(works.shapes[:, 0].astype(float)) > 0
+    # Without speeds of products the mapper prices them, in half precision only: refuse any other.
     if not device.products and compute != "bf16":
         speed_of(device, compute)
     by_tiles = products if device.products else np.zeros_like(products)
@@ -131,6 +132,7 @@ class KernelTimes:
             group = [key for key in new if key[1:] == options]
             precision, traffic, expert = options
             works = works_of_kernels([kernel for kernel, *_ in group], self.vector_cycles)
+            # More traffic than the minimum is the minimum at a bandwidth that is lower by this ratio.
             slower = {"hbm_bandwidth_bytes_per_s": self.device.hbm_bandwidth_bytes_per_s / traffic}
             device = self.device.model_copy(update=slower)
             rows = time_kernels(works, device, self.bytes_per_element, precision, self.added_bytes, expert)
@@ -148,6 +150,7 @@ class KernelTimes:
             times_s = np.zeros((2, len(KERNEL_LIMITS)))
             speed = self.device.attention[name] if name is not None else UNKNOWN
             times_s[:, PLACES_OF_ATTENTION] = attention_passes_s(kernels, speed, self.device)
+            # Speeds were fitted to kernels in short loops, which run at the full clock.
             times_s[:, KERNEL_LIMITS.index("compute")] /= self.device.sustained_clock
             self._attention_s[key] = times_s
         return self._attention_s[key]
@@ -171,6 +174,7 @@ def _selected(works: Works, mask: Bools) -> Works:
     part_mask = mask[works.of_part]
     arrays = {field.name: getattr(works, field.name) for field in fields(works) if field.name != "ids"}
     parts = {name: values[part_mask] for name, values in arrays.items() if values is not None}
+    # The selected works are renumbered from 0, because `of_part` indexes `ids`.
     return Works(**(parts | {"ids": works.ids[mask], "of_part": (np.cumsum(mask) - 1)[parts["of_part"]]}))
 
 

@@ -64,6 +64,7 @@ def parameter_bytes(
     precision; 2 by default.
     """
     weight, gradient, master, state = _SIZES[precision]
+    # Only mixed precision has a choice: elsewhere gradients have the type of the weights.
     if gradient_bytes is not None and precision == "mixed":
         gradient = gradient_bytes
     return ParameterBytes(weight, gradient, master + _STATES[optimizer] * state)
@@ -81,6 +82,7 @@ def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: 
     """
     spare = memory_bytes - constant_bytes
     with np.errstate(divide="ignore", invalid="ignore"):
+        # A stage that stashes nothing is limited by the schedule alone; the division by 0 is discarded.
         room = np.where(stashed_bytes > 0, np.floor(spare / stashed_bytes), limit)
     return np.where(spare < 0, -1, np.minimum(room, limit)).astype(np.int64)
 
@@ -108,6 +110,7 @@ def update_bytes(
     loaded and stored, and weights are stored in working precision if that differs.
     """
     size = parameter_bytes(optimizer, precision)
+    # SGD has no states, so what its optimizer stores is the master copy of the weights.
     master = parameter_bytes("sgd", precision).optimizer or size.weights
     states = size.optimizer - (master if precision == "mixed" else 0)
     moved = 2.0 * master + size.gradients + 2 * states + (size.weights if precision == "mixed" else 0)

@@ -120,6 +120,7 @@ def latencies_of(core: str, load: Load, designs: Designs, hardware: Hardware) ->
     """Latencies in seconds and their bottlenecks (indices in `LIMITS`), arrays (W, D)."""
     words_cycles = load.glb_words / designs.words_per_cycle
     array_binds = load.array_cycles >= words_cycles
+    # The array's own time is listed as compute; cores that wait for words are bound by the buffer.
     waiting = np.maximum(np.where(array_binds, 0.0, load.core_cycles), words_cycles)
     clock_hz = np.where(designs.clock_hz > 0, designs.clock_hz, hardware.clock_hz)
     own_bytes_per_s = designs.hbm_bandwidth_bytes_per_s
@@ -136,6 +137,7 @@ def latencies_of(core: str, load: Load, designs: Designs, hardware: Hardware) ->
     limit = times.argmax(axis=0)
     if core != "network":
         return times.max(axis=0), limit
+    # A collective reduces what it has received, so that the reduction follows the transfer.
     _, reduction, *transfer = times
     return np.max(transfer, axis=0) + reduction, limit
 
@@ -153,6 +155,7 @@ def energies_of(
     l2_tc = sram_j_per_byte(designs.l2_tc_bytes, figures.sram_j_per_byte)
     l2_vc = sram_j_per_byte(designs.l2_vc_bytes, figures.sram_j_per_byte)
     glb = sram_j_per_byte(designs.glb_bytes, figures.sram_j_per_byte)
+    # Streamed words pass the L2 buffers of vector cores, not of tensor cores.
     l2_tc_words = load.array_words + load.glb_words - load.streamed_words
     registers = REGISTER_WORDS_PER_OPERATION * size * figures.register_j_per_byte
     parts = {

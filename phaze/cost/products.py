@@ -60,6 +60,7 @@ def product_times(products: Products, device: Device) -> Floats:
     hbm_bytes_per_s = device.hbm_bandwidth_bytes_per_s * speed.hbm
     aligned = _aligned(products, device.aligned_bytes)
     lanes = products.shapes.prod(axis=1, dtype=float) / (device.num_vc * device.lanes)
+    # Operands that are not aligned are multiplied on the vector lanes, not on the arrays.
     by = np.stack([
         np.where(aligned, array_cycles(products.shapes, speed, device), 0.0) / clock_hz,
         np.where(aligned, 0.0, lanes) / clock_hz,
@@ -81,6 +82,8 @@ def array_cycles(shapes: Ints, speed: ProductSpeed, device: Device) -> Floats:
         waves = batch * np.ceil(m / rows) * np.ceil(n / columns) / device.num_tc
         summed = np.ceil(waves) * terms
         if speed.split is not None:
+            # Stream-K fills all waves, at the price of an exchange of partial sums; the faster of both is
+            # assumed.
             summed = np.minimum(summed, waves * terms + speed.split)
         cycles = np.minimum(cycles, rows * columns * summed / efficiency)
     return cycles / (device.pe_x * device.pe_y * speed.times * speed.reached)

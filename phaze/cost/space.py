@@ -110,6 +110,7 @@ def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.
     scale = np.where(np.isnan(stated_um2), 1.0, stated_um2 / frame["area_um2"])
     scaled = {name: frame[name] * scale for name in COMPONENTS}
     area = frame["area_um2"].where(np.isnan(stated_um2), stated_um2)
+    # A stated area is not interpolated, whatever its components are.
     between = frame["area_interpolated"] & np.isnan(stated_um2)
     return frame.assign(**scaled, area_um2=area, area_interpolated=between)
 
@@ -134,6 +135,7 @@ def _combinations(grid: Grid) -> pd.DataFrame:
 
 def _per_core(rule: Callable[..., float], *sizes: Ints) -> Floats:
     """Evaluate a sizing rule on arrays of sizes; each distinct combination is computed once."""
+    # Sizing rules are Python functions; a grid has far fewer distinct sizes than points.
     distinct, place = np.unique(np.column_stack(sizes), axis=0, return_inverse=True)
     return np.array([rule(*map(int, row)) for row in distinct], dtype=float)[place.ravel()]
 
@@ -169,11 +171,13 @@ def buffer_area_um2(capacity: Floats, figures: dict[float, float]) -> tuple[Floa
     """
     sizes = np.array(sorted(figures))
     areas = np.array([figures[size] for size in sorted(figures)])
+    # Clipped to the segments, so that capacities beyond the ends continue the first or last slope.
     place = np.clip(np.searchsorted(sizes, capacity), 1, len(sizes) - 1)
     x, y = np.log(sizes), np.log(areas)
     slope = (y[place] - y[place - 1]) / (x[place] - x[place - 1])
     between = np.exp(y[place - 1] + slope * (np.log(capacity) - x[place - 1]))
     index = np.searchsorted(sizes, capacity).clip(max=len(sizes) - 1)
+    # A published capacity keeps its exact area: exp(log(a)) may differ from a in the last digit.
     published = sizes[index] == capacity
     return np.where(published, areas[index], between), ~published
 
