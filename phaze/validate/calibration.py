@@ -96,6 +96,7 @@ def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
     solution = fit.solve()
     jacobian, after = fit.jacobian(solution), fit.at(solution)
     errors = log_errors(rows, after.machine)
+    # Rows outside the sample took no part in the fit, so their errors are held out already.
     left_out = errors.copy()
     left_out[sample] = fit.left_out(solution, jacobian)
     spreads = dict(zip(fit.constants, _spreads(jacobian, fit.widths, errors[sample]), strict=True))
@@ -149,6 +150,7 @@ class Fit:
 
     def at(self, x: Floats) -> Site:
         """Site with constants `x`, rounded to four digits; constants that hardly changed keep their value."""
+        # The logarithm of 0 is clipped to the lower end, so that a small move away from it means little.
         positive = [self.site.value(c) > 0 for c in self.constants]
         moved = np.abs(x - self.start) > np.where(positive, SAME, 1)
         values = zip(self.constants, np.exp(x), moved, strict=True)
@@ -164,6 +166,7 @@ class Fit:
         start_errors, (_, high) = self.errors(x, every), self.bounds
         slopes = np.zeros((len(self.rows), len(x)))
         for k in range(len(x)):
+            # A step must not leave the range, where values may be invalid (a share above 1).
             step = STEP if x[k] + STEP <= high[k] else -STEP
             moved = x + step * (np.arange(len(x)) == k)
             slopes[:, k] = (self.errors(moved, every) - start_errors) / step
@@ -198,6 +201,7 @@ class Fit:
         if not len(x):
             return x
         fit = least_squares(
+            # The prior enters as one more residual per constant, in its standard deviations.
             lambda at: np.concatenate([errors(at) / NOISE, (at - self.start) / self.widths]),
             x,
             jac=lambda at: np.vstack([slopes(at) / NOISE, np.diag(1 / self.widths)]),
@@ -229,7 +233,9 @@ def _constant(slopes: Floats, _: Floats) -> Floats:
 
 def _spreads(jacobian: Floats, widths: Floats, errors: Floats) -> Floats:
     """Standard deviations of the constants' logarithms after a fit, (C,), from its Jacobian."""
+    # Errors larger than NOISE show what the model does not explain, and widen the uncertainty.
     noise = max(NOISE, float(np.sqrt(np.square(errors).mean())))
+    # Gauss-Newton Hessian with the prior; its inverse is the covariance of the logarithms.
     curvature = jacobian.T @ jacobian / noise**2 + np.diag(widths**-2)
     return np.sqrt(np.diag(np.linalg.inv(curvature)))
 

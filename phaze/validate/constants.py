@@ -61,6 +61,7 @@ class Site:
         """Load a system by name or path, with its own or the given software stack."""
         cluster, device = load_cluster(system, folder)
         software = load_stack_of(cluster, folder, stack)
+        # The file of a fitted system is written from its cluster, which must name this stack.
         chosen = cluster if stack is None else cluster.model_copy(update={"stack": stack})
         return cls(chosen, device, software, folder)
 

@@ -199,6 +199,7 @@ class PublishedErrors:
             return SimilarRuns(NO_INTERVAL, nearest, unmeasured)
         if fitted:
             return SimilarRuns(_fitted_ends(fitted), nearest, ())
+        # Calibration takes all pairs of runs, so it is done once per held-out source.
         if held_out not in self._widths:
             self._widths[held_out] = self._widening(held_out)
         return SimilarRuns(self._ends(distances, others, self._widths[held_out]), nearest, ())
@@ -232,6 +233,7 @@ class PublishedErrors:
 
     def _percentiles(self, distances: Floats, mask: Bools) -> tuple[float, float, float]:
         """Weighted 10th, 50th and 90th percentile of the log ratios of measured to predicted time."""
+        # Only ratios of weights count; measured from the nearest run, they cannot all vanish.
         alike = np.exp(-(distances - distances[mask].min()) / REACH) * mask
         weights = alike / np.sqrt(self._counts)
         tail = (1 - COVERED) / 2
@@ -262,8 +264,10 @@ class PublishedErrors:
                     continue
                 low, middle, high = self._percentiles(distances, others)
                 end = middle - low if self._logs[k] < middle else high - middle
+                # The end on the run's side must be farther from the median by this fraction to reach the run.
                 beyond = abs(self._logs[k] - middle) / max(end, LEAST_SPREAD) - 1.0
                 needed.append(beyond / max(float(distances[others].min()), LEAST_SPREAD))
+                # Every source counts once, however many runs it has.
                 weights.append(1.0 / of_source.sum())
         if not needed:
             return 0.0
@@ -276,6 +280,7 @@ class PublishedErrors:
         kinds, mfu = _kinds(self.table[[*KEYS]]), self.table["mfu"].to_numpy(float)
         by_kind = {kind: self.distances(kind) for kind in dict.fromkeys(kinds)}  # all but the utilisation
         ratio = np.abs(np.log(mfu[:, None] / mfu))
+        # Few kinds of run are distinct but for the utilisation, which is added for all pairs at once.
         between: Floats = np.stack([by_kind[kind] for kind in kinds]) + UTILISATION * np.nan_to_num(ratio)
         return between
 
@@ -341,6 +346,7 @@ def _parts_of(kind: RunKind) -> Collection[str]:
 def _percentiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
     """Weighted quantiles of values, (Q,), interpolated between the midpoints of the weights."""
     order = np.argsort(values)
+    # Midpoints of the weights treat both tails alike.
     below = np.cumsum(weights[order]) - weights[order] / 2
     return np.interp(shares, below / weights.sum(), values[order])
 
@@ -373,6 +379,7 @@ def _fitted_ends(fitted: Calibration) -> tuple[float, float]:
     """
     from scipy.special import stdtrit  # only here, because the import takes a fifth of a second
 
+    # 1 + 1/n: the new run scatters around a mean that is itself estimated from n runs.
     spread = MEAN_ABSOLUTE * max(fitted.error_left_out, LEAST_SPREAD) * np.sqrt(1 + 1 / fitted.rows)
     end = float(np.exp(stdtrit(max(fitted.rows - 1, 1), (1 + COVERED) / 2) * spread))
     return 1 / end, end

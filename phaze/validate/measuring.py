@@ -85,6 +85,7 @@ def products(timer: Timer, device: str) -> Iterator[Row]:
     for m, (n, k) in product(ROWS, WIDTHS):
         activations = torch.randn(m, k, device=device, dtype=torch.bfloat16)
         weights = torch.randn(n, k, device=device, dtype=torch.bfloat16)
+        # Bound as defaults, because a closure would see the operands of a later round.
         took = timer.milliseconds(lambda a=activations, b=weights: functional.linear(a, b))  # type: ignore[misc]
         yield {"part": "products", "m": m, "n": n, "k": k, "latency_ms": took}
 
@@ -121,6 +122,7 @@ def passes(inputs: tuple[torch.Tensor, ...]) -> dict[str, Callable[[], object]]:
 
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         result = forward()
+    # The graph is kept, so that the backward pass can run again without a forward pass.
     gradient = torch.ones_like(result)
     return {
         "forward": forward,
@@ -134,6 +136,7 @@ def collectives() -> list[Row]:
     ranks = 2
     while ranks <= count:
         with tempfile.TemporaryDirectory() as folder:
+            # PyTorch's NCCL groups have one process per device; results come back through a file.
             multiprocessing.spawn(_rank, (ranks, folder), nprocs=ranks)
             rows += pd.read_json(Path(folder) / "rows.json").to_dict("records")
         ranks *= 2

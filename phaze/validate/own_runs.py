@@ -63,12 +63,14 @@ def own_runs(path: Path, system: str) -> OwnRuns:
     reasons = [_unusable(row, system) for row in rows]
     usable_rows = [row for row, reason in zip(rows, reasons, strict=True) if not reason]
     site = Site.load(system, _common_stack(path, usable_rows, system))
+    # A row's own names would load the shipped files, not the system that is being fitted.
     unnamed_rows = [replace(row, system="", stack="") for row in usable_rows]
     mistakes = _mistakes(unnamed_rows, site)
     reasons += [mistake for mistake in mistakes if mistake]
     valid_rows = [row for row, mistake in zip(unnamed_rows, mistakes, strict=True) if not mistake]
     unused = Counter(reason for reason in reasons if reason)
     larger = sum(mistake.startswith(LARGER) for mistake in mistakes)
+    # Completed runs that do not fit as described point to a wrong column, so they must not prevail.
     if len(valid_rows) < max(LEAST_RUNS, larger):
         why = "".join(f"; {line}" for line in in_words(unused))
         raise PhazeError(
@@ -101,6 +103,7 @@ def _hint(rows: Sequence[RunRow], mistakes: Sequence[str], site: Site) -> str:
         replace(row, runs=tuple(replace(run, flash_attention=True) for run in row.runs)) for row in wrong
     ]
     fit = sum(not mistake for mistake in _mistakes(other, site))
+    # Without flash attention the scores are stored, which takes much memory: the first suspect.
     if 2 * fit >= len(wrong):
         return f"; with flash_attention true {fit} of these {len(wrong)} fit: check that column"
     *columns, last = "recompute", "zero", "sequence_parallel", *SHARED_OPTIONS
@@ -235,6 +238,7 @@ def _site(device: Device) -> Site:
 def _fitted(part: KernelPart, rows: pd.DataFrame, site: Site) -> Site:
     """Site with constants fitted to kernels timed in a loop; the sustained clock is unchanged."""
     device = part.fitted(rows, in_a_loop(site)).device
+    # Loops of kernels are too short for the power limit, so they say nothing of the sustained clock.
     fitted = device.model_copy(update={"sustained_clock": site.device.sustained_clock})
     return replace(site, device=fitted)
 

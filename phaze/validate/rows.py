@@ -107,8 +107,8 @@ class RunRow:
 def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
     """Read a table of runs, as text and as parsed rows; PhazeError if the file has another format."""
     table = read_texts(path)
-    said = SIZES if "model" in table.columns else ()
-    missing = [name for name in REQUIRED if name not in table.columns and name not in said]
+    from_model = SIZES if "model" in table.columns else ()
+    missing = [name for name in REQUIRED if name not in table.columns and name not in from_model]
     if missing:
         raise PhazeError(
             f"{path}: columns {', '.join(missing)} are missing; required are {', '.join(REQUIRED)}"
@@ -190,6 +190,7 @@ def possible_runs(cells: Mapping[str, str], folder: Path = Path()) -> tuple[Run,
             runs.append(run)
             continue
         runs += [replace(run, layout=replace(run.layout, vp=v)) for v in _chunks(run)]
+    # Only some runtimes require whole rounds: if no choice has them, all choices count.
     return tuple(list(filter(_fills_rounds, runs)) or runs)
 
 
@@ -254,6 +255,7 @@ def _with_compute(cells: Mapping[str, str]) -> Mapping[str, str]:
 
 def _with_chunks(cells: Mapping[str, str]) -> Mapping[str, str]:
     """Set a row's number of chunks from `vp` or from the stages of its pipeline layout."""
+    # Each stream of a bidirectional schedule has all layers, so the layout lists one copy of them.
     copies = SCHEDULES[cells["schedule"]].streams if cells.get("schedule") in SCHEDULES else 1
     stages = copies * len(stages_of(cells["pipeline_layout"])) if "pipeline_layout" in cells else 0
     pp = _whole("pp", cells.get("pp", "1"))
@@ -279,7 +281,9 @@ def _run(cells: Mapping[str, str], folder: Path) -> Run:
     values: dict[str, object] = {name: _reader(name)(name, texts[name]) for name in PARSED if name in texts}
     layout = {READ[name]: values.pop(name) for name in list(values) if name in READ}
     if "overlap" not in cells and "overlap_dp" in cells:
+        # Tables of older versions have a flag for the only overlap that there was.
         values["overlap"] = ("dp",) if _flag("overlap_dp", cells["overlap_dp"]) else ()
+    # Only an interleaved schedule has several chunks, so that a number of chunks implies it.
     if "schedule" not in cells and layout.get("vp", 1) != 1:
         values["schedule"] = "interleaved"
     if "model" in cells:

@@ -164,6 +164,7 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
     inside = weighed["measured_gib"].between(weighed["memory_low_gib"], weighed["memory_high_gib"])
     judged = runs[runs["predicted_gib"].notna() & (runs["measured_gib"].notna() | (runs["outcome"] == "oom"))]
     wrong = np.where(judged["outcome"] == "ok", UNFIT, OK)
+    # A status in between (memory may not suffice) counts as right for both outcomes.
     right = [not status.startswith(other) for status, other in zip(judged["status"], wrong, strict=True)]
     every_group = groups_of(runs)
     groups, across = (every_group[(every_group["releases"] > 1) == several] for several in (False, True))

@@ -64,10 +64,13 @@ class Refit:
 
     def _changes(self, constants: Sequence[KnownFrom], source: str) -> Floats:
         """Least-squares changes in the logarithms of constants, (C,), fitted without a source."""
+        # Prior: a change of WIDTH in a logarithm costs as much as an error of NOISE in all rows of one
+        # source.
         factors, targets = [np.eye(len(constants)) / WIDTH], [np.zeros(len(constants))]
         for name in dict.fromkeys(name for c in constants for name in self._others(c, source)):
             errors = self._errors(name)
             effects = [self._effect(name, c) if name in c.sources else 0 * errors for c in constants]
+            # The root gives every source the same weight, whatever its number of rows.
             scale = NOISE * np.sqrt(len(errors))
             factors.append(np.stack(effects, axis=1) / scale)
             targets.append(-errors / scale)
@@ -99,6 +102,7 @@ class Refit:
         for system, stack in dict.fromkeys(systems):
             indices = [k for k, place in enumerate(systems) if place == (system, stack)]
             site = changed(Site.load(system, stack or None, self.folder), changes)
+            # Names in a row would load the files again, without the changed constants.
             site_rows = [replace(rows[k], system="", stack="") for k in indices]
             logs[indices] = np.log(predict_rows(site_rows, site.machine)["time_s"].to_numpy(float))
         return logs

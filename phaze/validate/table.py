@@ -135,6 +135,7 @@ def predict(run: Run, machine: Machine, kind: MemoryKind | None = None) -> Predi
 
     Memory is of the given kind, by default the kind that the stack reports.
     """
+    # Tables may have runs on more devices than the system's file describes.
     machine = grown(machine, run.gpus)
     estimate = price(plan_of_run(run, machine), machine)
     memory, shares = estimate.memory, estimate.shares
@@ -164,6 +165,7 @@ def _ranges(in_use: InUse, kind: MemoryKind) -> dict[str, float]:
 
 def rank_correlation(values: Floats, other: Floats) -> float:
     """Spearman's rank correlation; tied values get their mean rank."""
+    # Pearson's correlation of the centred ranks, which is Spearman's also with ties.
     a, b = rankdata(values) - (len(values) + 1) / 2, rankdata(other) - (len(other) + 1) / 2
     spread = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / spread if spread else float("nan")
@@ -275,6 +277,7 @@ def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent:
         return _invalid(_problem(row.runs[0], machine))
     device = device_of(machine)
     limit = capacity_bytes(device) / GIB
+    # Least excess over the memory first, then the time: without a choice that fits, the nearest is shown.
     run, best = min(predictions, key=lambda pair: (max(pair[1].device_gib - limit, 0.0), pair[1].time_s))
     slowest_s = max(other.time_s for _, other in predictions)
     chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))

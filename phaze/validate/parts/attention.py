@@ -117,6 +117,7 @@ def shapes_of(rows: pd.DataFrame) -> Shapes:
     """Shapes of the rows' attention kernels, as input of the cost model."""
     sizes = {name: rows[name].to_numpy(float) for name in SIZES}
     keys = sizes["sequence"]
+    # Averaged over all queries, a causal mask leaves half of the keys.
     mean = np.where(rows["mask"] == "causal", keys / 2, keys)
     ends = (sizes["heads"], sizes["kv_heads"], sizes["head_size"], sizes["value_size"])
     return Shapes(sizes["batch"], keys, keys, keys, mean, *ends)
@@ -206,9 +207,11 @@ def _fitted_pass(
 
     def errors(coded: Floats) -> Floats:
         seconds = attention_s(shapes, pass_at(coded), device, backward=backward).sum(axis=1)
+        # Constants are pulled towards their usual value, which decides where no row depends on them.
         return np.concatenate([(np.log(seconds) - measured) / SPREAD, (coded - usual) / spread])
 
     low = [constant.coded(constant.low) for constant in constants]
     high = [constant.coded(constant.high) for constant in constants]
+    # Variables differ in scale (logarithms, shares), which x_scale evens out.
     solution = least_squares(errors, usual, bounds=(low, high), loss="soft_l1", x_scale=spread).x
     return AttentionPass.model_validate(pass_at(solution, rounded=True).model_dump())

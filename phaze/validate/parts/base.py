@@ -117,6 +117,7 @@ class KernelPart(ABC):
             site = site_of(str(device), system)
             if site is None:
                 continue
+            # Nothing is faster than the peak: such a row is in other units or of another device.
             least = self.fastest_s(device_rows, site)
             wrong = [
                 f"latency_ms must be at least {low / MS:.4g}, the minimum at the peak of "
@@ -167,6 +168,7 @@ def _texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:
         raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
     names = {old: new for old, new in renamed.items() if new not in table}
     texts = table.rename(columns=names).assign(line=np.arange(len(table)) + 2)
+    # Error messages name a column as the file does.
     texts.attrs.update({new: old for old, new in names.items() if old in table})
     return texts
 

@@ -125,6 +125,7 @@ def fitted_speeds(
     Constants on which no row depends keep their previous value: those of all-to-alls if there is none, and
     those of rings if there are only all-to-alls. `switches_add` is true if the switches support NVLS.
     """
+    # Constants of NVLS are 0 where switches cannot add, and a logarithm of 0 cannot be fitted.
     typical = TYPICAL if switches_add else TYPICAL.model_copy(update=dict.fromkeys(OF_NVLS, 0.0))
     names = [name for name, value in typical if value]
     start = np.log([getattr(typical, name) for name in names])
@@ -153,6 +154,7 @@ def fitted_speeds(
     ]
     best = dict(speeds(min(fits, key=lambda fit: cast(float, fit.cost)).x))
     if before is not None:
+        # True if rows determine the constants of all-to-alls, False for those of rings; both may occur.
         direct = {KINDS[kind] == "all_to_all" for kind in rows["kind"]}
         best |= {
             name: value for name, value in before if (name in DIRECT) not in direct and name != "start_s"

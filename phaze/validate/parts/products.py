@@ -112,6 +112,7 @@ class ProductsPart(KernelPart):
         """Time at peak FLOP/s in seconds, (R,); 0 for precisions that the device lacks."""
         peak = site.device.peak_flops_per_s
         times = {name: speed.times for name, speed in site.device.products.items()} or {"bf16": 1.0}
+        # Missing precisions have rate inf, hence 0 seconds: no bound is known for them.
         rates = np.array([times.get(cast(Compute, name), np.inf) for name in rows["precision"]])
         return _flops(rows) / (peak * rates)
 
@@ -189,6 +190,7 @@ def _alike(speed: ProductSpeed, device: Device, compute: Compute) -> dict[Comput
 
 def _rounded(speed: ProductSpeed, names: tuple[str, ...]) -> ProductSpeed:
     values = {name: float(f"{getattr(speed, name):.{DIGITS}g}") for name in names}
+    # A fit approaches a bound of 0 without reaching it.
     small = {name: 0.0 for name in names if values[name] < RANGES[name][2] / 100}
     return speed.model_copy(update=values | small)
 
@@ -214,6 +216,7 @@ class Draws:
         for place, row in enumerate(rows.itertuples(index=False)):
             hidden, experts = network_named(str(row.model))
             tokens, ranks = cast(int, row.tokens), cast(int, row.ep)
+            # Tokens choose experts at random, and a time is not linear in loads: average times, not loads.
             drawn = rank_loads(tokens, experts.count, experts.per_token, ranks, str(row.distribution))
             drawn_loads.append(ExpertRows.of(drawn))
             sizes += [(tokens, experts.sent_width(hidden), experts.width, experts.gated)] * len(drawn)
@@ -289,6 +292,7 @@ def fitted_speed(
 ) -> ExpertSpeed:
     """Fit constants to measured times (R,) in seconds, for drawn loads, by log least squares (soft L1)."""
     names = FITTED if kernel == "masked" else FITTED[:-1]
+    # Tables time kernels in short loops, at the full clock.
     device = device.model_copy(update={"sustained_clock": 1.0})
 
     def speed_of(logs: Floats) -> ExpertSpeed:
