@@ -10,7 +10,6 @@ from phaze.cost.mapper.arrays import (
     OUTPUT,
     WEIGHT,
     ceil_div,
-    overlapped_cycles,
     pass_cycles,
     preloaded_cycles,
     start_cycles,
@@ -63,4 +62,4 @@ def held_words(tm: int, tk: int, tn: int) -> int:
 @njit
 def run_cycles(cycles: float, words: float, exposed: float, words_per_cycle: float) -> float:
     """Cycles of a mapping: those of the array or of its word transfers, plus exposed cycles."""
-    return overlapped_cycles(cycles, words, words_per_cycle) + exposed / words_per_cycle
+    return max(cycles, words / words_per_cycle) + exposed / words_per_cycle

@@ -160,9 +160,3 @@ def array_words(
     if dataflow == INPUT:
         return left * starts + right * across + result * (2.0 * down - 1.0)
     return left * across + right * down + result * (2.0 * starts - 1.0)
-
-
-@njit_nested
-def overlapped_cycles(cycles: float, words: float, words_per_cycle: float) -> float:
-    """Cycles of the array or of its word transfers, whichever is larger."""
-    return max(cycles, words / words_per_cycle)

@@ -13,7 +13,6 @@ from phaze.cost.mapper.arrays import (
     ROUNDED,
     buffer_words,
     fewest_words,
-    overlapped_cycles,
     pass_cycles,
     preloaded_cycles,
 )
@@ -62,7 +61,7 @@ class Dataflow(NamedTuple):
 @njit_nested
 def time_of(core: Core, flow: Dataflow, cycles: float, words: float) -> float:
     """Time of a mapping in cycles, from its array cycles and transferred words."""
-    return overlapped_cycles(cycles, words + flow.extra, core.words_per_cycle) + flow.exposed
+    return max(cycles, (words + flow.extra) / core.words_per_cycle) + flow.exposed
 
 
 @njit_nested

@@ -103,7 +103,9 @@ def _search_group(job: CoreJob, groups: CoreGroups, start: int, stop: int, costs
                 best, done = ours, last
             elif turn == 1:
                 limit = ours.time
-        _store(Best(max(ours.time, limit), ours.cycles, ours.words, ours.l2_words), costs, groups.order[i])
+        place = groups.order[i]
+        costs[0, place], costs[1, place] = max(ours.time, limit), ours.cycles
+        costs[2, place], costs[3, place] = ours.words, ours.l2_words
 
 
 @njit_nested
@@ -117,12 +119,6 @@ def _rows(ranges: SplitRanges, c: int, done: int, turn: int) -> tuple[int, int]:
         return done, ranges.every[c]
     rows = ranges.above if turn == 1 else ranges.own
     return rows[c, 0], rows[c, 1]
-
-
-@njit_nested
-def _store(best: Best, costs: Floats, place: int) -> None:
-    costs[0, place], costs[1, place] = best.time, best.cycles
-    costs[2, place], costs[3, place] = best.words, best.l2_words
 
 
 @njit_nested

@@ -48,7 +48,8 @@ class SplitRanges(NamedTuple):
 @lru_cache(maxsize=64)
 def list_splits(counts: tuple[int, ...]) -> tuple[Ints, SplitRanges]:
     """Table of splits (X, 4) for ascending core counts (see `Division`), and the row ranges of each count."""
-    ladder = [row for parts in _numbers(counts[-1]) for row in _into(parts)]
+    numbers = (parts for parts in range(1, counts[-1] + 1) if parts <= FREE or is_power(parts))
+    ladder = [row for parts in numbers for row in _into(parts)]
     sizes = [b * m * n for b, m, n, _ in ladder]
     rows, ranges = list(ladder), []
     for count in counts:
@@ -61,10 +62,6 @@ def list_splits(counts: tuple[int, ...]) -> tuple[Ints, SplitRanges]:
     # Rows of the ladder ascend in parts, so a core count may use a leading range of them.
     every = np.searchsorted(sizes, counts, side="right")
     return np.array(rows), SplitRanges(every, bounds[:, :2].copy(), bounds[:, 1:].copy())
-
-
-def _numbers(most: int) -> list[int]:
-    return [parts for parts in range(1, most + 1) if parts <= FREE or is_power(parts)]
 
 
 def _into(parts: int) -> list[Division]:

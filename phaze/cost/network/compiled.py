@@ -104,27 +104,24 @@ def columns(plan: Sequence[Message]) -> Columns:
     )
 
 
-def events(
-    topology: Topology, plan: Sequence[Message], switching: Switching
+def carry(
+    topology: Topology, plan: Columns, switching: Switching = "pipelined", *, exclusive: bool = True
 ) -> tuple[Floats, Floats, Floats]:
-    """Simulate a message plan with contention for links.
+    """Simulate a plan given as arrays; if not `exclusive`, transfers do not contend for links.
 
     Returns the times at which messages were requested, started and arrived, (3, messages), the busy seconds
     of every resource, and the bytes over every link.
     """
-    return carry(topology, columns(plan), switching)
-
-
-def carry(
-    topology: Topology, plan: Columns, switching: Switching = "pipelined", *, exclusive: bool = True
-) -> tuple[Floats, Floats, Floats]:
-    """Simulate a plan given as arrays; if not `exclusive`, transfers do not contend for links."""
     pairs, route = _distinct(plan.source * topology.nodes + plan.target, topology.nodes**2)
     legs = [topology.legs(*divmod(int(pair), topology.nodes), switching) for pair in pairs]
     work = _work(plan, route, legs, exclusive=exclusive)
     state = _state(work, plan.waits.copy(), topology.resources)
     serve(work, state)
-    return state.times_s, state.busy_s, _link_bytes(topology, work, legs)
+    size_bytes = np.bincount(route, plan.size_bytes, len(legs))
+    hops = _counts(sum(len(leg.links) for leg in route_legs) for route_legs in legs)
+    links = _counts(chain.from_iterable(leg.links for route_legs in legs for leg in route_legs))
+    link_bytes = np.bincount(links, np.repeat(size_bytes, hops), len(topology.links)).astype(np.float64)
+    return state.times_s, state.busy_s, link_bytes
 
 
 def _distinct(numbers: Ints, limit: int) -> tuple[Ints, Ints]:
@@ -181,13 +178,6 @@ def _state(work: RoutedMessages, waits: Ints, resources: int) -> EventState:
         np.zeros(resources),
         np.zeros(1, np.int64),
     )
-
-
-def _link_bytes(topology: Topology, work: RoutedMessages, legs: Sequence[tuple[Leg, ...]]) -> Floats:
-    size = np.bincount(work.route, work.size_bytes, len(legs))
-    hops = _counts(sum(len(leg.links) for leg in route_legs) for route_legs in legs)
-    links = _counts(chain.from_iterable(leg.links for route_legs in legs for leg in route_legs))
-    return np.bincount(links, np.repeat(size, hops), len(topology.links)).astype(np.float64)
 
 
 def _counts(numbers: Iterable[int]) -> Ints:

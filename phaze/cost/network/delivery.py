@@ -8,7 +8,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.cost.network.compiled import events
+from phaze.cost.network.compiled import carry, columns
 from phaze.cost.network.messages import Message, Plan, check_plan
 from phaze.cost.network.topology import Switching, Topology
 
@@ -63,7 +63,7 @@ def deliver(
             f"network: contention must be one of {', '.join(get_args(Contention))}, got {contention}"
         )
     if contention == "arrival":
-        return Delivery(topology, tuple(plan), *events(topology, plan, switching))
+        return Delivery(topology, tuple(plan), *carry(topology, columns(plan), switching))
     return _in_order(topology, tuple(plan), switching, contention == "order")
 
 

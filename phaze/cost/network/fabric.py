@@ -168,11 +168,8 @@ def tree(levels: Sequence[Switches]) -> Topology:
             a, b = a // level.width, b // level.width
         return up + down[-2::-1]
 
-    return Topology(_tree_name(levels), devices, trunks, tuple(links), route)
-
-
-def _tree_name(levels: Sequence[Switches]) -> str:
-    return "tree of " + " × ".join(str(level.width) for level in reversed(levels))
+    name = "tree of " + " × ".join(str(level.width) for level in reversed(levels))
+    return Topology(name, devices, trunks, tuple(links), route)
 
 
 def _counts(levels: Sequence[Switches]) -> list[int]:

@@ -64,7 +64,8 @@ class Nccl:
             return (LinearTime(0.0, 0.0),)
         candidates = self._direct(kind, ranks) if kind in ("all_to_all", "send") else self._rings(kind, ranks)
         if kind == "all_reduce" and ranks > 2 and self.speeds.nvls:
-            candidates.append(self._nvls(ranks))
+            byte_s = (1.0 + 1.0 / ranks) / (self.speeds.nvls * self.bandwidth_bytes_per_s)
+            candidates.append(LinearTime(self.speeds.nvls_start_s, byte_s))
         fastest: list[LinearTime] = []
         # Sorted by the fixed part: an algorithm that starts later must move bytes faster to ever win.
         for candidate in sorted(candidates):
@@ -75,29 +76,21 @@ class Nccl:
     def _rings(self, kind: str, ranks: int) -> list[LinearTime]:
         speeds, steps = self.speeds, PASSES[kind] * (ranks - 1)
         part_s = steps / ranks / self.bandwidth_bytes_per_s
+        simple_s = speeds.simple_start_s + steps * speeds.simple_step_s
         return [
             LinearTime(steps * speeds.step_s, part_s / speeds.ll),
             LinearTime(speeds.ll128_start_s + steps * speeds.step_s, part_s / speeds.ll128),
-            LinearTime(
-                speeds.simple_start_s + steps * speeds.simple_step_s,
-                part_s / speeds.simple + 1.0 / ranks / speeds.own_bytes_per_s,
-            ),
+            LinearTime(simple_s, part_s / speeds.simple + 1.0 / ranks / speeds.own_bytes_per_s),
         ]
-
-    def _nvls(self, ranks: int) -> LinearTime:
-        rate = self.speeds.nvls * self.bandwidth_bytes_per_s
-        return LinearTime(self.speeds.nvls_start_s, (1.0 + 1.0 / ranks) / rate)
 
     def _direct(self, kind: str, ranks: int) -> list[LinearTime]:
         speeds, message = self.speeds, kind == "send"
         # A message carries its whole tensor to one peer, and copies nothing inside the device.
-        parts, copied = (1.0, 0.0) if message else (1.0 / ranks, 1.0 / ranks)
-        peers = 1 if message else ranks - 1
+        parts, copied, peers = (1.0, 0.0, 1) if message else (1.0 / ranks, 1.0 / ranks, ranks - 1)
+        small_byte_s = parts / (speeds.peer * self.bandwidth_bytes_per_s)
+        sent_byte_s = peers * parts / (speeds.direct * self.bandwidth_bytes_per_s)
+        direct_byte_s = sent_byte_s + copied / speeds.direct_own_bytes_per_s
         return [
-            LinearTime(peers * speeds.peer_s, parts / (speeds.peer * self.bandwidth_bytes_per_s)),
-            LinearTime(
-                speeds.direct_start_s + peers * speeds.peer_s,
-                peers * parts / (speeds.direct * self.bandwidth_bytes_per_s)
-                + copied / speeds.direct_own_bytes_per_s,
-            ),
+            LinearTime(peers * speeds.peer_s, small_byte_s),
+            LinearTime(speeds.direct_start_s + peers * speeds.peer_s, direct_byte_s),
         ]

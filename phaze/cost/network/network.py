@@ -216,11 +216,10 @@ class Levels:
             ends = self.meeting(Group(2, group.stride) if isinstance(group, Group) else group[:2])
             level = next((k for k, ranks in enumerate(ends) if ranks > 1), len(ends) - 1)
             tier = self.tiers[level]
-            if tier.nccl is not None:
-                levels_s[level] = tier.start_s + tier.nccl.seconds("send", size_bytes, 2)
-                return tuple(levels_s)
             bandwidth = tier.message_bytes_per_s or tier.bandwidth_bytes_per_s
             levels_s[level] = size_bytes / bandwidth + tier.latency_s
+            if tier.nccl is not None:
+                levels_s[level] = tier.start_s + tier.nccl.seconds("send", size_bytes, 2)
         return tuple(levels_s)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.base.units import GIB
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.spec.topology import Hops, LevelLinks, LevelTopology, MeshOrTorus, Nodes, RandomBlocks, UniformDist
+from phaze.spec.topology import LevelLinks, LevelTopology, MeshOrTorus, Nodes, RandomBlocks, UniformDist
 
 MB_PER_US = 1e6 * 2.0**20
 """One MB/us in bytes per second; 1 GB/s = 1024 / 10^6 MB/us."""
@@ -28,12 +28,7 @@ def make_network(topology: Made) -> DeviceNetwork:
         return _of_nodes(topology)
     if isinstance(topology, MeshOrTorus):
         return _of_grid(topology)
-    if isinstance(topology, UniformDist):
-        return _without_latency(_uniform(topology))
-    return _without_latency(_random_blocks(topology))
-
-
-def _without_latency(bandwidth: Floats) -> DeviceNetwork:
+    bandwidth = _uniform(topology) if isinstance(topology, UniformDist) else _random_blocks(topology)
     return DeviceNetwork(bandwidth, np.zeros_like(bandwidth))
 
 
@@ -68,8 +63,12 @@ def _of_nodes(nodes: Nodes) -> DeviceNetwork:
 
 def _of_grid(grid: MeshOrTorus) -> DeviceNetwork:
     hops = hops_of_grid(grid.sides, torus=grid.kind == "torus")
-    link = grid.link_gib_per_s
-    table = _by_hops(grid.hops, hops) if link is None else np.asarray(link / np.maximum(hops, 1), np.float64)
+    if grid.link_gib_per_s is None:
+        # A row without `to` covers all further hops.
+        reach = [row.to or 2**31 for row in grid.hops]
+        table = np.array([row.bandwidth_gib_per_s for row in grid.hops])[np.searchsorted(reach, hops)]
+    else:
+        table = grid.link_gib_per_s / np.maximum(hops, 1)
     return DeviceNetwork(table * GIB, hops * np.float64(grid.latency_s))
 
 
@@ -83,12 +82,6 @@ def hops_of_grid(sides: tuple[int, ...], *, torus: bool) -> Ints:
         size = len(hops) * side
         hops = (hops[:, None, :, None] + along[None, :, None, :]).reshape(size, size)
     return hops
-
-
-def _by_hops(rows: tuple[Hops, ...], hops: Ints) -> Floats:
-    # A row without `to` covers all further hops.
-    reach = [row.to or 2**31 for row in rows]
-    return np.array([row.bandwidth_gib_per_s for row in rows])[np.searchsorted(reach, hops)]
 
 
 def _uniform(topology: UniformDist) -> Floats:
