@@ -11,6 +11,9 @@ from phaze.base.ranking import distinct_rows
 _BUFFER = ["glb_bytes", "glb_words_per_cycle", "clock_hz", "hbm_bandwidth_bytes_per_s"]
 _ARRAY = ["pe_x", "pe_y", "l2_tc_bytes"]
 _LANES = ["pe_vc", "l2_vc_bytes"]
+_SIZES = ("pe_x", "pe_y", "pe_vc", "l2_tc_bytes", "l2_vc_bytes", "glb_bytes")
+_RATES = ("glb_words_per_cycle", "clock_hz", "hbm_bandwidth_bytes_per_s")
+"""Columns of table `architectures` in the order of the fields of `Designs`, after the numbers of cores."""
 DEPENDS_ON = {
     "tensor": ["num_tc", *_ARRAY, *_BUFFER],
     "vector": ["num_vc", *_LANES, *_BUFFER],
@@ -69,23 +72,13 @@ def designs_of(architectures: pd.DataFrame, core: str, *, paired: bool = False) 
     If `paired`, operators on all cores use equally many tensor and vector cores.
     """
     ids, first = np.unique(architectures[f"{core}_design"].to_numpy(np.int64), return_index=True)
-    sizes = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "l2_tc_bytes", "l2_vc_bytes", "glb_bytes")
-    columns = {name: architectures[name].to_numpy(np.int64)[first] for name in sizes}
-    pairs = np.minimum(columns["num_tc"], columns["num_vc"])
-    return Designs(
-        ids=ids,
-        tensor_cores=pairs if paired else columns["num_tc"],
-        vector_cores=pairs if paired else columns["num_vc"],
-        rows=columns["pe_x"],
-        columns=columns["pe_y"],
-        lanes=columns["pe_vc"],
-        l2_tc_bytes=columns["l2_tc_bytes"],
-        l2_vc_bytes=columns["l2_vc_bytes"],
-        glb_bytes=columns["glb_bytes"],
-        words_per_cycle=architectures["glb_words_per_cycle"].to_numpy(float)[first],
-        clock_hz=architectures["clock_hz"].to_numpy(float)[first],
-        hbm_bandwidth_bytes_per_s=architectures["hbm_bandwidth_bytes_per_s"].to_numpy(float)[first],
-    )
+    chips = architectures.iloc[first]
+    counts = chips["num_tc"].to_numpy(np.int64), chips["num_vc"].to_numpy(np.int64)
+    if paired:
+        counts = (np.minimum(*counts),) * 2
+    sizes = (chips[name].to_numpy(np.int64) for name in _SIZES)
+    rates = (chips[name].to_numpy(float) for name in _RATES)
+    return Designs(ids, *counts, *sizes, *rates)
 
 
 def gather_latencies(
@@ -111,13 +104,7 @@ def gather_latencies(
 
 def designs_of_operators(cores: list[str], tensor: Ints, vector: Ints, fused: Ints) -> Ints:
     """Design id of each operator on each architecture, (A, n); collectives reduce on vector cores."""
-    by_core = {
-        "tensor": tensor,
-        "vector": vector,
-        "fused": fused,
-        "network": vector,
-        "none": np.zeros_like(tensor),
-    }
+    by_core = {"tensor": tensor, "vector": vector, "fused": fused, "network": vector, "none": 0 * tensor}
     return np.stack([by_core[core] for core in cores], axis=1)
 
 

@@ -29,10 +29,8 @@ KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start", "host")
 """Bottlenecks to which kernel time is attributed; columns of `time_kernels`."""
 OF_PRODUCTS = [KERNEL_LIMITS.index(name) for name in ("compute", "vector", "hbm", "kernel_start")]
 """Indices in `KERNEL_LIMITS` of the columns of `product_times`."""
-OF_EXPERTS = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
-"""Indices in `KERNEL_LIMITS` of the columns of `expert_times`."""
-PLACES_OF_ATTENTION = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
-"""Indices in `KERNEL_LIMITS` of the columns of `attention_passes_s`."""
+OF_FUSED = [KERNEL_LIMITS.index(name) for name in ("compute", "hbm", "kernel_start")]
+"""Indices in `KERNEL_LIMITS` of the columns of `expert_times` and of `attention_passes_s`."""
 
 Kernel = tuple[Part, ...]
 """Operator parts executed as one kernel: a matrix multiplication, or vector operations."""
@@ -92,7 +90,7 @@ def time_kernels(
         if speed is None:
             times_s[rows, OF_PRODUCTS] = product_times(batched, device)
         else:
-            times_s[rows, OF_EXPERTS] = expert_times(batched, device, speed)
+            times_s[rows, OF_FUSED] = expert_times(batched, device, speed)
     for mask, core in ((products & ~by_tiles, "tensor"), (~products, "vector")):
         if mask.any():
             seconds, limit = _times(_selected(works, mask), device, core, bytes_per_element)
@@ -149,7 +147,7 @@ class KernelTimes:
         if key not in self._attention_s:
             times_s = np.zeros((2, len(KERNEL_LIMITS)))
             speed = self.device.attention[name] if name is not None else UNKNOWN
-            times_s[:, PLACES_OF_ATTENTION] = attention_passes_s(kernels, speed, self.device)
+            times_s[:, OF_FUSED] = attention_passes_s(kernels, speed, self.device)
             # Speeds were fitted to kernels in short loops, which run at the full clock.
             times_s[:, KERNEL_LIMITS.index("compute")] /= self.device.sustained_clock
             self._attention_s[key] = times_s
@@ -179,18 +177,9 @@ def _selected(works: Works, mask: Bools) -> Works:
 
 
 def _single_design(device: Device) -> Designs:
-    single = np.ones(1, np.int64)
-    return Designs(
-        ids=single,
-        tensor_cores=single * device.num_tc,
-        vector_cores=single * device.num_vc,
-        rows=single * device.pe_x,
-        columns=single * device.pe_y,
-        lanes=single * device.lanes,
-        l2_tc_bytes=single * int(device.tensor_l2_kib * KIB),
-        l2_vc_bytes=single * int(device.vector_l2_kib * KIB),
-        glb_bytes=single * int(device.glb_mib * MIB),
-        words_per_cycle=np.array([device.bandwidth]),
-        clock_hz=np.zeros(1),  # `Hardware` has what the device sustains
-        hbm_bandwidth_bytes_per_s=np.zeros(1),
-    )
+    cores = device.num_tc, device.num_vc, device.pe_x, device.pe_y, device.lanes
+    l2_bytes = int(device.tensor_l2_kib * KIB), int(device.vector_l2_kib * KIB)
+    sizes = np.array([1, *cores, *l2_bytes, int(device.glb_mib * MIB)])
+    # Clock and HBM bandwidth are left open, because `Hardware` has those that the device sustains.
+    rates = np.array([device.bandwidth, 0.0, 0.0])
+    return Designs(*sizes[:, None], *rates[:, None])

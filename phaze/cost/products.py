@@ -59,16 +59,20 @@ def product_times(products: Products, device: Device) -> Floats:
     clock_hz = device.clock_hz * device.sustained_clock
     hbm_bytes_per_s = device.hbm_bandwidth_bytes_per_s * speed.hbm
     aligned = _aligned(products, device.aligned_bytes)
+    batch, m, k, n = products.shapes.T.astype(float)
+    width = products.bytes_per_element
+    operand = width if products.compute == "bf16" else OPERAND_BYTES[products.compute]
     lanes = products.shapes.prod(axis=1, dtype=float) / (device.num_vc * device.lanes)
     # Operands that are not aligned are multiplied on the vector lanes, not on the arrays.
     by = np.stack([
         np.where(aligned, array_cycles(products.shapes, speed, device), 0.0) / clock_hz,
         np.where(aligned, 0.0, lanes) / clock_hz,
-        _moved_bytes(products) / hbm_bytes_per_s,
+        batch * ((m * k + k * n) * operand + m * n * width) / hbm_bytes_per_s,
         np.zeros(len(products.shapes)),
     ], axis=1)  # fmt: skip
     times_s = np.where(by == by.max(axis=1, keepdims=True), by, 0.0)
-    times_s[:, 2] += products.by_rows * speed.added * _added_bytes(products) / hbm_bytes_per_s
+    added_bytes = batch * m * n * products.added_bytes
+    times_s[:, 2] += products.by_rows * speed.added * added_bytes / hbm_bytes_per_s
     times_s[:, 3] = speed.start_s
     return times_s
 
@@ -101,26 +105,9 @@ def _aligned(products: Products, aligned_bytes: int) -> Bools:
     The summed dimension of a product over rows may have any size.
     """
     _, m, k, n = products.shapes.T
-    aligned_m, aligned_k, aligned_n = (
-        (size * products.bytes_per_element) % aligned_bytes == 0 for size in (m, k, n)
-    )
-    aligned: Bools = (aligned_k | (products.by_rows & aligned_m)) & aligned_n
+    fits_m, fits_k, fits_n = (size * products.bytes_per_element % aligned_bytes == 0 for size in (m, k, n))
+    aligned: Bools = (fits_k | (products.by_rows & fits_m)) & fits_n
     return aligned
-
-
-def _moved_bytes(products: Products) -> Floats:
-    """HBM bytes of operands and results, (W,)."""
-    batch, m, k, n = products.shapes.T.astype(float)
-    width = products.bytes_per_element
-    operand = width if products.compute == "bf16" else OPERAND_BYTES[products.compute]
-    nbytes: Floats = batch * ((m * k + k * n) * operand + m * n * width)
-    return nbytes
-
-
-def _added_bytes(products: Products) -> Floats:
-    batch, m, _, n = products.shapes.T.astype(float)
-    nbytes: Floats = batch * m * n * products.added_bytes
-    return nbytes
 
 
 def cast_bytes(compute: Compute, device: Device) -> float:

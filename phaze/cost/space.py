@@ -118,19 +118,9 @@ def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.
 def _combinations(grid: Grid) -> pd.DataFrame:
     axes = np.meshgrid(grid.num_tc, grid.num_vc, grid.pe_x, grid.pe_y, grid.glb_mib, indexing="ij")
     tc, vc, x, y, glb = (axis.ravel() for axis in axes)
-    return pd.DataFrame(
-        {
-            "num_tc": tc,
-            "num_vc": vc,
-            "pe_x": x,
-            "pe_y": y,
-            "pe_vc": x,
-            "glb_mib": glb,
-            "glb_words_per_cycle": _per_core(words_per_cycle, tc, x, y),
-            "l2_tc_kib": _per_core(tensor_l2_kib, x, y),
-            "l2_vc_kib": _per_core(vector_l2_kib, x),
-        }
-    )
+    words, l2_tc = _per_core(words_per_cycle, tc, x, y), _per_core(tensor_l2_kib, x, y)
+    columns = (tc, vc, x, y, x, glb, words, l2_tc, _per_core(vector_l2_kib, x))
+    return pd.DataFrame(dict(zip(SIZES, columns, strict=True)))
 
 
 def _per_core(rule: Callable[..., float], *sizes: Ints) -> Floats:
@@ -183,12 +173,8 @@ def buffer_area_um2(capacity: Floats, figures: dict[float, float]) -> tuple[Floa
 
 
 def _names(frame: pd.DataFrame) -> list[str]:
-    return [
-        f"tc{tc}-vc{vc}-{x}x{y}-glb{glb:g}"
-        for tc, vc, x, y, glb in zip(
-            frame["num_tc"], frame["num_vc"], frame["pe_x"], frame["pe_y"], frame["glb_mib"], strict=True
-        )
-    ]
+    columns = (frame[name] for name in ("num_tc", "num_vc", "pe_x", "pe_y", "glb_mib"))
+    return [f"tc{tc}-vc{vc}-{x}x{y}-glb{glb:g}" for tc, vc, x, y, glb in zip(*columns, strict=True)]
 
 
 def _table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
