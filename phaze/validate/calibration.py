@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from phaze.base.arrays import Bools, Floats, Ints
-from phaze.plan.plan import Machine
 from phaze.validate.constants import Constant, Site
 from phaze.validate.rows import RunRow
 from phaze.validate.table import log_errors, predict_rows, settled
@@ -95,7 +94,7 @@ def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
     fit = Fit(site, fitted_rows, tuple(c for c, effect in effects.items() if effect >= LEAST_EFFECT))
     solution = fit.solve()
     jacobian, after = fit.jacobian(solution), fit.at(solution)
-    errors = log_errors(rows, after.machine)
+    before, errors = log_errors(rows, site.machine), log_errors(rows, after.machine)
     # Rows outside the sample took no part in the fit, so their errors are held out already.
     left_out = errors.copy()
     left_out[sample] = fit.left_out(solution, jacobian)
@@ -108,12 +107,8 @@ def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
         ),
         tuple(_alike(fit.constants, jacobian)),
         len(fitted_rows),
-        *(_mean_error(logs) for logs in (log_errors(rows, site.machine), errors, left_out)),
+        *(float(np.abs(np.expm1(logs)).mean()) for logs in (before, errors, left_out)),
     )
-
-
-def _mean_error(log_errors: Floats) -> float:
-    return float(np.abs(np.expm1(log_errors)).mean())
 
 
 def _effect(site: Site, rows: Sequence[RunRow], constant: Constant) -> float:
@@ -156,26 +151,26 @@ class Fit:
         values = zip(self.constants, np.exp(x), moved, strict=True)
         return self.site.with_values({c: float(f"{value:.4g}") for c, value, new in values if new})
 
-    def errors(self, x: Floats, mask: Bools) -> Floats:
-        """Logarithms of predicted over measured times at constants `x`, for the rows in `mask`."""
-        return log_errors([row for row, used in zip(self.rows, mask, strict=True) if used], self._exact(x))
+    def errors(self, x: Floats, mask: Bools | None = None) -> Floats:
+        """Logarithms of predicted over measured times at constants `x`, for all rows or those in `mask`."""
+        rows = self.rows if mask is None else [self.rows[k] for k in np.flatnonzero(mask)]
+        site = self.site.with_values(dict(zip(self.constants, np.exp(x).tolist(), strict=True)))
+        return log_errors(rows, site.machine)
 
     def jacobian(self, x: Floats) -> Floats:
         """Derivatives of the runs' log times with respect to the constants' logarithms, (R, C)."""
-        every = np.ones(len(self.rows), bool)
-        start_errors, (_, high) = self.errors(x, every), self.bounds
+        errors, (_, high) = self.errors(x), self.bounds
         slopes = np.zeros((len(self.rows), len(x)))
         for k in range(len(x)):
             # A step must not leave the range, where values may be invalid (a share above 1).
             step = STEP if x[k] + STEP <= high[k] else -STEP
             moved = x + step * (np.arange(len(x)) == k)
-            slopes[:, k] = (self.errors(moved, every) - start_errors) / step
+            slopes[:, k] = (self.errors(moved) - errors) / step
         return slopes
 
     def solve(self) -> Floats:
         """Logarithms of the constants that minimise the residuals, (C,)."""
-        every = np.ones(len(self.rows), bool)
-        return self._minimise(self.start, lambda x: self.errors(x, every), self.jacobian)
+        return self._minimise(self.start, self.errors, self.jacobian)
 
     def left_out(self, solution: Floats, jacobian: Floats) -> Floats:
         """Cross-validated log errors of the rows, each predicted with constants fitted to other rows.
@@ -184,14 +179,16 @@ class Fit:
         the Jacobian (R, C) at the constants found. The left-out rows are then predicted in full.
         """
         folds, errors = self._folds(), np.zeros(len(self.rows))
-        fitted_errors = self.errors(solution, np.ones(len(self.rows), bool))
+        fitted_errors = self.errors(solution)
         for fold in range(int(folds.max()) + 1):
             held_out = folds == fold
-            other_errors, slopes = fitted_errors[~held_out], jacobian[~held_out]
-            linear = partial(_linearised, other_errors, slopes, solution)
-            x = self._minimise(solution, linear, partial(_constant, slopes))
+            x = self._refit(solution, fitted_errors[~held_out], jacobian[~held_out])
             errors[held_out] = self.errors(x, held_out)
         return errors
+
+    def _refit(self, solution: Floats, errors: Floats, slopes: Floats) -> Floats:
+        """Logarithms of the constants, (C,), fitted to rows whose errors are linear around a solution."""
+        return self._minimise(solution, lambda x: errors + slopes @ (x - solution), lambda _: slopes)
 
     def _minimise(self, x: Floats, errors: Curve, slopes: Curve) -> Floats:
         """Logarithms of the constants that minimise the residuals, starting from `x`.
@@ -217,18 +214,6 @@ class Fit:
         """Index of the cross-validation fold that holds out each row; identical runs share a fold."""
         distinct = list(dict.fromkeys(row.runs for row in self.rows))
         return np.array([distinct.index(row.runs) % FOLDS for row in self.rows])
-
-    def _exact(self, x: Floats) -> Machine:
-        return self.site.with_values(dict(zip(self.constants, np.exp(x).tolist(), strict=True))).machine
-
-
-def _linearised(errors: Floats, slopes: Floats, solution: Floats, x: Floats) -> Floats:
-    """First-order approximation of the log errors as the constants move away from their fitted values."""
-    return errors + slopes @ (x - solution)
-
-
-def _constant(slopes: Floats, _: Floats) -> Floats:
-    return slopes
 
 
 def _spreads(jacobian: Floats, widths: Floats, errors: Floats) -> Floats:

@@ -242,13 +242,14 @@ class PublishedErrors:
 
     def distances(self, kind: RunKind) -> Floats:
         """Distance of every published run from a kind of run, (R,)."""
-        distances = sum(
-            (_value_distances(key, getattr(kind, key), self._values[key])[self._codes[key]] for key in APART),
-            np.zeros(len(self.table)),
-        )
+        distances = np.zeros(len(self.table))
+        for key in APART:
+            codes, values = self._coded[key]
+            distances += _value_distances(key, getattr(kind, key), values)[codes]
+        codes, values = self._coded["parallelism"]
         axes = set(kind.parallelism.split("+"))
-        differing = [len(axes ^ set(name.split("+"))) for name in self._values["parallelism"]]
-        distances += EACH_AXIS * np.array(differing, float)[self._codes["parallelism"]]
+        differing = [len(axes ^ set(name.split("+"))) for name in values]
+        distances += EACH_AXIS * np.array(differing, float)[codes]
         ratio = np.abs(np.log(kind.mfu / self.table["mfu"].to_numpy(float)))
         return np.asarray(distances + UTILISATION * np.nan_to_num(ratio), float)
 
@@ -290,14 +291,10 @@ class PublishedErrors:
         return {}
 
     @cached_property
-    def _values(self) -> dict[str, list[str]]:
-        """Distinct values of every property in KEYS."""
-        return {key: list(self.table[key].unique()) for key in KEYS}
-
-    @cached_property
-    def _codes(self) -> dict[str, np.ndarray]:
-        """Properties of the runs as indices into their distinct values, (R,) each."""
-        return {key: self.table[key].factorize()[0] for key in KEYS}
+    def _coded(self) -> dict[str, tuple[np.ndarray, list[str]]]:
+        """Properties of the runs as indices (R,) into their distinct values, and these values."""
+        factors = {key: self.table[key].factorize() for key in KEYS}
+        return {key: (codes, list(values)) for key, (codes, values) in factors.items()}
 
     @cached_property
     def _counts(self) -> Floats:

@@ -84,14 +84,11 @@ def _mistakes(rows: Sequence[RunRow], site: Site) -> list[str]:
     """Reason why each row's description must be wrong (invalid layout, too much memory), or empty."""
     predicted = predict_rows(rows, site.machine)
     larger = predicted["memory_gib"].to_numpy(float) > ROOM * site.device.hbm_gib
-    return [
-        status.removeprefix("invalid: ")
-        if status.startswith("invalid")
-        else f"{LARGER}, though it ran"
-        if large
-        else ""
-        for status, large in zip(predicted["status"].astype(str), larger, strict=True)
-    ]
+    reasons = []
+    for status, large in zip(predicted["status"].astype(str), larger, strict=True):
+        fits = "" if not large else f"{LARGER}, though it ran"
+        reasons.append(status.removeprefix("invalid: ") if status.startswith("invalid") else fits)
+    return reasons
 
 
 def _hint(rows: Sequence[RunRow], mistakes: Sequence[str], site: Site) -> str:
@@ -216,15 +213,10 @@ def fit_device(path: Path, name: str, out: Path) -> tuple[FittedPart, ...]:
             f"{path}: has no rows of products, experts or attention; `phaze measure` writes such a "
             "table, and config/formats.md lists its columns"
         )
-    write_text(out, device_text(site.device, path, name))
+    plain = site.device.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"name"})
+    about = f"# {Path(name).stem} with kernels fitted to {path.name} (phaze calibrate --kernels).\n"
+    write_text(out, about + yaml.safe_dump(plain, sort_keys=False))
     return tuple(parts)
-
-
-def device_text(device: Device, path: Path, base: str) -> str:
-    """Text of a device file: kernels fitted to a table, other fields from the base device."""
-    plain = device.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"name"})
-    about = f"# {Path(base).stem} with kernels fitted to {path.name} (phaze calibrate --kernels).\n"
-    return about + yaml.safe_dump(plain, sort_keys=False)
 
 
 def _site(device: Device) -> Site:

@@ -158,7 +158,9 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
             wide = str(cells.get("tp", "1") != "1").lower()
             cells = {"etp": "1", "sequence_parallel": wide, **cells}
         if release:
-            cells = _current_scaling(cells)
+            cells = dict(_with_compute(cells))
+            if cells.get("compute", "").lower() == "fp8":
+                cells["compute"] = "fp8-cs"  # FP8 of a release is scaled by the current maximum
         return RunRow(
             possible_runs(cells, folder),
             system=cells.get("system", ""),
@@ -171,12 +173,6 @@ def read_row(texts: Mapping[str, str], folder: Path = Path()) -> RunRow:
         )
     except PhazeError as error:
         return RunRow((), str(error))
-
-
-def _current_scaling(cells: Mapping[str, str]) -> dict[str, str]:
-    """Cells of a row of a release, whose FP8 is scaled by the current maximum."""
-    cells = dict(_with_compute(cells))
-    return {**cells, "compute": "fp8-cs"} if cells.get("compute", "").lower() == "fp8" else cells
 
 
 def possible_runs(cells: Mapping[str, str], folder: Path = Path()) -> tuple[Run, ...]:
@@ -396,18 +392,14 @@ def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: 
     table = csv.writer(text, lineterminator="\n")
     stack_fields = software.stack.model_dump(mode="json")
     if {**stack_fields, **_OF_COLUMNS} != {**load_stack(stack).model_dump(mode="json"), **_OF_COLUMNS}:
-        stack = str(stack_file(out).resolve())
-        write_text(stack_file(out), yaml.safe_dump(stack_fields, sort_keys=False))
+        stack_path = out.with_name(f"{out.stem}-stack.yaml")
+        stack = str(stack_path.resolve())
+        write_text(stack_path, yaml.safe_dump(stack_fields, sort_keys=False))
     cells = {"model": spec.name, "system": system, "stack": stack, **row}
     table.writerows([list(cells), list(cells.values())])
     fields = recipe.model.model_dump(mode="json", exclude_none=True, exclude={"lora"})
     write_text(spec, yaml.safe_dump(fields, sort_keys=False))
     write_text(out, text.getvalue())
-
-
-def stack_file(out: Path) -> Path:
-    """Path of the software stack that is written with a table."""
-    return out.with_name(f"{out.stem}-stack.yaml")
 
 
 def model_file(out: Path) -> Path:

@@ -155,10 +155,8 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
     errors = (timed["predicted_s"] / timed["measured_s"] - 1).to_numpy(float)
     absolute = np.abs(errors)
     bounded = timed[timed[high].notna()]
-    width_s, high_s = (
-        bounded[high] - bounded[low],
-        bounded["prudent_s"] * bounded[high] / bounded["predicted_s"],
-    )
+    width_s = bounded[high] - bounded[low]
+    high_s = bounded["prudent_s"] * bounded[high] / bounded["predicted_s"]
     sizes = (runs["predicted_gib"] / runs["measured_gib"] - 1).dropna().to_numpy(float)
     weighed = runs[runs["predicted_gib"].notna() & runs["measured_gib"].notna()]
     inside = weighed["measured_gib"].between(weighed["memory_low_gib"], weighed["memory_high_gib"])

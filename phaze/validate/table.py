@@ -4,7 +4,6 @@ One constant can be fitted to measured times: the sustained fraction of the HBM 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -189,7 +188,9 @@ def predict_table(path: Path, machine: Machine | None) -> tuple[pd.DataFrame, Ac
     if not predictions[DIVIDED].astype(object).fillna("").any():
         predictions = predictions.drop(columns=DIVIDED)
     out = pd.concat([table, predictions], axis=1)
-    return out, _accuracy(rows, out)
+    measured, predicted = measured_of(rows, "measured_s"), out["time_s"].to_numpy(float)
+    both = np.isfinite(measured) & np.isfinite(predicted)
+    return out, Accuracy(predicted[both], measured[both]) if both.any() else None
 
 
 def predict_rows(
@@ -201,9 +202,7 @@ def predict_rows(
     requested.
     """
     machines = cache(partial(_machine_of, machine, folder))
-    predictions = [
-        _predict(row, machines, prudent=prudent) if row.runs else _invalid(row.problem) for row in rows
-    ]
+    predictions = [_predict(row, machines, prudent=prudent) for row in rows]
     columns = [*(name for name in ADDED if name not in (*INTERVAL, UNMEASURED, STACK)), *PROPERTIES]
     kinds: dict[str, Literal["Int64", "float", "object"]] = dict.fromkeys((DIVIDED, KIND, *KEYS), "object")
     kinds |= {"mfu": "float", PRUDENT: "float"}
@@ -226,18 +225,13 @@ def write_table(table: pd.DataFrame, out: Path) -> None:
         table.to_csv(temporary, index=False)
 
 
-def _invalid(problem: str) -> dict[str, object]:
-    return {"status": f"invalid: {problem}"}
-
-
 def _machine_of(default: Machine | None, folder: Path, system: str, stack: str) -> Machine:
     """Machine for the system and software stack named in a row; by default the given machine."""
     if system:
         return load_machine(system, folder, stack or None)
     if default is None:
         raise PhazeError("system must be given, in the row or with --system")
-    same = stack in ("", default.stack.name)  # has constants fitted to the system, unlike its file
-    if same:
+    if stack in ("", default.stack.name):  # has constants fitted to the system, unlike its file
         return default
     cluster = default.system and unfitted(default.system)
     return replace(default, stack=load_stack(stack, folder), system=cluster)
@@ -267,14 +261,14 @@ def _with_recipe(machine: Machine, row: RunRow) -> tuple[Machine, RunRow, str]:
 
 def _predict(row: RunRow, machine_of: Callable[[str, str], Machine], *, prudent: bool) -> dict[str, object]:
     """Predicted columns of a row, for the fastest choice of its unspecified fields that fits."""
+    if not row.runs:
+        return {"status": f"invalid: {row.problem}"}
     try:
         machine, row, recipe_note = _with_recipe(machine_of(row.system, row.stack), row)
+        kind = cast(MemoryKind, row.memory_kind or machine.stack.reports)
+        predictions = _predict_choices(row.runs, machine, kind)
     except PhazeError as error:
-        return _invalid(str(error))
-    kind = cast(MemoryKind, row.memory_kind or machine.stack.reports)
-    predictions = _predict_valid(row.runs, machine, kind)
-    if not predictions:
-        return _invalid(_problem(row.runs[0], machine))
+        return {"status": f"invalid: {error}"}
     device = device_of(machine)
     limit = capacity_bytes(device) / GIB
     # Least excess over the memory first, then the time: without a choice that fits, the nearest is shown.
@@ -302,20 +296,19 @@ def _prudent_s(run: Run, machine: Machine, time_s: float) -> float:
     return time_s if machine.stack.is_proven else predict(run, proven(machine)).time_s
 
 
-def _predict_valid(runs: tuple[Run, ...], machine: Machine, kind: MemoryKind) -> list[tuple[Run, Prediction]]:
-    predictions = []
+def _predict_choices(
+    runs: tuple[Run, ...], machine: Machine, kind: MemoryKind
+) -> list[tuple[Run, Prediction]]:
+    """Predict the valid choices of a row; the PhazeError of the first choice if none is valid."""
+    predictions, errors = [], []
     for run in runs:
-        with suppress(PhazeError):
+        try:
             predictions.append((run, predict(run, machine, kind)))
+        except PhazeError as error:
+            errors.append(error)
+    if not predictions:
+        raise errors[0]
     return predictions
-
-
-def _problem(run: Run, machine: Machine) -> str:
-    try:
-        predict(run, machine)
-    except PhazeError as error:
-        return str(error)
-    return ""
 
 
 def _flash_note(run: Run, machine: Machine) -> str:
@@ -328,14 +321,6 @@ def _flash_note(run: Run, machine: Machine) -> str:
 def measured_of(rows: Iterable[RunRow], name: str) -> Floats:
     """Values of a measured column, (R,); NaN for rows without a value."""
     return np.array([np.nan if getattr(row, name) is None else getattr(row, name) for row in rows], float)
-
-
-def _accuracy(rows: tuple[RunRow, ...], out: pd.DataFrame) -> Accuracy | None:
-    """Accuracy over the rows with a prediction and a measurement; None if there are none."""
-    measured = measured_of(rows, "measured_s")
-    predicted = out["time_s"].to_numpy(float)
-    both = np.isfinite(measured) & np.isfinite(predicted)
-    return Accuracy(predicted[both], measured[both]) if both.any() else None
 
 
 def with_sustained_hbm(machine: Machine, share: float) -> Machine:

@@ -155,15 +155,11 @@ def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Devic
         logs: Floats = np.log(product_s(rows, trial, compute)) - measured
         return logs
 
-    fits = []
+    bounds, margin, fits = (least / scale, most / scale), 1e-3 * scale, []
     for split in SPLITS:
         first = np.array([(FIRST | {"split": split})[name] for name in names])
-        inside = np.clip(first, least + 1e-3 * scale, most - 1e-3 * scale)
-        fits.append(
-            least_squares(
-                errors, inside / scale, bounds=(least / scale, most / scale), loss="soft_l1", f_scale=NOISE
-            )
-        )
+        inside = np.clip(first, least + margin, most - margin) / scale
+        fits.append(least_squares(errors, inside, bounds=bounds, loss="soft_l1", f_scale=NOISE))
     best = _rounded(speed(min(fits, key=lambda fit: float(fit.cost)).x), names)
     return device.model_copy(update={"products": {**device.products, **_alike(best, device, compute)}})
 
@@ -183,9 +179,8 @@ def _start(device: Device, compute: Compute) -> ProductSpeed:
 
 def _alike(speed: ProductSpeed, device: Device, compute: Compute) -> dict[Compute, ProductSpeed]:
     """Fitted speed by precision, for the fitted precision and all others with the same GEMM."""
-    speeds = {compute: speed}
-    speeds |= {other: speed for other in ALIKE.get(compute, ()) if other in (*device.products, "fp8-cs")}
-    return speeds
+    others = (other for other in ALIKE.get(compute, ()) if other in (*device.products, "fp8-cs"))
+    return dict.fromkeys((compute, *others), speed)
 
 
 def _rounded(speed: ProductSpeed, names: tuple[str, ...]) -> ProductSpeed:

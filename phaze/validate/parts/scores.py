@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.validate.parts.base import KernelPart
 
@@ -40,7 +40,7 @@ class ComparedKernels:
     @property
     def score(self) -> PartScore:
         """Prediction errors over all rows."""
-        return self._of(np.ones(len(self.rows), bool))
+        return self._of(np.arange(len(self.rows)))
 
     @property
     def table(self) -> pd.DataFrame:
@@ -51,10 +51,9 @@ class ComparedKernels:
         """Prediction errors of rows grouped by columns; `kind` is the part's class of a row."""
         rows = self.rows.reset_index(drop=True).assign(kind=self.part.kinds(self.rows))
         groups = rows.groupby(list(names), sort=False).indices
-        scores = [self._of(_mask(np.asarray(places), len(rows))) for places in groups.values()]
         return [
-            {**dict(zip(names, _values(key), strict=True)), **asdict(score)}
-            for key, score in zip(groups, scores, strict=True)
+            {**dict(zip(names, _values(key), strict=True)), **asdict(self._of(np.asarray(places)))}
+            for key, places in groups.items()
         ]
 
     def plain(self) -> dict[str, object]:
@@ -67,20 +66,13 @@ class ComparedKernels:
             "kinds": [_numbers(row) for row in kinds],
         }
 
-    def _of(self, mask: Bools) -> PartScore:
-        measured = self.rows["measured_s"].to_numpy(float)[mask]
-        errors = self.predicted_s[mask] / measured - 1.0
-        priced_errors = errors[np.isfinite(errors)]
-        if not len(priced_errors):
-            return PartScore(int(mask.sum()), 0, np.nan, np.nan, np.nan)
-        absolute = np.abs(priced_errors)
-        return PartScore(
-            int(mask.sum()),
-            len(priced_errors),
-            float(np.median(absolute)),
-            float(np.quantile(absolute, 0.9)),
-            float(np.median(priced_errors)),
-        )
+    def _of(self, places: Ints) -> PartScore:
+        errors = self.predicted_s[places] / self.rows["measured_s"].to_numpy(float)[places] - 1.0
+        priced = errors[np.isfinite(errors)]
+        if not len(priced):
+            return PartScore(len(places), 0, np.nan, np.nan, np.nan)
+        median, bias = float(np.median(np.abs(priced))), float(np.median(priced))
+        return PartScore(len(places), len(priced), median, float(np.quantile(np.abs(priced), 0.9)), bias)
 
 
 def compare(part: KernelPart, paths: Sequence[Path], system: str | None = None) -> ComparedKernels:
@@ -98,12 +90,6 @@ def compare(part: KernelPart, paths: Sequence[Path], system: str | None = None) 
 
 def _values(key: object) -> tuple[object, ...]:
     return key if isinstance(key, tuple) else (key,)
-
-
-def _mask(places: Ints, count: int) -> Bools:
-    mask = np.zeros(count, bool)
-    mask[places] = True
-    return mask
 
 
 def _numbers(row: Mapping[str, object]) -> dict[str, object]:
