@@ -97,7 +97,7 @@ def _search_group(job: CoreJob, groups: CoreGroups, start: int, stop: int, costs
             _bound_splits(job, before[begin], before[end])
         # A single loop, so that the large tuple of tables is not passed to another function.
         for turn in range(3 if begin < end else 1):
-            first, last = _rows(ranges, c, done, turn)
+            first, last = _split_range(ranges, c, done, turn)
             ours = _improve(best, job, before[first], before[last])
             if turn == 0:
                 best, done = ours, last
@@ -109,7 +109,7 @@ def _search_group(job: CoreJob, groups: CoreGroups, start: int, stop: int, costs
 
 
 @njit_nested
-def _rows(ranges: SplitRanges, c: int, done: int, turn: int) -> tuple[int, int]:
+def _split_range(ranges: SplitRanges, c: int, done: int, turn: int) -> tuple[int, int]:
     """Range of splits to try for a core count in one of three turns.
 
     Turn 0 covers splits shared with larger counts and not yet tried by smaller ones, turn 1 those that bound
@@ -210,7 +210,7 @@ def _flow(job: CoreJob, dataflow: int, x: int) -> Dataflow:
 def _improve(best: Best, job: CoreJob, start: int, stop: int) -> Best:
     """Best mapping over a range of splits, or `best` if that is better."""
     lower, within, count = job.tables.lower, job.tables.within, -1
-    y = _first(lower, best.time, start, stop)
+    y = _first_candidate(lower, best.time, start, stop)
     while y >= 0:
         best = _try_split(best, job, y)
         # NaN fails every comparison: a candidate that was searched is never chosen again.
@@ -218,12 +218,12 @@ def _improve(best: Best, job: CoreJob, start: int, stop: int) -> Best:
         # Listed after the first search only, whose result excludes most candidates.
         if count < 0:
             count = _list_within(lower, within, best.time, start, stop)
-        y = _next(lower, within[:count], best.time)
+        y = _next_candidate(lower, within[:count], best.time)
     return best
 
 
 @njit_nested
-def _first(lower: Floats, time: float, start: int, stop: int) -> int:
+def _first_candidate(lower: Floats, time: float, start: int, stop: int) -> int:
     """Index of the smallest lower bound over a range of splits and all dataflows; -1 if all exceed `time`."""
     first, least, size = -1, np.inf, len(lower) // 3
     for x in range(start, stop):
@@ -245,7 +245,7 @@ def _list_within(lower: Floats, within: Ints, time: float, start: int, stop: int
 
 
 @njit_nested
-def _next(lower: Floats, within: Ints, time: float) -> int:
+def _next_candidate(lower: Floats, within: Ints, time: float) -> int:
     """Listed index with the smallest lower bound; -1 if all exceed `time`."""
     first, least = -1, time
     for y in within:
@@ -266,14 +266,14 @@ def _try_split(best: Best, job: CoreJob, y: int) -> Best:
         fields, tiles, length = job.splits.fields, job.tables.tiles, job.tables.length
         row, column = job.place[0], job.place[1]
         d, a = int(fields[PLACE + DOWN[dataflow], x]), int(fields[PLACE + ACROSS[dataflow], x])
-        downs = _list(flow.down, core.rows, tiles[row, d], length[row, d:])
-        acrosses = _list(flow.across, core.columns, tiles[column, a], length[column, a:])
+        downs = _fill_tiles(flow.down, core.rows, tiles[row, d], length[row, d:])
+        acrosses = _fill_tiles(flow.across, core.columns, tiles[column, a], length[column, a:])
         best = try_flow(best, core, flow, tiles[row, d, :downs], tiles[column, a, :acrosses], continues)
     return best
 
 
 @njit_nested
-def _list(size: float, unit: float, table: Floats, length: Ints) -> int:
+def _fill_tiles(size: float, unit: float, table: Floats, length: Ints) -> int:
     """Fill the table of candidate tiles of a dimension if necessary, and return their number.
 
     The last tile is the whole dimension.

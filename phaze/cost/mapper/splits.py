@@ -49,12 +49,12 @@ class SplitRanges(NamedTuple):
 def list_splits(counts: tuple[int, ...]) -> tuple[Ints, SplitRanges]:
     """Table of splits (X, 4) for ascending core counts (see `Division`), and the row ranges of each count."""
     numbers = (parts for parts in range(1, counts[-1] + 1) if parts <= FREE or is_power(parts))
-    ladder = [row for parts in numbers for row in _into(parts)]
+    ladder = [row for parts in numbers for row in _divisions_into(parts)]
     sizes = [b * m * n for b, m, n, _ in ladder]
     rows, ranges = list(ladder), []
     for count in counts:
-        between = [] if is_power(count) else _between(count)
-        above = [] if is_power(count) else _powers(_above(count), 1)
+        between = [] if is_power(count) else _extra_divisions(count)
+        above = [] if is_power(count) else _power_divisions(_next_power(count), 1)
         first = len(rows)
         rows += between + above
         ranges.append((first, first + len(between), len(rows)))
@@ -64,14 +64,14 @@ def list_splits(counts: tuple[int, ...]) -> tuple[Ints, SplitRanges]:
     return np.array(rows), SplitRanges(every, bounds[:, :2].copy(), bounds[:, 1:].copy())
 
 
-def _into(parts: int) -> list[Division]:
+def _divisions_into(parts: int) -> list[Division]:
     if is_power(parts):
-        return _powers(parts, 1)
+        return _power_divisions(parts, 1)
     divisors = [d for d in range(1, parts + 1) if parts % d == 0]
     return [(b, m, parts // (b * m), 1) for b, m in product(divisors, repeat=2) if parts % (b * m) == 0]
 
 
-def _powers(parts: int, rounds: int) -> list[Division]:
+def _power_divisions(parts: int, rounds: int) -> list[Division]:
     level = parts.bit_length() - 1
     return [
         (1 << b, 1 << m, 1 << (level - b - m), rounds)
@@ -80,7 +80,7 @@ def _powers(parts: int, rounds: int) -> list[Division]:
     ]  # fmt: skip
 
 
-def _between(count: int) -> list[Division]:
+def _extra_divisions(count: int) -> list[Division]:
     """Additional splits for a core count that is not a power of two."""
     level = count.bit_length() - 1
     divisions: list[Division] = []
@@ -88,12 +88,12 @@ def _between(count: int) -> list[Division]:
         if factor << (i + j + k) <= count:
             b, m, n = 1 << i, 1 << j, 1 << k
             divisions += [(factor * b, m, n, 1), (b, factor * m, n, 1), (b, m, factor * n, 1)]
-    for parts in (_above(count) << doublings for doublings in range(ROUNDS)):
-        divisions += _powers(parts, -(-parts // count))
+    for parts in (_next_power(count) << doublings for doublings in range(ROUNDS)):
+        divisions += _power_divisions(parts, -(-parts // count))
     return divisions
 
 
-def _above(count: int) -> int:
+def _next_power(count: int) -> int:
     return 1 << count.bit_length()
 
 
@@ -139,7 +139,7 @@ class SplitSpace(NamedTuple):
 
     def of(self, shape: Ints) -> Splits:
         """Distinct splits of a shape (4,)."""
-        distinct = _differ(shape, self.rows)
+        distinct = _distinct_splits(shape, self.rows)
         fields = _fields(shape, self.rows[distinct], self.places[distinct])
         batch, m, k, n = map(float, shape)
         folds = np.empty((4, len(self.units), fields.shape[1]))
@@ -149,7 +149,7 @@ class SplitSpace(NamedTuple):
         return Splits(fields, np.append(0, np.cumsum(distinct)), words, folds)
 
 
-def _differ(shape: Ints, rows: Ints) -> Bools:
+def _distinct_splits(shape: Ints, rows: Ints) -> Bools:
     """Mask of the splits that are not dominated by a split into the same number of parts or fewer."""
     b, m, n, _ = rows.T
     parts = b * m * n

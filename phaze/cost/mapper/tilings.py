@@ -54,24 +54,24 @@ fewer folds; -1 if there is none.
 @njit_nested
 def list_tiles(size: float, unit: float, table: Floats) -> int:
     """Fill `table` (MOST, 4) with the candidate tiles of a dimension, ascending; return their number."""
-    count = _append(table, 0, size, 1.0, unit)
-    part, multiple, array = len(STEPS) - 1, 0, _unequal(size, unit, unit)
+    count = _append_tile(table, 0, size, 1.0, unit)
+    part, multiple, array = len(STEPS) - 1, 0, _least_tile(size, unit, unit)
     while part > 0 and STEPS[part] >= size:
         part -= 1
     while part >= 0:
         tile = np.ceil(size / STEPS[part])
         if array < tile:
             tile, multiple = array, multiple + 1
-            array = _unequal(size, STEPS[multiple] * unit, unit) if multiple < len(STEPS) else np.inf
+            array = _least_tile(size, STEPS[multiple] * unit, unit) if multiple < len(STEPS) else np.inf
         else:
             part -= 1
         if tile > table[count - 1, SIZE]:
-            count = _append(table, count, size, tile, unit)
+            count = _append_tile(table, count, size, tile, unit)
     return count
 
 
 @njit_nested
-def _unequal(size: float, tile: float, unit: float) -> float:
+def _least_tile(size: float, tile: float, unit: float) -> float:
     """Smallest tile size that needs no more tiles and folds than `tile`, a multiple of the array size.
 
     The last array need not be full: the unfilled rest is divided equally among all tiles but the last.
@@ -84,7 +84,7 @@ def _unequal(size: float, tile: float, unit: float) -> float:
 
 
 @njit_nested
-def _append(table: Floats, count: int, size: float, tile: float, unit: float) -> int:
+def _append_tile(table: Floats, count: int, size: float, tile: float, unit: float) -> int:
     full_tiles = np.floor(size / tile)
     remainder = size - full_tiles * tile
     folds = full_tiles * np.ceil(tile / unit) + np.ceil(remainder / unit)
@@ -142,11 +142,11 @@ def try_flow(
     passes = most_passes(flow, best.time)
     stream = smallest_stream(flow, few_downs * few, passes)
     across = max(1.0, smallest_tile(flow, flow.across, few_downs, passes))
-    return _try_rows(best, core, flow, downs, acrosses, largest_down(flow, across, stream, core.l2_words))
+    return _try_downs(best, core, flow, downs, acrosses, largest_down(flow, across, stream, core.l2_words))
 
 
 @njit_nested
-def _try_rows(
+def _try_downs(
     best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats, largest: float
 ) -> Best:
     """Best mapping with `down` tiles of at most `largest`, or `best` if that is better.
@@ -172,7 +172,7 @@ def _try_rows(
             folds = downs[i, FOLDS]
             across = max(1.0, least * folds)
             if may_hold(flow, downs[i, SIZE], across, folds * few, passes, core.l2_words):
-                best = _try_row(best, core, flow, downs[i], acrosses, across, passes)
+                best = _try_down(best, core, flow, downs[i], acrosses, across, passes)
             i -= 1
     return best
 
@@ -195,7 +195,7 @@ def _try_continuing(best: Best, core: Core, flow: Dataflow, downs: Floats, acros
 
 
 @njit_inlined
-def _try_row(
+def _try_down(
     best: Best, core: Core, flow: Dataflow, row: Floats, acrosses: Floats, least: float, passes: float
 ) -> Best:
     """Best mapping with a stationary tile (down, at least `least`), or `best` if that is better."""
