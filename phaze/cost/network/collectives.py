@@ -31,10 +31,10 @@ def collective(kind: Collective, members: Sequence[int], size_bytes: float, piec
     if pieces < 1:
         raise PhazeError(f"collective: pieces must be ≥ 1, got {pieces}")
     if kind == "all_to_all":
-        return _directly(members, size_bytes / width)
+        return _direct_messages(members, size_bytes / width)
     if kind in ("broadcast", "reduce"):
-        return _along(members if kind == "broadcast" else members[::-1], size_bytes / pieces, pieces)
-    return _around(members, size_bytes / width, int(rounds(kind, width)))
+        return _chain_messages(members if kind == "broadcast" else members[::-1], size_bytes / pieces, pieces)
+    return _ring_messages(members, size_bytes / width, int(rounds(kind, width)))
 
 
 def all_reduce(
@@ -68,7 +68,7 @@ def ring(
     links = [(member, members[(place + 1) % width]) for place, member in enumerate(members)]
     # A merged message pays its latency once; the delay makes up for the rounds that it stands for.
     waits = [sum(leg.latency_s for leg in topology.legs(*link)) * (all_rounds / taken - 1) for link in links]
-    return _around(members, size_bytes / width * all_rounds / taken, taken, waits)
+    return _ring_messages(members, size_bytes / width * all_rounds / taken, taken, waits)
 
 
 def by_node(members: Sequence[int], node: int) -> list[list[int]]:
@@ -79,7 +79,7 @@ def by_node(members: Sequence[int], node: int) -> list[list[int]]:
     return list(rows.values())
 
 
-def _around(
+def _ring_messages(
     members: Sequence[int], part_bytes: float, times: int, waits_s: Sequence[float] | None = None
 ) -> Plan:
     """Ring rounds in which every member forwards the part that it received in the previous round.
@@ -99,7 +99,7 @@ def _around(
     return tuple(plan)
 
 
-def _directly(members: Sequence[int], part_bytes: float) -> Plan:
+def _direct_messages(members: Sequence[int], part_bytes: float) -> Plan:
     width = len(members)
     plan: list[Message] = []
     for shift in range(1, width):
@@ -110,7 +110,7 @@ def _directly(members: Sequence[int], part_bytes: float) -> Plan:
     return tuple(plan)
 
 
-def _along(members: Sequence[int], part_bytes: float, pieces: int) -> Plan:
+def _chain_messages(members: Sequence[int], part_bytes: float, pieces: int) -> Plan:
     hops = len(members) - 1
     plan: list[Message] = []
     for piece in range(pieces):

@@ -99,8 +99,8 @@ def columns(plan: Sequence[Message]) -> Columns:
         np.array([message.target for message in plan], np.int64),
         np.array([message.size_bytes for message in plan], np.float64),
         np.array([message.delay_s for message in plan], np.float64),
-        _counts(len(message.after) for message in plan),
-        _counts(chain.from_iterable(message.after for message in plan)),
+        _integers(len(message.after) for message in plan),
+        _integers(chain.from_iterable(message.after for message in plan)),
     )
 
 
@@ -114,12 +114,12 @@ def carry(
     """
     pairs, route = _distinct(plan.source * topology.nodes + plan.target, topology.nodes**2)
     legs = [topology.legs(*divmod(int(pair), topology.nodes), switching) for pair in pairs]
-    work = _work(plan, route, legs, exclusive=exclusive)
-    state = _state(work, plan.waits.copy(), topology.resources)
+    work = _routes(plan, route, legs, exclusive=exclusive)
+    state = _initial_state(work, plan.waits.copy(), topology.resources)
     serve(work, state)
     size_bytes = np.bincount(route, plan.size_bytes, len(legs))
-    hops = _counts(sum(len(leg.links) for leg in route_legs) for route_legs in legs)
-    links = _counts(chain.from_iterable(leg.links for route_legs in legs for leg in route_legs))
+    hops = _integers(sum(len(leg.links) for leg in route_legs) for route_legs in legs)
+    links = _integers(chain.from_iterable(leg.links for route_legs in legs for leg in route_legs))
     link_bytes = np.bincount(links, np.repeat(size_bytes, hops), len(topology.links)).astype(np.float64)
     return state.times_s, state.busy_s, link_bytes
 
@@ -137,7 +137,9 @@ def _distinct(numbers: Ints, limit: int) -> tuple[Ints, Ints]:
     return distinct, place[numbers]
 
 
-def _work(plan: Columns, route: Ints, legs: Sequence[tuple[Leg, ...]], *, exclusive: bool) -> RoutedMessages:
+def _routes(
+    plan: Columns, route: Ints, legs: Sequence[tuple[Leg, ...]], *, exclusive: bool
+) -> RoutedMessages:
     all_legs = list(chain.from_iterable(legs))
     leg_resources = [leg.resources if exclusive else () for leg in all_legs]
     first_follower = np.concatenate([[0], np.cumsum(np.bincount(plan.before, minlength=len(plan.source)))])
@@ -149,15 +151,15 @@ def _work(plan: Columns, route: Ints, legs: Sequence[tuple[Leg, ...]], *, exclus
         first_follower,
         follower,
         route,
-        _firsts(len(route_legs) for route_legs in legs),
-        _firsts(len(resources) for resources in leg_resources),
-        _counts(chain.from_iterable(leg_resources)),
+        _offsets(len(route_legs) for route_legs in legs),
+        _offsets(len(resources) for resources in leg_resources),
+        _integers(chain.from_iterable(leg_resources)),
         np.array([leg.latency_s for leg in all_legs], np.float64),
         np.array([leg.bandwidth_bytes_per_s for leg in all_legs], np.float64),
     )
 
 
-def _state(work: RoutedMessages, waits: Ints, resources: int) -> EventState:
+def _initial_state(work: RoutedMessages, waits: Ints, resources: int) -> EventState:
     messages = len(work.size_bytes)
     most = np.zeros(len(work.first_leg) - 1, np.int64)
     leg_route = np.repeat(np.arange(len(most)), np.diff(work.first_leg))
@@ -180,12 +182,12 @@ def _state(work: RoutedMessages, waits: Ints, resources: int) -> EventState:
     )
 
 
-def _counts(numbers: Iterable[int]) -> Ints:
+def _integers(numbers: Iterable[int]) -> Ints:
     return np.fromiter(numbers, np.int64)
 
 
-def _firsts(numbers: Iterable[int]) -> Ints:
-    return _counts(chain([0], np.cumsum(_counts(numbers)).tolist()))
+def _offsets(numbers: Iterable[int]) -> Ints:
+    return _integers(chain([0], np.cumsum(_integers(numbers)).tolist()))
 
 
 @njit
@@ -249,7 +251,7 @@ def _advance(
         # Only the first leg of a route marks the start of its message.
         if state.times_s[1, m] < 0:
             state.times_s[1, m] = now
-        _wait(state, heap, at_once, now, _seconds(work, state, m), m, RUNNING)
+        _wait(state, heap, at_once, now, _transfer_s(work, state, m), m, RUNNING)
 
 
 @njit_inlined
@@ -268,7 +270,7 @@ def _wait(
 
 
 @njit_inlined
-def _seconds(work: RoutedMessages, state: EventState, m: int) -> float:
+def _transfer_s(work: RoutedMessages, state: EventState, m: int) -> float:
     leg = state.leg[m]
     seconds: float = work.latency_s[leg] + work.size_bytes[m] / work.bandwidth_bytes_per_s[leg]
     return seconds
@@ -319,7 +321,7 @@ def _process(work: RoutedMessages, state: EventState, todo: list[int], now: floa
 @njit_inlined
 def _release(work: RoutedMessages, state: EventState, todo: list[int], m: int) -> None:
     """Release the resources of a leg, and append transfers that can start to `todo`."""
-    leg, seconds = state.leg[m], _seconds(work, state, m)
+    leg, seconds = state.leg[m], _transfer_s(work, state, m)
     for k in range(work.first_resource[leg], work.first_resource[leg + 1]):
         r = work.resource[k]
         slot = state.head[r]

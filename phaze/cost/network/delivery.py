@@ -64,10 +64,10 @@ def deliver(
         )
     if contention == "arrival":
         return Delivery(topology, tuple(plan), *carry(topology, columns(plan), switching))
-    return _in_order(topology, tuple(plan), switching, contention == "order")
+    return _deliver_in_order(topology, tuple(plan), switching, contention == "order")
 
 
-def _in_order(topology: Topology, plan: Plan, switching: Switching, exclusive: bool) -> Delivery:
+def _deliver_in_order(topology: Topology, plan: Plan, switching: Switching, exclusive: bool) -> Delivery:
     """Simulate a plan in plan order: each message follows all earlier ones on shared links.
 
     Every time is then a maximum of sums of durations, so a longer transfer can only delay others.

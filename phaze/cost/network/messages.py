@@ -48,11 +48,11 @@ def then(*plans: Sequence[Message]) -> Plan:
         offset = len(joined)
         if joined:
             joined.append(_barrier(joined))
-        joined += [_moved(message, len(joined), offset) for message in plan]
+        joined += [_shifted(message, len(joined), offset) for message in plan]
     return tuple(joined)
 
 
-def _moved(message: Message, by: int, barrier: int) -> Message:
+def _shifted(message: Message, by: int, barrier: int) -> Message:
     """Message with dependencies shifted by `by`; if it has none and `by` is not 0, it waits for `barrier`."""
     before = tuple(other + by for other in message.after)
     return message.waiting_for(before if before or not by else (barrier,))
