@@ -90,7 +90,7 @@ def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward:
     masks, one block at each end of a window.
     """
     wide = shapes.size + shapes.value_size
-    rate = _share(shapes, speed) * device.peak_flops_per_s / device.num_tc
+    rate = _peak_share(shapes, speed) * device.peak_flops_per_s / device.num_tc
     key_s = 2.0 * speed.block * shapes.widths(backward=backward) / rate
     # `fill` is in keys of heads with 128 elements. A key of a smaller head takes less time, so that the same
     # fixed time is worth more of them.
@@ -103,7 +103,7 @@ def _blocks_s(shapes: Shapes, speed: AttentionPass, device: Device, *, backward:
     return np.maximum(mean_s + speed.tail * longest_s, longest_s)
 
 
-def _share(shapes: Shapes, speed: AttentionPass) -> Floats:
+def _peak_share(shapes: Shapes, speed: AttentionPass) -> Floats:
     """Fraction of peak FLOP/s reached inside a block, (R,), given the head dimension and the mask."""
     head_shares = sorted((speed.heads | {HEAD: speed.heads.get(HEAD, 1.0)}).items())
     sizes, shares = np.array(head_shares, float).T

@@ -60,7 +60,7 @@ def estimate_operators(
     Raises PhazeError if the settings give cycles of an unknown operation.
     """
     figures = cycle_figures(technology.vector_cycles, settings.vector_cycles)
-    parts, architectures, hardware = _as_set(parts, architectures, hardware, settings)
+    parts, architectures, hardware = _with_overrides(parts, architectures, hardware, settings)
     frames = []
     for core in CORES:
         works = works_of(parts, core, figures)
@@ -78,7 +78,7 @@ def estimate_operators(
     return Estimates.check(estimates)
 
 
-def _as_set(
+def _with_overrides(
     parts: pd.DataFrame, architectures: pd.DataFrame, hardware: Hardware, settings: EstimateSettings
 ) -> tuple[pd.DataFrame, pd.DataFrame, Hardware]:
     """Parts, architectures and hardware, with the settings' overrides applied."""

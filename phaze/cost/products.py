@@ -82,7 +82,7 @@ def array_cycles(shapes: Ints, speed: ProductSpeed, device: Device) -> Floats:
     batch, m, k, n = shapes.T.astype(float)
     terms = k + speed.fill
     cycles = np.full(len(shapes), np.inf)
-    for rows, columns, efficiency in _turned(speed.tiles or TILES):
+    for rows, columns, efficiency in _orientations(speed.tiles or TILES):
         waves = batch * np.ceil(m / rows) * np.ceil(n / columns) / device.num_tc
         summed = np.ceil(waves) * terms
         if speed.split is not None:
@@ -93,7 +93,7 @@ def array_cycles(shapes: Ints, speed: ProductSpeed, device: Device) -> Floats:
     return cycles / (device.pe_x * device.pe_y * speed.times * speed.reached)
 
 
-def _turned(tiles: tuple[ProductTile, ...]) -> list[tuple[int, int, float]]:
+def _orientations(tiles: tuple[ProductTile, ...]) -> list[tuple[int, int, float]]:
     """Rows, columns and efficiency of every tile, in both orientations."""
     sides = ((tile.rows, tile.columns, tile.efficiency) for tile in tiles)
     return list(dict.fromkeys(turned for a, b, e in sides for turned in ((a, b, e), (b, a, e))))

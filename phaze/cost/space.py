@@ -52,24 +52,24 @@ def enumerate_grid(
 
     Raises PhazeError if a named one has the name of an architecture of the grid.
     """
-    frame = _describe(_combinations(grid), figures)
+    frame = _with_areas(_combinations(grid), figures)
     allowed = frame[within_limit(frame, grid.minimum_area_share, area_limit_um2)]
     searched = allowed.assign(architecture=_names(allowed), named=False)
     for name in searched["architecture"][searched["architecture"].isin([a.name for a in named])]:
         raise PhazeError(
             f"architectures.named: {name} is the name of an architecture of the grid", "rename it"
         )
-    return _table(pd.concat([searched, _named(named, figures)]) if named else searched, shard)
+    return _as_table(pd.concat([searched, _describe_named(named, figures)]) if named else searched, shard)
 
 
 def enumerate_smaller(
     grid: Grid, figures: AreaFigures, area_limit_um2: float, smaller_um2: Sequence[float], shard: str
 ) -> pd.DataFrame:
     """Architectures within one of the smaller area limits that the main limit's area rules exclude."""
-    frame = _describe(_combinations(grid), figures)
+    frame = _with_areas(_combinations(grid), figures)
     spaces = [within_limit(frame, grid.minimum_area_share, limit) for limit in (area_limit_um2, *smaller_um2)]
     allowed = frame[np.any(spaces[1:], axis=0) & ~spaces[0]]
-    return _table(allowed.assign(architecture=_names(allowed), named=False), shard)
+    return _as_table(allowed.assign(architecture=_names(allowed), named=False), shard)
 
 
 def within_limit(
@@ -88,10 +88,10 @@ def within_limit(
 
 def describe_named(architectures: Sequence[Architecture], figures: AreaFigures, shard: str) -> pd.DataFrame:
     """Table `architectures` of the named architectures; no area rule applies."""
-    return _table(_named(architectures, figures), shard)
+    return _as_table(_describe_named(architectures, figures), shard)
 
 
-def _named(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
+def _describe_named(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
     frame = describe(architectures, figures)
     properties = {name: [float(getattr(a, name) or 0.0) for a in architectures] for name in OPTIONAL}
     return frame.assign(architecture=[a.name for a in architectures], named=True, **properties)
@@ -105,7 +105,7 @@ def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.
     derived = ("lanes", "bandwidth", "tensor_l2_kib", "vector_l2_kib")
     attributes = dict(zip(("pe_vc", "glb_words_per_cycle", "l2_tc_kib", "l2_vc_kib"), derived, strict=True))
     rows = [[getattr(a, attributes.get(name, name)) for name in SIZES] for a in architectures]
-    frame = _describe(pd.DataFrame(rows, columns=SIZES), figures)
+    frame = _with_areas(pd.DataFrame(rows, columns=SIZES), figures)
     stated_um2 = np.array([np.nan if a.area_mm2 is None else a.area_mm2 * UM2_PER_MM2 for a in architectures])
     scale = np.where(np.isnan(stated_um2), 1.0, stated_um2 / frame["area_um2"])
     scaled = {name: frame[name] * scale for name in COMPONENTS}
@@ -130,7 +130,7 @@ def _per_core(rule: Callable[..., float], *sizes: Ints) -> Floats:
     return np.array([rule(*map(int, row)) for row in distinct], dtype=float)[place.ravel()]
 
 
-def _describe(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
+def _with_areas(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
     """Add areas to sizes: num_tc (macs · mac_tc + L2) + num_vc (lanes · mac_vc + L2) + global buffer."""
     num_tc, num_vc, x, y, lanes, glb_mib, _, l2_tc_kib, l2_vc_kib = (
         sizes[name].to_numpy(float) for name in SIZES
@@ -177,7 +177,7 @@ def _names(frame: pd.DataFrame) -> list[str]:
     return [f"tc{tc}-vc{vc}-{x}x{y}-glb{glb:g}" for tc, vc, x, y, glb in zip(*columns, strict=True)]
 
 
-def _table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
+def _as_table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
     """Table `architectures`, with ids of the distinct tensor, vector and fused core designs."""
     properties = {name: frame[name].fillna(0.0) if name in frame else 0.0 for name in OPTIONAL}
     frame = frame.assign(shard=shard, **properties)
