@@ -98,14 +98,14 @@ def calibrated(site: Site, rows: Sequence[RunRow]) -> Calibrated:
     # Rows outside the sample took no part in the fit, so their errors are held out already.
     left_out = errors.copy()
     left_out[sample] = fit.left_out(solution, jacobian)
-    spreads = dict(zip(fit.constants, _spreads(jacobian, fit.widths, errors[sample]), strict=True))
+    spreads = dict(zip(fit.constants, _deviations(jacobian, fit.widths, errors[sample]), strict=True))
     return Calibrated(
         after,
         tuple(
             FittedConstant(c, site.value(c), after.value(c), effect, spreads.get(c, float("nan")))
             for c, effect in effects.items()
         ),
-        tuple(_alike(fit.constants, jacobian)),
+        tuple(_inseparable_pairs(fit.constants, jacobian)),
         len(fitted_rows),
         *(float(np.abs(np.expm1(logs)).mean()) for logs in (before, errors, left_out)),
     )
@@ -216,7 +216,7 @@ class Fit:
         return np.array([distinct.index(row.runs) % FOLDS for row in self.rows])
 
 
-def _spreads(jacobian: Floats, widths: Floats, errors: Floats) -> Floats:
+def _deviations(jacobian: Floats, widths: Floats, errors: Floats) -> Floats:
     """Standard deviations of the constants' logarithms after a fit, (C,), from its Jacobian."""
     # Errors larger than NOISE show what the model does not explain, and widen the uncertainty.
     noise = max(NOISE, float(np.sqrt(np.square(errors).mean())))
@@ -225,7 +225,7 @@ def _spreads(jacobian: Floats, widths: Floats, errors: Floats) -> Floats:
     return np.sqrt(np.diag(np.linalg.inv(curvature)))
 
 
-def _alike(constants: Sequence[Constant], jacobian: Floats) -> Iterator[tuple[str, str, float]]:
+def _inseparable_pairs(constants: Sequence[Constant], jacobian: Floats) -> Iterator[tuple[str, str, float]]:
     """Yield pairs of constants with nearly proportional effects on runs, and the cosine of the effects."""
     lengths = np.linalg.norm(jacobian, axis=0)
     for a, b in combinations(range(len(constants)), 2):

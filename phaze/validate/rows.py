@@ -122,12 +122,13 @@ def read_texts(path: Path) -> pd.DataFrame:
     """Read a table of runs as text, its rows not parsed; PhazeError if the file is no table."""
     try:
         refuse_endless(path)
-        return _named(pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True, header=None))
+        lines = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True, header=None)
+        return _with_header(lines)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
 
 
-def _named(lines: pd.DataFrame) -> pd.DataFrame:
+def _with_header(lines: pd.DataFrame) -> pd.DataFrame:
     """Take column names from the first line, and drop columns without a name.
 
     Raises ValueError for a repeated name, which pandas would silently rename.
@@ -181,7 +182,7 @@ def possible_runs(cells: Mapping[str, str], folder: Path = Path()) -> tuple[Run,
     microbatches = MICROBATCHES if "microbatch" not in cells else (cells["microbatch"],)
     runs = []
     for microbatch in microbatches:
-        run = _run({**cells, "microbatch": microbatch}, folder)
+        run = _parse_run({**cells, "microbatch": microbatch}, folder)
         if not SCHEDULES[run.schedule].chunked or "chunks" in cells:
             runs.append(run)
             continue
@@ -222,17 +223,17 @@ def _with_sizes(cells: Mapping[str, str], folder: Path) -> Mapping[str, str]:
     """Fill in the sizes of the model that a row names; PhazeError if the row contradicts them."""
     if "model" not in cells:
         return cells
-    spec = _spec(cells["model"], folder)
+    spec = _load_spec(cells["model"], folder)
     sizes = {"hidden": spec.hidden, "heads": spec.heads, "layers": spec.layers, "vocab": spec.vocabulary}
     for name, size in sizes.items():
-        if _whole(name, cells.get(name, str(size))) != size:
+        if _positive_int(name, cells.get(name, str(size))) != size:
             raise PhazeError(f"{name} must be {size} or empty with model {cells['model']}, got {cells[name]}")
     if shaped := [name for name in ("kv_heads", "ffn", "gated") if name in cells]:
         raise PhazeError(f"{shaped[0]} must be empty with model {cells['model']}, got {cells[shaped[0]]}")
     return {**cells, **{name: str(size) for name, size in sizes.items()}}
 
 
-def _spec(name: str, folder: Path) -> Model:
+def _load_spec(name: str, folder: Path) -> Model:
     """Load a transformer by its name in config/models, or from a file in the table's folder."""
     by_path = is_path(name) or name.endswith(".json")
     return load_transformer(str(within(folder, folder / name)) if by_path else name, "model")
@@ -254,19 +255,19 @@ def _with_chunks(cells: Mapping[str, str]) -> Mapping[str, str]:
     # Each stream of a bidirectional schedule has all layers, so the layout lists one copy of them.
     copies = SCHEDULES[cells["schedule"]].streams if cells.get("schedule") in SCHEDULES else 1
     stages = copies * len(stages_of(cells["pipeline_layout"])) if "pipeline_layout" in cells else 0
-    pp = _whole("pp", cells.get("pp", "1"))
+    pp = _positive_int("pp", cells.get("pp", "1"))
     if stages % pp:
         raise PhazeError(f"pipeline_layout must have a multiple of pp {pp} stages, got {stages}")
     texts = {"vp": cells.get("vp", ""), "pipeline_layout": str(stages // pp) if stages else ""}
     chunks = cells.get("chunks", "")
     for name, text in texts.items():
-        if chunks and text and _whole(name, text) != _whole("chunks", chunks):
+        if chunks and text and _positive_int(name, text) != _positive_int("chunks", chunks):
             raise PhazeError(f"{name} and chunks must agree, got {short(text)} and {short(chunks)}")
         chunks = chunks or text
     return {**cells, "chunks": chunks} if chunks else cells
 
 
-def _run(cells: Mapping[str, str], folder: Path) -> Run:
+def _parse_run(cells: Mapping[str, str], folder: Path) -> Run:
     for name in REQUIRED:
         if name not in cells:
             raise PhazeError(f"{name} must be given")
@@ -283,17 +284,17 @@ def _run(cells: Mapping[str, str], folder: Path) -> Run:
     if "schedule" not in cells and layout.get("vp", 1) != 1:
         values["schedule"] = "interleaved"
     if "model" in cells:
-        values["spec"] = spec = _spec(cells["model"], folder)
+        values["spec"] = spec = _load_spec(cells["model"], folder)
         values.setdefault("mtp", spec.mtp)
         # Megatron-Core's default of --expert-tensor-parallel-size
-        tp, ep = (_whole(name, cells.get(name, "1")) for name in ("tp", "ep"))
+        tp, ep = (_positive_int(name, cells.get(name, "1")) for name in ("tp", "ep"))
         layout = {**expert_widths(spec, tp, ep), **layout}
     elif values.get("mtp"):
         raise PhazeError(f"mtp must be 0 without model, got {cells['mtp']}")
     if "pipeline_layout" in cells:
         values["division"] = stages_of(cells["pipeline_layout"])
     if blocks:
-        values["recomputed"] = _recomputed(recompute, blocks)
+        values["recomputed"] = _recomputed_blocks(recompute, blocks)
     return Run(**values, layout=_layout(layout, cells))  # type: ignore[arg-type]
 
 
@@ -302,16 +303,16 @@ def _layout(fields: Mapping[str, object], cells: Mapping[str, str]) -> Layout:
     layout = Layout(**fields)  # type: ignore[arg-type]
     if "dp" in cells:
         return layout
-    return replace(layout, dp=max(_whole("gpus", cells["gpus"]) // layout.devices, 1))
+    return replace(layout, dp=max(_positive_int("gpus", cells["gpus"]) // layout.devices, 1))
 
 
-def _recomputed(recompute: str, blocks: str) -> int:
+def _recomputed_blocks(recompute: str, blocks: str) -> int:
     """Number of recomputed blocks per stage, from an option such as `full:4`."""
     if recompute.lower() != "full":
         raise PhazeError(
             f"recompute: only full accepts a number of blocks, got {short(recompute)}:{short(blocks)}"
         )
-    return _whole("recompute: blocks of full", blocks)
+    return _positive_int("recompute: blocks of full", blocks)
 
 
 def _reader(name: str) -> Callable[[str, str], object]:
@@ -325,7 +326,7 @@ def _reader(name: str) -> Callable[[str, str], object]:
         return _flag
     if name in ("mtp", "lora"):
         return _natural
-    return _zero if name == "zero" else _whole
+    return _zero if name == "zero" else _positive_int
 
 
 def _option(name: str, text: str) -> str:
@@ -334,7 +335,7 @@ def _option(name: str, text: str) -> str:
 
 
 def _natural(name: str, text: str) -> int:
-    return 0 if text == "0" else _whole(name, text)
+    return 0 if text == "0" else _positive_int(name, text)
 
 
 def _word(name: str, text: str) -> str:
@@ -368,7 +369,7 @@ def _zero(name: str, text: str) -> int:
     return int(stage)
 
 
-def _whole(name: str, text: str) -> int:
+def _positive_int(name: str, text: str) -> int:
     try:
         number = float(text)
     except ValueError:
@@ -387,7 +388,7 @@ def write_run(recipe: Recipe, system: str, stack: str, software: Software, out: 
     The stack is written if it differs from the named one in a property that has no column. Raises PhazeError
     if stages recompute different numbers of blocks: a row has one number.
     """
-    spec, row = model_file(out), _row(recipe, software)
+    spec, row = model_file(out), _cells_of(recipe, software)
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")
     stack_fields = software.stack.model_dump(mode="json")
@@ -407,7 +408,7 @@ def model_file(out: Path) -> Path:
     return out.with_suffix(".yaml")
 
 
-def _row(recipe: Recipe, software: Software) -> dict[str, str]:
+def _cells_of(recipe: Recipe, software: Software) -> dict[str, str]:
     layout, model, stack = recipe.layout, recipe.model, software.stack
     cells = {
         "seq": recipe.sequence,
@@ -421,14 +422,14 @@ def _row(recipe: Recipe, software: Software) -> dict[str, str]:
         "lora": model.lora or 0,
         "pipeline_layout": layout_string(recipe.blocks, model.mtp),
         **{column: getattr(layout, name) for column, name in LAYOUT.items()},
-        "recompute": _recompute(recipe),
+        "recompute": _recompute_option(recipe),
     }
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in cells.items()
     }
 
 
-def _recompute(recipe: Recipe) -> str:
+def _recompute_option(recipe: Recipe) -> str:
     """Recompute option, with a number of blocks per stage if not all blocks are recomputed."""
     recomputed, blocks = recipe.recomputed, recipe.blocks
     if recipe.layout.recompute != "full" or recomputed == blocks:

@@ -174,40 +174,42 @@ def score(source: str, runs: pd.DataFrame) -> dict[str, object]:
         "source": source,
         "rows": len(runs),
         "answered": len(timed),
-        "mean_error": _of(np.mean, absolute),
-        "median_error": _of(np.median, absolute),
-        "bias": _of(np.mean, errors),
-        "p90_error": _of(lambda values: np.quantile(values, 0.9), absolute),
-        "worst_error": _of(np.max, absolute),
-        "within_10": _of(np.mean, (absolute <= 0.1).astype(float)),
-        "within_15": _of(np.mean, (absolute <= 0.15).astype(float)),
+        "mean_error": _stat(np.mean, absolute),
+        "median_error": _stat(np.median, absolute),
+        "bias": _stat(np.mean, errors),
+        "p90_error": _stat(lambda values: np.quantile(values, 0.9), absolute),
+        "worst_error": _stat(np.max, absolute),
+        "within_10": _stat(np.mean, (absolute <= 0.1).astype(float)),
+        "within_15": _stat(np.mean, (absolute <= 0.15).astype(float)),
         "intervals": len(bounded),
-        "covered": _of(np.mean, bounded["measured_s"].between(bounded[low], bounded[high]).to_numpy(float)),
-        "interval_width": _of(np.mean, (width_s / bounded["predicted_s"]).to_numpy(float)),
-        "within_prudent": _of(np.mean, (timed["measured_s"] <= timed["prudent_s"]).to_numpy(float)),
-        "prudent_over_expected": _of(np.median, (timed["prudent_s"] / timed["predicted_s"]).to_numpy(float)),
-        "within_high": _of(np.mean, (bounded["measured_s"] <= high_s).to_numpy(float)),
-        "high_over_expected": _of(np.median, (high_s / bounded["predicted_s"]).to_numpy(float)),
-        "memory_error": _of(np.mean, np.abs(sizes)),
-        "memory_bias": _of(np.mean, sizes),
-        "memory_covered": _of(np.mean, np.array(inside, float)),
-        "verdicts": _of(np.mean, np.array(right, float)),
+        "covered": _stat(np.mean, bounded["measured_s"].between(bounded[low], bounded[high]).to_numpy(float)),
+        "interval_width": _stat(np.mean, (width_s / bounded["predicted_s"]).to_numpy(float)),
+        "within_prudent": _stat(np.mean, (timed["measured_s"] <= timed["prudent_s"]).to_numpy(float)),
+        "prudent_over_expected": _stat(
+            np.median, (timed["prudent_s"] / timed["predicted_s"]).to_numpy(float)
+        ),
+        "within_high": _stat(np.mean, (bounded["measured_s"] <= high_s).to_numpy(float)),
+        "high_over_expected": _stat(np.median, (high_s / bounded["predicted_s"]).to_numpy(float)),
+        "memory_error": _stat(np.mean, np.abs(sizes)),
+        "memory_bias": _stat(np.mean, sizes),
+        "memory_covered": _stat(np.mean, np.array(inside, float)),
+        "verdicts": _stat(np.mean, np.array(right, float)),
         "rank_correlation": _correlation(timed),
         "groups": len(groups),
-        "group_correlation": _of(np.mean, within[np.isfinite(within)]),
-        "regret": _of(np.mean, lost),
-        "worst_regret": _of(np.max, lost),
-        "prudent_regret": _of(np.mean, prudently),
+        "group_correlation": _stat(np.mean, within[np.isfinite(within)]),
+        "regret": _stat(np.mean, lost),
+        "worst_regret": _stat(np.max, lost),
+        "prudent_regret": _stat(np.mean, prudently),
         "release_groups": len(across),
-        "release_regret": _of(np.mean, lost_across),
-        "worst_release_regret": _of(np.max, lost_across),
+        "release_regret": _stat(np.mean, lost_across),
+        "worst_release_regret": _stat(np.max, lost_across),
         "refused": "; ".join(
             f"{count} × {str(reason).removeprefix('invalid: ')}" for reason, count in reasons.items()
         ),
     }
 
 
-def _of(statistic: Callable[[Floats], object], values: Floats) -> float:
+def _stat(statistic: Callable[[Floats], object], values: Floats) -> float:
     return float(statistic(values)) if len(values) else float("nan")  # type: ignore[arg-type]
 
 

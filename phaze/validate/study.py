@@ -130,19 +130,21 @@ def measured_tables(sources: Sequence[str], folder: Path = FOLDER) -> dict[str, 
         raise PhazeError(
             f"measured.sources: {unknown[0]!r} is not in config/measured.yaml; known are {names}"
         )
-    runs = runs_with_intervals(_predicted(sources, published, folder), folder)
+    runs = runs_with_intervals(_predict_sources(sources, published, folder), folder)
     scores = scoreboard(runs, published.simulated)
-    held_out = [_left_out(rows_of(line, runs, published.simulated)) for line in scores["source"]]
+    held_out = [_left_out_error(rows_of(line, runs, published.simulated)) for line in scores["source"]]
     return {
-        MeasuredRuns.name: _stored(MeasuredRuns, runs),
-        SourceScores.name: _stored(SourceScores, scores.assign(left_out_error=held_out)),
-        GroupRegrets.name: _stored(GroupRegrets, groups_of(runs)),
-        ToolErrors.name: _stored(ToolErrors, pd.DataFrame(_tools(runs, published, folder))),
-        FittedConstants.name: _stored(FittedConstants, pd.DataFrame(_fitted(sources, published, folder))),
+        MeasuredRuns.name: _as_table(MeasuredRuns, runs),
+        SourceScores.name: _as_table(SourceScores, scores.assign(left_out_error=held_out)),
+        GroupRegrets.name: _as_table(GroupRegrets, groups_of(runs)),
+        ToolErrors.name: _as_table(ToolErrors, pd.DataFrame(_tool_errors(runs, published, folder))),
+        FittedConstants.name: _as_table(
+            FittedConstants, pd.DataFrame(_fitted_constants(sources, published, folder))
+        ),
     }
 
 
-def _stored(table: type[Table], frame: pd.DataFrame) -> pd.DataFrame:
+def _as_table(table: type[Table], frame: pd.DataFrame) -> pd.DataFrame:
     """Convert a frame to a table, with infinity in place of missing numbers."""
     if frame.empty:
         return table.empty()
@@ -163,7 +165,7 @@ def left_out(source_name: str, folder: Path = FOLDER) -> pd.DataFrame:
             f"--leave-out must be {ALL} or one of {', '.join(published.sources)}, got {source_name}"
         )
     chosen = list(published.sources) if source_name == ALL else [source_name]
-    runs = _predicted(published.sources, published, folder, chosen)
+    runs = _predict_sources(published.sources, published, folder, chosen)
     rows = []
     for source, source_runs in runs[runs["source"].isin(chosen)].groupby("source", sort=False):
         now, without = (
@@ -183,7 +185,7 @@ def left_out(source_name: str, folder: Path = FOLDER) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _predicted(
+def _predict_sources(
     sources: Iterable[str], published: PublishedRuns, folder: Path, refitted: Iterable[str] | None = None
 ) -> pd.DataFrame:
     """Predict the published runs of the given sources.
@@ -206,12 +208,14 @@ def _predicted(
     return pd.concat(frames.values(), ignore_index=True)
 
 
-def _left_out(runs: pd.DataFrame) -> float:
+def _left_out_error(runs: pd.DataFrame) -> float:
     """Mean absolute error of runs whose source is held out; NaN without a refit."""
     return float((runs["left_out_s"] / runs["measured_s"] - 1).abs().mean())
 
 
-def _fitted(sources: Sequence[str], published: PublishedRuns, folder: Path) -> list[dict[str, object]]:
+def _fitted_constants(
+    sources: Sequence[str], published: PublishedRuns, folder: Path
+) -> list[dict[str, object]]:
     """Rows of table `FittedConstants`, for constants fitted to at least one of the sources."""
     return [
         {"of": c.of, "key": c.key, "value": _value(c, folder), "sources": ", ".join(c.sources)}
@@ -231,7 +235,7 @@ def _value(constant: KnownFrom, folder: Path) -> float:
     return float(value)
 
 
-def _tools(runs: pd.DataFrame, published: PublishedRuns, folder: Path) -> list[dict[str, object]]:
+def _tool_errors(runs: pd.DataFrame, published: PublishedRuns, folder: Path) -> list[dict[str, object]]:
     """Rows of table `ToolErrors`: errors of another tool and of phaze on the runs that the tool predicts."""
     printed = pd.read_csv(folder / TOOLS)
     both = printed.merge(runs, on=["source", "label"], suffixes=("_tool", ""))

@@ -78,7 +78,7 @@ class KernelPart(ABC):
 
     def read(self, path: Path, system: str | None = None) -> pd.DataFrame:
         """Read columns OWN, `sizes` and `words` of a table; PhazeError lists the lines of invalid rows."""
-        table = self.completed(_texts(path, self.renamed))
+        table = self.completed(_read_texts(path, self.renamed))
         if PART in table:
             table = table[table[PART] == self.name].reset_index(drop=True)
         needed = ("device", "precision", *self.sizes, *self.words, "latency_ms")
@@ -88,15 +88,15 @@ class KernelPart(ABC):
             raise PhazeError(f"{path}: columns {names} are missing; --part {self.name} needs them")
         if table.empty:
             raise PhazeError(f"{path}: has no rows below its header")
-        wrong = [_wrong(row, self.sizes, table.attrs) for row in table[list(needed)].to_dict("records")]
-        _refuse(path, table["line"], wrong)
+        wrong = [_cell_error(row, self.sizes, table.attrs) for row in table[list(needed)].to_dict("records")]
+        _refuse_lines(path, table["line"], wrong)
         rows = table.assign(
             measured_s=table["latency_ms"].astype(float) * MS,
             source=table.get("source", path.stem),
-            precision=[COMPUTE_NAMES.get(_plain(text), text) for text in table["precision"]],
+            precision=[COMPUTE_NAMES.get(_normalised(text), text) for text in table["precision"]],
             **{name: table[name].astype(float).astype(np.int64) for name in self.sizes},
         )[[*OWN, *self.sizes, *self.words]]
-        _refuse(path, rows["line"], self.problem(rows))
+        _refuse_lines(path, rows["line"], self.problem(rows))
         self._refuse_too_fast(path, rows, system)
         return rows
 
@@ -107,7 +107,7 @@ class KernelPart(ABC):
 
     def reads(self, path: Path) -> bool:
         """True if a table has rows for this part, according to its columns or to its column PART."""
-        table = self.completed(_texts(path, self.renamed))
+        table = self.completed(_read_texts(path, self.renamed))
         if PART in table:
             return bool((table[PART] == self.name).any())
         return {"device", *self.sizes, *self.words} <= set(table)
@@ -126,7 +126,7 @@ class KernelPart(ABC):
                 else ""
                 for low, took in zip(least, device_rows["measured_s"], strict=True)
             ]
-            _refuse(path, device_rows["line"], wrong)
+            _refuse_lines(path, device_rows["line"], wrong)
 
     def predicted(self, rows: pd.DataFrame, system: str | None = None) -> Floats:
         """Predicted times (R,) in seconds of rows of any devices; NaN for rows that are not priced."""
@@ -140,7 +140,7 @@ class KernelPart(ABC):
 
 def columns_in(path: Path) -> list[str]:
     """Names of the columns of a table of kernels."""
-    return [str(name) for name in _texts(path, {})]
+    return [str(name) for name in _read_texts(path, {})]
 
 
 def in_a_loop(site: Site) -> Site:
@@ -159,7 +159,7 @@ def site_of(device: str, system: str | None = None) -> Site | None:
 _site = cache(Site.load)
 
 
-def _texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:
+def _read_texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:
     """Read the columns of a CSV file as text, with the line number of each row."""
     try:
         refuse_endless(path)
@@ -173,11 +173,11 @@ def _texts(path: Path, renamed: dict[str, str]) -> pd.DataFrame:
     return texts
 
 
-def _plain(text: str) -> str:
+def _normalised(text: str) -> str:
     return text.strip().lower().replace("_", "-")
 
 
-def _wrong(row: Mapping[Hashable, str], sizes: Sequence[str], names: Mapping[Hashable, str]) -> str:
+def _cell_error(row: Mapping[Hashable, str], sizes: Sequence[str], names: Mapping[Hashable, str]) -> str:
     """Error message for the cells of a row; empty if valid. `names` maps columns to names in the file."""
     for name in sizes:
         if not _is_number(row[name], integer=True):
@@ -185,7 +185,7 @@ def _wrong(row: Mapping[Hashable, str], sizes: Sequence[str], names: Mapping[Has
     if not _is_number(row["latency_ms"], integer=False):
         return f"latency_ms must be a number > 0, got {short(row['latency_ms'])}"
     precision = row["precision"].strip()
-    if _plain(precision) not in COMPUTE_NAMES and precision not in UNPRICED:
+    if _normalised(precision) not in COMPUTE_NAMES and precision not in UNPRICED:
         precisions = ", ".join(dict.fromkeys((*COMPUTE_NAMES.values(), "bfloat16", *UNPRICED)))
         return f"{names.get('precision', 'precision')} must be one of {precisions}, got {short(precision)}"
     return "" if row["device"].strip() else "device must be given"
@@ -199,7 +199,7 @@ def _is_number(text: str, *, integer: bool) -> bool:
     return 0 < value < MOST and (not integer or value == int(value))
 
 
-def _refuse(path: Path, lines: Sequence[int] | pd.Series, wrong: Sequence[str]) -> None:
+def _refuse_lines(path: Path, lines: Sequence[int] | pd.Series, wrong: Sequence[str]) -> None:
     """Raise PhazeError with the line numbers of invalid rows, if there are any."""
     problems = [f"{path}: line {line}: {why}" for line, why in zip(lines, wrong, strict=True) if why]
     if problems:

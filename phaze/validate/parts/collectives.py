@@ -73,7 +73,7 @@ class Collectives(KernelPart):
     def predicted_s(self, rows: pd.DataFrame, site: Site) -> Floats:
         """Predicted times (R,) in seconds of collectives; NaN for more ranks than the system has devices."""
         network, times_s = network_of(site.cluster), np.full(len(rows), np.nan)
-        for kind, ranks, places, size_bytes in _alike(rows):
+        for kind, ranks, places, size_bytes in _groups(rows):
             if ranks <= site.cluster.devices:
                 times_s[places] = network.seconds(kind, size_bytes, Group(ranks, 1))
         return times_s
@@ -96,7 +96,7 @@ class Collectives(KernelPart):
     def kinds(self, rows: pd.DataFrame) -> list[str]:
         """Kind of collective, number of ranks and size class of every row (R,)."""
         return [
-            f"{KINDS[kind]} of {ranks}, {_class(ELEMENT_BYTES * elements)}"
+            f"{KINDS[kind]} of {ranks}, {_size_class(ELEMENT_BYTES * elements)}"
             for kind, ranks, elements in zip(rows["kind"], rows["ranks"], rows["elements"], strict=True)
         ]
 
@@ -131,7 +131,7 @@ def fitted_speeds(
     start = np.log([getattr(typical, name) for name in names])
     groups = [
         (kind, ranks, size_bytes, np.log(rows["measured_s"].to_numpy(float)[places]))
-        for kind, ranks, places, size_bytes in _alike(rows)
+        for kind, ranks, places, size_bytes in _groups(rows)
     ]
 
     def speeds(x: Floats) -> NcclSpeeds:
@@ -169,7 +169,7 @@ def _shifts(names: Sequence[str]) -> Iterator[Floats]:
         yield np.sum([np.log(factor) * mask for factor, mask in zip(factors, masks, strict=True)], axis=0)
 
 
-def _alike(rows: pd.DataFrame) -> Iterator[tuple[Collective, int, Ints, Floats]]:
+def _groups(rows: pd.DataFrame) -> Iterator[tuple[Collective, int, Ints, Floats]]:
     """Yield rows grouped by collective and number of ranks: their indices and tensor sizes in bytes."""
     kinds, ranks = rows["kind"].to_numpy(), rows["ranks"].to_numpy()
     size_bytes = ELEMENT_BYTES * rows["elements"].to_numpy(float)
@@ -178,7 +178,7 @@ def _alike(rows: pd.DataFrame) -> Iterator[tuple[Collective, int, Ints, Floats]]
         yield KINDS[kind], int(count), places, size_bytes[places]
 
 
-def _class(size_bytes: float) -> str:
+def _size_class(size_bytes: float) -> str:
     if size_bytes <= SMALL_BYTES:
         return "≤ 256 KiB"
     return "≥ 8 MB" if size_bytes >= LARGE_BYTES else "between"

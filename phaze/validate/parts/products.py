@@ -142,7 +142,7 @@ def _works(shapes: Ints) -> Works:
 
 def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Device:
     """Fit one precision's speed to its measurements, and copy it to precisions with the same GEMM."""
-    start = _start(device, compute)
+    start = _start_speed(device, compute)
     names = HALF_CONSTANTS if compute == "bf16" else LOW_CONSTANTS
     least, most, scale = np.array([RANGES[name] for name in names]).T
     measured = np.log(rows["measured_s"].to_numpy(float))
@@ -161,10 +161,10 @@ def fitted_device(rows: pd.DataFrame, device: Device, compute: Compute) -> Devic
         inside = np.clip(first, least + margin, most - margin) / scale
         fits.append(least_squares(errors, inside, bounds=bounds, loss="soft_l1", f_scale=NOISE))
     best = _rounded(speed(min(fits, key=lambda fit: float(fit.cost)).x), names)
-    return device.model_copy(update={"products": {**device.products, **_alike(best, device, compute)}})
+    return device.model_copy(update={"products": device.products | _shared_speeds(best, device, compute)})
 
 
-def _start(device: Device, compute: Compute) -> ProductSpeed:
+def _start_speed(device: Device, compute: Compute) -> ProductSpeed:
     """Initial GEMM speed of a fit: the device's own, or else its bf16 speed scaled to the precision."""
     if compute in device.products:
         speed = device.products[compute]
@@ -177,7 +177,7 @@ def _start(device: Device, compute: Compute) -> ProductSpeed:
     return speed.model_copy(update={"start_s": half.start_s})
 
 
-def _alike(speed: ProductSpeed, device: Device, compute: Compute) -> dict[Compute, ProductSpeed]:
+def _shared_speeds(speed: ProductSpeed, device: Device, compute: Compute) -> dict[Compute, ProductSpeed]:
     """Fitted speed by precision, for the fitted precision and all others with the same GEMM."""
     others = (other for other in ALIKE.get(compute, ()) if other in (*device.products, "fp8-cs"))
     return dict.fromkeys((compute, *others), speed)

@@ -40,7 +40,7 @@ class ComparedKernels:
     @property
     def score(self) -> PartScore:
         """Prediction errors over all rows."""
-        return self._of(np.arange(len(self.rows)))
+        return self._score_of(np.arange(len(self.rows)))
 
     @property
     def table(self) -> pd.DataFrame:
@@ -52,7 +52,7 @@ class ComparedKernels:
         rows = self.rows.reset_index(drop=True).assign(kind=self.part.kinds(self.rows))
         groups = rows.groupby(list(names), sort=False).indices
         return [
-            {**dict(zip(names, _values(key), strict=True)), **asdict(self._of(np.asarray(places)))}
+            {**dict(zip(names, _values(key), strict=True)), **asdict(self._score_of(np.asarray(places)))}
             for key, places in groups.items()
         ]
 
@@ -66,7 +66,7 @@ class ComparedKernels:
             "kinds": [_numbers(row) for row in kinds],
         }
 
-    def _of(self, places: Ints) -> PartScore:
+    def _score_of(self, places: Ints) -> PartScore:
         errors = self.predicted_s[places] / self.rows["measured_s"].to_numpy(float)[places] - 1.0
         priced = errors[np.isfinite(errors)]
         if not len(priced):
