@@ -183,10 +183,10 @@ def possible_runs(cells: Mapping[str, str], folder: Path = Path()) -> tuple[Run,
     runs = []
     for microbatch in microbatches:
         run = _parse_run({**cells, "microbatch": microbatch}, folder)
-        if not SCHEDULES[run.schedule].chunked or "chunks" in cells:
+        if "chunks" in cells or not SCHEDULES[run.schedule].chunked:
             runs.append(run)
-            continue
-        runs += [replace(run, layout=replace(run.layout, vp=v)) for v in _chunks(run)]
+        else:
+            runs += [replace(run, layout=replace(run.layout, vp=v)) for v in _chunks(run)]
     # Only some runtimes require whole rounds: if no choice has them, all choices count.
     return tuple(list(filter(_fills_rounds, runs)) or runs)
 
@@ -280,7 +280,7 @@ def _parse_run(cells: Mapping[str, str], folder: Path) -> Run:
     if "overlap" not in cells and "overlap_dp" in cells:
         # Tables of older versions have a flag for the only overlap that there was.
         values["overlap"] = ("dp",) if _flag("overlap_dp", cells["overlap_dp"]) else ()
-    # Only an interleaved schedule has several chunks, so that a number of chunks implies it.
+    # Megatron-Core interleaves as soon as a device group has several chunks.
     if "schedule" not in cells and layout.get("vp", 1) != 1:
         values["schedule"] = "interleaved"
     if "model" in cells:
@@ -363,10 +363,9 @@ def _flag(name: str, text: str) -> bool:
 
 
 def _zero(name: str, text: str) -> int:
-    stage = {str(zero): zero for zero in get_args(Zero)}.get(text)
-    if stage is None:
+    if text not in map(str, get_args(Zero)):
         raise PhazeError(f"{name} must be 0, 1, 2 or 3, got {short(text)}")
-    return int(stage)
+    return int(text)
 
 
 def _positive_int(name: str, text: str) -> int:

@@ -54,7 +54,7 @@ def all_reduce(
     scatter = together(*(ring(topology, "reduce_scatter", row, size_bytes, most) for row in rows))
     share = size_bytes / len(across)
     between = together(*(ring(topology, "all_reduce", column, share, most) for column in across))
-    return then(scatter, between, scatter)
+    return then(scatter, between, scatter)  # an all-gather sends as much as a reduce-scatter
 
 
 def ring(
