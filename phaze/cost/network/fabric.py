@@ -59,16 +59,15 @@ def network_of(system: System | Cluster | Matrix) -> Network:
 def _tier(level: Level) -> Tier:
     if level.nccl is not None:
         return _measured_tier(level, level.nccl)
-    bandwidth, messages = level.bandwidth_bytes_per_s, level.sustained_messages
-    exchange = level.sustained_exchange
+    bandwidth = level.bandwidth_bytes_per_s
     return Tier(
         level.devices,
         bandwidth * level.sustained,
         level.latency_s,
         level.start_s,
-        0.0 if messages is None else bandwidth * messages,
+        bandwidth * (level.sustained_messages or 0.0),
         level.ring_port_devices,
-        0.0 if exchange is None else bandwidth * exchange,
+        bandwidth * (level.sustained_exchange or 0.0),
         level.tree_latency_s,
         hop_latency_s=level.hop_latency_s,
     )

@@ -127,7 +127,6 @@ def mesh(grid: TileGrid, wires: Wires, memory: PortMemory | None = None) -> Topo
                 links += wires.links(grid, tile, other, len(links))
     ports = memory.ports if memory else ()
     if memory:
-        _check_ports(grid, memory)
         links += _port_links(grid, memory, len(links))
     kind = "torus" if grid.wrap else "mesh"
     name = f"{grid.rows} × {grid.columns} {kind}"
@@ -164,20 +163,16 @@ def walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
 
 def _port_links(grid: TileGrid, memory: PortMemory, first: int) -> list[Link]:
     """Links between tiles and memories; both directions of a port exclude each other."""
+    if not memory.ports:
+        raise PhazeError("memory: ports must name at least one tile")
     links = []
     for number, tile in enumerate(memory.ports):
+        if not 0 <= tile < grid.tiles:
+            raise PhazeError(f"memory: ports must be tiles from 0 to {grid.tiles - 1}, got {tile}")
         node = grid.tiles + number
         for a, b in ((node, tile), (tile, node)):
             links.append(Link(a, b, memory.bandwidth_bytes_per_s, memory.response_s, first + number, True))
     return links
-
-
-def _check_ports(grid: TileGrid, memory: PortMemory) -> None:
-    for tile in memory.ports:
-        if not 0 <= tile < grid.tiles:
-            raise PhazeError(f"memory: ports must be tiles from 0 to {grid.tiles - 1}, got {tile}")
-    if not memory.ports:
-        raise PhazeError("memory: ports must name at least one tile")
 
 
 def torus(
