@@ -143,10 +143,10 @@ def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bo
 
 
 def _write_picture(title: str, timeline: Timeline, path: Path) -> None:
-    from phaze.report.pipeline_picture import picture, shown
+    from phaze.report.pipeline_picture import drawn_plan, picture
     from phaze.report.vega import save
 
-    save(path, picture(shown(title, timeline)))
+    save(path, picture(drawn_plan(title, timeline)))
 
 
 def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Path) -> None:

@@ -68,7 +68,7 @@ def read_figures(inputs: MapInputs) -> pd.DataFrame:
     rows = [
         {"case": name, "reading": key, **row}
         for show, read in (("topologies", _by_topology), ("partitioners", _by_partitioner))
-        for name, case in inputs.of(show)
+        for name, case in inputs.showing(show)
         for key, one in readings_of(case).items()
         for row in read(inputs, case, one, _steps(inputs, name, one))
     ]
@@ -158,7 +158,7 @@ def nearest(figures: pd.DataFrame, readings: Iterable[str], subjects: Sequence[s
 def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
     """Yield the sections of all cases with figures, from the result of `read_figures`."""
     for show in ("topologies", "partitioners"):
-        for name, case in inputs.of(show):
+        for name, case in inputs.showing(show):
             mine = figures[figures["case"] == name]
             if len(mine):
                 yield WORDS.section(show, _blocks(inputs, mine, case), name=name)
@@ -241,7 +241,7 @@ def parmesan_paper(inputs: MapInputs) -> Paper:
 
 def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> str:
     """Summary by kind of topology: published gain from mapping, our gain, and the closest interpretation."""
-    for name, case in inputs.of("topologies"):
+    for name, case in inputs.showing("topologies"):
         mine = figures[(figures["case"] == name) & (figures["printed"] > 0)]
         if case.readings and len(mine):
             break

@@ -66,7 +66,7 @@ def printed_times(inputs: PlanInputs) -> pd.DataFrame:
         for name, rows in (inputs.published.table if inputs.published else {}).items()
         for number, row in enumerate(rows)
     ]
-    made = inputs.cases[inputs.cases["case"].isin([name for name, _ in inputs.of("table")])]
+    made = inputs.cases[inputs.cases["case"].isin([name for name, _ in inputs.showing("table")])]
     keys = ["input", "devices", "memory_gib"]
     if not told:
         return made.iloc[:0].assign(row=0, printed="", ours="")
@@ -112,7 +112,7 @@ def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
 def _shown(inputs: PlanInputs, rows: pd.DataFrame, show: str) -> pd.DataFrame:
     """Labelled rows of the cases with the given `show` value, in order of case, mode and panel."""
     parts = [rows.iloc[:0].assign(label="")]
-    for name, case in inputs.of(show):
+    for name, case in inputs.showing(show):
         for mode in case.modes:
             mine = rows[(rows["case"] == name) & (rows["mode"] == mode)].sort_values(PANEL, kind="stable")
             parts.append(mine.assign(label=inputs.label(case.input)))
@@ -183,7 +183,7 @@ def sections_of(inputs: PlanInputs) -> Iterator[Section]:
     """Yield a section per case, except table cases without published results for their input."""
     printed = inputs.published.table if inputs.published else {}
     for show in ("table", "throughput", "curve"):
-        for name, case in inputs.of(show):
+        for name, case in inputs.showing(show):
             about = {
                 "label": inputs.label(case.input),
                 "batches": join(f"{n:,}" for n in case.microbatches),

@@ -47,9 +47,9 @@ def _shard(inputs: Inputs, row: pd.Series) -> str:
 
 def stages_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
     """Stages of a placement, in order."""
-    found = shard_rows(inputs, tables.Stages, row)
-    same = np.logical_and.reduce([found[key] == row[key] for key in ("hbm_gib", "recompute", "planner")])
-    return found[same].sort_values("stage")
+    stages = shard_rows(inputs, tables.Stages, row)
+    same = np.logical_and.reduce([stages[key] == row[key] for key in ("hbm_gib", "recompute", "planner")])
+    return stages[same].sort_values("stage")
 
 
 def operators_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
@@ -84,11 +84,12 @@ def with_estimates(
     only = Only("design", tuple(sorted({int(design) for design in designs.values()})))
     estimates = details.rows(tables.Estimates, point, chip["shard"], only)
     joined = scheduled.merge(estimates.drop(columns=list(POINT)), on=["work", "design"], how="left")
-    every = joined["all_cores"]
+    on_all_cores = joined["all_cores"]
     chosen = {
-        f"{part}_j": joined[f"{part}_all_j"].where(every, joined[f"{part}_j"]).fillna(0.0) for part in PARTS
+        f"{part}_j": joined[f"{part}_all_j"].where(on_all_cores, joined[f"{part}_j"]).fillna(0.0)
+        for part in PARTS
     }
-    limit = joined["limit_all"].where(every, joined["limit"]).fillna("none")
+    limit = joined["limit_all"].where(on_all_cores, joined["limit"]).fillna("none")
     return joined.assign(limit=limit, latency_s=joined["end_s"] - joined["start_s"], **chosen)
 
 
@@ -103,10 +104,10 @@ def layer_chain(inputs: Inputs, model: str) -> list[str]:
     return list(np.repeat(graph["layer"].to_numpy(dtype=str), graph["count"].to_numpy()))
 
 
-def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
+def bindings(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     """Table `bindings`: bottleneck of every operator, on the best accelerator of each model."""
     frames = []
-    for _, row in placed_rows(found, PER_MODEL).iterrows():
+    for _, row in placed_rows(results, PER_MODEL).iterrows():
         operators = operators_of(inputs, row)
         weight = operators["latency_s"] * operators["layer"].map(layer_counts(inputs, row["model"]))
         total = weight.sum()
@@ -117,8 +118,8 @@ def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
 
 def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
     """Share of busy time bound by each resource, over all layers of a placement with schedules."""
-    found, counts = operators_of(inputs, row), layer_counts(inputs, row["model"])
-    return shares_of_limits(found["limit"], found["latency_s"], found["layer"], counts)
+    operators, counts = operators_of(inputs, row), layer_counts(inputs, row["model"])
+    return shares_of_limits(operators["limit"], operators["latency_s"], operators["layer"], counts)
 
 
 def shares_of_limits(
@@ -129,11 +130,11 @@ def shares_of_limits(
     return by_limit / by_limit.sum() if by_limit.sum() > 0 else by_limit
 
 
-def energies(found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
+def energies(results: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     """Table `energies`: breakdown of the energy per sample for the results of some designs."""
     columns = {f"{part}_j": part for part in (*PARTS, "leakage")}
     keys = ["model", "design", "joules_per_sample"]
-    rows = placed_rows(found, *designs)[[*keys, *columns]].rename(columns=columns)
+    rows = placed_rows(results, *designs)[[*keys, *columns]].rename(columns=columns)
     parts = rows.melt(keys, var_name="part", value_name="joules")
     share = parts["joules"] / parts["joules_per_sample"]
     return tables.Energies.check(
@@ -149,14 +150,14 @@ def energy_by_layer(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
     """
     operators = operators_of(inputs, row)
     columns = [f"{part}_j" for part in PARTS]
-    each = operators.groupby(["layer", "direction"])[columns].sum().reset_index()
-    runs = executions(inputs, row)
+    by_pass = operators.groupby(["layer", "direction"])[columns].sum().reset_index()
+    counts = executions(inputs, row)
     layers = inputs.details.rows(tables.Layers, point_of(row), "").set_index("layer")["tensor_parallel"]
     slices = layers.map({True: layout_of(row).tp, False: 1})
-    passes = zip(each["layer"], each["direction"], strict=True)
-    times = np.array([runs[layer, direction] * slices[layer] for layer, direction in passes])
-    per_sample = times / layout_of(row).microbatch
-    return each.assign(**{column: each[column] * per_sample for column in columns})
+    passes = zip(by_pass["layer"], by_pass["direction"], strict=True)
+    executed = np.array([counts[layer, direction] * slices[layer] for layer, direction in passes])
+    per_sample = executed / layout_of(row).microbatch
+    return by_pass.assign(**{column: by_pass[column] * per_sample for column in columns})
 
 
 def link_j_between_stages(inputs: Inputs, row: pd.Series) -> float:
@@ -172,10 +173,10 @@ def link_j_between_stages(inputs: Inputs, row: pd.Series) -> float:
     layers = inputs.details.rows(tables.Layers, point_of(row), "").set_index("layer")["output_bytes"]
     chain = layer_chain(inputs, row["model"])
     ends = [float(layers[chain[last]]) for last in stages["last_layer"].iloc[:-1]]
-    sent = 2 * float(np.dot(ends, stages["devices"].iloc[:-1])) / layout_of(row).microbatch
+    stage_bytes = 2 * float(np.dot(ends, stages["devices"].iloc[:-1])) / layout_of(row).microbatch
     gradients = float((stages["gradient_bytes"] * stages["devices"]).sum())
-    around = 2 * (int(row["data"]) - 1) * gradients / inputs.cluster.scenario.global_batch
-    return float(inputs.energy.link_j_per_byte * (sent + around))
+    ring_bytes = 2 * (int(row["data"]) - 1) * gradients / inputs.cluster.scenario.global_batch
+    return float(inputs.energy.link_j_per_byte * (stage_bytes + ring_bytes))
 
 
 def executions(inputs: Inputs, row: pd.Series) -> dict[tuple[str, str], int]:
@@ -183,15 +184,15 @@ def executions(inputs: Inputs, row: pd.Series) -> dict[tuple[str, str], int]:
     chain = layer_chain(inputs, row["model"])
     stages = stages_of(inputs, row)
     last_start = int(stages["first_layer"].iloc[-1]) if len(stages) else 0
-    again = last_start if row["recompute"] else 0
-    runs: dict[tuple[str, str], int] = {}
+    recomputed = last_start if row["recompute"] else 0
+    counts: dict[tuple[str, str], int] = {}
     for position, layer in enumerate(chain):
-        runs[layer, "forward"] = runs.get((layer, "forward"), 0) + (2 if position < again else 1)
-        runs[layer, "backward"] = runs.get((layer, "backward"), 0) + 1
-    return runs
+        counts[layer, "forward"] = counts.get((layer, "forward"), 0) + (2 if position < recomputed else 1)
+        counts[layer, "backward"] = counts.get((layer, "backward"), 0) + 1
+    return counts
 
 
-def areas(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
+def areas(inputs: Inputs, results: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     """Table `areas`: breakdown of the chip area for the results of some designs."""
     rows = [
         {
@@ -200,16 +201,16 @@ def areas(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.D
             "area_um2": float(chip[f"{part}_um2"]),
             "share": float(chip[f"{part}_um2"]) / float(chip["area_um2"]),
         }
-        for _, row in placed_rows(found, *designs).iterrows()
+        for _, row in placed_rows(results, *designs).iterrows()
         for chip in (chip_of(inputs.cluster, row),)
         for part in ("tensor", "vector", "l2", "glb")
     ]
     return table_of(tables.Areas, rows)
 
 
-def breakdowns(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
+def breakdowns(inputs: Inputs, results: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     """Table `breakdowns`: terms of batch time = slowest load * (microbatches + s - 1) + sync."""
-    rows = (_breakdown_of(inputs, row) for _, row in placed_rows(found, *designs).iterrows())
+    rows = (_breakdown_of(inputs, row) for _, row in placed_rows(results, *designs).iterrows())
     return table_of(tables.Breakdowns, filter(None, rows))
 
 
@@ -254,14 +255,14 @@ def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:
     if layers.empty or counts.empty:
         return {}
     block = layers.loc[[str(counts.idxmax())]].iloc[0]
-    every = layers.loc[counts.index, list(_SIZES.values())].mul(counts, axis=0).sum()
+    totals = layers.loc[counts.index, list(_SIZES.values())].mul(counts, axis=0).sum()
     return {
         **point._asdict(),
         "layers": int(counts.max()),
         "operators": int(block["operators"]),
-        "parameters": inputs.parameters.get(model, int(every["parameters"])),
-        "held_parameters": int(every["parameters"]),
+        "parameters": inputs.parameters.get(model, int(totals["parameters"])),
+        "held_parameters": int(totals["parameters"]),
         "block_parameter_bytes": float(block["parameter_bytes"]),
         **{f"block_{name}": float(block[column]) for name, column in _SIZES.items() if name != "held"},
-        **{name: float(every[column]) for name, column in _SIZES.items() if name != "held"},
+        **{name: float(totals[column]) for name, column in _SIZES.items() if name != "held"},
     }

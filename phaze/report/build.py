@@ -17,17 +17,22 @@ from phaze.report import anatomy, inside, overview, plan_checks, record, searche
 from phaze.report import checks as checked
 from phaze.report.checks import Evidence
 from phaze.report.document import FirstScreen, Section, Sheet
-from phaze.report.findings import GIVEN, RESULT_TABLES, Findings, Part
+from phaze.report.findings import COPIED, RESULT_TABLES, Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
 from phaze.report.measured_page import measured_section
 from phaze.report.page_words import words_of
-from phaze.report.planners import compared, in_words, on_networks, replayed
-from phaze.report.recommend import in_short as losses_in_short
-from phaze.report.recommend import recommend, recommended, recommended_on
+from phaze.report.planners import compared, on_networks, replayed, study_planner_sentence
+from phaze.report.recommend import loss_fact, recommend, recommended, recommended_on
 from phaze.report.record import count_proofs
 from phaze.report.report import Report, page_of
-from phaze.report.searches import certificate, choose_by_hysteresis, front, in_short, summarise_searches
+from phaze.report.searches import (
+    certificate,
+    certificate_fact,
+    choose_by_hysteresis,
+    front,
+    summarise_searches,
+)
 from phaze.report.verdicts import run_checks
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, placed_rows, row_of
 from phaze.report.words import area, buffers, compute, join, percent, times
@@ -88,8 +93,8 @@ class Headline:
         rates = self.simulated if simulated else self.planned
         if not {design, over} <= {*rates.columns}:
             return pd.Series(dtype="float64")
-        found = rates[design] / rates[over]
-        return found[np.isfinite(found) & (found > 0)]
+        ratio = rates[design] / rates[over]
+        return ratio[np.isfinite(ratio) & (ratio > 0)]
 
     def chip_gain(self, model: str) -> float:
         """Gain of a model's accelerator over the baseline, with the same planner.
@@ -112,50 +117,56 @@ class Headline:
         Simulated throughputs are used if available, else planned ones. The mean is 0 without any ratio.
         """
         planned, simulated = (
-            float(np.exp(np.log(found).mean())) if len(found) else 0.0
-            for found in (self.ratios(design, over, simulated=which) for which in (False, True))
+            float(np.exp(np.log(ratios).mean())) if len(ratios) else 0.0
+            for ratios in (self.ratios(design, over, simulated=which) for which in (False, True))
         )
         how = f"as simulated; {times(planned)} as planned" if simulated else "as planned"
         return simulated or planned, how
 
 
-def losses_in_words(inputs: Inputs, findings: Findings) -> Iterator[str]:
+def slower_chip_sentences(inputs: Inputs, findings: Findings) -> Iterator[str]:
     """Yield sentences on accelerators that are slower than the baseline."""
-    found, models = Headline.of(inputs, findings), inputs.study.models
-    if found is None:
+    headline, models = Headline.of(inputs, findings), inputs.study.models
+    if headline is None:
         return
-    gains = {model: found.chip_gain(model) for model in models}
+    gains = {model: headline.chip_gain(model) for model in models}
     lost = {model: 1 - gain for model, gain in gains.items() if 0 < gain < 1 - LEAST}
     if lost:
         most = max(lost, key=lost.__getitem__)
         named = join(f"{model} ({percent(loss)})" for model, loss in lost.items())
         if len(lost) > MOST_NAMED:
             named = f"{len(lost)} of {len(models)} workloads, most for {most} ({percent(lost[most])})"
-        yield WORDS.sentence("slower-chip", baseline=found.baseline, named=named)
-    mean, _ = found.mean(COMMON, found.baseline)
+        yield WORDS.sentence("slower-chip", baseline=headline.baseline, named=named)
+    mean, _ = headline.mean(COMMON, headline.baseline)
     if len(models) > 1 and 0 < mean < 1 - LEAST:
-        told = {"count": len(models), "loss": 1 - mean, "baseline": found.baseline}
-        yield WORDS.sentence("slower-common", **told)
+        placeholders = {"count": len(models), "loss": 1 - mean, "baseline": headline.baseline}
+        yield WORDS.sentence("slower-common", **placeholders)
 
 
-def gains_in_short(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
+def gain_facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
     """Yield key figures for the first screen: accelerator gains by interpretation, and the planner's gain."""
-    found, several = Headline.of(inputs, findings), len(inputs.study.models) > 1
-    if found is None:
+    headline, several = Headline.of(inputs, findings), len(inputs.study.models) > 1
+    if headline is None:
         return
     about = {PER_MODEL: "an accelerator for each workload" if several else "its best accelerator"}
     if several:
         about[COMMON] = "one accelerator for all of them"
     what = "geometric mean" if several else "throughput"
     for design, words in about.items():
-        gain, how = found.mean(design, found.baseline)
+        gain, how = headline.mean(design, headline.baseline)
         if gain:
-            range_ = overview.spread(findings.gains, design, found.baseline, gain)
-            of = f"range of all readings; {times(gain)} " if range_ != times(gain) else ""
-            yield range_, f"{words} over {found.baseline}, the same planner on both ({what}: {of}{how})"
-    gain, how = found.mean(found.baseline, found.expert)
+            range_ = overview.spread(findings.gains, design, headline.baseline, gain)
+            range_note = f"range of all readings; {times(gain)} " if range_ != times(gain) else ""
+            yield (
+                range_,
+                f"{words} over {headline.baseline}, the same planner on both ({what}: {range_note}{how})",
+            )
+    gain, how = headline.mean(headline.baseline, headline.expert)
     if gain:
-        yield times(gain), f"the planner over the hand-designed plan, both on {found.baseline} ({what} {how})"
+        yield (
+            times(gain),
+            f"the planner over the hand-designed plan, both on {headline.baseline} ({what} {how})",
+        )
 
 
 def build_report(inputs: Inputs) -> Report:
@@ -172,7 +183,7 @@ def summarise(inputs: Inputs) -> Findings:
     designs = tuple(results["design"].unique())
     memories = winners.memories(inputs)
     return Findings(
-        **{name: getattr(inputs, name) for name in GIVEN},
+        **{name: getattr(inputs, name) for name in COPIED},
         results=results,
         recommendations=recommend(inputs, results),
         gains=overview.find_gains(inputs, results),
@@ -204,14 +215,14 @@ def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     return Comparisons.check(pd.concat(frames, ignore_index=True))
 
 
-def beside_measured(inputs: Inputs, _: Findings) -> Iterator[Section]:
+def measured_errors(inputs: Inputs, _: Findings) -> Iterator[Section]:
     """Yield the section on prediction errors for published training runs; nothing without such runs."""
     yield from measured_section(inputs.source_scores)
 
 
 PARTS: tuple[Part, ...] = (
     recommended, overview.assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
-    replayed, on_networks, beside_measured, *searches.PARTS, *record.PARTS,
+    replayed, on_networks, measured_errors, *searches.PARTS, *record.PARTS,
 )  # fmt: skip
 """Functions that yield the sections of the report, in order."""
 
@@ -234,23 +245,23 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
 def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     """First screen: a caveat and the result, then details on losses, interpretations and the accelerator."""
     gains = overview.claims(inputs, findings)
-    losses = tuple(losses_in_words(inputs, findings))
-    caveats = (*losses[::-1], *overview.caveats_in_words(gains), "Every time is predicted, none is measured.")
+    losses = tuple(slower_chip_sentences(inputs, findings))
+    caveats = (*losses[::-1], *overview.caveat_sentences(gains), "Every time is predicted, none is measured.")
     short, long = _result(inputs, findings)
     full = (
         *losses,
-        *overview.turned_over(gains),
+        *overview.reversal_sentences(gains),
         long,
-        *overview.gains_in_words(gains),
-        in_words(inputs, findings),
+        *overview.gain_sentences(gains),
+        study_planner_sentence(inputs, findings),
     )
     placed = (findings.results["status"] == "placed").any()
     return FirstScreen(
         question="Which accelerator, and how to spread the training over it?",
-        sentence=" ".join((caveats[0], short, *overview.baseline_outside(inputs))) if placed else short,
+        sentence=" ".join((caveats[0], short, *overview.oversized_baseline(inputs))) if placed else short,
         facts=tuple(_facts(inputs, findings)),
         sheet=_answer_sheet(inputs, findings),
-        more=" ".join(filter(None, full)),
+        details=" ".join(filter(None, full)),
         figures=LEADING,
     )
 
@@ -261,8 +272,8 @@ def _result(inputs: Inputs, findings: Findings) -> tuple[str, str]:
     cluster = f"{scenario.devices:,} accelerators with batches of {scenario.global_batch:,}"
     common = _common(inputs, findings)
     if common is not None:
-        told = {"count": len(models), "described": _described(inputs, common), "cluster": cluster}
-        return _gain(inputs, findings, common), WORDS.sentence("common", **told)
+        placeholders = {"count": len(models), "described": _described(inputs, common), "cluster": cluster}
+        return _gain(inputs, findings, common), WORDS.sentence("common", **placeholders)
     if not (findings.results["status"] == "placed").any():
         none = WORDS.sentence("nothing-fits", cluster=cluster)
         return none, none
@@ -271,14 +282,14 @@ def _result(inputs: Inputs, findings: Findings) -> tuple[str, str]:
         start = "The best accelerator for each workload is in the table"
         return f"{start} below.", f"{start}, with its plan on {cluster}."
     plan, name = recommended_on(findings, best), best["architecture"]
-    told = {
+    placeholders = {
         **vars(plan), "model": best["model"], "cluster": cluster,
         "named": name if name in inputs.study.architectures.named else "the best accelerator",
         "size": _size(inputs, best), "described": _described(inputs, best),
         "taken": plan.simulated or plan.planned,
         "times": f"{plan.simulated} per batch as simulated, " * bool(plan.simulated) + plan.planned,
     }  # fmt: skip
-    return WORDS.sentence("one", **told), WORDS.sentence("one-in-full", **told)
+    return WORDS.sentence("one", **placeholders), WORDS.sentence("one-in-full", **placeholders)
 
 
 def _gain(inputs: Inputs, findings: Findings, common: pd.Series) -> str:
@@ -288,10 +299,14 @@ def _gain(inputs: Inputs, findings: Findings, common: pd.Series) -> str:
     gain, how = headline.mean(COMMON, headline.baseline) if headline else (0.0, "")
     if headline is None or not gain:
         return f"One accelerator suits {every}."
-    ends, own = overview.spread(findings.gains, COMMON, headline.baseline, gain), times(gain)
+    range_, study_gain = overview.spread(findings.gains, COMMON, headline.baseline, gain), times(gain)
     source = how.partition(";")[0]
-    said = f"with the same planner, {source}" if ends == own else f"{own} {source} under the study's settings"
-    return f"One accelerator for {every} trains {ends} as fast as {headline.baseline}, {said}."
+    condition = (
+        f"with the same planner, {source}"
+        if range_ == study_gain
+        else f"{study_gain} {source} under the study's settings"
+    )
+    return f"One accelerator for {every} trains {range_} as fast as {headline.baseline}, {condition}."
 
 
 def _size(inputs: Inputs, row: pd.Series) -> str:
@@ -315,9 +330,9 @@ def _common(inputs: Inputs, findings: Findings) -> pd.Series | None:
 
 
 def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
-    yield from gains_in_short(inputs, findings)
-    yield from in_short(findings)
-    yield from losses_in_short(findings)
+    yield from gain_facts(inputs, findings)
+    yield from certificate_fact(findings)
+    yield from loss_fact(findings)
     passed = int(findings.checks["passed"].sum())
     yield f"{passed} / {len(findings.checks)}", "checks of these results passed"
 
@@ -335,12 +350,12 @@ def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
             "chip_gain": times(headline.chip_gain(row["model"])) if headline else "–",
             "planner_gain": times(headline.planner_gain(row["model"])) if headline else "–",
         }
-        own = {"shape": f"{plan.shape}, {plan.microbatch}", "mfu": percent(row["mfu"] * plan.gain)}
-        rows.append({"model": row["model"], **_chip(inputs, row), **vars(plan), **own, **gains})
+        cells = {"shape": f"{plan.shape}, {plan.microbatch}", "mfu": percent(row["mfu"] * plan.gain)}
+        rows.append({"model": row["model"], **_chip(inputs, row), **vars(plan), **cells, **gains})
     common = _common(inputs, findings)
     if common is not None:
         mean = times(headline.mean(COMMON, headline.baseline)[0]) if headline else "–"
-        own = {"whose": "their own", "chip_gain": mean}
-        rows.append({"model": "one for all", **_chip(inputs, common), **own})
+        cells = {"whose": "their own", "chip_gain": mean}
+        rows.append({"model": "one for all", **_chip(inputs, common), **cells})
     marked = [common is not None and place == len(rows) - 1 for place in range(len(rows))]
     return WORDS.sheet("answer", pd.DataFrame([_EMPTY | row for row in rows]), marked)

@@ -42,7 +42,7 @@ _MAPPINGS = (
 
 def throughputs(cases: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw Figure 1: throughput relative to the best against devices, one panel per memory size and N."""
-    table = _named(cases.assign(relative=relative(cases)), "relative")
+    table = _with_titles(cases.assign(relative=relative(cases)), "relative")
     bars = (
         alt.Chart()
         .mark_bar()
@@ -66,7 +66,7 @@ def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> alt.TopLeve
     most = table.drop_duplicates(keys)[[*keys, "most_devices"]].rename(columns={"most_devices": "devices"})
     last = table.groupby(keys, as_index=False)["time_per_sample"].min().merge(most)
     rows = pd.concat([table, last]).sort_values("devices", kind="stable")
-    rows = _named(rows.assign(seconds=rows["time_per_sample"] * scale_s), "seconds", "microbatches")
+    rows = _with_titles(rows.assign(seconds=rows["time_per_sample"] * scale_s), "seconds", "microbatches")
     scale = alt.Scale(type="log", base=2, nice=False)
     devices = partial(alt.X, title="devices k; dashed: k = N", scale=scale)
     lines = (
@@ -81,12 +81,14 @@ def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> alt.TopLeve
     )
     many = alt.Chart().mark_rule(strokeDash=[4, 3]).transform_aggregate(many="max(microbatches)")
     layers = lines, many.encode(devices("many:Q"))
-    return panels(rows, "panel", *layers, height=260, columns=2, own="xy")
+    return panels(rows, "panel", *layers, height=260, columns=2, independent="xy")
 
 
-def _named(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+def _with_titles(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """Add panel titles and planner names to the rows, and sort them by panel."""
-    ordered = pd.concat([some.assign(panel=panel_name(some.iloc[0])) for _, some in rows.groupby([*PANEL])])
+    ordered = pd.concat(
+        [panel_rows.assign(panel=panel_name(panel_rows.iloc[0])) for _, panel_rows in rows.groupby([*PANEL])]
+    )
     named = ordered.assign(planner=ordered["planner"].map(PLANNER_NAMES))
     return named[["panel", "planner", "devices", *columns]]
 
@@ -111,7 +113,7 @@ def relative(cases: pd.DataFrame) -> pd.Series:
 
 def splits(runs: pd.DataFrame, best: dict[str, int]) -> alt.TopLevelMixin:
     """Draw Figure 10: throughput by TP × DP split, one panel per model; a star marks the paper's best."""
-    rows = _mapped(runs.assign(value=runs["samples_per_s"]))
+    rows = _best_by_mapping(runs.assign(value=runs["samples_per_s"]))
     printed = rows["tensor"] == rows["model"].map(best)
     rows["best"] = rows["value"].where(
         printed & (rows["value"] == rows.groupby(["model", "tensor"])["value"].transform("max"))
@@ -122,10 +124,10 @@ def splits(runs: pd.DataFrame, best: dict[str, int]) -> alt.TopLevelMixin:
         .transform_filter("isValid(datum.best)")
         .encode(_split(rows), alt.Y("best:Q", title="samples/s"))
     )
-    return panels(rows, "model", _bars(rows, "samples/s"), stars, own="y")
+    return panels(rows, "model", _bars(rows, "samples/s"), stars, independent="y")
 
 
-def _mapped(runs: pd.DataFrame) -> pd.DataFrame:
+def _best_by_mapping(runs: pd.DataFrame) -> pd.DataFrame:
     """Highest `value` for each split and each mapping of stages and groups."""
     keys = ["model", "tensor", "data", "layout", "placed"]
     rows = runs[[*keys, "value"]].groupby(keys, sort=False).max().reset_index()
@@ -166,20 +168,22 @@ def occupancy(runs: pd.DataFrame) -> alt.TopLevelMixin:
         "s a batch, mean over links": runs["link_busy_s"],
         "share of the batch": runs["link_busy_s"] / runs["time_s"],
     }
-    rows = pd.concat([_mapped(runs.assign(value=value)).assign(what=what) for what, value in shown.items()])
-    return panels(rows, "what", _bars(rows, ""), columns=2, own="y")
+    rows = pd.concat(
+        [_best_by_mapping(runs.assign(value=value)).assign(what=what) for what, value in shown.items()]
+    )
+    return panels(rows, "what", _bars(rows, ""), columns=2, independent="y")
 
 
 def over_time_of(words: PageWords, case: str, jobs: pd.DataFrame, links: pd.DataFrame) -> Iterator[Chart]:
     """Yield charts of each simulated pipeline of a case: timeline, memory of its tiles, and link load."""
     keys = ["system", "model", "layout"]
-    for key, mine in jobs.groupby(keys, sort=False):
+    for key, run_jobs in jobs.groupby(keys, sort=False):
         which = dict(zip(keys, map(str, key), strict=True))
-        here = links[(links[keys] == pd.Series(which)).all(axis=1)]
+        run_links = links[(links[keys] == pd.Series(which)).all(axis=1)]
         anchor = file_name("-".join((case, which["model"], which["system"], which["layout"])))
-        yield words.chart("time", partial(pipeline, mine), f"{anchor}-time", **which)
-        yield words.chart("memory", partial(memory, mine), f"{anchor}-memory", **which)
-        yield words.chart("heat", partial(heat, here), f"{anchor}-links", **which)
+        yield words.chart("time", partial(pipeline, run_jobs), f"{anchor}-time", **which)
+        yield words.chart("memory", partial(memory, run_jobs), f"{anchor}-memory", **which)
+        yield words.chart("heat", partial(heat, run_links), f"{anchor}-links", **which)
 
 
 def pipeline(jobs: pd.DataFrame) -> alt.TopLevelMixin:
@@ -192,16 +196,16 @@ def memory(jobs: pd.DataFrame) -> alt.TopLevelMixin:
     last = int(jobs["stage"].max())
     work = jobs[jobs["kind"].isin(["forward", "recompute", "backward"])].sort_values("start_s")
     chosen = {stage: work[work["stage"] == stage] for stage in sorted({0, last // 2, last})}
-    held = {
-        stage: (mine["start_s"].to_numpy(float), mine["held_bytes"].to_numpy(float))
-        for stage, mine in chosen.items()
+    profiles = {
+        stage: (passes["start_s"].to_numpy(float), passes["held_bytes"].to_numpy(float))
+        for stage, passes in chosen.items()
     }
-    return over_time.memory(held, float(jobs["end_s"].max()), ("seconds", "GB a tile"), unit_bytes=1e9)
+    return over_time.memory(profiles, float(jobs["end_s"].max()), ("seconds", "GB a tile"), unit_bytes=1e9)
 
 
 def heat(links: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw the links of the mesh, coloured by share of busy time, with both directions next to each other."""
-    across, down = (links[f"target_{way}"] - links[f"source_{way}"] for way in ("column", "row"))
+    across, down = (links[f"target_{axis}"] - links[f"source_{axis}"] for axis in ("column", "row"))
     table = pd.DataFrame(
         {
             "x": links["source_column"] + 0.13 * down,
@@ -232,7 +236,10 @@ def congestion(rows: pd.DataFrame) -> alt.TopLevelMixin:
 
     Kinds of tasks are in turns, and in all mixes; negative if a formula overestimates.
     """
-    named = {"turns": "kinds in turns", **{one: f"{one} of all mixes" for one in ("most", "mean", "least")}}
+    named = {
+        "turns": "kinds in turns",
+        **{group: f"{group} of all mixes" for group in ("most", "mean", "least")},
+    }
     parts = rows["setting"].str.extract(r"^(\d+) tasks of ([\d.]+) MB").astype(float)
     table = pd.DataFrame(
         {

@@ -10,7 +10,7 @@ from phaze.base.units import GIB
 from phaze.map.speed_ups import NETWORK, POINT, steps
 from phaze.report.case_charts import GROUP
 from phaze.report.cases import RUN, MapCases, PlanCases, TiledCases, considered, read_curve
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, describe, each
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, check_rows, describe
 
 SLACK = 1 + ROUNDING
 PLAN_CHECKS: Checklist[PlanCases] = Checklist()
@@ -27,10 +27,10 @@ def _every_cluster_has_a_row(inputs: PlanCases) -> Verdicts:
     seen |= {*ends[_PLAN].itertuples(index=False, name=None)}
     for name, case in inputs.study.made.items():
         for point in case.points().values():
-            wanted = (max(point.devices),) if point.show == "curve" else point.devices
-            same = name, point.blocks, point.memory_gib, point.microbatches
-            for mode, planner, k in product(point.modes, point.planners, wanted):
-                key = (*same, mode, k, planner)
+            device_counts = (max(point.devices),) if point.show == "curve" else point.devices
+            point_key = name, point.blocks, point.memory_gib, point.microbatches
+            for mode, planner, k in product(point.modes, point.planners, device_counts):
+                key = (*point_key, mode, k, planner)
                 # A curve whose planner finds no plan has no step, which states that already.
                 yield key in seen or point.show == "curve", f"{key}: no row"
 
@@ -50,7 +50,7 @@ def _nothing_is_better_than_piper(inputs: PlanCases) -> Verdicts:
 def _nothing_is_better_than_pipers_curve(inputs: PlanCases) -> Verdicts:
     for key, rows in inputs.curves.groupby(GROUP):
         ks = considered(inputs, rows)
-        times = {p: read_curve(mine, ks) for p, mine in rows.groupby("planner")}
+        times = {p: read_curve(curve, ks) for p, curve in rows.groupby("planner")}
         if "piper" in times:
             for planner in times.keys() - {"piper"}:
                 fine = times["piper"] <= times[planner] * SLACK
@@ -63,7 +63,7 @@ def _more_devices_are_never_slower(inputs: PlanCases) -> Verdicts:
     before = ordered.groupby([*GROUP, "planner"])["time_per_sample"].shift(fill_value=np.inf)
     first = ~ordered.duplicated([*GROUP, "planner"])
     fine = (ordered["time_per_sample"] <= before * SLACK) | np.isinf(before)
-    yield from each(fine[~first], ordered[~first], tuple(_PLAN))
+    yield from check_rows(fine[~first], ordered[~first], tuple(_PLAN))
 
 
 @PLAN_CHECKS.hold("curves agree with plans of single clusters")
@@ -112,8 +112,8 @@ def _stages_fit_into_memory(inputs: PlanCases) -> Verdicts:
 def _planners_keep_their_rule(inputs: PlanCases) -> Verdicts:
     rows = inputs.pipelines
     for planner, column in (("no-dp", "data"), ("no-tp", "tensor"), ("equi-no-tp", "tensor")):
-        mine = rows[rows["planner"] == planner]
-        yield from each(mine[column] == 1, mine, tuple(_PLAN))
+        planner_stages = rows[rows["planner"] == planner]
+        yield from check_rows(planner_stages[column] == 1, planner_stages, tuple(_PLAN))
     for key, stages in rows[rows["planner"].isin(["equi", "equi-no-tp"])].groupby(_PLAN):
         yield stages["data"].nunique() == stages["tensor"].nunique() == 1, str(key)
 
@@ -137,7 +137,7 @@ def _every_case_is_mapped(inputs: MapCases) -> Verdicts:
 @MAP_CHECKS.hold("searching is never worse than CS map or p2p map")
 def _ours_is_never_worse_than_by_hand(inputs: MapCases) -> Verdicts:
     rows = steps(inputs.mappings).dropna(subset="ours")
-    yield from each(rows["ours"] <= rows["heuristics"] * (1 + ROUNDING), rows, (*POINT, *NETWORK))
+    yield from check_rows(rows["ours"] <= rows["heuristics"] * (1 + ROUNDING), rows, (*POINT, *NETWORK))
 
 
 @MAP_CHECKS.hold("no mapping is below a bound")
@@ -167,10 +167,10 @@ def _five_times_on_uniform_dist(inputs: MapCases) -> Verdicts:
 def _every_combination_has_a_row(inputs: TiledCases) -> Verdicts:
     counts = inputs.tiled_runs.groupby(["case", "system", "model"]).size().to_dict()
     for name, case in inputs.study.cases.items():
-        wanted = len(case.layouts) * len(case.placed) * len(case.tensor) * len(case.microbatches)
+        expected = len(case.layouts) * len(case.placed) * len(case.tensor) * len(case.microbatches)
         for point in case.points().values():
-            found = counts.get((name, point.system, point.model), 0)
-            yield found == wanted, f"{name}, {point.system}, {point.model}: {found} runs of {wanted}"
+            count = counts.get((name, point.system, point.model), 0)
+            yield count == expected, f"{name}, {point.system}, {point.model}: {count} runs of {expected}"
 
 
 @TILED_CHECKS.hold("neither traffic nor contention makes a batch faster")
@@ -178,19 +178,19 @@ def _contention_never_helps(inputs: TiledCases) -> Verdicts:
     keys = "alone_s", "uncontended_s", "time_s"
     alone_s, uncontended_s, time_s = (inputs.tiled_runs[key] for key in keys)
     both = (alone_s <= uncontended_s * SLACK) & (alone_s <= time_s * SLACK)
-    yield from each(both & (uncontended_s <= time_s * SLACK), inputs.tiled_runs, RUN)
+    yield from check_rows(both & (uncontended_s <= time_s * SLACK), inputs.tiled_runs, RUN)
 
 
 @TILED_CHECKS.hold("nothing is busy for longer than a batch takes")
 def _nothing_is_busy_for_longer(inputs: TiledCases) -> Verdicts:
     shares = ["compute_share", "most_link_share", "most_dram_share", "model_share"]
-    yield from each((inputs.tiled_runs[shares] <= SLACK).all(axis=1), inputs.tiled_runs, RUN)
+    yield from check_rows((inputs.tiled_runs[shares] <= SLACK).all(axis=1), inputs.tiled_runs, RUN)
 
 
 @TILED_CHECKS.hold("every byte that is sent is received")
 def _every_byte_arrives(inputs: TiledCases) -> Verdicts:
     sent = inputs.tiled_runs["sent_bytes"]
-    yield from each(
+    yield from check_rows(
         (sent - inputs.tiled_runs["received_bytes"]).abs() <= ROUNDING * sent, inputs.tiled_runs, RUN
     )
 

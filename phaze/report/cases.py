@@ -26,7 +26,7 @@ class PlanCases:
     pipelines: pd.DataFrame
     curves: pd.DataFrame
 
-    def of(self, show: str) -> Iterator[tuple[str, PlanCase]]:
+    def showing(self, show: str) -> Iterator[tuple[str, PlanCase]]:
         """Yield the cases with the given `show` value, with their names."""
         yield from ((name, case) for name, case in self.study.made.items() if case.show == show)
 
@@ -53,7 +53,7 @@ class MapCases:
     study: Maps
     mappings: pd.DataFrame
 
-    def of(self, show: str) -> Iterator[tuple[str, MapCase]]:
+    def showing(self, show: str) -> Iterator[tuple[str, MapCase]]:
         """Yield the cases with the given `show` value, with their names."""
         yield from ((name, case) for name, case in self.study.cases.items() if case.show == show)
 
@@ -64,8 +64,8 @@ class MapCases:
     def rows(self, case: str, value: str = "step_s", reading: MapReading | None = None) -> pd.DataFrame:
         """Step times of a case or interpretation, one row per stage count, topology and seed; see `steps`."""
         jobs = self.study.mapped(case, reading)
-        wanted = pd.DataFrame([{**job.point.model_dump(), "topology": job.topology} for job in jobs])
-        return steps(self.mappings, value).merge(wanted, on=[*POINT, "topology"], how="inner")
+        points = pd.DataFrame([{**job.point.model_dump(), "topology": job.topology} for job in jobs])
+        return steps(self.mappings, value).merge(points, on=[*POINT, "topology"], how="inner")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TiledCases:
     tiled_links: pd.DataFrame
     tiled_networks: pd.DataFrame
 
-    def of(self, show: str) -> Iterator[tuple[str, TiledCase]]:
+    def showing(self, show: str) -> Iterator[tuple[str, TiledCase]]:
         """Yield the cases with the given `show` value, with their names."""
         yield from ((name, case) for name, case in self.study.cases.items() if case.show == show)
 

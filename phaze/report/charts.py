@@ -60,18 +60,18 @@ def bars(
     colours: Mapping[str, str] | None = None,
     *,
     origin: float = 0.0,
-    said: Callable[[float], str] | None = None,
+    format_value: Callable[[float], str] | None = None,
 ) -> alt.TopLevelMixin:
     """Draw a group of horizontal bars per row, one bar per column, from an origin.
 
-    `said` formats the values, which stand behind the bars.
+    `format_value` formats the values, which stand behind the bars.
     """
     table = _on_lines(table)
     looks = colours or dict(zip(table.columns, style.HUES, strict=False))
     long = _long(table, "bar")
-    scale = _scale(long["value"], origin, ROOM if said else 0)
-    if said is not None:
-        long = long.assign(said=long["value"].map(said), value=long["value"].fillna(origin))
+    scale = _scale(long["value"], origin, ROOM if format_value else 0)
+    if format_value is not None:
+        long = long.assign(said=long["value"].map(format_value), value=long["value"].fillna(origin))
     base = alt.Chart(long).encode(
         alt.X("value:Q", title=what, scale=scale),
         _names(table),
@@ -83,11 +83,11 @@ def bars(
         base.mark_bar().encode(coloured("bar", looks, legend=len(looks) > 1), x2=alt.datum(origin)),
         rule("x", origin),
     ]
-    if said is not None:
+    if format_value is not None:
         texts = {True: base.mark_text(align="right", dx=-4), False: base.mark_text(align="left", dx=4)}
-        for before, own in long.groupby(long["value"] < origin):  # an empty layer has no scale
-            layers.append(texts[bool(before)].properties(data=own).encode(text="said:N"))
-    bar = BAR if said else max(THIN, min(BAR, MOST_PX / max(1, table.size)))
+        for before, rows in long.groupby(long["value"] < origin):  # an empty layer has no scale
+            layers.append(texts[bool(before)].properties(data=rows).encode(text="said:N"))
+    bar = BAR if format_value else max(THIN, min(BAR, MOST_PX / max(1, table.size)))
     tall = max(LINE * _lines(table), ROW if len(looks) == 1 else bar * len(looks) + 6)
     return alt.layer(*layers).properties(width=WIDTH, height=tall * len(table))
 
@@ -98,7 +98,7 @@ def titled_bars(
     """Draw a group of bars per row, one bar per column of `looks`, starting at the ratio 1."""
     named = dict(looks)
     rows = table[[*named]].rename(columns={column: title for column, (title, _) in named.items()})
-    return bars(rows.where(rows > 0), what, dict(named.values()), origin=1, said=times)
+    return bars(rows.where(rows > 0), what, dict(named.values()), origin=1, format_value=times)
 
 
 def _on_lines(table: pd.DataFrame) -> pd.DataFrame:
@@ -122,17 +122,17 @@ def _lines(table: pd.DataFrame) -> int:
     return max((name.count("\n") + 1 for name in table.index), default=1)
 
 
-def _scale(values: pd.Series, origin: float, room: int) -> alt.Scale:
+def _scale(values: pd.Series, origin: float, room_px: int) -> alt.Scale:
     """Horizontal scale that includes the origin, with room for the text next to the bars."""
     low, high = min(origin, values.min(skipna=True)), max(origin, values.max(skipna=True))
     if not high > low:  # also without any value
         low, high = origin, origin + 1.0
-    left = room if low < origin else 0
-    pixel = f"{high - low:.9g} / max(40, width - {left + room})"
+    left_px = room_px if low < origin else 0
+    pixel = f"{high - low:.9g} / max(40, width - {left_px + room_px})"
     return alt.Scale(
-        domainMin=alt.ExprRef(f"{low:.9g} - {left} * {pixel}"),
-        domainMax=alt.ExprRef(f"{high:.9g} + {room} * {pixel}"),
-        nice=not room,
+        domainMin=alt.ExprRef(f"{low:.9g} - {left_px} * {pixel}"),
+        domainMax=alt.ExprRef(f"{high:.9g} + {room_px} * {pixel}"),
+        nice=not room_px,
     )
 
 
@@ -175,7 +175,7 @@ def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> alt.TopLevelMixin:
     theirs, ours = _on_lines(theirs.reindex(ours.index).filter(ours.columns)), _on_lines(ours)
     kinds = {"ours": ours, "printed in the paper": theirs}
     long = pd.concat(
-        [100 * _long(of, "design").set_index(["row", "design"]) for of in kinds.values()], keys=kinds
+        [100 * _long(shares, "design").set_index(["row", "design"]) for shares in kinds.values()], keys=kinds
     )
     long = long.dropna().rename_axis(["kind", "row", "design"]).reset_index()
     looks = dict(zip(ours.columns, (style.GREY, style.AMBER, style.BLUE), strict=False))
@@ -214,8 +214,8 @@ def memories(table: pd.DataFrame) -> alt.TopLevelMixin:
         alt.YOffset("GiB:O", scale=alt.Scale(domain=sorted({*table["hbm_gib"]}))),
         tooltip=["row:N", "GiB:Q", alt.Tooltip("value:Q", format=".2f")],
     )
-    said = base.mark_text(align="left", dx=4).encode(text="said:N")
-    return alt.layer(base.mark_bar().encode(coloured("kind", looks)), said).properties(
+    labels = base.mark_text(align="left", dx=4).encode(text="said:N")
+    return alt.layer(base.mark_bar().encode(coloured("kind", looks)), labels).properties(
         width=WIDTH, height=(BAR * table["hbm_gib"].nunique() + 6) * len(models)
     )
 

@@ -14,7 +14,7 @@ from phaze.base.ranking import tied
 from phaze.layout import layouts_of
 from phaze.report import anatomy
 from phaze.report.inputs import Inputs
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, close, each
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, check_rows, close
 from phaze.report.winners import PER_MODEL, placed_rows
 from phaze.search.pareto import uncovered
 from phaze.search.winners import candidates, space_of
@@ -83,7 +83,7 @@ def _every_model_has_a_result(e: Evidence) -> Verdicts:
 @CHECKS.hold("infeasible placements say why")
 def _infeasible_rows_say_why(e: Evidence) -> Verdicts:
     rows = e.inputs.cluster.placements[e.inputs.cluster.placements["status"] == "infeasible"]
-    return each((rows["reason"] != "") & np.isinf(rows["time_per_batch_s"]), rows, KEYS)
+    return check_rows((rows["reason"] != "") & np.isinf(rows["time_per_batch_s"]), rows, KEYS)
 
 
 @CHECKS.hold("no placement uses more devices than there are")
@@ -91,15 +91,15 @@ def _no_more_devices_than_there_are(e: Evidence) -> Verdicts:
     rows = e.placed
     used = rows["devices_used"]
     fits = (used <= e.inputs.cluster.scenario.devices) & (used >= rows["data"] * rows["stages"])
-    return each(fits, rows, KEYS)
+    return check_rows(fits, rows, KEYS)
 
 
 @CHECKS.hold("stages are the layers of the model, each once")
 def _stages_are_a_partition(e: Evidence) -> Verdicts:
     for row, stages in _stages(e):
         layers, last = len(anatomy.layer_chain(e.inputs, row["model"])), stages["last_layer"].iloc[-1]
-        whole = are_layers_once(stages, layers) and len(stages) == row["stages"]
-        yield whole, f"{row['model']}, {row['design']}: {len(stages)} stages up to layer {last} of {layers}"
+        covered = are_layers_once(stages, layers) and len(stages) == row["stages"]
+        yield covered, f"{row['model']}, {row['design']}: {len(stages)} stages up to layer {last} of {layers}"
 
 
 def are_layers_once(stages: pd.DataFrame, layers: int) -> bool:
@@ -112,10 +112,12 @@ def are_layers_once(stages: pd.DataFrame, layers: int) -> bool:
 def _stages_fit_the_memory(e: Evidence) -> Verdicts:
     parts = [f"{part}_bytes" for part in ("weight", "gradient", "optimizer", "activation", "stashed")]
     for row, stages in _stages(e):
-        hbm, held = row["hbm_gib"] * 2**30, stages["memory_bytes"]
-        adds_up = close(stages[parts].sum(axis=1), held) & close(held + stages["headroom_bytes"], hbm)
+        hbm, memory_bytes = row["hbm_gib"] * 2**30, stages["memory_bytes"]
+        adds_up = close(stages[parts].sum(axis=1), memory_bytes) & close(
+            memory_bytes + stages["headroom_bytes"], hbm
+        )
         named = stages.assign(design=row["design"])
-        yield from each(at_most(held, hbm) & adds_up, named, ("model", "design", "stage"))
+        yield from check_rows(at_most(memory_bytes, hbm) & adds_up, named, ("model", "design", "stage"))
 
 
 @CHECKS.hold("loads and devices of the stages add up")
@@ -142,7 +144,7 @@ def _times_follow_from_loads(e: Evidence) -> Verdicts:
     rows, batch = e.placed, e.inputs.cluster.scenario.global_batch
     count = np.ceil(batch // widths_of(rows, "microbatch") / rows["data"])
     time = rows["max_load_s"] * (count + rows["stages"] - 1) + rows["sync_s"]
-    return each(
+    return check_rows(
         close(time, rows["time_per_batch_s"]) & close(rows["samples_per_s"] * time, batch), rows, KEYS
     )
 
@@ -150,14 +152,14 @@ def _times_follow_from_loads(e: Evidence) -> Verdicts:
 @CHECKS.hold("bounds are not above what was found")
 def _bounds_are_not_above_times(e: Evidence) -> Verdicts:
     rows, solves = e.placed, e.inputs.solves
-    yield from each(at_most(rows["bound_s"], rows["time_per_batch_s"]), rows, KEYS)
-    yield from each(at_most(solves["bound_s"], solves["objective_s"]), solves, _SOLVED)
+    yield from check_rows(at_most(rows["bound_s"], rows["time_per_batch_s"]), rows, KEYS)
+    yield from check_rows(at_most(solves["bound_s"], solves["objective_s"]), solves, _SOLVED)
 
 
 @CHECKS.hold("utilisation is at most one")
 def _utilisation_is_at_most_one(e: Evidence) -> Verdicts:
     for mfu in (e.placed["mfu"], e.placed["mfu_paper"]):
-        yield from each((mfu > 0) & (mfu <= 1), e.placed, KEYS)
+        yield from check_rows((mfu > 0) & (mfu <= 1), e.placed, KEYS)
 
 
 @CHECKS.hold("no expert placement beats the searched one")
@@ -166,7 +168,7 @@ def _experts_are_never_better(e: Evidence) -> Verdicts:
     searched = placed[placed["planner"] == "phaze"].set_index(keys)["time_per_batch_s"]
     experts = placed[placed["planner"] != "phaze"]
     ours = searched.reindex(pd.MultiIndex.from_frame(experts[keys])).to_numpy()
-    return each(at_most(ours, experts["time_per_batch_s"].to_numpy()), experts, KEYS)
+    return check_rows(at_most(ours, experts["time_per_batch_s"].to_numpy()), experts, KEYS)
 
 
 @CHECKS.hold("more HBM is never slower")
@@ -174,7 +176,7 @@ def _more_memory_is_never_slower(e: Evidence) -> Verdicts:
     keys = [key for key in KEYS if key != "hbm_gib"]
     rows = e.inputs.cluster.placements.sort_values([*keys, "hbm_gib"])
     before = rows.groupby(keys)["time_per_batch_s"].shift().fillna(np.inf)
-    return each(at_most(rows["time_per_batch_s"], before), rows, KEYS)
+    return check_rows(at_most(rows["time_per_batch_s"], before), rows, KEYS)
 
 
 @CHECKS.hold("no reported design beats the winner")
@@ -184,7 +186,7 @@ def _nothing_beats_the_winner(e: Evidence) -> Verdicts:
     winners = placed[placed["design"] == PER_MODEL].set_index("model")["samples_per_s"]
     least = placed["samples_per_s"] * (1 - e.inputs.study.screen.tolerance - ROUNDING)
     best = winners.reindex(placed["model"]).fillna(0.0).to_numpy()
-    return each(best >= least.to_numpy(), placed, ("model", "design"))
+    return check_rows(best >= least.to_numpy(), placed, ("model", "design"))
 
 
 @CHECKS.hold("schedules end when their solve says")
@@ -193,19 +195,19 @@ def _schedules_end_with_their_objective(e: Evidence) -> Verdicts:
     for _, row in placed_rows(e.results, PER_MODEL).iterrows():
         ends = anatomy.shard_rows(e.inputs, Schedules, row).groupby(list(_SOLVED))["end_s"].max()
         same = np.isclose(ends, solved.reindex(ends.index), rtol=1e-6, atol=0)
-        yield from each(same, ends.reset_index(), ("model", "architecture", "layer", "direction"))
+        yield from check_rows(same, ends.reset_index(), ("model", "architecture", "layer", "direction"))
 
 
 @CHECKS.hold("areas of the parts sum to the chip")
 def _areas_add_up(e: Evidence) -> Verdicts:
     parts = e.searched[["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]].sum(axis=1)
-    return each(close(parts, e.searched["area_um2"]), e.searched, ("shard", "architecture"))
+    return check_rows(close(parts, e.searched["area_um2"]), e.searched, ("shard", "architecture"))
 
 
 @CHECKS.hold("searched architectures are within the area limit")
 def _areas_are_within_the_limit(e: Evidence) -> Verdicts:
     within = at_most(e.searched["area_um2"], e.inputs.cluster.area_limit_um2)
-    return each(within, e.searched, ("architecture",))
+    return check_rows(within, e.searched, ("architecture",))
 
 
 @CHECKS.hold("energies by part and by layer agree")
@@ -221,7 +223,7 @@ def _energies_add_up(e: Evidence) -> Verdicts:
 @CHECKS.hold("members of a front beat each other")
 def _members_of_a_front_beat_each_other(e: Evidence) -> Verdicts:
     for _, members in e.inputs.fronts.groupby(["model", "area_limit_um2"]):
-        yield from each(uncovered(*_objectives(members)), members, _MEMBER)
+        yield from check_rows(uncovered(*_objectives(members)), members, _MEMBER)
 
 
 @CHECKS.hold("the fastest of the searched is on the front")
@@ -230,17 +232,17 @@ def _fronts_hold_the_winners(e: Evidence) -> Verdicts:
     fronts = _largest(e.inputs.fronts)
     fastest = fronts[fronts["throughput"]]
     same = tied(fastest["time_per_batch_s"].to_numpy()) == tied(best.reindex(fastest["model"]).to_numpy())
-    return each(same, fastest, _MEMBER)
+    return check_rows(same, fastest, _MEMBER)
 
 
 @CHECKS.hold("no placement beats the front")
 def _no_placement_beats_a_front(e: Evidence) -> Verdicts:
     placed = _searched(e)
     for model, members in _largest(e.inputs.fronts).groupby("model"):
-        mine = placed[placed["model"] == model]
-        both = pd.concat([members, mine], ignore_index=True)
+        rows = placed[placed["model"] == model]
+        both = pd.concat([members, rows], ignore_index=True)
         front = np.arange(len(both)) < len(members)
-        yield from each(~uncovered(*_objectives(both), front)[~front], mine, KEYS)
+        yield from check_rows(~uncovered(*_objectives(both), front)[~front], rows, KEYS)
 
 
 def _searched(e: Evidence) -> pd.DataFrame:
@@ -269,18 +271,18 @@ def _every_point_is_accounted_for(e: Evidence) -> Verdicts:
     names = space_of(e.inputs.cluster.architectures, e.inputs.cluster.area_limit_um2)
     has_size = e.inputs.cluster.chips.loc[names, "hbm_gib"] > 0
     sizes = int(has_size.sum()) + int((~has_size).sum()) * len(study.training.hbm_gib)
-    found = table[list(CAUSES)].sum(axis=1)
+    counts = table[list(CAUSES)].sum(axis=1)
     several = {model: each_size * len(study.workloads[model].tensor) for model in study.models}
     for model, number in {**several, COMMON: 1}.items():
-        same = found.get(model, 0) == table["points"].get(model, 0) == sizes * number
-        yield bool(same), f"{model}: {found.get(model, 0)} of {sizes * number} points"
+        same = counts.get(model, 0) == table["points"].get(model, 0) == sizes * number
+        yield bool(same), f"{model}: {counts.get(model, 0)} of {sizes * number} points"
 
 
 @CERTIFICATE_CHECKS.hold("nothing is left that could be better than the best")
 def _nothing_is_left_that_could_be_better(e: Evidence) -> Verdicts:
     table = e.inputs.certificates
     walks = e.inputs.study.screen.strategy != "certified"
-    return each(((table["open"] == 0) | walks) & (table["contradictions"] == 0), table, ("model",))
+    return check_rows(((table["open"] == 0) | walks) & (table["contradictions"] == 0), table, ("model",))
 
 
 @CERTIFICATE_CHECKS.hold("certificates are about the best placement")
@@ -288,22 +290,24 @@ def _certificates_are_about_the_best(e: Evidence) -> Verdicts:
     best = candidates(e.inputs.cluster).groupby("model")["samples_per_s"].max()
     table = e.inputs.certificates[e.inputs.certificates["model"] != COMMON]
     same = close(table["best"], table["model"].map(best).fillna(0.0))
-    yield from each(same & (table["excluded"] <= table["bound"]), table, ("model", "best"))
+    yield from check_rows(same & (table["excluded"] <= table["bound"]), table, ("model", "best"))
     winners = placed_rows(e.results, PER_MODEL)
     certified = table.set_index("model")["best"].reindex(winners["model"]).to_numpy()
     least = certified * (1 - e.inputs.study.screen.tolerance)
-    yield from each(winners["samples_per_s"] >= least * (1 - ROUNDING), winners, ("model", "samples_per_s"))
+    yield from check_rows(
+        winners["samples_per_s"] >= least * (1 - ROUNDING), winners, ("model", "samples_per_s")
+    )
 
 
 @CERTIFICATE_CHECKS.hold("points solved again agree with the certificate")
 def _points_solved_again_agree(e: Evidence) -> Verdicts:
     audits, table = e.inputs.audits, e.inputs.certificates
-    yield from each(audits["verdict"].isin(VERIFIED), audits, (*KEYS[:-1], "verdict"))
+    yield from check_rows(audits["verdict"].isin(VERIFIED), audits, (*KEYS[:-1], "verdict"))
     excluded = (
         table.loc[table["model"] != COMMON, [cause for cause in CAUSES if cause not in ("solved", "open")]]
         .to_numpy()
         .sum()
     )
-    asked = min(e.inputs.study.certify.points, int(excluded))
+    required = min(e.inputs.study.certify.points, int(excluded))
     drawn = int((audits["chosen"] != "best").sum())
-    yield drawn >= asked, f"{drawn} of {asked} excluded points were solved again"
+    yield drawn >= required, f"{drawn} of {required} excluded points were solved again"

@@ -128,7 +128,7 @@ class Section:
         return _SENTENCE.split(self.about, maxsplit=1)[0]
 
     @property
-    def rest(self) -> str:
+    def details(self) -> str:
         """Further sentences of the introduction; empty if there are none."""
         return self.about[len(self.summary) :].strip()
 
@@ -152,7 +152,7 @@ class FirstScreen:
     facts: tuple[tuple[str, str], ...]
     """Key figures: pairs of a formatted value and its meaning."""
     sheet: Sheet
-    more: str = ""
+    details: str = ""
     """Further sentences, shown with the table."""
     unfolded: bool = False
     """True to show the table unfolded."""

@@ -12,7 +12,7 @@ from phaze.report.document import Section
 from phaze.report.inputs import Inputs
 from phaze.report.winners import geometric_means
 
-GIVEN = (
+COPIED = (
     "fronts", "plans", "plan_stages", "simulations", "simulation_stages", "plan_maps", "times",
     "certificates", "audits",
 )  # fmt: skip
@@ -20,7 +20,7 @@ GIVEN = (
 
 @dataclass(frozen=True)
 class Findings:
-    """Result tables of a study, by name as in `phaze.tables`; those in `GIVEN` are copied from the inputs."""
+    """Result tables of a study, by name as in `phaze.tables`; `COPIED` ones come from the inputs."""
 
     results: pd.DataFrame
     recommendations: pd.DataFrame

@@ -16,7 +16,7 @@ from phaze.search.winners import Outcome
 from phaze.spec.architecture import EnergyFigures
 
 if TYPE_CHECKING:  # plots and study settings, which jobs on a single cluster do not need
-    from phaze.report.pipeline_picture import Shown
+    from phaze.report.pipeline_picture import DrawnPlan
     from phaze.spec.study import Study
 
 COMMON_SHARD = "common"
@@ -52,7 +52,7 @@ class Details(Protocol):
 Families = Mapping[str, Mapping[str, str]]
 
 
-LOOKED_AT = {"screens": [*Slicing._fields, "architecture", "lower_s", "feasible_s"]}
+READ_COLUMNS = {"screens": [*Slicing._fields, "architecture", "lower_s", "feasible_s"]}
 """Columns to read from large tables, to save time; other tables are read in full."""
 
 
@@ -97,7 +97,7 @@ def _load(table: str, path: Path, point: Slicing, only: Only | None) -> pd.DataF
         return tables.TABLES[table].empty()
     where = {} if only is None else {only.column: only.values}
     where |= {column: (value,) for column, value in point._asdict().items()}
-    columns = LOOKED_AT.get(table, list(tables.TABLES[table].fields()))
+    columns = READ_COLUMNS.get(table, list(tables.TABLES[table].fields()))
     return tables.TABLES[table].load(path, columns=columns, where=where)
 
 
@@ -139,7 +139,7 @@ class Inputs:
     """Table `audits` of the first scenario, all models."""
     source_scores: pd.DataFrame = field(default_factory=tables.SourceScores.empty)
     """Errors of predictions of published training runs, by source."""
-    pictures: Callable[[pd.Series], Shown] | None = None
+    pictures: Callable[[pd.Series], DrawnPlan] | None = None
     """Function that simulates a row of table `plans` for its picture; None omits pictures."""
 
     def graph_of(self, model: str) -> pd.DataFrame:
@@ -154,8 +154,8 @@ class Inputs:
 
 def table_of(table: type[tables.Table], rows: Iterable[object]) -> pd.DataFrame:
     """Build and check a table from rows; extra columns are dropped."""
-    found = pd.DataFrame(list(rows))
-    return table.empty() if found.empty else table.check(found[list(table.fields())])
+    frame = pd.DataFrame(list(rows))
+    return table.empty() if frame.empty else table.check(frame[list(table.fields())])
 
 
 def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataFrame:

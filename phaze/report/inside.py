@@ -62,12 +62,12 @@ def gantt(operators: pd.DataFrame, title: str) -> alt.TopLevelMixin:
     )
     what = f"{title}, {unit}"
     seconds = alt.Scale(domain=[float(table["start"].min()), float(table["end"].max())])  # also without texts
-    said = base.transform_filter(fits).transform_calculate(middle="(datum.start + datum.end) / 2")
+    labels = base.transform_filter(fits).transform_calculate(middle="(datum.start + datum.end) / 2")
     return alt.layer(
         base.mark_bar(stroke="white", strokeWidth=0.6).encode(
             alt.X("start:Q", title=what, scale=seconds), alt.X2("end"), coloured("core", CORES)
         ),
-        said.mark_text(color="white", fontSize=10).encode(
+        labels.mark_text(color="white", fontSize=10).encode(
             alt.X("middle:Q", title=what, scale=seconds), text="operator:N"
         ),
     ).properties(width=WIDTH, height=charts.ROW * len(names))
@@ -94,21 +94,21 @@ def pipeline(stages: pd.DataFrame, microbatches: int) -> alt.TopLevelMixin:
 
 def stage_memory(stages: pd.DataFrame, hbm_gib: float) -> alt.TopLevelMixin:
     """Draw the memory breakdown of each stage, and the HBM capacity."""
-    held = stages.set_axis(range(1, len(stages) + 1))[[f"{part}_bytes" for part in _MEMORY_PARTS]] / GIB
+    memory_gib = stages.set_axis(range(1, len(stages) + 1))[[f"{part}_bytes" for part in _MEMORY_PARTS]] / GIB
     looks = {f"{part}_bytes": (part, colour) for part, colour in _MEMORY_PARTS.items()}
     what = f"GiB; dashed: HBM of {digits(hbm_gib, 2)} GiB"
-    return charts.stacked(held, looks, what, "stage", limit=hbm_gib)
+    return charts.stacked(memory_gib, looks, what, "stage", limit=hbm_gib)
 
 
 def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on the time breakdown of a batch and the bottlenecks of operators."""
     del inputs
-    mine = findings.breakdowns[findings.breakdowns["design"] == PER_MODEL].set_index("model")
-    if mine.empty:
+    breakdowns = findings.breakdowns[findings.breakdowns["design"] == PER_MODEL].set_index("model")
+    if breakdowns.empty:
         return
-    spent = mine[list(charts.TIME_PARTS)]
+    spent = breakdowns[list(charts.TIME_PARTS)]
     total = spent.sum(axis=1) / 100
-    what, peak = "part of the time per batch, %", mine["useful_s"] / total
+    what, peak = "part of the time per batch, %", breakdowns["useful_s"] / total
     draw = partial(charts.stacked, spent.div(total, axis=0), charts.TIME_PARTS, what, peak=peak)
     yield WORDS.section("time", (WORDS.chart("breakdown", draw), *_limits(findings.bindings)))
 
@@ -141,8 +141,8 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     wide = ranked.pivot_table(index="label", columns="part", values="area_um2", sort=False)
     what, limit_mm2 = "area, mm²; dashed: area limit", limit / UM2_PER_MM2
     draw = partial(charts.stacked, wide / UM2_PER_MM2, charts.AREA_PARTS, what, limit=limit_mm2)
-    whole = wide.sum(axis=1)
-    rows = wide.assign(whole=whole).join(wide.div(whole, axis=0).add_prefix("share_")).reset_index()
+    totals_um2 = wide.sum(axis=1)
+    rows = wide.assign(whole=totals_um2).join(wide.div(totals_um2, axis=0).add_prefix("share_")).reset_index()
     blocks = (WORDS.chart("areas", draw, limit_um2=limit), WORDS.sheet("areas", rows))
     yield WORDS.section("chips", (*blocks, *_energies(findings.energies, baseline)))
 
@@ -153,15 +153,15 @@ def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
         return
     keys = ["model", "design"]
     wide = energies.pivot_table(index=keys, columns="part", values="joules_per_sample", sort=False)
-    whole = wide.sum(axis=1)
+    totals_j = wide.sum(axis=1)
     if baseline in wide.index.get_level_values("design"):
-        base = whole.xs(baseline, level="design").reindex(wide.index.get_level_values("model")).to_numpy()
+        base = totals_j.xs(baseline, level="design").reindex(wide.index.get_level_values("model")).to_numpy()
         shown = wide[wide.index.get_level_values("design").isin([PER_MODEL, baseline])]
         relative = (100 * wide.div(base, axis=0)).loc[shown.index].fillna(0.0)
         relative.index = [f"{model}, {design}" for model, design in relative.index]
         draw = partial(charts.stacked, relative, charts.ENERGY_PARTS, f"energy per sample, % of {baseline}")
         yield WORDS.chart("energies", draw, baseline=baseline)
-    yield WORDS.sheet("energies", wide.div(whole, axis=0).assign(whole=whole).reset_index())
+    yield WORDS.sheet("energies", wide.div(totals_j, axis=0).assign(whole=totals_j).reset_index())
 
 
 def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -176,8 +176,8 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         f"{name} ({words.join(_bandwidths(what.values(of_study)))})"
         for name, what in inputs.study.report.sensitivity.items()
     ]
-    told = Prose(WORDS.sentence("variations", changes=words.join(changes)))
-    blocks = (told, WORDS.chart("sensitivity", draw), WORDS.sheet("sensitivity", table))
+    intro = Prose(WORDS.sentence("variations", changes=words.join(changes)))
+    blocks = (intro, WORDS.chart("sensitivity", draw), WORDS.sheet("sensitivity", table))
     yield WORDS.section("sensitivity", blocks, **of_study)
 
 
@@ -208,9 +208,9 @@ def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
     yield Prose(WORDS.sentence("placed", **{**row, "cores": words.compute(chip), "limited": limited}))
     if len(stages):
         passes = partial(pipeline, stages, microbatches_of(inputs, row))
-        held = partial(stage_memory, stages, float(row["hbm_gib"]))
-        both = {"pipeline": (passes, f"pipeline-{name}"), "stage-memory": (held, f"memory-{name}")}
-        yield Gallery(tuple(WORDS.chart(which, *of, model=model) for which, of in both.items()))
+        memory = partial(stage_memory, stages, float(row["hbm_gib"]))
+        both = {"pipeline": (passes, f"pipeline-{name}"), "stage-memory": (memory, f"memory-{name}")}
+        yield Gallery(tuple(WORDS.chart(which, *draw, model=model) for which, draw in both.items()))
     if len(operators):
         yield WORDS.chart(
             "gantt", partial(gantt, operators, layer), f"gantt-{name}", layer=layer, model=model
@@ -230,24 +230,27 @@ def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     placed = inputs.sensitivities[inputs.sensitivities["status"] == "placed"]
-    tried = {(str(name), str(model)): mine for (name, model), mine in placed.groupby(["variation", "model"])}
+    tried = {
+        (str(name), str(model)): placements
+        for (name, model), placements in placed.groupby(["variation", "model"])
+    }
     for model, name in product(inputs.study.models, inputs.study.report.sensitivity):
-        winner, mine = row_of(results, model, PER_MODEL), tried.get((name, model))
-        best = None if winner is None or mine is None else _same_chip(mine, winner)
-        if winner is None or mine is None or best is None:
+        winner, placements = row_of(results, model, PER_MODEL), tried.get((name, model))
+        best = None if winner is None or placements is None else _best_on_chip(placements, winner)
+        if winner is None or placements is None or best is None:
             continue
         expert = row_of(results, model, baseline_design(inputs.study) or "")
-        base = None if expert is None else _same_chip(mine, expert)
-        over = {
+        base = None if expert is None else _best_on_chip(placements, expert)
+        ratios = {
             "relative": best["samples_per_s"] / winner["samples_per_s"],
             "speedup": 0.0 if base is None else float(best["samples_per_s"] / base["samples_per_s"]),
         }
-        rows.append({**best, "variation": name, **over})
+        rows.append({**best, "variation": name, **ratios})
     return table_of(Variations, rows)
 
 
-def _same_chip(placed: pd.DataFrame, row: pd.Series) -> pd.Series | None:
+def _best_on_chip(placed: pd.DataFrame, row: pd.Series) -> pd.Series | None:
     """Best placement with the accelerator, HBM and planner of a result; None if absent."""
     same = [placed[key] == row[key] for key in ("architecture", "hbm_gib", "planner")]
-    found = placed[np.logical_and.reduce(same)].assign(area_um2=row["area_um2"])
-    return in_order(found).iloc[0] if len(found) else None
+    rows = placed[np.logical_and.reduce(same)].assign(area_um2=row["area_um2"])
+    return in_order(rows).iloc[0] if len(rows) else None

@@ -17,7 +17,7 @@ from phaze.report.document import FirstScreen, Gallery, Section
 from phaze.report.page_words import words_of
 from phaze.report.report import Report, case_page
 from phaze.report.vega import WIDTH, coloured
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, check_rows
 from phaze.report.words import fill, percent
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.names import Rank
@@ -51,8 +51,8 @@ class LayoutInputs:
         first = self.shown[self.shown["rank"] == 1]
         proofs = self.layout_proofs[[*SIZE, "gap", "bound_s", "layouts", "hbm_gib"]]
         rows = first.merge(proofs, on=list(SIZE))
-        each_s = rows["tokens_per_s_per_device"] * rows["devices"]
-        return rows.assign(days=self.study.tokens / each_s / SECONDS_PER_DAY)
+        tokens_per_s = rows["tokens_per_s_per_device"] * rows["devices"]
+        return rows.assign(days=self.study.tokens / tokens_per_s / SECONDS_PER_DAY)
 
 
 def build_layout_report(inputs: LayoutInputs) -> Report:
@@ -77,20 +77,20 @@ def _answer(inputs: LayoutInputs) -> FirstScreen:
     proofs = proofs[proofs["ranking"] == SHOWN]
     unfit = proofs[proofs["status"] == "unfit"]
     gap = best["gap"].max()
-    said = [WORDS.sentence("planned", planned=len(best), asked=len(proofs))]
-    said += [WORDS.sentence("gap", gap=gap)] if len(best) else []
+    sentences = [WORDS.sentence("planned", planned=len(best), asked=len(proofs))]
+    sentences += [WORDS.sentence("gap", gap=gap)] if len(best) else []
     names = ", ".join(f"{row.model} on {row.devices} {row.system}" for row in unfit.itertuples())
-    said += [WORDS.sentence("unfit", names=names)] if names else []
+    sentences += [WORDS.sentence("unfit", names=names)] if names else []
     facts = (
         (f"{int(proofs['layouts'].sum()):,}", "layouts, all accounted for"),
         (f"{int(proofs['divisions'].sum()):,}", "divisions into stages simulated"),
         (percent(gap), "largest gap"),
     )
     calibrated = np.isfinite(best["time_s_high"])
-    texts = (WORDS.sentences["interval" if one else "uncalibrated"] for one in calibrated)
+    texts = (WORDS.sentences["interval" if is_calibrated else "uncalibrated"] for is_calibrated in calibrated)
     intervals = [fill(text, row) for text, (_, row) in zip(texts, best.iterrows(), strict=True)]
     sheet = WORDS.sheet("best", best.assign(interval=intervals))
-    return FirstScreen("How should these models be trained?", " ".join(said), facts, sheet)
+    return FirstScreen("How should these models be trained?", " ".join(sentences), facts, sheet)
 
 
 def _sections(inputs: LayoutInputs) -> Iterator[Section]:
@@ -107,8 +107,8 @@ def _sections(inputs: LayoutInputs) -> Iterator[Section]:
 
 def days_by_devices(best: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw training time in days against the number of devices, one line per model and system."""
-    of = best["model"] + " on " + best["system"]
-    table = best[["devices", "days"]].assign(of=of)
+    labels = best["model"] + " on " + best["system"]
+    table = best[["devices", "days"]].assign(of=labels)
     first = table.groupby("of")[["devices", "days"]].transform("first")
     table["ideal"] = first["days"] * first["devices"] / table["devices"]
     base = alt.Chart(table).encode(
@@ -162,7 +162,7 @@ def ranked_s(rows: pd.DataFrame) -> pd.Series:
 @CHECKS.hold("no plan is faster than the bound of all layouts")
 def _bounds_are_below_times(inputs: LayoutInputs) -> Verdicts:
     rows = inputs.ranked_layouts.merge(inputs.layout_proofs, on=list(SIZE))
-    yield from each(rows["bound_s"] <= ranked_s(rows) * (1 + ROUNDING), rows, (*SIZE, "rank"))
+    yield from check_rows(rows["bound_s"] <= ranked_s(rows) * (1 + ROUNDING), rows, (*SIZE, "rank"))
 
 
 @CHECKS.hold("plans are ranked by their time, but for those that count as equally fast")
@@ -176,10 +176,12 @@ def _ranks_follow_times(inputs: LayoutInputs) -> Verdicts:
 @CHECKS.hold("every plan fits the memory of a device")
 def _plans_fit(inputs: LayoutInputs) -> Verdicts:
     rows = inputs.ranked_layouts.merge(inputs.layout_proofs, on=list(SIZE))
-    yield from each(rows["fullest_gib"] <= rows["hbm_gib"] * (1 + ROUNDING), rows, (*SIZE, "rank"))
+    yield from check_rows(rows["fullest_gib"] <= rows["hbm_gib"] * (1 + ROUNDING), rows, (*SIZE, "rank"))
 
 
 @CHECKS.hold("every plan takes all devices")
 def _plans_take_all_devices(inputs: LayoutInputs) -> Verdicts:
     rows = inputs.ranked_layouts
-    yield from each(rows[["tp", "cp", "pp", "dp"]].prod(axis=1) == rows["devices"], rows, (*SIZE, "rank"))
+    yield from check_rows(
+        rows[["tp", "cp", "pp", "dp"]].prod(axis=1) == rows["devices"], rows, (*SIZE, "rank")
+    )

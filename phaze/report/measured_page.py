@@ -16,7 +16,7 @@ from phaze.report.document import FirstScreen, Gallery, Prose, Section, Sheet
 from phaze.report.page_words import words_of
 from phaze.report.report import Report, case_page
 from phaze.report.vega import WIDTH, coloured, rule
-from phaze.report.verdicts import Checklist, Verdicts, each
+from phaze.report.verdicts import Checklist, Verdicts, check_rows
 from phaze.report.words import percent
 from phaze.spec.measured import MeasuredStudy
 from phaze.tables import ALL_MEASURED, ALL_SOURCES, TABLES
@@ -48,11 +48,11 @@ class MeasuredInputs:
     def timed(self) -> pd.DataFrame:
         """Runs with a predicted and a measured time, and the ratio of predicted to measured."""
         runs = self.measured_runs
-        known: pd.DataFrame = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
-        return known.assign(ratio=known["predicted_s"] / known["measured_s"])
+        timed_runs: pd.DataFrame = runs[np.isfinite(runs["predicted_s"]) & np.isfinite(runs["measured_s"])]
+        return timed_runs.assign(ratio=timed_runs["predicted_s"] / timed_runs["measured_s"])
 
 
-MEASURED_TABLES = tuple(one.name for one in fields(MeasuredInputs) if one.name != "study")
+MEASURED_TABLES = tuple(field.name for field in fields(MeasuredInputs) if field.name != "study")
 """Names of the tables of the page."""
 
 
@@ -140,9 +140,9 @@ def sections_of(inputs: MeasuredInputs) -> Iterator[Section]:
     alone, across = (chosen.loc[chosen["across"] == several, "fastest"] for several in (False, True))
     counts = {"fastest": alone.sum(), "count": len(alone)}
     counts |= {"fastest_across": across.sum(), "count_across": len(across)}
-    told = Prose(WORDS.sentence("fastest", **counts))
+    intro = Prose(WORDS.sentence("fastest", **counts))
     sheets = WORDS.sheet("costly", costly.head(WORST), count=WORST), WORDS.sheet("groups", groups)
-    yield WORDS.section("choices", [told, *sheets])
+    yield WORDS.section("choices", [intro, *sheets])
 
 
 def build_measured_report(inputs: MeasuredInputs) -> Report:
@@ -190,24 +190,24 @@ CHECKS: Checklist[MeasuredInputs] = Checklist()
 def _every_source_is_scored(inputs: MeasuredInputs) -> Verdicts:
     counts, scores = inputs.measured_runs["source"].value_counts(), inputs.source_scores.set_index("source")
     for source in inputs.study.sources:
-        found = scores["rows"].get(source, 0)
-        yield found == counts.get(source, 0) > 0, f"{source}: {found} of {counts.get(source, 0)} runs"
+        scored = scores["rows"].get(source, 0)
+        yield scored == counts.get(source, 0) > 0, f"{source}: {scored} of {counts.get(source, 0)} runs"
 
 
 @CHECKS.hold("every run is predicted or says why not")
 def _every_run_is_predicted(inputs: MeasuredInputs) -> Verdicts:
     runs = inputs.measured_runs
     predicted = np.isfinite(runs["predicted_s"])
-    yield from each(predicted != runs["status"].str.startswith("invalid"), runs, ("source", "number"))
+    yield from check_rows(predicted != runs["status"].str.startswith("invalid"), runs, ("source", "number"))
 
 
 @CHECKS.hold("intervals have a width and are where the time is")
 def _intervals_have_a_width(inputs: MeasuredInputs) -> Verdicts:
     runs = inputs.timed[np.isfinite(inputs.timed["time_high_s"])]
     near = (runs["time_low_s"] < 2 * runs["predicted_s"]) & (runs["time_high_s"] > runs["predicted_s"] / 2)
-    yield from each((runs["time_low_s"] < runs["time_high_s"]) & near, runs, ("source", "number"))
+    yield from check_rows((runs["time_low_s"] < runs["time_high_s"]) & near, runs, ("source", "number"))
 
 
 @CHECKS.hold("no choice is faster than the fastest layout")
 def _no_choice_is_faster(inputs: MeasuredInputs) -> Verdicts:
-    yield from each(inputs.group_regrets["regret"] >= 0, inputs.group_regrets, ("group",))
+    yield from check_rows(inputs.group_regrets["regret"] >= 0, inputs.group_regrets, ("group",))

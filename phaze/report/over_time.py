@@ -44,14 +44,14 @@ _LEVELS = "pow(2, zoom)"
 def cells(jobs: pd.DataFrame) -> pd.DataFrame:
     """Jobs with the `row` of their worker, from 0, and with `beside`: True if concurrent with passes."""
     pairs = jobs.loc[jobs["kind"] == "forward", ["stage", "resource"]].drop_duplicates()
-    own = jobs["resource"].isin(pairs["resource"])
+    of_workers = jobs["resource"].isin(pairs["resource"])
     columns = ["resource", "kind", "stage", "microbatch", "start_s", "end_s"]
-    ports = jobs.loc[~own, columns[1:]].merge(pairs, on="stage")[columns]
-    every = jobs.loc[own, columns]
-    every = pd.concat([every, ports], ignore_index=True) if len(ports) else every
-    beside = (every["kind"] == "transfer").to_numpy() | (np.arange(len(every)) >= int(own.sum()))
+    ports = jobs.loc[~of_workers, columns[1:]].merge(pairs, on="stage")[columns]
+    placed = jobs.loc[of_workers, columns]
+    placed = pd.concat([placed, ports], ignore_index=True) if len(ports) else placed
+    beside = (placed["kind"] == "transfer").to_numpy() | (np.arange(len(placed)) >= int(of_workers.sum()))
     rows = {resource: row for row, resource in enumerate(sorted(pairs["resource"].unique()))}
-    return every.assign(row=every["resource"].map(rows), beside=beside)
+    return placed.assign(row=placed["resource"].map(rows), beside=beside)
 
 
 def pipeline(
@@ -61,12 +61,12 @@ def pipeline(
 
     With `end_s`, the end of all windows, sliders choose the zoom and its place.
     """
-    table = _seen(drawn, windows)
+    table = _corners(drawn, windows)
     rows, kinds = int(table["row"].max()) + 1, [kind for kind in KINDS if (drawn["kind"] == kind).any()]
     stages = drawn.groupby(drawn["row"].astype(int))["stage"].min()
     named = ", ".join(f"{row}: '{stage}'" for row, stage in stages.items())
-    sliders = () if end_s is None else _zoom(windows[0], end_s)
-    scale = _whole(windows) if end_s is None else _zoomed(end_s)
+    sliders = () if end_s is None else _zoom_sliders(windows[0], end_s)
+    scale = _window_scale(windows) if end_s is None else _zoomed_scale(end_s)
     chart: alt.Chart = (
         alt.Chart(table, width=WIDTH, height=max(60, min(ROW * rows, MOST_PX)))
         .mark_rect(clip=True)
@@ -92,7 +92,7 @@ def pipeline(
     return chart
 
 
-def _seen(drawn: pd.DataFrame, windows: Sequence[Window]) -> pd.DataFrame:
+def _corners(drawn: pd.DataFrame, windows: Sequence[Window]) -> pd.DataFrame:
     """Corners of the cells to draw, for the jobs of nonzero duration inside the windows."""
     inside = [(drawn["start_s"] < end) & (drawn["end_s"] > start) for start, end in windows]
     seen = drawn[np.any(inside, axis=0) & (drawn["end_s"] > drawn["start_s"])]
@@ -114,18 +114,18 @@ def _seen(drawn: pd.DataFrame, windows: Sequence[Window]) -> pd.DataFrame:
     )
 
 
-def _whole(windows: Sequence[Window]) -> alt.Scale:
+def _window_scale(windows: Sequence[Window]) -> alt.Scale:
     return alt.Scale(domain=[windows[0][0], windows[-1][1]], nice=False, zero=False)
 
 
-def _zoomed(end_s: float) -> alt.Scale:
+def _zoomed_scale(end_s: float) -> alt.Scale:
     """Time scale for the part of the time that the sliders select."""
     start = f"at * {end_s:.9g} * (1 - 1 / {_LEVELS})"
     end = f"{start} + {end_s:.9g} / {_LEVELS}"
     return alt.Scale(domainMin=alt.ExprRef(start), domainMax=alt.ExprRef(end), nice=False, zero=False)
 
 
-def _zoom(first: Window, end_s: float) -> tuple[alt.Parameter, alt.Parameter]:
+def _zoom_sliders(first: Window, end_s: float) -> tuple[alt.Parameter, alt.Parameter]:
     """Sliders for the zoom level, which initially shows the first window, and for the position."""
     level = round(min(log2(end_s / (first[1] - first[0])), CLOSEST), 2)
     zoom = alt.param("zoom", value=level, bind=_slider("zoom", CLOSEST))
@@ -137,7 +137,7 @@ def _slider(name: str, most: float) -> alt.BindRange:
 
 
 def memory(
-    held: Mapping[int, Profile],
+    profiles: Mapping[int, Profile],
     end_s: float,
     what: tuple[str, str],
     *,
@@ -145,7 +145,7 @@ def memory(
     limits: Mapping[str, float] | None = None,
 ) -> alt.LayerChart:
     """Draw each stage's memory per device over time, with limits; `what` holds both axis titles."""
-    parts = [_thinned(*profile, end_s, unit_bytes).assign(stage=stage) for stage, profile in held.items()]
+    parts = [_thinned(*profile, end_s, unit_bytes).assign(stage=stage) for stage, profile in profiles.items()]
     lines = (
         alt.Chart(pd.concat(parts))
         .mark_line(interpolate="step-after", strokeWidth=1.4)
@@ -171,6 +171,6 @@ def _thinned(
     table = pd.DataFrame({"s": time_s, "held": held_bytes / unit_bytes})
     if len(table) > MOMENTS:
         interval = (table["s"] / end_s * MOMENTS).astype(int)
-        kept = {*table.groupby(interval)["held"].idxmax(), 0, len(table) - 1}
-        table = table.loc[sorted(kept)]
+        drawn = {*table.groupby(interval)["held"].idxmax(), 0, len(table) - 1}
+        table = table.loc[sorted(drawn)]
     return table

@@ -56,8 +56,8 @@ def _colours(designs: list[str], inputs: Inputs) -> dict[str, str]:
     fixed[PER_MODEL] = style.BLUE
     others = [design for design in designs if design not in fixed]
     hues = iter([style.AMBER, style.TEAL, style.PURPLE, style.RED] * len(others))
-    own = {name: style.SAND if name.endswith(" expert") else next(hues) for name in others}
-    return {design: (fixed | own)[design] for design in designs}
+    colours = {name: style.SAND if name.endswith(" expert") else next(hues) for name in others}
+    return {design: (fixed | colours)[design] for design in designs}
 
 
 def _design_order(inputs: Inputs, results: pd.DataFrame) -> list[str]:
@@ -69,8 +69,8 @@ def _design_order(inputs: Inputs, results: pd.DataFrame) -> list[str]:
     baseline = inputs.study.architectures.baseline or ""
     ends = [name for name in (COMMON, PER_MODEL) if name in present]
     first = [name for name in (f"{baseline} expert-even", f"{baseline} expert", baseline) if name in present]
-    rest = [name for name in present if name not in (*ends, *first)]
-    return [*first, *sorted(rest, key=lambda name: (name.split()[0], not name.endswith("expert"))), *ends]
+    others = [name for name in present if name not in (*ends, *first)]
+    return [*first, *sorted(others, key=lambda name: (name.split()[0], not name.endswith("expert"))), *ends]
 
 
 def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -98,8 +98,8 @@ def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 def _cloud(inputs: Inputs, ranked: pd.DataFrame) -> pd.DataFrame:
     """Fastest accelerators of a model at its chosen HBM size; `ranked` are its rows of table `rankings`."""
     best, rows = ranked.iloc[0], candidates(inputs.cluster)
-    mine = (rows["model"] == best["model"]) & (rows["hbm_gib"] == best["hbm_gib"])
-    shown = in_order(rows[mine & (rows["status"] == "placed")]).drop_duplicates("architecture")
+    at_chosen_hbm = (rows["model"] == best["model"]) & (rows["hbm_gib"] == best["hbm_gib"])
+    shown = in_order(rows[at_chosen_hbm & (rows["status"] == "placed")]).drop_duplicates("architecture")
     shown = shown.head(MOST_DOTS)
     kinds = {inputs.study.architectures.baseline: "baseline"}
     kinds |= dict.fromkeys(ranked.loc[ranked["smallest_area"], "architecture"], "smallest")
@@ -112,14 +112,15 @@ PARTS: tuple[Part, ...] = (throughput, memory, ranking)
 """Functions that yield the sections of this part, in order."""
 
 
-def baseline_outside(inputs: Inputs) -> Iterator[str]:
+def oversized_baseline(inputs: Inputs) -> Iterator[str]:
     """Yield a sentence on a baseline that is larger than the area limit of the search."""
     cluster, name = inputs.cluster, inputs.study.architectures.baseline
     if name is not None:
-        own_um2 = float(chip_named(cluster, name)["area_um2"])
-        if own_um2 > cluster.area_limit_um2 * (1 + 1e-9):
+        baseline_um2 = float(chip_named(cluster, name)["area_um2"])
+        if baseline_um2 > cluster.area_limit_um2 * (1 + 1e-9):
             limit = area(cluster.area_limit_um2)
-            yield f"The baseline {name} has {area(own_um2)}, beyond the area limit of the search, {limit}."
+            size = area(baseline_um2)
+            yield f"The baseline {name} has {size}, beyond the area limit of the search, {limit}."
 
 
 def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
@@ -129,14 +130,16 @@ def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     the geometric mean over the models that both it and the baseline can train.
     """
     rows = []
-    found = inputs.readings[(inputs.readings["status"] == "placed") & (inputs.readings["planner"] == "phaze")]
+    placed = inputs.readings[
+        (inputs.readings["status"] == "placed") & (inputs.readings["planner"] == "phaze")
+    ]
     throughputs = {
-        tuple(map(str, key)): float(mine["samples_per_s"].max())
-        for key, mine in found.groupby(["reading", "model", "architecture"])
+        tuple(map(str, key)): float(placements["samples_per_s"].max())
+        for key, placements in placed.groupby(["reading", "model", "architecture"])
     }
     designs = dict(accelerators(inputs, results))
-    for reading, asked in inputs.study.shown_readings.items():
-        baseline = asked.baseline or inputs.study.architectures.baseline
+    for reading, settings in inputs.study.shown_readings.items():
+        baseline = settings.baseline or inputs.study.architectures.baseline
         for design, by_model in designs.items() if baseline is not None else ():
             ratios = [
                 throughputs.get((reading, model, chip), 0.0)
@@ -146,13 +149,13 @@ def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
             positive = [ratio for ratio in ratios if ratio > 0]
             if positive and design != baseline:
                 gain = float(np.exp(np.mean(np.log(positive))))
-                row = {"reading": reading, "design": design, "note": asked.note, "baseline": baseline}
+                row = {"reading": reading, "design": design, "note": settings.note, "baseline": baseline}
                 rows.append({**row, "gain": gain, "models": len(positive)})
     if not rows:
         return Gains.empty()
     table = pd.DataFrame(rows)
-    own = table[table["reading"] == OWN_READING].set_index("design")["gain"]
-    of_study = table["gain"] / table["design"].map(own)
+    study_gains = table[table["reading"] == OWN_READING].set_index("design")["gain"]
+    of_study = table["gain"] / table["design"].map(study_gains)
     return Gains.check(table.assign(of_study=of_study.fillna(0.0)))
 
 
@@ -173,7 +176,7 @@ def assumptions(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     gains = gains_in_order(inputs, findings.gains)
     if gains.empty:
         return
-    turned = tuple(turned_over(claims(inputs, findings)))
+    turned = tuple(reversal_sentences(claims(inputs, findings)))
     blocks: list[Block] = [Items(turned)] if turned else []
     heads = {design: design for design in gains["design"].unique()}
     sheet = WORDS.sheet("assumptions", gains, gains["reading"].unique() == OWN_READING, heads=heads)
@@ -187,12 +190,12 @@ def _gains_chart(inputs: Inputs, gains: pd.DataFrame) -> Iterator[Chart]:
     wide = wide.reindex(index=shown["reading"].unique(), columns=shown["design"].unique())
     if len(wide) < 2:
         return
-    own = inputs.study.architectures.baseline
+    baseline = inputs.study.architectures.baseline
     over = shown.drop_duplicates("reading").set_index("reading")["baseline"]
-    names = {key: key if over[key] == own else f"{key} (over {over[key]})" for key in wide.index}
+    names = {key: key if over[key] == baseline else f"{key} (over {over[key]})" for key in wide.index}
     wide = wide.rename(index={**names, OWN_READING: "settings of the study"}, columns=TITLES)
-    draw = partial(charts.bars, wide, "throughput over the baseline", origin=1, said=times)
-    yield WORDS.chart("gains", draw, baseline=own)
+    draw = partial(charts.bars, wide, "throughput over the baseline", origin=1, format_value=times)
+    yield WORDS.chart("gains", draw, baseline=baseline)
 
 
 def gains_in_order(inputs: Inputs, gains: pd.DataFrame) -> pd.DataFrame:
@@ -213,41 +216,41 @@ def claims(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 def claims_of(gains: pd.DataFrame) -> pd.DataFrame:
     """Rows of the sorted gains that the study reports as claims; see `claims`."""
-    found = gains[~gains["design"].isin(gains["baseline"])]
-    wide = found.pivot(index="design", columns="reading", values="gain").reindex(found["design"].unique())
-    return found[~found["design"].isin(wide.index[wide.duplicated(keep="last")])]
+    claimed = gains[~gains["design"].isin(gains["baseline"])]
+    wide = claimed.pivot(index="design", columns="reading", values="gain").reindex(claimed["design"].unique())
+    return claimed[~claimed["design"].isin(wide.index[wide.duplicated(keep="last")])]
 
 
-def turned_over(gains: pd.DataFrame) -> Iterator[str]:
+def reversal_sentences(gains: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence per design whose gain disappears or appears under some interpretation."""
-    for design, own, others in _by_design(gains):
-        turned = _turned(own, others)
+    for design, gain, others in _by_design(gains):
+        turned = _reversals(gain, others)
         words = join(
             f"{row['reading']}, {times(row['gain'])} over {row['baseline']} ({row['note']})"
             for _, row in turned.iterrows()
         )
         if words:
             yield (
-                f"The gain of {design} depends on an assumption: it trains {times(own['gain'])} as fast as "
-                f"{own['baseline']} under the settings of the study, but under {words}."
+                f"The gain of {design} depends on an assumption: it trains {times(gain['gain'])} as fast as "
+                f"{gain['baseline']} under the settings of the study, but under {words}."
             )
 
 
-def caveats_in_words(gains: pd.DataFrame) -> Iterator[str]:
+def caveat_sentences(gains: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence per design on how its gain depends on interpretation; reversals come first."""
-    said: list[tuple[bool, str]] = []
-    for design, own, others in _by_design(gains):
-        turned = _turned(own, others)
+    caveats: list[tuple[bool, str]] = []
+    for design, gain, others in _by_design(gains):
+        turned = _reversals(gain, others)
         rows = others if turned.empty else turned
-        for _, most in rows.loc[np.log(rows["gain"] / own["gain"]).abs().nlargest(1).index].iterrows():
-            rests = "The gain rests" if own["gain"] > 1 + EVEN else "Whether there is a gain rests"
-            over = "" if most["baseline"] == own["baseline"] else f" over {most['baseline']}"
+        for _, most in rows.loc[np.log(rows["gain"] / gain["gain"]).abs().nlargest(1).index].iterrows():
+            rests = "The gain rests" if gain["gain"] > 1 + EVEN else "Whether there is a gain rests"
+            over = "" if most["baseline"] == gain["baseline"] else f" over {most['baseline']}"
             words = (
-                f"{rests} on assumptions: {design} trains {times(own['gain'])} as fast as "
-                f"{own['baseline']}, but {times(most['gain'])}{over} under {most['reading']}."
+                f"{rests} on assumptions: {design} trains {times(gain['gain'])} as fast as "
+                f"{gain['baseline']}, but {times(most['gain'])}{over} under {most['reading']}."
             )
-            said += [(turned.empty, words)] if times(most["gain"]) != times(own["gain"]) else []
-    yield from (words for _, words in sorted(said, key=lambda pair: pair[0]))
+            caveats += [(turned.empty, words)] if times(most["gain"]) != times(gain["gain"]) else []
+    yield from (words for _, words in sorted(caveats, key=lambda pair: pair[0]))
 
 
 def spread(gains: pd.DataFrame, design: str, baseline: str, *also: float) -> str:
@@ -255,29 +258,29 @@ def spread(gains: pd.DataFrame, design: str, baseline: str, *also: float) -> str
 
     The gains `also` count too.
     """
-    own = (gains["design"] == design) & (gains["baseline"] == baseline)
-    values = [*gains.loc[own, "gain"], *also]
+    of_design = (gains["design"] == design) & (gains["baseline"] == baseline)
+    values = [*gains.loc[of_design, "gain"], *also]
     ends = dict.fromkeys(times(end) for end in (min(values), max(values)))
     return " to ".join(ends)
 
 
-def gains_in_words(gains: pd.DataFrame) -> Iterator[str]:
+def gain_sentences(gains: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence per design on its gain, under the study's settings and each interpretation."""
-    for design, own, others in _by_design(gains):
+    for design, gain, others in _by_design(gains):
         changes = [f"{row['reading']} {times(row['gain'])}" for _, row in others.iterrows()]
         under = f"; under the readings {join(changes)}" if changes else ""
-        yield f"{design} trains {times(own['gain'])} as fast as {own['baseline']} as planned{under}."
+        yield f"{design} trains {times(gain['gain'])} as fast as {gain['baseline']} as planned{under}."
 
 
-def _turned(own: pd.Series, others: pd.DataFrame) -> pd.DataFrame:
+def _reversals(gain: pd.Series, others: pd.DataFrame) -> pd.DataFrame:
     """Gains under the interpretations that turn an accelerator's gain into a loss, or a loss into a gain."""
-    found: pd.DataFrame = others[(others["gain"] > 1 + EVEN) != (own["gain"] > 1 + EVEN)]
-    return found
+    turned: pd.DataFrame = others[(others["gain"] > 1 + EVEN) != (gain["gain"] > 1 + EVEN)]
+    return turned
 
 
 def _by_design(gains: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.DataFrame]]:
     """Yield each design's title, its gain under the study's settings, and its gains under interpretations."""
     for design, rows in gains.groupby("design", sort=False):
-        own = rows["reading"] == OWN_READING
-        if own.any():
-            yield TITLES.get(str(design), str(design)), rows[own].iloc[0], rows[~own]
+        under_study = rows["reading"] == OWN_READING
+        if under_study.any():
+            yield TITLES.get(str(design), str(design)), rows[under_study].iloc[0], rows[~under_study]

@@ -53,15 +53,15 @@ class PageWords(Noun):
     sheets: dict[str, SheetWords] = Field(default_factory=dict)
     sentences: dict[str, str] = Field(default_factory=dict)
 
-    def section(self, name: str, blocks: Iterable[Block], /, **given: object) -> Section:
+    def section(self, name: str, blocks: Iterable[Block], /, **placeholders: object) -> Section:
         """Build a section from its filled-in texts and the given blocks."""
         words = self.sections[name]
-        return Section(name, fill(words.title, given), fill(words.about, given), tuple(blocks))
+        return Section(name, fill(words.title, placeholders), fill(words.about, placeholders), tuple(blocks))
 
-    def chart(self, name: str, draw: Draw, anchor: str = "", /, **given: object) -> Chart:
+    def chart(self, name: str, draw: Draw, anchor: str = "", /, **placeholders: object) -> Chart:
         """Build a chart from its filled-in texts, under an anchor name."""
         words = self.charts[name]
-        return Chart(anchor or name, fill(words.title, given), fill(words.caption, given), draw)
+        return Chart(anchor or name, fill(words.title, placeholders), fill(words.caption, placeholders), draw)
 
     def sheet(
         self,
@@ -70,31 +70,33 @@ class PageWords(Noun):
         marked: Iterable[bool] = (),
         /,
         heads: Mapping[str, str] | None = None,
-        **given: object,
+        **placeholders: object,
     ) -> Sheet:
         """Build a report table from rows; with `across`, it has one column per value of that column.
 
         `heads` maps each value to its heading and sets the order of columns; by default that of the rows.
         """
         words = self.sheets[name]
-        caption = fill(words.caption, given)
+        caption = fill(words.caption, placeholders)
         if not words.across:
             columns = {**words.words, **words.columns}
             count = len(words.words)
             return sheet_of(caption, rows, columns, count, marked, words.source, folded=words.folded)
         lines: dict[tuple[str, ...], dict[str, str]] = {}
         for _, row in rows.iterrows():
-            said = tuple(fill(template, row) for template in words.words.values())
-            lines.setdefault(said, {})[str(row[words.across])] = fill(words.cell, row)
+            labels = tuple(fill(template, row) for template in words.words.values())
+            lines.setdefault(labels, {})[str(row[words.across])] = fill(words.cell, row)
         across = heads or {name: name for cells in lines.values() for name in cells}
-        cells = tuple((*said, *(found.get(key, "–") for key in across)) for said, found in lines.items())
+        cells = tuple(
+            (*labels, *(row_cells.get(key, "–") for key in across)) for labels, row_cells in lines.items()
+        )
         header, count = (*words.words, *across.values()), len(words.words)
         lit = frozenset(place for place, flag in enumerate(marked) if flag)
         return Sheet(caption, header, cells, count, lit, words.source, words.folded)
 
-    def sentence(self, name: str, /, **given: object) -> str:
+    def sentence(self, name: str, /, **placeholders: object) -> str:
         """Fill values into the sentence with the given name."""
-        return fill(self.sentences[name], given)
+        return fill(self.sentences[name], placeholders)
 
     def items(self, name: str, rows: pd.DataFrame) -> Items:
         """Build a bulleted list with one sentence per row."""

@@ -43,13 +43,13 @@ ROWS, PASSES = 8, 40
 
 
 @dataclass(frozen=True)
-class Shown:
+class DrawnPlan:
     """Simulated plan to draw, with the maximum numbers of rows and passes to show."""
 
     title: str
     jobs: pd.DataFrame
     """Jobs in the format of `report.over_time`; times in seconds."""
-    held: Mapping[int, Profile]
+    profiles: Mapping[int, Profile]
     """Memory over time, by stage, of a device of the stage's first replica."""
     lanes: int = 1
     """Number of identical concurrent pipelines; `jobs` contains the jobs of one."""
@@ -108,18 +108,18 @@ class Shown:
     @cached_property
     def lines(self) -> dict[int, Profile]:
         """Memory over time of the stages to draw: all, or a selection with the first, last and peak stage."""
-        stages = list(self.held)
+        stages = list(self.profiles)
         if len(stages) > MOST_LINES:
-            fullest = max(stages, key=lambda stage: float(self.held[stage][1].max()))
+            fullest = max(stages, key=lambda stage: float(self.profiles[stage][1].max()))
             even = np.linspace(0, len(stages) - 1, MOST_LINES - 1).round().astype(int)
             stages = sorted({fullest, *(stages[i] for i in even)})
         return {stage: self._to_the_end(stage) for stage in stages}
 
     def _to_the_end(self, stage: int) -> Profile:
         """Memory of a stage over time until all stages are done, without values of zero duration."""
-        time_s, held_bytes = self.held[stage]
+        time_s, used_bytes = self.profiles[stage]
         lasts = np.append(np.diff(time_s) > MOMENT * self.time_s, True)
-        return np.append(time_s[lasts], self.time_s), np.append(held_bytes[lasts], held_bytes[-1])
+        return np.append(time_s[lasts], self.time_s), np.append(used_bytes[lasts], used_bytes[-1])
 
     def timeline(self) -> alt.Chart:
         """Draw the passes of every stage over time, with sliders for the zoom and its position."""
@@ -130,14 +130,14 @@ class Shown:
         return memory(self.lines, self.time_s, ("seconds of a step", "GiB a device"), limits=limits_gib)
 
 
-def picture(shown: Shown) -> alt.TopLevelMixin:
+def picture(plan: DrawnPlan) -> alt.TopLevelMixin:
     """Draw the stages over time, with their memory below, for a picture file."""
-    wide = WIDE / len(shown.windows)
-    notes = [line for note in _notes(shown) for line in wrap(note, LETTERS)]
-    above = [_numbered(shown, window, wide).properties(width=wide) for window in shown.windows]
-    title = alt.TitleParams(shown.title, subtitle=notes, anchor="start")
+    wide = WIDE / len(plan.windows)
+    notes = [line for note in _notes(plan) for line in wrap(note, LETTERS)]
+    above = [_numbered(plan, window, wide).properties(width=wide) for window in plan.windows]
+    title = alt.TitleParams(plan.title, subtitle=notes, anchor="start")
     chart: alt.TopLevelMixin = (
-        alt.vconcat(alt.hconcat(*above), shown.memory().properties(width=WIDE))
+        alt.vconcat(alt.hconcat(*above), plan.memory().properties(width=WIDE))
         .resolve_scale(color="independent")
         .properties(title=title)
         .configure_legend(orient="top")
@@ -145,9 +145,9 @@ def picture(shown: Shown) -> alt.TopLevelMixin:
     return chart
 
 
-def _numbered(shown: Shown, window: Window, wide: float) -> alt.LayerChart | alt.FacetChart:
+def _numbered(plan: DrawnPlan, window: Window, wide: float) -> alt.LayerChart | alt.FacetChart:
     """Draw the cells of a window, with microbatch numbers in the passes that have room for them."""
-    chart = pipeline(shown.drawn, [window], "seconds of a step")
+    chart = pipeline(plan.drawn, [window], "seconds of a step")
     room = f"(datum.end - datum.start) / {window[1] - window[0]:.9g} * {wide:.9g}"
     passes = f"indexof({list(MICROBATCH_JOBS)}, datum.kind) >= 0"
     colour = alt.condition("datum.kind == 'recompute'", alt.value(INK), alt.value("white"))
@@ -164,51 +164,53 @@ def _numbered(shown: Shown, window: Window, wide: float) -> alt.LayerChart | alt
     return alt.layer(chart, numbers)
 
 
-def _notes(shown: Shown) -> Iterator[str]:
+def _notes(plan: DrawnPlan) -> Iterator[str]:
     yield (
         "Above: a cell is a pass with the number of its microbatch, from 1, where it fits; thin lines below "
         "cells: tensors on their way to the stage, gradients exchanged meanwhile; white: the stage waits."
     )
-    fewer = len(shown.lines) < len(shown.held)
-    some = f", of {len(shown.lines)} of {len(shown.held)} stages, the fullest among them" if fewer else ""
-    yield f"Below: memory of a device of each stage (its first replica){some}."
-    if shown.lanes > 1:
-        yield f"{shown.lanes} equal pipelines run beside each other; one is drawn, with its own microbatches."
-    if shown.batches > 1:
-        yield f"{shown.batches} batches follow each other without a flush."
-    longest = (shown.jobs["end_s"] - shown.jobs["start_s"]).groupby(shown.jobs["kind"]).max()
+    fewer = len(plan.lines) < len(plan.profiles)
+    selection = (
+        f", of {len(plan.lines)} of {len(plan.profiles)} stages, the fullest among them" if fewer else ""
+    )
+    yield f"Below: memory of a device of each stage (its first replica){selection}."
+    if plan.lanes > 1:
+        yield f"{plan.lanes} equal pipelines run beside each other; one is drawn, with its own microbatches."
+    if plan.batches > 1:
+        yield f"{plan.batches} batches follow each other without a flush."
+    longest = (plan.jobs["end_s"] - plan.jobs["start_s"]).groupby(plan.jobs["kind"]).max()
     if instant := longest.index[longest <= 0].tolist():
         yield f"Takes no time: {', '.join(instant)}."
-    yield from left_out(shown)
+    yield from left_out(plan)
 
 
-def left_out(shown: Shown) -> Iterator[str]:
+def left_out(plan: DrawnPlan) -> Iterator[str]:
     """Yield sentences on the parts of the plan that the picture omits."""
-    hidden = [row for row in range(len(shown.workers)) if row not in shown.rows]
+    hidden = [row for row in range(len(plan.workers)) if row not in plan.rows]
     if hidden:
-        stages = shown.workers.loc[[hidden[0], hidden[-1]], "stage"].tolist()
+        stages = plan.workers.loc[[hidden[0], hidden[-1]], "stage"].tolist()
         yield (
-            f"Left out above: {len(hidden)} of {len(shown.workers)} rows in the middle, of stages "
+            f"Left out above: {len(hidden)} of {len(plan.workers)} rows in the middle, of stages "
             f"{stages[0]} to {stages[1]}."
         )
-    if len(shown.windows) == 1:
+    if len(plan.windows) == 1:
         return
-    (_, start), (end, _) = shown.windows
-    passes = shown.passes[shown.passes["row"].isin(list(shown.rows))]
+    (_, start), (end, _) = plan.windows
+    passes = plan.passes[plan.passes["row"].isin(list(plan.rows))]
     seen = passes[(passes["start_s"] < start) | (passes["end_s"] > end)]["microbatch"].nunique()
     every, time = passes["microbatch"].nunique(), seconds
     yield (
-        f"Left out above: from {time(start)} to {time(end)} of {time(shown.time_s)}; {every - seen} of "
+        f"Left out above: from {time(start)} to {time(end)} of {time(plan.time_s)}; {every - seen} of "
         f"{every} microbatches have no pass in what is drawn."
     )
 
 
-def shown(title: str, timeline: Timeline) -> Shown:
+def drawn_plan(title: str, timeline: Timeline) -> DrawnPlan:
     """Prepare a simulated timeline for drawing."""
     jobs = pd.DataFrame([*job_rows(timeline), *transfer_rows(timeline)])
-    held = {stage: (of.time_s, of.bytes_) for stage, of in stage_memory(timeline).items()}
+    profiles = {stage: (profile.time_s, profile.bytes_) for stage, profile in stage_memory(timeline).items()}
     pipeline = timeline.pipeline
-    return Shown(title, jobs, held, pipeline.lanes, pipeline.batches)
+    return DrawnPlan(title, jobs, profiles, pipeline.lanes, pipeline.batches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,8 +220,8 @@ class Pictures:
     plan_stages: pd.DataFrame
     """Table `plan_stages`, all models."""
 
-    def __call__(self, plan: pd.Series) -> Shown:
+    def __call__(self, plan: pd.Series) -> DrawnPlan:
         """Simulate one row of table `plans`, and prepare it for drawing."""
         answer = replay_one(plan, self.plan_stages)
-        what = shown(answer.which(), answer.price.timeline)
-        return replace(what, most_rows=ROWS, most_passes=PASSES)
+        drawn = drawn_plan(answer.which(), answer.price.timeline)
+        return replace(drawn, most_rows=ROWS, most_passes=PASSES)

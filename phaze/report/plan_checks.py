@@ -12,7 +12,7 @@ from phaze.report.anatomy import layer_chain
 from phaze.report.checks import Evidence, are_layers_once
 from phaze.report.planners import NEAR
 from phaze.report.recommend import recommend
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, close, describe, each
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, check_rows, close, describe
 from phaze.report.winners import COMMON, PER_MODEL
 from phaze.report.words import percent, seconds
 from phaze.spec.files import is_path
@@ -30,20 +30,20 @@ PLANNER_CHECKS, SIMULATION_CHECKS, MAPPED_CHECKS = (Checklist[Evidence]() for _ 
 @PLANNER_CHECKS.hold("every planner has a plan or a reason for none")
 def _every_chip_is_planned_by_all(e: Evidence) -> Verdicts:
     shown = (PER_MODEL, COMMON, e.inputs.study.architectures.baseline)
-    known = e.inputs.plans.groupby(list(_CHIP)).size()
+    plan_counts = e.inputs.plans.groupby(list(_CHIP)).size()
     results = e.results[e.results["design"].isin(shown)] if len(e.inputs.plans) else e.results.iloc[:0]
-    planned = known.reindex(pd.MultiIndex.from_frame(results[list(_CHIP)])).fillna(0)
-    yield from each((planned == len(PLANNERS)).to_numpy(), results, ("model", "design"))
+    planned = plan_counts.reindex(pd.MultiIndex.from_frame(results[list(_CHIP)])).fillna(0)
+    yield from check_rows((planned == len(PLANNERS)).to_numpy(), results, ("model", "design"))
 
 
 @PLANNER_CHECKS.hold("stages of every plan are the layers, and sum to it")
 def _stages_make_up_the_plan(e: Evidence) -> Verdicts:
     for plan, stages in _plans(e):
-        whole = are_layers_once(stages, len(layer_chain(e.inputs, plan["model"])))
+        covered = are_layers_once(stages, len(layer_chain(e.inputs, plan["model"])))
         devices = int((stages["data"] * stages["tensor"]).sum())
         sums = devices == plan["devices_used"] and stages["data"].sum() == plan["degree"]
         within = devices <= e.inputs.cluster.scenario.devices and len(stages) == plan["stages"]
-        yield bool(whole and sums and within), describe(plan, _PLAN)
+        yield bool(covered and sums and within), describe(plan, _PLAN)
 
 
 @PLANNER_CHECKS.hold("stages of every plan fit the HBM")
@@ -51,7 +51,7 @@ def _plans_fit_the_memory(e: Evidence) -> Verdicts:
     stages = e.inputs.plan_stages
     hbm = stages["hbm_gib"] * 2**30
     fits = (stages["memory_bytes"] + stages["headroom_bytes"] - hbm).abs() <= hbm * ROUNDING
-    yield from each(fits & (stages["headroom_bytes"] >= 0), stages, (*_PLAN, "stage"))
+    yield from check_rows(fits & (stages["headroom_bytes"] >= 0), stages, (*_PLAN, "stage"))
 
 
 @PLANNER_CHECKS.hold("the slowest stage of a plan bounds its time")
@@ -76,9 +76,9 @@ def _in_flight_follows_from_widths(e: Evidence) -> Verdicts:
 def _phaze_plans_its_results(e: Evidence) -> Verdicts:
     plans, batch = e.inputs.plans, e.inputs.cluster.scenario.global_batch
     times = plans[plans["planner"] == "phaze"].set_index(list(_CHIP))["time_per_sample_s"] * batch
-    mine = e.results[(e.results["planner"] == "phaze") & (e.results["status"] == "placed")]
-    found = mine.merge(times.rename("planned_s").reset_index(), on=list(_CHIP))
-    yield from each(close(found["planned_s"], found["time_per_batch_s"]), found, _CHIP)
+    placed = e.results[(e.results["planner"] == "phaze") & (e.results["status"] == "placed")]
+    planned = placed.merge(times.rename("planned_s").reset_index(), on=list(_CHIP))
+    yield from check_rows(close(planned["planned_s"], planned["time_per_batch_s"]), planned, _CHIP)
 
 
 @PLANNER_CHECKS.hold("no equal or experts' stages beat Phaze's plan")
@@ -96,9 +96,9 @@ def _no_plan_of_pipers_space_beats_piper(e: Evidence) -> Verdicts:
 
 def _never_faster(plans: pd.DataFrame, planner: str, others: pd.DataFrame, time: str) -> Verdicts:
     """Check that a planner's plan takes no longer than any other plan on the same chip."""
-    mine = plans[plans["planner"] == planner].set_index(list(_CHIP))[time].rename("ours")
-    both = others.merge(mine.reset_index(), on=list(_CHIP))
-    yield from each(at_most(both["ours"], both[time]), both, _PLAN)
+    planner_s = plans[plans["planner"] == planner].set_index(list(_CHIP))[time].rename("ours")
+    both = others.merge(planner_s.reset_index(), on=list(_CHIP))
+    yield from check_rows(at_most(both["ours"], both[time]), both, _PLAN)
 
 
 def _plans(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
@@ -111,15 +111,15 @@ def _plans(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
 @SIMULATION_CHECKS.hold("every plan is simulated")
 def _every_plan_is_simulated(e: Evidence) -> Verdicts:
     plans = e.inputs.plans[e.inputs.plans["status"] == "placed"]
-    found = plans.merge(e.inputs.simulations[[*_PLAN, "planned_s"]], on=list(_PLAN), how="left")
-    planned_s = found["time_per_sample_s"] * found["microbatch"] * found["microbatches"]
-    yield from each(close(found["planned_s"], planned_s), found, _PLAN)
+    simulated = plans.merge(e.inputs.simulations[[*_PLAN, "planned_s"]], on=list(_PLAN), how="left")
+    planned_s = simulated["time_per_sample_s"] * simulated["microbatch"] * simulated["microbatches"]
+    yield from check_rows(close(simulated["planned_s"], planned_s), simulated, _PLAN)
 
 
 @SIMULATION_CHECKS.hold("simulated under its planner's assumptions a plan takes the planner's time")
 def _planners_assumptions_give_their_time(e: Evidence) -> Verdicts:
     rows = e.inputs.simulations
-    yield from each(np.isclose(rows["assumed_s"], rows["planned_s"], rtol=1e-6, atol=0), rows, _PLAN)
+    yield from check_rows(np.isclose(rows["assumed_s"], rows["planned_s"], rtol=1e-6, atol=0), rows, _PLAN)
 
 
 @SIMULATION_CHECKS.hold("simulated stages hold no more than planned, and fit the HBM")
@@ -128,7 +128,7 @@ def _peaks_fit_the_memory(e: Evidence) -> Verdicts:
     planned = e.inputs.plan_stages[[*keys, "memory_bytes"]]
     rows = e.inputs.simulation_stages.merge(planned, on=keys, how="left")
     fits = rows["headroom_bytes"] >= -rows["hbm_gib"] * 2**30 * ROUNDING
-    yield from each(at_most(rows["peak_bytes"], rows["memory_bytes"]) & fits, rows, tuple(keys))
+    yield from check_rows(at_most(rows["peak_bytes"], rows["memory_bytes"]) & fits, rows, tuple(keys))
 
 
 @SIMULATION_CHECKS.hold("no simulated device works longer than the batch takes")
@@ -144,10 +144,10 @@ def _device_time_is_conserved(e: Evidence) -> Verdicts:
     devices = stages["data"] * stages["tensor"]
     sums = stages.assign(busy=stages["busy_s"] * devices, devices=devices).groupby(keys)
     by_plan = sums.agg({"busy": "sum", "devices": "sum", "busy_share": "max"})
-    mine = by_plan.reindex(pd.MultiIndex.from_frame(rows[keys])).reset_index(drop=True)
-    same = close(mine["busy"] / (mine["devices"] * rows["simulated_s"]), rows["compute_share"])
-    holds = same & (mine["busy_share"] <= 1 + LOOSE) & (rows["bubble_share"] >= -LOOSE)
-    yield from each(holds, rows, _PLAN)
+    totals = by_plan.reindex(pd.MultiIndex.from_frame(rows[keys])).reset_index(drop=True)
+    same = close(totals["busy"] / (totals["devices"] * rows["simulated_s"]), rows["compute_share"])
+    holds = same & (totals["busy_share"] <= 1 + LOOSE) & (rows["bubble_share"] >= -LOOSE)
+    yield from check_rows(holds, rows, _PLAN)
 
 
 @SIMULATION_CHECKS.hold("no simulated HBM works longer than the passes, no link more than the time")
@@ -156,7 +156,7 @@ def _no_more_is_moved_than_can_be(e: Evidence) -> Verdicts:
     rows = e.inputs.simulation_stages
     parts = rows[["slices_link_share", "stages_link_share", "replicas_link_share"]].sum(axis=1)
     fits = at_most(rows["hbm_share"], rows["busy_share"]) & at_most(rows["link_share"], 1)
-    yield from each(close(parts, rows["link_share"]) & fits, rows, (*_PLAN, "stage"))
+    yield from check_rows(close(parts, rows["link_share"]) & fits, rows, (*_PLAN, "stage"))
 
 
 @SIMULATION_CHECKS.hold("no simple plan beats the certified plan as planned and by 5 % in the simulator")
@@ -185,27 +185,30 @@ def _best_plans_are_mapped(e: Evidence) -> Verdicts:
     Plans with unequal tensor widths are exempt: they need more devices than they use, and a network may have
     too few.
     """
-    asked, placed = e.inputs.study.report.maps, e.inputs.plans[e.inputs.plans["status"] == "placed"]
-    found = set(e.inputs.plan_maps[list(_MAPPED)].itertuples(index=False, name=None))
-    for model, mine in placed.groupby("model"):
-        phaze = mine[mine["planner"] == "phaze"]
+    maps, placed = e.inputs.study.report.maps, e.inputs.plans[e.inputs.plans["status"] == "placed"]
+    mapped = set(e.inputs.plan_maps[list(_MAPPED)].itertuples(index=False, name=None))
+    for model, model_plans in placed.groupby("model"):
+        phaze = model_plans[model_plans["planner"] == "phaze"]
         if phaze.empty:
             continue
         best = phaze.iloc[int(phaze["time_per_sample_s"].argmin())]
-        same = mine[(mine["architecture"] == best["architecture"]) & (mine["hbm_gib"] == best["hbm_gib"])]
-        same = same[same["planner"].isin(asked.planners) & ~same["tensor"].str.contains(",")]
+        same = model_plans[
+            (model_plans["architecture"] == best["architecture"])
+            & (model_plans["hbm_gib"] == best["hbm_gib"])
+        ]
+        same = same[same["planner"].isin(maps.planners) & ~same["tensor"].str.contains(",")]
         for key in same[list(PLAN)].itertuples(index=False, name=None):
-            for system in asked.systems:
+            for system in maps.systems:
                 name = Path(system).stem if is_path(system) else system
-                yield (*key, name) in found, f"{model}, planner {key[-1]}, system {name}"
+                yield (*key, name) in mapped, f"{model}, planner {key[-1]}, system {name}"
 
 
 @MAPPED_CHECKS.hold("no mapping is slower than the default orders")
 def _mapping_is_no_slower_than_the_default_orders(e: Evidence) -> Verdicts:
     rows = e.inputs.plan_maps
-    for key, mine in rows.groupby(list(_MAPPED)):
-        chosen = mine.loc[mine["chosen"], "simulated_s"].tolist()
-        holds = chosen == [mine["simulated_s"].min()] and set(BY_HAND) <= set(mine["way"])
+    for key, mappings in rows.groupby(list(_MAPPED)):
+        chosen = mappings.loc[mappings["chosen"], "simulated_s"].tolist()
+        holds = chosen == [mappings["simulated_s"].min()] and set(BY_HAND) <= set(mappings["way"])
         yield holds, ", ".join(map(str, key))
 
 
@@ -213,4 +216,4 @@ def _mapping_is_no_slower_than_the_default_orders(e: Evidence) -> Verdicts:
 def _networks_take_time(e: Evidence) -> Verdicts:
     rows = e.inputs.plan_maps
     holds = np.asarray(rows["simulated_s"] >= rows["alone_s"] * (1 - LOOSE))
-    yield from each(holds, rows, (*_MAPPED, "way"))
+    yield from check_rows(holds, rows, (*_MAPPED, "way"))

@@ -19,7 +19,7 @@ from phaze.spec.training_plan import NearRun, RankedPlan, RankMemory, WhatIf
 
 SQUARE, MOST_CELLS = 220, 64
 """Height of a matrix in pixels, and its maximum number of rows."""
-WAY_NAMES = {
+METHOD_NAMES = {
     "cs-map": "CS map",
     "p2p-map": "p2p map",
     "p2p": "search, messages",
@@ -31,20 +31,20 @@ WAY_NAMES = {
 
 def by_part(values: Mapping[str, float], what: str, form: str) -> alt.TopLevelMixin:
     """Draw a horizontal bar per part; `form` is the format of the value next to the bar."""
-    return bars(pd.DataFrame({what: values}), what, said=f"{{:{form}}}".format)
+    return bars(pd.DataFrame({what: values}), what, format_value=f"{{:{form}}}".format)
 
 
 def memory_by_rank(memory: Sequence[RankMemory], hbm_gib: float) -> alt.TopLevelMixin:
     """Draw the memory of every pipeline rank, stacked by part, against the HBM capacity of a device."""
     parts = [
         {
-            "weights and gradients": one.weights_gib,
-            "optimizer": one.optimizer_gib,
-            "activations in flight": one.activations_gib - one.work_gib,
-            "microbatch at work": one.work_gib,
-            **one.parts_gib,
+            "weights and gradients": rank.weights_gib,
+            "optimizer": rank.optimizer_gib,
+            "activations in flight": rank.activations_gib - rank.work_gib,
+            "microbatch at work": rank.work_gib,
+            **rank.parts_gib,
         }
-        for one in memory
+        for rank in memory
     ]
     looks = {name: (name, colour) for name, colour in zip(parts[0], cycle(HUES), strict=False)}
     return stacked(pd.DataFrame(parts), looks, "GiB of a device", "pipeline rank", limit=hbm_gib)
@@ -54,9 +54,9 @@ def ranges(plans: Sequence[RankedPlan]) -> alt.TopLevelMixin:
     """Draw expected and prudent time of each ranked plan, with the 80 % interval of measured runs if any."""
     table = pd.DataFrame(
         [
-            {"plan": rank, "kind": kind, "s": value, "low": one.time_s_low, "high": one.time_s_high}
-            for rank, one in enumerate(plans, start=1)
-            for kind, value in (("expected", one.time_s), ("prudent", one.prudent_s))
+            {"plan": rank, "kind": kind, "s": value, "low": plan.time_s_low, "high": plan.time_s_high}
+            for rank, plan in enumerate(plans, start=1)
+            for kind, value in (("expected", plan.time_s), ("prudent", plan.prudent_s))
             if value is not None
         ]
     )
@@ -82,7 +82,7 @@ def ranges(plans: Sequence[RankedPlan]) -> alt.TopLevelMixin:
 def errors(runs: Sequence[NearRun]) -> alt.TopLevelMixin:
     """Draw the prediction error of measured runs by their distance from the plan."""
     table = pd.DataFrame(
-        [{"run": f"{one.source} {one.label}", "distance": one.distance, "error": one.error} for one in runs]
+        [{"run": f"{run.source} {run.label}", "distance": run.distance, "error": run.error} for run in runs]
     )
     zero = alt.Chart(pd.DataFrame({"error": [0.0]})).mark_rule().encode(y="error:Q")
     points = alt.Chart(table).mark_point(filled=True, size=90, opacity=1, color=BLUE).encode(
@@ -93,11 +93,11 @@ def errors(runs: Sequence[NearRun]) -> alt.TopLevelMixin:
     return alt.layer(zero, points).properties(width=WIDTH, height=200)
 
 
-def saved(ways: Sequence[WhatIf], own_s: float) -> alt.TopLevelMixin:
+def saved(what_ifs: Sequence[WhatIf], step_s: float) -> alt.TopLevelMixin:
     """Draw the share of the step time that 10 % more of each resource saves."""
     what = "time saved, %"
-    values = {one.change: 100 * (1 - one.time_s / own_s) for one in ways}
-    return bars(pd.DataFrame({what: values}), what, {what: TEAL}, said="{:.1f} %".format)
+    values = {what_if.change: 100 * (1 - what_if.time_s / step_s) for what_if in what_ifs}
+    return bars(pd.DataFrame({what: values}), what, {what: TEAL}, format_value="{:.1f} %".format)
 
 
 def front(table: pd.DataFrame, value: str, title: str) -> alt.TopLevelMixin:
@@ -130,13 +130,13 @@ def mappings(network: DeviceNetwork, devices: pd.DataFrame, width: int | None = 
     """
     ordered = devices.sort_values(["replica", "stage"])
     matrices = {}
-    for way in devices["way"].unique():
-        order = ordered.loc[ordered["way"] == way, "device"].to_numpy()
-        matrices[WAY_NAMES[way]] = network.bandwidth_bytes_per_s[np.ix_(order, order)]
+    for method in devices["way"].unique():
+        order = ordered.loc[ordered["way"] == method, "device"].to_numpy()
+        matrices[METHOD_NAMES[method]] = network.bandwidth_bytes_per_s[np.ix_(order, order)]
     sizes = ordered[ordered["way"] == ordered["way"].iloc[0]].groupby("replica").size()
     lines = alt.Chart(pd.DataFrame({"first": sizes.cumsum()[:-1]})).mark_rule(color="white")
     layers = _cells("replica by replica"), lines.encode(x="first:Q"), lines.encode(y="first:Q")
-    return panels(_matrices(matrices), "panel", *layers, height=SQUARE, width=width, own="xy")
+    return panels(_matrices(matrices), "panel", *layers, height=SQUARE, width=width, independent="xy")
 
 
 def _cells(what: str) -> alt.Chart:
@@ -167,8 +167,8 @@ def _runs(values: Floats) -> pd.DataFrame:
     edges = np.append(np.arange(0, len(values), -(-len(values) // MOST_CELLS)), len(values))
     others = ~np.eye(len(values), dtype=bool)
     sums, counts = (
-        np.add.reduceat(np.add.reduceat(of, edges[:-1], axis=0), edges[:-1], axis=1)
-        for of in (np.where(others, values, 0.0), others.astype(np.float64))
+        np.add.reduceat(np.add.reduceat(matrix, edges[:-1], axis=0), edges[:-1], axis=1)
+        for matrix in (np.where(others, values, 0.0), others.astype(np.float64))
     )
     means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
     begins = np.ones(means.shape, dtype=bool)

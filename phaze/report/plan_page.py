@@ -19,7 +19,7 @@ from phaze.plan.layouts.what_if import replanned
 from phaze.report import plan_figures
 from phaze.report.document import FirstScreen, Items, Listing, Prose, Section, Sheet
 from phaze.report.page_words import words_of
-from phaze.report.pipeline_picture import Shown, left_out, shown
+from phaze.report.pipeline_picture import DrawnPlan, drawn_plan, left_out
 from phaze.report.report import Report, page_of
 from phaze.spec.system import Device
 from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan, WhatIf
@@ -39,7 +39,7 @@ class PlanPage:
     """Page about one plan, with the answers for other numbers of devices and the runtime's settings."""
 
     plan: TrainingPlan
-    every: Sequence[Answer]
+    answers: Sequence[Answer]
     """Answers for all numbers of devices, including the plan."""
     settings: Settings
 
@@ -54,18 +54,18 @@ class PlanPage:
         return ReplayedPlan.of(self.plan)
 
     @cached_property
-    def shown(self) -> Shown:
+    def drawn(self) -> DrawnPlan:
         """Simulated pipeline of the plan, prepared for drawing."""
-        found = shown("", self.replayed.now.price.timeline)
-        return replace(found, most_rows=ROWS, most_passes=PASSES)
+        picture = drawn_plan("", self.replayed.now.price.timeline)
+        return replace(picture, most_rows=ROWS, most_passes=PASSES)
 
     @cached_property
-    def more(self) -> tuple[WhatIf, ...]:
+    def what_ifs(self) -> tuple[WhatIf, ...]:
         """Step times with 10 % more of each resource."""
-        asked = self.plan.question
+        question = self.plan.question
         priced = self.replayed.now
-        ranked = priced.asked(priced.question.ranked(asked.rank))
-        return tuple(replanned(ranked, asked.fixed, REPLANNED_PASSES))
+        ranked = priced.asked(priced.question.ranked(question.rank))
+        return tuple(replanned(ranked, question.fixed, REPLANNED_PASSES))
 
     def report(self) -> Report:
         """Build the page."""
@@ -79,8 +79,8 @@ class PlanPage:
     def answer(self) -> FirstScreen:
         """First screen: caveats, the recommendation, and the ranked layouts."""
         plan = self.plan
-        question, *said = words.recommendation(plan, self.device.hbm_gib)
-        also = [
+        question, *sentences = words.recommendation(plan, self.device.hbm_gib)
+        details = [
             *words.why_first(plan),
             *([] if plan.prudence is None else [f"{words.PRUDENT} {plan.prudence}"]),
             *words.proof_in_words(plan.certificate, plan.question.rank),
@@ -88,11 +88,11 @@ class PlanPage:
             *([] if plan.fewest is None else [words.fewest_in_words(plan.fewest)]),
         ]
         caveats = [] if plan.may_fit is None else [plan.may_fit]
-        if any(one is not plan and _is_best(one) for one in self.every):
+        if any(other is not plan and _is_best(other) for other in self.answers):
             caveats.append(WORDS.sentence("other-sizes", devices=plan.question.devices))
         return FirstScreen(
-            question, " ".join([*caveats, *said]), tuple(self._facts()), self._layouts(), " ".join(also),
-            figures=("time", "timeline"), unfolded=True,
+            question, " ".join([*caveats, *sentences]), tuple(self._facts()), self._layouts(),
+            details=" ".join(details), figures=("time", "timeline"), unfolded=True,
         )  # fmt: skip
 
     def _facts(self) -> Iterator[tuple[str, str]]:
@@ -116,28 +116,28 @@ class PlanPage:
 
     def _layouts(self) -> Sheet:
         plans = self.plan.alternatives
-        axes = [name for name in MODEL_WIDTHS if any(getattr(one.layout, name) > 1 for one in plans)]
+        axes = [name for name in MODEL_WIDTHS if any(getattr(plan.layout, name) > 1 for plan in plans)]
         head = ("layout", "rank", "prudent", "expected", "interval", "MFU", "GiB", "bubble", "comm")
-        rows = [self._row(rank, one, axes) for rank, one in enumerate(plans, start=1)]
+        rows = [self._row(rank, plan, axes) for rank, plan in enumerate(plans, start=1)]
         return Sheet(
             "Ranked layouts. A heading sorts the table.", (*head, *axes, "dp", "mbs", "ZeRO"), tuple(rows),
             marked=frozenset({0}), filtered=True,
         )  # fmt: skip
 
-    def _row(self, rank: int, one: RankedPlan, axes: Sequence[str]) -> tuple[str, ...]:
-        layout = one.layout
-        own = None in (one.time_s_low, one.time_s_high)
-        fit = row_status(one, self.device).partition(":")[0]
+    def _row(self, rank: int, plan: RankedPlan, axes: Sequence[str]) -> tuple[str, ...]:
+        layout = plan.layout
+        no_interval = None in (plan.time_s_low, plan.time_s_high)
+        fit = row_status(plan, self.device).partition(":")[0]
         return (
-            words.shape(layout, one.recomputed_layers) + (f" ({fit})" if fit != OK else ""),
+            words.shape(layout, plan.recomputed_layers) + (f" ({fit})" if fit != OK else ""),
             str(rank),
-            "–" if one.prudent_s is None else f"{one.prudent_s:.4g} s",
-            f"{one.time_s:.4g} s",
-            "–" if own else f"{one.time_s_low:.4g} to {one.time_s_high:.4g} s",
-            f"{one.mfu:.1%}",
-            f"{one.used_gib:.1f}",
-            f"{one.bubble_share:.1%}",
-            f"{one.exposed_communication_share:.1%}",
+            "–" if plan.prudent_s is None else f"{plan.prudent_s:.4g} s",
+            f"{plan.time_s:.4g} s",
+            "–" if no_interval else f"{plan.time_s_low:.4g} to {plan.time_s_high:.4g} s",
+            f"{plan.mfu:.1%}",
+            f"{plan.used_gib:.1f}",
+            f"{plan.bubble_share:.1%}",
+            f"{plan.exposed_communication_share:.1%}",
             *(str(getattr(layout, name)) for name in (*axes, "dp", "microbatch", "zero")),
         )
 
@@ -155,7 +155,7 @@ class PlanPage:
         limit_gib = self.replayed.now.question.limit_bytes(self.replayed.now.divided.layout) / GIB
         used = "" if plan.in_use_gib is None else f" In use: {words.used(plan)}."
         by_rank = partial(plan_figures.memory_by_rank, plan.memory, hbm_gib)
-        over_time = partial(self.shown.memory, {"HBM": hbm_gib, "for tensors": limit_gib})
+        over_time = partial(self.drawn.memory, {"HBM": hbm_gib, "for tensors": limit_gib})
         charts = (
             WORDS.chart("memory", by_rank, hbm_gib=hbm_gib, used=used),
             WORDS.chart("memory-over-time", over_time, limit_gib=limit_gib),
@@ -164,14 +164,14 @@ class PlanPage:
 
     def timeline(self) -> Iterator[Section]:
         """Yield the section on the pipeline over time."""
-        told = "".join(f" {sentence}" for sentence in left_out(self.shown))
-        yield WORDS.section("pipeline", [WORDS.chart("timeline", self.shown.timeline, left_out=told)])
+        omitted = "".join(f" {sentence}" for sentence in left_out(self.drawn))
+        yield WORDS.section("pipeline", [WORDS.chart("timeline", self.drawn.timeline, left_out=omitted)])
 
     def ranges(self) -> Iterator[Section]:
         """Yield the section on the expected and prudent times of the ranked layouts."""
         chart = WORDS.chart("ranges", partial(plan_figures.ranges, self.plan.alternatives))
-        said = [words.PRUDENT] if self.plan.prudence is None else [words.PRUDENT, self.plan.prudence]
-        yield WORDS.section("expected-prudent", (chart, Items(tuple(said))))
+        sentences = [words.PRUDENT] if self.plan.prudence is None else [words.PRUDENT, self.plan.prudence]
+        yield WORDS.section("expected-prudent", (chart, Items(tuple(sentences))))
 
     def evidence(self) -> Iterator[Section]:
         """Yield the section on the most similar measured runs, with their prediction errors."""
@@ -190,16 +190,16 @@ class PlanPage:
         rows = tuple(
             (
                 f"plan {place}",
-                words.plan_differences(plan, one),
-                f"{one.by(rank):.4g} s",
-                f"{one.by(rank) / plan.by(rank) - 1:+.2%}",
+                words.plan_differences(plan, rival),
+                f"{rival.by(rank):.4g} s",
+                f"{rival.by(rank) / plan.by(rank) - 1:+.2%}",
             )
-            for place, one in enumerate(plan.alternatives[1:], start=2)
+            for place, rival in enumerate(plan.alternatives[1:], start=2)
         )  # fmt: skip
         sheet = Sheet(
             "Next best layouts, by what they change.", ("plan", "changes", rank, "time"), rows, words=2
         )
-        said = (
+        sentences = (
             *words.why_first(plan),
             *words.recipes_in_words(plan, self.device),
             *([] if plan.explained is None else words.explained(plan.explained, plan)),
@@ -209,19 +209,19 @@ class PlanPage:
         )
         draw = partial(plan_figures.by_part, plan.next_longer_s, "seconds longer", "+.3g")
         figures = [WORDS.chart("rival", draw)] if plan.next_longer_s else []
-        yield WORDS.section("rivals", (*((sheet,) if rows else ()), *figures, Items(said)))
+        yield WORDS.section("rivals", (*((sheet,) if rows else ()), *figures, Items(sentences)))
 
     def sizes(self) -> Iterator[Section]:
         """Yield the section on devices, days and cost, if several numbers of devices were requested."""
-        if len(self.every) < 2:
+        if len(self.answers) < 2:
             return
-        table = front_of(self.every)
+        table = front_of(self.answers)
         fits = table.dropna(subset="time_s")
-        given = words.sizes_table(self.every)
-        head, *rows = ((row[-1], *row[:-1], *["–"] * (len(given[0]) - len(row))) for row in given)
+        cells = words.sizes_table(self.answers)
+        head, *rows = ((row[-1], *row[:-1], *["–"] * (len(cells[0]) - len(row))) for row in cells)
         sheet = Sheet(
             "Numbers of devices.", head, tuple(rows),
-            marked=frozenset({self.every.index(self.plan)}), filtered=True,
+            marked=frozenset({self.answers.index(self.plan)}), filtered=True,
         )  # fmt: skip
         value = "days" if fits["days"].notna().any() else "time_s"
         named = {"time_s": "seconds a step", "days": "days", "cost": "cost"}
@@ -233,16 +233,16 @@ class PlanPage:
             for name in (value, "cost")
             if fits[name].notna().any()
         ]  # fmt: skip
-        best = tuple(words.best_runs(words.runs_by_devices(self.every)))
+        best = tuple(words.best_runs(words.runs_by_devices(self.answers)))
         yield WORDS.section("sizes", (sheet, *charts, *((Items(best),) if best else ())))
 
     def resources(self) -> Iterator[Section]:
         """Yield the section on the effect of 10 % more of each resource."""
-        own_s = self.plan.by(self.plan.question.rank)
-        rows = pd.DataFrame(map(dict, self.more), columns=[*WhatIf.model_fields])
+        step_s = self.plan.by(self.plan.question.rank)
+        rows = pd.DataFrame(map(dict, self.what_ifs), columns=[*WhatIf.model_fields])
         rows["plan"] = rows["replanned"].map({True: "re-planned", False: "same plan"})
-        sheet = WORDS.sheet("resources", rows.assign(saved=1 - rows["time_s"] / own_s))
-        chart = WORDS.chart("resources", partial(plan_figures.saved, self.more, own_s))
+        sheet = WORDS.sheet("resources", rows.assign(saved=1 - rows["time_s"] / step_s))
+        chart = WORDS.chart("resources", partial(plan_figures.saved, self.what_ifs, step_s))
         yield WORDS.section("resources", (chart, sheet))
 
     def flags(self) -> Iterator[Section]:
@@ -263,17 +263,17 @@ def front_of(answers: Sequence[Answer]) -> pd.DataFrame:
     table = pd.DataFrame(
         [
             {
-                "devices": one.question.devices,
-                "time_s": one.time_s if isinstance(one, TrainingPlan) else None,
-                "days": one.run.days if isinstance(one, TrainingPlan) and one.run else None,
-                "cost": one.run.cost if isinstance(one, TrainingPlan) and one.run else None,
+                "devices": answer.question.devices,
+                "time_s": answer.time_s if isinstance(answer, TrainingPlan) else None,
+                "days": answer.run.days if isinstance(answer, TrainingPlan) and answer.run else None,
+                "cost": answer.run.cost if isinstance(answer, TrainingPlan) and answer.run else None,
             }
-            for one in answers
+            for answer in answers
         ],
         dtype=float,
     )
     figures = table.dropna(axis="columns", how="all").to_numpy()
-    worse = [((figures <= own).all(axis=1) & (figures < own).any(axis=1)).any() for own in figures]
+    worse = [((figures <= row).all(axis=1) & (figures < row).any(axis=1)).any() for row in figures]
     return table.assign(front=~np.array(worse) & table["time_s"].notna())
 
 
@@ -282,12 +282,12 @@ def _is_best(answer: Answer) -> bool:
     return isinstance(answer, TrainingPlan) and answer.run is not None and bool(answer.run.is_the)
 
 
-def plan_page(every: Sequence[Answer], settings: Callable[[TrainingPlan], Settings]) -> Report:
+def plan_page(answers: Sequence[Answer], settings: Callable[[TrainingPlan], Settings]) -> Report:
     """Build the page about the best plan among the answers for one or several numbers of devices.
 
     `settings` returns the runtime's settings for a plan.
     """
-    plans = [one for one in every if isinstance(one, TrainingPlan)]
-    marked = [one for one in plans if _is_best(one)]
-    chosen = (marked or sorted(plans, key=lambda one: one.time_s))[0]
-    return PlanPage(chosen, every, settings(chosen)).report()
+    plans = [plan for plan in answers if isinstance(plan, TrainingPlan)]
+    marked = [plan for plan in plans if _is_best(plan)]
+    chosen = (marked or sorted(plans, key=lambda plan: plan.time_s))[0]
+    return PlanPage(chosen, answers, settings(chosen)).report()

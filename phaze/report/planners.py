@@ -29,7 +29,7 @@ NEAR = 0.05
 """Relative difference of times above which the report explains the difference."""
 WORDS = words_of("study")
 CHIP = ["model", "architecture", "hbm_gib"]
-WAYS = {
+METHODS = {
     "cs-map": "all-reduce first",
     "p2p-map": "stages first",
     "blocks-of-2": "blocks of 2 stages",
@@ -45,13 +45,13 @@ _ORDERS = {
 }
 
 
-def titled(study: Study, results: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+def titled(study: Study, results: pd.DataFrame, planned: pd.DataFrame) -> pd.DataFrame:
     """Join plans with the results: one row per plan and per design that uses the plan's accelerator.
 
     Column `title` is the display name of the planner.
     """
     designs = {PER_MODEL, COMMON, study.architectures.baseline}
-    plans = results.loc[results["design"].isin(designs), [*CHIP, "design"]].merge(found, on=CHIP)
+    plans = results.loc[results["design"].isin(designs), [*CHIP, "design"]].merge(planned, on=CHIP)
     order = {name: place for place, name in enumerate(study.models)}
     rank = {name: place for place, name in enumerate(PLANNERS)} | {PER_MODEL: 0, COMMON: 1}
     return plans.assign(title=plans["planner"].map(TITLES)).sort_values(
@@ -67,7 +67,7 @@ def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     plans = titled(inputs.study, findings.results, findings.plans)
     if plans.empty:
         return
-    wide, words = _ratios(plans), in_words(inputs, findings)
+    wide, words = _ratios(plans), study_planner_sentence(inputs, findings)
     best = wide[wide.index.get_level_values("design") == PER_MODEL].droplevel("design")
     best = best.reindex(inputs.study.models).fillna(0.0)
     phaze, *others = charts.PLANNERS.items()
@@ -104,8 +104,8 @@ def _ratios(plans: pd.DataFrame) -> pd.DataFrame:
 def _facts(plans: pd.DataFrame, findings: Findings) -> Iterator[Items]:
     best = plans[(plans["design"] == PER_MODEL) & (plans["status"] == "placed")]
     sentences = []
-    for model, mine in best.groupby("model", sort=False):
-        by_planner = {row["planner"]: row for _, row in mine.iterrows()}
+    for model, model_plans in best.groupby("model", sort=False):
+        by_planner = {row["planner"]: row for _, row in model_plans.iterrows()}
         if {"phaze", "piper"} <= by_planner.keys():
             sentences.append(_fact(str(model), by_planner["phaze"], by_planner["piper"]))
     if sentences:
@@ -116,11 +116,11 @@ def _fact(model: str, phaze: pd.Series, piper: pd.Series) -> str:
     """Sentence on the causes of the difference between Phaze's and Piper's plan."""
     ratio = piper["samples_per_s"] / phaze["samples_per_s"]
     plans = f"{_widths(piper)} against {_widths(phaze)}"
-    own = f"{model}: Piper reaches {times(ratio)} Phaze's throughput ({plans})"
+    start = f"{model}: Piper reaches {times(ratio)} Phaze's throughput ({plans})"
     unflushed = phaze["time_per_sample_s"] / phaze["piper_time_per_sample_s"]
     if not unflushed:
-        return f"{own}; Piper's model does not admit Phaze's plan ({phaze['piper_reason']})."
-    reaches = f"{own}; Phaze's plan reaches {times(unflushed)} of it under Piper's model"
+        return f"{start}; Piper's model does not admit Phaze's plan ({phaze['piper_reason']})."
+    reaches = f"{start}; Phaze's plan reaches {times(unflushed)} of it under Piper's model"
     if phaze["piper_reason"]:
         return f"{reaches}, but is none of Piper's ({phaze['piper_reason']})."
     return f"{reaches}, so that Piper's choice of stages brings {percent(ratio / unflushed - 1)} more."
@@ -152,17 +152,17 @@ def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
     Ties are broken by area, then name. Empty if the planner is Phaze's, because the results are its answer.
     """
     planner = inputs.study.place.planner
-    mine = findings.plans[(findings.plans["planner"] == planner) & (findings.plans["status"] == "placed")]
-    if planner == "phaze" or mine.empty:
-        return mine.iloc[:0]
+    plans = findings.plans[(findings.plans["planner"] == planner) & (findings.plans["status"] == "placed")]
+    if planner == "phaze" or plans.empty:
+        return plans.iloc[:0]
     times_s = findings.simulations[[*PLAN, "planned_s", "simulated_s"]]
-    rows = with_areas(inputs.cluster, mine.merge(times_s, on=list(PLAN)))
+    rows = with_areas(inputs.cluster, plans.merge(times_s, on=list(PLAN)))
     rows = rows[rows["area_um2"] <= inputs.cluster.area_limit_um2 * (1 + 1e-9)]
     rows = rows.assign(tied_s=tied(rows["simulated_s"].to_numpy()))
     return rows.sort_values(["tied_s", "area_um2", "architecture"]).drop_duplicates("model")
 
 
-def in_words(inputs: Inputs, findings: Findings) -> str:
+def study_planner_sentence(inputs: Inputs, findings: Findings) -> str:
     """Sentence on the result of the study's planner; empty if the planner is Phaze's."""
     best = chosen(inputs, findings).set_index("model").reindex(inputs.study.models).dropna(how="all")
     if best.empty:
@@ -205,24 +205,24 @@ def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
     if plans.empty or inputs.pictures is None:
         return
     plan = plans.iloc[int((plans["stages"] > 1).argmax())]
-    shown = inputs.pictures(plan)
-    told = {
+    drawn = inputs.pictures(plan)
+    placeholders = {
         "model": plan["model"],
-        "title": shown.title,
-        "left_out": "".join(f" {s}" for s in left_out(shown)),
+        "title": drawn.title,
+        "left_out": "".join(f" {s}" for s in left_out(drawn)),
     }
-    yield WORDS.chart("timeline", shown.timeline, **told)
-    yield WORDS.chart("timeline-memory", shown.memory, **told)
+    yield WORDS.chart("timeline", drawn.timeline, **placeholders)
+    yield WORDS.chart("timeline-memory", drawn.memory, **placeholders)
 
 
 def _errors_of(best: pd.DataFrame) -> Iterator[Items]:
     """Yield a list of sentences on the planners' errors, and on plans that are faster in simulation."""
     sentences = []
-    for title, mine in best.groupby("title", sort=False):
-        ratio = mine["simulated_s"] / mine["planned_s"]
-        largest = mine.iloc[int(np.argmax((ratio - 1).abs()))]
-        told = {"title": title, "model": largest["model"], "least": ratio.min(), "most": ratio.max()}
-        sentences.append(WORDS.sentence("slower", **told))
+    for title, plans in best.groupby("title", sort=False):
+        ratio = plans["simulated_s"] / plans["planned_s"]
+        largest = plans.iloc[int(np.argmax((ratio - 1).abs()))]
+        placeholders = {"title": title, "model": largest["model"], "least": ratio.min(), "most": ratio.max()}
+        sentences.append(WORDS.sentence("slower", **placeholders))
     if sentences:
         yield Items((*sentences, *_choices(best)))
 
@@ -246,13 +246,13 @@ def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         return
     figures = [
         WORDS.chart(
-            "network", partial(added, mine), f"network-{file_name(system)}",
-            system=system, network=mine["network"].iloc[0],
+            "network", partial(added, network_rows), f"network-{file_name(system)}",
+            system=system, network=network_rows["network"].iloc[0],
         )
-        for system, mine in rows.groupby("system", sort=False)
+        for system, network_rows in rows.groupby("system", sort=False)
     ]  # fmt: skip
-    told = (Prose(WORDS.sentences[name]) for name in ("mapped", "workers"))
-    blocks: tuple[Block, ...] = (*figures, WORDS.sheet("networks", rows), Items(tuple(_gains(rows))), *told)
+    notes = (Prose(WORDS.sentences[name]) for name in ("mapped", "workers"))
+    blocks: tuple[Block, ...] = (*figures, WORDS.sheet("networks", rows), Items(tuple(_gains(rows))), *notes)
     yield WORDS.section("networks", blocks)
 
 
@@ -261,17 +261,17 @@ def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
     A plan on several equally fast accelerators is shown once, on the accelerator in the results.
     """
-    found = findings.plan_maps
-    if found.empty:
-        return found
-    wide = found.pivot(index=_PLACE, columns="way", values="simulated_s").reindex(columns=list(BY_HAND))
-    chosen = found[found["chosen"]].set_index(_PLACE)
+    maps = findings.plan_maps
+    if maps.empty:
+        return maps
+    wide = maps.pivot(index=_PLACE, columns="way", values="simulated_s").reindex(columns=list(BY_HAND))
+    chosen = maps[maps["chosen"]].set_index(_PLACE)
     rows = chosen.assign(**{name.replace("-", "_"): wide[name] for name in BY_HAND}).reset_index()
     rows = rows.assign(
         gain=1 - rows["simulated_s"] / rows["cs_map"],
         gain_over_p2p=1 - rows["simulated_s"] / rows["p2p_map"],
         title=rows["planner"].map(TITLES),
-        mapping=rows["way"].map(WAYS),
+        mapping=rows["way"].map(METHODS),
     )
     designs = titled(inputs.study, findings.results, rows[_PLACE])
     best = designs[designs["design"] == PER_MODEL][_PLACE].assign(best=True)
@@ -290,13 +290,20 @@ def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 def _gains(rows: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence per network on the gain from mapping, and on how much the default orders differ."""
-    for system, mine in rows.groupby("system", sort=False):
-        gain, cost = mine["gain"], mine["p2p_map"] / mine["cs_map"] - 1
-        most, least, worst = (mine.iloc[int(at)] for at in (gain.argmax(), cost.argmin(), cost.argmax()))
-        told = {"system": system, "mean": gain.mean(), "most": gain.max(), "mapping": most["mapping"]}
-        told |= {"faster": int((gain > 0).sum()), "count": len(mine), "low": cost.min(), "high": cost.max()}
-        told |= {"most_of": _plan(most), "low_of": _plan(least), "high_of": _plan(worst)}
-        yield WORDS.sentence("mapping", **told)
+    for system, network_rows in rows.groupby("system", sort=False):
+        gain, cost = network_rows["gain"], network_rows["p2p_map"] / network_rows["cs_map"] - 1
+        most, least, worst = (
+            network_rows.iloc[int(at)] for at in (gain.argmax(), cost.argmin(), cost.argmax())
+        )
+        placeholders = {"system": system, "mean": gain.mean(), "most": gain.max(), "mapping": most["mapping"]}
+        placeholders |= {
+            "faster": int((gain > 0).sum()),
+            "count": len(network_rows),
+            "low": cost.min(),
+            "high": cost.max(),
+        }
+        placeholders |= {"most_of": _plan(most), "low_of": _plan(least), "high_of": _plan(worst)}
+        yield WORDS.sentence("mapping", **placeholders)
 
 
 def _plan(row: pd.Series) -> str:

@@ -55,14 +55,14 @@ def loss(certified: pd.Series, other: pd.Series) -> dict[str, float]:
 def recommend(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     """Table `recommendations`: one row per compared result with a simulated certified plan."""
     plans = inputs.plans.loc[inputs.plans["status"] == "placed", [*PLAN, *SHAPE]]
-    found = titled(inputs.study, results, inputs.simulations.merge(plans, on=list(PLAN)))
-    baseline = found[found["design"] == inputs.study.architectures.baseline]
+    compared = titled(inputs.study, results, inputs.simulations.merge(plans, on=list(PLAN)))
+    baseline = compared[compared["design"] == inputs.study.architectures.baseline]
     reference = baseline[baseline["planner"] == "expert"].set_index("model")["simulated_s"]
     also = ("piper",) if inputs.study.place.planner == "piper" else ()
     rows = [
-        {"model": model, "design": design, **_row(mine, reference.get(model, 0.0), also)}
-        for (model, design), mine in found.groupby(["model", "design"])
-        if CERTIFIED in set(mine["planner"])
+        {"model": model, "design": design, **_row(design_plans, reference.get(model, 0.0), also)}
+        for (model, design), design_plans in compared.groupby(["model", "design"])
+        if CERTIFIED in set(design_plans["planner"])
     ]
     return table_of(Recommendations, rows)
 
@@ -83,8 +83,8 @@ def _row(plans: pd.DataFrame, reference_s: float, also: tuple[str, ...]) -> dict
 
 def fastest(plans: pd.DataFrame, planners: tuple[str, ...]) -> pd.Series:
     """Plan with the least simulated time among some planners; ties go to the first planner."""
-    mine = pd.concat([plans[plans["planner"] == planner] for planner in planners])
-    return mine.iloc[int(np.argmin(tied(mine["simulated_s"].to_numpy())))]
+    candidates = pd.concat([plans[plans["planner"] == planner] for planner in planners])
+    return candidates.iloc[int(np.argmin(tied(candidates["simulated_s"].to_numpy())))]
 
 
 def recommended(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -156,8 +156,8 @@ def shape(row: pd.Series) -> str:
 def _losses(rows: pd.DataFrame) -> Iterator[str]:
     """Yield sentences on how much the certified plans lose in the simulator, on the best accelerators."""
     losing = rows[rows["lost"] > NEAR]
-    one = len(rows) == 1
-    plans = "The certified plan loses" if one else f"{len(losing)} of {len(rows)} certified plans lose"
+    is_single = len(rows) == 1
+    plans = "The certified plan loses" if is_single else f"{len(losing)} of {len(rows)} certified plans lose"
     if len(rows) and losing.empty:
         yield f"No certified plan of a best accelerator loses more than {percent(NEAR, 0)} in the simulator."
     for _, row in losing.sort_values("lost", ascending=False, kind="stable").head(1).iterrows():
@@ -172,7 +172,7 @@ def _losses(rows: pd.DataFrame) -> Iterator[str]:
         yield f"It is planned to take longer, too, on {join(wrong['model'])}: a defect."
 
 
-def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
+def loss_fact(findings: Findings) -> Iterator[tuple[str, str]]:
     """Yield a key figure for the first screen: the largest loss of a certified plan in the simulator."""
     rows = findings.recommendations
     rows = rows[rows["design"] == PER_MODEL]

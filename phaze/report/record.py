@@ -31,7 +31,7 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     names, shown = list(inputs.clusters), list(dict.fromkeys(table["model"]))
     wide = table.pivot_table(index="model", columns="scenario", values="samples_per_s").reindex(columns=names)
     wide = wide.reindex([m for m in inputs.study.models if m in wide.index]).div(wide[names[0]], axis=0)
-    draw = partial(charts.bars, wide, f"throughput over {names[0]}", said=times)
+    draw = partial(charts.bars, wide, f"throughput over {names[0]}", format_value=times)
     place = table["model"].map(shown.index) * len(names) + table["scenario"].map(names.index)
     sheet = WORDS.sheet("scenarios", table.iloc[place.argsort(kind="stable")])
     yield WORDS.section("scenarios", [WORDS.chart("scenarios", draw, first=names[0]), sheet])
@@ -47,8 +47,8 @@ def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on infeasible placements."""
     del findings
-    every = inputs.cluster.placements
-    rows = every[every["status"] == "infeasible"]
+    placements = inputs.cluster.placements
+    rows = placements[placements["status"] == "infeasible"]
     if rows.empty:
         return
     keys = ["model", "hbm_gib", "recompute", "planner"]
@@ -59,7 +59,7 @@ def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     kinds = counts.reset_index().sort_values(order, ascending=[False, *[True] * 5], key=by_numbers)
     shown = kinds.head(MOST_ROWS)
     sheet = WORDS.sheet("misfits", shown, shown=len(shown), kinds=len(kinds))
-    yield WORDS.section("misfits", [sheet], count=len(rows), every=len(every))
+    yield WORDS.section("misfits", [sheet], count=len(rows), every=len(placements))
 
 
 def checks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -133,8 +133,8 @@ def count_proofs(solves: pd.DataFrame) -> pd.DataFrame:
         branching=solves["objective_s"] < solves["all_cores_s"] * (1 - 1e-9),
     ).groupby("model")
     counts = ["optimal", "feasible", "timed_out", "programs", "z_needed", "branching"]
-    found = by_model[counts].sum().assign(solves=by_model.size(), largest_gap=by_model["gap"].max())
-    return Proofs.check(found.reset_index())
+    table = by_model[counts].sum().assign(solves=by_model.size(), largest_gap=by_model["gap"].max())
+    return Proofs.check(table.reset_index())
 
 
 PARTS: tuple[Part, ...] = (scenarios, proofs, models, misfits, checks)

@@ -59,13 +59,13 @@ def case_page(
 
     `checks` has the name of their table, the checklist, and the subject of the checks as text.
     """
-    name, checklist, of = checks
-    found = run_checks(checklist, subject)
-    judged = checks_section(found, name, f"What must hold of any {of}")
+    name, checklist, subject_name = checks
+    verdicts = run_checks(checklist, subject)
+    judged = checks_section(verdicts, name, f"What must hold of any {subject_name}")
     about = "What to know when reading them."
     method = Section("method", "How these numbers are made", about, (Items(tuple(notes)),))
     shown = (*sections, judged, method)
-    return page_of(page, subtitle, answer, shown, {**tables, name: (Checks, found)})
+    return page_of(page, subtitle, answer, shown, {**tables, name: (Checks, verdicts)})
 
 
 def page_of(
@@ -112,7 +112,7 @@ class Report:
         scripts = [environment.get_template("page.js").render()]
         if any(drawn.spec for drawn in self.drawn.values()):
             scripts.append(library(environment.get_template("charts.js").render(colours=COLOURS)))
-        digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+        digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
         return environment.get_template("page.html").render(report=self, scripts=scripts, digests=digests)
 
     @cached_property
@@ -123,15 +123,15 @@ class Report:
     @cached_property
     def leading(self) -> tuple[tuple[Section, Chart], ...]:
         """Figures that stay unfolded, with their sections; by default the first of each section."""
-        every = {
+        figures = {
             chart.name: (section, chart)
             for section in self.sections
             for chart in section.charts
             if not self.drawn[chart.name].only
         }
-        first = {section.anchor: chart.name for section, chart in reversed(every.values())}
+        first = {section.anchor: chart.name for section, chart in reversed(figures.values())}
         names = self.answer.figures or tuple(first.values())[::-1]
-        return tuple(every[name] for name in names if name in every)[:MOST_OPEN]
+        return tuple(figures[name] for name in names if name in figures)[:MOST_OPEN]
 
     @property
     def opened(self) -> set[str]:
@@ -213,7 +213,7 @@ def _environment(finalize: Callable[[object], object] | None = None) -> Environm
 
 def _glued(text: str) -> str:
     """Insert non-breaking spaces between numbers and units, and inside braces."""
-    return _UNIT.sub("\u00a0", _BRACES.sub(lambda found: found[0].replace(" ", "\u00a0"), text))
+    return _UNIT.sub("\u00a0", _BRACES.sub(lambda match: match[0].replace(" ", "\u00a0"), text))
 
 
 def _cell(text: str) -> str:

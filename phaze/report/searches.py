@@ -93,12 +93,12 @@ def _verification(audits: pd.DataFrame) -> str:
         return "No point was solved again."
     drawn = int(audits["chosen"].isin(["drawn", "nearest"]).sum())
     verdicts = audits["verdict"].value_counts()
-    found = join(f"{number:,} {verdict}" for verdict, number in verdicts.items())
+    verdict_counts = join(f"{number:,} {verdict}" for verdict, number in verdicts.items())
     programs = int(audits["programs"].sum())
-    return WORDS.sentence("audited", drawn=drawn, programs=programs, found=found)
+    return WORDS.sentence("audited", drawn=drawn, programs=programs, found=verdict_counts)
 
 
-def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
+def certificate_fact(findings: Findings) -> Iterator[tuple[str, str]]:
     """Yield a key figure for the first screen: the number of points covered by the certificates."""
     table, audits = findings.certificates[findings.certificates["model"] != COMMON], findings.audits
     if len(table) and not table["open"].any():
@@ -138,8 +138,8 @@ def area_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixin:
     largest = fronts["area_limit_um2"].max()
     curves = [
         pd.concat([curve, curve.tail(1).assign(area_um2=largest)])
-        for _, mine in fronts[fronts["area_limit_um2"] == largest].groupby("model", sort=False)
-        if len(curve := curve_of(mine))
+        for _, members in fronts[fronts["area_limit_um2"] == largest].groupby("model", sort=False)
+        if len(curve := curve_of(members))
     ]
     smaller = fronts[fronts["throughput"] & (fronts["area_limit_um2"] < largest)]
     looks = {
@@ -202,14 +202,14 @@ def _throughput(
     )
     numbers = [alt.Tooltip(f"{name}:Q", format=",.4~g") for name in (column, "samples_per_s")]
     drawn = [mark.encode(*encoding, tooltip=["kind:N", "architecture:N", *numbers]) for mark in marks]
-    return panels(table, "model", *drawn, *lines, own="xy")
+    return panels(table, "model", *drawn, *lines, independent="xy")
 
 
 def optima(trials: pd.DataFrame) -> dict[tuple[str, str], float]:
     """Largest throughput by (model, scope), proven by the certified strategy."""
     proven = trials[trials["strategy"] == "certified"]
     best = proven.groupby(["model", "scope"])["samples_per_s"]
-    return {(str(model), str(scope)): float(found.max()) for (model, scope), found in best}
+    return {(str(model), str(scope)): float(rates.max()) for (model, scope), rates in best}
 
 
 def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
@@ -223,18 +223,22 @@ def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
         with np.errstate(divide="ignore"):
             cost = 1.0 / seen["samples_per_s"].to_numpy()
         best = seen.iloc[order(cost, seen["area_um2"].to_numpy(), name_ranks(seen["architecture"]))[0]]
-        of = {"model": model, "scope": scope, "hysteresis": int(str(strategy).removeprefix(WALK))}
-        rows.append({**best[["architecture", "area_um2", "samples_per_s"]], **of, "visited": len(seen)})
+        keys = {"model": model, "scope": scope, "hysteresis": int(str(strategy).removeprefix(WALK))}
+        rows.append({**best[["architecture", "area_um2", "samples_per_s"]], **keys, "visited": len(seen)})
     return table_of(Walks, rows)
 
 
 def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     """Table `searches`, for searches of the whole space; omits models that no architecture can train."""
     best = optima(trials)
-    whole = trials[trials["scope"] == "whole"]
+    whole_space = trials[trials["scope"] == "whole"]
     rows = [
-        {"model": model, "strategy": strategy, **_summary(mine, best[str(model), "whole"], tolerance)}
-        for (model, strategy), mine in whole.groupby(["model", "strategy"])
+        {
+            "model": model,
+            "strategy": strategy,
+            **_summary(strategy_trials, best[str(model), "whole"], tolerance),
+        }
+        for (model, strategy), strategy_trials in whole_space.groupby(["model", "strategy"])
         if (model, "whole") in best
     ]
     return table_of(Searches, rows)
@@ -248,7 +252,7 @@ def _summary(trials: pd.DataFrame, optimum: float, tolerance: float) -> dict[str
     return {
         "seeds": len(runs),
         "evaluations": int(np.median([len(run) for run in runs])),
-        **{f"after_{m}": float(np.median(found)) / optimum for m, found in best_after.items()},
+        **{f"after_{m}": float(np.median(rates)) / optimum for m, rates in best_after.items()},
         "final": float(np.median([run[-1] for run in runs])) / optimum,
         "near": float(np.median(near)),
         "optimal": float(np.median(optimal)),
@@ -265,9 +269,9 @@ def _first(reached: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
 def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on search strategies, with a figure and a table per compared model."""
     blocks: list[Block] = []
-    best, whole = optima(inputs.trials), inputs.trials[inputs.trials["scope"] == "whole"]
+    best, whole_space = optima(inputs.trials), inputs.trials[inputs.trials["scope"] == "whole"]
     for model, table in findings.searches.groupby("model", sort=False):
-        trials, optimum = whole[whole["model"] == model], best[str(model), "whole"]
+        trials, optimum = whole_space[whole_space["model"] == model], best[str(model), "whole"]
         # first the certified strategy, then the paper's walks, then random strategies
         places = table["strategy"].map({"certified": 0, "random": 2, "bayesian": 3}).fillna(1)
         rows = table.loc[places.sort_values(kind="stable").index]
@@ -284,7 +288,9 @@ def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on the search by descending area, with Figures 9 and 8 for each searched model."""
     blocks: list[Block] = []
     for model, walks in findings.walks.groupby("model", sort=False):
-        optimum = {scope: best for (of, scope), best in optima(inputs.trials).items() if of == model}
+        optimum = {
+            scope: best for (subject, scope), best in optima(inputs.trials).items() if subject == model
+        }
         chosen = walks[walks["scope"] == "least-microbatch"]
         blocks += _choices(inputs, str(model), chosen, optimum.get("least-microbatch"))
         shown = {
@@ -326,7 +332,7 @@ def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) 
 
     A band is the range over seeds. Marks with numbers are where the levels of the walk end.
     """
-    by_name = {str(name): mine for name, mine in trials.groupby("strategy")}
+    by_name = {str(name): strategy_trials for name, strategy_trials in trials.groupby("strategy")}
     levels = sorted(int(name.removeprefix(WALK)) for name in by_name if name.startswith(WALK))
     parts = [_range(name, by_name[name], optimum) for name in ("random", "bayesian") if name in by_name]
     if levels:
@@ -358,15 +364,15 @@ def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) 
     ).properties(width=WIDTH, height=320)
 
 
-def _range(name: str, trials: pd.DataFrame, optimum: float, more: Sequence[int] = ()) -> pd.DataFrame:
+def _range(name: str, trials: pd.DataFrame, optimum: float, extra: Sequence[int] = ()) -> pd.DataFrame:
     """Median and range over seeds of the best throughput so far; a finished run keeps its best value."""
     runs = [run / optimum for run in curves(trials)]
-    at = np.union1d(_logarithmic(max(map(len, runs))), np.array(more, dtype=np.int64))
-    found = np.array([run[np.minimum(at, len(run)) - 1] for run in runs])
+    evaluations = np.union1d(_logarithmic(max(map(len, runs))), np.array(extra, dtype=np.int64))
+    best = np.array([run[np.minimum(evaluations, len(run)) - 1] for run in runs])
     return pd.DataFrame(
         {
-            "strategy": name, "evaluations": at, "median": np.median(found, axis=0),
-            "low": found.min(axis=0), "high": found.max(axis=0),
+            "strategy": name, "evaluations": evaluations, "median": np.median(best, axis=0),
+            "low": best.min(axis=0), "high": best.max(axis=0),
         }
     )  # fmt: skip
 
@@ -391,13 +397,13 @@ def levels_reached(walks: dict[str, pd.DataFrame]) -> alt.TopLevelMixin:
             tooltip=["space:N", "what:N", "hysteresis:Q", alt.Tooltip("value:Q", format=",.4~g")],
         )
     )
-    return panels(table, "what", lines, height=220, own="y")
+    return panels(table, "what", lines, height=220, independent="y")
 
 
 def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2: float) -> alt.TopLevelMixin:
     """Draw Figure 9: area, throughput and tensor-core size of visited architectures; rings mark choices."""
     shown = visits.drop_duplicates(["area_um2", "pes", "samples_per_s"])
-    levels = walks.groupby("architecture")["hysteresis"].agg(lambda mine: ", ".join(map(str, mine)))
+    levels = walks.groupby("architecture")["hysteresis"].agg(lambda numbers: ", ".join(map(str, numbers)))
     chosen = walks.drop_duplicates("architecture").assign(
         levels=lambda rows: rows["architecture"].map(levels)
     )

@@ -47,8 +47,8 @@ def coloured(column: str, looks: Mapping[str, str], *, legend: bool = True) -> a
 def rule(axis: Literal["x", "y"], value: float, *, dashed: bool = False) -> alt.Chart:
     """Line across the whole chart at a value of an axis."""
     line = alt.Chart(pd.DataFrame({"at": [value]})).mark_rule(strokeDash=[4, 3] if dashed else alt.Undefined)
-    at: alt.Chart = line.encode(x=alt.datum(value)) if axis == "x" else line.encode(y=alt.datum(value))
-    return at
+    mark: alt.Chart = line.encode(x=alt.datum(value)) if axis == "x" else line.encode(y=alt.datum(value))
+    return mark
 
 
 def panels(
@@ -58,14 +58,14 @@ def panels(
     height: int = PANEL,
     width: int | None = None,
     columns: int = COLUMNS,
-    own: str = "",
+    independent: str = "",
 ) -> alt.TopLevelMixin:
     """Chart with a panel per value of a column, in rows of at most `columns` panels.
 
-    Each panel has its own scales of the axes in `own`. Without a width, a page chooses it.
+    Each panel has its own scales of the axes in `independent`. Without a width, a page chooses it.
     """
     size = {"height": height, **({} if width is None else {"width": width})}
-    scales: dict[str, Literal["independent"]] = dict.fromkeys(own, "independent")
+    scales: dict[str, Literal["independent"]] = dict.fromkeys(independent, "independent")
     facet = alt.Facet(f"{by}:N", title=None, sort=None)
     chart: alt.TopLevelMixin = (
         alt.layer(*layers, data=table)
@@ -109,10 +109,10 @@ def as_json(spec: Mapping[str, object]) -> str:
 
 def single_value(spec: Mapping[str, Any]) -> str:
     """Value of a chart whose marks all show the same value; empty for a chart of several values."""
-    found = list(_values(spec, spec.get("datasets", {}), []))
-    if len({*found}) != 1 or "" in found[0]:
+    texts = list(_values(spec, spec.get("datasets", {}), []))
+    if len({*texts}) != 1 or "" in texts[0]:
         return ""
-    return f"{found[0][-1]}{', the same for all' if len(found) > 1 else ''}"
+    return f"{texts[0][-1]}{', the same for all' if len(texts) > 1 else ''}"
 
 
 def _values(
@@ -126,14 +126,18 @@ def _values(
     if mark in ("rect", "area"):
         yield ("",)
     if mark in ("bar", "point", "line"):
-        numbers = [one for one in map(channels.get, "yx") if one and one.get("type") == "quantitative"]
+        numbers = [
+            channel
+            for channel in map(channels.get, "yx")
+            if channel and channel.get("type") == "quantitative"
+        ]
         is_stack = mark == "bar" and not {"xOffset", "yOffset"} & channels.keys()
         part = channels.get("color", {}).get("field") if is_stack else None
         for row in rows:
             shown = [
-                f"{digits(row[one['field']])} ({one.get('title', one['field'])})"
-                for one in numbers
-                if row[one["field"]] is not None
+                f"{digits(row[channel['field']])} ({channel.get('title', channel['field'])})"
+                for channel in numbers
+                if row[channel["field"]] is not None
             ]
             yield (*([row[part]] if part else ()), " at ".join(shown) or "–")
 
@@ -152,8 +156,8 @@ def save(path: Path, chart: alt.TopLevelMixin) -> None:
 
 def _renumbered(svg: str) -> str:
     """SVG with ids numbered from 0, which the library counts over all pictures of a process."""
-    ids = {name: number for number, name in enumerate(dict.fromkeys(one[0] for one in _ID.finditer(svg)))}
-    return _ID.sub(lambda found: f"{found[1]}{ids[found[0]]}", svg)
+    ids = {name: number for number, name in enumerate(dict.fromkeys(match[0] for match in _ID.finditer(svg)))}
+    return _ID.sub(lambda match: f"{match[1]}{ids[match[0]]}", svg)
 
 
 @cache

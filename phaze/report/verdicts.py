@@ -32,7 +32,7 @@ class Checklist(dict[str, Callable[[Subject], Verdicts]]):
         return add
 
 
-def each(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
+def check_rows(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
     """Yield verdicts on the rows of a frame; only failed rows are described, by their keys."""
     flags = np.asarray(holds, dtype=bool)
     for flag, (_, row) in zip(flags[~flags], frame[~flags].iterrows(), strict=True):
@@ -48,14 +48,14 @@ def describe(row: pd.Series, keys: Iterable[str]) -> str:
 Numbers = float | Floats | pd.Series
 
 
-def close(one: Numbers, other: Numbers) -> Bools:
+def close(numbers: Numbers, others: Numbers) -> Bools:
     """True where numbers are equal up to rounding of sums."""
-    return np.isclose(one, other, rtol=ROUNDING, atol=0)
+    return np.isclose(numbers, others, rtol=ROUNDING, atol=0)
 
 
-def at_most(one: Numbers, other: Numbers) -> Bools:
+def at_most(numbers: Numbers, others: Numbers) -> Bools:
     """True where the first numbers are at most the others, up to rounding of sums."""
-    return np.asarray(np.asarray(one) <= np.asarray(other) * (1 + ROUNDING))
+    return np.asarray(np.asarray(numbers) <= np.asarray(others) * (1 + ROUNDING))
 
 
 def run_checks(checks: Mapping[str, Callable[[Subject], Verdicts]], subject: Subject) -> pd.DataFrame:
@@ -64,12 +64,12 @@ def run_checks(checks: Mapping[str, Callable[[Subject], Verdicts]], subject: Sub
 
 
 def _row(name: str, verdicts: Verdicts) -> dict[str, object]:
-    found = list(verdicts)
-    failed = [what for holds, what in found if not holds]
+    checked = list(verdicts)
+    failed = [what for holds, what in checked if not holds]
     return {
         "check": name,
         "passed": not failed,
-        "rows": len(found),
+        "rows": len(checked),
         "failures": len(failed),
         "example": failed[0] if failed else "",
     }

@@ -83,13 +83,13 @@ def rankings(inputs: Inputs) -> pd.DataFrame:
 
 def results(inputs: Inputs, cluster: Outcome) -> pd.DataFrame:
     """Table `results`: one row per model and evaluated design, feasible or not."""
-    found = pd.DataFrame(row for model in inputs.study.models for row in _results_of(inputs, cluster, model))
-    if found.empty:
+    rows = pd.DataFrame(row for model in inputs.study.models for row in _results_of(inputs, cluster, model))
+    if rows.empty:
         return Results.empty()
-    reference = found[found["design"] == baseline_design(inputs.study)].set_index("model")["samples_per_s"]
-    base = found["model"].map(reference).fillna(0.0)
-    speedup = (found["samples_per_s"] / base.where(base > 0, np.inf)).astype("float64")
-    return Results.check(found.assign(speedup=speedup)[list(Results.fields())])
+    reference = rows[rows["design"] == baseline_design(inputs.study)].set_index("model")["samples_per_s"]
+    base = rows["model"].map(reference).fillna(0.0)
+    speedup = (rows["samples_per_s"] / base.where(base > 0, np.inf)).astype("float64")
+    return Results.check(rows.assign(speedup=speedup)[list(Results.fields())])
 
 
 def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Series]:
@@ -98,8 +98,8 @@ def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Ser
     rows: dict[str, pd.Series | None] = {}
     for design in named_designs(inputs.study, inputs.families):
         named = placements["architecture"] == design.architectures.get(model, "")
-        mine = placements[named & (placements["planner"] == design.planner)]
-        rows[design.name] = choose(mine, tolerance)
+        of_planner = placements[named & (placements["planner"] == design.planner)]
+        rows[design.name] = choose(of_planner, tolerance)
     every = candidates(cluster)
     rows[PER_MODEL] = choose(every[every["model"] == model], tolerance)
     if cluster.common is not None:
@@ -112,19 +112,19 @@ def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Ser
             yield pd.concat([row, pd.Series({"design": name})])
 
 
-def geometric_means(found: pd.DataFrame) -> pd.DataFrame:
+def geometric_means(speedups: pd.DataFrame) -> pd.DataFrame:
     """Geometric mean of the speed-ups of each design, and the number of models that it covers."""
-    positive = found[found["speedup"] > 0]
+    positive = speedups[speedups["speedup"] > 0]
     logs = np.log(positive["speedup"]).groupby(positive["design"])
     return pd.DataFrame({"speedup": np.exp(logs.mean()), "models": logs.size()}).reset_index()
 
 
-def placed_rows(found: pd.DataFrame, *designs: str) -> pd.DataFrame:
+def placed_rows(results: pd.DataFrame, *designs: str) -> pd.DataFrame:
     """Placed results of some designs."""
-    return found[found["design"].isin(designs) & (found["status"] == "placed")]
+    return results[results["design"].isin(designs) & (results["status"] == "placed")]
 
 
-def row_of(found: pd.DataFrame, model: str, design: str) -> pd.Series | None:
+def row_of(results: pd.DataFrame, model: str, design: str) -> pd.Series | None:
     """Placed result of a model and design; None if absent."""
-    rows = placed_rows(found[found["model"] == model], design)
+    rows = placed_rows(results[results["model"] == model], design)
     return rows.iloc[0] if len(rows) else None

@@ -75,7 +75,7 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
     line = alt.Chart().mark_line(point=True)
     line = line.encode(alt.X("size:Q", scale=scale), alt.Y("seconds:Q", scale=scale), color="kind:N")
     path.parent.mkdir(parents=True, exist_ok=True)
-    save(path, panels(pd.concat(parts), "curve", line, width=320, height=260, own="xy"))
+    save(path, panels(pd.concat(parts), "curve", line, width=320, height=260, independent="xy"))
 
 
 @pytest.hookimpl(tryfirst=True)

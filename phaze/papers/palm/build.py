@@ -100,7 +100,7 @@ def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
 def sections_of(inputs: TiledInputs) -> Iterator[Section]:
     """Yield the sections of all cases, then network-only results, then the paper's tables."""
     for show, section_of in (("table", table), ("splits", splits), ("pipeline", pipeline)):
-        yield from (section_of(inputs, name, case) for name, case in inputs.of(show))
+        yield from (section_of(inputs, name, case) for name, case in inputs.showing(show))
     yield from networks(inputs)
     yield from printed_tables(inputs)
 

@@ -73,7 +73,7 @@ def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
     found = {}
     for name, show in (("wafer", "table"), ("splits", "splits")):
         parts = [inputs.tiled_runs.iloc[:0]]
-        for case_name, case in inputs.of(show):
+        for case_name, case in inputs.showing(show):
             rows = inputs.rows(case_name)
             rows = rows[rows["microbatches"] == min(case.microbatches)]
             listed = {name: number for number, name in enumerate((*case.systems, *case.batches))}
@@ -169,9 +169,11 @@ def _range(values: Sequence[float]) -> str:
 
 def _wafer(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
     """Yield a row per system and microbatch count: throughput of the best layout, and claims about splits."""
-    splits = pd.concat([inputs.tiled_runs.iloc[:0], *(inputs.rows(name) for name, _ in inputs.of("splits"))])
+    splits = pd.concat(
+        [inputs.tiled_runs.iloc[:0], *(inputs.rows(name) for name, _ in inputs.showing("splits"))]
+    )
     claims = [group for group in published.claims if group.table == "splits"]
-    for name, case in inputs.of("table"):
+    for name, case in inputs.showing("table"):
         best = inputs.rows(name).groupby(["system", "microbatches", "model"])["samples_per_s"].max()
         models = [model for model in case.batches if model in published.palm]
         for system, microbatches in product(case.systems, case.microbatches) if models else ():
@@ -185,7 +187,7 @@ def _wafer(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
 
 def _program(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
     program = published.program
-    if program is None or not any(inputs.of("table")):
+    if program is None or not any(inputs.showing("table")):
         return
     best = [program.best_tensor[model] == tensor for model, tensor in published.best_tensor.items()]
     for number, (version, ours) in enumerate(program.wafer.items()):

@@ -111,8 +111,8 @@ def test_open_figures_are_those_that_the_answer_names_else_the_first_of_each_sec
 
 def test_a_folded_section_is_summed_up_in_one_sentence(report: Report) -> None:
     section = Section("a", "A", "One chip of 2.5 mm². No other. (Both.)", ())
-    assert (section.summary, section.rest) == ("One chip of 2.5 mm².", "No other. (Both.)")
-    assert Section("a", "A", "One chip", ()).rest == ""
+    assert (section.summary, section.details) == ("One chip of 2.5 mm².", "No other. (Both.)")
+    assert Section("a", "A", "One chip", ()).details == ""
     assert all(section.summary for section in report.sections)
 
 

@@ -93,7 +93,7 @@ def test_the_first_lines_say_every_gain_and_first_the_claim_that_turns_over(
     read: Inputs, found: Findings
 ) -> None:
     first = answer(read, found)
-    sentence = first.more
+    sentence = first.details
     turned = (
         "The gain of phaze-common depends on an assumption: it trains 2.00× as fast as tpu-v4 under the "
         "settings of the study, but under lanes, 0.80× over as-built (the lanes that were built)."
@@ -147,13 +147,13 @@ def test_the_readings_stand_side_by_side(read: Inputs, found: Findings) -> None:
 def test_a_study_without_readings_says_nothing_of_them(inputs: Inputs, findings: Findings) -> None:
     pd.testing.assert_frame_equal(find_gains(inputs, findings.results), Gains.empty())
     assert not list(assumptions(inputs, findings))
-    assert "depends on an assumption" not in answer(inputs, findings).more
+    assert "depends on an assumption" not in answer(inputs, findings).details
 
 
 def test_a_winner_that_has_a_name_is_said_once(read: Inputs, found: Findings) -> None:
     named = found.gains[found.gains["design"] == "phaze-common"]
     others = found.gains[found.gains["design"] != PER_MODEL]
     same = replace(found, gains=pd.concat([named.assign(design=PER_MODEL), others]))
-    sentence = answer(read, same).more
+    sentence = answer(read, same).details
     assert "phaze-common trains" in sentence
     assert "best accelerator of every workload trains" not in sentence

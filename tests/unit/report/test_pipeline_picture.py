@@ -11,7 +11,7 @@ from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
-from phaze.report.pipeline_picture import MOST_ROWS, Shown, picture
+from phaze.report.pipeline_picture import MOST_ROWS, DrawnPlan, picture
 from phaze.report.vega import save
 
 STAGE = StageCost(
@@ -19,10 +19,10 @@ STAGE = StageCost(
 )
 
 
-def shown(timeline: Timeline) -> Shown:
+def shown(timeline: Timeline) -> DrawnPlan:
     jobs = pd.DataFrame([*job_rows(timeline), *transfer_rows(timeline)])
     held = {stage: (of.time_s, of.bytes_) for stage, of in stage_memory(timeline).items()}
-    return Shown("toy", jobs, held, timeline.pipeline.lanes, timeline.pipeline.batches)
+    return DrawnPlan("toy", jobs, held, timeline.pipeline.lanes, timeline.pipeline.batches)
 
 
 def drawn(tmp_path: Path, pipeline: Pipeline) -> str:

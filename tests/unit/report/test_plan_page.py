@@ -99,13 +99,13 @@ def test_ten_percent_more_is_replanned_within_its_budget(
     plans: list[TrainingPlan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = subject.PlanPage(plans[0], plans[:1], FLAGS)
-    assert all(one.replanned for one in page.more)
+    assert all(one.replanned for one in page.what_ifs)
     own_s = plans[0].by("prudent")
-    assert all(one.time_s <= own_s * (1 + 1e-9) for one in page.more)
+    assert all(one.time_s <= own_s * (1 + 1e-9) for one in page.what_ifs)
     for passes, number in ((0, 0), (1, 1)):  # whatever the speed of the machine
         monkeypatch.setattr(subject, "REPLANNED_PASSES", passes)
-        kept = subject.PlanPage(plans[0], plans[:1], FLAGS).more
-        assert [one.change for one in kept] == [one.change for one in page.more]
+        kept = subject.PlanPage(plans[0], plans[:1], FLAGS).what_ifs
+        assert [one.change for one in kept] == [one.change for one in page.what_ifs]
         assert sum(one.replanned for one in kept) == number
 
 

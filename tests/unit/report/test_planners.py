@@ -13,7 +13,7 @@ from phaze.report.document import Items, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import PLANNER_CHECKS
-from phaze.report.planners import chosen, compared, in_words
+from phaze.report.planners import chosen, compared, study_planner_sentence
 from phaze.report.winners import COMMON, PER_MODEL, row_of
 from phaze.search.winners import ChipChoice, Outcome, choose_chips, choose_winner
 from phaze.tables import PLANNERS, Placements, Plans
@@ -78,15 +78,15 @@ def test_a_study_without_plans_has_no_section(inputs: Inputs, findings: Findings
 
 
 def test_the_answer_is_phazes_unless_asked_otherwise(inputs: Inputs, findings: Findings) -> None:
-    assert in_words(inputs, findings) == ""
-    assert "certificate does not cover" not in answer(inputs, findings).more
+    assert study_planner_sentence(inputs, findings) == ""
+    assert "certificate does not cover" not in answer(inputs, findings).details
 
 
 def test_the_answer_by_another_planner_says_what_the_certificate_covers(
     inputs: Inputs, findings: Findings
 ) -> None:
     asked = with_planner(inputs, "piper")
-    sentence = answer(asked, findings).more
+    sentence = answer(asked, findings).details
     assert "By the planner Piper, which the certificate does not cover" in sentence
     for model, row in chosen(asked, findings).set_index("model").iterrows():
         assert f"{model} on {row['architecture']}" in sentence
@@ -98,7 +98,7 @@ def test_what_is_too_large_is_no_answer(inputs: Inputs, findings: Findings) -> N
     small = replace(inputs.cluster, area_limit_um2=1.0)
     asked = with_planner(replace(inputs, clusters={"paper": small}), "piper")
     assert chosen(asked, findings).empty
-    assert in_words(asked, findings) == ""
+    assert study_planner_sentence(asked, findings) == ""
 
 
 def cluster_of(inputs: Inputs, model: str) -> Outcome:

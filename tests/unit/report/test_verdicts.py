@@ -3,14 +3,14 @@
 import pandas as pd
 
 from phaze.report.document import Sheet
-from phaze.report.verdicts import checks_section, each, failures, run_checks
+from phaze.report.verdicts import check_rows, checks_section, failures, run_checks
 
 ROWS = pd.DataFrame({"chip": ["a", "b", "c"], "area": [1.0, 9.0, 8.0]})
 TABLE = run_checks(
     {
-        "chips are small": lambda rows: each(rows["area"] < 5, rows, ("chip", "area")),
-        "chips are there": lambda rows: each(rows["chip"] != "", rows, ("chip",)),
-        "no other chips": lambda rows: each([], rows.iloc[:0], ("chip",)),
+        "chips are small": lambda rows: check_rows(rows["area"] < 5, rows, ("chip", "area")),
+        "chips are there": lambda rows: check_rows(rows["chip"] != "", rows, ("chip",)),
+        "no other chips": lambda rows: check_rows([], rows.iloc[:0], ("chip",)),
     },
     ROWS,
 )
