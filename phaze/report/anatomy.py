@@ -78,6 +78,7 @@ def with_estimates(
     """Join scheduled operators with their estimates, on one core or on all cores as scheduled."""
     designs = {core: chip[design] for core, design in DESIGN_OF_CORE.items()}
     scheduled = scheduled.assign(
+        # -1, operators that run on no core, matches no estimate: they have no energy and no bottleneck
         design=scheduled["core"].map(designs).fillna(-1).astype("int64"),
         all_cores=scheduled["core_index"] < 0,
     )
@@ -109,6 +110,7 @@ def bindings(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     frames = []
     for _, row in placed_rows(results, PER_MODEL).iterrows():
         operators = operators_of(inputs, row)
+        # a layer is scheduled once for all of its occurrences in the model
         weight = operators["latency_s"] * operators["layer"].map(layer_counts(inputs, row["model"]))
         total = weight.sum()
         share = weight / total if total > 0 else weight
@@ -172,6 +174,7 @@ def link_j_between_stages(inputs: Inputs, row: pd.Series) -> float:
         return 0.0
     layers = inputs.details.rows(tables.Layers, point_of(row), "").set_index("layer")["output_bytes"]
     chain = layer_chain(inputs, row["model"])
+    # every border between stages carries what the last layer before it outputs
     ends = [float(layers[chain[last]]) for last in stages["last_layer"].iloc[:-1]]
     stage_bytes = 2 * float(np.dot(ends, stages["devices"].iloc[:-1])) / layout_of(row).microbatch
     gradients = float((stages["gradient_bytes"] * stages["devices"]).sum())
@@ -184,6 +187,7 @@ def executions(inputs: Inputs, row: pd.Series) -> dict[tuple[str, str], int]:
     chain = layer_chain(inputs, row["model"])
     stages = stages_of(inputs, row)
     last_start = int(stages["first_layer"].iloc[-1]) if len(stages) else 0
+    # under 1F1B the last stage runs a backward pass right after its forward pass: nothing to recompute
     recomputed = last_start if row["recompute"] else 0
     counts: dict[tuple[str, str], int] = {}
     for position, layer in enumerate(chain):
@@ -236,6 +240,7 @@ def _breakdown_of(inputs: Inputs, row: pd.Series) -> dict[str, object]:
         "useful_s": float(row["time_per_batch_s"] * row["mfu_paper"]),
         **passes,
         "fill_s": fill,
+        # the remainder of the batch, which rounding may leave just below 0
         "sync_s": max(0.0, float(row["time_per_batch_s"]) - fill - sum(passes.values())),
     }
 
@@ -254,6 +259,7 @@ def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:
     counts = layer_counts(inputs, model)
     if layers.empty or counts.empty:
         return {}
+    # the layer that occurs most often stands for the model's block
     block = layers.loc[[str(counts.idxmax())]].iloc[0]
     totals = layers.loc[counts.index, list(_SIZES.values())].mul(counts, axis=0).sum()
     return {

@@ -85,6 +85,7 @@ class Headline:
         planned = placed.pivot(index="model", columns="design", values="samples_per_s")
         best = findings.recommendations
         simulated = 1 / best.pivot(index="model", columns="design", values="simulated_s")
+        # in table recommendations, the expert's plan on the baseline is a column of the baseline's rows
         on_baseline = best[best["design"] == baseline].set_index("model")
         return cls(baseline, expert, planned, simulated.assign(**{expert: 1 / on_baseline["expert_s"]}))
 
@@ -94,6 +95,7 @@ class Headline:
         if not {design, over} <= {*rates.columns}:
             return pd.Series(dtype="float64")
         ratio = rates[design] / rates[over]
+        # 0, infinite or NaN: one of the designs has no plan for the model
         return ratio[np.isfinite(ratio) & (ratio > 0)]
 
     def chip_gain(self, model: str) -> float:
@@ -246,6 +248,7 @@ def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     """First screen: a caveat and the result, then details on losses, interpretations and the accelerator."""
     gains = overview.claims(inputs, findings)
     losses = tuple(slower_chip_sentences(inputs, findings))
+    # the first screen has room for one caveat: the loss of the common accelerator comes before the others
     caveats = (*losses[::-1], *overview.caveat_sentences(gains), "Every time is predicted, none is measured.")
     short, long = _result(inputs, findings)
     full = (
@@ -326,6 +329,7 @@ def _chip(inputs: Inputs, row: pd.Series) -> dict[str, str]:
 
 def _common(inputs: Inputs, findings: Findings) -> pd.Series | None:
     rows = placed_rows(findings.results, COMMON)
+    # with one model, the common accelerator is that model's
     return rows.iloc[0] if len(rows) and len(inputs.study.models) > 1 else None
 
 
@@ -350,6 +354,7 @@ def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
             "chip_gain": times(headline.chip_gain(row["model"])) if headline else "–",
             "planner_gain": times(headline.planner_gain(row["model"])) if headline else "–",
         }
+        # a batch has a fixed number of operations: utilisation grows by the factor by which its time shrinks
         cells = {"shape": f"{plan.shape}, {plan.microbatch}", "mfu": percent(row["mfu"] * plan.gain)}
         rows.append({"model": row["model"], **_chip(inputs, row), **vars(plan), **cells, **gains})
     common = _common(inputs, findings)

@@ -63,6 +63,7 @@ def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> alt.TopLeve
     Curves are steps with `every_k`; otherwise dots mark the plans. They go on to the most devices.
     """
     keys = [*PANEL, "planner"]
+    # the last plan of a curve stays the best up to the largest number of devices that was searched
     most = table.drop_duplicates(keys)[[*keys, "most_devices"]].rename(columns={"most_devices": "devices"})
     last = table.groupby(keys, as_index=False)["time_per_sample"].min().merge(most)
     rows = pd.concat([table, last]).sort_values("devices", kind="stable")
@@ -114,6 +115,7 @@ def relative(cases: pd.DataFrame) -> pd.Series:
 def splits(runs: pd.DataFrame, best: dict[str, int]) -> alt.TopLevelMixin:
     """Draw Figure 10: throughput by TP × DP split, one panel per model; a star marks the paper's best."""
     rows = _best_by_mapping(runs.assign(value=runs["samples_per_s"]))
+    # the paper prints a split without its mapping, so that the star goes to the best mapping of that split
     printed = rows["tensor"] == rows["model"].map(best)
     rows["best"] = rows["value"].where(
         printed & (rows["value"] == rows.groupby(["model", "tensor"])["value"].transform("max"))
@@ -205,6 +207,7 @@ def memory(jobs: pd.DataFrame) -> alt.TopLevelMixin:
 
 def heat(links: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw the links of the mesh, coloured by share of busy time, with both directions next to each other."""
+    # both directions of a link have the same ends: each is shifted to its own side, by 0.13 of a tile
     across, down = (links[f"target_{axis}"] - links[f"source_{axis}"] for axis in ("column", "row"))
     table = pd.DataFrame(
         {
@@ -240,6 +243,7 @@ def congestion(rows: pd.DataFrame) -> alt.TopLevelMixin:
         "turns": "kinds in turns",
         **{group: f"{group} of all mixes" for group in ("most", "mean", "least")},
     }
+    # number and size of the tasks, for example "4 tasks of 8 MB"
     parts = rows["setting"].str.extract(r"^(\d+) tasks of ([\d.]+) MB").astype(float)
     table = pd.DataFrame(
         {

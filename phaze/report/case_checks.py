@@ -92,6 +92,7 @@ def _stages_make_up_the_plan(inputs: PlanCases) -> Verdicts:
         fine = (
             len(layers) == len(set(layers)) == plan["layers"]
             and len(rows) == plan["stages"]
+            # in the steady state of a pipeline, its slowest stage sets the time per sample
             and _equal(rows["time_per_sample"].max(), plan["time_per_sample"])
             and (rows["data"] * rows["tensor"]).sum() == plan["devices_used"]
             and rows["data"].sum() == plan["degree"]
@@ -103,6 +104,8 @@ def _stages_make_up_the_plan(inputs: PlanCases) -> Verdicts:
 def _stages_fit_into_memory(inputs: PlanCases) -> Verdicts:
     for key, rows in inputs.pipelines.groupby(_PLAN):
         ordered = rows.sort_values("stage", ascending=False)
+        # In flight at stage i: ceil(sum of d_j / d_i), where d_j are the data widths of the stages from i on;
+        # in integers, because a quotient of floats may round to the wrong side.
         in_flight = -(-ordered["data"].cumsum() // ordered["data"])
         fits = ordered["memory_bytes"] <= ordered["memory_gib"] * GIB * SLACK
         yield bool(fits.all() and (in_flight == ordered["in_flight"]).all()), str(key)
@@ -119,6 +122,7 @@ def _planners_keep_their_rule(inputs: PlanCases) -> Verdicts:
 
 
 def _equal(a: float, b: float) -> bool:
+    # a == b covers infinities, whose difference is NaN
     return bool(a == b or abs(a - b) <= ROUNDING * abs(b))
 
 
@@ -199,5 +203,6 @@ def _every_byte_arrives(inputs: TiledCases) -> Verdicts:
 def _jobs_of_a_stage_follow_each_other(inputs: TiledCases) -> Verdicts:
     for key, rows in inputs.tiled_jobs.groupby([*RUN, "resource"]):
         ordered = rows.sort_values("number")
+        # starts and ends are sums over the batch, so that they round relative to its length
         gaps = ordered["start_s"].to_numpy()[1:] - ordered["end_s"].to_numpy()[:-1]
         yield bool((gaps >= -ROUNDING * ordered["end_s"].max()).all()), str(key)

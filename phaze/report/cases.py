@@ -34,6 +34,7 @@ class PlanCases:
 def read_curve(curve: pd.DataFrame, devices: pd.Series | np.ndarray) -> np.ndarray:
     """Times per sample at given device counts, from one planner's step curve; inf below its first step."""
     steps = curve.sort_values("devices")
+    # side="right": a step also counts at exactly its number of devices
     at = np.searchsorted(steps["devices"].to_numpy(), np.asarray(devices), side="right")
     times: np.ndarray = np.concatenate(([np.inf], steps["time_per_sample"].to_numpy()))[at]
     return times

@@ -71,6 +71,7 @@ def bars(
     long = _long(table, "bar")
     scale = _scale(long["value"], origin, ROOM if format_value else 0)
     if format_value is not None:
+        # a missing value has no bar, but a text at the origin
         long = long.assign(said=long["value"].map(format_value), value=long["value"].fillna(origin))
     base = alt.Chart(long).encode(
         alt.X("value:Q", title=what, scale=scale),
@@ -88,6 +89,7 @@ def bars(
         for before, rows in long.groupby(long["value"] < origin):  # an empty layer has no scale
             layers.append(texts[bool(before)].properties(data=rows).encode(text="said:N"))
     bar = BAR if format_value else max(THIN, min(BAR, MOST_PX / max(1, table.size)))
+    # high enough for the lines of a label and for all bars of the group
     tall = max(LINE * _lines(table), ROW if len(looks) == 1 else bar * len(looks) + 6)
     return alt.layer(*layers).properties(width=WIDTH, height=tall * len(table))
 
@@ -128,6 +130,8 @@ def _scale(values: pd.Series, origin: float, room_px: int) -> alt.Scale:
     if not high > low:  # also without any value
         low, high = origin, origin + 1.0
     left_px = room_px if low < origin else 0
+    # Only the browser knows the width of the chart, so that an expression converts pixels of room to values.
+    # At least 40 pixels count as left for the bars, however narrow the page is.
     pixel = f"{high - low:.9g} / max(40, width - {left_px + room_px})"
     return alt.Scale(
         domainMin=alt.ExprRef(f"{low:.9g} - {left_px} * {pixel}"),
@@ -153,6 +157,7 @@ def stacked(
     drawn = {name: look for name, look in parts.items() if name in table and table[name].any()}
     looks = {**dict(drawn.values()), **({} if peak is None else {PEAK: style.INK})}
     long = _long(table[[*drawn]].rename(columns={name: label for name, (label, _) in drawn.items()}), "part")
+    # parts of a bar follow the order of the legend
     long["order"] = long["part"].map([*looks].index)
     tall = min(max(ROW, LINE * _lines(table)), max(8.0, MOST_PX / max(1, len(table))))
     base = alt.Chart(long[long["value"] > 0]).encode(
@@ -188,6 +193,7 @@ def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> alt.TopLevelMixin:
     )
     shape = alt.Shape("kind:N", scale=alt.Scale(domain=[*kinds], range=["circle", "diamond"]))
     points = base.mark_point(filled=True, size=70, opacity=1).encode(shape)
+    # a line joins our value and the printed one of the same model and design
     return alt.layer(base.mark_line(strokeWidth=1).encode(detail="row:N"), points).properties(
         width=WIDTH, height=(BAR * len(looks) + 6) * len(ours)
     )

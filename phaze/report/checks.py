@@ -26,6 +26,10 @@ KEYS = ("model", "layout", "architecture", "hbm_gib", "recompute", "planner")
 
 VERIFIED = ("confirmed", "unproven")
 """Verdicts on re-solved points that agree with the certificate."""
+CHECKS: Checklist[Evidence] = Checklist()
+"""Checks that apply to every study."""
+CERTIFICATE_CHECKS: Checklist[Evidence] = Checklist()
+"""Checks that apply to every certificate."""
 _SOLVED = ("model", "layout", "architecture", "layer", "direction")
 _MEMBER = ("model", "architecture", "hbm_gib", "layout", "recompute")
 
@@ -49,12 +53,6 @@ class Evidence:
         """Architectures of the search grid, without those that the study names."""
         chips = self.inputs.cluster.architectures
         return chips[~chips["named"]]
-
-
-CHECKS = Checklist[Evidence]()
-"""Checks that apply to every study."""
-CERTIFICATE_CHECKS = Checklist[Evidence]()
-"""Checks that apply to every certificate."""
 
 
 @CHECKS.hold("every model, TMP width, microbatch and shard has placements")
@@ -142,6 +140,7 @@ def _stages(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
 @CHECKS.hold("time per batch follows from load, microbatches and stages")
 def _times_follow_from_loads(e: Evidence) -> Verdicts:
     rows, batch = e.placed, e.inputs.cluster.scenario.global_batch
+    # 1F1B: the slowest stage works on every microbatch, plus one load per other stage to fill and drain
     count = np.ceil(batch // widths_of(rows, "microbatch") / rows["data"])
     time = rows["max_load_s"] * (count + rows["stages"] - 1) + rows["sync_s"]
     return check_rows(
@@ -175,6 +174,7 @@ def _experts_are_never_better(e: Evidence) -> Verdicts:
 def _more_memory_is_never_slower(e: Evidence) -> Verdicts:
     keys = [key for key in KEYS if key != "hbm_gib"]
     rows = e.inputs.cluster.placements.sort_values([*keys, "hbm_gib"])
+    # the row before has the next smaller HBM; the first one has none
     before = rows.groupby(keys)["time_per_batch_s"].shift().fillna(np.inf)
     return check_rows(at_most(rows["time_per_batch_s"], before), rows, KEYS)
 
@@ -184,6 +184,7 @@ def _nothing_beats_the_winner(e: Evidence) -> Verdicts:
     within = e.results["area_um2"] <= e.inputs.cluster.area_limit_um2
     placed = e.results[(e.results["status"] == "placed") & within]
     winners = placed[placed["design"] == PER_MODEL].set_index("model")["samples_per_s"]
+    # the winner has the smallest HBM within the tolerance, so that it may be slower by the tolerance
     least = placed["samples_per_s"] * (1 - e.inputs.study.screen.tolerance - ROUNDING)
     best = winners.reindex(placed["model"]).fillna(0.0).to_numpy()
     return check_rows(best >= least.to_numpy(), placed, ("model", "design"))
@@ -216,6 +217,7 @@ def _energies_add_up(e: Evidence) -> Verdicts:
         row = e.results[(e.results["model"] == model) & (e.results["design"] == design)].iloc[0]
         layers = anatomy.energy_by_layer(e.inputs, row).drop(columns=["layer", "direction"]).to_numpy().sum()
         layers += anatomy.link_j_between_stages(e.inputs, row)
+        # leakage follows from area and time, not from operators
         dynamic = parts.loc[parts["part"] != "leakage", "joules_per_sample"].sum()
         yield bool(close(layers, dynamic) and close(parts["share"].sum(), 1)), f"{model}, {design}"
 
@@ -231,6 +233,7 @@ def _fronts_hold_the_winners(e: Evidence) -> Verdicts:
     best = _searched(e).groupby("model")["time_per_batch_s"].min()
     fronts = _largest(e.inputs.fronts)
     fastest = fronts[fronts["throughput"]]
+    # on the grid on which ties are decided, times that differ by rounding compare equal
     same = tied(fastest["time_per_batch_s"].to_numpy()) == tied(best.reindex(fastest["model"]).to_numpy())
     return check_rows(same, fastest, _MEMBER)
 
@@ -241,6 +244,7 @@ def _no_placement_beats_a_front(e: Evidence) -> Verdicts:
     for model, members in _largest(e.inputs.fronts).groupby("model"):
         rows = placed[placed["model"] == model]
         both = pd.concat([members, rows], ignore_index=True)
+        # only members may dominate; a placement that no member dominates would belong to the front
         front = np.arange(len(both)) < len(members)
         yield from check_rows(~uncovered(*_objectives(both), front)[~front], rows, KEYS)
 
@@ -269,10 +273,12 @@ def _every_point_is_accounted_for(e: Evidence) -> Verdicts:
     study, table = e.inputs.study, e.inputs.certificates.set_index("model")
     each_size = len(study.training.recompute) * len(study.training.microbatches)
     names = space_of(e.inputs.cluster.architectures, e.inputs.cluster.area_limit_um2)
+    # an architecture with an HBM capacity of its own is not combined with those of the study
     has_size = e.inputs.cluster.chips.loc[names, "hbm_gib"] > 0
     sizes = int(has_size.sum()) + int((~has_size).sum()) * len(study.training.hbm_gib)
     counts = table[list(CAUSES)].sum(axis=1)
     several = {model: each_size * len(study.workloads[model].tensor) for model in study.models}
+    # a point of the common architecture is a chip with an HBM capacity, for any layout
     for model, number in {**several, COMMON: 1}.items():
         same = counts.get(model, 0) == table["points"].get(model, 0) == sizes * number
         yield bool(same), f"{model}: {counts.get(model, 0)} of {sizes * number} points"
@@ -304,6 +310,7 @@ def _points_solved_again_agree(e: Evidence) -> Verdicts:
     audits, table = e.inputs.audits, e.inputs.certificates
     yield from check_rows(audits["verdict"].isin(VERIFIED), audits, (*KEYS[:-1], "verdict"))
     excluded = (
+        # points that were solved or are open were not excluded
         table.loc[table["model"] != COMMON, [cause for cause in CAUSES if cause not in ("solved", "open")]]
         .to_numpy()
         .sum()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z])")
 """Pattern for the gap between two sentences."""
+Draw = Callable[[], "TopLevelMixin"]
+"""Function that builds a chart (data and encodings), which the browser draws."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,6 @@ def sheet_of(
     rows = tuple(tuple(fill(cell, row) for cell in columns.values()) for _, row in table.iterrows())
     standing = frozenset(i for i, flag in enumerate(marked) if flag)
     return Sheet(caption, tuple(columns), rows, words, standing, source, folded)
-
-
-Draw = Callable[[], "TopLevelMixin"]
-"""Function that builds a chart (data and encodings), which the browser draws."""
 
 
 @dataclass(frozen=True)

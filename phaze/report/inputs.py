@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # plots and study settings, which jobs on a single cluster do
 
 COMMON_SHARD = "common"
 """Shard of the stages and schedules of candidates for the common architecture."""
+READ_COLUMNS = {"screens": ["model", "layout", "architecture", "lower_s", "feasible_s"]}
+"""Columns to read from large tables, to save time; other tables are read in full."""
+Families = Mapping[str, Mapping[str, str]]
+"""Accelerator designed for each workload, by family and model."""
 
 
 class Slicing(NamedTuple):
@@ -49,13 +53,7 @@ class Details(Protocol):
         """Hash, required to cache lookups."""
 
 
-Families = Mapping[str, Mapping[str, str]]
-
-
-READ_COLUMNS = {"screens": [*Slicing._fields, "architecture", "lower_s", "feasible_s"]}
-"""Columns to read from large tables, to save time; other tables are read in full."""
-
-
+# without eq, objects hash by identity, as cached lookups by `Details` require
 @dataclass(frozen=True, eq=False)
 class DetailFiles:
     """Lookup in Parquet files, located by a path pattern per table."""
@@ -176,5 +174,6 @@ def _read_benchmark(path: Path) -> tuple[float, ...]:
     if len(lines) < 2:
         raise PhazeError(f"{path}: is not a benchmark of a job: a header and a row are expected", "delete it")
     read = pd.Series(dict(zip(lines[0].split("\t"), lines[-1].split("\t"), strict=False)))
+    # Snakemake writes no number for what it did not measure, for example of a very short job
     measured = pd.to_numeric(read.reindex(["s", "cpu_time", "max_rss"]), errors="coerce")
     return tuple(measured.fillna(0.0).clip(lower=0))

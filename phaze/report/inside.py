@@ -55,6 +55,7 @@ def gantt(operators: pd.DataFrame, title: str) -> alt.TopLevelMixin:
         }
     )
     names = [*dict.fromkeys(lanes)]
+    # the browser knows the width of a bar, and leaves out a name that would not fit into it
     fits = f"(datum.end - datum.start) / {span_s * scale:.9g} * width > {LETTER} * length(datum.operator)"
     base = alt.Chart(table).encode(
         alt.Y("lane:N", title=None, scale=alt.Scale(domain=names, padding=0.08)),
@@ -83,7 +84,9 @@ def _lane(row: pd.Series) -> str:
 def pipeline(stages: pd.DataFrame, microbatches: int) -> alt.TopLevelMixin:
     """Draw the 1F1B pipeline with the times of its stages, for a legible number of microbatches."""
     depth = len(stages)
+    # two passes per stage and microbatch; depth + 8 microbatches fill the pipeline and show its steady state
     shown = min(microbatches, max(4, MOST_SLOTS // (2 * depth)), depth + 8)
+    # activations and gradients have the same size, and take half of the transfer time each
     half_s = stages["transfer_s"] / 2
     costs = tuple(map(StageCost, stages["forward_s"] + half_s, stages["backward_s"] + half_s))
     jobs = pd.DataFrame(job_rows(simulate(Pipeline(costs, shown))))
@@ -137,6 +140,7 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         return
     label = table["design"].where(table["design"] != PER_MODEL, table["model"])
     ranked = table.assign(label=label, place=table["design"].map(order.index))
+    # a row per model: those of the baseline and of the common accelerator are all the same
     ranked = ranked.sort_values("place", kind="stable").drop_duplicates(["label", "part"])
     wide = ranked.pivot_table(index="label", columns="part", values="area_um2", sort=False)
     what, limit_mm2 = "area, mm²; dashed: area limit", limit / UM2_PER_MM2
@@ -155,6 +159,7 @@ def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
     wide = energies.pivot_table(index=keys, columns="part", values="joules_per_sample", sort=False)
     totals_j = wide.sum(axis=1)
     if baseline in wide.index.get_level_values("design"):
+        # the baseline's energy for the same model, in each row
         base = totals_j.xs(baseline, level="design").reindex(wide.index.get_level_values("model")).to_numpy()
         shown = wide[wide.index.get_level_values("design").isin([PER_MODEL, baseline])]
         relative = (100 * wide.div(base, axis=0)).loc[shown.index].fillna(0.0)

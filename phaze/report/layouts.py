@@ -30,6 +30,7 @@ SIZE = "model", "system", "devices", "ranking"
 SHOWN = "prudent"
 """Ranking shown first on the page: by prudent time."""
 SECONDS_PER_DAY = 86400.0
+CHECKS: Checklist[LayoutInputs] = Checklist()
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def days_by_devices(best: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw training time in days against the number of devices, one line per model and system."""
     labels = best["model"] + " on " + best["system"]
     table = best[["devices", "days"]].assign(of=labels)
+    # perfect scaling: as many device-days as at the first point of the line
     first = table.groupby("of")[["devices", "days"]].transform("first")
     table["ideal"] = first["days"] * first["devices"] / table["devices"]
     base = alt.Chart(table).encode(
@@ -143,9 +145,6 @@ def memory_by_throughput(ranked: pd.DataFrame) -> alt.TopLevelMixin:
     return chart
 
 
-CHECKS: Checklist[LayoutInputs] = Checklist()
-
-
 @CHECKS.hold("every model has an answer on every system and size")
 def _every_question_is_answered(inputs: LayoutInputs) -> Verdicts:
     answered = {*inputs.layout_proofs[list(SIZE)].itertuples(index=False, name=None)}
@@ -169,6 +168,7 @@ def _bounds_are_below_times(inputs: LayoutInputs) -> Verdicts:
 def _ranks_follow_times(inputs: LayoutInputs) -> Verdicts:
     for size, rows in inputs.ranked_layouts.groupby(list(SIZE)):
         times = ranked_s(rows.sort_values("rank")).to_numpy()
+        # the least time of the plans ranked at or after each plan
         later = np.minimum.accumulate(times[::-1])[::-1]
         yield bool((times <= later * (1 + TIE + ROUNDING)).all()), str(size)
 
@@ -182,6 +182,7 @@ def _plans_fit(inputs: LayoutInputs) -> Verdicts:
 @CHECKS.hold("every plan takes all devices")
 def _plans_take_all_devices(inputs: LayoutInputs) -> Verdicts:
     rows = inputs.ranked_layouts
+    # ep is no factor: experts are sharded across the ranks of tp, cp and dp
     yield from check_rows(
         rows[["tp", "cp", "pp", "dp"]].prod(axis=1) == rows["devices"], rows, (*SIZE, "rank")
     )

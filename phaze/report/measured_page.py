@@ -31,6 +31,7 @@ REGRETS = (("groups", "regret", "of one release"), ("release_groups", "release_r
 """Columns with the number of groups and their mean regret, and how the runs of these groups differ."""
 NEAR = 0.15
 """Half-width of the shaded band around the measured time, relative to that time."""
+CHECKS: Checklist[MeasuredInputs] = Checklist()
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw predicted against measured times in s, one point per run, coloured by source."""
     sources = [*runs["source"].value_counts().index]  # the largest first, so that smaller ones are on top
     shown = runs.sort_values("source", key=lambda names: names.map(sources.index), kind="stable")
+    # a margin on a logarithmic axis is a factor
     ends = np.array([runs["measured_s"].min() / 1.3, runs["measured_s"].max() * 1.3])
     band = {"measured_s": ends, "predicted_s": ends, "low": ends * (1 - NEAR), "high": ends * (1 + NEAR)}
     scale = alt.Scale(type="log", nice=False, domain=[*ends])
@@ -85,7 +87,9 @@ def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:
 def ratios(runs: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw predicted over measured times, one row per source: all runs, median and interquartile range."""
     table = runs[["source", "label"]].assign(error=100 * (runs["ratio"] - 1))
-    spread = runs.groupby("source").cumcount() * 0.618 % 1  # even and deterministic
+    spread = (
+        runs.groupby("source").cumcount() * 0.618 % 1
+    )  # multiples of the golden ratio: even, and equal in every run
     sources = [*dict.fromkeys(runs["source"])]
     quarters = table.groupby("source", sort=False)["error"].quantile(np.array([0.25, 0.5, 0.75])).unstack()
     quarters = quarters.set_axis(["low", "median", "high"], axis="columns").reset_index()
@@ -110,6 +114,7 @@ def ratios(runs: pd.DataFrame) -> alt.TopLevelMixin:
 
 def scores_sheet(scores: pd.DataFrame) -> Sheet:
     """Report table of scores by source, with several sources together last."""
+    # sums of several sources stand below the sources
     last = scores["source"].isin(TOGETHER)
     shown = pd.concat([scores[~last], scores[last]])
     return WORDS.sheet("scores", shown, shown["source"].isin(TOGETHER))
@@ -183,9 +188,6 @@ def _answer(inputs: MeasuredInputs) -> FirstScreen:
     return FirstScreen(question, sentence, tuple(facts), scores_sheet(scores))
 
 
-CHECKS: Checklist[MeasuredInputs] = Checklist()
-
-
 @CHECKS.hold("every source has runs and a score of all of them")
 def _every_source_is_scored(inputs: MeasuredInputs) -> Verdicts:
     counts, scores = inputs.measured_runs["source"].value_counts(), inputs.source_scores.set_index("source")
@@ -204,6 +206,7 @@ def _every_run_is_predicted(inputs: MeasuredInputs) -> Verdicts:
 @CHECKS.hold("intervals have a width and are where the time is")
 def _intervals_have_a_width(inputs: MeasuredInputs) -> Verdicts:
     runs = inputs.timed[np.isfinite(inputs.timed["time_high_s"])]
+    # intervals come from the errors of other sources, and so need not contain the prediction itself
     near = (runs["time_low_s"] < 2 * runs["predicted_s"]) & (runs["time_high_s"] > runs["predicted_s"] / 2)
     yield from check_rows((runs["time_low_s"] < runs["time_high_s"]) & near, runs, ("source", "number"))
 

@@ -46,6 +46,7 @@ def cells(jobs: pd.DataFrame) -> pd.DataFrame:
     pairs = jobs.loc[jobs["kind"] == "forward", ["stage", "resource"]].drop_duplicates()
     of_workers = jobs["resource"].isin(pairs["resource"])
     columns = ["resource", "kind", "stage", "microbatch", "start_s", "end_s"]
+    # resources without passes, such as ports, serve a stage: their jobs are in the rows of all its replicas
     ports = jobs.loc[~of_workers, columns[1:]].merge(pairs, on="stage")[columns]
     placed = jobs.loc[of_workers, columns]
     placed = pd.concat([placed, ports], ignore_index=True) if len(ports) else placed
@@ -76,6 +77,7 @@ def pipeline(
             alt.Y(
                 "top:Q", title="stage", scale=alt.Scale(domain=[rows, 0], nice=False),
                 axis=alt.Axis(
+                    # a label is at the middle of its row; about 16 labels fit
                     values=[row + 0.5 for row in stages.index[:: max(1, rows // 16)]], grid=False,
                     labelExpr=f"({{{named}}})[floor(datum.value)]", ticks=False,
                 ),
@@ -120,6 +122,7 @@ def _window_scale(windows: Sequence[Window]) -> alt.Scale:
 
 def _zoomed_scale(end_s: float) -> alt.Scale:
     """Time scale for the part of the time that the sliders select."""
+    # the drawn part, end / 2^zoom long, goes from the beginning to the end as `at` goes from 0 to 1
     start = f"at * {end_s:.9g} * (1 - 1 / {_LEVELS})"
     end = f"{start} + {end_s:.9g} / {_LEVELS}"
     return alt.Scale(domainMin=alt.ExprRef(start), domainMax=alt.ExprRef(end), nice=False, zero=False)
@@ -171,6 +174,7 @@ def _thinned(
     table = pd.DataFrame({"s": time_s, "held": held_bytes / unit_bytes})
     if len(table) > MOMENTS:
         interval = (table["s"] / end_s * MOMENTS).astype(int)
+        # the first and last points keep the line as long as the pipeline
         drawn = {*table.groupby(interval)["held"].idxmax(), 0, len(table) - 1}
         table = table.loc[sorted(drawn)]
     return table

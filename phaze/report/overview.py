@@ -55,6 +55,7 @@ def _colours(designs: list[str], inputs: Inputs) -> dict[str, str]:
     fixed = {f"{baseline} expert": style.SILVER, str(baseline): style.GREY, COMMON: style.SKY}
     fixed[PER_MODEL] = style.BLUE
     others = [design for design in designs if design not in fixed]
+    # hues repeat when there are more accelerators than hues
     hues = iter([style.AMBER, style.TEAL, style.PURPLE, style.RED] * len(others))
     colours = {name: style.SAND if name.endswith(" expert") else next(hues) for name in others}
     return {design: (fixed | colours)[design] for design in designs}
@@ -70,6 +71,7 @@ def _design_order(inputs: Inputs, results: pd.DataFrame) -> list[str]:
     ends = [name for name in (COMMON, PER_MODEL) if name in present]
     first = [name for name in (f"{baseline} expert-even", f"{baseline} expert", baseline) if name in present]
     others = [name for name in present if name not in (*ends, *first)]
+    # families together; False sorts first, so that an expert placement precedes the searched one
     return [*first, *sorted(others, key=lambda name: (name.split()[0], not name.endswith("expert"))), *ends]
 
 
@@ -101,6 +103,7 @@ def _cloud(inputs: Inputs, ranked: pd.DataFrame) -> pd.DataFrame:
     at_chosen_hbm = (rows["model"] == best["model"]) & (rows["hbm_gib"] == best["hbm_gib"])
     shown = in_order(rows[at_chosen_hbm & (rows["status"] == "placed")]).drop_duplicates("architecture")
     shown = shown.head(MOST_DOTS)
+    # later entries win: an architecture that is all of these is marked as the best
     kinds = {inputs.study.architectures.baseline: "baseline"}
     kinds |= dict.fromkeys(ranked.loc[ranked["smallest_area"], "architecture"], "smallest")
     kinds |= {best["architecture"]: "best"}
@@ -146,6 +149,7 @@ def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
                 / throughputs.get((reading, model, str(baseline)), np.inf)
                 for model, chip in by_model.items()
             ]
+            # a ratio is 0 if the design or the baseline cannot train the model
             positive = [ratio for ratio in ratios if ratio > 0]
             if positive and design != baseline:
                 gain = float(np.exp(np.mean(np.log(positive))))
@@ -218,6 +222,7 @@ def claims_of(gains: pd.DataFrame) -> pd.DataFrame:
     """Rows of the sorted gains that the study reports as claims; see `claims`."""
     claimed = gains[~gains["design"].isin(gains["baseline"])]
     wide = claimed.pivot(index="design", columns="reading", values="gain").reindex(claimed["design"].unique())
+    # equal gains under every interpretation: taken for one accelerator under two names
     return claimed[~claimed["design"].isin(wide.index[wide.duplicated(keep="last")])]
 
 
@@ -242,6 +247,7 @@ def caveat_sentences(gains: pd.DataFrame) -> Iterator[str]:
     for design, gain, others in _by_design(gains):
         turned = _reversals(gain, others)
         rows = others if turned.empty else turned
+        # by logarithm: half of a gain is as far from it as twice the gain
         for _, most in rows.loc[np.log(rows["gain"] / gain["gain"]).abs().nlargest(1).index].iterrows():
             rests = "The gain rests" if gain["gain"] > 1 + EVEN else "Whether there is a gain rests"
             over = "" if most["baseline"] == gain["baseline"] else f" over {most['baseline']}"

@@ -82,10 +82,12 @@ class PageWords(Noun):
             columns = {**words.words, **words.columns}
             count = len(words.words)
             return sheet_of(caption, rows, columns, count, marked, words.source, folded=words.folded)
+        # rows with the same texts share a line of the table
         lines: dict[tuple[str, ...], dict[str, str]] = {}
         for _, row in rows.iterrows():
             labels = tuple(fill(template, row) for template in words.words.values())
             lines.setdefault(labels, {})[str(row[words.across])] = fill(words.cell, row)
+        # in the order in which the values occur in the rows
         across = heads or {name: name for cells in lines.values() for name in cells}
         cells = tuple(
             (*labels, *(row_cells.get(key, "–") for key in across)) for labels, row_cells in lines.items()

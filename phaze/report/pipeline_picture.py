@@ -83,7 +83,9 @@ class DrawnPlan:
     def windows(self) -> tuple[Window, ...]:
         """Time windows to draw: the whole simulated time, or its beginning and its end."""
         time_s, by_row = self.time_s, self.passes.groupby("row")
+        # each of two parts has the mean time of half as many passes as a row may show
         part_s = time_s * self.most_passes / 2 / int(by_row.size().max())
+        # until the last row begins its first pass, and from the end of the first row's last pass
         fills_s, drains_s = float(by_row["start_s"].min().max()), time_s - float(by_row["end_s"].max().min())
         first, last = max(part_s, AROUND * fills_s), max(part_s, AROUND * drains_s)
         if first + last >= WHOLE * time_s:
@@ -111,6 +113,7 @@ class DrawnPlan:
         stages = list(self.profiles)
         if len(stages) > MOST_LINES:
             fullest = max(stages, key=lambda stage: float(self.profiles[stage][1].max()))
+            # one line fewer than there are colours, because the stage with peak memory may be none of these
             even = np.linspace(0, len(stages) - 1, MOST_LINES - 1).round().astype(int)
             stages = sorted({fullest, *(stages[i] for i in even)})
         return {stage: self._to_the_end(stage) for stage in stages}
@@ -118,6 +121,7 @@ class DrawnPlan:
     def _to_the_end(self, stage: int) -> Profile:
         """Memory of a stage over time until all stages are done, without values of zero duration."""
         time_s, used_bytes = self.profiles[stage]
+        # the last value lasts to the end of the picture
         lasts = np.append(np.diff(time_s) > MOMENT * self.time_s, True)
         return np.append(time_s[lasts], self.time_s), np.append(used_bytes[lasts], used_bytes[-1])
 
@@ -148,6 +152,7 @@ def picture(plan: DrawnPlan) -> alt.TopLevelMixin:
 def _numbered(plan: DrawnPlan, window: Window, wide: float) -> alt.LayerChart | alt.FacetChart:
     """Draw the cells of a window, with microbatch numbers in the passes that have room for them."""
     chart = pipeline(plan.drawn, [window], "seconds of a step")
+    # a file has a fixed width, unlike a page, so that the room for a number is known
     room = f"(datum.end - datum.start) / {window[1] - window[0]:.9g} * {wide:.9g}"
     passes = f"indexof({list(MICROBATCH_JOBS)}, datum.kind) >= 0"
     colour = alt.condition("datum.kind == 'recompute'", alt.value(INK), alt.value("white"))

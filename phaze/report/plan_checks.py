@@ -42,6 +42,7 @@ def _stages_make_up_the_plan(e: Evidence) -> Verdicts:
         covered = are_layers_once(stages, len(layer_chain(e.inputs, plan["model"])))
         devices = int((stages["data"] * stages["tensor"]).sum())
         sums = devices == plan["devices_used"] and stages["data"].sum() == plan["degree"]
+        # devices may be left over, layers may not
         within = devices <= e.inputs.cluster.scenario.devices and len(stages) == plan["stages"]
         yield bool(covered and sums and within), describe(plan, _PLAN)
 
@@ -57,6 +58,7 @@ def _plans_fit_the_memory(e: Evidence) -> Verdicts:
 @PLANNER_CHECKS.hold("the slowest stage of a plan bounds its time")
 def _no_plan_is_faster_than_its_stages(e: Evidence) -> Verdicts:
     for plan, stages in _plans(e):
+        # without a flush the slowest stage never waits; a flush adds the time to fill and drain the pipeline
         slowest, time = stages["time_per_sample_s"].max(), plan["time_per_sample_s"]
         holds = at_most(slowest, time) if plan["flushes"] else close(slowest, time)
         yield bool(holds), describe(plan, _PLAN)
@@ -66,6 +68,7 @@ def _no_plan_is_faster_than_its_stages(e: Evidence) -> Verdicts:
 def _in_flight_follows_from_widths(e: Evidence) -> Verdicts:
     for plan, stages in _plans(e):
         if not plan["flushes"]:
+            # data widths from each stage to the last: as many microbatches are in flight at or after it
             degrees = stages["data"][::-1].cumsum()[::-1]
             same = (stages["in_flight"] == np.ceil(degrees / stages["data"])).all()
             limit = e.inputs.cluster.scenario.global_batch // plan["microbatch"]
@@ -90,6 +93,7 @@ def _no_flushing_plan_beats_phaze(e: Evidence) -> Verdicts:
 @PLANNER_CHECKS.hold("no plan of Piper's space beats Piper's")
 def _no_plan_of_pipers_space_beats_piper(e: Evidence) -> Verdicts:
     plans = e.inputs.plans
+    # without a reason against it, a plan belongs to Piper's space
     others = plans[(plans["planner"] != "piper") & (plans["piper_reason"] == "")]
     yield from _never_faster(plans, "piper", others, "piper_time_per_sample_s")
 

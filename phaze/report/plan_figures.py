@@ -40,6 +40,7 @@ def memory_by_rank(memory: Sequence[RankMemory], hbm_gib: float) -> alt.TopLevel
         {
             "weights and gradients": rank.weights_gib,
             "optimizer": rank.optimizer_gib,
+            # activations_gib includes the microbatch at work
             "activations in flight": rank.activations_gib - rank.work_gib,
             "microbatch at work": rank.work_gib,
             **rank.parts_gib,
@@ -164,6 +165,8 @@ def _matrices(matrices: Mapping[str, Floats]) -> pd.DataFrame:
 
 def _runs(values: Floats) -> pd.DataFrame:
     """Rectangles of constant bandwidth per row, without the diagonal; large matrices use block means."""
+    # At most MOST_CELLS blocks in a row. The mean of a block leaves out the diagonal, because a device does
+    # not send to itself.
     edges = np.append(np.arange(0, len(values), -(-len(values) // MOST_CELLS)), len(values))
     others = ~np.eye(len(values), dtype=bool)
     sums, counts = (
@@ -174,6 +177,7 @@ def _runs(values: Floats) -> pd.DataFrame:
     begins = np.ones(means.shape, dtype=bool)
     begins[:, 1:] = means[:, 1:] != means[:, :-1]
     row, first = np.nonzero(begins)
+    # a rectangle ends where the next one of its row begins, or at the end of the matrix
     last = np.where(np.append(row[1:], -1) == row, np.append(first[1:], 0), len(means))
     places = {"first": edges[first], "last": edges[last], "row": edges[row], "below": edges[row + 1]}
     return pd.DataFrame({**places, "bandwidth": means[row, first]}).dropna()

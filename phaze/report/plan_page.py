@@ -143,6 +143,7 @@ class PlanPage:
 
     def time(self) -> Iterator[Section]:
         """Yield the section on the step time by part."""
+        # the terminal leaves out the same negligible parts
         least_s = words.NEGLIGIBLE * self.plan.time_s
         ranked = sorted(self.plan.times_s.items(), key=lambda item: -item[1])
         parts = {name: part_s for name, part_s in ranked if part_s >= least_s}
@@ -152,6 +153,7 @@ class PlanPage:
     def memory(self) -> Iterator[Section]:
         """Yield the section on memory by pipeline rank and over time, against the HBM capacity."""
         plan, hbm_gib = self.plan, self.device.hbm_gib
+        # the framework and the allocator's gaps take the rest of the HBM
         limit_gib = self.replayed.now.question.limit_bytes(self.replayed.now.divided.layout) / GIB
         used = "" if plan.in_use_gib is None else f" In use: {words.used(plan)}."
         by_rank = partial(plan_figures.memory_by_rank, plan.memory, hbm_gib)
@@ -218,6 +220,7 @@ class PlanPage:
         table = front_of(self.answers)
         fits = table.dropna(subset="time_s")
         cells = words.sizes_table(self.answers)
+        # the layout, last in the terminal, comes first; dashes fill a row that has a reason instead of a plan
         head, *rows = ((row[-1], *row[:-1], *["–"] * (len(cells[0]) - len(row))) for row in cells)
         sheet = Sheet(
             "Numbers of devices.", head, tuple(rows),
@@ -272,6 +275,8 @@ def front_of(answers: Sequence[Answer]) -> pd.DataFrame:
         ],
         dtype=float,
     )
+    # Comparisons with NaN are false: an answer without a plan neither dominates nor is dominated, and a
+    # figure that no answer has would leave none dominated.
     figures = table.dropna(axis="columns", how="all").to_numpy()
     worse = [((figures <= row).all(axis=1) & (figures < row).any(axis=1)).any() for row in figures]
     return table.assign(front=~np.array(worse) & table["time_s"].notna())

@@ -53,6 +53,7 @@ def titled(study: Study, results: pd.DataFrame, planned: pd.DataFrame) -> pd.Dat
     designs = {PER_MODEL, COMMON, study.architectures.baseline}
     plans = results.loc[results["design"].isin(designs), [*CHIP, "design"]].merge(planned, on=CHIP)
     order = {name: place for place, name in enumerate(study.models)}
+    # the baseline has no rank here, and comes after both (2)
     rank = {name: place for place, name in enumerate(PLANNERS)} | {PER_MODEL: 0, COMMON: 1}
     return plans.assign(title=plans["planner"].map(TITLES)).sort_values(
         ["model", "design", "planner"],
@@ -97,6 +98,7 @@ def _ratios(plans: pd.DataFrame) -> pd.DataFrame:
     wide = plans.pivot(index=keys, columns="planner", values="samples_per_s").reindex(columns=PLANNERS)
     phaze = plans[plans["planner"] == "phaze"].set_index(keys)
     wide["unflushed"] = (1.0 / phaze["piper_time_per_sample_s"]).reindex(wide.index)
+    # without a plan of Phaze's there is nothing to compare with: NaN instead of a division by 0
     base = wide["phaze"].where(wide["phaze"] > 0)
     return wide.div(base, axis=0).fillna(0.0).reindex(plans.drop_duplicates(keys).set_index(keys).index)
 
@@ -158,6 +160,7 @@ def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
     times_s = findings.simulations[[*PLAN, "planned_s", "simulated_s"]]
     rows = with_areas(inputs.cluster, plans.merge(times_s, on=list(PLAN)))
     rows = rows[rows["area_um2"] <= inputs.cluster.area_limit_um2 * (1 + 1e-9)]
+    # times that differ by rounding only are equal, so that area decides
     rows = rows.assign(tied_s=tied(rows["simulated_s"].to_numpy()))
     return rows.sort_values(["tied_s", "area_um2", "architecture"]).drop_duplicates("model")
 
@@ -229,6 +232,7 @@ def _errors_of(best: pd.DataFrame) -> Iterator[Items]:
 
 def _choices(best: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence on workloads where another planner's flushing plan beats Phaze's in simulation."""
+    # 2BW does not flush and so trains with stale weights: a faster step is not the same training
     flushing = best[best["schedule"] != "2bw"]
     wide = flushing.pivot(index="model", columns="planner", values="simulated_s")
     if "phaze" not in wide:
@@ -277,6 +281,7 @@ def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
     best = designs[designs["design"] == PER_MODEL][_PLACE].assign(best=True)
     order = {name: place for place, name in enumerate((*inputs.study.models, *TITLES))}
     return (
+        # `best` is missing off the results' accelerator, and missing values sort last
         rows.merge(best, on=_PLACE, how="left")
         .sort_values(
             ["system", "model", "planner", "best", "architecture"],

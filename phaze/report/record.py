@@ -32,6 +32,7 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     wide = table.pivot_table(index="model", columns="scenario", values="samples_per_s").reindex(columns=names)
     wide = wide.reindex([m for m in inputs.study.models if m in wide.index]).div(wide[names[0]], axis=0)
     draw = partial(charts.bars, wide, f"throughput over {names[0]}", format_value=times)
+    # by model, and for each model by scenario
     place = table["model"].map(shown.index) * len(names) + table["scenario"].map(names.index)
     sheet = WORDS.sheet("scenarios", table.iloc[place.argsort(kind="stable")])
     yield WORDS.section("scenarios", [WORDS.chart("scenarios", draw, first=names[0]), sheet])
@@ -56,6 +57,7 @@ def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         architectures=("architecture", "nunique"), reason=("reason", "first")
     )
     order = ["architectures", *keys, "layout"]
+    # the reasons that concern most architectures come first
     kinds = counts.reset_index().sort_values(order, ascending=[False, *[True] * 5], key=by_numbers)
     shown = kinds.head(MOST_ROWS)
     sheet = WORDS.sheet("misfits", shown, shown=len(shown), kinds=len(kinds))

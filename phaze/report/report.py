@@ -40,7 +40,9 @@ MOST_OPEN = 5
 
 NamedTables = Mapping[str, tuple[type[Table], pd.DataFrame]]
 """Tables to write with a page, by file name, each with its table class."""
+# "<" before a letter, "/", "!" or "?", where a renderer of Markdown begins a tag
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
+# spaces between a number and its unit, at which a line must not break
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[munµ]?s|[KMGT]iB|[kMGTP]?B/s|mm²|microbatch)(?!\w))")
 _BRACES = re.compile(r"\{[^{}]*\}")
 
@@ -112,6 +114,7 @@ class Report:
         scripts = [environment.get_template("page.js").render()]
         if any(drawn.spec for drawn in self.drawn.values()):
             scripts.append(library(environment.get_template("charts.js").render(colours=COLOURS)))
+        # a Content-Security-Policy names permitted scripts by the base64 of their SHA-256
         digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
         return environment.get_template("page.html").render(report=self, scripts=scripts, digests=digests)
 
@@ -129,6 +132,7 @@ class Report:
             for chart in section.charts
             if not self.drawn[chart.name].only
         }
+        # reversed, so that the first figure of a section overrides its later ones
         first = {section.anchor: chart.name for section, chart in reversed(figures.values())}
         names = self.answer.figures or tuple(first.values())[::-1]
         return tuple(figures[name] for name in names if name in figures)[:MOST_OPEN]
@@ -205,6 +209,7 @@ def _environment(finalize: Callable[[object], object] | None = None) -> Environm
         keep_trailing_newline=True,
     )
     for kind in (Prose, Heading, Items, Sheet, Chart, Gallery, Listing):
+        # a default argument binds the kind of this iteration
         environment.tests[kind.__name__.lower()] = lambda block, kind=kind: isinstance(block, kind)
     environment.filters["cell"] = _cell
     environment.filters["glued"] = _glued

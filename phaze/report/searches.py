@@ -81,6 +81,7 @@ def sentence(row: pd.Series) -> str:
         least = percent(1.0 - row["best"] / row["bound"], 3)
         number = f"{int(row['unproven']):,}"
         unproven = f"; {number} schedules are not proven, so that up to {least} more is not ruled out"
+    # all points are accounted for and no excluded one could be better: the best is proven
     proven = not row["open"] and row["excluded"] <= row["best"]
     most = digits(row["excluded" if proven else "bound"], DIGITS)
     what = "nothing excluded can exceed" if proven else "nothing can exceed"
@@ -137,6 +138,7 @@ def area_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw the best throughput within every area limit, with other designs, one panel per model."""
     largest = fronts["area_limit_um2"].max()
     curves = [
+        # the last step reaches to the area limit
         pd.concat([curve, curve.tail(1).assign(area_um2=largest)])
         for _, members in fronts[fronts["area_limit_um2"] == largest].groupby("model", sort=False)
         if len(curve := curve_of(members))
@@ -221,6 +223,7 @@ def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
     walks = trials[trials["strategy"].str.startswith(WALK)]
     for (model, scope, strategy), seen in walks.groupby(["model", "scope", "strategy"]):
         with np.errstate(divide="ignore"):
+            # an architecture that cannot train the model has no throughput, and infinite cost
             cost = 1.0 / seen["samples_per_s"].to_numpy()
         best = seen.iloc[order(cost, seen["area_um2"].to_numpy(), name_ranks(seen["architecture"]))[0]]
         keys = {"model": model, "scope": scope, "hysteresis": int(str(strategy).removeprefix(WALK))}
@@ -247,7 +250,9 @@ def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 def _summary(trials: pd.DataFrame, optimum: float, tolerance: float) -> dict[str, float]:
     runs = list(curves(trials))
     near = [_first(run >= (1.0 - tolerance) * optimum) for run in runs]
+    # equal up to the rounding by which ties are decided
     optimal = [_first(tied(run) >= tied(np.array([optimum]))) for run in runs]
+    # a run that ended earlier keeps its best value
     best_after = {m: [run[min(m, len(run)) - 1] for run in runs] for m in MILESTONES}
     return {
         "seeds": len(runs),
@@ -296,6 +301,7 @@ def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         shown = {
             label: rows.assign(relative=rows["samples_per_s"] / optimum[scope])
             for scope, label in _SCOPES.items()
+            # without a certified optimum there is nothing to be relative to
             if scope in optimum and len(rows := walks[walks["scope"] == scope])
         }
         blocks += _savings(str(model), shown) if shown else ()
@@ -307,6 +313,7 @@ def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | 
     """Yield Figure 9: all architectures visited by the longest search, and the choice at each level."""
     if optimum is not None:
         every, pes = inputs.trials, inputs.cluster.chips["pe_x"] * inputs.cluster.chips["pe_y"]
+        # a higher level visits all that a lower one does; 8 is the highest
         longest = (every["scope"] == "least-microbatch") & (every["strategy"] == "hysteresis-8")
         visits = every[longest & (every["model"] == model)]
         visits = visits.assign(pes=visits["architecture"].map(pes))
@@ -336,6 +343,7 @@ def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) 
     levels = sorted(int(name.removeprefix(WALK)) for name in by_name if name.startswith(WALK))
     parts = [_range(name, by_name[name], optimum) for name in ("random", "bayesian") if name in by_name]
     if levels:
+        # of levels that end at the same number, the smallest is labelled: it comes last in the dictionary
         ends = {len(by_name[f"{WALK}{level}"]): str(level) for level in reversed(levels)}
         walk = _range("hysteresis", by_name[f"{WALK}{levels[-1]}"], optimum, [*ends])
         parts.append(walk.assign(level=walk["evaluations"].map(ends)))
@@ -379,6 +387,7 @@ def _range(name: str, trials: pd.DataFrame, optimum: float, extra: Sequence[int]
 
 def _logarithmic(most: int) -> Ranks:
     """Numbers of evaluations from 1 to `most`, logarithmically spaced."""
+    # small numbers round to the same integer
     return np.unique(np.rint(np.geomspace(1, most, MOST_POINTS)).astype(np.int64))
 
 

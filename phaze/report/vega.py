@@ -35,6 +35,7 @@ PPI = 144
 PACKAGE = Path(__file__).resolve().parents[1]
 CACHE = PACKAGE / "__pycache__" / "scripts"
 """Folder of the bundled JavaScript of charts, one file per version of the library."""
+# ids and references to them, as `"clip3"` and `url(#gradient_0)`
 _ID = re.compile(r"(?<=[\"#])(clip|gradient)[_\d]+")
 
 
@@ -104,6 +105,7 @@ def draw(chart: Chart) -> Drawn:
 
 def as_json(spec: Mapping[str, object]) -> str:
     """Specification as JSON that can be embedded in an HTML element."""
+    # "</script>" in a text would end the element
     return json.dumps(spec, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -131,6 +133,7 @@ def _values(
             for channel in map(channels.get, "yx")
             if channel and channel.get("type") == "quantitative"
         ]
+        # parts of a stacked bar are told apart by colour, so that their values are compared by part
         is_stack = mark == "bar" and not {"xOffset", "yOffset"} & channels.keys()
         part = channels.get("color", {}).get("field") if is_stack else None
         for row in rows:
@@ -166,5 +169,6 @@ def library(drawing: str) -> str:
 
     The script is cached inside the package, because bundling takes two seconds.
     """
+    # in an installation that is read-only, every process bundles anew
     with Store(CACHE if os.access(PACKAGE, os.W_OK) else None, library_version("vl-convert-python")) as store:
         return store.of(drawing, lambda: vl_convert.javascript_bundle(drawing))

@@ -18,6 +18,7 @@ ROUNDING = 1e-9
 Verdicts = Iterator[tuple[bool, str]]
 """Verdict on each checked row: True if it passes, and a description of the row."""
 Subject = TypeVar("Subject")
+Numbers = float | Floats | pd.Series
 
 
 class Checklist(dict[str, Callable[[Subject], Verdicts]]):
@@ -34,6 +35,7 @@ class Checklist(dict[str, Callable[[Subject], Verdicts]]):
 
 def check_rows(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
     """Yield verdicts on the rows of a frame; only failed rows are described, by their keys."""
+    # descriptions are slow, and a row that passes needs none
     flags = np.asarray(holds, dtype=bool)
     for flag, (_, row) in zip(flags[~flags], frame[~flags].iterrows(), strict=True):
         yield bool(flag), describe(row, keys)
@@ -43,9 +45,6 @@ def check_rows(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Ver
 def describe(row: pd.Series, keys: Iterable[str]) -> str:
     """Description of a row: its keys with their values."""
     return ", ".join(f"{key} {row[key]}" for key in keys)
-
-
-Numbers = float | Floats | pd.Series
 
 
 def close(numbers: Numbers, others: Numbers) -> Bools:

@@ -104,6 +104,7 @@ def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Ser
     rows[PER_MODEL] = choose(every[every["model"] == model], tolerance)
     if cluster.common is not None:
         every, (name, hbm_gib) = cluster.common_placements, cluster.common
+        # the common accelerator is chosen together with its HBM capacity
         same = (every["model"] == model) & (every["architecture"] == name) & (every["hbm_gib"] == hbm_gib)
         common = in_order(with_areas(cluster, every[same & (every["planner"] == "phaze")]))
         rows[COMMON] = common.iloc[0] if len(common) else None
@@ -114,6 +115,7 @@ def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Ser
 
 def geometric_means(speedups: pd.DataFrame) -> pd.DataFrame:
     """Geometric mean of the speed-ups of each design, and the number of models that it covers."""
+    # a design that cannot train a model has the speed-up 0, which has no logarithm
     positive = speedups[speedups["speedup"] > 0]
     logs = np.log(positive["speedup"]).groupby(positive["design"])
     return pd.DataFrame({"speedup": np.exp(logs.mean()), "models": logs.size()}).reset_index()

@@ -32,6 +32,7 @@ def seconds(value: float) -> str:
     """Format a duration in s, for example 1.25 ms."""
     if not math.isfinite(value):
         return "–"
+    # from two hours on, thousands of seconds say little
     if value >= 7200:
         return f"{digits(value / 3600)} h"
     scale, unit = _fitting(value, _SECONDS)
