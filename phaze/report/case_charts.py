@@ -43,16 +43,13 @@ _MAPPINGS = (
 def throughputs(cases: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw Figure 1: throughput relative to the best against devices, one panel per memory size and N."""
     table = _with_titles(cases.assign(relative=relative(cases)), "relative")
-    bars = (
-        alt.Chart()
-        .mark_bar()
-        .encode(
-            alt.X("devices:O", title="devices", axis=alt.Axis(labelAngle=0)),
-            alt.Y("relative:Q", title="throughput over best"),
-            alt.XOffset("planner:N", scale=alt.Scale(domain=[*_looks(table)])),
-            coloured("planner", _looks(table)),
-            tooltip=["planner:N", "devices:Q", alt.Tooltip("relative:Q", format=".4~f")],
-        )
+    marks = alt.Chart().mark_bar()
+    bars = marks.encode(
+        alt.X("devices:O", title="devices", axis=alt.Axis(labelAngle=0)),
+        alt.Y("relative:Q", title="throughput over best"),
+        alt.XOffset("planner:N", scale=alt.Scale(domain=[*_looks(table)])),
+        coloured("planner", _looks(table)),
+        tooltip=["planner:N", "devices:Q", alt.Tooltip("relative:Q", format=".4~f")],
     )
     return panels(table, "panel", bars, columns=2)
 
@@ -70,15 +67,12 @@ def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> alt.TopLeve
     rows = _with_titles(rows.assign(seconds=rows["time_per_sample"] * scale_s), "seconds", "microbatches")
     scale = alt.Scale(type="log", base=2, nice=False)
     devices = partial(alt.X, title="devices k; dashed: k = N", scale=scale)
-    lines = (
-        alt.Chart()
-        .mark_line(interpolate="step-after" if every_k else "linear", point=not every_k)
-        .encode(
-            devices("devices:Q"),
-            alt.Y("seconds:Q", title="time per sample, s", scale=alt.Scale(type="log", nice=False)),
-            coloured("planner", _looks(rows)),
-            tooltip=["planner:N", "devices:Q", alt.Tooltip("seconds:Q", format=".4~g")],
-        )
+    marks = alt.Chart().mark_line(interpolate="step-after" if every_k else "linear", point=not every_k)
+    lines = marks.encode(
+        devices("devices:Q"),
+        alt.Y("seconds:Q", title="time per sample, s", scale=alt.Scale(type="log", nice=False)),
+        coloured("planner", _looks(rows)),
+        tooltip=["planner:N", "devices:Q", alt.Tooltip("seconds:Q", format=".4~g")],
     )
     many = alt.Chart().mark_rule(strokeDash=[4, 3]).transform_aggregate(many="max(microbatches)")
     layers = lines, many.encode(devices("many:Q"))
@@ -87,10 +81,9 @@ def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> alt.TopLeve
 
 def _with_titles(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """Add panel titles and planner names to the rows, and sort them by panel."""
-    ordered = pd.concat(
-        [panel_rows.assign(panel=panel_name(panel_rows.iloc[0])) for _, panel_rows in rows.groupby([*PANEL])]
-    )
-    named = ordered.assign(planner=ordered["planner"].map(PLANNER_NAMES))
+    ordered = rows.sort_values([*PANEL], kind="stable")
+    titles = [panel_name(row) for _, row in ordered.iterrows()]
+    named = ordered.assign(panel=titles, planner=ordered["planner"].map(PLANNER_NAMES))
     return named[["panel", "planner", "devices", *columns]]
 
 
@@ -117,15 +110,11 @@ def splits(runs: pd.DataFrame, best: dict[str, int]) -> alt.TopLevelMixin:
     rows = _best_by_mapping(runs.assign(value=runs["samples_per_s"]))
     # the paper prints a split without its mapping, so that the star goes to the best mapping of that split
     printed = rows["tensor"] == rows["model"].map(best)
-    rows["best"] = rows["value"].where(
-        printed & (rows["value"] == rows.groupby(["model", "tensor"])["value"].transform("max"))
-    )
-    stars = (
-        alt.Chart()
-        .mark_text(text="★", color=style.RED, dy=-8, fontSize=14)
-        .transform_filter("isValid(datum.best)")
-        .encode(_split(rows), alt.Y("best:Q", title="samples/s"))
-    )
+    fastest = rows["value"] == rows.groupby(["model", "tensor"])["value"].transform("max")
+    rows["best"] = rows["value"].where(printed & fastest)
+    stars = alt.Chart().mark_text(text="★", color=style.RED, dy=-8, fontSize=14)
+    stars = stars.transform_filter("isValid(datum.best)")
+    stars = stars.encode(_split(rows), alt.Y("best:Q", title="samples/s"))
     return panels(rows, "model", _bars(rows, "samples/s"), stars, independent="y")
 
 
@@ -150,26 +139,21 @@ def _bars(rows: pd.DataFrame, what: str) -> alt.Chart:
     """Bars for the splits, one per mapping."""
     named = {f"{LAYOUTS[layout]}, {placed}": colour for layout, placed, colour in _MAPPINGS}
     looks = {name: colour for name, colour in named.items() if (rows["mapping"] == name).any()}
-    chart: alt.Chart = (
-        alt.Chart()
-        .mark_bar()
-        .encode(
-            _split(rows),
-            alt.Y("value:Q", title=what),
-            alt.XOffset("mapping:N", scale=alt.Scale(domain=[*looks])),
-            coloured("mapping", looks),
-            tooltip=["split:N", "mapping:N", alt.Tooltip("value:Q", title=what, format=",.4~g")],
-        )
+    marks = alt.Chart().mark_bar()
+    chart: alt.Chart = marks.encode(
+        _split(rows),
+        alt.Y("value:Q", title=what),
+        alt.XOffset("mapping:N", scale=alt.Scale(domain=[*looks])),
+        coloured("mapping", looks),
+        tooltip=["split:N", "mapping:N", alt.Tooltip("value:Q", title=what, format=",.4~g")],
     )
     return chart
 
 
 def occupancy(runs: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw Figure 9: busy time of links, and its share of the batch time, by TP × DP split."""
-    shown = {
-        "s a batch, mean over links": runs["link_busy_s"],
-        "share of the batch": runs["link_busy_s"] / runs["time_s"],
-    }
+    busy_s = runs["link_busy_s"]
+    shown = {"s a batch, mean over links": busy_s, "share of the batch": busy_s / runs["time_s"]}
     rows = pd.concat(
         [_best_by_mapping(runs.assign(value=value)).assign(what=what) for what, value in shown.items()]
     )
@@ -183,25 +167,21 @@ def over_time_of(words: PageWords, case: str, jobs: pd.DataFrame, links: pd.Data
         which = dict(zip(keys, map(str, key), strict=True))
         run_links = links[(links[keys] == pd.Series(which)).all(axis=1)]
         anchor = file_name("-".join((case, which["model"], which["system"], which["layout"])))
-        yield words.chart("time", partial(pipeline, run_jobs), f"{anchor}-time", **which)
+        cells, window = over_time.cells(run_jobs), (0.0, float(run_jobs["end_s"].max()))
+        timeline = partial(over_time.pipeline, cells, [window], "seconds")
+        yield words.chart("time", timeline, f"{anchor}-time", **which)
         yield words.chart("memory", partial(memory, run_jobs), f"{anchor}-memory", **which)
         yield words.chart("heat", partial(heat, run_links), f"{anchor}-links", **which)
-
-
-def pipeline(jobs: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw the jobs of stages over time, one row per stage."""
-    return over_time.pipeline(over_time.cells(jobs), [(0.0, float(jobs["end_s"].max()))], "seconds")
 
 
 def memory(jobs: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw memory use over time, for one tile each of the first, middle and last stage."""
     last = int(jobs["stage"].max())
     work = jobs[jobs["kind"].isin(["forward", "recompute", "backward"])].sort_values("start_s")
-    chosen = {stage: work[work["stage"] == stage] for stage in sorted({0, last // 2, last})}
-    profiles = {
-        stage: (passes["start_s"].to_numpy(float), passes["held_bytes"].to_numpy(float))
-        for stage, passes in chosen.items()
-    }
+    profiles = {}
+    for stage in sorted({0, last // 2, last}):
+        passes = work[work["stage"] == stage]
+        profiles[stage] = passes["start_s"].to_numpy(float), passes["held_bytes"].to_numpy(float)
     return over_time.memory(profiles, float(jobs["end_s"].max()), ("seconds", "GB a tile"), unit_bytes=1e9)
 
 
@@ -209,27 +189,20 @@ def heat(links: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw the links of the mesh, coloured by share of busy time, with both directions next to each other."""
     # both directions of a link have the same ends: each is shifted to its own side, by 0.13 of a tile
     across, down = (links[f"target_{axis}"] - links[f"source_{axis}"] for axis in ("column", "row"))
-    table = pd.DataFrame(
-        {
-            "x": links["source_column"] + 0.13 * down,
-            "y": links["source_row"] + 0.13 * across,
-            "x2": links["target_column"] + 0.13 * down,
-            "y2": links["target_row"] + 0.13 * across,
-            "busy": 100 * links["busy_share"],
-        }
-    )
-    rows, columns = links["source_row"].max() + 1, links["source_column"].max() + 1
-    chart: alt.Chart = (
-        alt.Chart(table, width=WIDTH, height=int(22 * rows) + 20)
-        .mark_rule(strokeWidth=3)
-        .encode(
-            alt.X("x:Q", title="column of tiles", scale=alt.Scale(domain=[-0.7, columns - 0.3], nice=False)),
-            alt.X2("x2"),
-            alt.Y("y:Q", title="row", scale=alt.Scale(domain=[rows - 0.3, -0.7], nice=False)),
-            alt.Y2("y2"),
-            alt.Color("busy:Q", title="% of the batch held", scale=alt.Scale(scheme="viridis", reverse=True)),
-            tooltip=[alt.Tooltip("busy:Q", title="% of the batch held", format=".3~g")],
-        )
+    columns = {
+        "x": links["source_column"] + 0.13 * down, "y": links["source_row"] + 0.13 * across,
+        "x2": links["target_column"] + 0.13 * down, "y2": links["target_row"] + 0.13 * across,
+        "busy": 100 * links["busy_share"],
+    }  # fmt: skip
+    high, wide = links["source_row"].max() + 1, links["source_column"].max() + 1
+    marks = alt.Chart(pd.DataFrame(columns), width=WIDTH, height=int(22 * high) + 20).mark_rule(strokeWidth=3)
+    chart: alt.Chart = marks.encode(
+        alt.X("x:Q", title="column of tiles", scale=alt.Scale(domain=[-0.7, wide - 0.3], nice=False)),
+        alt.X2("x2"),
+        alt.Y("y:Q", title="row", scale=alt.Scale(domain=[high - 0.3, -0.7], nice=False)),
+        alt.Y2("y2"),
+        alt.Color("busy:Q", title="% of the batch held", scale=alt.Scale(scheme="viridis", reverse=True)),
+        tooltip=[alt.Tooltip("busy:Q", title="% of the batch held", format=".3~g")],
     )
     return chart
 
@@ -239,29 +212,21 @@ def congestion(rows: pd.DataFrame) -> alt.TopLevelMixin:
 
     Kinds of tasks are in turns, and in all mixes; negative if a formula overestimates.
     """
-    named = {
-        "turns": "kinds in turns",
-        **{group: f"{group} of all mixes" for group in ("most", "mean", "least")},
-    }
+    mixes = {group: f"{group} of all mixes" for group in ("most", "mean", "least")}
+    named = {"turns": "kinds in turns", **mixes}
     # number and size of the tasks, for example "4 tasks of 8 MB"
     parts = rows["setting"].str.extract(r"^(\d+) tasks of ([\d.]+) MB").astype(float)
-    table = pd.DataFrame(
-        {
-            "formula": "against the " + rows["reading"],
-            "group": rows["group"].map(named),
-            "tasks": parts[0],
-            "short": 100 * rows["value"],
-        }
-    )[parts[1] == 8]
+    columns = {
+        "formula": "against the " + rows["reading"], "group": rows["group"].map(named), "tasks": parts[0],
+        "short": 100 * rows["value"],
+    }  # fmt: skip
+    table = pd.DataFrame(columns)[parts[1] == 8]
     colours = dict(zip(named.values(), (style.BLUE, style.RED, style.GREY, style.SILVER), strict=True))
-    lines = (
-        alt.Chart()
-        .mark_line(point=True)
-        .encode(
-            alt.X("tasks:Q", title="tasks of 8 MB", axis=alt.Axis(tickMinStep=1, format="d")),
-            alt.Y("short:Q", title="% that the formula is short"),
-            coloured("group", {name: colours[name] for name in colours if (table["group"] == name).any()}),
-            tooltip=["group:N", "tasks:Q", alt.Tooltip("short:Q", format=".3~g")],
-        )
+    marks = alt.Chart().mark_line(point=True)
+    lines = marks.encode(
+        alt.X("tasks:Q", title="tasks of 8 MB", axis=alt.Axis(tickMinStep=1, format="d")),
+        alt.Y("short:Q", title="% that the formula is short"),
+        coloured("group", {name: colours[name] for name in colours if (table["group"] == name).any()}),
+        tooltip=["group:N", "tasks:Q", alt.Tooltip("short:Q", format=".3~g")],
     )
     return panels(table.dropna(), "formula", lines, height=220)

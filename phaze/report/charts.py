@@ -179,9 +179,8 @@ def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw Table 5: model FLOPs utilisation by model (rows) and design (columns), ours and published."""
     theirs, ours = _on_lines(theirs.reindex(ours.index).filter(ours.columns)), _on_lines(ours)
     kinds = {"ours": ours, "printed in the paper": theirs}
-    long = pd.concat(
-        [100 * _long(shares, "design").set_index(["row", "design"]) for shares in kinds.values()], keys=kinds
-    )
+    shares = {kind: _long(table, "design").set_index(["row", "design"]) for kind, table in kinds.items()}
+    long = 100 * pd.concat(shares)
     long = long.dropna().rename_axis(["kind", "row", "design"]).reset_index()
     looks = dict(zip(ours.columns, (style.GREY, style.AMBER, style.BLUE), strict=False))
     base = alt.Chart(long).encode(
@@ -205,15 +204,12 @@ def memories(table: pd.DataFrame) -> alt.TopLevelMixin:
     chosen, other = looks
     table = _on_lines(table.set_index("model"))
     models = table[~table.index.duplicated()]
-    rows = pd.DataFrame(
-        {
-            "row": table.index,
-            "GiB": table["hbm_gib"],
-            "value": 100 * table["relative"],
-            "kind": table["chosen"].map({True: chosen, False: other}),
-            "said": [f"{size:g} GiB" for size in table["hbm_gib"]],
-        }
-    )
+    columns = {
+        "row": table.index, "GiB": table["hbm_gib"], "value": 100 * table["relative"],
+        "kind": table["chosen"].map({True: chosen, False: other}),
+        "said": [f"{size:g} GiB" for size in table["hbm_gib"]],
+    }  # fmt: skip
+    rows = pd.DataFrame(columns)
     base = alt.Chart(rows).encode(
         alt.X("value:Q", title="throughput, % of best", scale=_scale(rows["value"], 0.0, ROOM)),
         _names(models),
@@ -232,30 +228,17 @@ def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> alt.TopLe
     A cloud has area_um2, relative (throughput over the best), kind ('', 'best', 'smallest', 'baseline').
     """
     rows = pd.concat([cloud.assign(model=model) for model, cloud in clouds.items()])
-    named = {"": "placed", "smallest": "smallest in tolerance"}
-    table = pd.DataFrame(
-        {
-            "model": rows["model"],
-            "area": rows["area_um2"] / UM2_PER_MM2,
-            "relative": rows["relative"],
-            "kind": rows["kind"].replace(named),
-        }
-    )
-    points = (
-        alt.Chart()
-        .mark_point(filled=True, opacity=1)
-        .encode(
-            alt.X("area:Q", title="area, mm²", scale=alt.Scale(zero=False)),
-            alt.Y("relative:Q", title="throughput over best"),
-            coloured("kind", _KINDS),
-            alt.Shape("kind:N", scale=alt.Scale(domain=[*_KINDS], range=_SHAPES)),
-            alt.Size("kind:O", scale=alt.Scale(domain=[*_KINDS], range=_SIZES)),
-            tooltip=[
-                "model:N",
-                "kind:N",
-                alt.Tooltip("area:Q", format=".1f"),
-                alt.Tooltip("relative:Q", format=".4~f"),
-            ],
-        )
+    kinds = rows["kind"].replace({"": "placed", "smallest": "smallest in tolerance"})
+    rows = rows.assign(area=rows["area_um2"] / UM2_PER_MM2, kind=kinds)
+    table = rows[["model", "area", "relative", "kind"]]
+    marks = alt.Chart().mark_point(filled=True, opacity=1)
+    formats = {"area": ".1f", "relative": ".4~f"}
+    points = marks.encode(
+        alt.X("area:Q", title="area, mm²", scale=alt.Scale(zero=False)),
+        alt.Y("relative:Q", title="throughput over best"),
+        coloured("kind", _KINDS),
+        alt.Shape("kind:N", scale=alt.Scale(domain=[*_KINDS], range=_SHAPES)),
+        alt.Size("kind:O", scale=alt.Scale(domain=[*_KINDS], range=_SIZES)),
+        tooltip=["model:N", "kind:N", *(alt.Tooltip(f"{of}:Q", format=form) for of, form in formats.items())],
     )
     return panels(table, "model", points, rule("x", limit_um2 / UM2_PER_MM2, dashed=True))

@@ -67,30 +67,23 @@ def pipeline(
     stages = drawn.groupby(drawn["row"].astype(int))["stage"].min()
     named = ", ".join(f"{row}: '{stage}'" for row, stage in stages.items())
     sliders = () if end_s is None else _zoom_sliders(windows[0], end_s)
-    scale = _window_scale(windows) if end_s is None else _zoomed_scale(end_s)
-    chart: alt.Chart = (
-        alt.Chart(table, width=WIDTH, height=max(60, min(ROW * rows, MOST_PX)))
-        .mark_rect(clip=True)
-        .encode(
-            alt.X("start:Q", title=what, scale=scale),
-            alt.X2("end"),
-            alt.Y(
-                "top:Q", title="stage", scale=alt.Scale(domain=[rows, 0], nice=False),
-                axis=alt.Axis(
-                    # a label is at the middle of its row; about 16 labels fit
-                    values=[row + 0.5 for row in stages.index[:: max(1, rows // 16)]], grid=False,
-                    labelExpr=f"({{{named}}})[floor(datum.value)]", ticks=False,
-                ),
-            ),
-            alt.Y2("low"),
-            coloured("kind", {kind: KINDS[kind] for kind in kinds}),
-            tooltip=[
-                "kind:N", "stage:Q", "microbatch:Q",
-                alt.Tooltip("start:Q", title="start, s"), alt.Tooltip("end:Q", title="end, s"),
-            ],
-        )
-        .add_params(*sliders)
-    )  # fmt: skip
+    scale = alt.Scale(domain=[windows[0][0], windows[-1][1]], nice=False, zero=False)
+    # a label is at the middle of its row; about 16 labels fit
+    middles = [row + 0.5 for row in stages.index[:: max(1, rows // 16)]]
+    labels = f"({{{named}}})[floor(datum.value)]"
+    axis = alt.Axis(values=middles, grid=False, labelExpr=labels, ticks=False)
+    marks = alt.Chart(table, width=WIDTH, height=max(60, min(ROW * rows, MOST_PX))).mark_rect(clip=True)
+    chart: alt.Chart = marks.encode(
+        alt.X("start:Q", title=what, scale=scale if end_s is None else _zoomed_scale(end_s)),
+        alt.X2("end"),
+        alt.Y("top:Q", title="stage", scale=alt.Scale(domain=[rows, 0], nice=False), axis=axis),
+        alt.Y2("low"),
+        coloured("kind", {kind: KINDS[kind] for kind in kinds}),
+        tooltip=[
+            "kind:N", "stage:Q", "microbatch:Q",
+            alt.Tooltip("start:Q", title="start, s"), alt.Tooltip("end:Q", title="end, s"),
+        ],
+    ).add_params(*sliders)  # fmt: skip
     return chart
 
 
@@ -102,22 +95,11 @@ def _corners(drawn: pd.DataFrame, windows: Sequence[Window]) -> pd.DataFrame:
         seen["row"].astype(int) + np.where(seen["beside"], beside, work)
         for work, beside in zip(_PASS, _BESIDE, strict=True)
     )
-    return pd.DataFrame(
-        {
-            "stage": seen["stage"],
-            "row": seen["row"].astype(int),
-            "kind": seen["kind"],
-            "microbatch": seen["microbatch"] + 1,
-            "start": seen["start_s"],
-            "end": seen["end_s"],
-            "top": top,
-            "low": low,
-        }
+    seen = seen.rename(columns={"start_s": "start", "end_s": "end"})
+    table: pd.DataFrame = seen.assign(
+        row=seen["row"].astype(int), microbatch=seen["microbatch"] + 1, top=top, low=low
     )
-
-
-def _window_scale(windows: Sequence[Window]) -> alt.Scale:
-    return alt.Scale(domain=[windows[0][0], windows[-1][1]], nice=False, zero=False)
+    return table[["stage", "row", "kind", "microbatch", "start", "end", "top", "low"]]
 
 
 def _zoomed_scale(end_s: float) -> alt.Scale:
@@ -149,15 +131,12 @@ def memory(
 ) -> alt.LayerChart:
     """Draw each stage's memory per device over time, with limits; `what` holds both axis titles."""
     parts = [_thinned(*profile, end_s, unit_bytes).assign(stage=stage) for stage, profile in profiles.items()]
-    lines = (
-        alt.Chart(pd.concat(parts))
-        .mark_line(interpolate="step-after", strokeWidth=1.4)
-        .encode(
-            alt.X("s:Q", title=what[0], scale=alt.Scale(domain=[0, end_s], nice=False)),
-            alt.Y("held:Q", title=what[1], scale=alt.Scale(domainMin=0)),
-            alt.Color("stage:N", scale=alt.Scale(range=HUES), legend=alt.Legend(title="stage")),
-            tooltip=["stage:N", alt.Tooltip("s:Q", format=".4~g"), alt.Tooltip("held:Q", format=".4~g")],
-        )
+    marks = alt.Chart(pd.concat(parts)).mark_line(interpolate="step-after", strokeWidth=1.4)
+    lines = marks.encode(
+        alt.X("s:Q", title=what[0], scale=alt.Scale(domain=[0, end_s], nice=False)),
+        alt.Y("held:Q", title=what[1], scale=alt.Scale(domainMin=0)),
+        alt.Color("stage:N", scale=alt.Scale(range=HUES), legend=alt.Legend(title="stage")),
+        tooltip=["stage:N", alt.Tooltip("s:Q", format=".4~g"), alt.Tooltip("held:Q", format=".4~g")],
     )
     limits = limits or {}
     table = pd.DataFrame({"limit": list(limits), "held": list(limits.values())})

@@ -69,11 +69,7 @@ def ranges(plans: Sequence[RankedPlan]) -> alt.TopLevelMixin:
         alt.X("s:Q", title="seconds a step", scale=scale),
         row,
         alt.Color("kind:N", scale=alt.Scale(domain=["expected", "prudent"], range=[BLUE, AMBER])),
-        tooltip=[
-            "plan:O",
-            "kind:N",
-            *(alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("s", "low", "high")),
-        ],
+        tooltip=["plan:O", "kind:N", *(alt.Tooltip(f"{of}:Q", format=".4~g") for of in ("s", "low", "high"))],
     )
     span = spans.encode(alt.X("low:Q", title="seconds a step", scale=scale), alt.X2("high"), row)
     layers = (span, points) if table["low"].notna().any() else (points,)
@@ -107,20 +103,15 @@ def front(table: pd.DataFrame, value: str, title: str) -> alt.TopLevelMixin:
     Columns: devices, `front` (bool) and `value`.
     """
     rows = table.dropna(subset=value)
-    counts = [int(devices) for devices in rows["devices"]]
+    counts, scale = [*map(int, rows["devices"])], alt.Scale(type="log", base=2, padding=16)
     base = alt.Chart(rows).encode(
-        alt.X(
-            "devices:Q",
-            scale=alt.Scale(type="log", base=2, padding=16),
-            axis=alt.Axis(values=counts, format=",d"),
-        ),
+        alt.X("devices:Q", scale=scale, axis=alt.Axis(values=counts, format=",d")),
         alt.Y(f"{value}:Q", title=title),
         tooltip=["devices:Q", alt.Tooltip(f"{value}:Q", title=title, format=",.4~g"), "front:N"],
     )
     points = base.mark_point(size=90, opacity=1, color=BLUE, strokeWidth=2)
-    filled = alt.Fill(
-        "front:N", legend=None, scale=alt.Scale(domain=[True, False], range=[BLUE, "transparent"])
-    )
+    fills = alt.Scale(domain=[True, False], range=[BLUE, "transparent"])
+    filled = alt.Fill("front:N", legend=None, scale=fills)
     return alt.layer(base.mark_line(color=GREY), points.encode(filled)).properties(width=WIDTH, height=220)
 
 
@@ -130,37 +121,30 @@ def mappings(network: DeviceNetwork, devices: pd.DataFrame, width: int | None = 
     Lines separate the replicas. `width` is that of a panel of a file, in pixels.
     """
     ordered = devices.sort_values(["replica", "stage"])
-    matrices = {}
+    matrices = []
     for method in devices["way"].unique():
         order = ordered.loc[ordered["way"] == method, "device"].to_numpy()
-        matrices[METHOD_NAMES[method]] = network.bandwidth_bytes_per_s[np.ix_(order, order)]
+        bandwidths = network.bandwidth_bytes_per_s[np.ix_(order, order)] / GIB
+        matrices.append(_runs(bandwidths).assign(panel=METHOD_NAMES[method]))
     sizes = ordered[ordered["way"] == ordered["way"].iloc[0]].groupby("replica").size()
     lines = alt.Chart(pd.DataFrame({"first": sizes.cumsum()[:-1]})).mark_rule(color="white")
     layers = _cells("replica by replica"), lines.encode(x="first:Q"), lines.encode(y="first:Q")
-    return panels(_matrices(matrices), "panel", *layers, height=SQUARE, width=width, independent="xy")
+    return panels(pd.concat(matrices), "panel", *layers, height=SQUARE, width=width, independent="xy")
 
 
 def _cells(what: str) -> alt.Chart:
     """Chart layer with rectangles of constant bandwidth."""
     axis = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
-    chart: alt.Chart = (
-        alt.Chart()
-        .mark_rect()
-        .encode(
-            alt.X("first:Q", title=what, axis=axis, scale=alt.Scale(nice=False)),
-            alt.X2("last"),
-            alt.Y("row:Q", title=None, axis=axis, scale=alt.Scale(nice=False, reverse=True)),
-            alt.Y2("below"),
-            alt.Color("bandwidth:Q", title="GiB/s", scale=alt.Scale(type="log", scheme="viridis")),
-            tooltip=["first:Q", "row:Q", alt.Tooltip("bandwidth:Q", title="GiB/s", format=".3~g")],
-        )
+    marks = alt.Chart().mark_rect()
+    chart: alt.Chart = marks.encode(
+        alt.X("first:Q", title=what, axis=axis, scale=alt.Scale(nice=False)),
+        alt.X2("last"),
+        alt.Y("row:Q", title=None, axis=axis, scale=alt.Scale(nice=False, reverse=True)),
+        alt.Y2("below"),
+        alt.Color("bandwidth:Q", title="GiB/s", scale=alt.Scale(type="log", scheme="viridis")),
+        tooltip=["first:Q", "row:Q", alt.Tooltip("bandwidth:Q", title="GiB/s", format=".3~g")],
     )
     return chart
-
-
-def _matrices(matrices: Mapping[str, Floats]) -> pd.DataFrame:
-    """Bandwidth matrices of all panels, as a table of rectangles of constant bandwidth."""
-    return pd.concat([_runs(values / GIB).assign(panel=label) for label, values in matrices.items()])
 
 
 def _runs(values: Floats) -> pd.DataFrame:

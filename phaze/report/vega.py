@@ -68,12 +68,9 @@ def panels(
     size = {"height": height, **({} if width is None else {"width": width})}
     scales: dict[str, Literal["independent"]] = dict.fromkeys(independent, "independent")
     facet = alt.Facet(f"{by}:N", title=None, sort=None)
-    chart: alt.TopLevelMixin = (
-        alt.layer(*layers, data=table)
-        .properties(**size)
-        .facet(facet, columns=min(columns, table[by].nunique()))
-        .resolve_scale(**scales)
-    )
+    panel = alt.layer(*layers, data=table).properties(**size)
+    columns = min(columns, table[by].nunique())
+    chart: alt.TopLevelMixin = panel.facet(facet, columns=columns).resolve_scale(**scales)
     return chart
 
 
@@ -128,11 +125,8 @@ def _values(
     if mark in ("rect", "area"):
         yield ("",)
     if mark in ("bar", "point", "line"):
-        numbers = [
-            channel
-            for channel in map(channels.get, "yx")
-            if channel and channel.get("type") == "quantitative"
-        ]
+        axes = [channels[axis] for axis in "yx" if axis in channels]
+        numbers = [channel for channel in axes if channel.get("type") == "quantitative"]
         # parts of a stacked bar are told apart by colour, so that their values are compared by part
         is_stack = mark == "bar" and not {"xOffset", "yOffset"} & channels.keys()
         part = channels.get("color", {}).get("field") if is_stack else None
