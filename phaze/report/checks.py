@@ -110,12 +110,10 @@ def are_layers_once(stages: pd.DataFrame, layers: int) -> bool:
 def _stages_fit_the_memory(e: Evidence) -> Verdicts:
     parts = [f"{part}_bytes" for part in ("weight", "gradient", "optimizer", "activation", "stashed")]
     for row, stages in _stages(e):
-        hbm, memory_bytes = row["hbm_gib"] * 2**30, stages["memory_bytes"]
-        adds_up = close(stages[parts].sum(axis=1), memory_bytes) & close(
-            memory_bytes + stages["headroom_bytes"], hbm
-        )
+        hbm, used = row["hbm_gib"] * 2**30, stages["memory_bytes"]
+        adds_up = close(stages[parts].sum(axis=1), used) & close(used + stages["headroom_bytes"], hbm)
         named = stages.assign(design=row["design"])
-        yield from check_rows(at_most(memory_bytes, hbm) & adds_up, named, ("model", "design", "stage"))
+        yield from check_rows(at_most(used, hbm) & adds_up, named, ("model", "design", "stage"))
 
 
 @CHECKS.hold("loads and devices of the stages add up")
@@ -143,9 +141,8 @@ def _times_follow_from_loads(e: Evidence) -> Verdicts:
     # 1F1B: the slowest stage works on every microbatch, plus one load per other stage to fill and drain
     count = np.ceil(batch // widths_of(rows, "microbatch") / rows["data"])
     time = rows["max_load_s"] * (count + rows["stages"] - 1) + rows["sync_s"]
-    return check_rows(
-        close(time, rows["time_per_batch_s"]) & close(rows["samples_per_s"] * time, batch), rows, KEYS
-    )
+    same = close(time, rows["time_per_batch_s"]) & close(rows["samples_per_s"] * time, batch)
+    return check_rows(same, rows, KEYS)
 
 
 @CHECKS.hold("bounds are not above what was found")
@@ -309,12 +306,9 @@ def _certificates_are_about_the_best(e: Evidence) -> Verdicts:
 def _points_solved_again_agree(e: Evidence) -> Verdicts:
     audits, table = e.inputs.audits, e.inputs.certificates
     yield from check_rows(audits["verdict"].isin(VERIFIED), audits, (*KEYS[:-1], "verdict"))
-    excluded = (
-        # points that were solved or are open were not excluded
-        table.loc[table["model"] != COMMON, [cause for cause in CAUSES if cause not in ("solved", "open")]]
-        .to_numpy()
-        .sum()
-    )
-    required = min(e.inputs.study.certify.points, int(excluded))
+    # points that were solved or are open were not excluded
+    causes = [cause for cause in CAUSES if cause not in ("solved", "open")]
+    excluded = int(table.loc[table["model"] != COMMON, causes].to_numpy().sum())
+    required = min(e.inputs.study.certify.points, excluded)
     drawn = int((audits["chosen"] != "best").sum())
     yield drawn >= required, f"{drawn} of {required} excluded points were solved again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -26,11 +27,7 @@ class Checklist(dict[str, Callable[[Subject], Verdicts]]):
 
     def hold(self, sentence: str) -> Callable[[Callable[[Subject], Verdicts]], Callable[[Subject], Verdicts]]:
         """Decorator that registers a check under its sentence."""
-
-        def add(check: Callable[[Subject], Verdicts]) -> Callable[[Subject], Verdicts]:
-            return self.setdefault(sentence, check)
-
-        return add
+        return partial(self.setdefault, sentence)
 
 
 def check_rows(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
@@ -65,13 +62,8 @@ def run_checks(checks: Mapping[str, Callable[[Subject], Verdicts]], subject: Sub
 def _row(name: str, verdicts: Verdicts) -> dict[str, object]:
     checked = list(verdicts)
     failed = [what for holds, what in checked if not holds]
-    return {
-        "check": name,
-        "passed": not failed,
-        "rows": len(checked),
-        "failures": len(failed),
-        "example": failed[0] if failed else "",
-    }
+    counts = {"rows": len(checked), "failures": len(failed)}
+    return {"check": name, "passed": not failed, **counts, "example": failed[0] if failed else ""}
 
 
 def failures(checks: pd.DataFrame) -> list[str]:
@@ -81,9 +73,8 @@ def failures(checks: pd.DataFrame) -> list[str]:
 
 def checks_section(checks: pd.DataFrame, source: str, about: str) -> Section:
     """Build the section on the checks, failed ones highlighted; `source` names their result table."""
-    verdict = (
-        checks["passed"].map({True: "passed", False: "FAILED"}).where(checks["rows"] > 0, "nothing to check")
-    )
+    verdict = checks["passed"].map({True: "passed", False: "FAILED"})
+    verdict = verdict.where(checks["rows"] > 0, "nothing to check")
     columns = {
         "": "{verdict}", "what must hold": "{check}", "first failure": "{example}", "rows": "{rows:,}",
         "failures": "{failures:,}",
