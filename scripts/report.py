@@ -1,6 +1,7 @@
 """Write the report of a study."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from phaze import tables
@@ -8,7 +9,7 @@ from phaze.base.job import logged
 from phaze.cost.space import area_limit_um2
 from phaze.report.build import build_report
 from phaze.report.inputs import DetailFiles, Inputs, read_times
-from phaze.report.pipeline_picture import Pictures
+from phaze.report.pipeline_picture import simulated_plan
 from phaze.report.report import write_report
 from phaze.search.winners import Outcome
 from phaze.spec.architecture import Technology
@@ -68,7 +69,7 @@ def main(
         plan_stages=plan_stages,
         source_scores=tables.SourceScores.load(*(p for p in files if p.stem == "source_scores")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
-        pictures=Pictures(plan_stages),
+        pictures=partial(simulated_plan, plan_stages),
         times=read_times(benchmarks(results, study.models)),
     )
     write_report(build_report(inputs), results / "report")

@@ -140,13 +140,10 @@ def picture(plan: DrawnPlan) -> alt.TopLevelMixin:
     notes = [line for note in _notes(plan) for line in wrap(note, LETTERS)]
     above = [_numbered(plan, window, wide).properties(width=wide) for window in plan.windows]
     title = alt.TitleParams(plan.title, subtitle=notes, anchor="start")
-    chart: alt.TopLevelMixin = (
-        alt.vconcat(alt.hconcat(*above), plan.memory().properties(width=WIDE))
-        .resolve_scale(color="independent")
-        .properties(title=title)
-        .configure_legend(orient="top")
-    )
-    return chart
+    chart = alt.vconcat(alt.hconcat(*above), plan.memory().properties(width=WIDE))
+    chart = chart.resolve_scale(color="independent").properties(title=title)
+    figure: alt.TopLevelMixin = chart.configure_legend(orient="top")
+    return figure
 
 
 def _numbered(plan: DrawnPlan, window: Window, wide: float) -> alt.LayerChart | alt.FacetChart:
@@ -156,16 +153,11 @@ def _numbered(plan: DrawnPlan, window: Window, wide: float) -> alt.LayerChart | 
     room = f"(datum.end - datum.start) / {window[1] - window[0]:.9g} * {wide:.9g}"
     passes = f"indexof({list(MICROBATCH_JOBS)}, datum.kind) >= 0"
     colour = alt.condition("datum.kind == 'recompute'", alt.value(INK), alt.value("white"))
-    numbers = (
-        alt.Chart(chart.data)
-        .mark_text(fontSize=FONT)
-        .transform_filter(f"{room} > {DIGIT} * length(toString(datum.microbatch)) && {passes}")
-        .transform_calculate(at="(datum.start + datum.end) / 2", middle="(datum.top + datum.low) / 2")
-        .encode(
-            alt.X("at:Q", title="seconds of a step"), alt.Y("middle:Q", title="stage"),
-            text="microbatch:Q", color=colour,
-        )
-    )  # fmt: skip
+    fits = f"{room} > {DIGIT} * length(toString(datum.microbatch)) && {passes}"
+    numbers = alt.Chart(chart.data).mark_text(fontSize=FONT).transform_filter(fits)
+    middles = {"at": "(datum.start + datum.end) / 2", "middle": "(datum.top + datum.low) / 2"}
+    across, up = alt.X("at:Q", title="seconds of a step"), alt.Y("middle:Q", title="stage")
+    numbers = numbers.transform_calculate(**middles).encode(across, up, text="microbatch:Q", color=colour)
     return alt.layer(chart, numbers)
 
 
@@ -174,10 +166,8 @@ def _notes(plan: DrawnPlan) -> Iterator[str]:
         "Above: a cell is a pass with the number of its microbatch, from 1, where it fits; thin lines below "
         "cells: tensors on their way to the stage, gradients exchanged meanwhile; white: the stage waits."
     )
-    fewer = len(plan.lines) < len(plan.profiles)
-    selection = (
-        f", of {len(plan.lines)} of {len(plan.profiles)} stages, the fullest among them" if fewer else ""
-    )
+    lines, stages = len(plan.lines), len(plan.profiles)
+    selection = f", of {lines} of {stages} stages, the fullest among them" if lines < stages else ""
     yield f"Below: memory of a device of each stage (its first replica){selection}."
     if plan.lanes > 1:
         yield f"{plan.lanes} equal pipelines run beside each other; one is drawn, with its own microbatches."
@@ -218,15 +208,8 @@ def drawn_plan(title: str, timeline: Timeline) -> DrawnPlan:
     return DrawnPlan(title, jobs, profiles, pipeline.lanes, pipeline.batches)
 
 
-@dataclass(frozen=True, eq=False)
-class Pictures:
-    """Pictures of the plans of a study, simulated on demand."""
-
-    plan_stages: pd.DataFrame
-    """Table `plan_stages`, all models."""
-
-    def __call__(self, plan: pd.Series) -> DrawnPlan:
-        """Simulate one row of table `plans`, and prepare it for drawing."""
-        answer = replay_one(plan, self.plan_stages)
-        drawn = drawn_plan(answer.which(), answer.price.timeline)
-        return replace(drawn, most_rows=ROWS, most_passes=PASSES)
+def simulated_plan(plan_stages: pd.DataFrame, plan: pd.Series) -> DrawnPlan:
+    """Simulate one row of table `plans`, with the stages of all plans, and prepare it for a small picture."""
+    answer = replay_one(plan, plan_stages)
+    drawn = drawn_plan(answer.which(), answer.price.timeline)
+    return replace(drawn, most_rows=ROWS, most_passes=PASSES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from phaze.base.ranking import tied
 from phaze.layout import layouts_of
 from phaze.report.checks import Evidence
 from phaze.report.inputs import Inputs, Only, Slicing
-from phaze.report.pipeline_picture import Pictures
+from phaze.report.pipeline_picture import simulated_plan
 from phaze.report.verdicts import Checklist
 from phaze.search.pareto import uncovered
 from phaze.search.winners import Outcome
@@ -243,7 +243,7 @@ def inputs() -> Inputs:
         times=times(),
         certificates=certificates(main, study()),
         audits=audits(main),
-        pictures=Pictures(plan_stages),
+        pictures=partial(simulated_plan, plan_stages),
     )
 
 
