@@ -16,7 +16,7 @@ import pandas as pd
 from phaze.report import anatomy, inside, overview, plan_checks, record, searches, winners
 from phaze.report import checks as checked
 from phaze.report.checks import Evidence
-from phaze.report.document import FirstScreen, Section, Sheet
+from phaze.report.document import FirstScreen, Sheet
 from phaze.report.findings import COPIED, RESULT_TABLES, Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
@@ -40,11 +40,10 @@ from phaze.search.winners import chip_of
 from phaze.tables import TABLES, Comparisons
 
 WORDS = words_of("study")
-_EMPTY = dict.fromkeys(
-    ("cores", "buffers", "hbm", "whose", "shape", "planned", "simulated", "mfu", "chip_gain", "planner_gain"),
-    "",
-)
-"""Row of the answer's table for a workload that fits nowhere."""
+_CELLS = (
+    "cores", "buffers", "hbm", "whose", "shape", "planned", "simulated", "mfu", "chip_gain", "planner_gain",
+)  # fmt: skip
+"""Cells of the answer's table, empty for a workload that fits nowhere."""
 LEAST = 5e-4
 """Smallest reported loss relative to the baseline; a smaller one would be shown as 0.0 %."""
 MOST_NAMED = 2
@@ -76,11 +75,9 @@ class Headline:
     simulated: pd.DataFrame
 
     @classmethod
-    def of(cls, inputs: Inputs, findings: Findings) -> Headline | None:
-        """Collect the throughputs of a study; None without a baseline."""
-        baseline, expert = inputs.study.architectures.baseline, baseline_design(inputs.study)
-        if baseline is None or expert is None:
-            return None
+    def of(cls, inputs: Inputs, findings: Findings) -> Headline:
+        """Collect the throughputs of a study; without a baseline, no design has a ratio to it."""
+        baseline, expert = inputs.study.architectures.baseline or "", baseline_design(inputs.study) or ""
         placed = findings.results[findings.results["status"] == "placed"]
         planned = placed.pivot(index="model", columns="design", values="samples_per_s")
         best = findings.recommendations
@@ -129,8 +126,6 @@ class Headline:
 def slower_chip_sentences(inputs: Inputs, findings: Findings) -> Iterator[str]:
     """Yield sentences on accelerators that are slower than the baseline."""
     headline, models = Headline.of(inputs, findings), inputs.study.models
-    if headline is None:
-        return
     gains = {model: headline.chip_gain(model) for model in models}
     lost = {model: 1 - gain for model, gain in gains.items() if 0 < gain < 1 - LEAST}
     if lost:
@@ -141,34 +136,27 @@ def slower_chip_sentences(inputs: Inputs, findings: Findings) -> Iterator[str]:
         yield WORDS.sentence("slower-chip", baseline=headline.baseline, named=named)
     mean, _ = headline.mean(COMMON, headline.baseline)
     if len(models) > 1 and 0 < mean < 1 - LEAST:
-        placeholders = {"count": len(models), "loss": 1 - mean, "baseline": headline.baseline}
-        yield WORDS.sentence("slower-common", **placeholders)
+        baseline = headline.baseline
+        yield WORDS.sentence("slower-common", count=len(models), loss=1 - mean, baseline=baseline)
 
 
 def gain_facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
     """Yield key figures for the first screen: accelerator gains by interpretation, and the planner's gain."""
     headline, several = Headline.of(inputs, findings), len(inputs.study.models) > 1
-    if headline is None:
-        return
+    baseline = headline.baseline
     about = {PER_MODEL: "an accelerator for each workload" if several else "its best accelerator"}
     if several:
         about[COMMON] = "one accelerator for all of them"
     what = "geometric mean" if several else "throughput"
     for design, words in about.items():
-        gain, how = headline.mean(design, headline.baseline)
+        gain, how = headline.mean(design, baseline)
         if gain:
-            range_ = overview.spread(findings.gains, design, headline.baseline, gain)
-            range_note = f"range of all readings; {times(gain)} " if range_ != times(gain) else ""
-            yield (
-                range_,
-                f"{words} over {headline.baseline}, the same planner on both ({what}: {range_note}{how})",
-            )
-    gain, how = headline.mean(headline.baseline, headline.expert)
+            range_ = overview.spread(findings.gains, design, baseline, gain)
+            note = f"range of all readings; {times(gain)} " if range_ != times(gain) else ""
+            yield range_, f"{words} over {baseline}, the same planner on both ({what}: {note}{how})"
+    gain, how = headline.mean(baseline, headline.expert)
     if gain:
-        yield (
-            times(gain),
-            f"the planner over the hand-designed plan, both on {headline.baseline} ({what} {how})",
-        )
+        yield times(gain), f"the planner over the hand-designed plan, both on {baseline} ({what} {how})"
 
 
 def build_report(inputs: Inputs) -> Report:
@@ -179,18 +167,16 @@ def build_report(inputs: Inputs) -> Report:
 def summarise(inputs: Inputs) -> Findings:
     """Build all result tables of a study, including the results of its checks."""
     results = winners.results(inputs, inputs.cluster)
-    baseline = inputs.study.architectures.baseline
-    shown = (PER_MODEL, COMMON) if baseline is None else (PER_MODEL, COMMON, baseline)
+    shown = PER_MODEL, COMMON, inputs.study.architectures.baseline or ""
     energies = anatomy.energies(results, shown)
     designs = tuple(results["design"].unique())
-    memories = winners.memories(inputs)
     return Findings(
         **{name: getattr(inputs, name) for name in COPIED},
         results=results,
         recommendations=recommend(inputs, results),
         gains=overview.find_gains(inputs, results),
         comparisons=compare_scenarios(inputs, results),
-        memories=memories,
+        memories=winners.memories(inputs),
         rankings=winners.rankings(inputs),
         breakdowns=anatomy.breakdowns(inputs, results, designs),
         bindings=anatomy.bindings(inputs, results),
@@ -217,14 +203,9 @@ def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     return Comparisons.check(pd.concat(frames, ignore_index=True))
 
 
-def measured_errors(inputs: Inputs, _: Findings) -> Iterator[Section]:
-    """Yield the section on prediction errors for published training runs; nothing without such runs."""
-    yield from measured_section(inputs.source_scores)
-
-
 PARTS: tuple[Part, ...] = (
     recommended, overview.assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
-    replayed, on_networks, measured_errors, *searches.PARTS, *record.PARTS,
+    replayed, on_networks, measured_section, *searches.PARTS, *record.PARTS,
 )  # fmt: skip
 """Functions that yield the sections of the report, in order."""
 
@@ -246,23 +227,23 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
 
 def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     """First screen: a caveat and the result, then details on losses, interpretations and the accelerator."""
-    gains = overview.claims(inputs, findings)
+    gains = overview.claims_of(overview.gains_in_order(inputs, findings.gains))
     losses = tuple(slower_chip_sentences(inputs, findings))
     # the first screen has room for one caveat: the loss of the common accelerator comes before the others
     caveats = (*losses[::-1], *overview.caveat_sentences(gains), "Every time is predicted, none is measured.")
     short, long = _result(inputs, findings)
-    full = (
-        *losses,
-        *overview.reversal_sentences(gains),
-        long,
-        *overview.gain_sentences(gains),
-        study_planner_sentence(inputs, findings),
-    )
+    full = [*losses, *overview.reversal_sentences(gains), long, *overview.gain_sentences(gains)]
+    full.append(study_planner_sentence(inputs, findings))
+    passed = int(findings.checks["passed"].sum())
+    facts = (
+        *gain_facts(inputs, findings), *certificate_fact(findings), *loss_fact(findings),
+        (f"{passed} / {len(findings.checks)}", "checks of these results passed"),
+    )  # fmt: skip
     placed = (findings.results["status"] == "placed").any()
     return FirstScreen(
         question="Which accelerator, and how to spread the training over it?",
         sentence=" ".join((caveats[0], short, *overview.oversized_baseline(inputs))) if placed else short,
-        facts=tuple(_facts(inputs, findings)),
+        facts=facts,
         sheet=_answer_sheet(inputs, findings),
         details=" ".join(filter(None, full)),
         figures=LEADING,
@@ -275,8 +256,9 @@ def _result(inputs: Inputs, findings: Findings) -> tuple[str, str]:
     cluster = f"{scenario.devices:,} accelerators with batches of {scenario.global_batch:,}"
     common = _common(inputs, findings)
     if common is not None:
-        placeholders = {"count": len(models), "described": _described(inputs, common), "cluster": cluster}
-        return _gain(inputs, findings, common), WORDS.sentence("common", **placeholders)
+        chip = _chip(inputs, common)
+        long = WORDS.sentence("common", count=len(models), cluster=cluster, **chip)
+        return _gain(inputs, findings, "{area}, {hbm}".format(**chip)), long
     if not (findings.results["status"] == "placed").any():
         none = WORDS.sentence("nothing-fits", cluster=cluster)
         return none, none
@@ -286,59 +268,38 @@ def _result(inputs: Inputs, findings: Findings) -> tuple[str, str]:
         return f"{start} below.", f"{start}, with its plan on {cluster}."
     plan, name = recommended_on(findings, best), best["architecture"]
     placeholders = {
-        **vars(plan), "model": best["model"], "cluster": cluster,
+        **vars(plan), **_chip(inputs, best), "model": best["model"], "cluster": cluster,
         "named": name if name in inputs.study.architectures.named else "the best accelerator",
-        "size": _size(inputs, best), "described": _described(inputs, best),
         "taken": plan.simulated or plan.planned,
         "times": f"{plan.simulated} per batch as simulated, " * bool(plan.simulated) + plan.planned,
     }  # fmt: skip
     return WORDS.sentence("one", **placeholders), WORDS.sentence("one-in-full", **placeholders)
 
 
-def _gain(inputs: Inputs, findings: Findings, common: pd.Series) -> str:
-    """Sentence on the gain of the common accelerator over the baseline."""
-    every = f"all {len(inputs.study.models)} workloads ({_size(inputs, common)} of HBM)"
+def _gain(inputs: Inputs, findings: Findings, size: str) -> str:
+    """Sentence on the gain of the common accelerator, of the given area and HBM, over the baseline."""
+    every = f"all {len(inputs.study.models)} workloads ({size} of HBM)"
     headline = Headline.of(inputs, findings)
-    gain, how = headline.mean(COMMON, headline.baseline) if headline else (0.0, "")
-    if headline is None or not gain:
+    gain, how = headline.mean(COMMON, headline.baseline)
+    if not gain:
         return f"One accelerator suits {every}."
-    range_, study_gain = overview.spread(findings.gains, COMMON, headline.baseline, gain), times(gain)
-    source = how.partition(";")[0]
-    condition = (
-        f"with the same planner, {source}"
-        if range_ == study_gain
-        else f"{study_gain} {source} under the study's settings"
-    )
+    range_, source = overview.spread(findings.gains, COMMON, headline.baseline, gain), how.partition(";")[0]
+    condition = f"with the same planner, {source}"
+    if range_ != times(gain):
+        condition = f"{times(gain)} {source} under the study's settings"
     return f"One accelerator for {every} trains {range_} as fast as {headline.baseline}, {condition}."
 
 
-def _size(inputs: Inputs, row: pd.Series) -> str:
-    """Format the area and HBM capacity of a result's accelerator."""
-    return f"{area(chip_of(inputs.cluster, row)['area_um2'])}, {row['hbm_gib']:g} GiB"
-
-
-def _described(inputs: Inputs, row: pd.Series) -> str:
-    size = area(chip_of(inputs.cluster, row)["area_um2"])
-    return "{cores} cores with buffers {buffers} and {hbm} of HBM, ".format(**_chip(inputs, row)) + size
-
-
 def _chip(inputs: Inputs, row: pd.Series) -> dict[str, str]:
-    chip = chip_of(inputs.cluster, row)
-    return {"cores": compute(chip), "buffers": buffers(chip), "hbm": f"{row['hbm_gib']:g} GiB"}
+    """Format the accelerator of a result."""
+    chip, hbm = chip_of(inputs.cluster, row), f"{row['hbm_gib']:g} GiB"
+    return {"cores": compute(chip), "buffers": buffers(chip), "hbm": hbm, "area": area(chip["area_um2"])}
 
 
 def _common(inputs: Inputs, findings: Findings) -> pd.Series | None:
     rows = placed_rows(findings.results, COMMON)
     # with one model, the common accelerator is that model's
     return rows.iloc[0] if len(rows) and len(inputs.study.models) > 1 else None
-
-
-def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
-    yield from gain_facts(inputs, findings)
-    yield from certificate_fact(findings)
-    yield from loss_fact(findings)
-    passed = int(findings.checks["passed"].sum())
-    yield f"{passed} / {len(findings.checks)}", "checks of these results passed"
 
 
 def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
@@ -350,17 +311,16 @@ def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
             rows.append({"model": row["model"], "cores": f"fits nowhere: {row['reason']}"})
             continue
         plan = recommended_on(findings, row)
-        gains = {
-            "chip_gain": times(headline.chip_gain(row["model"])) if headline else "–",
-            "planner_gain": times(headline.planner_gain(row["model"])) if headline else "–",
-        }
+        chip_gain, planner_gain = headline.chip_gain(row["model"]), headline.planner_gain(row["model"])
+        gains = {"chip_gain": times(chip_gain), "planner_gain": times(planner_gain)}
         # a batch has a fixed number of operations: utilisation grows by the factor by which its time shrinks
         cells = {"shape": f"{plan.shape}, {plan.microbatch}", "mfu": percent(row["mfu"] * plan.gain)}
         rows.append({"model": row["model"], **_chip(inputs, row), **vars(plan), **cells, **gains})
     common = _common(inputs, findings)
     if common is not None:
-        mean = times(headline.mean(COMMON, headline.baseline)[0]) if headline else "–"
-        cells = {"whose": "their own", "chip_gain": mean}
+        mean, _ = headline.mean(COMMON, headline.baseline)
+        cells = {"whose": "their own", "chip_gain": times(mean)}
         rows.append({"model": "one for all", **_chip(inputs, common), **cells})
     marked = [common is not None and place == len(rows) - 1 for place in range(len(rows))]
-    return WORDS.sheet("answer", pd.DataFrame([_EMPTY | row for row in rows]), marked)
+    table = pd.DataFrame([dict.fromkeys(_CELLS, "") | row for row in rows])
+    return WORDS.sheet("answer", table, marked)

@@ -13,6 +13,8 @@ import pandas as pd
 
 from phaze.report import style
 from phaze.report.document import FirstScreen, Gallery, Prose, Section, Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
 from phaze.report.page_words import words_of
 from phaze.report.report import Report, case_page
 from phaze.report.vega import WIDTH, coloured, rule
@@ -68,9 +70,8 @@ def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:
     across = alt.X("measured_s:Q", title="measured, seconds a batch", scale=scale)
     up = partial(alt.Y, title="predicted", scale=scale)
     base = alt.Chart(pd.DataFrame(band)).encode(across)
-    points = alt.Chart(shown[["source", "label", "measured_s", "predicted_s"]]).mark_point(
-        filled=True, opacity=0.8, size=20
-    )
+    columns = ["source", "label", "measured_s", "predicted_s"]
+    points = alt.Chart(shown[columns]).mark_point(filled=True, opacity=0.8, size=20)
     return alt.layer(
         base.mark_area(color=style.GREY, opacity=0.2).encode(up("low:Q"), alt.Y2("high")),
         base.mark_line(strokeWidth=1, color=style.MUTED).encode(up("predicted_s:Q")),
@@ -79,7 +80,7 @@ def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:
             up("predicted_s:Q"),
             coloured("source", dict(zip(sources, cycle(style.HUES), strict=False))),
             alt.Shape("source:N", scale=alt.Scale(domain=sources, range=SHAPES)),
-            tooltip=["source:N", "label:N", *(f"{name}_s:Q" for name in ("measured", "predicted"))],
+            tooltip=["source:N", "label:N", "measured_s:Q", "predicted_s:Q"],
         ),
     ).properties(width=WIDTH, height=480)
 
@@ -87,17 +88,14 @@ def scatter(runs: pd.DataFrame) -> alt.TopLevelMixin:
 def ratios(runs: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw predicted over measured times, one row per source: all runs, median and interquartile range."""
     table = runs[["source", "label"]].assign(error=100 * (runs["ratio"] - 1))
-    spread = (
-        runs.groupby("source").cumcount() * 0.618 % 1
-    )  # multiples of the golden ratio: even, and equal in every run
+    # multiples of the golden ratio: even, and the same in every run
+    spread = runs.groupby("source").cumcount() * 0.618 % 1
     sources = [*dict.fromkeys(runs["source"])]
     quarters = table.groupby("source", sort=False)["error"].quantile(np.array([0.25, 0.5, 0.75])).unstack()
     quarters = quarters.set_axis(["low", "median", "high"], axis="columns").reset_index()
     what = "% that the predicted time is above the measured"
     row = alt.Y("source:N", title=None, scale=alt.Scale(domain=sources))
-    half = alt.Chart(quarters).encode(
-        row, tooltip=["source:N", *(f"{name}:Q" for name in ("low", "median", "high"))]
-    )
+    half = alt.Chart(quarters).encode(row, tooltip=["source:N", "low:Q", "median:Q", "high:Q"])
     return alt.layer(
         alt.Chart(table.assign(spread=spread))
         .mark_point(filled=True, opacity=0.6, size=12, color=style.SKY)
@@ -120,19 +118,17 @@ def scores_sheet(scores: pd.DataFrame) -> Sheet:
     return WORDS.sheet("scores", shown, shown["source"].isin(TOGETHER))
 
 
-def measured_section(scores: pd.DataFrame) -> Iterator[Section]:
-    """Yield the section on measured runs in a study's report; nothing without sources."""
-    if len(scores):
-        yield WORDS.section("measured", [scores_sheet(scores)])
+def measured_section(inputs: Inputs, _: Findings) -> Iterator[Section]:
+    """Yield the section on prediction errors for published training runs; nothing without such runs."""
+    if len(inputs.source_scores):
+        yield WORDS.section("measured", [scores_sheet(inputs.source_scores)])
 
 
 def sections_of(inputs: MeasuredInputs) -> Iterator[Section]:
     """Yield the sections of the page below its first screen."""
     runs, groups = inputs.timed, inputs.group_regrets
-    charts = (
-        WORDS.chart("measured-runs", partial(scatter, runs)),
-        WORDS.chart("measured-ratios", partial(ratios, runs)),
-    )
+    draws = {"measured-runs": partial(scatter, runs), "measured-ratios": partial(ratios, runs)}
+    charts = tuple(WORDS.chart(name, draw) for name, draw in draws.items())
     yield WORDS.section("runs", [Gallery(charts)])
     fitted = WORDS.sheet("fitted", inputs.fitted_constants)
     yield WORDS.section("fitted", [fitted, Prose(WORDS.sentences["fitted"])])
@@ -172,12 +168,10 @@ def _answer(inputs: MeasuredInputs) -> FirstScreen:
     timed = scores[~scores["source"].isin(TOGETHER) & (scores["answered"] > 0)]
     ends: dict[str, object] = {"least": timed["mean_error"].min(), "most": timed["mean_error"].max()}
     ends["simulated"] = WORDS.sentences["simulated"] if ALL_MEASURED in together else ""
+    covered = f"of {row['intervals']:,} runs in their interval, which is to hold 80 %"
     facts = [
         (percent(row["mean_error"]), "mean absolute error of the time of a batch"),
-        (
-            percent(row["covered"], 0),
-            f"of {row['intervals']:,} runs in their interval, which is to hold 80 %",
-        ),
+        (percent(row["covered"], 0), covered),
     ]
     for groups, lost, kind in REGRETS:
         if row[groups]:

@@ -14,7 +14,7 @@ from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.page_words import words_of
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, row_of
-from phaze.report.words import area, join, times
+from phaze.report.words import area, fill, join, times
 from phaze.search.winners import candidates, chip_named, in_order
 from phaze.spec.study import OWN_READING
 from phaze.tables import Gains
@@ -133,9 +133,8 @@ def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     the geometric mean over the models that both it and the baseline can train.
     """
     rows = []
-    placed = inputs.readings[
-        (inputs.readings["status"] == "placed") & (inputs.readings["planner"] == "phaze")
-    ]
+    readings = inputs.readings
+    placed = readings[(readings["status"] == "placed") & (readings["planner"] == "phaze")]
     throughputs = {
         tuple(map(str, key)): float(placements["samples_per_s"].max())
         for key, placements in placed.groupby(["reading", "model", "architecture"])
@@ -180,16 +179,16 @@ def assumptions(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     gains = gains_in_order(inputs, findings.gains)
     if gains.empty:
         return
-    turned = tuple(reversal_sentences(claims(inputs, findings)))
+    claimed = claims_of(gains)
+    turned = tuple(reversal_sentences(claimed))
     blocks: list[Block] = [Items(turned)] if turned else []
     heads = {design: design for design in gains["design"].unique()}
     sheet = WORDS.sheet("assumptions", gains, gains["reading"].unique() == OWN_READING, heads=heads)
-    yield WORDS.section("assumptions", (*blocks, *_gains_chart(inputs, gains), sheet))
+    yield WORDS.section("assumptions", (*blocks, *_gains_chart(inputs, claimed), sheet))
 
 
-def _gains_chart(inputs: Inputs, gains: pd.DataFrame) -> Iterator[Chart]:
+def _gains_chart(inputs: Inputs, shown: pd.DataFrame) -> Iterator[Chart]:
     """Yield the chart of claimed gains under each interpretation; nothing if there is only one."""
-    shown = claims_of(gains)
     wide = shown.pivot(index="reading", columns="design", values="gain")
     wide = wide.reindex(index=shown["reading"].unique(), columns=shown["design"].unique())
     if len(wide) < 2:
@@ -210,16 +209,11 @@ def gains_in_order(inputs: Inputs, gains: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values(["design", "reading"], key=lambda names: names.map(order), ignore_index=True)
 
 
-def claims(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Gains that the study claims: the gains of all designs that are never the baseline.
+def claims_of(gains: pd.DataFrame) -> pd.DataFrame:
+    """Gains, in order, that the study claims: the gains of all designs that are never the baseline.
 
     Of designs with equal gains only the last is kept, so that a named one replaces an unnamed one.
     """
-    return claims_of(gains_in_order(inputs, findings.gains))
-
-
-def claims_of(gains: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the sorted gains that the study reports as claims; see `claims`."""
     claimed = gains[~gains["design"].isin(gains["baseline"])]
     wide = claimed.pivot(index="design", columns="reading", values="gain").reindex(claimed["design"].unique())
     # equal gains under every interpretation: taken for one accelerator under two names
@@ -229,16 +223,12 @@ def claims_of(gains: pd.DataFrame) -> pd.DataFrame:
 def reversal_sentences(gains: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence per design whose gain disappears or appears under some interpretation."""
     for design, gain, others in _by_design(gains):
-        turned = _reversals(gain, others)
-        words = join(
-            f"{row['reading']}, {times(row['gain'])} over {row['baseline']} ({row['note']})"
-            for _, row in turned.iterrows()
+        under = join(
+            fill("{reading}, {gain:times} over {baseline} ({note})", row)
+            for _, row in _reversals(gain, others).iterrows()
         )
-        if words:
-            yield (
-                f"The gain of {design} depends on an assumption: it trains {times(gain['gain'])} as fast as "
-                f"{gain['baseline']} under the settings of the study, but under {words}."
-            )
+        if under:
+            yield WORDS.sentence("depends", **{**gain, "design": design, "under": under})
 
 
 def caveat_sentences(gains: pd.DataFrame) -> Iterator[str]:
@@ -251,12 +241,10 @@ def caveat_sentences(gains: pd.DataFrame) -> Iterator[str]:
         for _, most in rows.loc[np.log(rows["gain"] / gain["gain"]).abs().nlargest(1).index].iterrows():
             rests = "The gain rests" if gain["gain"] > 1 + EVEN else "Whether there is a gain rests"
             over = "" if most["baseline"] == gain["baseline"] else f" over {most['baseline']}"
-            words = (
-                f"{rests} on assumptions: {design} trains {times(gain['gain'])} as fast as "
-                f"{gain['baseline']}, but {times(most['gain'])}{over} under {most['reading']}."
-            )
-            caveats += [(turned.empty, words)] if times(most["gain"]) != times(gain["gain"]) else []
-    yield from (words for _, words in sorted(caveats, key=lambda pair: pair[0]))
+            placeholders = {**gain, "design": design, "rests": rests, "most": most["gain"], "over": over}
+            caveat = WORDS.sentence("rests", **{**placeholders, "reading": most["reading"]})
+            caveats += [(turned.empty, caveat)] if times(most["gain"]) != times(gain["gain"]) else []
+    yield from (caveat for _, caveat in sorted(caveats, key=lambda pair: pair[0]))
 
 
 def spread(gains: pd.DataFrame, design: str, baseline: str, *also: float) -> str:

@@ -10,15 +10,16 @@ import pandas as pd
 
 from phaze.report.anatomy import layer_chain
 from phaze.report.checks import Evidence, are_layers_once
+from phaze.report.page_words import words_of
 from phaze.report.planners import NEAR
 from phaze.report.recommend import recommend
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, check_rows, close, describe
 from phaze.report.winners import COMMON, PER_MODEL
-from phaze.report.words import percent, seconds
 from phaze.spec.files import is_path
 from phaze.tables import BY_HAND, PLANNERS
 from phaze.tables.plans import PLAN
 
+WORDS = words_of("study")
 _CHIP = ("model", "architecture", "hbm_gib")
 _PLAN = tuple(PLAN)
 _MAPPED = (*PLAN, "system")
@@ -171,14 +172,9 @@ def _certified_plans_lose_little(e: Evidence) -> Verdicts:
     loss is not a failure, but the page reports it.
     """
     for _, row in recommend(e.inputs, e.results).iterrows():
-        least = min(row["equal_s"], row["expert_s"])
-        lost = row["certified_simulated_s"] / least - 1
-        about = (
-            f"{row['model']}, {row['design']}: the certified plan is planned at "
-            f"{seconds(row['certified_planned_s'])} and simulated at "
-            f"{seconds(row['certified_simulated_s'])}, other stages at {seconds(least)}: it loses "
-            f"{percent(lost)}, and is planned to take longer"
-        )
+        others_s = min(row["equal_s"], row["expert_s"])
+        lost = row["certified_simulated_s"] / others_s - 1
+        about = WORDS.sentence("unexplained", **{**row, "others_s": others_s, "lost": lost})
         yield lost <= NEAR or row["unexplained"] == 0, about
 
 
@@ -196,10 +192,7 @@ def _best_plans_are_mapped(e: Evidence) -> Verdicts:
         if phaze.empty:
             continue
         best = phaze.iloc[int(phaze["time_per_sample_s"].argmin())]
-        same = model_plans[
-            (model_plans["architecture"] == best["architecture"])
-            & (model_plans["hbm_gib"] == best["hbm_gib"])
-        ]
+        same = model_plans[(model_plans[list(_CHIP)] == best[list(_CHIP)]).all(axis=1)]
         same = same[same["planner"].isin(maps.planners) & ~same["tensor"].str.contains(",")]
         for key in same[list(PLAN)].itertuples(index=False, name=None):
             for system in maps.systems:

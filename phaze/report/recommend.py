@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import tied
-from phaze.report.document import Block, Items, Prose, Section
+from phaze.report.document import Items, Prose, Section
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, table_of
 from phaze.report.page_words import words_of
@@ -102,12 +102,8 @@ def recommended(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         plan=rows["planner"].map(PLANS),
     )
     sheets = (WORDS.sheet(name, rows, marked) for name in ("recommended", "certified"))
-    blocks: tuple[Block, ...] = (
-        Items(tuple(_losses(rows[marked]))),
-        *sheets,
-        Prose(WORDS.sentences["piper"]),
-    )
-    yield WORDS.section("recommended", blocks)
+    losses = Items(tuple(_losses(rows[marked])))
+    yield WORDS.section("recommended", (losses, *sheets, Prose(WORDS.sentences["piper"])))
 
 
 @dataclass(frozen=True)
@@ -162,12 +158,8 @@ def _losses(rows: pd.DataFrame) -> Iterator[str]:
     if len(rows) and losing.empty:
         yield f"No certified plan of a best accelerator loses more than {percent(NEAR, 0)} in the simulator."
     for _, row in losing.sort_values("lost", ascending=False, kind="stable").head(1).iterrows():
-        yield (
-            f"{plans} more than {percent(NEAR, 0)} in the simulator to equal or hand-designed stages on the "
-            f"best accelerator, most on {row['model']}: {percent(row['lost'])} "
-            f"({seconds(row['certified_planned_s'])} as planned, {seconds(row['certified_simulated_s'])} as "
-            f"simulated; theirs {seconds(min(row['equal_s'], row['expert_s']))} as simulated)."
-        )
+        others_s = min(row["equal_s"], row["expert_s"])
+        yield WORDS.sentence("loses", **{**row, "plans": plans, "near": NEAR, "others_s": others_s})
     wrong = losing[losing["unexplained"] > 0]
     if len(wrong):
         yield f"It is planned to take longer, too, on {join(wrong['model'])}: a defect."

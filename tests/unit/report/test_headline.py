@@ -21,9 +21,17 @@ def taken_s(findings: Findings, model: str, design: str, column: str = "simulate
     return float(rows.loc[(model, design), column])
 
 
+def test_without_a_baseline_there_is_no_gain(inputs: Inputs, findings: Findings) -> None:
+    architectures = inputs.study.architectures.model_copy(update={"baseline": None})
+    study = inputs.study.model_copy(update={"architectures": architectures})
+    headline = Headline.of(replace(inputs, study=study), findings)
+    assert headline.mean(COMMON, headline.baseline) == (0.0, "as planned")
+    assert {headline.chip_gain(model) for model in study.models} == {0.0}
+    assert {headline.planner_gain(model) for model in study.models} == {0.0}
+
+
 def test_accelerators_are_compared_with_the_same_planner_on_both(inputs: Inputs, findings: Findings) -> None:
     found = Headline.of(inputs, findings)
-    assert found is not None
     speedups = findings.recommendations.set_index(["model", "design"])["speedup"]
     for model in inputs.study.models:
         chip = taken_s(findings, model, BASELINE) / taken_s(findings, model, PER_MODEL)
@@ -37,7 +45,6 @@ def test_the_accelerators_gain_leads_and_the_planners_is_another_line(
     inputs: Inputs, findings: Findings
 ) -> None:
     found = Headline.of(inputs, findings)
-    assert found is not None
     facts = answer(inputs, findings).facts
     for (value, words), (design, over, said) in zip(
         facts,
@@ -55,7 +62,6 @@ def test_the_accelerators_gain_leads_and_the_planners_is_another_line(
 def test_without_simulations_gains_are_those_of_certified_plans(inputs: Inputs, findings: Findings) -> None:
     none = replace(findings, recommendations=Recommendations.empty(), simulations=Simulations.empty())
     found = Headline.of(inputs, none)
-    assert found is not None
     rows = findings.results.set_index(["model", "design"])["samples_per_s"]
     for model in inputs.study.models:
         assert found.chip_gain(model) == pytest.approx(rows[model, PER_MODEL] / rows[model, BASELINE])

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 
 from phaze.report.document import Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
 from phaze.report.measured_page import CHECKS, MeasuredInputs, build_measured_report, measured_section
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks
@@ -144,7 +146,9 @@ def test_the_page_of_all_measured_runs_has_the_figures_of_the_other_pages(projec
     assert f"{together['in it']} of the {together['with an 80 % interval']} runs that get one" in accuracy
 
 
-def test_the_report_of_a_study_has_the_scores_as_one_section_where_there_are_some() -> None:
-    (section,) = measured_section(INPUTS.source_scores)
+def test_the_report_of_a_study_has_the_scores_as_one_section_where_there_are_some(
+    inputs: Inputs, findings: Findings
+) -> None:
+    (section,) = measured_section(replace(inputs, source_scores=INPUTS.source_scores), findings)
     assert section.anchor == "measured"
-    assert list(measured_section(SourceScores.empty())) == []
+    assert list(measured_section(inputs, findings)) == []
