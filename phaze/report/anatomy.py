@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 
 import numpy as np
@@ -23,7 +24,6 @@ DESIGN_OF_CORE = {
 }
 """Column with the core design, by core type of an operator; collectives reduce on vector cores."""
 _SIZES = {
-    "held": "parameters",
     "activation_bytes": "activation_bytes",
     "tensor_flops": "forward_tensor_flops",
     "vector_flops": "forward_vector_flops",
@@ -66,16 +66,9 @@ def _operators_on(
     schedule = details.rows(tables.Schedules, point, shard, Only("architecture", (architecture,)))
     operators = details.rows(tables.Operators, point, "")
     keys = ["layer", "direction", "operator"]
-    scheduled = operators.merge(
-        schedule[[*keys, "core", "start_s", "end_s"]], on=keys, suffixes=("", "_index")
-    )
-    return with_estimates(scheduled, details, point, chip_named(cluster, architecture))
-
-
-def with_estimates(
-    scheduled: pd.DataFrame, details: Details, point: Slicing, chip: pd.Series
-) -> pd.DataFrame:
-    """Join scheduled operators with their estimates, on one core or on all cores as scheduled."""
+    times = schedule[[*keys, "core", "start_s", "end_s"]]
+    scheduled = operators.merge(times, on=keys, suffixes=("", "_index"))
+    chip = chip_named(cluster, architecture)
     designs = {core: chip[design] for core, design in DESIGN_OF_CORE.items()}
     scheduled = scheduled.assign(
         # -1, operators that run on no core, matches no estimate: they have no energy and no bottleneck
@@ -85,13 +78,12 @@ def with_estimates(
     only = Only("design", tuple(sorted({int(design) for design in designs.values()})))
     estimates = details.rows(tables.Estimates, point, chip["shard"], only)
     joined = scheduled.merge(estimates.drop(columns=list(POINT)), on=["work", "design"], how="left")
-    on_all_cores = joined["all_cores"]
-    chosen = {
-        f"{part}_j": joined[f"{part}_all_j"].where(on_all_cores, joined[f"{part}_j"]).fillna(0.0)
-        for part in PARTS
-    }
-    limit = joined["limit_all"].where(on_all_cores, joined["limit"]).fillna("none")
-    return joined.assign(limit=limit, latency_s=joined["end_s"] - joined["start_s"], **chosen)
+    # estimates are for one core and for all cores of its type: those of the schedule count
+    shared = joined["all_cores"]
+    for part in PARTS:
+        joined[f"{part}_j"] = joined[f"{part}_all_j"].where(shared, joined[f"{part}_j"]).fillna(0.0)
+    limit = joined["limit_all"].where(shared, joined["limit"]).fillna("none")
+    return joined.assign(limit=limit, latency_s=joined["end_s"] - joined["start_s"])
 
 
 def layer_counts(inputs: Inputs, model: str) -> pd.Series:
@@ -121,14 +113,8 @@ def bindings(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
     """Share of busy time bound by each resource, over all layers of a placement with schedules."""
     operators, counts = operators_of(inputs, row), layer_counts(inputs, row["model"])
-    return shares_of_limits(operators["limit"], operators["latency_s"], operators["layer"], counts)
-
-
-def shares_of_limits(
-    limit: pd.Series, latency_s: pd.Series, layer: pd.Series, counts: pd.Series
-) -> pd.Series:
-    """Share of the busy time bound by each resource; `counts` are the occurrences of each layer."""
-    by_limit = (latency_s * layer.map(counts)).groupby(limit).sum()
+    busy_s = operators["latency_s"] * operators["layer"].map(counts)
+    by_limit = busy_s.groupby(operators["limit"]).sum()
     return by_limit / by_limit.sum() if by_limit.sum() > 0 else by_limit
 
 
@@ -139,9 +125,8 @@ def energies(results: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     rows = placed_rows(results, *designs)[[*keys, *columns]].rename(columns=columns)
     parts = rows.melt(keys, var_name="part", value_name="joules")
     share = parts["joules"] / parts["joules_per_sample"]
-    return tables.Energies.check(
-        parts.assign(joules_per_sample=parts["joules"], share=share)[list(tables.Energies.fields())]
-    )
+    parts = parts.assign(joules_per_sample=parts["joules"], share=share)
+    return tables.Energies.check(parts[list(tables.Energies.fields())])
 
 
 def energy_by_layer(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
@@ -189,26 +174,18 @@ def executions(inputs: Inputs, row: pd.Series) -> dict[tuple[str, str], int]:
     last_start = int(stages["first_layer"].iloc[-1]) if len(stages) else 0
     # under 1F1B the last stage runs a backward pass right after its forward pass: nothing to recompute
     recomputed = last_start if row["recompute"] else 0
-    counts: dict[tuple[str, str], int] = {}
-    for position, layer in enumerate(chain):
-        counts[layer, "forward"] = counts.get((layer, "forward"), 0) + (2 if position < recomputed else 1)
-        counts[layer, "backward"] = counts.get((layer, "backward"), 0) + 1
-    return counts
+    forward = [(layer, "forward") for layer in (*chain, *chain[:recomputed])]
+    return Counter([*forward, *((layer, "backward") for layer in chain)])
 
 
 def areas(inputs: Inputs, results: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     """Table `areas`: breakdown of the chip area for the results of some designs."""
-    rows = [
-        {
-            **row[["model", "design"]],
-            "part": part,
-            "area_um2": float(chip[f"{part}_um2"]),
-            "share": float(chip[f"{part}_um2"]) / float(chip["area_um2"]),
-        }
-        for _, row in placed_rows(results, *designs).iterrows()
-        for chip in (chip_of(inputs.cluster, row),)
-        for part in ("tensor", "vector", "l2", "glb")
-    ]
+    rows = []
+    for _, row in placed_rows(results, *designs).iterrows():
+        chip = chip_of(inputs.cluster, row)
+        for part in ("tensor", "vector", "l2", "glb"):
+            sizes = {"area_um2": chip[f"{part}_um2"], "share": chip[f"{part}_um2"] / chip["area_um2"]}
+            rows.append({**row[["model", "design"]], "part": part, **sizes})
     return table_of(tables.Areas, rows)
 
 
@@ -231,9 +208,8 @@ def _breakdown_of(inputs: Inputs, row: pd.Series) -> dict[str, object]:
     slowest = stages.iloc[int(stages["load_s"].to_numpy().argmax())]
     count = microbatches_of(inputs, row)
     fill = float(slowest["load_s"]) * (int(row["stages"]) - 1)
-    passes = {
-        f"{part}_s": float(slowest[f"{part}_s"]) * count for part in ("forward", "backward", "transfer")
-    }
+    parts = "forward_s", "backward_s", "transfer_s"
+    passes = {part: float(slowest[part]) * count for part in parts}
     return {
         "model": row["model"],
         "design": row["design"],
@@ -247,9 +223,8 @@ def _breakdown_of(inputs: Inputs, row: pd.Series) -> dict[str, object]:
 
 def complexities(inputs: Inputs) -> pd.DataFrame:
     """Table `complexities`: model sizes at the smallest TMP width and microbatch size."""
-    return table_of(
-        tables.Complexities, filter(None, (_complexity_of(inputs, m) for m in inputs.study.models))
-    )
+    rows = (_complexity_of(inputs, model) for model in inputs.study.models)
+    return table_of(tables.Complexities, filter(None, rows))
 
 
 def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:
@@ -261,7 +236,7 @@ def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:
         return {}
     # the layer that occurs most often stands for the model's block
     block = layers.loc[[str(counts.idxmax())]].iloc[0]
-    totals = layers.loc[counts.index, list(_SIZES.values())].mul(counts, axis=0).sum()
+    totals = layers.loc[counts.index, ["parameters", *_SIZES.values()]].mul(counts, axis=0).sum()
     return {
         **point._asdict(),
         "layers": int(counts.max()),
@@ -269,6 +244,6 @@ def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:
         "parameters": inputs.parameters.get(model, int(totals["parameters"])),
         "held_parameters": int(totals["parameters"]),
         "block_parameter_bytes": float(block["parameter_bytes"]),
-        **{f"block_{name}": float(block[column]) for name, column in _SIZES.items() if name != "held"},
-        **{name: float(totals[column]) for name, column in _SIZES.items() if name != "held"},
+        **{f"block_{name}": float(block[column]) for name, column in _SIZES.items()},
+        **{name: float(totals[column]) for name, column in _SIZES.items()},
     }

@@ -67,13 +67,10 @@ class DetailFiles:
     def under(cls, results: Path, scenario: str, estimates: str) -> DetailFiles:
         """Locate a scenario's large tables in a folder; scenario `estimates` has the estimates."""
         shards = {"screens": scenario, "stages": scenario, "schedules": scenario, "estimates": estimates}
-        patterns = {
-            table: f"{results}/{table}/{{model}}/{{layout}}.parquet" for table in ("operators", "layers")
-        }
-        patterns |= {
-            table: f"{results}/{table}/{name}/{{model}}/{{layout}}/{{shard}}.parquet"
-            for table, name in shards.items()
-        }
+        point = "{model}/{layout}"
+        patterns = {table: f"{results}/{table}/{point}.parquet" for table in ("operators", "layers")}
+        for table, name in shards.items():
+            patterns[table] = f"{results}/{table}/{name}/{point}/{{shard}}.parquet"
         common = {t: f"{results}/{t}/{scenario}/{{model}}/common.parquet" for t in ("stages", "schedules")}
         return cls(patterns, common)
 

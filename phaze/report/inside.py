@@ -45,15 +45,9 @@ def gantt(operators: pd.DataFrame, title: str) -> alt.TopLevelMixin:
     lanes = [_lane(row) for _, row in busy.iterrows()]
     span_s = float(busy["end_s"].max())
     scale, unit = (1e3, "ms") if span_s >= 1e-3 else (1e6, "µs")
-    table = pd.DataFrame(
-        {
-            "lane": lanes,
-            "core": busy["core"],
-            "operator": busy["name"].map(words.operator),
-            "start": busy["start_s"] * scale,
-            "end": (busy["start_s"] + busy["latency_s"]) * scale,
-        }
-    )
+    start, end = busy["start_s"] * scale, (busy["start_s"] + busy["latency_s"]) * scale
+    table = busy.assign(lane=lanes, operator=busy["name"].map(words.operator), start=start, end=end)
+    table = table[["lane", "core", "operator", "start", "end"]]
     names = [*dict.fromkeys(lanes)]
     # the browser knows the width of a bar, and leaves out a name that would not fit into it
     fits = f"(datum.end - datum.start) / {span_s * scale:.9g} * width > {LETTER} * length(datum.operator)"
@@ -103,9 +97,8 @@ def stage_memory(stages: pd.DataFrame, hbm_gib: float) -> alt.TopLevelMixin:
     return charts.stacked(memory_gib, looks, what, "stage", limit=hbm_gib)
 
 
-def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+def time_spent(_: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on the time breakdown of a batch and the bottlenecks of operators."""
-    del inputs
     breakdowns = findings.breakdowns[findings.breakdowns["design"] == PER_MODEL].set_index("model")
     if breakdowns.empty:
         return
@@ -119,12 +112,9 @@ def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 def _limits(table: pd.DataFrame) -> Iterator[Block]:
     if table.empty:
         return
-    share = 100 * table.pivot_table(
-        index="model", columns="limit", values="share", aggfunc="sum", fill_value=0.0, sort=False
-    )
-    parts = {name: (words.LIMITS[name], colour) for name, colour in style.LIMITS.items()}
+    share = table.pivot_table("share", "model", "limit", aggfunc="sum", fill_value=0.0, sort=False) * 100
     what = "part of the time in operators, %"
-    yield WORDS.chart("limits", partial(charts.stacked, share.loc[:, share.sum() > 0], parts, what))
+    yield WORDS.chart("limits", partial(charts.stacked, share.loc[:, share.sum() > 0], style.LIMITS, what))
     longest = table.sort_values("share", ascending=False).groupby("model", sort=False).head(MOST_OPERATORS)
     shown = longest.sort_values(["model", "share"], ascending=[True, False])
     shown["cores"] = shown["all_cores"].map({True: "all", False: "one"})
@@ -217,9 +207,8 @@ def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
         both = {"pipeline": (passes, f"pipeline-{name}"), "stage-memory": (memory, f"memory-{name}")}
         yield Gallery(tuple(WORDS.chart(which, *draw, model=model) for which, draw in both.items()))
     if len(operators):
-        yield WORDS.chart(
-            "gantt", partial(gantt, operators, layer), f"gantt-{name}", layer=layer, model=model
-        )
+        draw = partial(gantt, operators, layer)
+        yield WORDS.chart("gantt", draw, f"gantt-{name}", layer=layer, model=model)
     if len(stages) > 1:
         yield WORDS.sheet("stages", stages.assign(number=stages["stage"] + 1), model=model)
 
@@ -235,17 +224,13 @@ def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     placed = inputs.sensitivities[inputs.sensitivities["status"] == "placed"]
-    tried = {
-        (str(name), str(model)): placements
-        for (name, model), placements in placed.groupby(["variation", "model"])
-    }
     for model, name in product(inputs.study.models, inputs.study.report.sensitivity):
-        winner, placements = row_of(results, model, PER_MODEL), tried.get((name, model))
-        best = None if winner is None or placements is None else _best_on_chip(placements, winner)
-        if winner is None or placements is None or best is None:
+        varied = placed[(placed["variation"] == name) & (placed["model"] == model)]
+        winner = row_of(results, model, PER_MODEL)
+        best = _best_on_chip(varied, winner)
+        if winner is None or best is None:
             continue
-        expert = row_of(results, model, baseline_design(inputs.study) or "")
-        base = None if expert is None else _best_on_chip(placements, expert)
+        base = _best_on_chip(varied, row_of(results, model, baseline_design(inputs.study) or ""))
         ratios = {
             "relative": best["samples_per_s"] / winner["samples_per_s"],
             "speedup": 0.0 if base is None else float(best["samples_per_s"] / base["samples_per_s"]),
@@ -254,8 +239,10 @@ def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     return table_of(Variations, rows)
 
 
-def _best_on_chip(placed: pd.DataFrame, row: pd.Series) -> pd.Series | None:
-    """Best placement with the accelerator, HBM and planner of a result; None if absent."""
+def _best_on_chip(placed: pd.DataFrame, row: pd.Series | None) -> pd.Series | None:
+    """Best placement with the accelerator, HBM and planner of a result; None if one is absent."""
+    if row is None:
+        return None
     same = [placed[key] == row[key] for key in ("architecture", "hbm_gib", "planner")]
     rows = placed[np.logical_and.reduce(same)].assign(area_um2=row["area_um2"])
     return in_order(rows).iloc[0] if len(rows) else None

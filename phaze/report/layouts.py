@@ -22,7 +22,7 @@ from phaze.report.words import fill, percent
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.names import Rank
 from phaze.spec.training_plan import TIE
-from phaze.tables.layouts import LayoutProofs, RankedLayouts
+from phaze.tables import TABLES
 
 WORDS = words_of("layouts")
 SIZE = "model", "system", "devices", "ranking"
@@ -63,10 +63,7 @@ def build_layout_report(inputs: LayoutInputs) -> Report:
         "training plans",
         inputs,
         ("layout-checks", CHECKS, WORDS.sentences["checked"]),
-        {
-            "ranked_layouts": (RankedLayouts, inputs.ranked_layouts),
-            "layout_proofs": (LayoutProofs, inputs.layout_proofs),
-        },
+        {name: (TABLES[name], getattr(inputs, name)) for name in ("ranked_layouts", "layout_proofs")},
         _answer(inputs),
         _sections(inputs),
         (WORDS.sentences[name] for name in ("ranked", "priced", "bounded", "chunked")),
@@ -87,9 +84,9 @@ def _answer(inputs: LayoutInputs) -> FirstScreen:
         (f"{int(proofs['divisions'].sum()):,}", "divisions into stages simulated"),
         (percent(gap), "largest gap"),
     )
-    calibrated = np.isfinite(best["time_s_high"])
-    texts = (WORDS.sentences["interval" if is_calibrated else "uncalibrated"] for is_calibrated in calibrated)
-    intervals = [fill(text, row) for text, (_, row) in zip(texts, best.iterrows(), strict=True)]
+    texts = np.where(np.isfinite(best["time_s_high"]), "interval", "uncalibrated")
+    rows = zip(texts, best.iterrows(), strict=True)
+    intervals = [fill(WORDS.sentences[text], row) for text, (_, row) in rows]
     sheet = WORDS.sheet("best", best.assign(interval=intervals))
     return FirstScreen("How should these models be trained?", " ".join(sentences), facts, sheet)
 
@@ -98,11 +95,9 @@ def _sections(inputs: LayoutInputs) -> Iterator[Section]:
     best, ranked = inputs.best, inputs.ranked_layouts
     if best.empty:
         return
-    charts = (
-        WORDS.chart("layout-days", partial(days_by_devices, best), tokens=inputs.study.tokens),
-        WORDS.chart("layout-memory", partial(memory_by_throughput, inputs.shown)),
-    )
-    yield WORDS.section("fronts", [Gallery(charts)])
+    days = WORDS.chart("layout-days", partial(days_by_devices, best), tokens=inputs.study.tokens)
+    memory = WORDS.chart("layout-memory", partial(memory_by_throughput, inputs.shown))
+    yield WORDS.section("fronts", [Gallery((days, memory))])
     yield WORDS.section("ranked", [WORDS.sheet("ranked", ranked, ranked["rank"] == 1)])
 
 
@@ -132,15 +127,12 @@ def memory_by_throughput(ranked: pd.DataFrame) -> alt.TopLevelMixin:
     """Draw the throughput of ranked plans against the peak memory of any device."""
     columns = ["model", "devices", "fullest_gib", "tokens_per_s_per_device"]
     table = ranked[columns].assign(of=ranked["model"] + ", " + ranked["devices"].astype(str))
-    chart: alt.Chart = (
-        alt.Chart(table, width=WIDTH, height=240)
-        .mark_point(filled=True, opacity=1)
-        .encode(
-            alt.X("fullest_gib:Q", title="GiB of the fullest device", scale=alt.Scale(zero=False, padding=8)),
-            alt.Y("tokens_per_s_per_device:Q", title="tokens/s of a device", scale=alt.Scale(zero=False)),
-            coloured("of", dict(zip(table["of"].unique(), cycle(style.HUES), strict=False))),
-            tooltip=["of:N", *(alt.Tooltip(f"{name}:Q", format=",.4~g") for name in columns[2:])],
-        )
+    marks = alt.Chart(table, width=WIDTH, height=240).mark_point(filled=True, opacity=1)
+    chart: alt.Chart = marks.encode(
+        alt.X("fullest_gib:Q", title="GiB of the fullest device", scale=alt.Scale(zero=False, padding=8)),
+        alt.Y("tokens_per_s_per_device:Q", title="tokens/s of a device", scale=alt.Scale(zero=False)),
+        coloured("of", dict(zip(table["of"].unique(), cycle(style.HUES), strict=False))),
+        tooltip=["of:N", *(alt.Tooltip(f"{name}:Q", format=",.4~g") for name in columns[2:])],
     )
     return chart
 
@@ -183,6 +175,5 @@ def _plans_fit(inputs: LayoutInputs) -> Verdicts:
 def _plans_take_all_devices(inputs: LayoutInputs) -> Verdicts:
     rows = inputs.ranked_layouts
     # ep is no factor: experts are sharded across the ranks of tp, cp and dp
-    yield from check_rows(
-        rows[["tp", "cp", "pp", "dp"]].prod(axis=1) == rows["devices"], rows, (*SIZE, "rank")
-    )
+    devices = rows[["tp", "cp", "pp", "dp"]].prod(axis=1)
+    yield from check_rows(devices == rows["devices"], rows, (*SIZE, "rank"))

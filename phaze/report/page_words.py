@@ -76,11 +76,10 @@ class PageWords(Noun):
 
         `heads` maps each value to its heading and sets the order of columns; by default that of the rows.
         """
-        words = self.sheets[name]
+        words, count = self.sheets[name], len(self.sheets[name].words)
         caption = fill(words.caption, placeholders)
         if not words.across:
             columns = {**words.words, **words.columns}
-            count = len(words.words)
             return sheet_of(caption, rows, columns, count, marked, words.source, folded=words.folded)
         # rows with the same texts share a line of the table
         lines: dict[tuple[str, ...], dict[str, str]] = {}
@@ -89,10 +88,8 @@ class PageWords(Noun):
             lines.setdefault(labels, {})[str(row[words.across])] = fill(words.cell, row)
         # in the order in which the values occur in the rows
         across = heads or {name: name for cells in lines.values() for name in cells}
-        cells = tuple(
-            (*labels, *(row_cells.get(key, "–") for key in across)) for labels, row_cells in lines.items()
-        )
-        header, count = (*words.words, *across.values()), len(words.words)
+        cells = tuple((*labels, *(line.get(key, "–") for key in across)) for labels, line in lines.items())
+        header = (*words.words, *across.values())
         lit = frozenset(place for place, flag in enumerate(marked) if flag)
         return Sheet(caption, header, cells, count, lit, words.source, words.folded)
 

@@ -97,19 +97,15 @@ class PlanPage:
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         plan = self.plan
-        interval = (
-            f"expected step; 80 % interval {plan.time_s_low:.4g} to {plan.time_s_high:.4g} s"
-            if plan.time_s_low is not None and plan.time_s_high is not None
-            else "expected step"
-        )
-        yield f"{plan.time_s:.4g} s", interval
+        interval = ""
+        if plan.time_s_low is not None and plan.time_s_high is not None:
+            interval = f"; 80 % interval {plan.time_s_low:.4g} to {plan.time_s_high:.4g} s"
+        yield f"{plan.time_s:.4g} s", f"expected step{interval}"
         if plan.prudent_s is not None:
             yield f"{plan.prudent_s:.4g} s", "prudent step: only measured overlap"
         yield f"{plan.mfu:.1%}", f"MFU; {plan.tokens_per_s_per_device:,.0f} tokens/s/device"
-        yield (
-            f"{plan.used_gib:.1f} GiB",
-            f"expected in use of {self.device.hbm_gib:g} GiB on the device with peak memory",
-        )
+        hbm = f"{self.device.hbm_gib:g} GiB"
+        yield f"{plan.used_gib:.1f} GiB", f"expected in use of {hbm} on the device with peak memory"
         yield f"{plan.certificate.gap:.2%}", "largest possible gain of any other layout, at this price"
         if plan.run is not None:
             yield f"{plan.run.days:.4g} days", " ".join(words.run_in_words(plan.run))
@@ -158,11 +154,9 @@ class PlanPage:
         used = "" if plan.in_use_gib is None else f" In use: {words.used(plan)}."
         by_rank = partial(plan_figures.memory_by_rank, plan.memory, hbm_gib)
         over_time = partial(self.drawn.memory, {"HBM": hbm_gib, "for tensors": limit_gib})
-        charts = (
-            WORDS.chart("memory", by_rank, hbm_gib=hbm_gib, used=used),
-            WORDS.chart("memory-over-time", over_time, limit_gib=limit_gib),
-        )
-        yield WORDS.section("memory-by-rank", charts)
+        ranks = WORDS.chart("memory", by_rank, hbm_gib=hbm_gib, used=used)
+        chart = WORDS.chart("memory-over-time", over_time, limit_gib=limit_gib)
+        yield WORDS.section("memory-by-rank", (ranks, chart))
 
     def timeline(self) -> Iterator[Section]:
         """Yield the section on the pipeline over time."""
@@ -191,16 +185,13 @@ class PlanPage:
         plan, rank = self.plan, self.plan.question.rank
         rows = tuple(
             (
-                f"plan {place}",
-                words.plan_differences(plan, rival),
-                f"{rival.by(rank):.4g} s",
+                f"plan {place}", words.plan_differences(plan, rival), f"{rival.by(rank):.4g} s",
                 f"{rival.by(rank) / plan.by(rank) - 1:+.2%}",
             )
             for place, rival in enumerate(plan.alternatives[1:], start=2)
         )  # fmt: skip
-        sheet = Sheet(
-            "Next best layouts, by what they change.", ("plan", "changes", rank, "time"), rows, words=2
-        )
+        caption, head = "Next best layouts, by what they change.", ("plan", "changes", rank, "time")
+        sheet = Sheet(caption, head, rows, words=2)
         sentences = (
             *words.why_first(plan),
             *words.recipes_in_words(plan, self.device),
@@ -222,20 +213,14 @@ class PlanPage:
         cells = words.sizes_table(self.answers)
         # the layout, last in the terminal, comes first; dashes fill a row that has a reason instead of a plan
         head, *rows = ((row[-1], *row[:-1], *["–"] * (len(cells[0]) - len(row))) for row in cells)
-        sheet = Sheet(
-            "Numbers of devices.", head, tuple(rows),
-            marked=frozenset({self.answers.index(self.plan)}), filtered=True,
-        )  # fmt: skip
+        marked = frozenset({self.answers.index(self.plan)})
+        sheet = Sheet("Numbers of devices.", head, tuple(rows), marked=marked, filtered=True)
         value = "days" if fits["days"].notna().any() else "time_s"
         named = {"time_s": "seconds a step", "days": "days", "cost": "cost"}
-        charts = [
-            WORDS.chart(
-                "front", partial(plan_figures.front, fits, name, named[name]), f"front-{name}",
-                what=named[name].capitalize(),
-            )
-            for name in (value, "cost")
-            if fits[name].notna().any()
-        ]  # fmt: skip
+        charts = []
+        for name in [name for name in (value, "cost") if fits[name].notna().any()]:
+            draw = partial(plan_figures.front, fits, name, named[name])
+            charts.append(WORDS.chart("front", draw, f"front-{name}", what=named[name].capitalize()))
         best = tuple(words.best_runs(words.runs_by_devices(self.answers)))
         yield WORDS.section("sizes", (sheet, *charts, *((Items(best),) if best else ())))
 
@@ -263,18 +248,15 @@ class PlanPage:
 
 def front_of(answers: Sequence[Answer]) -> pd.DataFrame:
     """Devices, step time, days and cost of every answer, and a flag for those on the Pareto front."""
-    table = pd.DataFrame(
-        [
-            {
-                "devices": answer.question.devices,
-                "time_s": answer.time_s if isinstance(answer, TrainingPlan) else None,
-                "days": answer.run.days if isinstance(answer, TrainingPlan) and answer.run else None,
-                "cost": answer.run.cost if isinstance(answer, TrainingPlan) and answer.run else None,
-            }
-            for answer in answers
-        ],
-        dtype=float,
-    )
+    plans = [answer if isinstance(answer, TrainingPlan) else None for answer in answers]
+    runs = [plan and plan.run for plan in plans]
+    columns = {
+        "devices": [answer.question.devices for answer in answers],
+        "time_s": [plan and plan.time_s for plan in plans],
+        "days": [run and run.days for run in runs],
+        "cost": [run and run.cost for run in runs],
+    }
+    table = pd.DataFrame(columns, dtype=float)
     # Comparisons with NaN are false: an answer without a plan neither dominates nor is dominated, and a
     # figure that no answer has would leave none dominated.
     figures = table.dropna(axis="columns", how="all").to_numpy()

@@ -17,7 +17,7 @@ from phaze.report.inputs import Inputs
 from phaze.report.page_words import words_of
 from phaze.report.pipeline_picture import left_out
 from phaze.report.winners import COMMON, PER_MODEL
-from phaze.report.words import file_name, join, percent, times
+from phaze.report.words import file_name, fill, join, percent, times
 from phaze.search.winners import with_areas
 from phaze.spec.study import Study
 from phaze.tables import BY_HAND, PLANNERS
@@ -142,10 +142,7 @@ def _heterogeneity(findings: Findings) -> Iterator[str]:
 
 
 def _widths(plan: pd.Series) -> str:
-    return (
-        f"t = {plan['tensor']}, d = {plan['data']}, s = {plan['stages']}, microbatch {plan['microbatch']}, "
-        f"{plan['memory']}"
-    )
+    return fill("t = {tensor}, d = {data}, s = {stages}, microbatch {microbatch}, {memory}", plan)
 
 
 def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
@@ -209,11 +206,8 @@ def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
         return
     plan = plans.iloc[int((plans["stages"] > 1).argmax())]
     drawn = inputs.pictures(plan)
-    placeholders = {
-        "model": plan["model"],
-        "title": drawn.title,
-        "left_out": "".join(f" {s}" for s in left_out(drawn)),
-    }
+    omitted = "".join(f" {sentence}" for sentence in left_out(drawn))
+    placeholders = {"model": plan["model"], "title": drawn.title, "left_out": omitted}
     yield WORDS.chart("timeline", drawn.timeline, **placeholders)
     yield WORDS.chart("timeline-memory", drawn.memory, **placeholders)
 
@@ -248,13 +242,11 @@ def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     rows = side_by_side(inputs, findings)
     if rows.empty:
         return
-    figures = [
-        WORDS.chart(
-            "network", partial(added, network_rows), f"network-{file_name(system)}",
-            system=system, network=network_rows["network"].iloc[0],
-        )
-        for system, network_rows in rows.groupby("system", sort=False)
-    ]  # fmt: skip
+    figures = []
+    for system, plans in rows.groupby("system", sort=False):
+        draw, anchor = partial(added, plans), f"network-{file_name(system)}"
+        network = plans["network"].iloc[0]
+        figures.append(WORDS.chart("network", draw, anchor, system=system, network=network))
     notes = (Prose(WORDS.sentences[name]) for name in ("mapped", "workers"))
     blocks: tuple[Block, ...] = (*figures, WORDS.sheet("networks", rows), Items(tuple(_gains(rows))), *notes)
     yield WORDS.section("networks", blocks)
@@ -280,35 +272,25 @@ def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
     designs = titled(inputs.study, findings.results, rows[_PLACE])
     best = designs[designs["design"] == PER_MODEL][_PLACE].assign(best=True)
     order = {name: place for place, name in enumerate((*inputs.study.models, *TITLES))}
-    return (
-        # `best` is missing off the results' accelerator, and missing values sort last
-        rows.merge(best, on=_PLACE, how="left")
-        .sort_values(
-            ["system", "model", "planner", "best", "architecture"],
-            key=lambda column: column.map(order) if column.name in ("model", "planner") else column,
-            kind="stable",
-        )
-        .drop_duplicates(["system", "model", "planner"])
-        .reset_index(drop=True)
+    # `best` is missing off the results' accelerator, and missing values sort last
+    rows = rows.merge(best, on=_PLACE, how="left").sort_values(
+        ["system", "model", "planner", "best", "architecture"],
+        key=lambda column: column.map(order) if column.name in ("model", "planner") else column,
+        kind="stable",
     )
+    return rows.drop_duplicates(["system", "model", "planner"]).reset_index(drop=True)
 
 
 def _gains(rows: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence per network on the gain from mapping, and on how much the default orders differ."""
-    for system, network_rows in rows.groupby("system", sort=False):
-        gain, cost = network_rows["gain"], network_rows["p2p_map"] / network_rows["cs_map"] - 1
-        most, least, worst = (
-            network_rows.iloc[int(at)] for at in (gain.argmax(), cost.argmin(), cost.argmax())
-        )
-        placeholders = {"system": system, "mean": gain.mean(), "most": gain.max(), "mapping": most["mapping"]}
-        placeholders |= {
-            "faster": int((gain > 0).sum()),
-            "count": len(network_rows),
-            "low": cost.min(),
-            "high": cost.max(),
-        }
-        placeholders |= {"most_of": _plan(most), "low_of": _plan(least), "high_of": _plan(worst)}
-        yield WORDS.sentence("mapping", **placeholders)
+    for system, plans in rows.groupby("system", sort=False):
+        gain, cost = plans["gain"], plans["p2p_map"] / plans["cs_map"] - 1
+        most, least, worst = (plans.iloc[int(at)] for at in (gain.argmax(), cost.argmin(), cost.argmax()))
+        yield WORDS.sentence(
+            "mapping", system=system, mean=gain.mean(), most=gain.max(), mapping=most["mapping"],
+            faster=int((gain > 0).sum()), count=len(plans), low=cost.min(), high=cost.max(),
+            most_of=_plan(most), low_of=_plan(least), high_of=_plan(worst),
+        )  # fmt: skip
 
 
 def _plan(row: pd.Series) -> str:

@@ -38,24 +38,21 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     yield WORDS.section("scenarios", [WORDS.chart("scenarios", draw, first=names[0]), sheet])
 
 
-def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+def models(_: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on the sizes of the models."""
-    del inputs
     if len(findings.complexities):
         yield WORDS.section("models", [WORDS.sheet("models", findings.complexities)])
 
 
-def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+def misfits(inputs: Inputs, _: Findings) -> Iterator[Section]:
     """Yield the section on infeasible placements."""
-    del findings
     placements = inputs.cluster.placements
     rows = placements[placements["status"] == "infeasible"]
     if rows.empty:
         return
     keys = ["model", "hbm_gib", "recompute", "planner"]
-    counts = rows.groupby([*keys, "layout"]).agg(
-        architectures=("architecture", "nunique"), reason=("reason", "first")
-    )
+    groups = rows.groupby([*keys, "layout"])
+    counts = groups.agg(architectures=("architecture", "nunique"), reason=("reason", "first"))
     order = ["architectures", *keys, "layout"]
     # the reasons that concern most architectures come first
     kinds = counts.reset_index().sort_values(order, ascending=[False, *[True] * 5], key=by_numbers)
@@ -84,9 +81,7 @@ def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on the run time of the stages, and on the proofs of the schedules."""
     blocks: list[Block] = []
     if len(findings.times):
-        spent = findings.times.pivot_table(
-            index="model", columns="stage", values="cpu_s", sort=False, fill_value=0.0
-        )
+        spent = findings.times.pivot_table("cpu_s", "model", "stage", sort=False, fill_value=0.0)
         solving = spent.filter(["schedule", "place"])
         blocks += [
             WORDS.chart(name, partial(charts.stacked, of, charts.STAGES, "processor time of all jobs, s"))
@@ -103,9 +98,7 @@ def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 def _times(table: pd.DataFrame) -> Sheet:
     """Report table of the wall time of jobs, by model and stage."""
-    wide = table.pivot_table(
-        index="model", columns="stage", values="wall_s", aggfunc="sum", fill_value=0.0, sort=False
-    )
+    wide = table.pivot_table("wall_s", "model", "stage", aggfunc="sum", fill_value=0.0, sort=False)
     stages = [s for s in charts.STAGES if s in wide]
     by_model = table.groupby("model").agg(jobs=("jobs", "sum"), peak_bytes=("peak_bytes", "max"))
     rows = wide[stages].assign(together=wide[stages].sum(axis=1)).join(by_model).reset_index()
@@ -119,9 +112,9 @@ def _times(table: pd.DataFrame) -> Sheet:
 def _gaps(solves: pd.DataFrame) -> Block:
     """Table of the schedules with an optimality gap, or a sentence that there are none."""
     open_ = solves[solves["status"] != "optimal"].sort_values("gap", ascending=False)
-    shown = open_.head(MOST_ROWS)
     if open_.empty:
         return Prose(WORDS.sentences["proven"])
+    shown = open_.head(MOST_ROWS)
     return WORDS.sheet("gaps", shown, count=len(open_), shown=len(shown))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Floats
-from phaze.base.ranking import Ranks, name_ranks, order, tied
+from phaze.base.ranking import name_ranks, order, tied
 from phaze.base.units import UM2_PER_MM2, digits
 from phaze.report import winners
 from phaze.report.checks import VERIFIED
@@ -93,10 +93,9 @@ def _verification(audits: pd.DataFrame) -> str:
     if audits.empty:
         return "No point was solved again."
     drawn = int(audits["chosen"].isin(["drawn", "nearest"]).sum())
-    verdicts = audits["verdict"].value_counts()
-    verdict_counts = join(f"{number:,} {verdict}" for verdict, number in verdicts.items())
-    programs = int(audits["programs"].sum())
-    return WORDS.sentence("audited", drawn=drawn, programs=programs, found=verdict_counts)
+    counts = audits["verdict"].value_counts().items()
+    verdicts = join(f"{number:,} {verdict}" for verdict, number in counts)
+    return WORDS.sentence("audited", drawn=drawn, programs=int(audits["programs"].sum()), found=verdicts)
 
 
 def certificate_fact(findings: Findings) -> Iterator[tuple[str, str]]:
@@ -118,9 +117,8 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     designs, results = [inputs.study.architectures.baseline, "phaze-common", winners.COMMON], findings.results
     others = results[results["design"].isin(designs) & (results["status"] == "placed")]
     best = pd.concat([largest[largest[flag]].assign(of=name) for flag, name in OBJECTIVES.items()])
-    area = WORDS.chart(
-        "front-areas" if several else "front-area", partial(area_chart, fronts, others), "front-area"
-    )
+    name = "front-areas" if several else "front-area"
+    area = WORDS.chart(name, partial(area_chart, fronts, others), "front-area")
     energy = WORDS.chart("front-energy", partial(energy_chart, fronts, others))
     tables = {"objectives": best}
     if several:
@@ -160,8 +158,7 @@ def curve_of(front: pd.DataFrame) -> pd.DataFrame:
     """Members of a Pareto front that are faster than all smaller members, sorted by area."""
     rows = front.sort_values(["area_um2", "samples_per_s"], ascending=[True, False])
     before = rows["samples_per_s"].cummax().shift(fill_value=0.0)
-    curve: pd.DataFrame = rows[rows["samples_per_s"] > before]
-    return curve
+    return rows.loc[rows["samples_per_s"] > before]
 
 
 def energy_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> alt.TopLevelMixin:
@@ -236,12 +233,8 @@ def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     best = optima(trials)
     whole_space = trials[trials["scope"] == "whole"]
     rows = [
-        {
-            "model": model,
-            "strategy": strategy,
-            **_summary(strategy_trials, best[str(model), "whole"], tolerance),
-        }
-        for (model, strategy), strategy_trials in whole_space.groupby(["model", "strategy"])
+        {"model": model, "strategy": strategy, **_summary(runs, best[str(model), "whole"], tolerance)}
+        for (model, strategy), runs in whole_space.groupby(["model", "strategy"])
         if (model, "whole") in best
     ]
     return table_of(Searches, rows)
@@ -292,10 +285,9 @@ def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on the search by descending area, with Figures 9 and 8 for each searched model."""
     blocks: list[Block] = []
+    best = optima(inputs.trials)
     for model, walks in findings.walks.groupby("model", sort=False):
-        optimum = {
-            scope: best for (subject, scope), best in optima(inputs.trials).items() if subject == model
-        }
+        optimum = {scope: rate for (name, scope), rate in best.items() if name == model}
         chosen = walks[walks["scope"] == "least-microbatch"]
         blocks += _choices(inputs, str(model), chosen, optimum.get("least-microbatch"))
         shown = {
@@ -355,11 +347,7 @@ def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) 
         alt.X("evaluations:Q", title="exact evaluations", scale=alt.Scale(type="log", nice=False)),
         alt.Y("median:Q", title="best found over the optimum"),
         coloured("strategy", {name: looks[name] for name in looks if (rows["strategy"] == name).any()}),
-        tooltip=[
-            "strategy:N",
-            "level:N",
-            *(f"{name}:Q" for name in ("evaluations", "median", "low", "high")),
-        ],
+        tooltip=["strategy:N", "level:N", "evaluations:Q", "median:Q", "low:Q", "high:Q"],
     )
     ends_only = base.transform_filter("isValid(datum.level)")
     return alt.layer(
@@ -375,20 +363,13 @@ def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) 
 def _range(name: str, trials: pd.DataFrame, optimum: float, extra: Sequence[int] = ()) -> pd.DataFrame:
     """Median and range over seeds of the best throughput so far; a finished run keeps its best value."""
     runs = [run / optimum for run in curves(trials)]
-    evaluations = np.union1d(_logarithmic(max(map(len, runs))), np.array(extra, dtype=np.int64))
+    spaced = np.rint(np.geomspace(1, max(map(len, runs)), MOST_POINTS)).astype(np.int64)
+    # the union also drops small numbers that round to the same integer
+    evaluations = np.union1d(spaced, np.array(extra, dtype=np.int64))
     best = np.array([run[np.minimum(evaluations, len(run)) - 1] for run in runs])
-    return pd.DataFrame(
-        {
-            "strategy": name, "evaluations": evaluations, "median": np.median(best, axis=0),
-            "low": best.min(axis=0), "high": best.max(axis=0),
-        }
-    )  # fmt: skip
-
-
-def _logarithmic(most: int) -> Ranks:
-    """Numbers of evaluations from 1 to `most`, logarithmically spaced."""
-    # small numbers round to the same integer
-    return np.unique(np.rint(np.geomspace(1, most, MOST_POINTS)).astype(np.int64))
+    low, median, high = best.min(axis=0), np.median(best, axis=0), best.max(axis=0)
+    columns = {"evaluations": evaluations, "median": median, "low": low, "high": high}
+    return pd.DataFrame({"strategy": name, **columns})
 
 
 def levels_reached(walks: dict[str, pd.DataFrame]) -> alt.TopLevelMixin:
@@ -396,15 +377,12 @@ def levels_reached(walks: dict[str, pd.DataFrame]) -> alt.TopLevelMixin:
     rows = pd.concat([rows.assign(space=label) for label, rows in walks.items()])
     names = {"visited": "architectures visited", "relative": "throughput over the certified optimum"}
     table = rows.rename(columns=names).melt(["space", "hysteresis"], [*names.values()], "what")
-    lines = (
-        alt.Chart()
-        .mark_line(point=True)
-        .encode(
-            alt.X("hysteresis:Q", title="hysteresis level", axis=alt.Axis(tickMinStep=1, format="d")),
-            alt.Y("value:Q", title=None),
-            coloured("space", dict(zip(walks, (BLUE, TEAL), strict=False))),
-            tooltip=["space:N", "what:N", "hysteresis:Q", alt.Tooltip("value:Q", format=",.4~g")],
-        )
+    marks = alt.Chart().mark_line(point=True)
+    lines = marks.encode(
+        alt.X("hysteresis:Q", title="hysteresis level", axis=alt.Axis(tickMinStep=1, format="d")),
+        alt.Y("value:Q", title=None),
+        coloured("space", dict(zip(walks, (BLUE, TEAL), strict=False))),
+        tooltip=["space:N", "what:N", "hysteresis:Q", alt.Tooltip("value:Q", format=",.4~g")],
     )
     return panels(table, "what", lines, height=220, independent="y")
 
@@ -413,17 +391,12 @@ def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2:
     """Draw Figure 9: area, throughput and tensor-core size of visited architectures; rings mark choices."""
     shown = visits.drop_duplicates(["area_um2", "pes", "samples_per_s"])
     levels = walks.groupby("architecture")["hysteresis"].agg(lambda numbers: ", ".join(map(str, numbers)))
-    chosen = walks.drop_duplicates("architecture").assign(
-        levels=lambda rows: rows["architecture"].map(levels)
-    )
+    chosen = walks.drop_duplicates("architecture")
+    chosen = chosen.assign(levels=chosen["architecture"].map(levels))
     table = pd.concat([shown, chosen])[["architecture", "area_um2", "samples_per_s", "pes", "levels"]]
     table = table.assign(area=table.pop("area_um2") / UM2_PER_MM2)
-    area = alt.X(
-        "area:Q",
-        title="area, mm² (the walk goes to the right)",
-        axis=alt.Axis(titleAnchor="start", titleAlign="right"),
-        scale=alt.Scale(reverse=True, zero=False),
-    )
+    axis, title = alt.Axis(titleAnchor="start", titleAlign="right"), "area, mm² (the walk goes to the right)"
+    area = alt.X("area:Q", title=title, axis=axis, scale=alt.Scale(reverse=True, zero=False))
     base = alt.Chart(table).encode(
         area, alt.Y("samples_per_s:Q", title="samples/s", scale=alt.Scale(zero=False)),
         tooltip=["architecture:N", "levels:N", "pes:Q", *(f"{name}:Q" for name in ("area", "samples_per_s"))],

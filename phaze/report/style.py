@@ -10,14 +10,10 @@ RED, PURPLE, TEAL = "#b3261e", "#7b5ea7", "#2a8c82"
 HUES = (BLUE, AMBER, TEAL, PURPLE, SKY, RED, SAND, GREY)
 """Colours for series without a colour of their own."""
 LIMITS = {
-    "compute": BLUE,
-    "vector": SKY,
-    "global_buffer": PURPLE,
-    "hbm": AMBER,
-    "network": RED,
-    "none": SILVER,
-}
-"""Colours of the bottlenecks of operators."""
+    "compute": ("compute", BLUE), "vector": ("vector lanes", SKY), "global_buffer": ("global buffer", PURPLE),
+    "hbm": ("HBM", AMBER), "network": ("network", RED), "none": ("nothing", SILVER),
+}  # fmt: skip
+"""Display name and colour of the bottlenecks of operators."""
 COLOURS = {
     "ink": INK, "muted": MUTED, "grid": GRID, "blue": BLUE, "sky": SKY, "amber": AMBER, "sand": SAND,
     "grey": GREY, "silver": SILVER, "red": RED, "purple": PURPLE, "teal": TEAL,
