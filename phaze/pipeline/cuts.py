@@ -71,9 +71,9 @@ def refuse_large(layers: int, shape: Shape) -> None:
 
 def shape_of(chain: Chain, layout: Layout, devices: int) -> Shape:
     """Limits on the stages of a chain on `devices` devices, at tensor-parallel width t."""
-    whole = int(np.count_nonzero(~chain.tensor_parallel))
-    width = layout.tp if whole < len(chain) else 1
-    singles = whole if width > 1 else 0
+    unsharded = int(np.count_nonzero(~chain.tensor_parallel))
+    width = layout.tp if unsharded < len(chain) else 1
+    singles = unsharded if width > 1 else 0
     depths = np.arange(1, len(chain) + 1)
     least = depths * width - np.minimum(depths, singles) * (width - 1)
     return Shape(width, int(np.count_nonzero(least <= devices)), singles)
@@ -241,14 +241,14 @@ def _trace_back(dp: Floats, costs: SplitCosts, s: int, u: int, j: int) -> Ints:
     """First layers of s stages, u of them single-device, after first stage [0, j); earliest ends on ties."""
     n, singles = dp.shape[2] - 1, dp.shape[1] - 1
     starts, i = np.zeros(s, np.int64), 0
-    for left in range(s - 1, 0, -1):
+    for remaining in range(s - 1, 0, -1):
         u -= min(int(costs.single[i, j]), singles)
         i = j
-        starts[s - left] = i
-        for end in range(i + 1, n if left > 1 else 0):
+        starts[s - remaining] = i
+        for end in range(i + 1, n if remaining > 1 else 0):
             j, step = end, min(int(costs.single[i, end]), singles)
-            possible = step <= u and costs.most_stages[i, j] >= left
-            if possible and max(dp[left - 1, u - step, j], costs.load[i, j]) == dp[left, u, i]:
+            possible = step <= u and costs.most_stages[i, j] >= remaining
+            if possible and max(dp[remaining - 1, u - step, j], costs.load[i, j]) == dp[remaining, u, i]:
                 break
     return starts
 

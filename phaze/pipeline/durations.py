@@ -68,7 +68,7 @@ def occupied_s(pipeline: Pipeline) -> Floats:
     table = np.zeros((len(JobKind), len(pipeline.stages)))
     share = occupied_share(pipeline)
     if share:
-        activation, gradient = (share * one for one in borders(pipeline))
+        activation, gradient = (share * transfer_s for transfer_s in borders(pipeline))
         table[JobKind.FORWARD, 1:] += activation
         table[JobKind.FORWARD, :-1] += activation
         for kind in BACKWARD_PASSES:

@@ -167,13 +167,13 @@ def latencies(
         for i in range(sources[e] + 1, targets[e] + 1):
             arrive[i, targets[e]] = max(arrive[i, targets[e]], transfers[e])
             depart[i, sources[e]] = max(depart[i, sources[e]], transfers[e])
-    first, again = np.zeros((n, n + 1)), np.zeros((n, n + 1))
+    first, recompute = np.zeros((n, n + 1)), np.zeros((n, n + 1))
     for i in range(n):
         finish = total = 0.0
         for v in range(i, n):
             finish = max(finish, arrive[i, v]) + forward[v]
             total += forward[v]
-            first[i, v + 1], again[i, v + 1] = finish, total
+            first[i, v + 1], recompute[i, v + 1] = finish, total
     plain, recomputed = np.full((n, n + 1), np.inf), np.full((n, n + 1), np.inf)
     for j in range(1, n + 1):
         finish = total = 0.0
@@ -181,7 +181,7 @@ def latencies(
             finish = max(finish, depart[j, i]) + backward[i]
             total += backward[i]
             plain[i, j] = first[i, j] + finish
-            recomputed[i, j] = first[i, j] + max(again[i, j] + total, finish)
+            recomputed[i, j] = first[i, j] + max(recompute[i, j] + total, finish)
     return plain, recomputed
 
 

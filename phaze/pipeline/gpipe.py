@@ -147,9 +147,9 @@ def flat_step_time_s(stages: StageGraph, bandwidth_bytes_per_s: float, latency_s
 
 def check_mapping(stages: StageGraph, mapping: Ints, devices: int) -> None:
     """Raise PhazeError unless a mapping, shape (S, R), gives each replica of each stage its own device."""
-    wanted = (len(stages.forward_s), stages.replicas)
-    if mapping.shape != wanted:
-        raise PhazeError(f"mapping: must have the shape {wanted} of stages x replicas, got {mapping.shape}")
+    shape = (len(stages.forward_s), stages.replicas)
+    if mapping.shape != shape:
+        raise PhazeError(f"mapping: must have the shape {shape} of stages x replicas, got {mapping.shape}")
     if mapping.min() < 0 or mapping.max() >= devices or len(np.unique(mapping)) < mapping.size:
         raise PhazeError(f"mapping: must name {mapping.size} different devices from 0 to {devices - 1}")
 
@@ -187,8 +187,8 @@ def stage_arrays(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> St
 
 def _reduced_s(work: StageArrays, mapping: Ints, network: DeviceNetwork) -> Floats:
     """All-reduce time of each stage, (S,)."""
-    sizes = work.gradients.tolist()
-    return np.array([network.seconds("all_reduce", *one) for one in zip(sizes, mapping, strict=True)])
+    rings = zip(work.gradients.tolist(), mapping, strict=True)
+    return np.array([network.seconds("all_reduce", size, ring) for size, ring in rings])
 
 
 @njit_nested
@@ -354,8 +354,8 @@ class _Work:
         for forward in (True, False):
             for _ in range(self.stages.microbatches):
                 self._microbatch(replica, before, forward=forward)
-        for stage, own in enumerate(before):
-            self.last[stage] += own
+        for stage, jobs in enumerate(before):
+            self.last[stage] += jobs
 
     def _microbatch(self, replica: int, before: list[list[int]], *, forward: bool) -> None:
         """Add a microbatch's passes after the last jobs of their devices, `before`, and update `before`."""

@@ -27,7 +27,7 @@ from phaze.pipeline.durations import (
     overlap_s,
     pieces,
 )
-from phaze.pipeline.orders import Jobs, joined, own_microbatches, worker_jobs
+from phaze.pipeline.orders import Jobs, joined, replica_microbatches, worker_jobs
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import Passes
 
@@ -136,14 +136,18 @@ def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
     Jobs without duration do not affect other jobs. Pipelines whose jobs are a subset of the shape's therefore
     have the same times on its graph, except under schedules whose order depends on times (2bw, zbb).
     """
-    columns = _happens(pipeline, recomputes=recomputes).T.astype(float).tolist()
+    columns = _optional_jobs(pipeline, recomputes=recomputes).T.astype(float).tolist()
     return replace(
         pipeline,
         stages=tuple(
             StageCost(
-                0.0, recompute_s=float(again), sync_s=float(sync), gather_s=float(gather), operators=1 + early
+                0.0,
+                recompute_s=float(recompute),
+                sync_s=float(sync),
+                gather_s=float(gather),
+                operators=1 + early,
             )
-            for again, sync, gather, early in columns
+            for recompute, sync, gather, early in columns
         ),
         microbatches=pipeline.lane_microbatches,
         data=pipeline.replicas if max(pipeline.replicas) > 1 else (),
@@ -151,27 +155,27 @@ def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
     )
 
 
-def _happens(pipeline: Pipeline, *, recomputes: bool = False) -> Bools:
+def _optional_jobs(pipeline: Pipeline, *, recomputes: bool = False) -> Bools:
     """Masks of stages with recompute, gradient synchronisation, weight gather and early synchronisation.
 
     The shape is (4, stages).
     """
-    again, sync, gather = (pipeline.column(name) > 0 for name in ("recompute_s", "sync_s", "gather_s"))
-    return np.stack([again | recomputes, sync, gather, pieces(pipeline) > 1])
+    recompute, sync, gather = (pipeline.column(name) > 0 for name in ("recompute_s", "sync_s", "gather_s"))
+    return np.stack([recompute | recomputes, sync, gather, pieces(pipeline) > 1])
 
 
 def has_jobs_of(pipeline: Pipeline, shape: Pipeline) -> bool:
     """True if a shape (`shape_of`) contains all jobs of a pipeline."""
-    return bool((_happens(pipeline) <= _happens(shape)).all())
+    return bool((_optional_jobs(pipeline) <= _optional_jobs(shape)).all())
 
 
 def _lags_s(pipeline: Pipeline) -> Floats:
     """Delay in seconds of each cause at each stage, (lags * stages,)."""
-    found = np.zeros((len(Lag), len(pipeline.stages)))
-    found[Lag.ACTIVATION, :-1], found[Lag.GRADIENT, :-1] = in_flight_s(pipeline)
-    found[Lag.EARLY] = -overlap_s(pipeline)
-    found[Lag.RELEASE] = pipeline.release_s - pipeline.fetch_s
-    return found.ravel()
+    lags_s = np.zeros((len(Lag), len(pipeline.stages)))
+    lags_s[Lag.ACTIVATION, :-1], lags_s[Lag.GRADIENT, :-1] = in_flight_s(pipeline)
+    lags_s[Lag.EARLY] = -overlap_s(pipeline)
+    lags_s[Lag.RELEASE] = pipeline.release_s - pipeline.fetch_s
+    return lags_s.ravel()
 
 
 def fetches_ahead(pipeline: Pipeline) -> bool:
@@ -191,8 +195,11 @@ def _input_ports(pipeline: Pipeline) -> list[Passes]:
     """Fetch jobs by input port, one port for each worker of the first group."""
     if not fetches_ahead(pipeline):
         return []
-    owned = [own_microbatches(pipeline, replica, 0) for replica in range(pipeline.replicas[0])]
-    return [Passes(np.full(len(own), JobKind.FETCH), np.zeros(len(own), int), own) for own in owned]
+    by_replica = [replica_microbatches(pipeline, replica, 0) for replica in range(pipeline.replicas[0])]
+    return [
+        Passes(np.full(len(microbatches), JobKind.FETCH), np.zeros(len(microbatches), int), microbatches)
+        for microbatches in by_replica
+    ]
 
 
 def _sync_ports(pipeline: Pipeline) -> list[Passes]:
@@ -223,9 +230,9 @@ def _sites(pipeline: Pipeline, jobs: Jobs) -> dict[JobKind, Ints]:
     shape = (len(pipeline.stages), max(pipeline.lane_microbatches, 1) * pipeline.batches)
     sites = {}
     for kind in (JobKind.FETCH, JobKind.FORWARD, JobKind.BACKWARD, JobKind.LAST_SYNC):
-        found = np.flatnonzero(goes_back(jobs.kind) if kind == JobKind.BACKWARD else jobs.kind == kind)
+        passes = np.flatnonzero(goes_back(jobs.kind) if kind == JobKind.BACKWARD else jobs.kind == kind)
         sites[kind] = np.full(shape, -1, np.int64)
-        sites[kind][jobs.stage[found], jobs.microbatch[found]] = found
+        sites[kind][jobs.stage[passes], jobs.microbatch[passes]] = passes
     second = _seconds_of_pairs(jobs)
     first = _firsts_of_pairs(jobs, second)
     sites[JobKind.FORWARD][jobs.stage[first], jobs.microbatch[first]] = second
@@ -240,8 +247,8 @@ def _seconds_of_pairs(jobs: Jobs) -> Ints:
 def _firsts_of_pairs(jobs: Jobs, second: Ints) -> Ints:
     """Indices of the forward passes fused with backward passes `second`; recompute may be in between."""
     between = jobs.kind[second - 1] == JobKind.RECOMPUTE
-    found: Ints = second - 1 - between
-    return found
+    first: Ints = second - 1 - between
+    return first
 
 
 def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, Ints]) -> tuple[Ints, Ints]:
@@ -271,7 +278,7 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, In
 
 def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
     """Jobs that wait for all replicas, in ascending order."""
-    passes, updates = last_passes(pipeline, jobs), _last(pipeline, jobs, jobs.kind == JobKind.UPDATE, 1)
+    passes, updates = last_passes(pipeline, jobs), _last_jobs(pipeline, jobs, jobs.kind == JobKind.UPDATE, 1)
     groups = np.array([group for group, _ in pipeline.workers])
     joins: list[Join] = []
     for job in np.flatnonzero(jobs.kind >= JobKind.SYNC).tolist():
@@ -282,8 +289,8 @@ def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
             early = Lag.EARLY * len(pipeline.stages) + stage
             joins.append(Join(job, passes[members, chunk, batch].max(axis=1), early))
         elif kind == JobKind.LAST_SYNC:
-            of = chunk if pipeline.overlap_sync else slice(None)
-            joins.append(Join(job, passes[members, of, batch].max(axis=1), Lag.NONE))
+            chunks = chunk if pipeline.overlap_sync else slice(None)
+            joins.append(Join(job, passes[members, chunks, batch].max(axis=1), Lag.NONE))
         elif kind == JobKind.GATHER:
             joins.append(Join(job, updates[members, chunk, batch].max(axis=1), Lag.NONE))
     return joins
@@ -291,12 +298,16 @@ def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
 
 def last_passes(pipeline: Pipeline, jobs: Jobs) -> Ints:
     """Last backward pass of each worker by chunk and batch, (workers, chunks, batches)."""
-    return _last(pipeline, jobs, pipeline.rules.releases(jobs.kind), pipeline.lane_microbatches)
+    return _last_jobs(pipeline, jobs, pipeline.rules.releases(jobs.kind), pipeline.lane_microbatches)
 
 
-def _last(pipeline: Pipeline, jobs: Jobs, which: Bools, per_batch: int) -> Ints:
-    found = np.flatnonzero(which)
+def _last_jobs(pipeline: Pipeline, jobs: Jobs, which: Bools, per_batch: int) -> Ints:
+    indices = np.flatnonzero(which)
     last = np.full((len(pipeline.workers), pipeline.chunks, pipeline.batches), -1, np.int64)
-    where = (jobs.resource[found], jobs.stage[found] // pipeline.depth, jobs.microbatch[found] // per_batch)
-    np.maximum.at(last, where, found)
+    where = (
+        jobs.resource[indices],
+        jobs.stage[indices] // pipeline.depth,
+        jobs.microbatch[indices] // per_batch,
+    )
+    np.maximum.at(last, where, indices)
     return last

@@ -49,11 +49,11 @@ def longest_path(
     start, arrival, binding = np.full(n, -1.0), np.zeros(n), np.full(n, -1)
     graph = first, duration, preceded, predecessor, delay
     buffers = np.full(n, -1), np.full(resources, -1), np.arange(resources), first[:-1].copy()
-    return start, arrival, binding, _run(*graph, start, arrival, binding, *buffers, np.zeros(resources))
+    return start, arrival, binding, _sweep(*graph, start, arrival, binding, *buffers, np.zeros(resources))
 
 
 @njit
-def _run(
+def _sweep(
     first: Ints,
     duration: Floats,
     preceded: Ints,
@@ -85,9 +85,9 @@ def _run(
                 if start[before] < 0:
                     missing = before
                     break
-                there = start[before] + duration[before] + delay[e]
-                if binding[i] < 0 or there > arrival[i]:
-                    arrival[i], binding[i] = there, before
+                ready = start[before] + duration[before] + delay[e]
+                if binding[i] < 0 or ready > arrival[i]:
+                    arrival[i], binding[i] = ready, before
             if missing >= 0:
                 arrival[i], binding[i] = 0.0, -1
                 next_waiting[resource] = waiting[missing]

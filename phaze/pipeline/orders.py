@@ -52,24 +52,24 @@ def joined(resources: list[Passes]) -> Jobs:
 
 def worker_jobs(pipeline: Pipeline) -> list[Passes]:
     """Jobs of each worker of a lane, in order of execution."""
-    found = []
+    by_worker = []
     for group, replica in pipeline.workers:
-        own = own_microbatches(pipeline, replica, group)
-        passes = pipeline.rules.order(pipeline, group, own)
-        _check_complete(pipeline, len(own), passes)
+        microbatches = replica_microbatches(pipeline, replica, group)
+        passes = pipeline.rules.order(pipeline, group, microbatches)
+        _check_complete(pipeline, len(microbatches), passes)
         jobs = _with_preparations(pipeline, passes)
-        found.append(_with_updates(pipeline, group, jobs) if pipeline.rules.trains else jobs)
-    return found
+        by_worker.append(_with_updates(pipeline, group, jobs) if pipeline.rules.trains else jobs)
+    return by_worker
 
 
-def _check_complete(pipeline: Pipeline, own: int, passes: Passes) -> None:
+def _check_complete(pipeline: Pipeline, microbatch_count: int, passes: Passes) -> None:
     """Raise RuntimeError unless a worker runs every pass exactly once and in a valid order.
 
     Every microbatch must pass each stage once, forward, then backward, with the weight gradients last. A lost
     pass would make a schedule look fast.
     """
     kind, stage, microbatch = passes
-    rules, count = pipeline.rules, own * pipeline.chunks // pipeline.rules.streams
+    rules, count = pipeline.rules, microbatch_count * pipeline.chunks // pipeline.rules.streams
     numbers = int(microbatch.max(initial=0)) + 1
     pairs = stage.astype(np.int64) * numbers + microbatch
     steps = [kind == JobKind.FORWARD]
@@ -79,13 +79,13 @@ def _check_complete(pipeline: Pipeline, own: int, passes: Passes) -> None:
     for place, step in zip(places, steps, strict=True):
         at = np.flatnonzero(step)
         place[pairs[at]] = at
-    there = places >= 0
-    right = (there == there[0]).all() and (np.diff(places, axis=0) >= 0).all()
-    if not right or any(int(step.sum()) != count for step in (*steps, *there)):
+    present = places >= 0
+    ordered = (present == present[0]).all() and (np.diff(places, axis=0) >= 0).all()
+    if not ordered or any(int(step.sum()) != count for step in (*steps, *present)):
         raise RuntimeError(f"schedule {rules.name} is not complete: {count} passes each way, got {passes}")
 
 
-def own_microbatches(pipeline: Pipeline, replica: int, group: int) -> Ints:
+def replica_microbatches(pipeline: Pipeline, replica: int, group: int) -> Ints:
     """Microbatches of a replica, numbered across all batches."""
     total = pipeline.lane_microbatches * pipeline.batches
     return np.arange(replica, total, pipeline.replicas[group], dtype=np.int64)
@@ -93,9 +93,9 @@ def own_microbatches(pipeline: Pipeline, replica: int, group: int) -> Ints:
 
 def _with_preparations(pipeline: Pipeline, passes: Passes) -> Passes:
     kind, stage, microbatch = passes
-    again = goes_back(kind) & (pipeline.column("recompute_s") > 0)[stage]
+    recompute = goes_back(kind) & (pipeline.column("recompute_s") > 0)[stage]
     fetch = (kind == JobKind.FORWARD) & (stage == 0) & fetches_on_worker(pipeline)
-    copies = 1 + again + fetch
+    copies = 1 + recompute + fetch
     prepared = np.repeat(kind, copies)
     at = (np.cumsum(copies) - copies)[copies > 1]
     prepared[at] = np.where(fetch, JobKind.FETCH, JobKind.RECOMPUTE)[copies > 1]

@@ -158,11 +158,11 @@ class Timeline:
         """Memory of each device of a worker over time."""
         jobs = slice(*self.jobs.first[worker : worker + 2])
         group, kind, stage = self.pipeline.workers[worker][0], self.jobs.kind[jobs], self.jobs.stage[jobs]
-        during, after = held_bytes(self.pipeline, group, kind, stage)
+        during, after = used_bytes(self.pipeline, group, kind, stage)
         time = np.column_stack([self.start_s[jobs], self.end_s[jobs]]).ravel()
-        held = np.column_stack([during, after]).ravel()
+        used = np.column_stack([during, after]).ravel()
         fixed = fixed_bytes(self.pipeline, group)
-        return MemoryProfile(np.concatenate([[0.0], time]), np.concatenate([[fixed], held]))
+        return MemoryProfile(np.concatenate([[0.0], time]), np.concatenate([[fixed], used]))
 
     @cached_property
     def peak_bytes(self) -> Floats:
@@ -170,8 +170,8 @@ class Timeline:
         peaks = np.zeros(self.pipeline.depth)
         for worker, (group, _) in enumerate(self.pipeline.workers):
             jobs = slice(*self.jobs.first[worker : worker + 2])
-            held = held_bytes(self.pipeline, group, self.jobs.kind[jobs], self.jobs.stage[jobs])[0]
-            peaks[group] = max(peaks[group], held.max())
+            used = used_bytes(self.pipeline, group, self.jobs.kind[jobs], self.jobs.stage[jobs])[0]
+            peaks[group] = max(peaks[group], used.max())
         return peaks
 
     def most_in_flight(self, worker: int) -> int:
@@ -186,28 +186,30 @@ class Timeline:
         return self.end_s[out[np.argsort(self.jobs.microbatch[out], kind="stable")]]
 
     @cached_property
-    def _own(self) -> slice:
+    def _worker_jobs(self) -> slice:
         """Range of jobs that belong to workers, not to ports."""
         return slice(0, int(self.jobs.first[len(self.pipeline.workers)]))
 
     @cached_property
-    def _gaps(self) -> Floats:
+    def _gaps_s(self) -> Floats:
         """Idle time of each worker before each of its jobs."""
-        previous = np.concatenate([[0.0], self.end_s[self._own][:-1]])
+        previous = np.concatenate([[0.0], self.end_s[self._worker_jobs][:-1]])
         previous[self.jobs.first[: len(self.pipeline.workers)]] = 0.0
-        gaps: Floats = np.maximum(self.start_s[self._own] - previous, 0.0)
+        gaps: Floats = np.maximum(self.start_s[self._worker_jobs] - previous, 0.0)
         return gaps
 
     def _uses(self) -> Iterator[tuple[Use, float]]:
         """Yield the device-seconds of each use: busy time of workers, and waiting time before their jobs."""
-        kind, stage = self.jobs.kind[self._own], self.jobs.stage[self._own]
+        kind, stage = self.jobs.kind[self._worker_jobs], self.jobs.stage[self._worker_jobs]
         first = self.jobs.first[: len(self.pipeline.workers) + 1]
         devices = np.repeat(self.pipeline.worker_devices.astype(float), np.diff(first))
         occupied = occupied_s(self.pipeline)[kind, stage]
         yield "transfer", float(occupied @ devices)
-        busy = np.bincount(kind, devices * (self.duration_s[self._own] - occupied), minlength=len(JobKind))
-        sender = self.binding[self._own]
-        waited = devices * np.minimum(self._gaps, self._under_way)
+        busy = np.bincount(
+            kind, devices * (self.duration_s[self._worker_jobs] - occupied), minlength=len(JobKind)
+        )
+        sender = self.binding[self._worker_jobs]
+        waited = devices * np.minimum(self._gaps_s, self._in_flight_s)
         behind = np.bincount(self.jobs.kind[sender], waited, minlength=len(JobKind))
         for done, use in USES.items():
             yield use, float(busy[done])
@@ -215,10 +217,10 @@ class Timeline:
             yield use, float(behind[source])
 
     @cached_property
-    def _under_way(self) -> Floats:
+    def _in_flight_s(self) -> Floats:
         """Time for which the input of each job of a worker was in flight."""
-        sender = self.binding[self._own]
-        source, travel = self.jobs.kind[sender], self.arrival_s[self._own] - self.end_s[sender]
+        sender = self.binding[self._worker_jobs]
+        source, travel = self.jobs.kind[sender], self.arrival_s[self._worker_jobs] - self.end_s[sender]
         travel[source == JobKind.FETCH] = self.pipeline.fetch_s
         syncs = source == JobKind.LAST_SYNC
         travel[syncs] = self.pipeline.column("sync_s")[self.jobs.stage[sender[syncs]]]
@@ -259,7 +261,7 @@ class Timeline:
                 yield Step(use, int(self.jobs.stage[before]), start - until)
 
 
-def held_bytes(
+def used_bytes(
     pipeline: Pipeline, group: int, kind: Kinds, stage: NDArray[np.int32]
 ) -> tuple[Floats, Floats]:
     """Bytes that a device of a group uses during and after each of a worker's jobs."""
@@ -269,8 +271,8 @@ def held_bytes(
     after = fixed_bytes(pipeline, group) + np.cumsum(taken) - np.cumsum(freed)
     busy = (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC)
     updated = pipeline.column("update_bytes")[pipeline.stages_of(group)].sum()
-    beside = np.where(busy, work, 0.0) + np.where(kind == JobKind.UPDATE, updated, 0.0)
-    return after + freed + beside, after
+    temporary = np.where(busy, work, 0.0) + np.where(kind == JobKind.UPDATE, updated, 0.0)
+    return after + freed + temporary, after
 
 
 def fixed_bytes(pipeline: Pipeline, group: int) -> float:

@@ -105,14 +105,14 @@ def _arrows(timeline: Timeline) -> Iterator[Event]:
 def _counters(timeline: Timeline) -> Iterator[Event]:
     for worker, (group, replica) in enumerate(timeline.pipeline.workers):
         profile = timeline.memory(worker)
-        for time, held in zip(profile.time_s.tolist(), profile.bytes_.tolist(), strict=True):
+        for time, used_bytes in zip(profile.time_s.tolist(), profile.bytes_.tolist(), strict=True):
             yield {
                 "ph": "C",
                 "name": f"memory of replica {replica}",
                 "pid": group,
                 "tid": replica,
                 "ts": time * MICROSECONDS,
-                "args": {"bytes": held},
+                "args": {"bytes": used_bytes},
             }
 
 
@@ -122,7 +122,7 @@ def job_rows(timeline: Timeline) -> Iterator[Row]:
     for resource in range(len(jobs.first) - 1):
         first, last = jobs.first[resource : resource + 2].tolist()
         worker = resource < len(timeline.pipeline.workers)
-        held = timeline.memory(resource).bytes_[1::2] if worker else [0.0] * (last - first)
+        used_bytes = timeline.memory(resource).bytes_[1::2] if worker else [0.0] * (last - first)
         for number, job in enumerate(range(first, last)):
             yield {
                 "resource": resource,
@@ -132,7 +132,7 @@ def job_rows(timeline: Timeline) -> Iterator[Row]:
                 "microbatch": int(jobs.microbatch[job]),
                 "start_s": float(timeline.start_s[job]),
                 "end_s": float(timeline.end_s[job]),
-                "held_bytes": float(held[number]),
+                "held_bytes": float(used_bytes[number]),
             }
 
 

@@ -103,8 +103,8 @@ class _Writer:
         self.arrivals = [-1] * len(self.predecessor)
         self.part: list[int] = []
         self.after: list[list[int]] = []
-        self.known: dict[Part, int] = {}
-        self.there: dict[tuple[int, int], int] = {}
+        self.indices: dict[Part, int] = {}
+        self.tensor_parts: dict[tuple[int, int], int] = {}
         """Part that sends a tensor, by sending job and receiving stage; several jobs may wait for it."""
 
     def write(self, job: int) -> None:
@@ -127,12 +127,14 @@ class _Writer:
         pair = source, stage
         if source == stage or pair not in self.sent:
             return self._append(Wait(delay), [self.job[sender]]) if delay else self.job[sender]
-        if (sender, stage) not in self.there:
-            self.there[sender, stage] = self._append(SentTensor(pair, worker, resource), [self.job[sender]])
-        return self.there[sender, stage]
+        if (sender, stage) not in self.tensor_parts:
+            self.tensor_parts[sender, stage] = self._append(
+                SentTensor(pair, worker, resource), [self.job[sender]]
+            )
+        return self.tensor_parts[sender, stage]
 
     def _append(self, part: Part, before: list[int]) -> int:
-        self.part.append(self.known.setdefault(part, len(self.known)))
+        self.part.append(self.indices.setdefault(part, len(self.indices)))
         self.after.append(before)
         return len(self.part) - 1
 
@@ -140,7 +142,7 @@ class _Writer:
         """Build the draft of all parts appended so far."""
         return Draft(
             self.graph,
-            tuple(self.known),
+            tuple(self.indices),
             np.array(self.part, np.int64),
             np.array([len(before) for before in self.after], np.int64),
             np.array([other for before in self.after for other in before], np.int64),
@@ -161,23 +163,23 @@ def in_order(graph: EventGraph) -> list[int]:
     waiting = np.repeat(np.arange(len(jobs)), np.diff(graph.preceded))
     order = np.argsort(graph.predecessor, kind="stable")
     begins = np.searchsorted(graph.predecessor[order], np.arange(len(jobs) + 1)).tolist()
-    followers, left, after = waiting[order].tolist(), missing.tolist(), follower.tolist()
+    followers, remaining, after = waiting[order].tolist(), missing.tolist(), follower.tolist()
     depth = (np.arange(len(jobs)) - jobs.first[jobs.resource]).tolist()
-    heap = [(depth[job], job) for job in range(len(jobs)) if not left[job]]
+    heap = [(depth[job], job) for job in range(len(jobs)) if not remaining[job]]
     heapq.heapify(heap)
-    found = []
+    sequence = []
     while heap:
         _, job = heapq.heappop(heap)
-        found.append(job)
+        sequence.append(job)
         for other in (*followers[begins[job] : begins[job + 1]], *([after[job]] if after[job] >= 0 else [])):
-            left[other] -= 1
-            if not left[other]:
+            remaining[other] -= 1
+            if not remaining[other]:
                 heapq.heappush(heap, (depth[other], other))
-    if len(found) < len(jobs):
+    if len(sequence) < len(jobs):
         raise PhazeError(
-            f"network: only {len(found)} of {len(jobs)} jobs can run, the others wait for each other"
+            f"network: only {len(sequence)} of {len(jobs)} jobs can run, the others wait for each other"
         )
-    return found
+    return sequence
 
 
 class Turn(NamedTuple):
@@ -185,7 +187,7 @@ class Turn(NamedTuple):
 
     seconds: float
     plan: Plan = ()
-    beside: Plan = ()
+    concurrent: Plan = ()
     """Messages that start with the work; the work ends only when they have arrived."""
 
 
@@ -255,67 +257,67 @@ def script(pipeline: Pipeline, traffic: Sends) -> Script:
         raise PhazeError(
             f"network: tiles must have the nodes of {len(pipeline.workers)} workers, got {len(traffic.tiles)}"
         )
-    found = draft(pipeline, frozenset(traffic.sent_bytes), frozenset(traffic.turns))
-    parts = [_written(part, traffic) for part in found.distinct]
+    template = draft(pipeline, frozenset(traffic.sent_bytes), frozenset(traffic.turns))
+    parts = [_part_plan(part, traffic) for part in template.distinct]
     sizes = np.array([len(part.plan.source) for part in parts], np.int64)
-    offset = np.concatenate([[0], np.cumsum(sizes[found.part])])
-    work_s = np.array([part.work_s for part in parts])[found.part[found.job]]
-    jobs = found.graph.jobs
+    offset = np.concatenate([[0], np.cumsum(sizes[template.part])])
+    work_s = np.array([part.work_s for part in parts])[template.part[template.job]]
+    jobs = template.graph.jobs
     return Script(
         pipeline,
         traffic,
-        found.graph,
-        _joined(found, parts, offset),
-        offset[found.job],
-        offset[found.job + 1] - 1,
-        found.graph.predecessor,
-        offset[found.arrivals + 1] - 1,
+        template.graph,
+        _concatenated(template, parts, offset),
+        offset[template.job],
+        offset[template.job + 1] - 1,
+        template.graph.predecessor,
+        offset[template.arrivals + 1] - 1,
         np.bincount(jobs.resource, work_s, len(jobs.first) - 1).astype(np.float64),
     )
 
 
 def simulate_script(
-    found: Script, topology: Topology, contention: Contention = "arrival", switching: Switching = "pipelined"
+    script: Script, topology: Topology, contention: Contention = "arrival", switching: Switching = "pipelined"
 ) -> NetworkResult:
     """Simulate a script on a topology; `contention` is arrival (first come, first served) or none."""
     if contention == "order":
         raise PhazeError("network: contention of a pipeline must be one of arrival, none, got order")
-    plan = found.plan
+    plan = script.plan
     times, busy, link_bytes = carry(topology, plan, switching, exclusive=contention == "arrival")
     arrived = times[2] >= 0
     if not arrived.all():
         raise PhazeError("network: a pipeline's jobs wait for each other")
     return NetworkResult(
-        _timeline(found, times[2]),
+        _timeline(script, times[2]),
         topology,
         busy,
         link_bytes,
         np.bincount(plan.source, plan.size_bytes, topology.nodes).astype(float),
         np.bincount(plan.target, plan.size_bytes * arrived, topology.nodes).astype(float),
-        found.work_s,
+        script.work_s,
     )
 
 
-def silent(found: Script) -> Script:
+def silent(original: Script) -> Script:
     """Same script without communication: only the durations of the jobs remain."""
-    traffic = found.traffic
+    traffic = original.traffic
     turns = {job: [Turn(turn.seconds) for turn in turns] for job, turns in traffic.turns.items()}
     return script(
-        found.pipeline,
+        original.pipeline,
         Sends([[0]] * len(traffic.tiles), dict.fromkeys(traffic.sent_bytes, 0.0), turns),
     )
 
 
-def _timeline(found: Script, arrived_s: Floats) -> Timeline:
+def _timeline(script: Script, arrived_s: Floats) -> Timeline:
     """Timeline of the jobs from the arrival times of their messages, with the last input of each job."""
-    start, end = arrived_s[found.first], arrived_s[found.last]
-    edges = arrived_s[found.arrivals]
-    waiting = np.repeat(np.arange(len(start)), np.diff(found.graph.preceded))
+    start, end = arrived_s[script.first], arrived_s[script.last]
+    edges = arrived_s[script.arrivals]
+    waiting = np.repeat(np.arange(len(start)), np.diff(script.graph.preceded))
     arrival, binding = np.zeros(len(start)), np.full(len(start), -1, np.int64)
     rising = np.argsort(edges, kind="stable")
     arrival[waiting[rising]] = edges[rising]
-    binding[waiting[rising]] = found.senders[rising]
-    return Timeline(found.pipeline, found.graph.jobs, start, end - start, arrival, binding)
+    binding[waiting[rising]] = script.senders[rising]
+    return Timeline(script.pipeline, script.graph.jobs, start, end - start, arrival, binding)
 
 
 class _Part(NamedTuple):
@@ -326,32 +328,32 @@ class _Part(NamedTuple):
     work_s: float
 
 
-def _written(part: Part, traffic: Sends) -> _Part:
+def _part_plan(part: Part, traffic: Sends) -> _Part:
     """Build the message plan of one part."""
     if isinstance(part, Wait):
-        return _part([Turn(part.seconds)])
+        return _turn_plan([Turn(part.seconds)])
     if isinstance(part, TimedJob):
-        return _part(traffic.turns[part.job])
+        return _turn_plan(traffic.turns[part.job])
     tiles = traffic.tiles
     plan = passing(tiles[part.worker], tiles[part.to], traffic.sent_bytes[part.pair])
-    return _part([Turn(0.0, plan)])
+    return _turn_plan([Turn(0.0, plan)])
 
 
-def _joined(found: Draft, parts: Sequence[_Part], offset: Ints) -> Columns:
+def _concatenated(template: Draft, parts: Sequence[_Part], offset: Ints) -> Columns:
     """Concatenate the message plans of all parts, each at its offset."""
     sizes, inner = (np.array([len(part.plan[column]) for part in parts], np.int64) for column in (0, 5))
-    messages = _runs((np.cumsum(sizes) - sizes)[found.part], sizes[found.part])
+    messages = _runs((np.cumsum(sizes) - sizes)[template.part], sizes[template.part])
     source, target, size, delay, waits = (
         np.concatenate([part.plan[column] for part in parts])[messages] for column in range(5)
     )
-    waits[offset[:-1]] = found.waits
-    within = inner[found.part]
-    ends = np.cumsum(found.waits + within)
+    waits[offset[:-1]] = template.waits
+    within = inner[template.part]
+    ends = np.cumsum(template.waits + within)
     before = np.empty(ends[-1], np.int64)
-    before[_runs(ends - within - found.waits, found.waits)] = offset[found.before + 1] - 1
-    kept = np.concatenate([part.plan.before for part in parts])
-    own = kept[_runs((np.cumsum(inner) - inner)[found.part], within)]
-    before[_runs(ends - within, within)] = own + np.repeat(offset[:-1], within)
+    before[_runs(ends - within - template.waits, template.waits)] = offset[template.before + 1] - 1
+    part_before = np.concatenate([part.plan.before for part in parts])
+    message_before = part_before[_runs((np.cumsum(inner) - inner)[template.part], within)]
+    before[_runs(ends - within, within)] = message_before + np.repeat(offset[:-1], within)
     return Columns(source, target, size, delay, waits, before)
 
 
@@ -361,7 +363,7 @@ def _runs(first: Ints, size: Ints) -> Ints:
     return np.repeat(first - begins, size) + np.arange(size.sum())
 
 
-def _part(turns: Sequence[Turn]) -> _Part:
+def _turn_plan(turns: Sequence[Turn]) -> _Part:
     """Message plan for alternating work and communication."""
     pieces, size = [_message(0.0)], 1
     for turn in turns:
@@ -369,9 +371,9 @@ def _part(turns: Sequence[Turn]) -> _Part:
         if turn.seconds:
             pieces.append(_message(turn.seconds, begin))
             size += 1
-        if turn.beside:
-            pieces += _extension(columns(turn.beside), begin, size)
-            size += len(turn.beside) + 1
+        if turn.concurrent:
+            pieces += _extension(columns(turn.concurrent), begin, size)
+            size += len(turn.concurrent) + 1
         if turn.plan:
             pieces += _extension(columns(turn.plan), size - 1, size)
             size += len(turn.plan) + 1
@@ -386,21 +388,21 @@ def _message(seconds: float, *before: int) -> Columns:
     return columns([Message(0, 0, 0.0, before, seconds)])
 
 
-def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
+def _extension(plan: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
     """Shift a plan to follow `size` messages, and add a message that waits for the whole plan.
 
     The last message also waits for the preceding one. Messages of the plan without dependencies wait for
     message `begin`.
     """
-    first = own.waits == 0
-    waits = np.maximum(own.waits, 1)
+    first = plan.waits == 0
+    waits = np.maximum(plan.waits, 1)
     before = np.full(waits.sum(), begin)
-    before[~np.repeat(first, waits)] = own.before + size
+    before[~np.repeat(first, waits)] = plan.before + size
     waited = np.zeros(len(waits), np.bool_)
-    waited[own.before] = True
+    waited[plan.before] = True
     ends = (np.flatnonzero(~waited) + size).tolist()
     last = [] if size - 1 == begin else [size - 1]
-    return own._replace(waits=waits, before=before), _message(0.0, *last, *ends)
+    return plan._replace(waits=waits, before=before), _message(0.0, *last, *ends)
 
 
 def passing(source: Sequence[int], target: Sequence[int], size_bytes: float) -> Plan:

@@ -185,7 +185,7 @@ def _passes(
                 rings = (all_reduce(fabric.topology, by_node(m, fabric.node), size, 1) for m in members)
                 charged = charged_s(plan, stage, stage_pass)
                 work = Turn((float(pipeline.column(f"{use}_s")[group]) - charged) / count)
-                turns = [work, Turn(charged / count, beside=together(*rings))] * count
+                turns = [work, Turn(charged / count, concurrent=together(*rings))] * count
                 turns_by_job[kind, worker, group] = turns
     return turns_by_job
 

@@ -72,9 +72,9 @@ class Schedule(ABC):
 
     def groups(self, depth: int, chunks: int) -> Ints:
         """Device group of each stage, (depth · chunks,)."""
-        there = np.arange(depth)
-        ways = [there[::-1] if self.folded and chunk % 2 else there for chunk in range(chunks)]
-        return np.concatenate(ways)
+        ranks = np.arange(depth)
+        by_chunk = [ranks[::-1] if self.folded and chunk % 2 else ranks for chunk in range(chunks)]
+        return np.concatenate(by_chunk)
 
     def problem(self, pipeline: Pipeline) -> str:
         """Error message for a pipeline that the schedule cannot run; otherwise empty.
@@ -96,8 +96,8 @@ class Schedule(ABC):
         """Maximum number of in-flight microbatches on a worker of each device group, over all its chunks."""
 
     @abstractmethod
-    def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
-        """Passes, in order, of a worker that processes the microbatches `own`."""
+    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
+        """Passes, in order, of a worker that processes `microbatches`."""
 
     def lower_bound_s(self, loads_s: Floats, data: Sequence[int], microbatches: int) -> float:
         """Lower bound on the batch time; `loads_s` (p,) are the times of a microbatch on each group."""
@@ -120,7 +120,7 @@ class ExplicitSchedule(Schedule):
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
         """Maximum number of in-flight microbatches of each rank."""
-        return [most_held(passes.kind) for passes in self.ranks(pipeline)]
+        return [most_in_flight(passes.kind) for passes in self.ranks(pipeline)]
 
 
 @dataclass
@@ -153,18 +153,18 @@ class Line:
 
     def weights(self, chunk: int | None = None) -> None:
         """Append the oldest deferred weight gradient of a chunk, or of any chunk."""
-        found = next(one for one in self.waiting if chunk in (None, one[0]))
-        self.waiting.remove(found)
-        self.passes.append((JobKind.WEIGHT_GRADIENT, *found))
+        oldest = next(gradient for gradient in self.waiting if chunk in (None, gradient[0]))
+        self.waiting.remove(oldest)
+        self.passes.append((JobKind.WEIGHT_GRADIENT, *oldest))
 
     def count(self, chunk: int, *, forward: bool) -> int:
         """Number of microbatches that have passed a chunk in one direction."""
         return self._next.get((forward, chunk), 0)
 
     def _take(self, kind: JobKind, chunk: int) -> int:
-        way = kind == JobKind.FORWARD, chunk
-        number = self._next.get(way, 0)
-        self._next[way] = number + 1
+        key = kind == JobKind.FORWARD, chunk
+        number = self._next.get(key, 0)
+        self._next[key] = number + 1
         self.passes.append((kind, chunk, number))
         return number
 
@@ -184,11 +184,11 @@ def folded_passes(lines: Iterable[list[tuple[int, int, int]]]) -> tuple[Passes, 
 
 def ends_backward(kind: NDArray[np.integer]) -> Bools:
     """Mask of the passes that complete a microbatch's work on a stage."""
-    whole = (kind == JobKind.BACKWARD) | (kind == JobKind.PAIRED_BACKWARD)
-    return np.asarray(whole | (kind == JobKind.WEIGHT_GRADIENT))
+    unsplit = (kind == JobKind.BACKWARD) | (kind == JobKind.PAIRED_BACKWARD)
+    return np.asarray(unsplit | (kind == JobKind.WEIGHT_GRADIENT))
 
 
-def most_held(kind: Ints) -> int:
+def most_in_flight(kind: Ints) -> int:
     """Maximum number of in-flight microbatches of a rank, from the kinds of its passes in order."""
     released = ends_backward(kind)
     return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())

@@ -31,10 +31,10 @@ class DualPipeV(ExplicitSchedule):
     def problem(self, pipeline: Pipeline) -> str:
         """Error message if there are fewer microbatches than stages."""
         least, count = 2 * pipeline.depth, pipeline.lane_microbatches
-        found = super().problem(pipeline)
-        if not found and count < least:
-            found = f"microbatches of a replica must be at least {least} under {self.name}, got {count}"
-        return found
+        message = super().problem(pipeline)
+        if not message and count < least:
+            message = f"microbatches of a replica must be at least {least} under {self.name}, got {count}"
+        return message
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""
@@ -53,19 +53,19 @@ class DualPipe(DualPipeV):
 
     def problem(self, pipeline: Pipeline) -> str:
         """Error message for an odd number of ranks or microbatches, or non-zero `fetch_s` or `release_s`."""
-        found, count = super().problem(pipeline), pipeline.lane_microbatches
-        if not found and (pipeline.depth % 2 or count % 2):
-            found = (
+        message, count = super().problem(pipeline), pipeline.lane_microbatches
+        if not message and (pipeline.depth % 2 or count % 2):
+            message = (
                 f"pp and the microbatches of a replica must be even under {self.name}, got {pipeline.depth} "
                 f"and {count}"
             )
-        if not found and (pipeline.fetch_s or pipeline.release_s):
-            found = f"fetch_s and release_s must be 0 under {self.name}"
-        return found
+        if not message and (pipeline.fetch_s or pipeline.release_s):
+            message = f"fetch_s and release_s must be 0 under {self.name}"
+        return message
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""
-        return _both_ways(pipeline.depth, pipeline.lane_microbatches)
+        return _both_directions(pipeline.depth, pipeline.lane_microbatches)
 
 
 @lru_cache(maxsize=16)
@@ -74,45 +74,45 @@ def _folded(depth: int, count: int) -> tuple[Passes, ...]:
 
 
 @lru_cache(maxsize=16)
-def _both_ways(depth: int, count: int) -> tuple[Passes, ...]:
+def _both_directions(depth: int, count: int) -> tuple[Passes, ...]:
     """Passes of all ranks in both directions; ranks i and p - 1 - i are mirror images.
 
     Rank i has the passes of rank i in a V of p / 2 ranks.
     """
-    half, found = count // 2, []
+    half, ranks = count // 2, []
     for rank in range(depth):
         mirrored = rank >= depth // 2
         line = _line(depth // 2, min(rank, depth - 1 - rank), half)
         kind, chunk, number = np.array(line.passes, np.int64).T
-        way = chunk ^ mirrored
-        found.append(Passes(kind, np.where(way, 2 * depth - 1 - rank, rank), number + half * way))
-    return tuple(found)
+        direction = chunk ^ mirrored
+        ranks.append(Passes(kind, np.where(direction, 2 * depth - 1 - rank, rank), number + half * direction))
+    return tuple(ranks)
 
 
 def _line(depth: int, rank: int, count: int) -> Line:
     """Passes of a rank in a V of `depth` ranks, with `count` microbatches for each of its two stages."""
-    line, left = Line(), depth - rank - 1
-    line.forward(0, 2 * left)
+    line, later_ranks = Line(), depth - rank - 1
+    line.forward(0, 2 * later_ranks)
     for _ in range(rank + 1):
         line.forward(0)
         line.forward(1)
-    for _ in range(left):
+    for _ in range(later_ranks):
         line.input_gradient(1)
         line.weights()
         line.forward(1)
     for turn in range(count - 2 * depth + rank + 1):
-        if left or turn:
+        if later_ranks or turn:
             line.pair(0, 1)
         else:  # the last rank has no work to overlap, and does not wait for both
             line.forward(0)
             line.backward(1)
         line.pair(1, 0)
-    for _ in range(left):
+    for _ in range(later_ranks):
         line.backward(1)
         line.pair(1, 0)
     for number in range(2 * (rank + 1)):
         (line.input_gradient if number > rank else line.backward)(1 - number % 2)
-    for _ in range(left):
+    for _ in range(later_ranks):
         line.weights()
         line.input_gradient(0)
     for _ in range(rank + 1):

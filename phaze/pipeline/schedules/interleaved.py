@@ -35,13 +35,13 @@ class Interleaved(Schedule):
 
     def problem(self, pipeline: Pipeline) -> str:
         """Error message unless every group has at least p microbatches, or there is a single group."""
-        found, size = super().problem(pipeline), group_of(pipeline)
-        if not found and not is_group(pipeline.lane_microbatches, pipeline.depth, size):
-            found = (
+        message, size = super().problem(pipeline), group_of(pipeline)
+        if not message and not is_group(pipeline.lane_microbatches, pipeline.depth, size):
+            message = (
                 f"microbatch_group must leave no group of fewer than pp = {pipeline.depth} of the "
                 f"{pipeline.lane_microbatches} microbatches of a replica under {self.name}, got {size}"
             )
-        return found
+        return message
 
     def warm_up(self, pipeline: Pipeline, rank: int) -> int:
         """Number of forward passes before the first pair of a forward and a backward pass."""
@@ -51,9 +51,9 @@ class Interleaved(Schedule):
         """In-flight microbatches of each rank, over all its chunks: the warm-up passes plus one."""
         return [self.warm_up(pipeline, rank) + 1 for rank in range(pipeline.depth)]
 
-    def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
+    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
         """Passes of a rank, where each group of microbatches passes one chunk, then the next."""
-        kind, number = turns(pipeline.in_flight[group], len(own) * pipeline.chunks)
+        kind, number = turns(pipeline.in_flight[group], len(microbatches) * pipeline.chunks)
         return _in_rounds(pipeline, group, kind, number)
 
 
@@ -69,19 +69,19 @@ class InterleavedZeroBubble(Interleaved):
 
     def problem(self, pipeline: Pipeline) -> str:
         """Error message unless the m microbatches form m // p groups of equal size, or a single group."""
-        count, found = pipeline.lane_microbatches, super().problem(pipeline)
+        count, message = pipeline.lane_microbatches, super().problem(pipeline)
         rounds = max(1, count // pipeline.depth)
-        if not found and count % rounds:
-            found = (
+        if not message and count % rounds:
+            message = (
                 f"microbatches of a replica must be a multiple of pp = {pipeline.depth} under {self.name}, "
                 f"or of the {rounds} rounds of pp or more, got {count}"
             )
-        if not found and group_of(pipeline) * rounds != count:
-            found = (
+        if not message and group_of(pipeline) * rounds != count:
+            message = (
                 f"microbatch_group must be {count // rounds} under {self.name}, the same in each of {rounds} "
                 f"rounds, got {pipeline.microbatch_group}"
             )
-        return found
+        return message
 
     def warm_up(self, pipeline: Pipeline, rank: int) -> int:
         """Number of forward passes before the first pair of a forward and a backward pass."""
@@ -91,9 +91,9 @@ class InterleavedZeroBubble(Interleaved):
         """In-flight microbatches, equal on all ranks, including those with deferred weight gradients."""
         return (self.warm_up(pipeline, 0) + 1,) * pipeline.depth
 
-    def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
+    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
         """Passes of a rank, where each group of microbatches passes one chunk, then the next."""
-        passes = len(own) * pipeline.chunks
+        passes = len(microbatches) * pipeline.chunks
         window = min(self.warm_up(pipeline, group) + 1, passes)
         return _in_rounds(pipeline, group, *split_turns(window, passes, group))
 

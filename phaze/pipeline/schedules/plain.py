@@ -84,13 +84,13 @@ def windows_at(pipeline: Pipeline, interval_s: float) -> tuple[int, ...]:
     for q in reversed(range(pipeline.depth)):
         period = pipeline.replicas[q] * interval_s
         span += load[q] + spans[q]
-        whole = floor(span / period + SAME)
-        rest = span - whole * period
-        if rest > SAME * period:
-            rest = load[q] if rest < load[q] else rest
-            whole += 1
-            span = min((whole - 1) * period + rest, whole * period)
-        windows.append(whole)
+        window = floor(span / period + SAME)
+        remainder = span - window * period
+        if remainder > SAME * period:
+            remainder = load[q] if remainder < load[q] else remainder
+            window += 1
+            span = min((window - 1) * period + remainder, window * period)
+        windows.append(window)
     return tuple(windows[::-1])
 
 
@@ -118,10 +118,10 @@ class GPipe(Schedule):
         """Maximum number of in-flight microbatches: all microbatches of the batch."""
         return (pipeline.lane_microbatches,) * pipeline.depth
 
-    def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
+    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
         """Forward passes up to the in-flight maximum, then backward and forward alternate."""
-        kind, number = turns(pipeline.in_flight[group], len(own))
-        return Passes(kind, np.full(len(kind), group), own[number])
+        kind, number = turns(pipeline.in_flight[group], len(microbatches))
+        return Passes(kind, np.full(len(kind), group), microbatches[number])
 
     def lower_bound_s(self, loads_s: Floats, data: Sequence[int], microbatches: int) -> float:
         """Lower bound on the batch time: a group waits until a microbatch has left all groups before it."""
@@ -153,13 +153,13 @@ class TwoBuffered(GPipe):
     def problem(self, pipeline: Pipeline) -> str:
         """Error message if a batch has too few microbatches for two weight versions."""
         least = pipeline.suffixes[0] if pipeline.batches > 1 else max(pipeline.replicas)
-        found = super().problem(pipeline)
-        if not found and (pipeline.microbatches % pipeline.lanes or pipeline.lane_microbatches < least):
-            found = (
+        message = super().problem(pipeline)
+        if not message and (pipeline.microbatches % pipeline.lanes or pipeline.lane_microbatches < least):
+            message = (
                 f"microbatches under 2bw must be a multiple of {pipeline.lanes}, and at least "
                 f"{least * pipeline.lanes} with data {pipeline.data or 1}, got {pipeline.microbatches}"
             )
-        return found
+        return message
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
         """In-flight microbatches as under 1f1b, or fewer if some d does not divide its s."""
@@ -178,8 +178,8 @@ class LayerWise(OneForwardOneBackward):
 
     def problem(self, pipeline: Pipeline) -> str:
         """Error message if there is more than one stage."""
-        found = super().problem(pipeline)
-        return found or ("" if pipeline.depth == 1 else f"layer-wise has one stage, got {pipeline.depth}")
+        message = super().problem(pipeline)
+        return message or ("" if pipeline.depth == 1 else f"layer-wise has one stage, got {pipeline.depth}")
 
 
 class Inference(GPipe):
@@ -190,6 +190,8 @@ class Inference(GPipe):
     flushes = False
     in_runs = False
 
-    def order(self, _: Pipeline, group: int, own: Ints) -> Passes:
+    def order(self, _: Pipeline, group: int, microbatches: Ints) -> Passes:
         """Forward passes in the order of the microbatches."""
-        return Passes(np.full(len(own), JobKind.FORWARD), np.full(len(own), group), own)
+        return Passes(
+            np.full(len(microbatches), JobKind.FORWARD), np.full(len(microbatches), group), microbatches
+        )

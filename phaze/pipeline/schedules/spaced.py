@@ -79,147 +79,150 @@ def building_block(depth: int, rise: int, pause: int) -> Ints:
 def _ranks(depth: int, count: int, rise: int, pause: int) -> tuple[Passes, ...]:
     begins = building_block(depth, rise, pause)[:, :, None] + INTERVAL * np.arange(count)
     rows = np.full((2, depth, int(begins.max()) + 2 * count + 2), FREE, np.int64)
-    for rank, way in np.ndindex(depth, WEIGHTS):
-        rows[:, rank, begins[rank, way]] = np.full(count, way), np.arange(count)
-    ways, numbers = rows
-    _fill(ways, numbers, False)
-    _move_earlier(ways, numbers, count, True)
-    _close_gaps(ways, numbers, count)
-    ways[ways >= WEIGHTS] = FREE
-    _move_earlier(ways, numbers, count, False)
-    _fill(ways, numbers, False)
-    _close_gaps(ways, numbers, count)
-    ways[ways >= WEIGHTS] = FREE
-    _fill(ways, numbers, True)
+    for rank, kind in np.ndindex(depth, WEIGHTS):
+        rows[:, rank, begins[rank, kind]] = np.full(count, kind), np.arange(count)
+    kinds, numbers = rows
+    _fill(kinds, numbers, False)
+    _move_earlier(kinds, numbers, count, True)
+    _close_gaps(kinds, numbers, count)
+    kinds[kinds >= WEIGHTS] = FREE
+    _move_earlier(kinds, numbers, count, False)
+    _fill(kinds, numbers, False)
+    _close_gaps(kinds, numbers, count)
+    kinds[kinds >= WEIGHTS] = FREE
+    _fill(kinds, numbers, True)
     return folded_passes(
-        [(*PASSES[way], number) for way, number in zip(row[row >= 0], of[row >= 0], strict=True)]
-        for row, of in zip(ways, numbers, strict=True)
+        [
+            (*PASSES[kind], number)
+            for kind, number in zip(kind_row[kind_row >= 0], number_row[kind_row >= 0], strict=True)
+        ]
+        for kind_row, number_row in zip(kinds, numbers, strict=True)
     )
 
 
 @njit
-def _fill(ways: Ints, numbers: Ints, apart: bool) -> None:
+def _fill(kinds: Ints, numbers: Ints, apart: bool) -> None:
     """Put weight gradients into free slots, in the order of their input gradients and after them.
 
     `apart`: by chunk, those of the second chunk before those of the first.
     """
-    for rank in range(ways.shape[0]):
+    for rank in range(kinds.shape[0]):
         waiting, done = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        for slot in range(ways.shape[1]):
-            way = ways[rank, slot]
-            if way in (2, 3):
-                waiting[way - 2 if apart else 0] += 1
-            elif way == FREE and waiting.sum():
+        for slot in range(kinds.shape[1]):
+            kind = kinds[rank, slot]
+            if kind in (2, 3):
+                waiting[kind - 2 if apart else 0] += 1
+            elif kind == FREE and waiting.sum():
                 first = 0 if waiting[0] else 1
-                ways[rank, slot], numbers[rank, slot] = WEIGHTS + first, done[first]
+                kinds[rank, slot], numbers[rank, slot] = WEIGHTS + first, done[first]
                 waiting[first] -= 1
                 done[first] += 1
 
 
 @njit_nested
-def _most_held(ways: Ints, with_weights: bool) -> int:
+def _peak_activations(kinds: Ints, with_weights: bool) -> int:
     """Peak number of chunk activations on a rank; weight gradients use their own slots or idle ones."""
-    held, most, waiting = 0, 0, 0
-    for way in ways:
-        if way in (0, 1):
-            held += 1
-        elif way in (2, 3):
+    stored, most, waiting = 0, 0, 0
+    for kind in kinds:
+        if kind in (0, 1):
+            stored += 1
+        elif kind in (2, 3):
             waiting += 1
-        elif way >= WEIGHTS or (not with_weights and waiting):
-            held -= 1
+        elif kind >= WEIGHTS or (not with_weights and waiting):
+            stored -= 1
             waiting -= 1
-        most = max(most, held)
+        most = max(most, stored)
     return most
 
 
 @njit_nested
-def _place_table(ways: Ints, numbers: Ints, count: int) -> Ints:
+def _place_table(kinds: Ints, numbers: Ints, count: int) -> Ints:
     """Slot of each pass, by rank, kind of pass and index within the kind, (p, 5, 2 m)."""
-    places = np.zeros((ways.shape[0], WEIGHTS + 1, 2 * count), np.int64)
-    for rank in range(ways.shape[0]):
-        for slot in range(ways.shape[1]):
-            if ways[rank, slot] != FREE:
-                places[rank, ways[rank, slot], numbers[rank, slot]] = slot
+    places = np.zeros((kinds.shape[0], WEIGHTS + 1, 2 * count), np.int64)
+    for rank in range(kinds.shape[0]):
+        for slot in range(kinds.shape[1]):
+            if kinds[rank, slot] != FREE:
+                places[rank, kinds[rank, slot], numbers[rank, slot]] = slot
     return places
 
 
 @njit_nested
-def _after(places: Ints, rank: int, way: int, number: int) -> int:
+def _latest_predecessor(places: Ints, rank: int, kind: int, number: int) -> int:
     """Latest slot among a pass's predecessors (-1 if none), except a weight gradient's input gradient."""
-    found = -1
-    if way in (0, 2) and rank > 0:
-        found = places[rank - 1, way, number]
-    if way in (1, 3) and rank + 1 < places.shape[0]:
-        found = places[rank + 1, way, number]
-    if 0 < way < WEIGHTS:
-        found = max(found, places[rank, way - 1, number])
+    latest = -1
+    if kind in (0, 2) and rank > 0:
+        latest = places[rank - 1, kind, number]
+    if kind in (1, 3) and rank + 1 < places.shape[0]:
+        latest = places[rank + 1, kind, number]
+    if 0 < kind < WEIGHTS:
+        latest = max(latest, places[rank, kind - 1, number])
     if number > 0:
-        found = max(found, places[rank, way, number - 1])
-    return int(found)
+        latest = max(latest, places[rank, kind, number - 1])
+    return int(latest)
 
 
 @njit_nested
-def _gradient_slot(ways: Ints, number: int) -> int:
+def _gradient_slot(kinds: Ints, number: int) -> int:
     """Slot of input gradient `number`, counted over both stages of a rank; -1 if it does not exist."""
-    found = -1
-    for slot in range(len(ways)):
-        if ways[slot] in (2, 3):
-            found += 1
-            if found == number:
+    index = -1
+    for slot in range(len(kinds)):
+        if kinds[slot] in (2, 3):
+            index += 1
+            if index == number:
                 return slot
     return -1
 
 
 @njit
-def _move_earlier(ways: Ints, numbers: Ints, count: int, with_weights: bool) -> None:
+def _move_earlier(kinds: Ints, numbers: Ints, count: int, with_weights: bool) -> None:
     """Move passes to the first free slot that their predecessors and the memory allow.
 
     Passes move before the first rank has its first gradient, if weight gradients have slots, and after the
     forward pass of the last microbatch.
     """
-    places = _place_table(ways, numbers, count)
-    fullest = 0
-    for rank in range(ways.shape[0]):
-        fullest = max(fullest, _most_held(ways[rank], with_weights))
-    first_back, before, late = places[0, 3, 0], ways.copy(), False
-    for slot in range(ways.shape[1]):
-        for rank in range(ways.shape[0]):
-            way, number = before[rank, slot], numbers[rank, slot]
-            if way != FREE and (late or (with_weights and slot < first_back)):
-                _move(ways, numbers, places, rank, slot, fullest, with_weights)
-            late = late or (slot >= first_back and way == 0 and number == count - 1)
+    places = _place_table(kinds, numbers, count)
+    peak = 0
+    for rank in range(kinds.shape[0]):
+        peak = max(peak, _peak_activations(kinds[rank], with_weights))
+    first_back, before, late = places[0, 3, 0], kinds.copy(), False
+    for slot in range(kinds.shape[1]):
+        for rank in range(kinds.shape[0]):
+            kind, number = before[rank, slot], numbers[rank, slot]
+            if kind != FREE and (late or (with_weights and slot < first_back)):
+                _move(kinds, numbers, places, rank, slot, peak, with_weights)
+            late = late or (slot >= first_back and kind == 0 and number == count - 1)
 
 
 @njit_nested
 def _move(
-    ways: Ints, numbers: Ints, places: Ints, rank: int, slot: int, fullest: int, with_weights: bool
+    kinds: Ints, numbers: Ints, places: Ints, rank: int, slot: int, peak: int, with_weights: bool
 ) -> None:
     """Move a pass to the first free slot after its predecessors, if its rank stays within the peak memory."""
-    way, number = ways[rank, slot], numbers[rank, slot]
-    first = _after(places, rank, way, number)
-    if way >= WEIGHTS:
-        first = max(first, _gradient_slot(ways[rank], number))
-    for there in range(first + 1, slot):
-        if ways[rank, there] != FREE:
+    kind, number = kinds[rank, slot], numbers[rank, slot]
+    first = _latest_predecessor(places, rank, kind, number)
+    if kind >= WEIGHTS:
+        first = max(first, _gradient_slot(kinds[rank], number))
+    for target in range(first + 1, slot):
+        if kinds[rank, target] != FREE:
             continue
-        ways[rank, slot], ways[rank, there] = FREE, way
-        if _most_held(ways[rank], with_weights) <= fullest:
-            numbers[rank, there], places[rank, way, number] = number, there
+        kinds[rank, slot], kinds[rank, target] = FREE, kind
+        if _peak_activations(kinds[rank], with_weights) <= peak:
+            numbers[rank, target], places[rank, kind, number] = number, target
             return
-        ways[rank, slot], ways[rank, there] = way, FREE
+        kinds[rank, slot], kinds[rank, target] = kind, FREE
 
 
 @njit
-def _close_gaps(ways: Ints, numbers: Ints, count: int) -> None:
+def _close_gaps(kinds: Ints, numbers: Ints, count: int) -> None:
     """Close idle gaps: start each pass directly after its predecessors, in slot order."""
-    before, number_before = ways.copy(), numbers.copy()
-    places = np.full((ways.shape[0], WEIGHTS + 1, 2 * count), -1, np.int64)
-    over = np.full(ways.shape[0], -1, np.int64)
-    ways[:] = FREE
-    for slot in range(ways.shape[1]):
-        for rank in range(ways.shape[0]):
-            way, number = before[rank, slot], number_before[rank, slot]
-            if way != FREE:
-                over[rank] = max(over[rank], _after(places, rank, way, number)) + 1
-                places[rank, way, number] = over[rank]
-                ways[rank, over[rank]], numbers[rank, over[rank]] = way, number
+    before, number_before = kinds.copy(), numbers.copy()
+    places = np.full((kinds.shape[0], WEIGHTS + 1, 2 * count), -1, np.int64)
+    over = np.full(kinds.shape[0], -1, np.int64)
+    kinds[:] = FREE
+    for slot in range(kinds.shape[1]):
+        for rank in range(kinds.shape[0]):
+            kind, number = before[rank, slot], number_before[rank, slot]
+            if kind != FREE:
+                over[rank] = max(over[rank], _latest_predecessor(places, rank, kind, number)) + 1
+                places[rank, kind, number] = over[rank]
+                kinds[rank, over[rank]], numbers[rank, over[rank]] = kind, number

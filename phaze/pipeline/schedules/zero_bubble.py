@@ -55,7 +55,7 @@ class ZeroBubbleV(ExplicitSchedule):
 def _ranks(depth: int, count: int) -> tuple[Passes, ...]:
     """Passes of each rank: the order for at least 2 p - 1 microbatches, reduced to the first `count`."""
     lines = [_line(depth, rank, max(count, 2 * depth - 1)) for rank in range(depth)]
-    return folded_passes([one for one in line.passes if one[2] < count] for line in lines)
+    return folded_passes([job for job in line.passes if job[2] < count] for line in lines)
 
 
 def _line(depth: int, rank: int, count: int) -> Line:
@@ -66,25 +66,25 @@ def _line(depth: int, rank: int, count: int) -> Line:
         line.forward(0)
     for _ in range(depth - rank):
         line.forward(1)
-        _at_once(line, 1)
+        _full_backward(line, 1)
     while line.count(1, forward=True) < count:
         if line.count(0, forward=True) < count:
             line.forward(0)
-        _at_once(line, 0)
+        _full_backward(line, 0)
         line.forward(1)
-        _at_once(line, 1)
+        _full_backward(line, 1)
     for _ in range(rank):
         line.input_gradient(0)
         line.input_gradient(1)
     for _ in range(depth - rank):
         line.input_gradient(0)
         line.weights(0)
-    for chunk, _ in sorted(line.waiting, key=lambda one: -one[0]):
+    for chunk, _ in sorted(line.waiting, key=lambda gradient: -gradient[0]):
         line.weights(chunk)
     return line
 
 
-def _at_once(line: Line, chunk: int) -> None:
+def _full_backward(line: Line, chunk: int) -> None:
     """Append the input- and weight-gradient passes of the next microbatch, back to back."""
     line.input_gradient(chunk)
     line.weights(chunk)
@@ -106,11 +106,11 @@ class ZeroBubble(Schedule):
         """In-flight microbatches: p on every rank, including those with deferred weight gradients."""
         return (pipeline.depth,) * pipeline.depth
 
-    def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
+    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
         """Passes of rank i; weight gradients follow input gradients after i microbatches, or at the end."""
-        window = min(pipeline.depth - group, len(own))
-        kind, number = split_turns(window, len(own), group)
-        return Passes(kind, np.full(len(kind), group), own[number])
+        window = min(pipeline.depth - group, len(microbatches))
+        kind, number = split_turns(window, len(microbatches), group)
+        return Passes(kind, np.full(len(kind), group), microbatches[number])
 
 
 class ZeroBubbleTwice(ZeroBubble):
@@ -127,11 +127,11 @@ class ZeroBubbleTwice(ZeroBubble):
         """In-flight microbatches: 2 p - 1 on every rank."""
         return (2 * pipeline.depth - 1,) * pipeline.depth
 
-    def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
+    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
         """Passes of rank i; weight gradients follow input gradients after 2 i microbatches, or at the end."""
-        window = min(2 * (pipeline.depth - group) - 1, len(own))
-        kind, number = split_turns(window, len(own), 2 * group)
-        return Passes(kind, np.full(len(kind), group), own[number])
+        window = min(2 * (pipeline.depth - group) - 1, len(microbatches))
+        kind, number = split_turns(window, len(microbatches), 2 * group)
+        return Passes(kind, np.full(len(kind), group), microbatches[number])
 
 
 class ZeroBubbleByTimes(ExplicitSchedule):
@@ -144,7 +144,7 @@ class ZeroBubbleByTimes(ExplicitSchedule):
         """Passes of each rank, in order of execution."""
         table = durations(pipeline)
         table[JobKind.INPUT_GRADIENT] += table[JobKind.RECOMPUTE]
-        sent_s = max(float(np.max(way, initial=0.0)) for way in in_flight_s(pipeline))
+        sent_s = max(float(np.max(transfer_s, initial=0.0)) for transfer_s in in_flight_s(pipeline))
         seconds = tuple(tuple(table[kind].tolist()) for kind in KINDS)
         return _ranks_by_times(_Task(seconds, sent_s, pipeline.lane_microbatches))
 
@@ -166,8 +166,8 @@ class _Task:
 @lru_cache(maxsize=16)
 def _ranks_by_times(task: _Task) -> tuple[Passes, ...]:
     choices = product((True, False), repeat=3)
-    found = [_Greedy(task, prompt, skips, eager) for prompt, skips, eager in choices]
-    best = min(found, key=lambda one: one.run())
+    candidates = [_Greedy(task, prompt, skips, eager) for prompt, skips, eager in choices]
+    best = min(candidates, key=lambda greedy: greedy.run())
     return tuple(
         Passes(kind, np.full(len(kind), rank), number)
         for rank, passes in enumerate(best.passes)
@@ -221,67 +221,67 @@ class _Greedy:
             for rank in reversed(ranks):
                 self._fill(rank, B, rank + 1, number)
                 while rank == 0 and self.done[0][F] == count and self._waiting(0):
-                    self._put(W, 0)
-                self._put(B, rank)
+                    self._append(W, 0)
+                self._append(B, rank)
         for rank in ranks:
             while self._waiting(rank):
-                self._put(W, rank)
+                self._append(W, rank)
         return max(self.free_s) if self._complete() else inf
 
     def _complete(self) -> bool:
         """True if every pass exists and each gradient follows its forward pass."""
         counts = [count == self.task.count for done in self.done for count in done]
         ends = self.ends
-        return all(counts) and all(ends[F, q, n] <= ends[B, q, n] for way, q, n in ends if way == B)
+        return all(counts) and all(ends[F, q, n] <= ends[B, q, n] for kind, q, n in ends if kind == B)
 
     def _waiting(self, rank: int) -> int:
         """Number of deferred weight gradients of a rank."""
         return self.done[rank][B] - self.done[rank][W]
 
-    def _held(self, rank: int) -> int:
+    def _in_flight(self, rank: int) -> int:
         return self.done[rank][F] - self.done[rank][W]
 
-    def _put(self, way: int, rank: int) -> None:
-        task, number = self.task, self.done[rank][way]
-        step = {F: -1, B: 1, W: 0}[way]
-        there = self.ends.get((way, rank + step, number), -task.sent_s) + task.sent_s if step else 0.0
-        start = max(self.free_s[rank], there)
+    def _append(self, kind: int, rank: int) -> None:
+        task, number = self.task, self.done[rank][kind]
+        step = {F: -1, B: 1, W: 0}[kind]
+        arrival_s = self.ends.get((kind, rank + step, number), -task.sent_s) + task.sent_s if step else 0.0
+        start = max(self.free_s[rank], arrival_s)
         self.idle_s[rank] += (start - self.free_s[rank]) * (self.done[rank][F] > 0)
-        self.free_s[rank] = self.ends[way, rank, number] = start + task.seconds[way][rank]
-        self.done[rank][way] += 1
-        self.passes[rank].append((KINDS[way], number))
+        self.free_s[rank] = self.ends[kind, rank, number] = start + task.seconds[kind][rank]
+        self.done[rank][kind] += 1
+        self.passes[rank].append((KINDS[kind], number))
 
     def _warm_up(self) -> None:
         """Add forward passes that fit until the first gradient returns, then one backward pass per rank."""
         task, ranks = self.task, range(self.task.depth)
         for rank in ranks:
-            self._put(F, rank)
-        more, back = [0] * task.depth, -task.sent_s
+            self._append(F, rank)
+        extra, back = [0] * task.depth, -task.sent_s
         for rank in reversed(ranks):
             end, forward_s = self.free_s[rank], task.seconds[F][rank]
-            while rank + 1 < task.depth and 1 + more[rank] < min(task.count, task.depth):
+            while rank + 1 < task.depth and 1 + extra[rank] < min(task.count, task.depth):
                 if (end + forward_s > back + task.sent_s) if self.prompt else end >= back + task.sent_s:
                     break
-                end, more[rank] = end + forward_s, more[rank] + 1
+                end, extra[rank] = end + forward_s, extra[rank] + 1
             back = max(end, back + task.sent_s) + task.seconds[B][rank]
         for rank in ranks[1:]:
-            while more[rank] > 0 and more[rank] >= more[rank - 1] and 1 + more[rank] < task.count:
-                more[rank] -= 1
-            more[rank] = min(more[rank], more[rank - 1])
+            while extra[rank] > 0 and extra[rank] >= extra[rank - 1] and 1 + extra[rank] < task.count:
+                extra[rank] -= 1
+            extra[rank] = min(extra[rank], extra[rank - 1])
         for rank in ranks:
-            for _ in range(more[rank]):
-                self._put(F, rank)
+            for _ in range(extra[rank]):
+                self._append(F, rank)
         for rank in reversed(ranks):
-            self._put(B, rank)
+            self._append(B, rank)
 
     def _forward_passes(self) -> list[bool]:
         """Mask of the ranks that add a forward pass; a rank adds one only if all later ranks do."""
-        wanted = [
+        adds = [
             self.done[rank][F] < self.task.count and not self._skips(rank) for rank in range(self.task.depth)
         ]
         for rank in reversed(range(self.task.depth - 1)):
-            wanted[rank] = wanted[rank] and wanted[rank + 1]
-        return wanted
+            adds[rank] = adds[rank] and adds[rank + 1]
+        return adds
 
     def _skips(self, rank: int) -> bool:
         """True if a rank is two forward passes ahead of the next rank, and has enough slack to skip one."""
@@ -291,26 +291,26 @@ class _Greedy:
         gradient_s = (
             self.free_s[rank + 1] + task.seconds[F][rank + 1] + task.seconds[B][rank + 1] + task.sent_s
         )
-        left_s = gradient_s - self.free_s[rank]
-        freed = min(max(self._held(rank) + 1 - task.depth, 0), self._waiting(rank))
-        if left_s > 0 and task.seconds[F][rank] + freed * task.seconds[W][rank] <= left_s:
+        slack_s = gradient_s - self.free_s[rank]
+        freed = min(max(self._in_flight(rank) + 1 - task.depth, 0), self._waiting(rank))
+        if slack_s > 0 and task.seconds[F][rank] + freed * task.seconds[W][rank] <= slack_s:
             return False
-        return left_s <= max(max(self.idle_s) - self.idle_s[rank], 0.0)
+        return slack_s <= max(max(self.idle_s) - self.idle_s[rank], 0.0)
 
     def _forward(self, rank: int) -> None:
-        while self._held(rank) + 1 > self.task.depth:
-            self._put(W, rank)
+        while self._in_flight(rank) + 1 > self.task.depth:
+            self._append(W, rank)
         self._fill(rank, F, rank - 1, self.done[rank][F])
-        self._put(F, rank)
+        self._append(F, rank)
 
-    def _fill(self, rank: int, way: int, sender: int, number: int) -> None:
+    def _fill(self, rank: int, kind: int, sender: int, number: int) -> None:
         """Insert weight gradients into the gap before a tensor arrives from another rank."""
-        if (way, sender, number) not in self.ends:
+        if (kind, sender, number) not in self.ends:
             return
-        there, weight_s = self.ends[way, sender, number] + self.task.sent_s, self.task.seconds[W][rank]
-        while self._waiting(rank) and self.free_s[rank] + weight_s <= there:
-            self._put(W, rank)
-        gap_s = there - self.free_s[rank]
+        arrival_s, weight_s = self.ends[kind, sender, number] + self.task.sent_s, self.task.seconds[W][rank]
+        while self._waiting(rank) and self.free_s[rank] + weight_s <= arrival_s:
+            self._append(W, rank)
+        gap_s = arrival_s - self.free_s[rank]
         longest = max(self.idle_s) - self.idle_s[rank]
         if self._waiting(rank) and gap_s > 0 and (self.eager or gap_s > longest):
-            self._put(W, rank)
+            self._append(W, rank)

@@ -77,9 +77,11 @@ def equal(name: str, depth: int, count: int, times: tuple[float, float, float], 
 
 def lines(pipeline: Pipeline) -> Iterator[str]:
     """Yield the passes of every rank: stage, letter, microbatch."""
-    own = np.arange(pipeline.lane_microbatches)
+    microbatches = np.arange(pipeline.lane_microbatches)
     for rank in range(pipeline.depth):
-        passes = zip(*(column.tolist() for column in pipeline.rules.order(pipeline, rank, own)), strict=True)
+        passes = zip(
+            *(column.tolist() for column in pipeline.rules.order(pipeline, rank, microbatches)), strict=True
+        )
         yield " ".join(f"{stage}{LETTERS[JobKind(kind)]}{number}" for kind, stage, number in passes)
 
 
@@ -255,8 +257,8 @@ def test_an_order_that_loses_a_pass_is_refused(monkeypatch: pytest.MonkeyPatch) 
     """For every schedule: a step without the pass would look fast."""
 
     class Losing(type(SCHEDULES["zb-h1"])):  # type: ignore[misc]
-        def order(self, pipeline: Pipeline, group: int, own: np.ndarray) -> Passes:
-            return Passes(*(column[1:] for column in super().order(pipeline, group, own)))
+        def order(self, pipeline: Pipeline, group: int, microbatches: np.ndarray) -> Passes:
+            return Passes(*(column[1:] for column in super().order(pipeline, group, microbatches)))
 
     pipeline = equal("zb-h1", 2, 4, TIMES[0], 1)
     monkeypatch.setitem(SCHEDULES, "zb-h1", Losing())
