@@ -34,14 +34,14 @@ UNSET: tuple[object, ...] = (None, [], "None", "", "0")
 
 def arguments_of(text: str, read: Collection[str], other: OtherSettings) -> Flags | None:
     """Flags of a log or a YAML file; None if a text is neither. PhazeError for YAML of another form."""
-    known = {*read, *other.known}
+    known_flags = {*read, *other.names}
     logged = LOGGED.search(text)
     if logged is not None:
         lines = filter(None, map(LINE.search, logged[1].splitlines()))
         values = {line[1]: _logged(line[2].strip()) for line in lines}
         listed = {name: value for name, value in values.items() if name not in other.derived.split()}
-        return dict(_flags(listed, known, other, UNSET))
-    return dict(_flags(_settings(text), known, other, (None,))) if YAML.match(text) else None
+        return dict(_flags(listed, known_flags, other, UNSET))
+    return dict(_flags(_settings(text), known_flags, other, (None,))) if YAML.match(text) else None
 
 
 def _logged(text: str) -> object:
@@ -62,12 +62,12 @@ def _settings(text: str) -> Mapping[str, object]:
         loaded = load(DEFAULT.sub(r"\1", text))
     except ValueError as error:
         raise PhazeError(f"flags: is not valid YAML: {error}") from error
-    found: object = loaded
+    section: object = loaded
     if isinstance(loaded, dict) and "MODEL_ARGS" in loaded:
-        found = loaded["MODEL_ARGS"]
+        section = loaded["MODEL_ARGS"]
     elif isinstance(loaded, dict) and "modules" in loaded:
-        found = _overrides(loaded["modules"])
-    settings = found if isinstance(found, dict) else {}
+        section = _overrides(loaded["modules"])
+    settings = section if isinstance(section, dict) else {}
     sections = [str(key) for key, value in settings.items() if isinstance(value, dict)]
     if sections or not settings:
         others = sections or (loaded if isinstance(loaded, dict) else ["none"])
@@ -93,12 +93,15 @@ def _overrides(modules: object) -> object:
 
 
 def _flags(
-    arguments: Mapping[str, object], known: Collection[str], other: OtherSettings, unset: tuple[object, ...]
+    arguments: Mapping[str, object],
+    known_flags: Collection[str],
+    other: OtherSettings,
+    unset: tuple[object, ...],
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the flags that arguments stand for, with their words; unknown ones that are off as `OFF`."""
     for name, value in arguments.items():
-        flag, is_opposite = _flag(name, known, other)
-        if flag not in known and (value is False or value in unset):
+        flag, is_opposite = _flag(name, known_flags, other)
+        if flag not in known_flags and (value is False or value in unset):
             yield f"{OFF}{flag[2:]}", ()
         elif isinstance(value, bool) or value in ("true", "false"):
             if (value in (True, "true")) != is_opposite:
@@ -107,7 +110,7 @@ def _flags(
             yield flag, tuple(_words(value))
 
 
-def _flag(name: str, known: Collection[str], other: OtherSettings) -> tuple[str, bool]:
+def _flag(name: str, known_flags: Collection[str], other: OtherSettings) -> tuple[str, bool]:
     """Flag of an argument, and whether the flag is set if the argument is false."""
     text = name.removeprefix("--").replace("-", "_")
     if text in other.arguments:
@@ -115,7 +118,7 @@ def _flag(name: str, known: Collection[str], other: OtherSettings) -> tuple[str,
         return flag.removeprefix(OPPOSITE), flag.startswith(OPPOSITE)
     hyphened = text.replace("_", "-")
     for prefix in ("--", "--no-", "--disable-"):
-        if f"{prefix}{hyphened}" in known:
+        if f"{prefix}{hyphened}" in known_flags:
             return f"{prefix}{hyphened}", prefix != "--"
     return f"--{hyphened}", False
 

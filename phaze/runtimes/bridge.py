@@ -104,24 +104,24 @@ def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool =
     The result lists the differences from the plan, as for Megatron-LM's flags, and the settings without a
     field.
     """
-    whole = replace(recipe, model=recipe.model.model_copy(update={"lora": None}))
-    told = emit_megatron(whole, stack, blackwell=blackwell)
-    flags = parse_flags(told.files["megatron.txt"])
-    beyond = (
-        *(sentence for sentence in told.beyond if not sentence.startswith("model.")),
+    without_lora = replace(recipe, model=recipe.model.model_copy(update={"lora": None}))
+    megatron = emit_megatron(without_lora, stack, blackwell=blackwell)
+    flags = parse_flags(megatron.files["megatron.txt"])
+    differences = (
+        *(sentence for sentence in megatron.differences if not sentence.startswith("model.")),
         *(f"{flag[2:]}: Megatron-Bridge has no such field" for flag in flags if flag not in READ),
     )
-    left = [" ".join((flag[2:], *flags[flag])) for flag in flags if flag in UNTIMED_FLAGS - UNTIMED.keys()]
-    elsewhere = [f"model {recipe.model.name}", *told.elsewhere, *left]
+    untimed = [" ".join((flag[2:], *flags[flag])) for flag in flags if flag in UNTIMED_FLAGS - UNTIMED.keys()]
+    user_settings = [f"model {recipe.model.name}", *megatron.user_settings, *untimed]
     if is_hybrid(recipe.model) and recipe.layout.pp > 1:
-        elsewhere.append(f"blocks {shown(recipe.blocks)}")
-    named = f"Megatron-Bridge {VERSION}, {recipe.model.name} on {recipe.layout.devices} devices"
+        user_settings.append(f"blocks {shown(recipe.blocks)}")
+    title = f"Megatron-Bridge {VERSION}, {recipe.model.name} on {recipe.layout.devices} devices"
     header = [
-        *comments(named, beyond=beyond, elsewhere=elsewhere),
-        *(line for line in told.files["megatron.txt"].splitlines() if line.startswith("# Environment:")),
+        *comments(title, differences=differences, user_settings=user_settings),
+        *(line for line in megatron.files["megatron.txt"].splitlines() if line.startswith("# Environment:")),
     ]
     files = {"plan.py": "\n".join([*header, *_lines(recipe, flags)])}
-    return Emitted(f"Megatron-Bridge {VERSION}", files, beyond, tuple(elsewhere))
+    return Emitted(f"Megatron-Bridge {VERSION}", files, differences, tuple(user_settings))
 
 
 def _lines(recipe: Recipe, flags: Flags) -> Iterator[str]:
@@ -139,31 +139,31 @@ def _lines(recipe: Recipe, flags: Flags) -> Iterator[str]:
             yield f"    config.mixed_precision.{name} = {_value(flag, flags, False)!r}"
     overlap = {name: flag in flags for flag, name in OVERLAP.items()}
     overlap |= {"overlap_p2p_comm": False, "batch_p2p_comm": True} if SERIAL in flags else {}
-    said = ", ".join(f"{name}={value}" for name, value in overlap.items())
-    yield f"    config.comm_overlap = CommOverlapConfig({said})"
+    arguments = ", ".join(f"{name}={value}" for name, value in overlap.items())
+    yield f"    config.comm_overlap = CommOverlapConfig({arguments})"
     yield f"    config.peft = {f'{LORA}(dim={lora})' if lora else None}"
     yield from ("    return config", "")
 
 
 def settings(recipe: Recipe, flags: Flags) -> Mapping[str, Plain]:
     """Values of the configuration fields for model, training and data parallelism."""
-    found: dict[str, Plain] = {}
+    values: dict[str, Plain] = {}
     for flag, (usual, names) in WITHOUT.items():
-        found |= dict.fromkeys(names, _value(flag, flags, not usual) if flag in flags else usual)
+        values |= dict.fromkeys(names, _value(flag, flags, not usual) if flag in flags else usual)
     vp = recipe.layout.vp
-    found["model.virtual_pipeline_model_parallel_size"] = vp if vp > 1 else None
-    fields = EXPERTS | UNTIMED
-    found |= {name: _value(flag, flags, True) for flag, name in fields.items() if flag in flags}
+    values["model.virtual_pipeline_model_parallel_size"] = vp if vp > 1 else None
+    optional_fields = EXPERTS | UNTIMED
+    values |= {name: _value(flag, flags, True) for flag, name in optional_fields.items() if flag in flags}
     if DEEPEP in flags:
-        found["model.moe_flex_dispatcher_backend"] = "deepep"
+        values["model.moe_flex_dispatcher_backend"] = "deepep"
     if "--overlap-moe-expert-parallel-comm" in flags:
-        found["model.moe_shared_expert_overlap"] = False  # required by `CommOverlapConfig`
-    return found
+        values["model.moe_shared_expert_overlap"] = False  # required by `CommOverlapConfig`
+    return values
 
 
 def _value(flag: str, flags: Flags, bare: bool) -> Plain:
     """Value of a flag: a list, a single value, or `bare` if the flag has no value."""
-    values: list[Plain] = [_number(one) for one in flags[flag]]
+    values: list[Plain] = [_number(word) for word in flags[flag]]
     if flag in LISTS:
         return values
     return values[0] if values else bare

@@ -20,7 +20,7 @@ from phaze.runtimes.shared_rules import (
     SEQUENCE_SLICES,
     STAGES,
     VIRTUAL_STAGES,
-    leaves_rest,
+    not_divisible,
 )
 
 
@@ -39,10 +39,10 @@ def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
 )
 def _sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Rule: context parallelism must be Ulysses, with equal shares of heads and sequence."""
-    whole = grid.cp_kind == grid.cp_kinds.index("a2a")
+    ulysses = grid.cp_kind == grid.cp_kinds.index("a2a")
     heads = task.model.kv_heads // grid.tp
-    uneven = (heads < 1) | leaves_rest(heads, grid.cp) | leaves_rest(task.sequence, grid.cp)
-    broken: Bools = (grid.cp > 1) & (uneven | ~whole)
+    uneven = (heads < 1) | not_divisible(heads, grid.cp) | not_divisible(task.sequence, grid.cp)
+    broken: Bools = (grid.cp > 1) & (uneven | ~ulysses)
     return broken
 
 

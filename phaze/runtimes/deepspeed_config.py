@@ -21,7 +21,15 @@ from phaze.runtimes.deepspeed import DEEPSPEED
 from phaze.runtimes.flags import Emitted
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe, counts_of, shown
-from phaze.runtimes.settings import FieldSettings, KeyValues, Settings, flattened, settings_of, whole, word
+from phaze.runtimes.settings import (
+    FieldSettings,
+    KeyValues,
+    Settings,
+    flattened,
+    integer_setting,
+    settings_of,
+    word_setting,
+)
 from phaze.runtimes.untimed import unsettable_fields
 from phaze.spec.model import Model
 from phaze.spec.plain import Plain, parse_json, short
@@ -52,10 +60,10 @@ def _by_script(field: str) -> FieldSettings:
         value = getattr(recipe.layout, field)
         return [(field, value)] * (value != usual)
 
-    def read(said: Settings) -> object:
+    def read(settings: Settings) -> object:
         if isinstance(usual, bool):
-            return bool(word(said, field, {"1": "1", "0": "", "True": "1", "False": ""}))
-        return READERS[field](str(said[field])) if field in READERS else whole(said, field)
+            return bool(word_setting(settings, field, {"1": "1", "0": "", "True": "1", "False": ""}))
+        return READERS[field](str(settings[field])) if field in READERS else integer_setting(settings, field)
 
     return FieldSettings(field, {field: usual}, write, read)
 
@@ -81,18 +89,24 @@ FIELDS = (
     ),
     FieldSettings(
         "precision", {**dict.fromkeys(MIXED, False), "precision": "single"}, lambda _: [(HALF, True)],
-        lambda said: "mixed" if True in map(said.get, MIXED) else word(said, "precision", PRECISIONS),
+        lambda settings: (
+            "mixed" if True in map(settings.get, MIXED) else word_setting(settings, "precision", PRECISIONS)
+        ),
     ),
     FieldSettings(
         "zero", {STAGE: 0}, lambda recipe: [(STAGE, recipe.layout.zero)],
-        lambda said: int(word(said, STAGE, {str(zero): str(zero) for zero in DEEPSPEED.zeros})),
+        lambda settings: int(word_setting(settings, STAGE, {str(n): str(n) for n in DEEPSPEED.zeros})),
     ),
     FieldSettings("sequence", {"sequence": None}, lambda recipe: [("sequence", recipe.sequence)]),
     *map(_by_script, ("tp", "cp", "ep", "etp", "pp", "sequence_parallel", "load")),
     FieldSettings(
         "cp_kind", {"cp_kind": "a2a"},
         lambda recipe: [("cp_kind", recipe.layout.cp_kind)] * (recipe.layout.cp > 1),
-        lambda said: READERS["cp_kind"](str(said["cp_kind"])) if whole(said, "cp") > 1 else Layout().cp_kind,
+        lambda settings: (
+            READERS["cp_kind"](str(settings["cp_kind"]))
+            if integer_setting(settings, "cp") > 1
+            else Layout().cp_kind
+        ),
     ),
     FieldSettings(
         "blocks", {"blocks": None}, lambda recipe: [("blocks", shown(recipe.blocks))] * (recipe.layout.pp > 1)
@@ -100,7 +114,7 @@ FIELDS = (
     FieldSettings("recompute", {"recompute": "none", "recomputed": None, INTERVAL: 0}, _recompute),
 )  # fmt: skip
 """Settings of the batch and the layout, in the order in which they are written."""
-DEFAULTS: Settings = {name: usual for one in FIELDS for name, usual in one.usual.items()}
+DEFAULTS: Settings = {name: usual for field in FIELDS for name, usual in field.usual.items()}
 IN_FILE = {*BOTH.values(), STEPS, *MIXED, INTERVAL}
 OPTIONS = (*(name for name in DEFAULTS if name not in IN_FILE), "global_batch", "microbatch", "zero")
 """Names of what the training script sets, as an option has them."""
@@ -115,15 +129,17 @@ def emit_deepspeed(recipe: Recipe, stack: Stack) -> Emitted:
     """
     recipe.check(DEEPSPEED)
     bytes_each = _gradient_bytes(recipe.layout, "fp32" if stack.gradient_bytes == 4 else "bf16")
-    beyond = ["optimizer: a rate of 0.001 unless its params say another"]
+    differences = ["optimizer: a rate of 0.001 unless its params say another"]
     if bytes_each != stack.gradient_bytes:
-        beyond.append(f"bytes of a gradient: {bytes_each} instead of {stack.gradient_bytes}")
-    pairs = [pair for one in FIELDS for pair in one.write(recipe)]
+        differences.append(f"bytes of a gradient: {bytes_each} instead of {stack.gradient_bytes}")
+    pairs = [pair for field in FIELDS for pair in field.write(recipe)]
     in_file = [*((name, value) for name, value in pairs if name not in OPTIONS), *_settings(recipe, stack)]
     by_script = (f"{name} {shown(value)}" for name, value in pairs if name in OPTIONS)  # type: ignore[arg-type]
     text = json.dumps(_nested(in_file), indent=2) + "\n"
-    elsewhere = (f"model {recipe.model.name}", *unsettable_fields(recipe.model), *by_script)
-    return Emitted(f"DeepSpeed {DEEPSPEED.version}", {"deepspeed.json": text}, tuple(beyond), elsewhere)
+    user_settings = (f"model {recipe.model.name}", *unsettable_fields(recipe.model), *by_script)
+    return Emitted(
+        f"DeepSpeed {DEEPSPEED.version}", {"deepspeed.json": text}, tuple(differences), user_settings
+    )
 
 
 def _gradient_bytes(layout: Layout, accumulated: str) -> int:
@@ -170,95 +186,98 @@ def read_deepspeed(
 
     Raises PhazeError for a value that is invalid or not priced, and for a layout that DeepSpeed cannot run.
     """
-    found, other = _found(text), settings_of("deepspeed")
-    said = {**DEFAULTS, **_joined(found, options)}
-    own = Layout(**{one.field: one.read(said) for one in FIELDS if one.read is not None})  # type: ignore[arg-type]
-    if devices % own.devices:
-        raise PhazeError(f"devices: must be a multiple of tp * cp * pp {own.devices}, got {devices}")
-    microbatch, batch = _batch(said, devices // own.devices)
-    blocks = _blocks(said, model, own.pp)
-    recompute, recomputed = _recomputed(said, blocks, own.pp)
-    layout = replace(own, dp=devices // own.devices, microbatch=microbatch, recompute=recompute)
-    sequence = model.usual_sequence if said["sequence"] is None else whole(said, "sequence")
+    file_settings, other = _read_settings(text), settings_of("deepspeed")
+    settings = {**DEFAULTS, **_with_options(file_settings, options)}
+    replica = Layout(**{field.field: field.read(settings) for field in FIELDS if field.read is not None})  # type: ignore[arg-type]
+    if devices % replica.devices:
+        raise PhazeError(f"devices: must be a multiple of tp * cp * pp {replica.devices}, got {devices}")
+    microbatch, batch = _batch(settings, devices // replica.devices)
+    blocks = _blocks(settings, model, replica.pp)
+    recompute, recomputed = _recomputed(settings, blocks, replica.pp)
+    layout = replace(replica, dp=devices // replica.devices, microbatch=microbatch, recompute=recompute)
+    sequence = model.usual_sequence if settings["sequence"] is None else integer_setting(settings, "sequence")
     recipe = Recipe(model, sequence, batch, layout, "1f1b", blocks, recomputed)
     recipe.check(DEEPSPEED)
-    return recipe, tuple(name for name in found if other.subject(name) is not None)
+    return recipe, tuple(name for name in file_settings if other.subject(name) is not None)
 
 
 def deepspeed_software(text: str, recipe: Recipe, stack: Stack) -> Software:
     """Training software set by a file's settings; those that are not modelled are named."""
-    found = {OVERLAP: AUTO, GRADIENTS: AUTO, **_found(text)}
+    settings = {OVERLAP: AUTO, GRADIENTS: AUTO, **_read_settings(text)}
     # overlap_comm is true by default with ZeRO 3 alone.
-    overlaps = recipe.layout.zero == 3 if found[OVERLAP] == AUTO else found[OVERLAP] is True
+    overlaps = recipe.layout.zero == 3 if settings[OVERLAP] == AUTO else settings[OVERLAP] is True
     kinds = [kind for kind in stack.overlap if kind != "dp"]
-    accumulated = word(found, GRADIENTS, {name: name for name in BYTES})
+    accumulated = word_setting(settings, GRADIENTS, {name: name for name in BYTES})
     update = {
         "overlap": (*["dp"] * overlaps, *kinds),
         "gradient_bytes": _gradient_bytes(recipe.layout, accumulated),
     }
-    return Software(stack.model_copy(update=update), unmodelled=tuple(settings_of("deepspeed").named(found)))
+    return Software(
+        stack.model_copy(update=update), unmodelled=tuple(settings_of("deepspeed").named(settings))
+    )
 
 
-def _found(text: str) -> dict[str, object]:
+def _read_settings(text: str) -> dict[str, object]:
     """Settings of a file by name, without those that are left to another program; PhazeError if unknown."""
     sections, other = parse_json(text, "settings"), settings_of("deepspeed")
     if not isinstance(sections, dict):
         raise PhazeError(f"settings: must be sections with settings, got {type(sections).__name__}")
-    found = other.present({name: value for name, value in flattened(sections) if value is not None})
-    whole_sections = {name.partition(".")[0] for name in (*READ, *other.known) if "." in name}
-    wrong = next((name for name in found if name in whole_sections), None)
+    settings = other.present({name: value for name, value in flattened(sections) if value is not None})
+    whole_sections = {name.partition(".")[0] for name in (*READ, *other.names) if "." in name}
+    wrong = next((name for name in settings if name in whole_sections), None)
     if wrong is not None:
-        raise PhazeError(f"{wrong}: must be a section with settings, got {short(found[wrong])}")
-    other.check(found, READ, READ)
-    return found
+        raise PhazeError(f"{wrong}: must be a section with settings, got {short(settings[wrong])}")
+    other.check(settings, READ, READ)
+    return settings
 
 
-def _joined(found: Settings, options: Settings) -> dict[str, object]:
+def _with_options(settings: Settings, options: Settings) -> dict[str, object]:
     """Settings of the file with what the script sets; PhazeError if both set one thing, or none does."""
-    said = {name: value for name, value in found.items() if value != AUTO}
+    known_settings = {name: value for name, value in settings.items() if value != AUTO}
     keys = {**{name: (key,) for name, key in BOTH.items()}, "precision": MIXED}
     for name, value in options.items():
-        twice = next((key for key in keys.get(name, ()) if key in said), None)
-        if twice is not None and str(said[twice]) != str(value):
+        file_key = next((key for key in keys.get(name, ()) if key in known_settings), None)
+        if file_key is not None and str(known_settings[file_key]) != str(value):
             raise PhazeError(
-                f"--layout: {name} is set by the file, {twice} {short(said[twice])}, got {value}"
+                f"--layout: {name} is set by the file, {file_key} {short(known_settings[file_key])}, got "
+                f"{value}"
             )
     for name in ("zero", "precision"):
-        left = next((key for key in keys[name] if found.get(key) == AUTO), None)
-        if left is not None and name not in options:
+        auto_key = next((key for key in keys[name] if settings.get(key) == AUTO), None)
+        if auto_key is not None and name not in options:
             raise PhazeError(
-                f"{left}: is set by the training script, got {AUTO}", f"pass it as --layout {name}=…"
+                f"{auto_key}: is set by the training script, got {AUTO}", f"pass it as --layout {name}=…"
             )
-    in_file = {name: said[key] for name, key in BOTH.items() if said.get(key)}
+    in_file = {name: known_settings[key] for name, key in BOTH.items() if known_settings.get(key)}
     as_in_file = {BOTH[name]: value for name, value in options.items() if name in BOTH}
-    return {**in_file, **said, **options, **as_in_file}
+    return {**in_file, **known_settings, **options, **as_in_file}
 
 
-def _batch(said: Settings, dp: int) -> tuple[int, int]:
+def _batch(settings: Settings, dp: int) -> tuple[int, int]:
     """Samples of a microbatch and of a step, of which DeepSpeed derives those that are missing."""
     total, microbatch, steps = (
-        None if said[name] is None else whole(said, name) for name in (TRAIN, MICRO, STEPS)
+        None if settings[name] is None else integer_setting(settings, name) for name in (TRAIN, MICRO, STEPS)
     )
     if total is None and microbatch is None:
         raise PhazeError(
             f"{TRAIN}: must be given, or {MICRO}, as a number",
             "pass what the training script sets, such as --layout microbatch=1,global_batch=256",
         )
-    each = microbatch or max(1, (total or 0) // (dp * (steps or 1)))
-    step = total or each * dp * (steps or 1)
-    if step % (each * dp) or (steps and step != each * dp * steps):
-        product = f"{MICRO} {each} * {STEPS}{f' {steps}' if steps else ''} * {dp} replicas"
+    samples = microbatch or max(1, (total or 0) // (dp * (steps or 1)))
+    step = total or samples * dp * (steps or 1)
+    if step % (samples * dp) or (steps and step != samples * dp * steps):
+        product = f"{MICRO} {samples} * {STEPS}{f' {steps}' if steps else ''} * {dp} replicas"
         raise PhazeError(
             f"{TRAIN}: must be {product}, got {step}",
             "widths that the file does not hold are 1: pass them, such as --layout pp=2,cp=2",
         )
-    return each, step
+    return samples, step
 
 
-def _blocks(said: Settings, model: Model, pp: int) -> tuple[int, ...]:
+def _blocks(settings: Settings, model: Model, pp: int) -> tuple[int, ...]:
     """Blocks per stage, from the script or else equal; layers of multi-token prediction are on the last."""
-    if said["blocks"] is not None:
-        return counts_of("blocks", str(said["blocks"]))
+    if settings["blocks"] is not None:
+        return counts_of("blocks", str(settings["blocks"]))
     if model.layers % pp:
         raise PhazeError(
             f"blocks: must be given where pp {pp} does not divide the {model.layers} layers",
@@ -267,10 +286,10 @@ def _blocks(said: Settings, model: Model, pp: int) -> tuple[int, ...]:
     return (*(model.layers // pp,) * (pp - 1), model.layers // pp + model.mtp)
 
 
-def _recomputed(said: Settings, blocks: tuple[int, ...], pp: int) -> tuple[str, tuple[int, ...]]:
+def _recomputed(settings: Settings, blocks: tuple[int, ...], pp: int) -> tuple[str, tuple[int, ...]]:
     """Recompute option, and fully recomputed blocks per stage."""
-    every = pp > 1 and str(said[INTERVAL]) != "0"
-    recompute = READERS["recompute"]("full" if every else str(said["recompute"]))
-    if said["recomputed"] is not None:
-        return recompute, counts_of("recomputed", str(said["recomputed"]))
+    every = pp > 1 and str(settings[INTERVAL]) != "0"
+    recompute = READERS["recompute"]("full" if every else str(settings["recompute"]))
+    if settings["recomputed"] is not None:
+        return recompute, counts_of("recomputed", str(settings["recomputed"]))
     return recompute, blocks if recompute == "full" else (0,) * len(blocks)

@@ -32,16 +32,19 @@ class Emitted:
     runtime: str
     """Name and version of the runtime for which the files are written."""
     files: Mapping[str, str]
-    beyond: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
     """Differences between runtime and recipe, such as `recomputed: 2 2 instead of 2 1`."""
-    elsewhere: tuple[str, ...] = ()
+    user_settings: tuple[str, ...] = ()
     """Settings that the files cannot express and that the user must make, such as `pp 4`."""
 
     @property
     def notes(self) -> list[str]:
         """Sentences on differences from the recipe, and on settings that the user must make."""
-        said = [f"{self.runtime} will differ: {sentence}" for sentence in self.beyond]
-        return [*said, *([f"set these yourself: {', '.join(self.elsewhere)}"] if self.elsewhere else [])]
+        sentences = [f"{self.runtime} will differ: {sentence}" for sentence in self.differences]
+        return [
+            *sentences,
+            *([f"set these yourself: {', '.join(self.user_settings)}"] if self.user_settings else []),
+        ]
 
 
 def load_comment(layout: Layout) -> list[str]:
@@ -55,7 +58,9 @@ def written_load(text: str) -> dict[str, Load]:
     return {"load": load_of(loads[-1])} if loads else {}
 
 
-def comments(*sentences: str, beyond: Sequence[str] = (), elsewhere: Sequence[str] = ()) -> Iterator[str]:
+def comments(
+    *sentences: str, differences: Sequence[str] = (), user_settings: Sequence[str] = ()
+) -> Iterator[str]:
     """Yield the comment lines at the top of a written file, in shell or Python.
 
     They are the sentences, the differences from the plan, and the settings that the user must make. A text
@@ -63,8 +68,8 @@ def comments(*sentences: str, beyond: Sequence[str] = (), elsewhere: Sequence[st
     """
     for sentence in (
         *sentences,
-        *(f"Unlike the plan, {difference}" for difference in beyond),
-        *(f"Set this yourself: {name}" for name in elsewhere),
+        *(f"Unlike the plan, {difference}" for difference in differences),
+        *(f"Set this yourself: {name}" for name in user_settings),
     ):
         yield f"# {one_line(sentence)}"
 
@@ -75,19 +80,19 @@ def parse_flags(text: str) -> Flags:
     Arguments before the first flag are left out. If a flag is repeated, its last value wins. The first value
     of a flag that is set conditionally is `CONDITIONAL`. Raises PhazeError for unclosed quotes.
     """
-    found: Flags = {}
+    flags: Flags = {}
     name = ""
     for word in command_of(text):
         flag = word.removeprefix(CONDITIONAL)
         if flag.startswith("--"):
             name, equals, value = flag.partition("=")
             name = "--" + name[2:].replace("_", "-")
-            found[name] = (CONDITIONAL,) * (flag != word) + (value,) * bool(equals)
+            flags[name] = (CONDITIONAL,) * (flag != word) + (value,) * bool(equals)
         elif is_program(word):
             name = ""  # the script that torchrun runs
         elif name:
-            found[name] = (*found[name], word)
-    return found
+            flags[name] = (*flags[name], word)
+    return flags
 
 
 def refuse_unexpanded(flags: Flags, other: OtherSettings, files: Collection[str] = ()) -> None:
@@ -110,10 +115,10 @@ def print_flags(flags: Sequence[tuple[str, ...]]) -> str:
     return " \\\n".join(shlex.join(flag) for flag in flags) + "\n"
 
 
-def whole_number(flags: Flags, name: str, otherwise: int | None = None) -> int:
+def whole_number(flags: Flags, name: str, default: int | None = None) -> int:
     """Integer value >= 1 of a flag; PhazeError naming the flag if it is invalid or missing."""
-    if name not in flags and otherwise is not None:
-        return otherwise
+    if name not in flags and default is not None:
+        return default
     value = one_value(flags, name)
     if not value.isascii() or not value.isdigit() or not 1 <= int(value[:19]) < 10**18:
         raise PhazeError(f"{name}: must be a whole number >= 1, got {short(value)}")
@@ -129,10 +134,10 @@ def one_value(flags: Flags, name: str) -> str:
     return flags[name][0]
 
 
-def word_of(flags: Flags, name: str, words: Mapping[str, str], otherwise: str | None = None) -> str:
+def word_of(flags: Flags, name: str, words: Mapping[str, str], default: str | None = None) -> str:
     """Translate a flag's value to our name; PhazeError for other values, or if missing without a default."""
-    if name not in flags and otherwise is not None:
-        return otherwise
+    if name not in flags and default is not None:
+        return default
     value = one_value(flags, name)
     ours = {theirs: word for word, theirs in words.items()}
     if value not in ours:
@@ -140,9 +145,9 @@ def word_of(flags: Flags, name: str, words: Mapping[str, str], otherwise: str | 
     return ours[value]
 
 
-def share(flags: Flags, name: str, otherwise: str) -> float:
+def share(flags: Flags, name: str, default: str) -> float:
     """Read the value of a flag as a number >= 0 and < 1; PhazeError for any other value."""
-    text = one_value(flags, name) if name in flags else otherwise
+    text = one_value(flags, name) if name in flags else default
     try:
         value = float(text)
     except ValueError:

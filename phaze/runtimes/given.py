@@ -10,7 +10,7 @@ from typing import Self
 
 from phaze.base.errors import PhazeError
 from phaze.runtimes.deepspeed_config import deepspeed_software, read_deepspeed
-from phaze.runtimes.megatron_flags import megatron_software, read_megatron, says_devices
+from phaze.runtimes.megatron_flags import megatron_software, read_megatron, sets_devices
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.settings import settings_of
@@ -50,7 +50,7 @@ class GivenRun:
             "number of devices is missing: assuming the fewest that the layout allows, "
             f"{recipe.layout.devices} (set it with --devices)"
         )
-        assumed = (few,) * (devices is None and not says_devices(text))
+        assumed = (few,) * (devices is None and not sets_devices(text))
         return cls(file, "megatron", text, recipe, unread, assumed, blackwell)
 
     @classmethod

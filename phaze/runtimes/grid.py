@@ -50,10 +50,10 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
 
     def joined(self, other: Self) -> Self:
         """Concatenate this grid and another one with the same named options."""
-        found: dict[str, Any] = {
+        columns: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in COLUMNS
         }
-        return replace(self, **found)
+        return replace(self, **columns)
 
     def recomputing(self, chosen: Bools) -> Self:
         """Copy every layout once per recompute option chosen for it, in order; `chosen` is (N, options)."""
@@ -66,10 +66,10 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
 
     def layout(self, place: int) -> Layout:
         """Layout at an index, without its schedule (see `schedule_of`)."""
-        own: dict[str, Any] = {name: getattr(self, name)[place].item() for name in COLUMNS}
-        own |= {name: getattr(self, words)[own[name]] for name, words in WORDS.items()}
-        del own["schedule"]
-        return Layout(**own, **{name: getattr(self, name) for name in ALIKE})
+        fields: dict[str, Any] = {name: getattr(self, name)[place].item() for name in COLUMNS}
+        fields |= {name: getattr(self, words)[fields[name]] for name, words in WORDS.items()}
+        del fields["schedule"]
+        return Layout(**fields, **{name: getattr(self, name) for name in ALIKE})
 
     @classmethod
     def of(
@@ -80,11 +80,11 @@ class LayoutGrid(LayoutFields[Ints, Bools, Ints, Ints]):
         cp_kinds: tuple[CpKind, ...],
     ) -> Self:
         """Build a grid from layouts with schedules; shared fields (`ALIKE`) come from the first layout."""
-        each = [{**vars(layout), "schedule": schedule} for layout, schedule in layouts]
+        rows = [{**vars(layout), "schedule": schedule} for layout, schedule in layouts]
         words = {"schedules": schedules, "recomputes": recomputes, "cp_kinds": cp_kinds}
-        places = {name: {word: i for i, word in enumerate(words[of])} for name, of in WORDS.items()}
+        places = {name: {word: i for i, word in enumerate(words[options])} for name, options in WORDS.items()}
         columns: dict[str, Any] = {
-            name: np.array([places[name][one[name]] if name in WORDS else one[name] for one in each])
+            name: np.array([places[name][row[name]] if name in WORDS else row[name] for row in rows])
             for name in COLUMNS
         }
-        return cls(**columns | words | {name: each[0][name] for name in ALIKE})
+        return cls(**columns | words | {name: rows[0][name] for name in ALIKE})

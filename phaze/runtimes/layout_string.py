@@ -127,15 +127,18 @@ def stages_of(layout: str) -> tuple[str, ...]:
     """
     text = re.sub(r"[,\s]", "", layout)
     for pattern in (_GROUP, _ONE):
-        if sum(len(one) * int(n.lstrip("0")[:7] or 0) for one, n in pattern.findall(text)) > MOST_CHARACTERS:
+        if (
+            sum(len(part) * int(n.lstrip("0")[:7] or 0) for part, n in pattern.findall(text))
+            > MOST_CHARACTERS
+        ):
             raise PhazeError(
                 f"layout string: repeats expand to more than {MOST_CHARACTERS} entries, got {short(layout)}"
             )
-        text = pattern.sub(lambda found: found[1] * int(found[2]), text)
+        text = pattern.sub(lambda match: match[1] * int(match[2]), text)
     stages = text.split("|")
-    whole = re.fullmatch(r"Et*m*L", "".join(stages))
-    if not whole or not all(stages) or sum("m" in stage for stage in stages) > 1:
-        raise _wrong(layout)
+    is_decoder = re.fullmatch(r"Et*m*L", "".join(stages))
+    if not is_decoder or not all(stages) or sum("m" in stage for stage in stages) > 1:
+        raise _layout_error(layout)
     return tuple(stages)
 
 
@@ -145,8 +148,8 @@ def equal_counts(blocks: Sequence[int], mtp: int, count: int) -> tuple[int, ...]
     Layers of multi-token prediction are the last blocks, and recompute only if all blocks do (Megatron-Core,
     `--recompute-method block`).
     """
-    further = max((q for q, held in enumerate(blocks) if held), default=0)
-    return tuple(min(count, held - mtp * (q == further)) for q, held in enumerate(blocks))
+    mtp_stage = max((q for q, stage_blocks in enumerate(blocks) if stage_blocks), default=0)
+    return tuple(min(count, stage_blocks - mtp * (q == mtp_stage)) for q, stage_blocks in enumerate(blocks))
 
 
 def cuts_of(stages: Iterable[str]) -> tuple[range, ...]:
@@ -157,7 +160,7 @@ def cuts_of(stages: Iterable[str]) -> tuple[range, ...]:
     return tuple(range(start, end) for start, end in pairwise(ends))
 
 
-def _wrong(layout: str) -> PhazeError:
+def _layout_error(layout: str) -> PhazeError:
     return PhazeError(
         "layout string: must have E for the embedding, t for every block, m for every layer of "
         "multi-token prediction (all in one stage), L for the loss, and | between non-empty "

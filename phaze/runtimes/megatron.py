@@ -28,7 +28,7 @@ from phaze.runtimes.shared_rules import (
     SEQUENCE_SLICES,
     STAGES,
     VIRTUAL_STAGES,
-    leaves_rest,
+    not_divisible,
 )
 
 
@@ -38,7 +38,7 @@ def _context_parallel(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
     Each rank has a chunk from the front and one from the back of a causal sequence.
     """
-    return (grid.cp > 1) & leaves_rest(task.sequence, 2 * grid.cp)
+    return (grid.cp > 1) & not_divisible(task.sequence, 2 * grid.cp)
 
 
 @rule(
@@ -57,8 +57,8 @@ def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
     inner = np.array([heads_ranks_of(kind, 0) for kind in grid.cp_kinds])[grid.cp_kind]
     ranks = np.where(inner == 0, grid.cp, inner)
     heads = np.minimum(task.model.heads, task.model.kv_heads) // grid.tp
-    broken: Bools = (ranks > 1) & (grid.cp > 1) & ((heads < 1) | leaves_rest(heads, ranks))
-    return broken | ((inner > 1) & ((inner >= grid.cp) | leaves_rest(grid.cp, ranks)))
+    broken: Bools = (ranks > 1) & (grid.cp > 1) & ((heads < 1) | not_divisible(heads, ranks))
+    return broken | ((inner > 1) & ((inner >= grid.cp) | not_divisible(grid.cp, ranks)))
 
 
 @rule(
@@ -78,8 +78,8 @@ def _whole_sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
     A gated delta net scans whole sequences, and an indexer selects among all tokens of one.
     """
     model = task.model
-    whole = model.delta is not None or (model.latent is not None and model.latent.index is not None)
-    return whole & (grid.cp > 1)
+    needs_whole = model.delta is not None or (model.latent is not None and model.latent.index is not None)
+    return needs_whole & (grid.cp > 1)
 
 
 @rule(
@@ -88,8 +88,8 @@ def _whole_sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
 def _delayed_scaling(_: TrainingTask, grid: LayoutGrid) -> Bools:
     """Rule: delayed scaling excludes recomputing `moe_act` or `layernorm` (`TransformerConfig`)."""
     parts = {"moe_act", "layernorm"}
-    again = [i for i, word in enumerate(grid.recomputes) if parts & set(word.split("+"))]
-    return (grid.compute == "fp8") & np.isin(grid.recompute, again)
+    excluded = [i for i, word in enumerate(grid.recomputes) if parts & set(word.split("+"))]
+    return (grid.compute == "fp8") & np.isin(grid.recompute, excluded)
 
 
 @rule(

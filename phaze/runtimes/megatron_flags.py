@@ -73,7 +73,7 @@ from phaze.runtimes.untimed import UNTIMED_FLAGS, untimed_flags
 from phaze.spec.model import Model
 from phaze.spec.system import Stack
 
-EACH = "--num-layers-per-virtual-pipeline-stage"
+LAYERS_PER_STAGE = "--num-layers-per-virtual-pipeline-stage"
 FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 COUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 """Flags that count the embedding and the loss as one layer each in the pipeline split."""
@@ -81,16 +81,16 @@ CONNECTIONS = re.compile(r"\bCUDA_DEVICE_MAX_CONNECTIONS(?:=|: *)['\"]?(\w+)")
 """Pattern of an assignment to CUDA_DEVICE_MAX_CONNECTIONS, in a command, a comment or YAML."""
 READ = frozenset(
     (
-        *MODEL_FLAGS, *(flag for one in FIELDS for flag in one.flags), *SOFTWARE, *COUNTED, *UNTIMED_FLAGS,
-        EACH, FIRST, LAST, "--nnodes", "--nproc-per-node",
+        *MODEL_FLAGS, *(flag for field in FIELDS for flag in field.flags), *SOFTWARE, *COUNTED,
+        *UNTIMED_FLAGS, LAYERS_PER_STAGE, FIRST, LAST, "--nnodes", "--nproc-per-node",
     )
 )  # fmt: skip
 """Flags that reading a recipe handles; `tables/megatron.yaml` lists the others."""
-SIZES = frozenset(flag for one in FIELDS for flag in one.flags)
+SIZES = frozenset(flag for field in FIELDS for flag in field.flags)
 """Flags of the layout and the batch."""
 NAMES: dict[str, str] = {
     **{f"model.{field}": flag for field, flag in MODEL_NAMES.items()},
-    **{one.field: one.name for one in FIELDS},
+    **{field.field: field.name for field in FIELDS},
 }
 """Flag that sets each recipe field."""
 
@@ -105,7 +105,7 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
     recipe.check(MEGATRON)
     if recipe.model.lora:
         raise PhazeError("model.lora: Megatron-LM does not train LoRA adapters; emit for bridge")
-    untimed, elsewhere = untimed_flags(recipe.model)
+    untimed, user_settings = untimed_flags(recipe.model)
     flags = [
         *model_flags(recipe.model, recipe.sequence, recipe.blocks),
         *untimed,
@@ -115,7 +115,7 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
         *software_flags(recipe, stack),
     ]
     text = "\n".join([*load_comment(recipe.layout), print_flags(flags)])
-    beyond = recipe.beyond(_recipe(text, recipe.layout.devices, recipe.model.name))
+    differences = recipe.differences(_recipe(text, recipe.layout.devices, recipe.model.name))
     paired = (PAIRED,) in flags
     program = "pretrain_mamba.py" if is_hybrid(recipe.model) else "pretrain_gpt.py"
     connections = connections_for(recipe.layout, blackwell, paired=paired)
@@ -125,13 +125,13 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
             f"{program}, Megatron-Core {MEGATRON.version}",
             f"{recipe.model.name} on {recipe.layout.devices} devices",
             *[f"{HYBRID[0]} with bars is of later versions"] * is_hybrid(recipe.model),
-            beyond=beyond,
-            elsewhere=elsewhere,
+            differences=differences,
+            user_settings=user_settings,
         ),
         *comments(*(f"Environment: {CONNECTIONS_NAME}={value}" for value in connections), *[torch] * paired),
     ]
     files = {"megatron.txt": "\n".join([*header, text])}
-    return Emitted(f"Megatron-Core {MEGATRON.version}", files, beyond, elsewhere)
+    return Emitted(f"Megatron-Core {MEGATRON.version}", files, differences, user_settings)
 
 
 def read_megatron(
@@ -168,25 +168,30 @@ def _recipe(text: str, devices: int | None, name: str, words: int | None = None)
     other.check(flags, READ, SIZES)
     refuse_unexpanded(flags, other, FILES)
     model, stages = read_model(flags, name, words)
-    own: dict[str, Any] = read_fields(flags, model) | written_load(text)
-    pp = own["pp"]
+    layout_fields: dict[str, Any] = read_fields(flags, model) | written_load(text)
+    pp = layout_fields["pp"]
     blocks = _stages(stages, pp) if stages else _blocks(flags, model, pp)
-    recompute, again = recomputed(flags, blocks, model.mtp)
+    recompute, recomputed_blocks = recomputed(flags, blocks, model.mtp)
     layout = Layout(
-        **own, vp=len(blocks) // pp, dp=_replicas(flags, devices, Layout(**own)), recompute=recompute
+        **layout_fields,
+        vp=len(blocks) // pp,
+        dp=_replicas(flags, devices, Layout(**layout_fields)),
+        recompute=recompute,
     )
     batch = whole_number(flags, BATCH, layout.microbatch * layout.dp)
     schedule = "interleaved" if layout.vp > 1 else "1f1b"
-    return Recipe(model, whole_number(flags, SEQUENCE), batch, layout, schedule, blocks, again)
+    return Recipe(model, whole_number(flags, SEQUENCE), batch, layout, schedule, blocks, recomputed_blocks)
 
 
 def megatron_software(text: str, recipe: Recipe, stack: Stack, *, blackwell: bool = False) -> Software:
     """Training software set by a recipe's flags; the stack supplies settings that flags do not cover."""
-    given = CONNECTIONS.findall(text)
-    return read_software(_flags(text), recipe, stack, given[-1] if given else "", blackwell=blackwell)
+    connections = CONNECTIONS.findall(text)
+    return read_software(
+        _flags(text), recipe, stack, connections[-1] if connections else "", blackwell=blackwell
+    )
 
 
-def says_devices(text: str) -> bool:
+def sets_devices(text: str) -> bool:
     """True if the flags specify the number of devices."""
     return "--nproc-per-node" in _flags(text)
 
@@ -194,17 +199,17 @@ def says_devices(text: str) -> bool:
 def _check_launch(text: str, flags: Flags, recipe: Recipe, blackwell: bool) -> None:
     """Raise PhazeError for combinations of flags and environment that Megatron-LM rejects."""
     layout, count = recipe.layout, recipe.layout.microbatches(recipe.global_batch)
-    found = refused_overlap(layout, SLICES in flags)
+    problem = refused_overlap(layout, SLICES in flags)
     size = whole_number(flags, GROUP, layout.pp)
     if recipe.schedule == "interleaved" and not is_group(count, layout.pp, size):
-        found = (
+        problem = (
             f"{GROUP} must not leave a group of fewer than pp {layout.pp} of {count} microbatches, got {size}"
         )
-    given = CONNECTIONS.findall(text)
-    if found is None and given:
-        found = refused_connections(layout, given[-1], blackwell, paired=PAIRED in flags)
-    if found is not None:
-        raise PhazeError(f"{MEGATRON.name}: {found}")
+    connections = CONNECTIONS.findall(text)
+    if problem is None and connections:
+        problem = refused_connections(layout, connections[-1], blackwell, paired=PAIRED in flags)
+    if problem is not None:
+        raise PhazeError(f"{MEGATRON.name}: {problem}")
 
 
 def _replicas(flags: Flags, devices: int | None, layout: Layout) -> int:
@@ -242,15 +247,15 @@ def _blocks(flags: Flags, model: Model, pp: int) -> tuple[int, ...]:
     counted = [flag in flags for flag in COUNTED]
     layers, ranks = model.layers + sum(counted) - sum(ends.values()), pp - len(ends)
     vp = whole_number(flags, VIRTUAL, 1)
-    if EACH in flags:
-        each = whole_number(flags, EACH)
-        vp = layers // (ranks * each) if ranks and layers % (ranks * each) == 0 else 0
+    if LAYERS_PER_STAGE in flags:
+        per_stage = whole_number(flags, LAYERS_PER_STAGE)
+        vp = layers // (ranks * per_stage) if ranks and layers % (ranks * per_stage) == 0 else 0
     if not vp or not ranks or layers % (ranks * vp) or any(count % vp for count in ends.values()):
-        flag = next((flag for flag in (EACH, VIRTUAL, FIRST, LAST) if flag in flags), PP)
+        flag = next((flag for flag in (LAYERS_PER_STAGE, VIRTUAL, FIRST, LAST) if flag in flags), PP)
         raise PhazeError(
             f"{flag}: must split the {model.layers} layers into equal stages, got {one_value(flags, flag)}"
         )
-    held = [ends.get(rank, layers // ranks) // vp for rank in range(pp)] * vp
-    held[0] -= counted[0]
-    held[-1] += model.mtp - counted[1]
-    return tuple(held)
+    stage_blocks = [ends.get(rank, layers // ranks) // vp for rank in range(pp)] * vp
+    stage_blocks[0] -= counted[0]
+    stage_blocks[-1] += model.mtp - counted[1]
+    return tuple(stage_blocks)

@@ -52,7 +52,7 @@ WITH_FSDP = (
     (FSDP,), (OPTIMIZER,), ("--no-gradient-accumulation-fusion",), ("--ckpt-format", "fsdp_dtensor"),
 )  # fmt: skip
 """Flags that Megatron-FSDP needs in addition to its sharding strategy (its user guide)."""
-AGAIN, METHOD, AGAIN_LAYERS, AGAIN_MODULES = (
+GRANULARITY, METHOD, RECOMPUTED_LAYERS, RECOMPUTED_MODULES = (
     f"--recompute-{name}" for name in ("granularity", "method", "num-layers", "modules")
 )
 INSTANCES = "--num-distributed-optimizer-instances"
@@ -116,9 +116,9 @@ def _expert_width(field: str, flag: str) -> FieldFlags:
     )
 
 
-def _number(field: str, flag: str, of: Callable[[Recipe], int]) -> FieldFlags:
+def _number(field: str, flag: str, value: Callable[[Recipe], int]) -> FieldFlags:
     """Table entry for a flag with an integer value that is always written."""
-    return FieldFlags(field, (flag,), lambda recipe: [(flag, str(of(recipe)))])
+    return FieldFlags(field, (flag,), lambda recipe: [(flag, str(value(recipe)))])
 
 
 def _write_cp_kind(recipe: Recipe) -> Iterator[tuple[str, ...]]:
@@ -134,12 +134,12 @@ def _cp_kind(flags: Flags, _: Model) -> CpKind:
     cp = whole_number(flags, CP, 1)
     if cp == 1:
         return MEGATRON.cp_kinds[0]
-    found = word_of(flags, CP_KIND, {kind: kind for kind in (*CP_KINDS, LEVELS)}, "p2p")
-    if found != LEVELS:
-        return found
+    exchange = word_of(flags, CP_KIND, {kind: kind for kind in (*CP_KINDS, LEVELS)}, "p2p")
+    if exchange != LEVELS:
+        return exchange
     text = " ".join(flags.get(SIZES_OF_LEVELS, ()))
     sizes = text.strip("[]").replace(",", " ").split()  # a log lists them in brackets
-    if len(sizes) != 2 or not all(one.isdecimal() for one in sizes) or prod(map(int, sizes)) != cp:
+    if len(sizes) != 2 or not all(size.isdecimal() for size in sizes) or prod(map(int, sizes)) != cp:
         raise PhazeError(f"{SIZES_OF_LEVELS}: must be two numbers with product {cp}, got {text}")
     return f"{LEVELS}:{sizes[0]}"
 
@@ -168,27 +168,27 @@ def _write_recompute(recipe: Recipe) -> FlagValues:
     most = max(recipe.recomputed)
     modules = [module for module in MODULES if module in recipe.layout.modules]
     if modules or recipe.layout.recompute == "selective":
-        return (AGAIN, "selective"), (AGAIN_MODULES, *(modules or ["core_attn"]))
+        return (GRANULARITY, "selective"), (RECOMPUTED_MODULES, *(modules or ["core_attn"]))
     method, layers = ("uniform", 1) if recipe.recomputed == recipe.blocks else ("block", most)
-    return ((AGAIN, "full"), (METHOD, method), (AGAIN_LAYERS, str(layers))) if most else ()
+    return ((GRANULARITY, "full"), (METHOD, method), (RECOMPUTED_LAYERS, str(layers))) if most else ()
 
 
 def recomputed(flags: Flags, blocks: tuple[int, ...], mtp: int) -> tuple[Recompute, tuple[int, ...]]:
     """Recompute option of a run, and number of fully recomputed blocks per virtual stage, read from flags."""
     none = (0,) * len(blocks)
     selective = "--recompute-activations" in flags
-    if AGAIN not in flags:
+    if GRANULARITY not in flags:
         return ("selective" if selective else "none"), none
-    if word_of(flags, AGAIN, {"full": "full", "selective": "selective"}) == "selective":
-        modules = flags.get(AGAIN_MODULES, ("core_attn",))
+    if word_of(flags, GRANULARITY, {"full": "full", "selective": "selective"}) == "selective":
+        modules = flags.get(RECOMPUTED_MODULES, ("core_attn",))
         try:
             return "selective" if modules == ("core_attn",) else recompute_of("+".join(modules)), none
         except PhazeError as error:
-            raise PhazeError(f"{AGAIN_MODULES}: {error}") from error
+            raise PhazeError(f"{RECOMPUTED_MODULES}: {error}") from error
     method = word_of(flags, METHOD, {"uniform": "uniform", "block": "block"})
-    count = whole_number(flags, AGAIN_LAYERS)
+    count = whole_number(flags, RECOMPUTED_LAYERS)
     if method == "uniform" and count > 1:
-        raise PhazeError(f"{AGAIN_LAYERS}: must be 1 with uniform recomputation, got {count}")
+        raise PhazeError(f"{RECOMPUTED_LAYERS}: must be 1 with uniform recomputation, got {count}")
     return "full", blocks if method == "uniform" else equal_counts(blocks, mtp, count)
 
 
@@ -218,7 +218,9 @@ def _compute(flags: Flags, _: Model) -> Compute:
     for bits, usual in (("--fp4", "nvfp4"), ("--fp8", "delayed")):
         if f"{bits}-format" in flags:
             recipe = one_value(flags, f"{bits}-recipe") if f"{bits}-recipe" in flags else None
-            words = {said[1][1]: ours for ours, said in PRECISIONS.items() if said[1][0] == f"{bits}-recipe"}
+            words = {
+                pairs[1][1]: ours for ours, pairs in PRECISIONS.items() if pairs[1][0] == f"{bits}-recipe"
+            }
             if (recipe or usual) not in words:
                 raise PhazeError(f"{bits}-recipe: must be one of {', '.join(words)}, got {short(recipe)}")
             return words[recipe or usual]
@@ -282,8 +284,8 @@ OF_LAYOUT = (
         lambda flags, _: whole_number(flags, INSTANCES, 1),
     ),
     FieldFlags(
-        "recompute", (AGAIN, METHOD, AGAIN_LAYERS, AGAIN_MODULES, "--recompute-activations"),
-        _write_recompute, None, AGAIN,
+        "recompute", (GRANULARITY, METHOD, RECOMPUTED_LAYERS, RECOMPUTED_MODULES, "--recompute-activations"),
+        _write_recompute, None, GRANULARITY,
     ),
     FieldFlags(
         "offload", (OFFLOADED_PARTS, FINE, "--cpu-offloading", OFFLOADED_LAYERS, OFFLOADED_STATES),
@@ -297,10 +299,10 @@ FIELDS = (*OF_BATCH, *OF_LAYOUT)
 
 def written(fields: Iterable[FieldFlags], recipe: Recipe) -> Iterator[tuple[str, ...]]:
     """Yield the flags of a recipe for the given fields."""
-    for one in fields:
-        yield from one.write(recipe)
+    for field in fields:
+        yield from field.write(recipe)
 
 
 def read_fields(flags: Flags, model: Model) -> dict[str, object]:
     """Read the layout fields from flags, except vp, dp and recompute, which depend on other fields."""
-    return {one.field: one.read(flags, model) for one in FIELDS if one.read is not None}
+    return {field.field: field.read(flags, model) for field in FIELDS if field.read is not None}

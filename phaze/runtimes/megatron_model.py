@@ -47,7 +47,7 @@ SIZES = {
     "hidden": "--hidden-size", "heads": "--num-attention-heads", "vocabulary": "--vocab-size",
 }  # fmt: skip
 """Flags of model sizes that are always written, by model field."""
-LAYERS, FEED_FORWARD, LONGEST = "--num-layers", "--ffn-hidden-size", "--max-position-embeddings"
+LAYERS, FEED_FORWARD, MAX_POSITIONS = "--num-layers", "--ffn-hidden-size", "--max-position-embeddings"
 POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}
 NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
 EXPERTS = {
@@ -92,7 +92,7 @@ WINDOW = "--window-size"
 HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
 """Flags of a hybrid's block-letter pattern: the current name and the earlier one."""
 LETTERS = {"mamba": "M", "attention": "*", "dense": "-", "experts": "E", "delta": "G"}
-FURTHER = "--mtp-num-layers"
+MTP_LAYERS = "--mtp-num-layers"
 SWITCHES = {
     "gated": "--swiglu", "qk_norm": "--qk-layernorm", "attention_gate": "--attention-output-gate",
     "latent": "--multi-latent-attention", "shared_gate": "--moe-shared-expert-gate",
@@ -107,15 +107,16 @@ CLAMP = "--activation-func-clamp-value"
 MODEL_FLAGS = frozenset(
     (
         *SIZES.values(), *EXPERTS.values(), *LATENT.values(), *INDEX.values(), *DELTA.values(),
-        *MAMBA.values(), *BLOCKS_WITH.values(), *SWITCHES.values(), *HYBRID, LAYERS, FEED_FORWARD, LONGEST,
-        VARIANT, WINDOW, FURTHER, SINKS[0], "--kv-channels", "--num-query-groups", "--normalization",
-        "--position-embedding-type", "--hidden-dropout", "--attention-dropout", "--spec",
+        *MAMBA.values(), *BLOCKS_WITH.values(), *SWITCHES.values(), *HYBRID, LAYERS, FEED_FORWARD,
+        MAX_POSITIONS, VARIANT, WINDOW, MTP_LAYERS, SINKS[0], "--kv-channels", "--num-query-groups",
+        "--normalization", "--position-embedding-type", "--hidden-dropout", "--attention-dropout", "--spec",
         "--bert-no-binary-head", *VOCABULARY_FLAGS,
     )
 )  # fmt: skip
 """All flags that a model determines."""
 MODEL_NAMES = {
-    **SIZES, "layers": LAYERS, "feed_forward": FEED_FORWARD, "position_count": LONGEST, "mtp": FURTHER,
+    **SIZES, "layers": LAYERS, "feed_forward": FEED_FORWARD, "position_count": MAX_POSITIONS,
+    "mtp": MTP_LAYERS,
     "positions": "--position-embedding-type", "norm": "--normalization", "kv_heads": "--num-query-groups",
     "head_width": "--kv-channels", "residual_dropout": "--hidden-dropout",
     "embedding_dropout": "--hidden-dropout", "attention_dropout": "--attention-dropout",
@@ -139,22 +140,22 @@ def is_word_piece(flags: Flags) -> bool:
     return kind.startswith("bertwordpiece") or (not kind and file.endswith("vocab.txt"))
 
 
-def vocabulary(flags: Flags, given: int | None = None) -> int:
-    """Vocabulary size, padded as the flags require; `given` is the size if no flag sets it.
+def vocabulary(flags: Flags, default: int | None = None) -> int:
+    """Vocabulary size, padded as the flags require; `default` is the size if no flag sets it.
 
     Raises PhazeError if flags have neither the size nor a known tokenizer name.
     """
-    words = _words(flags, given) + (whole_number(flags, EXTRA_IDS) if EXTRA_IDS in flags else 0)
+    words = _vocabulary_size(flags, default) + (whole_number(flags, EXTRA_IDS) if EXTRA_IDS in flags else 0)
     multiple = whole_number(flags, PADDED_TO, 1) * whole_number(flags, "--tensor-model-parallel-size", 1)
     return -(-words // multiple) * multiple if PADDED_TO in flags else words
 
 
-def _words(flags: Flags, given: int | None) -> int:
+def _vocabulary_size(flags: Flags, default: int | None) -> int:
     size = next((flag for flag in (PADDED_SIZE, VOCAB_SIZE) if flag in flags), None)
     if size is not None:
         return whole_number(flags, size)
-    if given is not None:
-        return given
+    if default is not None:
+        return default
     kind = one_value(flags, TOKENIZER).lower() if TOKENIZER in flags else ""
     paths = " ".join((*flags.get(TOKENIZER_MODEL, ()), *flags.get(VOCAB_FILE, ()))).lower()
     file = PurePosixPath(one_value(flags, VOCAB_FILE)).name.lower() if VOCAB_FILE in flags else ""
@@ -164,13 +165,13 @@ def _words(flags: Flags, given: int | None) -> int:
         return CASED if "cased" in file.replace("uncased", "") else UNCASED
     if not kind and file == "vocab.json" and MERGE_FILE in flags:
         return GPT2
-    found = next((size for name, size in VOCABULARIES if name in paths), None)
-    if found is None:
+    known_size = next((size for name, size in VOCABULARIES if name in paths), None)
+    if known_size is None:
         raise PhazeError(
             f"{VOCAB_SIZE}: must be given, or --vocab N of `phaze read`: the tokenizer is missing or its "
             "vocabulary unknown"
         )
-    return found
+    return known_size
 
 
 def is_hybrid(model: Model) -> bool:
@@ -193,7 +194,7 @@ def model_flags(model: Model, sequence: int, blocks: Sequence[int]) -> Iterator[
     for field, flag in SIZES.items():
         yield flag, str(getattr(model, field))
     yield FEED_FORWARD, str(model.feed_forward or (model.experts.width if model.experts else 1))
-    yield LONGEST, str(max(model.position_count, sequence))
+    yield MAX_POSITIONS, str(max(model.position_count, sequence))
     yield "--position-embedding-type", POSITIONS.get(model.positions, "learned_absolute")
     yield "--normalization", NORMS[model.norm]
     yield "--hidden-dropout", str(model.residual_dropout)
@@ -202,7 +203,7 @@ def model_flags(model: Model, sequence: int, blocks: Sequence[int]) -> Iterator[
     switches = {
         "gated": gated,
         "squared": model.activation == "relu2",
-        "unbiased": not (model.feed_forward_bias and model.feed_forward) and not _output_bias(model),
+        "unbiased": not (model.feed_forward_bias and model.feed_forward) and not _has_output_bias(model),
         "untied": not model.tied_embeddings,
     }
     yield from ((SWITCHES[name],) for name, on in switches.items() if on)
@@ -211,7 +212,7 @@ def model_flags(model: Model, sequence: int, blocks: Sequence[int]) -> Iterator[
     yield from _attention_flags(model)
     yield from _kind_flags(model)
     if model.mtp and not is_hybrid(model):
-        yield FURTHER, str(model.mtp)
+        yield MTP_LAYERS, str(model.mtp)
 
 
 def _attention_flags(model: Model) -> Iterator[tuple[str, ...]]:
@@ -229,24 +230,24 @@ def _attention_flags(model: Model) -> Iterator[tuple[str, ...]]:
         yield (SWITCHES["scaled_rotary"],)
     if model.latent:
         yield (SWITCHES["latent"],)
-        yield from _said(model.latent, LATENT)
+        yield from _size_flags(model.latent, LATENT)
         if model.latent.index:
             yield from ((VARIANT, SPARSE), (SWITCHES["scaled_rotary"],))
-            yield from _said(model.latent.index, INDEX)
+            yield from _size_flags(model.latent.index, INDEX)
 
 
 def _kind_flags(model: Model) -> Iterator[tuple[str, ...]]:
     if model.experts:
-        yield from _said(model.experts, EXPERTS)
+        yield from _size_flags(model.experts, EXPERTS)
         if model.experts.shared_gate:
             yield (SWITCHES["shared_gate"],)
         yield (GROUPED,)
     if model.window:
         yield WINDOW, f"{model.window.size - 1},0"  # the flag counts earlier tokens without the current one
     if model.delta:
-        yield from ((VARIANT, LINEAR), *_said(model.delta, DELTA))
+        yield from ((VARIANT, LINEAR), *_size_flags(model.delta, DELTA))
     if model.mamba:
-        yield from _said(model.mamba, MAMBA)
+        yield from _size_flags(model.mamba, MAMBA)
     if model.pattern is not None and not is_hybrid(model):
         kinds = _kinds(model)
         for word, flag in BLOCKS_WITH.items():
@@ -254,10 +255,10 @@ def _kind_flags(model: Model) -> Iterator[tuple[str, ...]]:
                 yield flag, _list_of([word in kind for kind in kinds])
 
 
-def _said(noun: object, flags: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _size_flags(part: object, flags: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield flags for the sizes of a model part that differ from their defaults."""
     for field, flag in flags.items():
-        value = getattr(noun, field)
+        value = getattr(part, field)
         if value is not None and value != USUAL.get(flag):
             yield flag, str(value)
 
@@ -267,7 +268,7 @@ def _kinds(model: Model) -> list[tuple[str, ...]]:
     return [words_of(kind) for kind, count in model.runs for _ in range(count)]
 
 
-def _output_bias(model: Model) -> bool:
+def _has_output_bias(model: Model) -> bool:
     return model.attention_bias if model.output_bias is None else model.output_bias
 
 
@@ -283,11 +284,11 @@ def hybrid_pattern(model: Model, blocks: Sequence[int]) -> str:
             f"{HYBRID[0]}: every block must be one of {', '.join(LETTERS)}, got {'-'.join(wrong)}"
         )
     letters = "".join(LETTERS[kind[0]] for kind in kinds)
-    held = [*blocks[:-1], blocks[-1] - model.mtp]
-    ends = [0, *accumulate(held)]
+    stage_blocks = [*blocks[:-1], blocks[-1] - model.mtp]
+    ends = [0, *accumulate(stage_blocks)]
     stages = "|".join(letters[start:end] for start, end in pairwise(ends))
-    further = "".join(LETTERS[word] for word in words_of(model.mtp_kind))
-    return stages + f"/{further}" * model.mtp
+    mtp_kinds = "".join(LETTERS[word] for word in words_of(model.mtp_kind))
+    return stages + f"/{mtp_kinds}" * model.mtp
 
 
 def _list_of(values: Sequence[bool]) -> str:
@@ -312,7 +313,7 @@ def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model
     rotary = positions == "rotary" or SWITCHES["rotary"] in flags
     biases = SWITCHES["unbiased"] not in flags
     wide = whole_number(flags, FEED_FORWARD, 64 * (8 * hidden // 3 // 64) if gated else 4 * hidden)
-    longest = whole_number(flags, LONGEST)
+    longest = whole_number(flags, MAX_POSITIONS)
     fields = {
         "name": name,
         "layers": len(kinds),
@@ -324,7 +325,7 @@ def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model
         "vocabulary": vocabulary(flags, words),
         "pattern": None if set(kinds) in ({"attention-dense"}, {"attention-experts"}) else pattern_of(kinds),
         "mtp": mtp,
-        "mtp_pattern": _further_kind(flags, kinds[-1]),
+        "mtp_pattern": _mtp_kind(flags, kinds[-1]),
         "positions": "rotary" if rotary else positions,
         "scaled_rotary": rotary and SWITCHES["latent"] not in flags and SWITCHES["scaled_rotary"] in flags,
         "position_count": longest if rotary or positions != "none" else 0,
@@ -342,8 +343,8 @@ def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model
         "residual_dropout": dropout,
         "embedding_dropout": dropout,
         "attention_dropout": share(flags, "--attention-dropout", "0.1"),
-        **_read_nouns(flags, parts, wide),
-        **(_bert(flags) if _is_bert(flags) else {}),
+        **_read_parts(flags, parts, wide),
+        **(_bert_fields(flags) if _is_bert(flags) else {}),
     }
     return Model.parse({key: value for key, value in fields.items() if value is not None}, "flags"), stages
 
@@ -352,43 +353,43 @@ def _is_bert(flags: Flags) -> bool:
     return is_word_piece(flags) or any(flag.startswith("--bert-") for flag in flags)
 
 
-def _bert(flags: Flags) -> dict[str, object]:
+def _bert_fields(flags: Flags) -> dict[str, object]:
     """Model fields in which BERT differs from GPT: masked tokens, next-sentence loss (`pretrain_bert.py`)."""
     pooler = "--bert-no-binary-head" not in flags
     return {"causal": False, "head": "masked-lm", "token_types": 2, "pooler": pooler}
 
 
-def _read_nouns(flags: Flags, words: set[str], wide: int) -> dict[str, object]:
-    """Read the fields of a model's optional parts from flags: latent attention, and the parts in `words`.
+def _read_parts(flags: Flags, parts: set[str], wide: int) -> dict[str, object]:
+    """Read the fields of a model's optional parts from flags: latent attention, and the parts in `parts`.
 
     Experts are as wide as dense feed-forward networks unless a flag sets their width.
     """
-    found: dict[str, object] = {}
+    fields: dict[str, object] = {}
     if SWITCHES["latent"] in flags:
         index = {"index": _sizes(flags, INDEX)} if flags.get(VARIANT) == (SPARSE,) else {}
-        found["latent"] = _sizes(flags, LATENT) | index
-    if "experts" in words:
-        found["experts"] = _sizes(flags, EXPERTS, {"width": wide}) | {
+        fields["latent"] = _sizes(flags, LATENT) | index
+    if "experts" in parts:
+        fields["experts"] = _sizes(flags, EXPERTS, {"width": wide}) | {
             "gated": SWITCHES["gated"] in flags,
             "bias": SWITCHES["unbiased"] not in flags,
             "shared_gate": SWITCHES["shared_gate"] in flags,
             "clamped": CLAMP in flags and SWITCHES["unbiased"] not in flags,  # as GPT-OSS
         }
-    if "window" in words:
-        found["window"] = {"size": _window(flags)}
-    if "delta" in words:
-        found["delta"] = _sizes(flags, DELTA)
-    if "mamba" in words:
+    if "window" in parts:
+        fields["window"] = {"size": _window(flags)}
+    if "delta" in parts:
+        fields["delta"] = _sizes(flags, DELTA)
+    if "mamba" in parts:
         size = whole_number(flags, MAMBA["head_size"], USUAL[MAMBA["head_size"]])
-        found["mamba"] = _sizes(flags, MAMBA, {"heads": 2 * whole_number(flags, SIZES["hidden"]) // size})
-    return found
+        fields["mamba"] = _sizes(flags, MAMBA, {"heads": 2 * whole_number(flags, SIZES["hidden"]) // size})
+    return fields
 
 
 def _sizes(flags: Flags, names: dict[str, str], usual: dict[str, int] | None = None) -> dict[str, object]:
     """Read the sizes of a model part; sizes with neither a flag nor a default are omitted."""
     usual = {field: USUAL[flag] for field, flag in names.items() if flag in USUAL} | (usual or {})
-    there = {field: flag for field, flag in names.items() if flag in flags or usual.get(field)}
-    return {field: whole_number(flags, flag, usual.get(field)) for field, flag in there.items()}
+    present = {field: flag for field, flag in names.items() if flag in flags or usual.get(field)}
+    return {field: whole_number(flags, flag, usual.get(field)) for field, flag in present.items()}
 
 
 def _read_kinds(flags: Flags) -> tuple[list[str], int, tuple[int, ...] | None]:
@@ -397,17 +398,19 @@ def _read_kinds(flags: Flags) -> tuple[list[str], int, tuple[int, ...] | None]:
     if hybrid is not None:
         return _read_hybrid(hybrid, one_value(flags, hybrid))
     layers = whole_number(flags, LAYERS)
-    mtp = whole_number(flags, FURTHER) if FURTHER in flags else 0
-    there = {
+    mtp = whole_number(flags, MTP_LAYERS) if MTP_LAYERS in flags else 0
+    present = {
         "experts": EXPERTS["count"] in flags,
         "window": WINDOW in flags,
         "delta": flags.get(VARIANT) == (LINEAR,),
     }
-    has = {word: _blocks_with(flags, word, layers) if on else [False] * layers for word, on in there.items()}
+    has = {
+        word: _blocks_with(flags, word, layers) if on else [False] * layers for word, on in present.items()
+    }
     mixers = [
         next((word for word in MIXERS if word in has and has[word][at]), "attention") for at in range(layers)
     ]
-    networks = ["experts" if one else "dense" for one in has["experts"]]
+    networks = ["experts" if has_experts else "dense" for has_experts in has["experts"]]
     return ["-".join(pair) for pair in zip(mixers, networks, strict=True)], mtp, None
 
 
@@ -416,18 +419,18 @@ def _read_hybrid(flag: str, text: str) -> tuple[list[str], int, tuple[int, ...]]
     main, *further = text.split("/")
     words = {letter: word for word, letter in LETTERS.items()}
     letters = main.replace("|", "")
-    known = letters and not set(letters + "".join(further)) - set(words)
-    if not known or "" in further or len(set(further)) > 1:
+    valid = letters and not set(letters + "".join(further)) - set(words)
+    if not valid or "" in further or len(set(further)) > 1:
         raise PhazeError(
             f"{flag}: must be letters {', '.join(words)} with | between stages, after / those of a layer of "
             f"multi-token prediction, the same for each, got {short(text)}"
         )
-    held = [len(stage) for stage in main.split("|")]
-    held[-1] += len(further)
-    return [words[letter] for letter in letters], len(further), tuple(held)
+    stage_blocks = [len(stage) for stage in main.split("|")]
+    stage_blocks[-1] += len(further)
+    return [words[letter] for letter in letters], len(further), tuple(stage_blocks)
 
 
-def _further_kind(flags: Flags, last: str) -> str | None:
+def _mtp_kind(flags: Flags, last: str) -> str | None:
     """Kind of a hybrid's multi-token prediction layers; None if it is the kind of the last block."""
     text = next((one_value(flags, flag) for flag in HYBRID if flag in flags), "")
     words = {letter: word for word, letter in LETTERS.items()}
@@ -455,9 +458,9 @@ def _list(node: ast.AST) -> list[bool]:
     """Evaluate a list expression of ones, zeros, sums and multiples; ValueError for any other expression."""
     match node:
         case ast.List(entries):
-            said = [entry.value for entry in entries if isinstance(entry, ast.Constant)]
-            if len(said) == len(entries) and all(value in (0, 1) for value in said):
-                return [bool(value) for value in said]
+            constants = [entry.value for entry in entries if isinstance(entry, ast.Constant)]
+            if len(constants) == len(entries) and all(value in (0, 1) for value in constants):
+                return [bool(value) for value in constants]
         case ast.BinOp(left, ast.Add(), right):
             return _list(left) + _list(right)
         case ast.BinOp(left, ast.Mult(), ast.Constant(int(times))) if 0 <= times <= MOST_BLOCKS:
@@ -470,9 +473,9 @@ def _list(node: ast.AST) -> list[bool]:
 def _window(flags: Flags) -> int:
     """Attention window read from flags: number of tokens to which a token attends, including itself."""
     text = " ".join(flags[WINDOW]).strip("()")
-    left, _, right = (part.strip() for part in text.replace(" ", ",").replace(",,", ",").partition(","))
-    if not left.isdecimal() or right not in ("0", "-1"):
+    before, _, after = (part.strip() for part in text.replace(" ", ",").replace(",,", ",").partition(","))
+    if not before.isdecimal() or after not in ("0", "-1"):
         raise PhazeError(
             f"{WINDOW}: must be the tokens before a token and 0 after it, such as 127,0, got {short(text)}"
         )
-    return int(left[:9]) + 1
+    return int(before[:9]) + 1

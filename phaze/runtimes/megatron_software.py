@@ -58,10 +58,10 @@ class Software:
 
     def in_words(self, recipe: Recipe) -> str:
         """Summary of the software that a recipe runs with."""
-        kept = "on the chip" if self.flash else "in memory"
+        scores = "on the chip" if self.flash else "in memory"
         return (
             f"overlap {self.overlap(recipe)}, gradients of {self.stack.gradient_bytes} bytes, "
-            f"attention scores {kept}"
+            f"attention scores {scores}"
         )
 
 
@@ -86,17 +86,17 @@ def software_flags(recipe: Recipe, stack: Stack | None) -> Iterator[tuple[str, .
         yield DISPATCHER, "alltoall"
 
 
-def _overlap_flags(recipe: Recipe, hides: Overlap) -> Iterator[tuple[str, ...]]:
+def _overlap_flags(recipe: Recipe, overlap: Overlap) -> Iterator[tuple[str, ...]]:
     layout = recipe.layout
-    if "dp" in hides and layout.dp * layout.cp > 1:
+    if "dp" in overlap and layout.dp * layout.cp > 1:
         yield (GRADIENTS,)
         if layout.zero:
             yield (WEIGHTS,)
-    if "tp" in hides and layout.cuts_sequence:
+    if "tp" in overlap and layout.cuts_sequence:
         yield (SLICES,)
-    if "pp" not in hides and layout.vp > 1:
+    if "pp" not in overlap and layout.vp > 1:
         yield (SERIAL,)
-    if "ep" in hides and pairs_passes(layout, recipe.model):
+    if "ep" in overlap and pairs_passes(layout, recipe.model):
         yield (PAIRED,)
 
 
@@ -112,37 +112,43 @@ def read_software(
     backends = ("auto", "flash", "fused", "unfused", "local")
     usual = "flash" if FLASH in flags else "auto"
     backend = word_of(flags, BACKEND, {word: word for word in backends}, usual)
-    own = {
+    updates = {
         "overlap": _overlap(flags, recipe, stack),
         "attention": _attention(backend, stack),
         "gradient_bytes": 2 if HALF in flags or "--fp16" in flags else 4,
         "logit_bytes": min(stack.logit_bytes, FUSED_LOGITS)
         if LOSS in flags
         else max(stack.logit_bytes, LOGITS),
-        "fused_gradients": _unless(flags, UNFUSED_GRADIENTS, stack.fused_gradients, recipe.layout.zero < 2),
-        "fused_gate": _unless(flags, UNFUSED_GATE, stack.fused_gate, recipe.model.gated),
+        "fused_gradients": _is_fused(flags, UNFUSED_GRADIENTS, stack.fused_gradients, recipe.layout.zero < 2),
+        "fused_gate": _is_fused(flags, UNFUSED_GATE, stack.fused_gate, recipe.model.gated),
         "dispatch": _dispatch(flags, recipe, stack),
         "experts": "each" if recipe.model.experts is not None and GROUPED not in flags else stack.experts,
     }
-    found = stack.model_copy(update=own)
+    configured = stack.model_copy(update=updates)
     if PAIRED in flags and connections == "1":
-        found = found.without("ep")
-    elif PAIRED in flags and connections and found.ordered_queue and not blackwell and recipe.layout.zero < 2:
-        found = found.in_many_queues()  # those of FSDP are known from its layout
+        configured = configured.without("ep")
+    elif (
+        PAIRED in flags
+        and connections
+        and configured.ordered_queue
+        and not blackwell
+        and recipe.layout.zero < 2
+    ):
+        configured = configured.in_many_queues()  # those of FSDP are known from its layout
     return Software(
-        found, not local and backend not in ("unfused", "local"), tuple(_unmodelled(flags, recipe))
+        configured, not local and backend not in ("unfused", "local"), tuple(_unmodelled(flags, recipe))
     )
 
 
-def _unless(flags: Flags, flag: str, usual: bool, asked: bool) -> bool:
-    """True unless `flag` turns a kernel fusion off; `usual` if the flag does not apply."""
-    return flag not in flags if asked else usual
+def _is_fused(flags: Flags, flag: str, default: bool, applies: bool) -> bool:
+    """True unless `flag` turns a kernel fusion off; `default` if the flag does not apply."""
+    return flag not in flags if applies else default
 
 
 def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
     """Kinds of communication that overlap with compute; the stack decides for kinds that the layout lacks."""
     layout, usual = recipe.layout, stack.overlap
-    hides = {
+    overlaps = {
         "dp": GRADIENTS in flags and (not layout.zero or WEIGHTS in flags)
         if layout.dp * layout.cp > 1
         else None,
@@ -151,8 +157,8 @@ def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
         "ep": PAIRED in flags if pairs_passes(layout, recipe.model) else None,
     }
     kinds: Overlap = ("dp", "tp", "pp", "ep")
-    found = tuple(kind for kind in kinds if (kind in usual if hides[kind] is None else hides[kind]))
-    return usual if set(found) == set(usual) else found
+    overlap = tuple(kind for kind in kinds if (kind in usual if overlaps[kind] is None else overlaps[kind]))
+    return usual if set(overlap) == set(usual) else overlap
 
 
 def _attention(backend: str, stack: Stack) -> tuple[str, ...]:
@@ -173,8 +179,8 @@ def _dispatch(flags: Flags, recipe: Recipe, stack: Stack) -> str:
 
 def _unmodelled(flags: Flags, recipe: Recipe) -> Iterator[str]:
     """Yield the flags that change time or memory and are not modelled."""
-    own = recipe.model.latent
-    if own is not None and own.index is None and SWITCHES["scaled_rotary"] in flags:
+    latent = recipe.model.latent
+    if latent is not None and latent.index is None and SWITCHES["scaled_rotary"] in flags:
         yield SWITCHES["scaled_rotary"]
     yield from settings_of("megatron").named(flags)
     if GROUP in flags and recipe.layout.vp > 1 and flags[GROUP] != (str(recipe.microbatch_group),):

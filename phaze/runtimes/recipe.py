@@ -48,15 +48,15 @@ class Recipe:
     """Fully recomputed blocks per virtual stage, (pp · vp,); zeros unless the layout recomputes in full."""
 
     @classmethod
-    def of(cls, planned: TrainingPlan) -> Self:
+    def of(cls, plan: TrainingPlan) -> Self:
         """Build the recipe of a training plan."""
-        asked, stages = planned.question, planned.stages
+        question, stages = plan.question, plan.stages
         return cls(
-            asked.model,
-            asked.sequence,
-            asked.global_batch,
-            planned.layout.spread,
-            planned.layout.schedule,
+            question.model,
+            question.sequence,
+            question.global_batch,
+            plan.layout.spread,
+            plan.layout.schedule,
             tuple(stage.layers for stage in stages),
             tuple(stage.recomputed for stage in stages),
         )
@@ -98,13 +98,13 @@ class Recipe:
                 f"such as {shown(counts)}, got {shown(self.recomputed)}"
             )
 
-    def beyond(self, other: Recipe) -> tuple[str, ...]:
+    def differences(self, other: Recipe) -> tuple[str, ...]:
         """Fields in which `other`, read back from a runtime's files, differs from this recipe, as text."""
-        own, said = self._values(), other._values()
+        planned, actual = self._values(), other._values()
         return tuple(
-            f"{name}: {shown(said.get(name))} instead of {shown(own.get(name))}"
-            for name in {**own, **said}
-            if own.get(name) != said.get(name)
+            f"{name}: {shown(actual.get(name))} instead of {shown(planned.get(name))}"
+            for name in {**planned, **actual}
+            if planned.get(name) != actual.get(name)
         )
 
     def check_same_task(self, other: Recipe, where: str, names: Mapping[str, str]) -> None:
@@ -112,9 +112,12 @@ class Recipe:
 
         `where` names the caller, and `names` maps fields to the caller's names.
         """
-        own, others = self._task_values(), other._task_values()
-        for name in {**own, **others}:
-            value, planned = own.get(name), others.get(name)  # None for parts that only one of both has
+        values, planned_values = self._task_values(), other._task_values()
+        for name in {**values, **planned_values}:
+            value, planned = (
+                values.get(name),
+                planned_values.get(name),
+            )  # None for parts that only one of both has
             if name not in REMARKED and value != planned:
                 raise PhazeError(
                     f"{where}: {names.get(name, name)} must be the plan's, {shown(planned)}, got "
@@ -123,12 +126,12 @@ class Recipe:
 
     def unlike(self, other: Recipe, names: Mapping[str, str]) -> Iterator[str]:
         """Yield remarks on differences in the fields that may differ between two runs of one task."""
-        own, others = self._task_values(), other._task_values()
+        values, planned_values = self._task_values(), other._task_values()
         for name in REMARKED:
-            if own[name] != others[name]:
+            if values[name] != planned_values[name]:
                 yield (
-                    f"{names.get(name, name)} {own[name]} is compared as if it were the plan's, "
-                    f"{others[name]}"
+                    f"{names.get(name, name)} {values[name]} is compared as if it were the plan's, "
+                    f"{planned_values[name]}"
                 )
 
     def _task_values(self) -> dict[str, Value]:
@@ -140,22 +143,22 @@ class Recipe:
         model = self.model
         usual = f"attention-{'experts' if model.experts else 'dense'}"
         kinds = [kind if model.pattern else usual for kind, count in model.runs for _ in range(count)]
-        said = {key: value for key, value in model.model_dump().items() if key not in NAMELESS}
-        said |= {key: getattr(model, key) for key in ("kv_heads", "head_width", "word_width")}
-        said["pattern"] = pattern_of(kinds)
-        said["position_count"] = model.position_count if model.counts_positions else 0
-        said["output_bias"] = model.attention_bias if model.output_bias is None else model.output_bias
-        said["feed_forward_bias"] = model.feed_forward_bias and any(
+        values = {key: value for key, value in model.model_dump().items() if key not in NAMELESS}
+        values |= {key: getattr(model, key) for key in ("kv_heads", "head_width", "word_width")}
+        values["pattern"] = pattern_of(kinds)
+        values["position_count"] = model.position_count if model.counts_positions else 0
+        values["output_bias"] = model.attention_bias if model.output_bias is None else model.output_bias
+        values["feed_forward_bias"] = model.feed_forward_bias and any(
             "dense" in words_of(kind) for kind in kinds
         )
-        return {f"model.{key}": value for key, value in _flat(said)}
+        return {f"model.{key}": value for key, value in _flat(values)}
 
     def _values(self) -> dict[str, Value]:
         model = self._model_values()
         layout = {field.name: getattr(self.layout, field.name) for field in fields(Layout)}
-        own = {field.name: getattr(self, field.name) for field in fields(Recipe)}
-        del own["model"], own["layout"]
-        return model | layout | own
+        recipe = {field.name: getattr(self, field.name) for field in fields(Recipe)}
+        del recipe["model"], recipe["layout"]
+        return model | layout | recipe
 
 
 def recomputed_on(
@@ -165,7 +168,7 @@ def recomputed_on(
     if counts == "any" or recomputed == blocks:
         return recomputed
     equal = equal_counts(blocks, mtp, max(1, *recomputed))
-    enough = all(given <= count for given, count in zip(recomputed, equal, strict=True))
+    enough = all(needed <= count for needed, count in zip(recomputed, equal, strict=True))
     return equal if counts == "equal" and enough else blocks
 
 
@@ -173,7 +176,7 @@ def _flat(fields: Mapping[str, Value | dict[str, Value]]) -> Iterator[tuple[str,
     """Yield the fields of nested mappings, with dotted names."""
     for key, value in fields.items():
         if isinstance(value, dict):
-            yield from _flat({f"{key}.{inner}": one for inner, one in value.items()})
+            yield from _flat({f"{key}.{inner}": inner_value for inner, inner_value in value.items()})
         else:
             yield key, value
 

@@ -71,11 +71,11 @@ class TrainingTask:
     """Expert load of the busiest rank."""
 
     @classmethod
-    def of(cls, asked: AskedPlan) -> Self:
+    def of(cls, question: AskedPlan) -> Self:
         """Build the training job of a planning request."""
-        sizes = asked.sequence, asked.global_batch, asked.devices
-        load = asked.load or asked.stored_machine().stack.load.expected
-        return cls(asked.model, *sizes, asked.precision, load)
+        sizes = question.sequence, question.global_batch, question.devices
+        load = question.load or question.stored_machine().stack.load.expected
+        return cls(question.model, *sizes, question.precision, load)
 
     @property
     def experts(self) -> int:
@@ -134,7 +134,7 @@ class Runtime:
     """Supported operand formats of the GEMMs with block weights."""
     modules: tuple[Module, ...] = ()
     """Modules that can be recomputed individually."""
-    asked_recomputes: tuple[Recompute, ...] = ()
+    requested_recomputes: tuple[Recompute, ...] = ()
     """Sets of recomputed modules that a planning request names."""
 
     def recomputes(self, model: Model) -> tuple[Recompute, ...]:
@@ -142,33 +142,33 @@ class Runtime:
 
         Sets of `moe` with a module inside it are left out, since `moe` already recomputes that module.
         """
-        there = modules_in(model) if self.modules else set[Module]()
-        own = [module for module in MODULES if module in self.modules and module in there]
-        sets = (some for size in range(1, len(own) + 1) for some in combinations(own, size))
+        present = modules_in(model) if self.modules else set[Module]()
+        modules = [module for module in MODULES if module in self.modules and module in present]
+        sets = (chosen for size in range(1, len(modules) + 1) for chosen in combinations(modules, size))
         words = (
             *RECOMPUTES,
-            *("+".join(some) for some in sets if "moe" not in some or not INSIDE_MOE & {*some}),
+            *("+".join(chosen) for chosen in sets if "moe" not in chosen or not INSIDE_MOE & {*chosen}),
         )
-        return (*words, *(one for one in self.asked_recomputes if one not in words))
+        return (*words, *(recompute for recompute in self.requested_recomputes if recompute not in words))
 
     def recompute_of(self, model: Model, text: str) -> Recompute:
         """Parse a recompute option; PhazeError if the runtime or the model lacks one of its modules."""
-        found = recompute_of(text)
-        if not modules_of(found) <= self.recomputable(model):
+        recompute = recompute_of(text)
+        if not modules_of(recompute) <= self.recomputable(model):
             alone = ", ".join(module for module in MODULES if module in self.recomputable(model))
             raise PhazeError(
                 f"recompute: must be one of {', '.join(RECOMPUTES)}{', or of ' * bool(alone)}{alone} joined "
-                f"by + for {model.name} with {self.name}, got {found}"
+                f"by + for {model.name} with {self.name}, got {recompute}"
             )
-        return found
+        return recompute
 
     def option_of(self, name: str, text: str) -> str | int:
         """Parse an option's value; PhazeError if the runtime does not support it."""
         usual: str | int = getattr(Layout(), name)
-        found = READERS[name](text) if name in READERS else count_of(name, text)
-        if found != usual and name not in self.options:
-            raise PhazeError(f"{self.name}: {name} must be {usual}, got {found}")
-        return found
+        value = READERS[name](text) if name in READERS else count_of(name, text)
+        if value != usual and name not in self.options:
+            raise PhazeError(f"{self.name}: {name} must be {usual}, got {value}")
+        return value
 
     def compute_of(self, compute: Compute) -> Compute:
         """Check a compute precision and return it; PhazeError if the runtime does not support it."""
@@ -195,9 +195,9 @@ class Runtime:
 
     def why_not(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
         """First reason why the runtime cannot run a layout, with its values; None if it can."""
-        found = self._unknown(task, layout, schedule)
-        if found is not None:
-            return f"{self.name}: {found}"
+        problem = self._unsupported(task, layout, schedule)
+        if problem is not None:
+            return f"{self.name}: {problem}"
         grid = self.grid(task.model, [(layout, schedule)])
         broken = next((rule for rule in self.rules if rule.broken(task, grid)[0]), None)
         if broken is None:
@@ -208,21 +208,21 @@ class Runtime:
             reason += f"; {binary.sequence} is one" * (not broken.broken(binary, grid)[0])
         return f"{self.name}: {reason}"
 
-    def _again(self, model: Model, layout: Layout) -> Recompute:
+    def _validated_recompute(self, model: Model, layout: Layout) -> Recompute:
         """Recompute option to validate; `none` stands for any supported set of modules."""
-        known = layout.modules and layout.modules <= self.recomputable(model)
-        return "none" if known else layout.recompute
+        supported = layout.modules and layout.modules <= self.recomputable(model)
+        return "none" if supported else layout.recompute
 
     def recomputable(self, model: Model) -> set[Module]:
         """Modules of a model that can be recomputed individually."""
         return {*self.modules, "core_attn", "moe"} & modules_in(model) if self.modules else set()
 
-    def _unknown(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
+    def _unsupported(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
         """Error message for an unsupported option or a wrong device count; None for a valid layout."""
         allowed: dict[str, tuple[object, tuple[object, ...]]] = {
             "schedule": (schedule, self.schedules),
             "zero": (layout.zero, self.zeros),
-            "recompute": (self._again(task.model, layout), self.recomputes(task.model)),
+            "recompute": (self._validated_recompute(task.model, layout), self.recomputes(task.model)),
             "cp_kind": (layout.cp_kind, self.exchanges(layout.cp_kind)),
             "compute": (layout.compute, self.computes),
             **{
@@ -251,7 +251,7 @@ def modules_in(model: Model) -> set[Module]:
         "moe": experts is not None,
         "shared_experts": experts is not None and experts.shared_width > 0,
     }
-    return {module for module, there in has.items() if there}
+    return {module for module, present in has.items() if present}
 
 
 def most_stages(model: Model, pp: Number) -> Number:
@@ -303,8 +303,8 @@ def refused_overlap(layout: Layout, overlaps_slices: bool) -> str | None:
     """
     if not overlaps_slices or layout.cuts_sequence:
         return None
-    given = str(layout.sequence_parallel).lower()
-    return f"--tp-comm-overlap needs --sequence-parallel with tp >= 2, got tp {layout.tp} and {given}"
+    option = str(layout.sequence_parallel).lower()
+    return f"--tp-comm-overlap needs --sequence-parallel with tp >= 2, got tp {layout.tp} and {option}"
 
 
 def pairs_passes(layout: Layout, model: Model) -> bool:
@@ -316,9 +316,9 @@ def pairs_passes(layout: Layout, model: Model) -> bool:
     issues 1810 and 1852).
     """
     staged = layout.pp == 1 or layout.vp > 1
-    whole = layout.recompute == "full" or "moe" in layout.modules
+    recomputes_blocks = layout.recompute == "full" or "moe" in layout.modules
     even = model.expert_layers % 2 == 0
-    return layout.ep > 1 and staged and not whole and model.mtp <= 1 and even
+    return layout.ep > 1 and staged and not recomputes_blocks and model.mtp <= 1 and even
 
 
 def connections_for(layout: Layout, blackwell: bool, *, paired: bool) -> tuple[str, ...]:
@@ -334,10 +334,10 @@ def connections_for(layout: Layout, blackwell: bool, *, paired: bool) -> tuple[s
     return ("1",) if ordered else ()
 
 
-def refused_connections(layout: Layout, given: str, blackwell: bool, *, paired: bool) -> str | None:
+def refused_connections(layout: Layout, connections: str, blackwell: bool, *, paired: bool) -> str | None:
     """Reason why Megatron-LM rejects a layout with this number of connections; None if it accepts it."""
-    if layout.zero >= 2 and given == "1":
+    if layout.zero >= 2 and connections == "1":
         return f"{CONNECTIONS_NAME} must not be 1 with FSDP (zero {layout.zero}), got 1"
-    if connections_for(layout, blackwell, paired=paired) == ("1",) and given != "1":
-        return f"{CONNECTIONS_NAME} must be 1 with tp {layout.tp} and cp {layout.cp}, got {given[:20]}"
+    if connections_for(layout, blackwell, paired=paired) == ("1",) and connections != "1":
+        return f"{CONNECTIONS_NAME} must be 1 with tp {layout.tp} and cp {layout.cp}, got {connections[:20]}"
     return None

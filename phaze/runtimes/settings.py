@@ -45,17 +45,17 @@ class FieldSettings:
     """Function that reads the layout field from settings; None if it depends on other fields."""
 
 
-def whole(said: Settings, name: str) -> int:
+def integer_setting(settings: Settings, name: str) -> int:
     """Read a setting as an integer >= 1; PhazeError for any other value."""
-    text = str(said[name])
+    text = str(settings[name])
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:19]) < 10**18):
-        raise PhazeError(f"{name}: must be a whole number >= 1, got {short(said[name])}")
+        raise PhazeError(f"{name}: must be a whole number >= 1, got {short(settings[name])}")
     return int(text)
 
 
-def word(said: Settings, name: str, words: Mapping[str, Word]) -> Word:
+def word_setting(settings: Settings, name: str, words: Mapping[str, Word]) -> Word:
     """Translate a setting's value to our name; PhazeError for any other value."""
-    value = str(said[name])
+    value = str(settings[name])
     if value not in words:
         raise PhazeError(f"{name}: must be one of {', '.join(words)}, got {short(value)}")
     return words[value]
@@ -115,7 +115,7 @@ class OtherSettings(Noun):
         return {name: values for text in texts for name, (has, values) in _entries(text) if has}
 
     @property
-    def known(self) -> Iterator[str]:
+    def names(self) -> Iterator[str]:
         """Names of all settings."""
         yield from (*self.refusals, *self.changing, *self.subjects, *self.renamed)
 
@@ -123,37 +123,39 @@ class OtherSettings(Noun):
         """Subject of a harmless setting; None for any other."""
         return _entry(self.subjects, name)
 
-    def check(self, found: Settings, read: Collection[str], sizes: Collection[str]) -> None:
+    def check(self, settings: Settings, read: Collection[str], sizes: Collection[str]) -> None:
         """Raise PhazeError if settings are unknown or refused, or none is of `sizes`, the layout or batch."""
-        is_sized = any(name in sizes for name in found)
-        for name in filter(lambda _: is_sized, found):
+        is_sized = any(name in sizes for name in settings)
+        for name in filter(lambda _: is_sized, settings):
             values = _entry(self.refusals, name)
-            if values is not None and not _is_one_of(found[name], values):
+            if values is not None and not _is_one_of(settings[name], values):
                 only = f"is modelled only as {' or '.join(values)}" if values else "is not modelled"
-                raise PhazeError(f"{name}: {only}, got {_shown(found[name])}")
-        known = {*read, *self.known}
-        known |= {name.partition(".")[0] for name in known}  # sections, which may be made without a setting
+                raise PhazeError(f"{name}: {only}, got {_shown(settings[name])}")
+        known_names = {*read, *self.names}
+        known_names |= {
+            name.partition(".")[0] for name in known_names
+        }  # sections, which may be made without a setting
         tables = (self.refusals, self.subjects)
         unknown = [
             name
-            for name in found
-            if name not in known and all(_entry(table, name) is None for table in tables)
+            for name in settings
+            if name not in known_names and all(_entry(table, name) is None for table in tables)
         ]
         if unknown:
-            more = f"; {len(unknown) - MOST_NAMED} more are unknown" * (len(unknown) > MOST_NAMED)
+            further = f"; {len(unknown) - MOST_NAMED} more are unknown" * (len(unknown) > MOST_NAMED)
             raise PhazeError(
-                "\n".join(_unknown(name, known) for name in unknown[:MOST_NAMED]) + more,
+                "\n".join(_unknown(name, known_names) for name in unknown[:MOST_NAMED]) + further,
                 "correct the name, or leave out what changes neither time nor memory; all known names of "
                 f"{self.runtime} are in {self.file}",
             )
         if not is_sized:
             raise PhazeError(f"{self.runtime}: neither layout nor batch is set", f"pass {self.forms}")
 
-    def named(self, found: Settings) -> Iterator[str]:
+    def named(self, settings: Settings) -> Iterator[str]:
         """Yield settings that change time or memory and are not modelled, with their values."""
-        for name in sorted(found.keys() & self.changing.keys()):
-            if not _is_one_of(found[name], self.changing[name]):
-                yield f"{name} {_text(found[name])}".strip()
+        for name in sorted(settings.keys() & self.changing.keys()):
+            if not _is_one_of(settings[name], self.changing[name]):
+                yield f"{name} {_text(settings[name])}".strip()
 
     def by_subject(self, names: Iterable[str]) -> str:
         """Harmless settings as text: every subject with its names."""
@@ -162,16 +164,16 @@ class OtherSettings(Noun):
             subjects.setdefault(self.subject(name) or "", []).append(name)
         return "; ".join(f"{subject} ({', '.join(members)})" for subject, members in subjects.items())
 
-    def present(self, found: Mapping[str, Value]) -> dict[str, Value]:
+    def present(self, settings: Mapping[str, Value]) -> dict[str, Value]:
         """Settings under their present names; PhazeError for one that has two values."""
-        names = {given: self.renamed.get(given, given) for given in found}
-        settings = {names[given]: value for given, value in found.items()}
-        for given, name in names.items():
-            if settings[name] != found[given]:
+        names = {alias: self.renamed.get(alias, alias) for alias in settings}
+        by_name = {names[alias]: value for alias, value in settings.items()}
+        for alias, name in names.items():
+            if by_name[name] != settings[alias]:
                 both = " and ".join(other for other in names if names[other] == name)
-                values = f"{_shown(found[given])} and {_shown(settings[name])}"
+                values = f"{_shown(settings[alias])} and {_shown(by_name[name])}"
                 raise PhazeError(f"{both}: are one setting, which must have one value, got {values}")
-        return settings
+        return by_name
 
 
 @cache
@@ -193,8 +195,8 @@ def _entry(table: Mapping[str, Value], name: str) -> Value | None:
     return next((table[key] for key in (name, *sections) if key in table), None)
 
 
-def _unknown(name: str, known: Collection[str]) -> str:
-    near = nearest(name, [one for one in known if not one.endswith("*")])
+def _unknown(name: str, known_names: Collection[str]) -> str:
+    near = nearest(name, [candidate for candidate in known_names if not candidate.endswith("*")])
     return f"{short(name)[1:-1]}: is unknown" + f"; did you mean {' or '.join(near)}?" * bool(near)
 
 

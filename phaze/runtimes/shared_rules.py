@@ -35,7 +35,7 @@ SEQUENCE_SLICES = Rule(
     "sequence slices",
     "the sequence {sequence} must be a multiple of cp * tp with sequence_parallel, got cp {cp} and tp {tp}",
     ("sequence_parallel", "tp", "cp"),
-    lambda task, grid: grid.sequence_parallel & leaves_rest(task.sequence, grid.cp * grid.tp),
+    lambda task, grid: grid.sequence_parallel & not_divisible(task.sequence, grid.cp * grid.tp),
 )
 """Rule for runtimes whose reduce-scatters along the sequence need equal shards."""
 REPLICATED_SHARDS = Rule(
@@ -45,20 +45,20 @@ REPLICATED_SHARDS = Rule(
     ("zero", "dp", "tp", "cp", "ep", "etp", "sequence_parallel"),
     lambda _, grid: (
         (grid.replicate > 1)
-        & ((grid.zero < 1) | leaves_rest(grid.dp, grid.replicate) | leaves_rest(grid.edp, grid.replicate))
+        & ((grid.zero < 1) | not_divisible(grid.dp, grid.replicate) | not_divisible(grid.edp, grid.replicate))
     ),
 )
 
 
-def leaves_rest(number: int | Ints, by: int | Ints) -> Bools:
+def not_divisible(number: int | Ints, by: int | Ints) -> Bools:
     """Mask of the numbers that are not a multiple of the divisor, (N,)."""
-    rest: Bools = np.mod(number, by) != 0
-    return rest
+    uneven: Bools = np.mod(number, by) != 0
+    return uneven
 
 
-def expert_widths(model: Model, tp: int, ep: int, *, whole: bool = False) -> dict[str, int]:
-    """Widths ep and etp for runtimes without an etp option: etp is tp, or 1 if `whole` and ep >= 2."""
-    return {"ep": ep, "etp": 1 if whole and ep > 1 else tp} if model.experts else {"ep": 1, "etp": 1}
+def expert_widths(model: Model, tp: int, ep: int, *, whole_experts: bool = False) -> dict[str, int]:
+    """Widths ep and etp for runtimes without an etp option: tp, or 1 if `whole_experts` and ep >= 2."""
+    return {"ep": ep, "etp": 1 if whole_experts and ep > 1 else tp} if model.experts else {"ep": 1, "etp": 1}
 
 
 def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -67,7 +67,7 @@ def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
     Each context-parallel rank has two chunks, and tensor-parallel ranks share each chunk.
     """
     chunks = np.where(grid.cp > 1, 2 * grid.cp, 1)
-    return leaves_rest(task.sequence, np.where(grid.sequence_parallel, grid.tp, 1) * chunks)
+    return not_divisible(task.sequence, np.where(grid.sequence_parallel, grid.tp, 1) * chunks)
 
 
 def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -79,9 +79,9 @@ def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
     slices: list[int | Ints] = [model.hidden, *(size // grid.tp for size in cut)]
     if model.experts is not None:
         slices += [model.experts.width // grid.etp, model.experts.shared_width // grid.tp]
-    broken: Bools = leaves_rest(grid.microbatch * (task.sequence // grid.cp), np.array(rows))
+    broken: Bools = not_divisible(grid.microbatch * (task.sequence // grid.cp), np.array(rows))
     for size in slices:
-        broken = broken | leaves_rest(size, np.array(width))
+        broken = broken | not_divisible(size, np.array(width))
     return broken
 
 
@@ -95,7 +95,7 @@ def _expert_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
     experts = task.model.experts
     if experts is None:
         return grid.etp > 1
-    return leaves_rest(experts.width, grid.etp) | leaves_rest(experts.shared_width, grid.tp)
+    return not_divisible(experts.width, grid.etp) | not_divisible(experts.shared_width, grid.tp)
 
 
 def _expert_bias(task: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -115,8 +115,8 @@ def _experts_whole(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 def _key_value_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
     groups = task.model.kv_heads
-    uneven = leaves_rest(groups, grid.tp) & leaves_rest(grid.tp, np.array(groups))
-    return uneven | leaves_rest(task.model.kv_width, grid.tp)
+    uneven = not_divisible(groups, grid.tp) & not_divisible(grid.tp, np.array(groups))
+    return uneven | not_divisible(task.model.kv_width, grid.tp)
 
 
 def _scans(task: TrainingTask, grid: LayoutGrid) -> Bools:
@@ -124,23 +124,23 @@ def _scans(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return np.array([not task.model.divides_scans(tp, cp) for tp, cp in pairs.T.tolist()], bool)[place]
 
 
-def _shared_evenly(name: str, said: str, number: Callable[[Model], int]) -> Rule:
+def _shared_evenly(name: str, label: str, number: Callable[[Model], int]) -> Rule:
     """Build the rule that tp must divide a given model size."""
-    broken = f"{said} must be a multiple of tp, got {{tp}}"
-    return Rule(name, broken, ("tp",), lambda task, grid: leaves_rest(number(task.model), grid.tp))
+    broken = f"{label} must be a multiple of tp, got {{tp}}"
+    return Rule(name, broken, ("tp",), lambda task, grid: not_divisible(number(task.model), grid.tp))
 
 
 EXPERTS = Rule(
     "experts",
     "ep must divide the {experts} experts of a layer, got {ep}",
     ("ep",),
-    lambda task, grid: leaves_rest(max(task.experts, 1), grid.ep),
+    lambda task, grid: not_divisible(max(task.experts, 1), grid.ep),
 )
 EXPERT_RANKS = Rule(
     "expert ranks",
     "ep * etp must divide tp * cp * dp {expert_ranks}, got {folded}",
     ("tp", "cp", "dp", "ep", "etp"),
-    lambda _, grid: leaves_rest(grid.expert_ranks, grid.folded),
+    lambda _, grid: not_divisible(grid.expert_ranks, grid.folded),
 )
 EXPERT_SLICES = Rule(
     "expert slices",
@@ -209,7 +209,7 @@ BATCH = Rule(
     "batch",
     "microbatch * dp must divide the global batch {global_batch}, got {samples}",
     ("microbatch", "dp"),
-    lambda task, grid: leaves_rest(task.global_batch, grid.microbatch * grid.dp),
+    lambda task, grid: not_divisible(task.global_batch, grid.microbatch * grid.dp),
 )
 LOW_PRECISION = Rule(
     "low precision",

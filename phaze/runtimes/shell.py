@@ -86,22 +86,22 @@ class _Script:
             if words[0].startswith("--") and follows:  # goes on without a backslash at the end of the line
                 self.commands[-1] += self._arguments(words)
                 continue
-            known = len(self.commands)
-            command = self._arguments(self._assigned(words, after_test))
+            count = len(self.commands)
+            command = self._arguments(self._assign(words, after_test))
             nested = [word for word in command if " " in word and _PROGRAM.search(word)]
             if nested and scripts < MOST_SCRIPTS:
                 self.run("\n".join(nested), scripts + 1)
             elif command and (command[0].startswith("--") or any(map(_launches, command))):
                 self.commands.append([self._marked(word) for word in command] if self.blocks else command)
-            follows = len(self.commands) > known
+            follows = len(self.commands) > count
 
-    def _assigned(self, words: list[str], after_test: bool) -> list[str]:
+    def _assign(self, words: list[str], after_test: bool) -> list[str]:
         """Make the assignments in front of a command, and return the command; none inside a condition."""
         while words:
-            word, (assignment, rest) = words[0], _assignment(words)
+            word, (assignment, remaining) = words[0], _assignment(words)
             if assignment is not None:
                 self._set(assignment, conditional=bool(self.blocks) or after_test)
-                words = rest
+                words = remaining
             elif word in OPENS or word.endswith("()"):
                 self.blocks += word in OPENS
                 words = words[1:] if word == "{" or word.endswith("()") else []
@@ -194,8 +194,8 @@ def _statements(text: str) -> Iterator[tuple[list[str], bool]]:
 
 
 def _opens_array(word: str) -> bool:
-    found = _ASSIGNMENT.fullmatch(word)
-    return found is not None and bool(found[3])
+    match = _ASSIGNMENT.fullmatch(word)
+    return match is not None and bool(match[3])
 
 
 def _closes_array(word: str) -> bool:
@@ -204,10 +204,10 @@ def _closes_array(word: str) -> bool:
 
 def _assignment(words: list[str]) -> tuple[tuple[str, bool, bool, list[str]] | None, list[str]]:
     """Name, whether it adds, whether it is an array, and words of a first assignment; the words after it."""
-    found = _ASSIGNMENT.fullmatch(words[0])
-    if found is None:
+    match = _ASSIGNMENT.fullmatch(words[0])
+    if match is None:
         return None, words
-    name, adds, is_array, first = found[1], bool(found[2]), bool(found[3]), found[4]
+    name, adds, is_array, first = match[1], bool(match[2]), bool(match[3]), match[4]
     if not is_array:
         return (name, adds, False, [first]), words[1:]
     end = next((i for i, word in enumerate(words) if _closes_array(word)), len(words) - 1)

@@ -18,7 +18,7 @@ from phaze.runtimes.rules import PIPELINED, Rule, Runtime, TrainingTask, most_st
 
 MOST = 2**31 - 1
 """Maximum value of an integer field."""
-ROW, BECOMES = "row", "becomes"
+ROW, EXPANSIONS = "row", "becomes"
 """Extra columns of partial layouts: index of their row of widths, and number of layouts they expand to."""
 
 Columns = dict[str, Ints]
@@ -54,7 +54,7 @@ class Space:
 
 def legal_space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> Space:
     """Enumerate the layouts of `space` that a runtime can run, and count the others."""
-    return _enumerated(runtime, task, fixed or {}, runtime.rules)
+    return _enumerate(runtime, task, fixed or {}, runtime.rules)
 
 
 def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> LayoutGrid:
@@ -69,16 +69,16 @@ def space(runtime: Runtime, task: TrainingTask, fixed: Fixed | None = None) -> L
     cp 1. `fixed` sets values of columns, by name for schedules, recompute options and exchange kinds. Raises
     PhazeError for an unknown column or value, and if no layout is left.
     """
-    return _enumerated(runtime, task, fixed or {}, ()).grid
+    return _enumerate(runtime, task, fixed or {}, ()).grid
 
 
 def is_searched(runtime: Runtime, task: TrainingTask, layout: Layout, fixed: Fixed) -> bool:
     """True if the search with these fixed values covers a layout, which must be valid for the runtime."""
-    asked = given_values(runtime, task, fixed)[0]
+    requested = given_values(runtime, task, fixed)[0]
     return (
         ("etp" in fixed or is_searched_etp(layout.tp, layout.ep, layout.etp, task.experts))
-        and layout.recompute in asked.recomputes(task.model)
-        and layout.cp_kind in asked.cp_kinds
+        and layout.recompute in requested.recomputes(task.model)
+        and layout.cp_kind in requested.cp_kinds
         and all(getattr(layout, name) == fixed.get(name, getattr(Layout(), name)) for name in SHARED_OPTIONS)
     )
 
@@ -100,30 +100,30 @@ class _Choice:
     count: Ints
 
 
-def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Sequence[Rule]) -> Space:
+def _enumerate(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Sequence[Rule]) -> Space:
     """Enumerate the layouts that break none of the given rules.
 
     Each rule is applied as soon as a row has its columns, which drops the row with all its expansions.
     """
-    runtime, given, shared = given_values(runtime, task, fixed)
+    runtime, fixed_values, shared = given_values(runtime, task, fixed)
     words = np.arange(len(runtime.recomputes(task.model)))
-    words = words[words == given.get("recompute", words)]
-    widths = _widths(task.devices, given)
-    choices = _choices(widths, runtime, task, given)
-    becomes = np.prod([choice.count for choice in choices], axis=0) * len(words)
-    columns = {**widths, ROW: np.arange(len(becomes)), BECOMES: becomes}
+    words = words[words == fixed_values.get("recompute", words)]
+    widths = _widths(task.devices, fixed_values)
+    choices = _choices(widths, runtime, task, fixed_values)
+    expansions = np.prod([choice.count for choice in choices], axis=0) * len(words)
+    columns = {**widths, ROW: np.arange(len(expansions)), EXPANSIONS: expansions}
     illegal = {rule.name: 0 for rule in rules}
     for choice in (None, *choices):
-        known = columns.keys()
-        columns = columns if choice is None else _chosen(columns, choice)
+        earlier = columns.keys()
+        columns = columns if choice is None else _expand(columns, choice)
         for rule in rules:
-            if columns.keys() >= set(rule.columns) and (choice is None or not known >= set(rule.columns)):
+            if columns.keys() >= set(rule.columns) and (choice is None or not earlier >= set(rule.columns)):
                 broken = rule.broken(task, _grid(columns, runtime, task, shared))
-                illegal[rule.name] = int(columns[BECOMES][broken].sum())
-                columns = _where(columns, ~broken)
-    if not becomes.sum():
-        said = ", ".join(f"{name}={value}" for name, value in fixed.items()) or "no value given"
-        raise PhazeError(f"{runtime.name}: no layout of {task.devices} devices has {said}")
+                illegal[rule.name] = int(columns[EXPANSIONS][broken].sum())
+                columns = _select(columns, ~broken)
+    if not expansions.sum():
+        values = ", ".join(f"{name}={value}" for name, value in fixed.items()) or "no value given"
+        raise PhazeError(f"{runtime.name}: no layout of {task.devices} devices has {values}")
     grid = _grid(columns, runtime, task, shared)
     options = np.ones((len(grid), len(words)), np.bool_)
     for rule in rules:
@@ -135,7 +135,7 @@ def _enumerated(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Seque
     legal: Bools = np.asarray(options.any(axis=1))
     recomputes = tuple(grid.recomputes[word] for word in words.tolist())
     return Space(
-        replace(grid.take(legal), recomputes=recomputes), options[legal], int(becomes.sum()), illegal
+        replace(grid.take(legal), recomputes=recomputes), options[legal], int(expansions.sum()), illegal
     )
 
 
@@ -146,12 +146,14 @@ def given_values(
 
     Raises PhazeError for an unknown field or value.
     """
-    asked = runtime.recompute_of(task.model, str(fixed.get("recompute", "none")))
+    recompute = runtime.recompute_of(task.model, str(fixed.get("recompute", "none")))
     kinds = runtime.exchanges(str(fixed.get("cp_kind", "")))
-    runtime = replace(runtime, cp_kinds=kinds, asked_recomputes=(asked,))
-    given = {name: _place(runtime, task, name, fixed[name]) for name in fixed if name not in SHARED_OPTIONS}
+    runtime = replace(runtime, cp_kinds=kinds, requested_recomputes=(recompute,))
+    fixed_values = {
+        name: _place(runtime, task, name, fixed[name]) for name in fixed if name not in SHARED_OPTIONS
+    }
     shared = {name: runtime.option_of(name, str(fixed[name])) for name in SHARED_OPTIONS if name in fixed}
-    return runtime, given, shared
+    return runtime, fixed_values, shared
 
 
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
@@ -176,68 +178,75 @@ def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) ->
     return int(value)
 
 
-def _widths(devices: int, given: Mapping[str, int]) -> Columns:
+def _widths(devices: int, fixed_values: Mapping[str, int]) -> Columns:
     """Widths tp, cp, pp and dp, one row for every combination whose product is the device count."""
     divisors = _divisors(devices)
     tp, cp, pp = (
-        each.ravel()
-        for each in np.meshgrid(
-            *(divisors if name not in given else np.array([given[name]]) for name in ("tp", "cp", "pp")),
+        width.ravel()
+        for width in np.meshgrid(
+            *(
+                divisors if name not in fixed_values else np.array([fixed_values[name]])
+                for name in ("tp", "cp", "pp")
+            ),
             indexing="ij",
         )
     )
-    columns = _where({"tp": tp, "cp": cp, "pp": pp}, devices % (tp * cp * pp) == 0)
+    columns = _select({"tp": tp, "cp": cp, "pp": pp}, devices % (tp * cp * pp) == 0)
     columns["dp"] = devices // (columns["tp"] * columns["cp"] * columns["pp"])
-    return _where(columns, columns["dp"] == given["dp"]) if "dp" in given else columns
+    return _select(columns, columns["dp"] == fixed_values["dp"]) if "dp" in fixed_values else columns
 
 
 def _choices(
-    widths: Columns, runtime: Runtime, task: TrainingTask, given: Mapping[str, int]
+    widths: Columns, runtime: Runtime, task: TrainingTask, fixed_values: Mapping[str, int]
 ) -> list[_Choice]:
     """Candidate values of all other columns for every row of widths; columns that rules read come first."""
     every = np.ones(len(widths["tp"]), np.bool_)
     cuts = np.array(runtime.sequence_parallel, np.int64)
     return [
-        _experts(widths, task, given),
-        _free("microbatch", _divisors(task.global_batch), every, given),
-        _schedules(widths["pp"], runtime, most_stages(task.model, task.devices), given),
-        _free("zero", np.array(runtime.zeros), widths["dp"] * widths["cp"] > 1, given),
-        _free("sequence_parallel", cuts, widths["tp"] > 1, given),
-        _free("cp_kind", np.arange(len(runtime.cp_kinds)), widths["cp"] > 1, given),
+        _experts(widths, task, fixed_values),
+        _free("microbatch", _divisors(task.global_batch), every, fixed_values),
+        _schedules(widths["pp"], runtime, most_stages(task.model, task.devices), fixed_values),
+        _free("zero", np.array(runtime.zeros), widths["dp"] * widths["cp"] > 1, fixed_values),
+        _free("sequence_parallel", cuts, widths["tp"] > 1, fixed_values),
+        _free("cp_kind", np.arange(len(runtime.cp_kinds)), widths["cp"] > 1, fixed_values),
     ]
 
 
-def _free(name: str, values: Ints, free: Bools, given: Mapping[str, int]) -> _Choice:
+def _free(name: str, values: Ints, free: Bools, fixed_values: Mapping[str, int]) -> _Choice:
     """Choice among all values in rows where the column is free; in other rows only the first value."""
-    kept = values == given.get(name, values)
+    allowed = values == fixed_values.get(name, values)
     zeros = np.zeros(len(free), np.int64)
-    return _Choice({name: values[kept]}, zeros, np.where(free, kept.sum(), int(kept[0])))
+    return _Choice({name: values[allowed]}, zeros, np.where(free, allowed.sum(), int(allowed[0])))
 
 
-def _experts(widths: Columns, task: TrainingTask, given: Mapping[str, int]) -> _Choice:
+def _experts(widths: Columns, task: TrainingTask, fixed_values: Mapping[str, int]) -> _Choice:
     """Choice among all ep and etp that fit into the ranks of a stage."""
     most = task.experts
     keys = np.stack([widths["tp"] * widths["cp"] * widths["dp"], widths["tp"]], axis=1)
     distinct, where = np.unique(keys, axis=0, return_inverse=True)
-    ways = np.array(
+    combinations = np.array(
         [
             (key, ep, etp)
             for key, (ranks, tp) in enumerate(distinct.tolist())
             for etp in (_divisors(ranks).tolist() if most else [1])
             for ep in (_divisors(ranks // etp).tolist() if most else [1])
-            if ep <= max(most, 1) and ("etp" in given or is_searched_etp(tp, ep, etp, most))
+            if ep <= max(most, 1) and ("etp" in fixed_values or is_searched_etp(tp, ep, etp, most))
         ],
         dtype=np.int64,
     ).reshape(-1, 3)
     for name, column in (("ep", 1), ("etp", 2)):
-        ways = ways[ways[:, column] == given[name]] if name in given else ways
-    first, last = (np.searchsorted(ways[:, 0], where, side) for side in ("left", "right"))
-    return _Choice({"ep": ways[:, 1], "etp": ways[:, 2]}, first, last - first)
+        combinations = (
+            combinations[combinations[:, column] == fixed_values[name]]
+            if name in fixed_values
+            else combinations
+        )
+    first, last = (np.searchsorted(combinations[:, 0], where, side) for side in ("left", "right"))
+    return _Choice({"ep": combinations[:, 1], "etp": combinations[:, 2]}, first, last - first)
 
 
-def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int]) -> _Choice:
+def _schedules(pp: Ints, runtime: Runtime, entries: int, fixed_values: Mapping[str, int]) -> _Choice:
     """Choice among all schedules that the pipeline allows, with every valid number of virtual stages."""
-    ways = np.array(
+    combinations = np.array(
         [
             (depth, place, vp)
             for depth in np.unique(pp)
@@ -248,9 +257,13 @@ def _schedules(pp: Ints, runtime: Runtime, entries: int, given: Mapping[str, int
         dtype=np.int64,
     ).reshape(-1, 3)
     for name, column in (("schedule", 1), ("vp", 2)):
-        ways = ways[ways[:, column] == given[name]] if name in given else ways
-    first, last = (np.searchsorted(ways[:, 0], pp, side) for side in ("left", "right"))
-    return _Choice({"schedule": ways[:, 1], "vp": ways[:, 2]}, first, last - first)
+        combinations = (
+            combinations[combinations[:, column] == fixed_values[name]]
+            if name in fixed_values
+            else combinations
+        )
+    first, last = (np.searchsorted(combinations[:, 0], pp, side) for side in ("left", "right"))
+    return _Choice({"schedule": combinations[:, 1], "vp": combinations[:, 2]}, first, last - first)
 
 
 def _virtual_stages(schedule: str, most: int) -> range:
@@ -259,28 +272,28 @@ def _virtual_stages(schedule: str, most: int) -> range:
     return range(least, min(allowed, max(most, 1)) + 1)
 
 
-def _chosen(columns: Columns, choice: _Choice) -> Columns:
+def _expand(columns: Columns, choice: _Choice) -> Columns:
     """Expand every partial layout into one row per value that a choice allows for it."""
     count = choice.count[columns[ROW]]
     source = np.repeat(np.arange(len(count)), count)
     number = np.arange(len(source)) - (np.cumsum(count) - count)[source]
-    way = choice.first[columns[ROW]][source] + number
-    found = {name: values[source] for name, values in columns.items()}
-    found[BECOMES] = found[BECOMES] // count[source]
-    return found | {name: values[way] for name, values in choice.columns.items()}
+    index = choice.first[columns[ROW]][source] + number
+    rows = {name: values[source] for name, values in columns.items()}
+    rows[EXPANSIONS] = rows[EXPANSIONS] // count[source]
+    return rows | {name: values[index] for name, values in choice.columns.items()}
 
 
-def _where(columns: Columns, kept: Bools) -> Columns:
-    return {name: values[kept] for name, values in columns.items()}
+def _select(columns: Columns, mask: Bools) -> Columns:
+    return {name: values[mask] for name, values in columns.items()}
 
 
 def _grid(columns: Columns, runtime: Runtime, task: TrainingTask, shared: Options) -> LayoutGrid:
     """Build a grid from columns; columns that are not known yet are zero."""
     unknown = np.broadcast_to(np.int64(0), len(columns[ROW]))
-    found: dict[str, Any] = {**shared, **{name: columns.get(name, unknown) for name in COLUMNS}}
-    found["sequence_parallel"] = found["sequence_parallel"].astype(np.bool_)
+    fields: dict[str, Any] = {**shared, **{name: columns.get(name, unknown) for name in COLUMNS}}
+    fields["sequence_parallel"] = fields["sequence_parallel"].astype(np.bool_)
     return LayoutGrid(
-        **found,
+        **fields,
         compute=runtime.compute_of(task.compute),
         load=task.load,
         schedules=runtime.schedules,

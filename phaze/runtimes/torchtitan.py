@@ -27,7 +27,7 @@ from phaze.runtimes.shared_rules import (
     SEQUENCE_PARALLEL,
     STAGES,
     VIRTUAL_STAGES,
-    leaves_rest,
+    not_divisible,
     uneven_sequence,
 )
 
@@ -54,7 +54,7 @@ def _rounds(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Rule: microbatches must form m // pp equal rounds (`ScheduleInterleaved1F1B` and similar)."""
     count = grid.microbatches(task.global_batch)
     rounds = grid.under("interleaved", "interleaved-zb")
-    return rounds & leaves_rest(count, np.maximum(1, count // grid.pp))
+    return rounds & not_divisible(count, np.maximum(1, count // grid.pp))
 
 
 @rule(
@@ -85,7 +85,7 @@ def _expert_mesh(_: TrainingTask, grid: LayoutGrid) -> Bools:
 
     The mesh needs dp_shard · cp · tp = efsdp · ep. Replicas with ZeRO 0 are not part of dp_shard.
     """
-    return (grid.zero < 1) & leaves_rest(grid.cp * grid.tp, grid.ep)
+    return (grid.zero < 1) & not_divisible(grid.cp * grid.tp, grid.ep)
 
 
 @rule(

@@ -27,7 +27,14 @@ from phaze.pipeline.schedules import SCHEDULES as ORDERS
 from phaze.runtimes.flags import Emitted, comments, load_comment, written_load
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe
-from phaze.runtimes.settings import FieldSettings, KeyValues, Settings, settings_of, whole, word
+from phaze.runtimes.settings import (
+    FieldSettings,
+    KeyValues,
+    Settings,
+    integer_setting,
+    settings_of,
+    word_setting,
+)
 from phaze.runtimes.shared_rules import expert_widths
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_files import settings_in
@@ -50,7 +57,10 @@ GROUPED: dict[Compute, Converters] = {
 }
 """Converters for expert GEMMs; row counts are padded for Blackwell's kernels (`config_registry.py`)."""
 LORA = "LoRAConverter"
-CONVERTERS = {*(name for words in (LINEAR, GROUPED) for said in words.values() for name in said), LORA}
+CONVERTERS = {
+    *(name for words in (LINEAR, GROUPED) for converters in words.values() for name in converters),
+    LORA,
+}
 """Names of all converters that a recipe can express."""
 TRAINED: list[Plain] = [
     "wq", "wkv", "wqkv", "wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3",
@@ -60,7 +70,7 @@ TP, CP, PP, EP = (
     f"parallelism.{name}_parallel_degree" for name in ("tensor", "context", "pipeline", "expert")
 )
 REPLICAS, SHARDS = (f"parallelism.data_parallel_{kind}_degree" for kind in ("replicate", "shard"))
-PIECE, SCHEDULE, EACH, LESS_FIRST, LESS_LAST = (
+MICROBATCH, SCHEDULE, LAYERS_PER_STAGE, FEWER_FIRST, FEWER_LAST = (
     f"parallelism.pipeline_parallel_{name}"
     for name in (
         "microbatch_size", "schedule", "layers_per_stage",
@@ -69,13 +79,15 @@ PIECE, SCHEDULE, EACH, LESS_FIRST, LESS_LAST = (
 )  # fmt: skip
 MODULES, SCHEDULE_FILE = "parallelism.module_fqns_per_model_part", f"{SCHEDULE}_csv"
 SEQUENCE_PARALLEL, RESHARD = "parallelism.enable_sequence_parallel", "parallelism.fsdp_reshard_after_forward"
-SEQUENCE, BATCH, LOCAL = (f"training.{name}" for name in ("seq_len", "global_batch_size", "local_batch_size"))
+SEQUENCE, BATCH, LOCAL_BATCH = (
+    f"training.{name}" for name in ("seq_len", "global_batch_size", "local_batch_size")
+)
 TOKENS, STEP_TOKENS, CONTEXT = (
     f"training.{name}"
     for name in ("num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step", "max_context_length")
 )
-PIECES = "parallelism.num_pp_microbatches"
-IN_TOKENS: Settings = {TOKENS: 16384, STEP_TOKENS: -1, CONTEXT: 2048, PIECES: 1}
+MICROBATCHES = "parallelism.num_pp_microbatches"
+IN_TOKENS: Settings = {TOKENS: 16384, STEP_TOKENS: -1, CONTEXT: 2048, MICROBATCHES: 1}
 """Settings of the batch since August 2026, in tokens, with torchtitan's defaults."""
 EXPERT_TP = "parallelism.expert_tensor_parallel_degree"
 LOSS, CHUNKS = "loss", "loss.num_chunks"
@@ -123,11 +135,11 @@ def software(recipe: Recipe, stack: Stack) -> Iterator[tuple[str, bool]]:
         yield ASYNC_TP, stack.compiled and "tp" in stack.overlap and recipe.layout.cuts_sequence
 
 
-def flat(said: Converters) -> Iterator[tuple[str, Plain]]:
+def converter_settings(converters: Converters) -> Iterator[tuple[str, Plain]]:
     """Yield a setting `True` for each converter, and its arguments as further settings."""
-    for name, told in said.items():
+    for name, arguments in converters.items():
         yield name, True
-        yield from ((f"{name}.{key}", value) for key, value in told.items())
+        yield from ((f"{name}.{key}", value) for key, value in arguments.items())
 
 
 def modules(blocks: Sequence[int]) -> list[list[str]]:
@@ -145,13 +157,13 @@ def _width(field: str, name: str) -> FieldSettings:
     def write(recipe: Recipe) -> KeyValues:
         yield name, getattr(recipe.layout, field)
 
-    return FieldSettings(field, {name: 1}, write, lambda said: whole(said, name))
+    return FieldSettings(field, {name: 1}, write, lambda settings: integer_setting(settings, name))
 
 
 def _local(recipe: Recipe) -> KeyValues:
     """Yield the local batch: samples per replica and step, or per microbatch if there is no pipeline."""
     count = recipe.layout.microbatches(recipe.global_batch) if recipe.layout.pp > 1 else 1
-    yield LOCAL, recipe.layout.microbatch * count
+    yield LOCAL_BATCH, recipe.layout.microbatch * count
 
 
 def _replicas(recipe: Recipe) -> KeyValues:
@@ -168,21 +180,21 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
         # `Trainer` has no CUDA graphs in a pipeline, nor if the host counts the tokens of experts.
         yield GRAPHS, True
     if layout.pp > 1:
-        yield PIECE, layout.microbatch
+        yield MICROBATCH, layout.microbatch
         yield SCHEDULE, SCHEDULES.get(recipe.schedule, BY_FILE)
         yield MODULES, cast(Plain, modules(recipe.blocks))
         yield from [] if named else [(SCHEDULE_FILE, CSV)]
 
 
-def _compute(said: Settings) -> Compute:
+def _compute(settings: Settings) -> Compute:
     """Operand format of the GEMMs with block weights, read from settings."""
-    return next((ours for ours, words in LINEAR.items() if words.keys() & said.keys()), "bf16")
+    return next((ours for ours, words in LINEAR.items() if words.keys() & settings.keys()), "bf16")
 
 
 FIELDS = (
     FieldSettings("sequence", {SEQUENCE: 2048}, lambda recipe: [(SEQUENCE, recipe.sequence)]),
     FieldSettings("global_batch", {BATCH: -1}, lambda recipe: [(BATCH, recipe.global_batch)]),
-    FieldSettings("microbatch", {LOCAL: 8}, _local),
+    FieldSettings("microbatch", {LOCAL_BATCH: 8}, _local),
     FieldSettings("zero", {REPLICAS: 1, SHARDS: -1, RESHARD: "default"}, _replicas),
     _width("tp", TP),
     _width("cp", CP),
@@ -191,15 +203,21 @@ FIELDS = (
     FieldSettings(
         "sequence_parallel", {SEQUENCE_PARALLEL: True},
         lambda recipe: [(SEQUENCE_PARALLEL, recipe.layout.sequence_parallel)],
-        lambda said: said[SEQUENCE_PARALLEL] in (True, "True", "true") and whole(said, TP) > 1,
+        lambda settings: (
+            settings[SEQUENCE_PARALLEL] in (True, "True", "true") and integer_setting(settings, TP) > 1
+        ),
     ),
     FieldSettings(
-        "stages", {PIECE: 1, SCHEDULE: "1F1B", MODULES: None, EACH: None, LESS_FIRST: 1, LESS_LAST: 1},
+        "stages",
+        {
+            MICROBATCH: 1, SCHEDULE: "1F1B", MODULES: None, LAYERS_PER_STAGE: None, FEWER_FIRST: 1,
+            FEWER_LAST: 1,
+        },
         _stages,
     ),
     FieldSettings(
         "recompute", {CHECKPOINT: "selective"}, lambda _: (),
-        lambda said: word(said, CHECKPOINT, CHECKPOINTS),
+        lambda settings: word_setting(settings, CHECKPOINT, CHECKPOINTS),
     ),
     FieldSettings("compute", {}, lambda _: (), _compute),
 )  # fmt: skip
@@ -211,20 +229,21 @@ Recompute and the compute format are objects in torchtitan, which `torchtitan_co
 
 def written(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
     """Yield the batch and layout settings of a recipe."""
-    for one in FIELDS:
-        yield from one.write(recipe)
+    for field in FIELDS:
+        yield from field.write(recipe)
 
 
-def read_fields(said: Settings) -> dict[str, object]:
+def read_fields(settings: Settings) -> dict[str, object]:
     """Read the layout fields, except vp, dp, etp, microbatch and zero, which depend on other fields."""
-    return {one.field: one.read(said) for one in FIELDS if one.read is not None}
+    return {field.field: field.read(settings) for field in FIELDS if field.read is not None}
 
 
 DEFAULTS: Settings = {
-    **{name: usual for one in FIELDS for name, usual in one.usual.items()}, COMPILE: False, ASYNC_TP: False,
+    **{name: usual for field in FIELDS for name, usual in field.usual.items()}, COMPILE: False,
+    ASYNC_TP: False,
 }  # fmt: skip
 """torchtitan's defaults for the settings that are read."""
-SIZES = {*IN_TOKENS, *(name for one in FIELDS for name in one.usual)} - {CHECKPOINT}
+SIZES = {*IN_TOKENS, *(name for field in FIELDS for name in field.usual)} - {CHECKPOINT}
 """Settings of the layout and the batch; all job files recompute in some way."""
 CONVERTED = ("fqns", "filter_fqns", "pad_multiple", "model_compile_enabled")
 READ = {
@@ -240,141 +259,157 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
 
     Raises PhazeError for a value that is invalid or not priced, and for a layout that torchtitan cannot run.
     """
-    found, other = _found(text), settings_of("torchtitan")
-    said = {**DEFAULTS, **_in_samples(found)}
-    own = Layout(**read_fields(said), **written_load(text))  # type: ignore[arg-type]
-    copies, shards = _copies(said, devices, own)
-    blocks = _blocks(said, model.layers, own.pp) if own.pp > 1 else (model.layers + model.mtp,)
-    local = whole(said, LOCAL)
+    file_settings, other = _read_settings(text), settings_of("torchtitan")
+    settings = {**DEFAULTS, **_in_samples(file_settings)}
+    replica = Layout(**read_fields(settings), **written_load(text))  # type: ignore[arg-type]
+    copies, shards = _copies(settings, devices, replica)
+    blocks = _blocks(settings, model.layers, replica.pp) if replica.pp > 1 else (model.layers + model.mtp,)
+    local = integer_setting(settings, LOCAL_BATCH)
     layout = replace(
-        own,
-        vp=len(blocks) // own.pp,
+        replica,
+        vp=len(blocks) // replica.pp,
         dp=copies * shards,
-        microbatch=whole(said, PIECE) if own.pp > 1 else local,
-        zero=_zero(said, shards * own.cp, own.pp),
-        replicate=copies if shards * own.cp > 1 else 1,
-        **_expert_widths(said, model, own),  # type: ignore[arg-type]
+        microbatch=integer_setting(settings, MICROBATCH) if replica.pp > 1 else local,
+        zero=_zero(settings, shards * replica.cp, replica.pp),
+        replicate=copies if shards * replica.cp > 1 else 1,
+        **_expert_widths(settings, model, replica),  # type: ignore[arg-type]
     )
-    batch = local * layout.dp if str(said[BATCH]) == "-1" else whole(said, BATCH)
-    schedule = word(said, SCHEDULE, OURS) if layout.pp > 1 else "1f1b"
+    batch = local * layout.dp if str(settings[BATCH]) == "-1" else integer_setting(settings, BATCH)
+    schedule = word_setting(settings, SCHEDULE, OURS) if layout.pp > 1 else "1f1b"
     recomputed = blocks if layout.recompute == "full" else (0,) * len(blocks)
-    trained = model.model_copy(update={"lora": whole(said, f"{LORA}.rank") if LORA in said else None})
-    recipe = Recipe(trained, whole(said, SEQUENCE), batch, layout, schedule, blocks, recomputed)
+    trained = model.model_copy(
+        update={"lora": integer_setting(settings, f"{LORA}.rank") if LORA in settings else None}
+    )
+    recipe = Recipe(trained, integer_setting(settings, SEQUENCE), batch, layout, schedule, blocks, recomputed)
     recipe.check(TORCHTITAN)
-    return recipe, tuple(name for name in found if other.subject(name) is not None)
+    return recipe, tuple(name for name in file_settings if other.subject(name) is not None)
 
 
 def torchtitan_software(text: str, recipe: Recipe, stack: Stack) -> Software:
     """Training software set by a file's settings; those that are not modelled are named."""
-    found = _found(text)
-    chunks = whole({CHUNKS: USUAL_CHUNKS, **found}, CHUNKS) if found.get(LOSS) == CHUNKED else 1
+    settings = _read_settings(text)
+    chunks = (
+        integer_setting({CHUNKS: USUAL_CHUNKS, **settings}, CHUNKS) if settings.get(LOSS) == CHUNKED else 1
+    )
     # Only the logits of one chunk exist at a time; the peak of the price keeps those in half precision.
     chunked = stack.model_copy(update={"logit_bytes": stack.logit_bytes / chunks})
-    unlike = (f"stack {stack.name} is priced {one}" for one in torchtitan_unlike(text, recipe, stack))
-    return Software(chunked, unmodelled=(*settings_of("torchtitan").named(found), *unlike))
+    unlike = (
+        f"stack {stack.name} is priced {difference}"
+        for difference in torchtitan_differences(text, recipe, stack)
+    )
+    return Software(chunked, unmodelled=(*settings_of("torchtitan").named(settings), *unlike))
 
 
-def torchtitan_unlike(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
+def torchtitan_differences(text: str, recipe: Recipe, stack: Stack) -> tuple[str, ...]:
     """Differences between the file's settings and the priced software stack and compute format."""
-    said = {**DEFAULTS, **_found(text)}
-    priced = dict([*software(recipe, stack), *flat(converters(recipe))])
-    unlike = {name: value for name, value in priced.items() if str(said.get(name)) != str(value)}
-    by_rows = recipe.layout.compute == "fp8-cs" and said.get(FLOAT8_RECIPE, "rowwise") != "tensorwise"
+    settings = {**DEFAULTS, **_read_settings(text)}
+    priced = dict([*software(recipe, stack), *converter_settings(converters(recipe))])
+    different = {name: value for name, value in priced.items() if str(settings.get(name)) != str(value)}
+    by_rows = recipe.layout.compute == "fp8-cs" and settings.get(FLOAT8_RECIPE, "rowwise") != "tensorwise"
     return (
-        *(f"with {name} {value}, not {short(said.get(name))}" for name, value in unlike.items()),
+        *(f"with {name} {value}, not {short(settings.get(name))}" for name, value in different.items()),
         *["with float8 scaled by whole tensors, not by rows"] * by_rows,
     )
 
 
-def _found(text: str) -> dict[str, object]:
+def _read_settings(text: str) -> dict[str, object]:
     """Settings of a text under their present names; PhazeError if one is unknown, or none is of a layout."""
-    found, other = settings_of("torchtitan").present(settings_in(text)), settings_of("torchtitan")
-    unknown = next((name for name in found if name.endswith("Converter") and name not in CONVERTERS), None)
+    settings, other = settings_of("torchtitan").present(settings_in(text)), settings_of("torchtitan")
+    unknown = next((name for name in settings if name.endswith("Converter") and name not in CONVERTERS), None)
     if unknown is not None:
         raise PhazeError(f"{unknown}: is not modelled; known are {', '.join(sorted(CONVERTERS))}")
-    other.check(found, READ, SIZES)
-    if "model" not in str(found.get(COMPONENTS, "model")):
-        found[COMPILE] = False
-    return found
+    other.check(settings, READ, SIZES)
+    if "model" not in str(settings.get(COMPONENTS, "model")):
+        settings[COMPILE] = False
+    return settings
 
 
-def _in_samples(found: Settings) -> Settings:
+def _in_samples(file_settings: Settings) -> Settings:
     """Settings with the batch in samples: local, per microbatch and per step."""
-    if not found.keys() & IN_TOKENS.keys():
-        return found
-    said = {**IN_TOKENS, PP: 1, **found}
-    twice = next((name for name in (SEQUENCE, BATCH, LOCAL, PIECE) if name in found), None)
-    if twice is not None:
-        raise PhazeError(f"{twice}: must be left out with {CONTEXT} and {TOKENS}, got {short(found[twice])}")
-    sequence, stages = whole(said, CONTEXT), whole(said, PP)
-    samples = {TOKENS: whole(said, TOKENS), STEP_TOKENS: sequence}
-    if str(said[STEP_TOKENS]) != "-1":
-        samples[STEP_TOKENS] = whole(said, STEP_TOKENS)
+    if not file_settings.keys() & IN_TOKENS.keys():
+        return file_settings
+    settings = {**IN_TOKENS, PP: 1, **file_settings}
+    in_samples = next(
+        (name for name in (SEQUENCE, BATCH, LOCAL_BATCH, MICROBATCH) if name in file_settings), None
+    )
+    if in_samples is not None:
+        raise PhazeError(
+            f"{in_samples}: must be left out with {CONTEXT} and {TOKENS}, got "
+            f"{short(file_settings[in_samples])}"
+        )
+    sequence, stages = integer_setting(settings, CONTEXT), integer_setting(settings, PP)
+    samples = {TOKENS: integer_setting(settings, TOKENS), STEP_TOKENS: sequence}
+    if str(settings[STEP_TOKENS]) != "-1":
+        samples[STEP_TOKENS] = integer_setting(settings, STEP_TOKENS)
     for name, tokens in samples.items():
         if tokens % sequence:
             raise PhazeError(f"{name}: must be a multiple of {CONTEXT} {sequence}, got {tokens}")
     piece = samples[TOKENS] // sequence
-    step = -1 if str(said[STEP_TOKENS]) == "-1" else samples[STEP_TOKENS] // sequence
-    local = piece * (whole(said, PIECES) if stages > 1 else 1)
-    return {**found, SEQUENCE: sequence, PIECE: piece, LOCAL: local, BATCH: step}
+    step = -1 if str(settings[STEP_TOKENS]) == "-1" else samples[STEP_TOKENS] // sequence
+    local = piece * (integer_setting(settings, MICROBATCHES) if stages > 1 else 1)
+    return {**file_settings, SEQUENCE: sequence, MICROBATCH: piece, LOCAL_BATCH: local, BATCH: step}
 
 
-def _expert_widths(said: Settings, model: Model, own: Layout) -> dict[str, int]:
+def _expert_widths(settings: Settings, model: Model, replica: Layout) -> dict[str, int]:
     """Widths ep and etp: the width that a file gives experts with ep >= 2, or else torchtitan's."""
-    widths = expert_widths(model, own.tp, own.ep, whole=True)
-    return widths | {"etp": whole(said, EXPERT_TP)} if EXPERT_TP in said and widths["ep"] > 1 else widths
+    widths = expert_widths(model, replica.tp, replica.ep, whole_experts=True)
+    return (
+        widths | {"etp": integer_setting(settings, EXPERT_TP)}
+        if EXPERT_TP in settings and widths["ep"] > 1
+        else widths
+    )
 
 
-def _copies(said: Settings, devices: int, own: Layout) -> tuple[int, int]:
+def _copies(settings: Settings, devices: int, replica: Layout) -> tuple[int, int]:
     """Number of replicas, each of all FSDP shards, and of shards (without the factor cp)."""
-    copies, found = whole(said, REPLICAS), str(said[SHARDS]) == "-1"
-    shards = 1 if found else whole(said, SHARDS)
-    product = own.devices * copies * shards
-    if devices % product if found else devices != product:
-        which = "a multiple of " * found
+    copies, derived = integer_setting(settings, REPLICAS), str(settings[SHARDS]) == "-1"
+    shards = 1 if derived else integer_setting(settings, SHARDS)
+    product = replica.devices * copies * shards
+    if devices % product if derived else devices != product:
+        which = "a multiple of " * derived
         raise PhazeError(f"devices: must be {which}{product}, the product of degrees, got {devices}")
-    return copies, devices // product if found else shards
+    return copies, devices // product if derived else shards
 
 
-def _zero(said: Settings, shards: int, pp: int) -> Zero:
+def _zero(settings: Settings, shards: int, pp: int) -> Zero:
     """ZeRO stage: 0 without shards, 2 if gathered weights are kept after the forward pass, else 3."""
-    policy = word(said, RESHARD, {word: word for word in ("default", "always", "never")})
+    policy = word_setting(settings, RESHARD, {word: word for word in ("default", "always", "never")})
     if shards == 1:
         return 0
     return 3 if policy == "always" or (policy == "default" and pp == 1) else 2
 
 
-def _blocks(said: Settings, layers: int, pp: int) -> tuple[int, ...]:
+def _blocks(settings: Settings, layers: int, pp: int) -> tuple[int, ...]:
     """Blocks per virtual stage, from the file's list of modules or else by torchtitan's default split."""
-    parts = said[MODULES]
+    parts = settings[MODULES]
     if parts is None:
-        ends = whole(said, LESS_FIRST), whole(said, LESS_LAST)
-        stages = pp * ORDERS[word(said, SCHEDULE, OURS)].chunks[0]
-        if str(said[EACH]) != "None":
-            stages = -(-(layers + sum(ends)) // whole(said, EACH))
+        ends = integer_setting(settings, FEWER_FIRST), integer_setting(settings, FEWER_LAST)
+        stages = pp * ORDERS[word_setting(settings, SCHEDULE, OURS)].chunks[0]
+        if str(settings[LAYERS_PER_STAGE]) != "None":
+            stages = -(-(layers + sum(ends)) // integer_setting(settings, LAYERS_PER_STAGE))
         if stages % pp:
-            raise PhazeError(f"{EACH}: must give a multiple of pp {pp} stages, got {stages}")
-        return made_stages(layers, stages, ends)
+            raise PhazeError(f"{LAYERS_PER_STAGE}: must give a multiple of pp {pp} stages, got {stages}")
+        return default_split(layers, stages, ends)
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts) or len(parts) % pp:
         raise PhazeError(f"{MODULES}: must be lists of modules, a multiple of pp {pp}, got {short(parts)}")
-    held = [[name for name in part if str(name).startswith("layers.")] for part in parts]
-    if [name for part in held for name in part] != [f"layers.{i}" for i in range(layers)]:
+    stage_blocks = [[name for name in part if str(name).startswith("layers.")] for part in parts]
+    if [name for part in stage_blocks for name in part] != [f"layers.{i}" for i in range(layers)]:
         raise PhazeError(
             f"{MODULES}: must contain layers.0 to layers.{layers - 1} in order, got {short(parts)}"
         )
-    return tuple(map(len, held))
+    return tuple(map(len, stage_blocks))
 
 
-def made_stages(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> tuple[int, ...]:
+def default_split(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> tuple[int, ...]:
     """Blocks per stage in torchtitan's even default split; embedding and head count as `ends` blocks.
 
     Raises PhazeError if a stage would have fewer blocks than its end counts
     (`_generate_llm_fqn_per_model_part`).
     """
-    each, more = divmod(layers + sum(ends), stages)
-    if each < max(ends):
+    per_stage, extra = divmod(layers + sum(ends), stages)
+    if per_stage < max(ends):
         raise PhazeError(f"stages: must be at most {(layers + sum(ends)) // max(ends)}, got {stages}")
-    blocks = [each + (q < more) for q in range(stages)]
+    blocks = [per_stage + (q < extra) for q in range(stages)]
     blocks[0] -= ends[0]
     blocks[-1] -= ends[1]
     return tuple(blocks)
@@ -390,15 +425,17 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     lines = [*load_comment(recipe.layout), *_lines(recipe, stack or Stack())]
     text = "\n".join(lines)
     model = recipe.model.model_copy(update={"lora": None})
-    again = read_torchtitan(text, model, recipe.layout.devices)[0]
-    beyond = (*recipe.beyond(again), *SCALES.get(recipe.layout.compute, ()))
+    reread = read_torchtitan(text, model, recipe.layout.devices)[0]
+    differences = (*recipe.differences(reread), *SCALES.get(recipe.layout.compute, ()))
     further = f" (num_mtp_layers={model.mtp})" if model.mtp else ""
-    elsewhere = (f"model {model.name}{further}", *unsettable_fields(model))
-    named = f"torchtitan {TORCHTITAN.version}, {model.name}{further} on {recipe.layout.devices} devices"
-    files = {"plan.py": "\n".join([*comments(named, beyond=beyond, elsewhere=elsewhere), text])}
+    user_settings = (f"model {model.name}{further}", *unsettable_fields(model))
+    title = f"torchtitan {TORCHTITAN.version}, {model.name}{further} on {recipe.layout.devices} devices"
+    files = {
+        "plan.py": "\n".join([*comments(title, differences=differences, user_settings=user_settings), text])
+    }
     if recipe.schedule not in SCHEDULES:
         files[CSV] = schedule_csv(recipe)
-    return Emitted(f"torchtitan {TORCHTITAN.version}", files, beyond, elsewhere)
+    return Emitted(f"torchtitan {TORCHTITAN.version}", files, differences, user_settings)
 
 
 def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:
@@ -414,10 +451,10 @@ def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:
     yield '    """A configuration of config_registry, its model without converters, trained as planned."""'
     yield from (f"    config.{name} = {value!r}" for name, value in settings.items())
     yield f"    config.{CHECKPOINT} = {CHECKPOINTING[recipe.layout.recompute]}"
-    for name, told in kinds.items():
+    for name, arguments in kinds.items():
         compiled = {} if name.startswith("LoRA") else {"model_compile_enabled": bool(stack.compiled)}
-        said = ", ".join(f"{key}={value!r}" for key, value in {**told, **compiled}.items())
-        yield f"    converter = {name}.Config({said}).build()"
+        call = ", ".join(f"{key}={value!r}" for key, value in {**arguments, **compiled}.items())
+        yield f"    converter = {name}.Config({call}).build()"
         yield "    config.model_spec.model = converter.convert(config.model_spec.model)"
     yield from ("    return config", "")
 
@@ -430,7 +467,7 @@ def schedule_csv(recipe: Recipe) -> str:
     rows = []
     for rank in range(layout.pp):
         kinds, stage, microbatch = (
-            each.tolist() for each in schedule.order(pipeline, rank, np.arange(count))
+            column.tolist() for column in schedule.order(pipeline, rank, np.arange(count))
         )
         cells = zip(stage, kinds, microbatch, strict=True)
         rows.append(",".join(f"{q}{LETTERS[JobKind(kind)]}{m}" for q, kind, m in cells))

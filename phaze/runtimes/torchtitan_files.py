@@ -43,78 +43,78 @@ MOST_PRODUCT = 10**18
 def settings_in(text: str) -> dict[str, object]:
     """Settings by name; PhazeError if the text cannot be parsed, or refers to settings elsewhere."""
     if text.lstrip().startswith("{"):
-        return _job(parse_json(text, "settings"))
+        return _job_settings(parse_json(text, "settings"))
     if SECTION.search(text):
         try:
-            return _job(tomllib.loads(text))
+            return _job_settings(tomllib.loads(text))
         except (ValueError, RecursionError) as error:
             raise PhazeError(f"settings: is not valid TOML: {error}") from error
     if "config." not in text and "Config(" not in text:
-        return _flagged(text)
+        return _flag_settings(text)
     try:
-        return _written(text)
+        return _assigned_settings(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PhazeError(f"changes: cannot be parsed as Python: {error}") from error
 
 
-def _job(sections: object) -> dict[str, object]:
+def _job_settings(sections: object) -> dict[str, object]:
     """Settings of a job file, with what torchtitan recomputes and converts without being asked."""
     if not isinstance(sections, dict):
         raise PhazeError(f"settings: must be sections with settings, got {type(sections).__name__}")
-    found = {name: value for name, value in flattened(sections) if value is not None}
-    found.setdefault("activation_checkpoint.mode", "selective")
-    return _selected(_converted(found))
+    settings = {name: value for name, value in flattened(sections) if value is not None}
+    settings.setdefault("activation_checkpoint.mode", "selective")
+    return _with_selection(_with_converters(settings))
 
 
-def _selected(found: dict[str, object]) -> dict[str, object]:
+def _with_selection(settings: dict[str, object]) -> dict[str, object]:
     """Settings with the option of selective recomputation if that is on, and else without it."""
-    if str(found.get("activation_checkpoint.mode")) == "selective":
-        return {SELECTION: USUAL_SELECTION} | found
-    return {name: value for name, value in found.items() if name != SELECTION}
+    if str(settings.get("activation_checkpoint.mode")) == "selective":
+        return {SELECTION: USUAL_SELECTION} | settings
+    return {name: value for name, value in settings.items() if name != SELECTION}
 
 
-def _converted(found: dict[str, object]) -> dict[str, object]:
+def _with_converters(settings: dict[str, object]) -> dict[str, object]:
     """Settings with the converters that a job file turns on, as a function of `config_registry` has them."""
-    switches = [name for name in SWITCHES if found.get(name)]
-    said = found.pop("model.converters", [])
-    names = [*(said.split(",") if isinstance(said, str) else said), *["float8"] * bool(switches)]  # type: ignore[misc]
+    switches = [name for name in SWITCHES if settings.get(name)]
+    listed = settings.pop("model.converters", [])
+    names = [*(listed.split(",") if isinstance(listed, str) else listed), *["float8"] * bool(switches)]  # type: ignore[misc]
     unknown = [name for name in names if name not in JOB_CONVERTERS]
     if unknown:
         raise PhazeError(f"model.converters: must be of {', '.join(JOB_CONVERTERS)}, got {short(unknown[0])}")
     on = {JOB_CONVERTERS[name] for name in names}
-    settings: dict[str, object] = dict.fromkeys(sorted(on), True)
+    converted: dict[str, object] = dict.fromkeys(sorted(on), True)
     if "Float8LinearConverter" in on:
-        settings["Float8LinearConverter.recipe_name"] = "tensorwise"  # unless the file says another
-    for name, value in found.items():
+        converted["Float8LinearConverter.recipe_name"] = "tensorwise"  # unless the file says another
+    for name, value in settings.items():
         section, _, key = name.rpartition(".")
         if name not in SWITCHES:
-            settings[f"{JOB_CONVERTERS[section]}.{key}" if JOB_CONVERTERS.get(section) in on else name] = (
+            converted[f"{JOB_CONVERTERS[section]}.{key}" if JOB_CONVERTERS.get(section) in on else name] = (
                 value
             )
-    return settings
+    return converted
 
 
-def _flagged(text: str) -> dict[str, object]:
+def _flag_settings(text: str) -> dict[str, object]:
     """Parse flags `--section.name value`; `--section.no-name` means false."""
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     flags = {flag[2:].replace("-", "_"): words for flag, words in parse_flags(text).items()}
     refuse_unexpanded(flags, settings_of("torchtitan"))
     for flag, words in flags.items():
         section, dot, name = flag.partition(".")
         off = name.startswith("no_") and not words
-        found[section + dot + (name.removeprefix("no_") if off else name)] = (
+        settings[section + dot + (name.removeprefix("no_") if off else name)] = (
             " ".join(words) if words else not off
         )
     for name in ELSEWHERE:
-        if name in found:
+        if name in settings:
             raise PhazeError(
-                f"--{name}: takes settings from elsewhere, got {short(found[name])}",
+                f"--{name}: takes settings from elsewhere, got {short(settings[name])}",
                 "pass that file, or the function of config_registry with these flags as assignments",
             )
-    return _selected(_converted(found))
+    return _with_selection(_with_converters(settings))
 
 
-def _written(text: str) -> dict[str, object]:
+def _assigned_settings(text: str) -> dict[str, object]:
     """Settings assigned in a Python file that defines one function.
 
     They are the arguments of configurations and of model converters, overridden by the assignments
@@ -125,10 +125,10 @@ def _written(text: str) -> dict[str, object]:
     if len(functions) > 1:
         raise PhazeError(f"changes: must define one function, got {', '.join(functions)[:60]}")
     named = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for node in nodes:
         if isinstance(node, ast.Call):
-            found |= _made(node, named)
+            settings |= _call_settings(node, named)
     for node in nodes:
         _refuse_statement(node)
         if isinstance(node, ast.Assign):
@@ -139,8 +139,8 @@ def _written(text: str) -> dict[str, object]:
                     f"{short(ast.unparse(value))}"
                 )
             if name.startswith("config."):
-                found |= _set(name[7:], value, named)
-    return found
+                settings |= _assignment_settings(name[7:], value, named)
+    return settings
 
 
 def _refuse_statement(node: ast.AST) -> None:
@@ -154,29 +154,33 @@ def _refuse_statement(node: ast.AST) -> None:
         raise PhazeError(f"changes: must be assignments, outside of branches and loops, got {short(line)}")
 
 
-def _made(node: ast.Call, named: Mapping[str, ast.expr]) -> dict[str, object]:
+def _call_settings(node: ast.Call, named: Mapping[str, ast.expr]) -> dict[str, object]:
     """Settings passed to the constructor of a configuration or converter, by name."""
     name = ast.unparse(node.func)
     if name.endswith("Converter.Config"):
         converter = name.removesuffix(".Config").rpartition(".")[2]
-        return {converter: True} | _keywords(converter, node)
+        return {converter: True} | _keyword_settings(converter, node)
     if name.endswith("Trainer.Config"):
-        return {k: v for word in node.keywords for k, v in _set(str(word.arg), word.value, named).items()}
+        return {
+            k: v
+            for word in node.keywords
+            for k, v in _assignment_settings(str(word.arg), word.value, named).items()
+        }
     section = SECTIONS.get(name.rpartition(".")[2])
-    return _keywords(section, node) if section else {}
+    return _keyword_settings(section, node) if section else {}
 
 
-def _set(name: str, node: ast.expr, named: Mapping[str, ast.expr]) -> dict[str, object]:
+def _assignment_settings(name: str, node: ast.expr, named: Mapping[str, ast.expr]) -> dict[str, object]:
     """Setting with a value, or a section that is made by a call, with its settings."""
     if isinstance(node, ast.Name):
         node = named.get(node.id, node)
     if not isinstance(node, ast.Call) or name == "model_spec.model":
         return {name: _value(node)}
     maker = ".".join(ast.unparse(node.func).split(".")[-2:])
-    return {name: f"{maker}()"} | _keywords(name, node)
+    return {name: f"{maker}()"} | _keyword_settings(name, node)
 
 
-def _keywords(section: str, node: ast.Call) -> dict[str, object]:
+def _keyword_settings(section: str, node: ast.Call) -> dict[str, object]:
     return {f"{section}.{word.arg}": _value(word.value) for word in node.keywords if word.arg != "converters"}
 
 
@@ -192,7 +196,7 @@ def _value(node: ast.expr) -> object:
 def _product(node: ast.expr) -> int | None:
     """Product of positive numbers; None for any other expression."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        left, right = _product(node.left), _product(node.right)
-        return None if left is None or right is None else min(MOST_PRODUCT, left * right)
+        first, second = _product(node.left), _product(node.right)
+        return None if first is None or second is None else min(MOST_PRODUCT, first * second)
     value = node.value if isinstance(node, ast.Constant) else None
     return value if isinstance(value, int) and value > 0 else None

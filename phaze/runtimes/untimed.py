@@ -47,23 +47,23 @@ _SCALES = {"mscale": "--mscale", "mscale_all_dim": "--mscale-all-dim"}
 
 def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
     """Flags of model fields that do not affect time, and fields with no flag, such as `swiglu_alpha 1.7`."""
-    fields = _whole(model.untimed)
+    fields = _flat_rotary(model.untimed)
     flags: dict[str, Flag] = {}
-    left: list[str] = []
+    unset: list[str] = []
     for name, value in fields.items():
-        found = _flags(name, value, fields, model)
-        if found is None:
-            left.append(f"{name} {short(value)}")
+        field_flags = _flags(name, value, fields, model)
+        if field_flags is None:
+            unset.append(f"{name} {short(value)}")
         else:
-            flags = {flag[0]: flag for flag in found} | flags
-    return list(flags.values()), (*left, *_unsettable(model, flags))
+            flags = {flag[0]: flag for flag in field_flags} | flags
+    return list(flags.values()), (*unset, *_unsettable(model, flags))
 
 
 def unsettable_fields(model: Model) -> tuple[str, ...]:
     """Model properties that do not affect time, as text, for runtimes that can set none of them."""
     flags, _ = untimed_flags(model)
-    said = [f"{name} {short(value)}" for name, value in model.untimed.items()]
-    return (*said, *_unsettable(model, {flag[0]: flag for flag in flags}))
+    fields = [f"{name} {short(value)}" for name, value in model.untimed.items()]
+    return (*fields, *_unsettable(model, {flag[0]: flag for flag in flags}))
 
 
 def _unsettable(model: Model, flags: Mapping[str, Flag]) -> tuple[str, ...]:
@@ -72,23 +72,23 @@ def _unsettable(model: Model, flags: Mapping[str, Flag]) -> tuple[str, ...]:
     return (*["rotary base"] * rotary, *["norm epsilon"] * ("--norm-epsilon" not in flags))
 
 
-def _whole(untimed: Fields) -> dict[str, Plain]:
+def _flat_rotary(untimed: Fields) -> dict[str, Plain]:
     """Published fields, with `rope_parameters` flattened to the form of earlier configurations."""
     parts = untimed.get("rope_parameters")
     if not isinstance(parts, dict) or any(isinstance(value, dict) for value in parts.values()):
         return dict(untimed)
-    own = {name: parts[name] for name in ROTARY_PARTS if name in parts}
-    rest = {name: value for name, value in parts.items() if name not in ROTARY_PARTS}
-    kept = {name: value for name, value in untimed.items() if name != "rope_parameters"}
-    return {**kept, **own, "rope_scaling": rest}
+    rotary = {name: parts[name] for name in ROTARY_PARTS if name in parts}
+    scaling = {name: value for name, value in parts.items() if name not in ROTARY_PARTS}
+    others = {name: value for name, value in untimed.items() if name != "rope_parameters"}
+    return {**others, **rotary, "rope_scaling": scaling}
 
 
 def _flags(name: str, value: Plain, fields: Fields, model: Model) -> list[Flag] | None:
     """Flags for a published field; empty if it is Megatron-LM's default, None if no flag can set it."""
     if name in NUMBERS and _is_number(value):
         return [(NUMBERS[name], str(value))]
-    if name in _READ:
-        return _READ[name](value, fields, model)
+    if name in _FIELD_FLAGS:
+        return _FIELD_FLAGS[name](value, fields, model)
     return [] if value in (False, 0) else None
 
 
@@ -96,29 +96,29 @@ def _is_number(value: Plain) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _base(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
+def _rotary_base(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
     """Flag that sets the rotary base; None if it is not an integer, which Megatron-LM requires."""
-    whole = isinstance(value, int | float) and float(value).is_integer()
-    return [("--rotary-base", f"{value:.0f}")] if whole else None
+    is_integer = isinstance(value, int | float) and float(value).is_integer()
+    return [("--rotary-base", f"{value:.0f}")] if is_integer else None
 
 
-def _scaling(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
+def _rotary_scaling(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
     """Flags that extend rotary positions beyond the original training length; None if no flag can."""
     if not isinstance(value, dict):
         return None
     kind = str(value.get("rope_type", value.get("type", "default")))
-    rest = {name: one for name, one in value.items() if name not in ("rope_type", "type")}
+    parameters = {name: parameter for name, parameter in value.items() if name not in ("rope_type", "type")}
     if kind == "default":
-        return [] if not rest else None
-    if not all(map(_is_number, {"factor": None, **rest}.values())):
+        return [] if not parameters else None
+    if not all(map(_is_number, {"factor": None, **parameters}.values())):
         return None
-    factor = str(rest.pop("factor", None))
-    if kind == "linear" and not model.latent and not rest:
+    factor = str(parameters.pop("factor", None))
+    if kind == "linear" and not model.latent and not parameters:
         return [("--rotary-seq-len-interpolation-factor", factor.removesuffix(".0"))]
-    if kind == "llama3" and not model.latent and rest == LLAMA3:
+    if kind == "llama3" and not model.latent and parameters == LLAMA3:
         return [("--use-rope-scaling",), ("--rope-scaling-factor", factor)]
-    scales = [(flag, str(rest.pop(name))) for name, flag in _SCALES.items() if name in rest]
-    if kind == "yarn" and model.latent and {**YARN, **rest} == YARN:
+    scales = [(flag, str(parameters.pop(name))) for name, flag in _SCALES.items() if name in parameters]
+    if kind == "yarn" and model.latent and {**YARN, **parameters} == YARN:
         return [("--rope-type", "yarn"), ("--rotary-scaling-factor", factor), *scales]
     return None
 
@@ -130,11 +130,11 @@ def _interleaved(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
     return [("--rotary-interleaved",)] if value else []
 
 
-def _score(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
+def _score_function(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
     return [("--moe-router-score-function", value)] if value in ("softmax", "sigmoid") else None
 
 
-def _scaled(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
+def _score_factor(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
     """Flag for the factor by which router scores are scaled.
 
     Megatron-LM applies it only to scores that softmax has not normalised after top-k.
@@ -166,7 +166,7 @@ def _sequence_loss(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
     return [("--moe-router-load-balancing-type", "seq_aux_loss")] if value else []
 
 
-def _nothing(*_: object) -> list[Flag]:
+def _no_flags(*_: object) -> list[Flag]:
     """Emit no flags: the field follows from the model's dimensions or is Megatron-LM's default."""
     return []
 
@@ -175,17 +175,17 @@ def _silu(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
     return [] if value == "silu" else None
 
 
-_READ: Mapping[str, Callable[[Plain, Fields, Model], list[Flag] | None]] = {
-    "rope_theta": _base,
-    "rope_scaling": _scaling,
+_FIELD_FLAGS: Mapping[str, Callable[[Plain, Fields, Model], list[Flag] | None]] = {
+    "rope_theta": _rotary_base,
+    "rope_scaling": _rotary_scaling,
     "rope_interleave": _interleaved,
-    "scoring_func": _score,
-    "routed_scaling_factor": _scaled,
+    "scoring_func": _score_function,
+    "routed_scaling_factor": _score_factor,
     "norm_topk_prob": _normalised,
     "topk_method": _method,
     "use_routing_bias": _bias,
     "seq_aux": _sequence_loss,
-    "hidden_dropout": _nothing,
-    "expand": _nothing,
+    "hidden_dropout": _no_flags,
+    "expand": _no_flags,
     "mamba_hidden_act": _silu,
 }

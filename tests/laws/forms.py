@@ -186,7 +186,7 @@ FORMS = {
 
 def script_options(emitted: Emitted) -> dict[str, int | str]:
     """What the script must set of a plan for DeepSpeed, as options of reading it."""
-    pairs = (sentence.partition(" ") for sentence in emitted.elsewhere)
+    pairs = (sentence.partition(" ") for sentence in emitted.user_settings)
     return {name: value for name, _, value in pairs if name in OPTIONS}
 
 

@@ -154,7 +154,7 @@ def emitted_files(drawn: Drawn) -> Emitted:
 
 def _not_expressed(emitted: Emitted) -> str:
     """Fields of model or software that the runtime lacks, so that the law does not hold; never a layout's."""
-    fields = sorted({difference.partition(":")[0] for difference in emitted.beyond} - PRICED_ALIKE)
+    fields = sorted({difference.partition(":")[0] for difference in emitted.differences} - PRICED_ALIKE)
     assert all(field.startswith("model.") or field in SOFTWARE for field in fields), fields
     return f"no setting for {', '.join(fields)}" if fields else ""
 

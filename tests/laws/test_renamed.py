@@ -61,7 +61,7 @@ def test_a_renamed_setting_is_not_passed_over(
     emitted = emitted_files(drawn)
     text = next(iter(emitted.files.values()))
     settings = form.settings(text)
-    known = {*settings, *settings_of(form.runtime).known}
+    known = {*settings, *settings_of(form.runtime).names}
     setting = random.choice(list(settings))
     renamed = misspelt(random, setting)
     if renamed in known or f"--{renamed.replace('_', '-')}" in known:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.runtimes.megatron_flags import megatron_software, read_megatron, says_devices
+from phaze.runtimes.megatron_flags import megatron_software, read_megatron, sets_devices
 from phaze.spec.systems import load_stack
 
 FLAGS = """
@@ -67,7 +67,7 @@ def test_a_log_lists_what_the_flags_say() -> None:
     assert {"--log-interval", "--data-path", "--off.attention-sink-k"} < {*unread}
     assert "--async-save" not in unread
     assert megatron_software(text, recipe, stack) == megatron_software(FLAGS, recipe, stack)
-    assert says_devices(text)
+    assert sets_devices(text)
 
 
 def test_values_of_a_log_are_those_of_flags() -> None:

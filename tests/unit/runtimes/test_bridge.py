@@ -45,9 +45,11 @@ def test_fields_are_those_of_the_layout_and_the_batch() -> None:
         assert said["ddp.use_distributed_optimizer"] == (layout.zero >= 1)
         assert said["ddp.use_megatron_fsdp"] == (layout.zero >= 2)
         assert said.get("mixed_precision.fp8_recipe") == ("mxfp8" if layout.compute == "mxfp8" else None)
-        stated = [one for one in emit_megatron(recipe, STACK).beyond if not one.startswith("model.")]
-        assert list(emitted.beyond) == stated
-        assert ("blocks" in " ".join(emitted.elsewhere)) == (recipe.model.mamba is not None and layout.pp > 1)
+        stated = [one for one in emit_megatron(recipe, STACK).differences if not one.startswith("model.")]
+        assert list(emitted.differences) == stated
+        assert ("blocks" in " ".join(emitted.user_settings)) == (
+            recipe.model.mamba is not None and layout.pp > 1
+        )
 
 
 def test_recipes_that_have_more_than_a_plan_lose_it() -> None:
@@ -87,4 +89,4 @@ def test_stacks_experts_and_lora_are_said() -> None:
 
 def test_states_that_wait_in_the_host_have_no_field() -> None:
     emitted = emit_bridge(small(Layout(dp=2, zero=1, offload="optimizer"), "1f1b", (6,)), Stack())
-    assert emitted.beyond == ("offload-optimizer-states: Megatron-Bridge has no such field",)
+    assert emitted.differences == ("offload-optimizer-states: Megatron-Bridge has no such field",)

@@ -48,13 +48,13 @@ def test_what_the_script_has_to_say_is_named_with_its_values() -> None:
         "sequence_parallel True",
         "blocks 2*3",
     )
-    assert whole.elsewhere == widths
+    assert whole.user_settings == widths
     assert json.loads(whole.files["deepspeed.json"])["pipeline"] == {"activation_checkpoint_interval": 1}
     part = emit_deepspeed(small(layout, "1f1b", (2, 2, 2), (2, 1, 1)), STACK)
-    assert part.elsewhere == (*widths, "recompute full", "recomputed 2 1*2")
+    assert part.user_settings == (*widths, "recompute full", "recomputed 2 1*2")
     assert "pipeline" not in json.loads(part.files["deepspeed.json"])
     turns = emit_deepspeed(small(Layout(cp=4, cp_kind="a2a", zero=3), "1f1b", (6,)), STACK)
-    assert turns.elsewhere == (
+    assert turns.user_settings == (
         "model small",
         "rotary base",
         "norm epsilon",
@@ -68,9 +68,9 @@ def test_gradients_of_a_stack_that_deepspeed_adds_up_otherwise_are_named() -> No
     replicas, pipeline = (small(layout, "1f1b", blocks) for layout, blocks in (
         (Layout(dp=4), (6,)), (Layout(pp=2, dp=2), (3, 3)),
     ))  # fmt: skip
-    assert "bytes of a gradient: 2 instead of 4" in emit_deepspeed(replicas, STACK).beyond
-    assert len(emit_deepspeed(pipeline, STACK).beyond) == 1
-    assert "bytes of a gradient: 4 instead of 2" in emit_deepspeed(pipeline, Stack()).beyond
+    assert "bytes of a gradient: 2 instead of 4" in emit_deepspeed(replicas, STACK).differences
+    assert len(emit_deepspeed(pipeline, STACK).differences) == 1
+    assert "bytes of a gradient: 4 instead of 2" in emit_deepspeed(pipeline, Stack()).differences
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,9 @@ def test_what_is_written_is_read_with_what_the_script_sets() -> None:
     for recipe in drawn(DEEPSPEED, 60):
         emitted = emit_deepspeed(recipe, STACK)
         text = emitted.files["deepspeed.json"]
-        again, unread = read_deepspeed(text, recipe.model, recipe.layout.devices, script(emitted.elsewhere))
+        again, unread = read_deepspeed(
+            text, recipe.model, recipe.layout.devices, script(emitted.user_settings)
+        )
         assert again == recipe
         assert set(unread) == {"gradient_clipping"}
         software = deepspeed_software(text, again, Stack())

@@ -37,7 +37,7 @@ def test_what_is_read_is_what_was_written() -> None:
     for recipe in drawn(MEGATRON, 60):
         emitted = emit_megatron(recipe)
         again = recipe.layout.recompute != "full" or any(recipe.recomputed)
-        assert emitted.beyond == () or not again
+        assert emitted.differences == () or not again
         timed = recipe.model.model_copy(update={"untimed": {}})
         assert read_megatron(emitted.files["megatron.txt"], recipe.layout.devices, recipe.model.name) == (
             replace(recipe, model=timed),
@@ -49,7 +49,7 @@ def test_models_of_today_are_written_read_and_priced_as_they_are() -> None:
     questions: dict[tuple[str, str], PlanQuestion] = {}
     for number, recipe in enumerate(drawn(MEGATRON, 25, OF_TODAY, ("bf16", "mxfp8"))):
         emitted = emit_megatron(recipe)
-        named = {sentence.partition(":")[0] for sentence in emitted.beyond}
+        named = {sentence.partition(":")[0] for sentence in emitted.differences}
         assert named <= ({"recomputed"} if any(recipe.recomputed) else {"recompute"})
         again, unread = read_megatron(emitted.files["megatron.txt"], recipe.layout.devices)
         assert unread == ()
@@ -187,7 +187,7 @@ def test_untimed_fields_of_a_configuration_are_written_or_named() -> None:
         "--init-method-std": ("0.02",), "--norm-epsilon": ("1e-05",), "--use-rope-scaling": (),
         "--rope-scaling-factor": ("8.0",), "--rotary-base": ("500000",),
     }  # fmt: skip
-    assert emitted.elsewhere == ()
+    assert emitted.user_settings == ()
     deepseek = emit_megatron(of_model(load_transformer("deepseek-v3", "test")))
     flags = parse_flags(deepseek.files["megatron.txt"])
     assert flags["--moe-router-score-function"] == ("sigmoid",)
@@ -196,8 +196,11 @@ def test_untimed_fields_of_a_configuration_are_written_or_named() -> None:
     assert "--moe-router-enable-expert-bias" in flags
     oss = emit_megatron(of_model(load_transformer("gpt-oss-20b", "test")))
     assert parse_flags(oss.files["megatron.txt"])["--activation-func-clamp-value"] == ("7.0",)
-    assert {name.partition(" ")[0] for name in oss.elsewhere} == {"initial_context_length", "rope_scaling"}
-    assert emit_megatron(of_model(SMALL)).elsewhere == ("rotary base", "norm epsilon")
+    assert {name.partition(" ")[0] for name in oss.user_settings} == {
+        "initial_context_length",
+        "rope_scaling",
+    }
+    assert emit_megatron(of_model(SMALL)).user_settings == ("rotary base", "norm epsilon")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +311,7 @@ def test_flags_are_those_of_megatron() -> None:
 def test_one_number_of_recomputed_blocks_holds_for_all_virtual_stages() -> None:
     """Megatron-Core's `--recompute-num-layers`; layers of multi-token prediction have no such number."""
     layout = Layout(pp=2, dp=2, recompute="full")
-    assert emit_megatron(small(layout, "1f1b", (4, 2), (3, 2))).beyond == ()
+    assert emit_megatron(small(layout, "1f1b", (4, 2), (3, 2))).differences == ()
     with pytest.raises(PhazeError, match=r"megatron: recomputed must be the same number .* 3\*2, got 3 1"):
         emit_megatron(small(layout, "1f1b", (3, 3), (3, 1)))
     assert equal_counts((2, 5, 3), 1, 2) == (2, 2, 2)
@@ -318,7 +321,7 @@ def test_one_number_of_recomputed_blocks_holds_for_all_virtual_stages() -> None:
 
 def test_what_megatron_cannot_say_is_named() -> None:
     norms = SMALL.model_copy(update={"norm_position": "post", "activation": "relu"})
-    assert emit_megatron(of_model(norms)).beyond == (
+    assert emit_megatron(of_model(norms)).differences == (
         "model.activation: gelu instead of relu",
         "model.norm_position: pre instead of post",
     )
@@ -327,7 +330,7 @@ def test_what_megatron_cannot_say_is_named() -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama2-7b", "llama2-70b", "llama-3.1-70b", "megatron-gpt-8.3b"])
 def test_megatron_can_say_the_models_that_are_trained_with_it(name: str) -> None:
     model = load_transformer(name, "test")
-    assert emit_megatron(of_model(model)).beyond == ()
+    assert emit_megatron(of_model(model)).differences == ()
 
 
 def test_flags_of_a_run_are_read_with_what_megatron_does_without() -> None:
@@ -409,7 +412,7 @@ def test_two_levels_of_context_parallelism_are_written_and_read() -> None:
 def test_what_waits_in_the_memory_of_the_host_is_written_and_read(offload: str) -> None:
     recipe = small(Layout(dp=2, zero=1, offload=offload), "1f1b", (6,))
     emitted = emit_megatron(recipe)
-    assert emitted.beyond == ()
+    assert emitted.differences == ()
     assert read_megatron(emitted.files["megatron.txt"], 2)[0].layout == recipe.layout
 
 

@@ -17,12 +17,12 @@ from phaze.plan.machines import load_machine
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_config import (
+    default_split,
     emit_torchtitan,
-    made_stages,
     modules,
     read_torchtitan,
     schedule_csv,
-    torchtitan_unlike,
+    torchtitan_differences,
 )
 from phaze.spec.models import load_transformer
 from phaze.spec.systems import load_stack
@@ -69,7 +69,7 @@ def test_a_plan_is_a_function_of_a_configuration() -> None:
     layout = Layout(tp=2, pp=3, dp=2, microbatch=2, zero=3, recompute="full")
     emitted = emit_torchtitan(small(layout, "1f1b", (2, 2, 2), (2, 2, 2)))
     said = changes(emitted.files["plan.py"])
-    assert emitted.beyond == ()
+    assert emitted.differences == ()
     assert said["activation_checkpoint"] == "FullAC.Config()"
     assert said["parallelism.fsdp_reshard_after_forward"] == "always"
     assert said["parallelism.enable_sequence_parallel"] is False
@@ -80,7 +80,7 @@ def test_a_plan_is_a_function_of_a_configuration() -> None:
 
 def test_torchtitan_recomputes_all_blocks_or_none() -> None:
     layout = Layout(pp=2, recompute="full")
-    assert emit_torchtitan(small(layout, "gpipe", (3, 3), (3, 3))).beyond == ()
+    assert emit_torchtitan(small(layout, "gpipe", (3, 3), (3, 3))).differences == ()
     with pytest.raises(
         PhazeError, match=r"torchtitan: recomputed must be .* all blocks, such as 3\*2, got 3 1"
     ):
@@ -146,8 +146,11 @@ def test_layouts_are_written_read_and_priced_as_they_are() -> None:
         emitted = emit_torchtitan(recipe, load_stack("torchtitan"))
         again, unread = read_torchtitan(emitted.files["plan.py"], recipe.model, recipe.layout.devices)
         assert unread == ()
-        assert set(emitted.beyond) == {*recipe.beyond(again), *[of_row] * (recipe.layout.compute == "fp8-cs")}
-        named = {sentence.partition(":")[0] for sentence in recipe.beyond(again)}
+        assert set(emitted.differences) == {
+            *recipe.differences(again),
+            *[of_row] * (recipe.layout.compute == "fp8-cs"),
+        }
+        named = {sentence.partition(":")[0] for sentence in recipe.differences(again)}
         assert named <= ({"recomputed"} if any(recipe.recomputed) else {"recompute"})
         if named:
             continue
@@ -238,7 +241,7 @@ def test_a_configuration_is_read_as_it_is_registered() -> None:
     layout = Layout(tp=2, dp=8, microbatch=4, zero=2, recompute="full", compute="mxfp8")
     assert (found.layout, found.global_batch, found.sequence) == (layout, 32, 240)
     assert unread == ("training.steps",)
-    assert "with compile.enable True, not False" in torchtitan_unlike(
+    assert "with compile.enable True, not False" in torchtitan_differences(
         REGISTERED, found, load_stack("torchtitan")
     )
 
@@ -250,25 +253,25 @@ def test_what_a_stack_and_numbers_stand_for_is_said() -> None:
     text = emit_torchtitan(recipe, stack).files["plan.py"]
     rows = "with float8 scaled by whole tensors, not by rows"
     assert read_torchtitan(text, SMALL, 8) == (recipe, ())
-    assert torchtitan_unlike(text, recipe, stack) == (rows,)
+    assert torchtitan_differences(text, recipe, stack) == (rows,)
     plain = f"{BATCH} --parallelism.tensor_parallel_degree 2 --optimizer.lr 1"
     found, unread = read_torchtitan(plain, SMALL, 8)
     assert (found.model.lora, found.layout.compute, unread) == (None, "bf16", ("optimizer.lr",))
-    assert torchtitan_unlike(plain, recipe, stack)[:2] == (
+    assert torchtitan_differences(plain, recipe, stack)[:2] == (
         "with compile.enable True, not False",
         "with compile.enable_async_tensor_parallel True, not False",
     )
     head = text.replace("'lm_head', ", "")
-    assert torchtitan_unlike(head, recipe, stack) == (
+    assert torchtitan_differences(head, recipe, stack) == (
         "with Float8LinearConverter.filter_fqns ['lm_head', 'router.gate'], not ['router.gate']",
         rows,
     )
 
 
 def test_stages_that_torchtitan_makes_count_the_ends_as_blocks() -> None:
-    assert made_stages(126, 128) == (0, *(1,) * 126, 0)
-    assert made_stages(32, 4) == (8, 9, 8, 7)
-    assert made_stages(6, 1) == (6,)
+    assert default_split(126, 128) == (0, *(1,) * 126, 0)
+    assert default_split(32, 4) == (8, 9, 8, 7)
+    assert default_split(6, 1) == (6,)
 
 
 @pytest.mark.parametrize(
