@@ -75,6 +75,7 @@ def shape_of(chain: Chain, layout: Layout, devices: int) -> Shape:
     width = layout.tp if unsharded < len(chain) else 1
     singles = unsharded if width > 1 else 0
     depths = np.arange(1, len(chain) + 1)
+    # The cheapest pipeline of each depth has as many single-device stages as there are.
     least = depths * width - np.minimum(depths, singles) * (width - 1)
     return Shape(width, int(np.count_nonzero(least <= devices)), singles)
 
@@ -111,6 +112,7 @@ def least_worst(
                 if most_stages[i, j] < s:
                     break
                 here = cost[i, j] + (s - 1) * growth[i, j]
+                # If all stages are equally wide, `singles` is 0 and the table has one column, u = 0.
                 step = min(int(single[i, j]), singles)
                 for u in range(step, min(s, singles) + 1):
                     dp[s, u, i] = min(dp[s, u, i], max(dp[s - 1, u - step, j], here))
@@ -145,6 +147,7 @@ def best_first_stage(
     for s in range(fewest, most + 1):
         for u in range(min(s, singles) + 1):
             used = devices_of(s, u, pipelines.wide)
+            # Widths ascend, so that the devices have room for the first ones, up to `top`.
             top = len(data) - 1
             while top >= 0 and data[top] > pipelines.devices // used:
                 top -= 1
@@ -157,6 +160,7 @@ def best_first_stage(
                 worst = max(costs.load[0, j], dp[s - 1, u - step, j]) if s > 1 else dp[1, u, 0]
                 for w in range(top, -1, -1):
                     busy = (counts[w] + s - 1) * worst
+                    # A smaller d has more microbatches per pipeline: its compute takes even longer.
                     if not busy <= best[0] or busy == np.inf:
                         break
                     d = data[w]
@@ -211,6 +215,7 @@ def best_cut(
         dp = _without_growth(allowed, most, singles)
         shortest, deepest = most + 1, 0
         for depth in range(fewest, most + 1):
+            # Loads and exchange under the largest limit are a result; the smallest exchange bounds the range.
             for cap in (high, low):
                 wait = np.full(len(costs.last) + 1, caps[cap])
                 time, d, s, u, j = best_first_stage(dp, allowed, wait, pipelines, depth, depth)
@@ -222,6 +227,7 @@ def best_cut(
         if low < high and deepest > 0:
             middle = (low + high) // 2
             ranges.append((low, middle, shortest, deepest))
+            # The limit `high` has just been evaluated.
             if middle + 1 < high:
                 ranges.append((middle + 1, high - 1, shortest, deepest))
     time, d, s, u, j, longest = answer
@@ -248,6 +254,7 @@ def _trace_back(dp: Floats, costs: SplitCosts, s: int, u: int, j: int) -> Ints:
         for end in range(i + 1, n if remaining > 1 else 0):
             j, step = end, min(int(costs.single[i, end]), singles)
             possible = step <= u and costs.most_stages[i, j] >= remaining
+            # Equality is exact: the table has the maximum of these very operands.
             if possible and max(dp[remaining - 1, u - step, j], costs.load[i, j]) == dp[remaining, u, i]:
                 break
     return starts

@@ -56,6 +56,7 @@ def durations(pipeline: Pipeline) -> Floats:
     table[[JobKind.BACKWARD, JobKind.PAIRED_BACKWARD]] = pipeline.column("backward_s")
     table[JobKind.WEIGHT_GRADIENT] = pipeline.column("weight_s")
     table[JobKind.INPUT_GRADIENT] = pipeline.column("backward_s") - pipeline.column("weight_s")
+    # All buckets but the last are complete before the last backward pass ends.
     table[JobKind.SYNC] = pipeline.column("sync_s") * (parts - 1) / parts
     table[JobKind.LAST_SYNC] = pipeline.column("sync_s") / parts
     table[JobKind.UPDATE] = pipeline.column("update_s")
@@ -69,6 +70,7 @@ def occupied_s(pipeline: Pipeline) -> Floats:
     share = occupied_share(pipeline)
     if share:
         activation, gradient = (share * transfer_s for transfer_s in borders(pipeline))
+        # A transfer occupies the stages on both sides of its boundary.
         table[JobKind.FORWARD, 1:] += activation
         table[JobKind.FORWARD, :-1] += activation
         for kind in BACKWARD_PASSES:

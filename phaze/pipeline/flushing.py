@@ -163,6 +163,8 @@ def latencies(
     """Loads of all stages without and with recompute, from the transfer times of the edges."""
     n = len(forward)
     arrive, depart = np.zeros((n, n)), np.zeros((n + 1, n))
+    # arrive[i, v] is the latest arrival at layer v from before a stage that begins with layer i;
+    # depart[j, v] is that of the gradients that layer v gets from behind a stage that ends before layer j.
     for e in range(len(sources)):
         for i in range(sources[e] + 1, targets[e] + 1):
             arrive[i, targets[e]] = max(arrive[i, targets[e]], transfers[e])
@@ -221,9 +223,12 @@ def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
     n = len(footprints.constant_bytes)
     constant, stashed = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
     if setting.schedule == "1f1b":
+        # The constant bytes include the current microbatch, which most_in_flight does not count.
         most = 1 + most_in_flight(constant, stashed, setting.memory_bytes, n - 1)
         return Room(most, most[:, n] >= 1)
+    # Under GPipe a stage stashes all microbatches wherever it is: it fits at any position or at none.
     fits = constant + microbatches * stashed <= setting.memory_bytes
+    # The last stage never recomputes (`Loads`), so it stores activations in full.
     last = constant[:, n] + microbatches * footprints.activation_bytes[:, n]
     return Room(np.where(fits, n, 0).astype(np.int64), last <= setting.memory_bytes)
 

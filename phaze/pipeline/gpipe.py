@@ -51,6 +51,8 @@ from phaze.workload.operator_graphs import StageGraph
 
 UPDATE_TRAFFIC = 3.0
 """Bytes of memory traffic of an SGD update per byte of parameters."""
+Resource = tuple[str, int, int]
+"""Link between two devices, or port of a node."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +124,7 @@ def held_step_s(
     check_mapping(stages, mapping, network.devices)
     work, mapping = stage_arrays(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
     seconds, waits, edges = network.seconds_per_byte, network.waits_s, work.edges
+    # Messages go in the order of their senders, which in the backward pass are the edges' targets.
     sent, returned = np.lexsort(edges.T[::-1]), np.lexsort(edges.T)[::-1]
     order, ended = np.arange(len(mapping)), np.empty(mapping.shape)
     for replica in range(stages.replicas):
@@ -220,6 +223,8 @@ def pass_through(
 
     `scratch` must have one element per stage and per edge.
     """
+    # scratch[s] is the time at which all inputs of stage s are there, scratch[count + e] that at which
+    # the link of edge e is free. Links stay occupied from one microbatch to the next, inputs do not.
     forward, backward, edges, sizes = work.forward, work.backward, work.edges, work.sizes
     count, messages = len(forward), len(edges)
     free[:] = 0.0
@@ -237,6 +242,7 @@ def pass_through(
                 e += 1
     scratch[:] = 0.0
     for _ in range(work.microbatches):
+        # Edges are sorted by source, so that a sweep from the end meets those of each stage in a row.
         e = messages - 1
         for s in range(count - 1, -1, -1):
             arrived = 0.0
@@ -279,10 +285,6 @@ def _one_way(
                 t = messages[e, 1]
                 free[s] = free[t] = max(free[s], free[t]) + message_s[e]
                 e += 1
-
-
-Resource = tuple[str, int, int]
-"""Link between two devices, or port of a node."""
 
 
 @dataclass
@@ -343,6 +345,7 @@ class _Work:
     def _message(self, source: int, target: int, size: float) -> _Job:
         resources: tuple[Resource, ...] = (("link", source, target),)
         a, b = source // self.node, target // self.node
+        # Messages within a node do not use its network port.
         if a != b:
             resources += (("out", a, 0), ("in", b, 0))
         seconds = size * float(self.network.seconds_per_byte[source, target])
@@ -380,6 +383,7 @@ class _Work:
         ring, before = self.devices[stage], self.last[stage]
         size = float(self.stages.parameter_bytes[stage]) / len(ring)
         for _ in range(2 * (len(ring) - 1)):
+            # A round starts when the previous one is over on all links, as equation 9 assumes.
             pairs = zip(ring, [*ring[1:], ring[0]], strict=True)
             before = [self._add(self._message(a, b, size), *before) for a, b in pairs]
         return before
@@ -402,6 +406,7 @@ class _Events:
         ended = [0.0] * len(self.jobs)
         heapq.heapify(self.events)
         while self.events:
+            # Everything that ends now must release its resources before any job starts.
             now = self.events[0][0]
             while self.events and self.events[0][0] == now:
                 _, over, k = heapq.heappop(self.events)
@@ -424,6 +429,7 @@ class _Events:
 
     def _begin(self, now: float) -> None:
         """Start the ready jobs whose resources are free."""
+        # Jobs are in the order in which they became ready: the one that waited longest goes first.
         waiting = []
         for k in self.ready:
             if self.busy.isdisjoint(self.jobs[k].resources):

@@ -104,6 +104,8 @@ def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
     """Build the event graph of a pipeline; `jobs` overrides the schedule's order of execution."""
     jobs = all_jobs(pipeline) if jobs is None else jobs
     sites = _sites(pipeline, jobs)
+    # Nearly all jobs have at most one predecessor on another resource, found for all of them at once. The
+    # further predecessors of the others are inserted next to it.
     single, lag = _single_predecessors(pipeline, jobs, sites)
     joins = _joins(pipeline, jobs)
     has = single >= 0
@@ -111,6 +113,7 @@ def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
     second = second[has[second]]
     sizes = [len(join.predecessors) for join in joins]
     many = np.repeat(np.array([join.job for join in joins], np.int64), sizes)
+    # A pair begins when the inputs of both passes are there: the first also waits for the second's.
     waiting = np.concatenate([many, _firsts_of_pairs(jobs, second)])
     order = np.argsort(waiting, kind="stable")
     preceded = np.concatenate([[0], np.cumsum(has)])
@@ -136,6 +139,7 @@ def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
     Jobs without duration do not affect other jobs. Pipelines whose jobs are a subset of the shape's therefore
     have the same times on its graph, except under schedules whose order depends on times (2bw, zbb).
     """
+    # Any time > 0 makes a job exist, and two buckets make an early synchronisation.
     columns = _optional_jobs(pipeline, recomputes=recomputes).T.astype(float).tolist()
     return replace(
         pipeline,
@@ -235,6 +239,7 @@ def _sites(pipeline: Pipeline, jobs: Jobs) -> dict[JobKind, Ints]:
         sites[kind][jobs.stage[passes], jobs.microbatch[passes]] = passes
     second = _seconds_of_pairs(jobs)
     first = _firsts_of_pairs(jobs, second)
+    # What a paired forward pass sends is available when its pair is over.
     sites[JobKind.FORWARD][jobs.stage[first], jobs.microbatch[first]] = second
     return sites
 
@@ -255,10 +260,12 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, In
     """One predecessor of each job, -1 if it has none, and the cause of the delay after it."""
     single, lag = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs), np.int64)
     count = len(pipeline.stages)
+    # The first stage of each model copy receives no activation, the last one no gradient.
     in_stream = np.arange(count) % pipeline.stream
 
     def link(which: Ints, kind: JobKind, step: int, why: Lag) -> None:
         single[which] = sites[kind][jobs.stage[which] + step, jobs.microbatch[which]]
+        # Transfers are listed by boundary, whose index is that of the stage before it.
         lag[which] = why * count + jobs.stage[which] + min(step, 0)
 
     forward = np.flatnonzero((jobs.kind == JobKind.FORWARD) & (in_stream[jobs.stage] > 0))
@@ -289,6 +296,7 @@ def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
             early = Lag.EARLY * len(pipeline.stages) + stage
             joins.append(Join(job, passes[members, chunk, batch].max(axis=1), early))
         elif kind == JobKind.LAST_SYNC:
+            # Without overlap a synchronisation waits for the device's last backward pass of any chunk.
             chunks = chunk if pipeline.overlap_sync else slice(None)
             joins.append(Join(job, passes[members, chunks, batch].max(axis=1), Lag.NONE))
         elif kind == JobKind.GATHER:
@@ -309,5 +317,6 @@ def _last_jobs(pipeline: Pipeline, jobs: Jobs, which: Bools, per_batch: int) -> 
         jobs.stage[indices] // pipeline.depth,
         jobs.microbatch[indices] // per_batch,
     )
+    # Jobs of a resource are in order of execution, so the highest index is the last job.
     np.maximum.at(last, where, indices)
     return last

@@ -47,6 +47,7 @@ def longest_path(
     """
     n, resources = len(duration), len(first) - 1
     start, arrival, binding = np.full(n, -1.0), np.zeros(n), np.full(n, -1)
+    # Compiled functions that allocate take three times as long to compile, so buffers are made here.
     graph = first, duration, preceded, predecessor, delay
     buffers = np.full(n, -1), np.full(resources, -1), np.arange(resources), first[:-1].copy()
     return start, arrival, binding, _sweep(*graph, start, arrival, binding, *buffers, np.zeros(resources))
@@ -73,6 +74,7 @@ def _sweep(
     `waiting` (n,) is the first resource that waits for a job, `next_waiting` (R,) the next one, -1 for none.
     `stack`, `position` and `free` (R,) are runnable resources, their next jobs, and when they are free.
     """
+    # A resource is running, on the stack or in one waiting list, so the stack holds at most R of them.
     height, done = len(stack), 0
     while height > 0:
         height -= 1
@@ -89,6 +91,7 @@ def _sweep(
                 if binding[i] < 0 or ready > arrival[i]:
                     arrival[i], binding[i] = ready, before
             if missing >= 0:
+                # The job is looked at again from its first predecessor when the resource wakes.
                 arrival[i], binding[i] = 0.0, -1
                 next_waiting[resource] = waiting[missing]
                 waiting[missing] = resource

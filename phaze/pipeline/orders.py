@@ -80,6 +80,7 @@ def _check_complete(pipeline: Pipeline, microbatch_count: int, passes: Passes) -
         at = np.flatnonzero(step)
         place[pairs[at]] = at
     present = places >= 0
+    # An unsplit backward pass is both of the last two steps, at one place, hence >= and not >.
     ordered = (present == present[0]).all() and (np.diff(places, axis=0) >= 0).all()
     if not ordered or any(int(step.sum()) != count for step in (*steps, *present)):
         raise RuntimeError(f"schedule {rules.name} is not complete: {count} passes each way, got {passes}")
@@ -95,6 +96,7 @@ def _with_preparations(pipeline: Pipeline, passes: Passes) -> Passes:
     kind, stage, microbatch = passes
     recompute = goes_back(kind) & (pipeline.column("recompute_s") > 0)[stage]
     fetch = (kind == JobKind.FORWARD) & (stage == 0) & fetches_on_worker(pipeline)
+    # At most one preparation precedes a job: the two are for passes of opposite directions.
     copies = 1 + recompute + fetch
     prepared = np.repeat(kind, copies)
     at = (np.cumsum(copies) - copies)[copies > 1]
@@ -130,5 +132,6 @@ def _update_places(pipeline: Pipeline, jobs: Passes) -> Ints:
         last = np.flatnonzero(pipeline.rules.releases(jobs.kind))
         return last[np.searchsorted(batch[last], batches, side="right") - 1] + 1
     forward = np.flatnonzero(jobs.kind <= JobKind.FORWARD)
+    # Batch k + 2 is the first that uses the gradients of batch k (two versions of the weights).
     next_use = np.searchsorted(batch[forward], batches + 2)
     return np.append(forward, len(jobs.kind))[next_use]

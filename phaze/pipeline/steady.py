@@ -37,6 +37,7 @@ def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: 
         last, before = passed[-1] - passed[-1 - span], passed[-1 - span] - passed[-1 - 2 * span]
         if abs(last - before) <= tolerance * last or 3 * repeats * period > LONGEST:
             return float(last) / (span * pipeline.lanes)
+        # A pipeline that is not yet periodic gives two spans that differ.
         repeats *= 2
 
 

@@ -131,6 +131,7 @@ class Timeline:
         for use, value in self._uses():
             seconds[use] += value
         total = self.time_s * float(self.pipeline.worker_devices.sum())
+        # Idle time behind a worker's last job precedes no job, so bubbles are what the other uses leave.
         seconds["bubble"] = total - sum(value for use, value in seconds.items() if use != "bubble")
         return {use: value / total if total else 0.0 for use, value in seconds.items()}
 
@@ -204,6 +205,7 @@ class Timeline:
         first = self.jobs.first[: len(self.pipeline.workers) + 1]
         devices = np.repeat(self.pipeline.worker_devices.astype(float), np.diff(first))
         occupied = occupied_s(self.pipeline)[kind, stage]
+        # Transfers that occupy the device are inside the durations of its jobs, and reported apart.
         yield "transfer", float(occupied @ devices)
         busy = np.bincount(
             kind, devices * (self.duration_s[self._worker_jobs] - occupied), minlength=len(JobKind)
@@ -221,6 +223,7 @@ class Timeline:
         """Time for which the input of each job of a worker was in flight."""
         sender = self.binding[self._worker_jobs]
         source, travel = self.jobs.kind[sender], self.arrival_s[self._worker_jobs] - self.end_s[sender]
+        # Ports deliver at once: what a worker waits for is the job of the port itself.
         travel[source == JobKind.FETCH] = self.pipeline.fetch_s
         syncs = source == JobKind.LAST_SYNC
         travel[syncs] = self.pipeline.column("sync_s")[self.jobs.stage[sender[syncs]]]
@@ -255,8 +258,10 @@ class Timeline:
             yield Step(USES[JobKind(kind)], int(self.jobs.stage[job]), until - start)
             if before < 0:
                 return
+            # A synchronisation that overlaps begins before its predecessor ends.
             until = min(float(self.end_s[before]), start)
             if start > until:
+                # Nothing is in flight between two fetches: the source has no microbatch yet (`release_s`).
                 use: Use = "bubble" if kind == JobKind.FETCH else "transfer"
                 yield Step(use, int(self.jobs.stage[before]), start - until)
 

@@ -99,6 +99,7 @@ def _arrows(timeline: Timeline) -> Iterator[Event]:
         for ph, at, time in (("s", sender, middle), ("f", job, float(timeline.start_s[job]))):
             pid, tid, _ = places[int(resource[at])]
             ends: Event = {"ph": ph, "name": name, "cat": "transfer", "id": job, "pid": pid, "tid": tid}
+            # Binding point `e` attaches an arrow's end to the slice that encloses it (Trace Event Format).
             yield {**ends, "ts": time * MICROSECONDS, **({"bp": "e"} if ph == "f" else {})}
 
 

@@ -93,6 +93,7 @@ class _Writer:
     def __init__(self, graph: EventGraph, sent: Collection[Pair], timed: Collection[Job]) -> None:
         self.graph, self.sent, self.timed = graph, sent, timed
         jobs = graph.jobs
+        # Python lists: reading single elements of NumPy arrays is several times slower.
         self.jobs: list[list[int]] = [column.tolist() for column in (jobs.kind, jobs.stage, jobs.resource)]
         self.begins = set(jobs.first[:-1].tolist())
         self.preceded = graph.preceded.tolist()
@@ -157,6 +158,7 @@ def in_order(graph: EventGraph) -> list[int]:
     follower = np.full(len(jobs), -1, np.int64)
     follower[:-1] = np.arange(1, len(jobs))
     follower[jobs.first[1:] - 1] = -1
+    # A job waits for its predecessors and, unless it is the first of its resource, for the job before it.
     missing = np.diff(graph.preceded)
     missing = missing + 1
     missing[jobs.first[:-1]] -= 1
@@ -164,6 +166,7 @@ def in_order(graph: EventGraph) -> list[int]:
     order = np.argsort(graph.predecessor, kind="stable")
     begins = np.searchsorted(graph.predecessor[order], np.arange(len(jobs) + 1)).tolist()
     followers, remaining, after = waiting[order].tolist(), missing.tolist(), follower.tolist()
+    # Jobs early in their resource come first, so that the order alternates between resources.
     depth = (np.arange(len(jobs)) - jobs.first[jobs.resource]).tolist()
     heap = [(depth[job], job) for job in range(len(jobs)) if not remaining[job]]
     heapq.heapify(heap)
@@ -304,6 +307,7 @@ def silent(original: Script) -> Script:
     turns = {job: [Turn(turn.seconds) for turn in turns] for job, turns in traffic.turns.items()}
     return script(
         original.pipeline,
+        # With all workers on one node and no bytes, nothing is sent over a link.
         Sends([[0]] * len(traffic.tiles), dict.fromkeys(traffic.sent_bytes, 0.0), turns),
     )
 
@@ -341,11 +345,13 @@ def _part_plan(part: Part, traffic: Sends) -> _Part:
 
 def _concatenated(template: Draft, parts: Sequence[_Part], offset: Ints) -> Columns:
     """Concatenate the message plans of all parts, each at its offset."""
+    # Columns 0 to 4 have an element per message; column 5, `before`, has one per dependency.
     sizes, inner = (np.array([len(part.plan[column]) for part in parts], np.int64) for column in (0, 5))
     messages = _runs((np.cumsum(sizes) - sizes)[template.part], sizes[template.part])
     source, target, size, delay, waits = (
         np.concatenate([part.plan[column] for part in parts])[messages] for column in range(5)
     )
+    # Only the first message of a part waits for other parts, namely for their last messages.
     waits[offset[:-1]] = template.waits
     within = inner[template.part]
     ends = np.cumsum(template.waits + within)

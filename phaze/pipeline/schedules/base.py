@@ -191,6 +191,7 @@ def ends_backward(kind: NDArray[np.integer]) -> Bools:
 def most_in_flight(kind: Ints) -> int:
     """Maximum number of in-flight microbatches of a rank, from the kinds of its passes in order."""
     released = ends_backward(kind)
+    # A microbatch is in flight until its backward pass ends, so that job itself still counts it.
     return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())
 
 
@@ -201,8 +202,10 @@ def turns(window: int, count: int) -> tuple[Ints, Ints]:
     """
     k = np.arange(count)
     backward, number = np.zeros(2 * count, bool), np.empty(2 * count, np.int64)
+    # Backward pass k follows `window` forward passes and k pairs, or all forward passes at the end.
     backward_at = np.minimum(window + 2 * k, count + k)
     backward[backward_at] = True
+    # Forward pass k of the window is at place k; later ones follow backward pass k - window.
     number[backward_at] = number[np.where(k < window, k, 2 * k - window + 1)] = k
     return np.where(backward, JobKind.BACKWARD, JobKind.FORWARD), number
 

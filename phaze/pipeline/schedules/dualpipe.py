@@ -92,6 +92,7 @@ def _both_directions(depth: int, count: int) -> tuple[Passes, ...]:
 def _line(depth: int, rank: int, count: int) -> Line:
     """Passes of a rank in a V of `depth` ranks, with `count` microbatches for each of its two stages."""
     line, later_ranks = Line(), depth - rank - 1
+    # The loops are steps 1 to 8 of `DualPipeV.step` in the reference; step 4 is the steady state.
     line.forward(0, 2 * later_ranks)
     for _ in range(rank + 1):
         line.forward(0)
@@ -110,6 +111,7 @@ def _line(depth: int, rank: int, count: int) -> Line:
     for _ in range(later_ranks):
         line.backward(1)
         line.pair(1, 0)
+    # Step 6: its second half defers weight gradients to steps 7 and 8.
     for number in range(2 * (rank + 1)):
         (line.input_gradient if number > rank else line.backward)(1 - number % 2)
     for _ in range(later_ranks):

@@ -86,6 +86,8 @@ def windows_at(pipeline: Pipeline, interval_s: float) -> tuple[int, ...]:
         span += load[q] + spans[q]
         window = floor(span / period + SAME)
         remainder = span - window * period
+        # A span just above a multiple of the period would start a pass while the replica is busy: it is
+        # extended by the missing part of the load.
         if remainder > SAME * period:
             remainder = load[q] if remainder < load[q] else remainder
             window += 1

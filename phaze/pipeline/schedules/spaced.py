@@ -71,6 +71,8 @@ class VMin(_Spaced):
 def building_block(depth: int, rise: int, pause: int) -> Ints:
     """Time slots of the four passes of the first microbatch on each rank, (p, 4)."""
     i, turn = np.arange(depth), (rise + 1) * depth
+    # Without the pause, passes of different microbatches would share slots of a rank: under V-half if p is
+    # even, under V-min if it is a multiple of 3.
     back = turn + (pause if depth % (4 - rise) == 0 else 0)
     return np.stack([rise * i, turn - rise - i, back + 1 - rise + rise * i, back + turn - rise - i], axis=1)
 
@@ -78,10 +80,13 @@ def building_block(depth: int, rise: int, pause: int) -> Ints:
 @lru_cache(maxsize=16)
 def _ranks(depth: int, count: int, rise: int, pause: int) -> tuple[Passes, ...]:
     begins = building_block(depth, rise, pause)[:, :, None] + INTERVAL * np.arange(count)
+    # Rows end with room for all weight gradients of a rank, in case no gap can have any.
     rows = np.full((2, depth, int(begins.max()) + 2 * count + 2), FREE, np.int64)
     for rank, kind in np.ndindex(depth, WEIGHTS):
         rows[:, rank, begins[rank, kind]] = np.full(count, kind), np.arange(count)
     kinds, numbers = rows
+    # Moves must not raise the peak memory, which depends on where weight gradients are: in slots of their
+    # own in the first round, and in the second one wherever a rank would be idle.
     _fill(kinds, numbers, False)
     _move_earlier(kinds, numbers, count, True)
     _close_gaps(kinds, numbers, count)
@@ -150,6 +155,7 @@ def _place_table(kinds: Ints, numbers: Ints, count: int) -> Ints:
 def _latest_predecessor(places: Ints, rank: int, kind: int, number: int) -> int:
     """Latest slot among a pass's predecessors (-1 if none), except a weight gradient's input gradient."""
     latest = -1
+    # Passes 0 and 2 go down the ranks, 1 and 3 up; each also follows the previous one of its rank.
     if kind in (0, 2) and rank > 0:
         latest = places[rank - 1, kind, number]
     if kind in (1, 3) and rank + 1 < places.shape[0]:
@@ -206,6 +212,7 @@ def _move(
         if kinds[rank, target] != FREE:
             continue
         kinds[rank, slot], kinds[rank, target] = FREE, kind
+        # Whether a move raises the peak depends on the whole rank: it is tried, and undone if it does.
         if _peak_activations(kinds[rank], with_weights) <= peak:
             numbers[rank, target], places[rank, kind, number] = number, target
             return

@@ -14,22 +14,20 @@ runtime here validates the optimizer's step afterwards.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import product
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phaze.base.arrays import Ints
+from phaze.pipeline.durations import JobKind, durations, in_flight_s
 from phaze.pipeline.schedules.base import ExplicitSchedule, Line, Passes, Schedule, folded_passes, split_turns
 
 if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import product
-from math import inf
-
-from phaze.pipeline.durations import JobKind, durations, in_flight_s
 
 KINDS = (JobKind.FORWARD, JobKind.INPUT_GRADIENT, JobKind.WEIGHT_GRADIENT)
 F, B, W = range(3)
@@ -79,6 +77,7 @@ def _line(depth: int, rank: int, count: int) -> Line:
     for _ in range(depth - rank):
         line.input_gradient(0)
         line.weights(0)
+    # Sorting is stable and makes a copy: microbatches stay in order while the list shrinks.
     for chunk, _ in sorted(line.waiting, key=lambda gradient: -gradient[0]):
         line.weights(chunk)
     return line
@@ -220,6 +219,7 @@ class _Greedy:
                     self._forward(rank)
             for rank in reversed(ranks):
                 self._fill(rank, B, rank + 1, number)
+                # The first rank sends no gradient, so that a weight gradient before it delays no other rank.
                 while rank == 0 and self.done[0][F] == count and self._waiting(0):
                     self._append(W, 0)
                 self._append(B, rank)
@@ -244,6 +244,7 @@ class _Greedy:
     def _append(self, kind: int, rank: int) -> None:
         task, number = self.task, self.done[rank][kind]
         step = {F: -1, B: 1, W: 0}[kind]
+        # Inputs of the first forward and the last backward rank are there at time 0.
         arrival_s = self.ends.get((kind, rank + step, number), -task.sent_s) + task.sent_s if step else 0.0
         start = max(self.free_s[rank], arrival_s)
         self.idle_s[rank] += (start - self.free_s[rank]) * (self.done[rank][F] > 0)
@@ -256,6 +257,7 @@ class _Greedy:
         task, ranks = self.task, range(self.task.depth)
         for rank in ranks:
             self._append(F, rank)
+        # `back` is the time at which the gradient of the first microbatch leaves a rank.
         extra, back = [0] * task.depth, -task.sent_s
         for rank in reversed(ranks):
             end, forward_s = self.free_s[rank], task.seconds[F][rank]
@@ -265,6 +267,7 @@ class _Greedy:
                 end, extra[rank] = end + forward_s, extra[rank] + 1
             back = max(end, back + task.sent_s) + task.seconds[B][rank]
         for rank in ranks[1:]:
+            # A rank gets its inputs from the one before it, and cannot be ahead of it.
             while extra[rank] > 0 and extra[rank] >= extra[rank - 1] and 1 + extra[rank] < task.count:
                 extra[rank] -= 1
             extra[rank] = min(extra[rank], extra[rank - 1])
