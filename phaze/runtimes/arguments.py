@@ -40,6 +40,7 @@ def arguments_of(text: str, read: Collection[str], other: OtherSettings) -> Flag
         lines = filter(None, map(LINE.search, logged[1].splitlines()))
         values = {line[1]: _logged(line[2].strip()) for line in lines}
         listed = {name: value for name, value in values.items() if name not in other.derived.split()}
+        # A log lists unset arguments too; in YAML an empty list or a 0 has been written on purpose.
         return dict(_flags(listed, known_flags, other, UNSET))
     return dict(_flags(_settings(text), known_flags, other, (None,))) if YAML.match(text) else None
 
@@ -51,6 +52,7 @@ def _logged(text: str) -> object:
             return ast.literal_eval(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return text
+    # Members of enumerations are printed with their class, such as `AttnBackend.flash`.
     return {"True": True, "False": False}.get(text, re.sub(r"^[A-Z]\w*\.(?=\w+$)", "", text))
 
 
@@ -113,10 +115,12 @@ def _flags(
 def _flag(name: str, known_flags: Collection[str], other: OtherSettings) -> tuple[str, bool]:
     """Flag of an argument, and whether the flag is set if the argument is false."""
     text = name.removeprefix("--").replace("-", "_")
+    # Arguments that argparse gives another name (`dest`) than their flag has.
     if text in other.arguments:
         flag = other.arguments[text]
         return flag.removeprefix(OPPOSITE), flag.startswith(OPPOSITE)
     hyphened = text.replace("_", "-")
+    # A flag that switches off stores its opposite under the name without the prefix.
     for prefix in ("--", "--no-", "--disable-"):
         if f"{prefix}{hyphened}" in known_flags:
             return f"{prefix}{hyphened}", prefix != "--"

@@ -104,13 +104,16 @@ def emit_bridge(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool =
     The result lists the differences from the plan, as for Megatron-LM's flags, and the settings without a
     field.
     """
+    # Adapters are an object of Megatron-Bridge (`config.peft`); Megatron-LM's flags have none.
     without_lora = replace(recipe, model=recipe.model.model_copy(update={"lora": None}))
     megatron = emit_megatron(without_lora, stack, blackwell=blackwell)
     flags = parse_flags(megatron.files["megatron.txt"])
     differences = (
+        # The model comes from a recipe of Megatron-Bridge, whatever flags could say of it.
         *(sentence for sentence in megatron.differences if not sentence.startswith("model.")),
         *(f"{flag[2:]}: Megatron-Bridge has no such field" for flag in flags if flag not in READ),
     )
+    # These flags stand for fields whose names differ among Megatron-Bridge's model providers.
     untimed = [" ".join((flag[2:], *flags[flag])) for flag in flags if flag in UNTIMED_FLAGS - UNTIMED.keys()]
     user_settings = [f"model {recipe.model.name}", *megatron.user_settings, *untimed]
     if is_hybrid(recipe.model) and recipe.layout.pp > 1:

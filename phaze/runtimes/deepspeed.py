@@ -40,6 +40,7 @@ def _sharded_pipeline(_: TrainingTask, grid: LayoutGrid) -> Bools:
 def _sequences(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Rule: context parallelism must be Ulysses, with equal shares of heads and sequence."""
     ulysses = grid.cp_kind == grid.cp_kinds.index("a2a")
+    # A rank that shares a key-value head with others has no whole head to exchange.
     heads = task.model.kv_heads // grid.tp
     uneven = (heads < 1) | not_divisible(heads, grid.cp) | not_divisible(task.sequence, grid.cp)
     broken: Bools = (grid.cp > 1) & (uneven | ~ulysses)

@@ -70,6 +70,7 @@ def _by_script(field: str) -> FieldSettings:
 
 def _recompute(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
     """Yield the recompute option, and the number of blocks unless all are recomputed."""
+    # The interval is a setting of `PipelineModule`; without a pipeline the script recomputes blocks.
     every = any(recipe.recomputed) and recipe.recomputed == recipe.blocks
     if every and recipe.layout.pp > 1:
         yield INTERVAL, 1
@@ -129,6 +130,7 @@ def emit_deepspeed(recipe: Recipe, stack: Stack) -> Emitted:
     """
     recipe.check(DEEPSPEED)
     bytes_each = _gradient_bytes(recipe.layout, "fp32" if stack.gradient_bytes == 4 else "bf16")
+    # Plans have no learning rate, and 0.001 is the default of AdamW.
     differences = ["optimizer: a rate of 0.001 unless its params say another"]
     if bytes_each != stack.gradient_bytes:
         differences.append(f"bytes of a gradient: {bytes_each} instead of {stack.gradient_bytes}")
@@ -263,6 +265,7 @@ def _batch(settings: Settings, dp: int) -> tuple[int, int]:
             f"{TRAIN}: must be given, or {MICRO}, as a number",
             "pass what the training script sets, such as --layout microbatch=1,global_batch=256",
         )
+    # DeepSpeed derives what is missing from the other two (`_set_batch_related_parameters`).
     samples = microbatch or max(1, (total or 0) // (dp * (steps or 1)))
     step = total or samples * dp * (steps or 1)
     if step % (samples * dp) or (steps and step != samples * dp * steps):

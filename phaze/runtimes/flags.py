@@ -120,6 +120,7 @@ def whole_number(flags: Flags, name: str, default: int | None = None) -> int:
     if name not in flags and default is not None:
         return default
     value = one_value(flags, name)
+    # Python refuses to convert texts of thousands of digits: the first 19 tell whether there are too many.
     if not value.isascii() or not value.isdigit() or not 1 <= int(value[:19]) < 10**18:
         raise PhazeError(f"{name}: must be a whole number >= 1, got {short(value)}")
     return int(value)

@@ -25,6 +25,7 @@ MOST_CHARACTERS = 100_000
 def layout_string(layers: Sequence[int], mtp: int = 0) -> str:
     """Write the layout string for the layers per virtual stage; the last `mtp` are multi-token prediction."""
     ends = [0, *accumulate(layers)]
+    # The first stage begins with E and the last one ends with L, which count as entries.
     ends = [0, *(1 + end for end in ends[1:-1]), ends[-1] + 2]
     entries = "E" + "t" * (sum(layers) - mtp) + "m" * mtp + "L"
     return written([entries[start:end] for start, end in pairwise(ends)])
@@ -49,6 +50,7 @@ def written(stages: Sequence[str]) -> str:
 
 def _short(stage: str) -> str:
     runs = [(entry, len(list(run))) for entry, run in groupby(stage)]
+    # Up to three entries are no longer than their repeat, `t*3`.
     return "".join(entry * count if count < 4 else f"{entry}*{count}" for entry, count in runs)
 
 
@@ -61,6 +63,7 @@ def counted(layers: int, mtp: int, count: int) -> tuple[str, ...]:
     """
     entries = "E" + "t" * layers + "m" * mtp + "L"
     ends = [len(entries) * (q + 1) // count for q in range(count)]
+    # A stage may not end inside multi-token prediction: its end moves to the layer before.
     apart = 1 + layers
     ends = [end if not apart < end < apart + mtp else apart for end in ends]
     return tuple(entries[start:end] for start, end in pairwise([0, *ends]))
@@ -126,6 +129,7 @@ def stages_of(layout: str) -> tuple[str, ...]:
     end (Megatron-LM, issue 1852).
     """
     text = re.sub(r"[,\s]", "", layout)
+    # Lengths are checked before anything is repeated, as a long number would fill the memory.
     for pattern in (_GROUP, _ONE):
         if (
             sum(len(part) * int(n.lstrip("0")[:7] or 0) for part, n in pattern.findall(text))
@@ -148,6 +152,7 @@ def equal_counts(blocks: Sequence[int], mtp: int, count: int) -> tuple[int, ...]
     Layers of multi-token prediction are the last blocks, and recompute only if all blocks do (Megatron-Core,
     `--recompute-method block`).
     """
+    # Multi-token prediction is on the last stage that has blocks.
     mtp_stage = max((q for q, stage_blocks in enumerate(blocks) if stage_blocks), default=0)
     return tuple(min(count, stage_blocks - mtp * (q == mtp_stage)) for q, stage_blocks in enumerate(blocks))
 

@@ -55,6 +55,7 @@ def _context_heads(task: TrainingTask, grid: LayoutGrid) -> Bools:
     two levels multiply to cp.
     """
     inner = np.array([heads_ranks_of(kind, 0) for kind in grid.cp_kinds])[grid.cp_kind]
+    # `heads_ranks_of(kind, 0)` is 0 if all cp ranks exchange heads (a2a), and 1 if none do.
     ranks = np.where(inner == 0, grid.cp, inner)
     heads = np.minimum(task.model.heads, task.model.kv_heads) // grid.tp
     broken: Bools = (ranks > 1) & (grid.cp > 1) & ((heads < 1) | not_divisible(heads, ranks))
@@ -110,6 +111,7 @@ def _offload(task: TrainingTask, grid: LayoutGrid) -> Bools:
     free = [i for i, word in enumerate(words) if word == "none" or (word != "full" and not offloaded.layers)]
     of_experts = bool(offloaded.modules & {"expert_fc1", "moe_act"}) and not task.experts
     lone = "attn_proj" in offloaded.modules and "core_attn" not in offloaded.modules
+    # The option is one for all layouts, so these conditions hold for all or none of them.
     broken: Bools = np.full(len(grid), of_experts or lone or offloaded.layers >= max(task.model.layers, 1))
     if offloaded.layers or offloaded.modules:
         broken |= ~np.isin(grid.recompute, free)

@@ -115,6 +115,7 @@ def emit_megatron(recipe: Recipe, stack: Stack | None = None, *, blackwell: bool
         *software_flags(recipe, stack),
     ]
     text = "\n".join([*load_comment(recipe.layout), print_flags(flags)])
+    # Flags are read back: this finds whatever they cannot express, without a list of cases.
     differences = recipe.differences(_recipe(text, recipe.layout.devices, recipe.model.name))
     paired = (PAIRED,) in flags
     program = "pretrain_mamba.py" if is_hybrid(recipe.model) else "pretrain_gpt.py"
@@ -171,6 +172,7 @@ def _recipe(text: str, devices: int | None, name: str, words: int | None = None)
     layout_fields: dict[str, Any] = read_fields(flags, model) | written_load(text)
     pp = layout_fields["pp"]
     blocks = _stages(stages, pp) if stages else _blocks(flags, model, pp)
+    # The split must be known before recompute and vp, which are per virtual stage.
     recompute, recomputed_blocks = recomputed(flags, blocks, model.mtp)
     layout = Layout(
         **layout_fields,
@@ -217,6 +219,7 @@ def _replicas(flags: Flags, devices: int | None, layout: Layout) -> int:
     slices = layout.tp * layout.cp * layout.pp
     if devices is None and "--nproc-per-node" not in flags:
         experts = layout.folded * layout.replicate
+        # Smallest dp with replicate | dp and ep * etp * replicate | tp * cp * dp.
         return lcm(experts // gcd(experts, layout.tp * layout.cp), layout.replicate)
     count = devices or whole_number(flags, "--nnodes", 1) * whole_number(flags, "--nproc-per-node")
     if count % slices:
@@ -245,10 +248,12 @@ def _blocks(flags: Flags, model: Model, pp: int) -> tuple[int, ...]:
         return blocks
     ends = {rank: whole_number(flags, flag) for rank, flag in ((0, FIRST), (pp - 1, LAST)) if flag in flags}
     counted = [flag in flags for flag in COUNTED]
+    # Embedding and loss are counted as layers here, and taken from the end stages again below.
     layers, ranks = model.layers + sum(counted) - sum(ends.values()), pp - len(ends)
     vp = whole_number(flags, VIRTUAL, 1)
     if LAYERS_PER_STAGE in flags:
         per_stage = whole_number(flags, LAYERS_PER_STAGE)
+        # 0: the number does not split the layers, which is refused below.
         vp = layers // (ranks * per_stage) if ranks and layers % (ranks * per_stage) == 0 else 0
     if not vp or not ranks or layers % (ranks * vp) or any(count % vp for count in ends.values()):
         flag = next((flag for flag in (LAYERS_PER_STAGE, VIRTUAL, FIRST, LAST) if flag in flags), PP)

@@ -108,6 +108,7 @@ def _expert_width(field: str, flag: str) -> FieldFlags:
     dense = _width(field, flag)
 
     def read(flags: Flags, model: Model) -> object:
+        # Without its flag Megatron-LM's expert tensor parallelism has the width of the dense layers, tp.
         usual = expert_widths(model, whole_number(flags, TP, 1), 1)[field]
         return whole_number(flags, flag, usual) if model.experts or field == "ep" else usual
 
@@ -169,6 +170,7 @@ def _write_recompute(recipe: Recipe) -> FlagValues:
     modules = [module for module in MODULES if module in recipe.layout.modules]
     if modules or recipe.layout.recompute == "selective":
         return (GRANULARITY, "selective"), (RECOMPUTED_MODULES, *(modules or ["core_attn"]))
+    # `uniform` with 1 recomputes every block by itself; `block` takes the first ones of each stage.
     method, layers = ("uniform", 1) if recipe.recomputed == recipe.blocks else ("block", most)
     return ((GRANULARITY, "full"), (METHOD, method), (RECOMPUTED_LAYERS, str(layers))) if most else ()
 
@@ -215,6 +217,7 @@ def _offload(flags: Flags, _: Model) -> Offload:
 
 def _compute(flags: Flags, _: Model) -> Compute:
     """Operand format of the GEMMs with block weights, read from flags."""
+    # Defaults are those of Megatron-LM's `--fp4-recipe` and `--fp8-recipe`.
     for bits, usual in (("--fp4", "nvfp4"), ("--fp8", "delayed")):
         if f"{bits}-format" in flags:
             recipe = one_value(flags, f"{bits}-recipe") if f"{bits}-recipe" in flags else None
@@ -242,6 +245,7 @@ def _load(flags: Flags, _: Model) -> Load:
         value = 0.0
     if not 0 < value < inf:
         raise PhazeError(f"{CAPACITY}: must be a number > 0, got {short(text)}")
+    # Loads have no exponent.
     return load_of(f"{value:f}")
 
 

@@ -145,6 +145,7 @@ def vocabulary(flags: Flags, default: int | None = None) -> int:
 
     Raises PhazeError if flags have neither the size nor a known tokenizer name.
     """
+    # Without the flag, Megatron-LM's default padding (128 * tp) is left to the price.
     words = _vocabulary_size(flags, default) + (whole_number(flags, EXTRA_IDS) if EXTRA_IDS in flags else 0)
     multiple = whole_number(flags, PADDED_TO, 1) * whole_number(flags, "--tensor-model-parallel-size", 1)
     return -(-words // multiple) * multiple if PADDED_TO in flags else words
@@ -157,6 +158,7 @@ def _vocabulary_size(flags: Flags, default: int | None) -> int:
     if default is not None:
         return default
     kind = one_value(flags, TOKENIZER).lower() if TOKENIZER in flags else ""
+    # Tokenizers are published with their models, so that a part of the path tells the size.
     paths = " ".join((*flags.get(TOKENIZER_MODEL, ()), *flags.get(VOCAB_FILE, ()))).lower()
     file = PurePosixPath(one_value(flags, VOCAB_FILE)).name.lower() if VOCAB_FILE in flags else ""
     if kind in TOKENIZERS:
@@ -194,6 +196,7 @@ def model_flags(model: Model, sequence: int, blocks: Sequence[int]) -> Iterator[
     for field, flag in SIZES.items():
         yield flag, str(getattr(model, field))
     yield FEED_FORWARD, str(model.feed_forward or (model.experts.width if model.experts else 1))
+    # Megatron-LM rejects sequences longer than its positions, also of rotary ones.
     yield MAX_POSITIONS, str(max(model.position_count, sequence))
     yield "--position-embedding-type", POSITIONS.get(model.positions, "learned_absolute")
     yield "--normalization", NORMS[model.norm]
@@ -312,6 +315,7 @@ def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model
     positions = word_of(flags, "--position-embedding-type", POSITIONS, "learned")
     rotary = positions == "rotary" or SWITCHES["rotary"] in flags
     biases = SWITCHES["unbiased"] not in flags
+    # Default of `validate_args`: 4 h, with SwiGLU two thirds of it in multiples of 64.
     wide = whole_number(flags, FEED_FORWARD, 64 * (8 * hidden // 3 // 64) if gated else 4 * hidden)
     longest = whole_number(flags, MAX_POSITIONS)
     fields = {
@@ -380,6 +384,7 @@ def _read_parts(flags: Flags, parts: set[str], wide: int) -> dict[str, object]:
     if "delta" in parts:
         fields["delta"] = _sizes(flags, DELTA)
     if "mamba" in parts:
+        # Megatron-Core's Mamba expands the hidden size by 2.
         size = whole_number(flags, MAMBA["head_size"], USUAL[MAMBA["head_size"]])
         fields["mamba"] = _sizes(flags, MAMBA, {"heads": 2 * whole_number(flags, SIZES["hidden"]) // size})
     return fields
@@ -443,6 +448,7 @@ def _blocks_with(flags: Flags, word: str, layers: int) -> list[bool]:
     flag = BLOCKS_WITH[word]
     text = one_value(flags, flag) if flag in flags else ""
     if not text or text.isdecimal():
+        # Without a flag all blocks have the part: a frequency beyond the last block skips none.
         every = whole_number(flags, flag) if text else 1 if word == "experts" else layers + 1
         return [HAS_PART[word](place, every) for place in range(layers)]
     try:

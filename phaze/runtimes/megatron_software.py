@@ -115,6 +115,7 @@ def read_software(
     updates = {
         "overlap": _overlap(flags, recipe, stack),
         "attention": _attention(backend, stack),
+        # Megatron-LM accumulates in single precision by default with --bf16 alone (`validate_args`).
         "gradient_bytes": 2 if HALF in flags or "--fp16" in flags else 4,
         "logit_bytes": min(stack.logit_bytes, FUSED_LOGITS)
         if LOSS in flags
@@ -125,6 +126,7 @@ def read_software(
         "experts": "each" if recipe.model.experts is not None and GROUPED not in flags else stack.experts,
     }
     configured = stack.model_copy(update=updates)
+    # With one queue the dispatch waits for the kernels that it should overlap with.
     if PAIRED in flags and connections == "1":
         configured = configured.without("ep")
     elif (
@@ -158,6 +160,7 @@ def _overlap(flags: Flags, recipe: Recipe, stack: Stack) -> Overlap:
     }
     kinds: Overlap = ("dp", "tp", "pp", "ep")
     overlap = tuple(kind for kind in kinds if (kind in usual if overlaps[kind] is None else overlaps[kind]))
+    # The same kinds in the stack's own order, so that equal stacks compare as equal.
     return usual if set(overlap) == set(usual) else overlap
 
 
@@ -187,5 +190,6 @@ def _unmodelled(flags: Flags, recipe: Recipe) -> Iterator[str]:
         yield " ".join((GROUP, *flags[GROUP]))
     if recipe.layout.zero and GRADIENTS in flags and WEIGHTS not in flags:
         yield f"{GRADIENTS} without {WEIGHTS}"
+    # Megatron-LM's default dispatcher gathers all tokens on all expert ranks.
     if recipe.layout.ep > 1 and flags.get(DISPATCHER, ("allgather",)) == ("allgather",):
         yield f"{DISPATCHER} allgather"

@@ -82,6 +82,7 @@ class Recipe:
         stages, layers = self.layout.stages, self.model.layers + self.model.mtp
         if len(self.blocks) != stages or sum(self.blocks) != layers or min(self.blocks) < 0:
             raise PhazeError(f"blocks: must be {stages} numbers with sum {layers}, got {shown(self.blocks)}")
+        # The ends still have embedding and head; training with an empty stage between them does not end.
         if stages > 1 and 0 in self.blocks[1:-1]:
             raise PhazeError(
                 f"blocks: only the first and the last stage may have none, got {shown(self.blocks)}"
@@ -91,6 +92,7 @@ class Recipe:
             not 0 <= k <= n for k, n in zip(self.recomputed, most, strict=True)
         ):
             raise PhazeError(f"recomputed: must be at most {shown(most)}, got {shown(self.recomputed)}")
+        # A count that the runtime cannot set would be replaced silently when the plan is emitted.
         counts = recomputed_on(runtime.recomputed_counts, self.blocks, self.model.mtp, self.recomputed)
         if self.layout.recompute == "full" and counts != self.recomputed:
             raise PhazeError(
@@ -141,9 +143,11 @@ class Recipe:
     def _model_values(self) -> dict[str, Value]:
         """Values of the model fields that distinguish runs; names of nested fields are dotted."""
         model = self.model
+        # Models written with and without a pattern are equal if their blocks are.
         usual = f"attention-{'experts' if model.experts else 'dense'}"
         kinds = [kind if model.pattern else usual for kind, count in model.runs for _ in range(count)]
         values = {key: value for key, value in model.model_dump().items() if key not in NAMELESS}
+        # Optional fields are compared by the sizes that follow from them.
         values |= {key: getattr(model, key) for key in ("kv_heads", "head_width", "word_width")}
         values["pattern"] = pattern_of(kinds)
         values["position_count"] = model.position_count if model.counts_positions else 0

@@ -53,6 +53,15 @@ CONNECTIONS_NAME = "CUDA_DEVICE_MAX_CONNECTIONS"
 """Environment variable that sets the number of hardware queues for kernels."""
 MANY_CONNECTIONS = "32"
 """Maximum value of `CUDA_DEVICE_MAX_CONNECTIONS`."""
+Number = TypeVar("Number", int, Ints)
+RecomputedCounts = Literal["any", "equal", "all"]
+"""Numbers of fully recomputed blocks that a runtime's virtual stages can have.
+
+`any`: each its own; `equal`: one number for all, as far as they have so many (`equal_counts`), or all blocks;
+`all`: all blocks.
+"""
+Predicate = Callable[["TrainingTask", LayoutGrid], Bools]
+"""Function that returns the mask of the layouts of a grid that break a rule, (N,)."""
 
 
 @dataclass(frozen=True)
@@ -81,17 +90,6 @@ class TrainingTask:
     def experts(self) -> int:
         """Number of experts per layer, 0 for a dense model."""
         return self.model.experts.count if self.model.experts else 0
-
-
-Number = TypeVar("Number", int, Ints)
-RecomputedCounts = Literal["any", "equal", "all"]
-"""Numbers of fully recomputed blocks that a runtime's virtual stages can have.
-
-`any`: each its own; `equal`: one number for all, as far as they have so many (`equal_counts`), or all blocks;
-`all`: all blocks.
-"""
-Predicate = Callable[["TrainingTask", LayoutGrid], Bools]
-"""Function that returns the mask of the layouts of a grid that break a rule, (N,)."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +200,7 @@ class Runtime:
         broken = next((rule for rule in self.rules if rule.broken(task, grid)[0]), None)
         if broken is None:
             return None
+        # Only now: a message needs values of the one layout, not of a grid.
         reason = broken.reason.format(**values_of(task, layout, schedule))
         if "{sequence}" in broken.reason and task.sequence % 1000 == 0:  # 8k tokens are 8,000
             binary = replace(task, sequence=task.sequence // 1000 * 1024)
@@ -210,6 +209,7 @@ class Runtime:
 
     def _validated_recompute(self, model: Model, layout: Layout) -> Recompute:
         """Recompute option to validate; `none` stands for any supported set of modules."""
+        # `recomputes` leaves out sets that equal smaller ones, which a layout may have all the same.
         supported = layout.modules and layout.modules <= self.recomputable(model)
         return "none" if supported else layout.recompute
 
@@ -260,6 +260,7 @@ def most_stages(model: Model, pp: Number) -> Number:
     All layers of multi-token prediction are on one stage: the last, or, on a rank behind the first, the one
     before the head.
     """
+    # The stage before the head is on rank pp - 2, which is behind the first rank only if pp > 2.
     alone = (model.mtp > 0) & (pp > 2)
     return model.layers + ENDS + alone
 

@@ -48,6 +48,7 @@ class FieldSettings:
 def integer_setting(settings: Settings, name: str) -> int:
     """Read a setting as an integer >= 1; PhazeError for any other value."""
     text = str(settings[name])
+    # Python refuses to convert texts of thousands of digits: the first 19 tell whether there are too many.
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:19]) < 10**18):
         raise PhazeError(f"{name}: must be a whole number >= 1, got {short(settings[name])}")
     return int(text)
@@ -126,6 +127,7 @@ class OtherSettings(Noun):
     def check(self, settings: Settings, read: Collection[str], sizes: Collection[str]) -> None:
         """Raise PhazeError if settings are unknown or refused, or none is of `sizes`, the layout or batch."""
         is_sized = any(name in sizes for name in settings)
+        # A file without layout and batch is no configuration, which is said below instead.
         for name in filter(lambda _: is_sized, settings):
             values = _entry(self.refusals, name)
             if values is not None and not _is_one_of(settings[name], values):
@@ -191,6 +193,7 @@ def _entries(text: str) -> Iterator[tuple[str, tuple[bool, tuple[str, ...]]]]:
 
 def _entry(table: Mapping[str, Value], name: str) -> Value | None:
     """Entry of a setting, or of a whole section that it is in; None if there is none."""
+    # An entry `section.*` stands for all settings of a section, of which a deeper one may have its own.
     sections = (f"{name[:end]}.*" for end, letter in enumerate(name) if letter == ".")
     return next((table[key] for key in (name, *sections) if key in table), None)
 
@@ -211,6 +214,7 @@ def _is_one_of(value: object, values: Collection[str]) -> bool:
 def _comparable(text: str) -> float | str:
     """Number that a text stands for, however it is written, or the text without regard to case."""
     try:
+        # The same number may be written in several forms, such as 0, 0.0 or 0e0.
         return float(text)
     except ValueError:
         return text.casefold()

@@ -73,6 +73,7 @@ def uneven_sequence(task: TrainingTask, grid: LayoutGrid) -> Bools:
 def _low_precision(task: TrainingTask, grid: LayoutGrid) -> Bools:
     """Mask of the layouts whose GEMM shapes the compute format rejects, (N,); expert inputs are padded."""
     model, (rows, width) = task.model, MULTIPLES[grid.compute]
+    # Widths that tp cuts: feed-forward, attention output and the fused query-key-value projection.
     cut = [model.feed_forward]
     if model.latent is None:
         cut += [model.query_width, model.query_width + 2 * model.kv_width]
@@ -114,12 +115,14 @@ def _experts_whole(task: TrainingTask, grid: LayoutGrid) -> Bools:
 
 
 def _key_value_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    # Ranks beyond the number of groups share one, so each group needs equally many ranks.
     groups = task.model.kv_heads
     uneven = not_divisible(groups, grid.tp) & not_divisible(grid.tp, np.array(groups))
     return uneven | not_divisible(task.model.kv_width, grid.tp)
 
 
 def _scans(task: TrainingTask, grid: LayoutGrid) -> Bools:
+    # The model is asked once for each pair of widths, of which a grid has few.
     pairs, place = np.unique(np.stack((grid.tp, grid.cp)), axis=1, return_inverse=True)
     return np.array([not task.model.divides_scans(tp, cp) for tp, cp in pairs.T.tolist()], bool)[place]
 

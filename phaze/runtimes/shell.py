@@ -17,6 +17,8 @@ from phaze.base.errors import PhazeError
 
 CONDITIONAL, FIELD = "\x01", "\x00"
 """Prefix of flags that a conditional, loop or function sets; separator of words that are being expanded."""
+# Possessive quantifiers (`*+`, `++`) do not backtrack, so that unclosed quotes or brackets cannot take
+# exponential time.
 _NESTED = r"\((?:[^()]++|\((?:[^()]++|\((?:[^()]++|\([^()]*+\))*+\))*+\))*+\)"
 _SUBSTITUTION = rf"\${_NESTED}|`[^`]*+`"
 _QUOTES = r"'(?P<single>[^']*+)'|\"(?P<double>(?:\\.|[^\"\\])*+)\""
@@ -56,6 +58,7 @@ def command_of(text: str) -> list[str]:
     script.run(text)
     flagged = [words for words in script.commands if any(map(_is_flag, words))]
     commands = [words for words in flagged if any(map(is_program, words))] or flagged
+    # A script may have the same command in two branches.
     commands = [words for place, words in enumerate(commands) if words not in commands[:place]]
     if len(commands) > 1:
         programs = ", ".join(next(filter(is_program, words), words[0])[:60] for words in commands[:4])
@@ -119,8 +122,10 @@ class _Script:
         values = [word for part in parts for word in self._expand(part)]
         values = values if is_array else [" ".join(values)]
         before = self.variables.get(name, [])
+        # Which branch runs is unknown: the variable stays as it is written, so that a reader can name it.
         if conditional and not is_array and not _FLAG.search(values[0]):
             values = before if values == [""] and before in ([], [""]) else [f"${name}"]
+        # Flags of a branch are marked, as are earlier ones that it may replace.
         elif conditional:
             replaced = [self._marked(word) for word in before if word not in values]
             values = [*(before if adds else replaced), *map(self._marked, values)]
@@ -164,6 +169,7 @@ class _Script:
             values = self._expand(piece["default"])
         if values is None:
             return piece[0]
+        # In quotes, `${a[@]}` is a word per element and `$a` one word; without, values split at blanks.
         if quoted:
             return (FIELD if piece["whole"] else " ").join(values)
         return FIELD.join(" ".join(values).split())

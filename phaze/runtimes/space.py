@@ -88,6 +88,7 @@ def is_searched_etp(tp: int, ep: int, etp: int, experts: int) -> bool:
 
     Megatron-Core accepts any etp whose product with ep divides tp · cp · dp (`parallel_state`).
     """
+    # Other values would be most layouts of a model with many experts, and are not worth their search.
     return tp % etp == 0 or ep == experts
 
 
@@ -119,12 +120,14 @@ def _enumerate(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Sequen
         for rule in rules:
             if columns.keys() >= set(rule.columns) and (choice is None or not earlier >= set(rule.columns)):
                 broken = rule.broken(task, _grid(columns, runtime, task, shared))
+                # A partial layout stands for all layouts that it would be expanded to.
                 illegal[rule.name] = int(columns[EXPANSIONS][broken].sum())
                 columns = _select(columns, ~broken)
     if not expansions.sum():
         values = ", ".join(f"{name}={value}" for name, value in fixed.items()) or "no value given"
         raise PhazeError(f"{runtime.name}: no layout of {task.devices} devices has {values}")
     grid = _grid(columns, runtime, task, shared)
+    # Recompute options come last and stay a mask: a family shares all other columns.
     options = np.ones((len(grid), len(words)), np.bool_)
     for rule in rules:
         if "recompute" in rule.columns:
@@ -215,6 +218,7 @@ def _choices(
 def _free(name: str, values: Ints, free: Bools, fixed_values: Mapping[str, int]) -> _Choice:
     """Choice among all values in rows where the column is free; in other rows only the first value."""
     allowed = values == fixed_values.get(name, values)
+    # Where the column is not free, a fixed value other than the first one leaves no layout.
     zeros = np.zeros(len(free), np.int64)
     return _Choice({name: values[allowed]}, zeros, np.where(free, allowed.sum(), int(allowed[0])))
 
@@ -223,6 +227,7 @@ def _experts(widths: Columns, task: TrainingTask, fixed_values: Mapping[str, int
     """Choice among all ep and etp that fit into the ranks of a stage."""
     most = task.experts
     keys = np.stack([widths["tp"] * widths["cp"] * widths["dp"], widths["tp"]], axis=1)
+    # Many rows have the same numbers of ranks, for which the divisors are listed once.
     distinct, where = np.unique(keys, axis=0, return_inverse=True)
     combinations = np.array(
         [
@@ -276,6 +281,7 @@ def _expand(columns: Columns, choice: _Choice) -> Columns:
     """Expand every partial layout into one row per value that a choice allows for it."""
     count = choice.count[columns[ROW]]
     source = np.repeat(np.arange(len(count)), count)
+    # Number of each copy within its row, to which the first index of the row's range is added.
     number = np.arange(len(source)) - (np.cumsum(count) - count)[source]
     index = choice.first[columns[ROW]][source] + number
     rows = {name: values[source] for name, values in columns.items()}

@@ -162,6 +162,7 @@ def _width(field: str, name: str) -> FieldSettings:
 
 def _local(recipe: Recipe) -> KeyValues:
     """Yield the local batch: samples per replica and step, or per microbatch if there is no pipeline."""
+    # A pipeline splits the local batch into microbatches; else gradients accumulate over local batches.
     count = recipe.layout.microbatches(recipe.global_batch) if recipe.layout.pp > 1 else 1
     yield LOCAL_BATCH, recipe.layout.microbatch * count
 
@@ -274,6 +275,7 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
         replicate=copies if shards * replica.cp > 1 else 1,
         **_expert_widths(settings, model, replica),  # type: ignore[arg-type]
     )
+    # -1 is torchtitan's default: no gradient accumulation.
     batch = local * layout.dp if str(settings[BATCH]) == "-1" else integer_setting(settings, BATCH)
     schedule = word_setting(settings, SCHEDULE, OURS) if layout.pp > 1 else "1f1b"
     recomputed = blocks if layout.recompute == "full" else (0,) * len(blocks)
@@ -305,6 +307,7 @@ def torchtitan_differences(text: str, recipe: Recipe, stack: Stack) -> tuple[str
     settings = {**DEFAULTS, **_read_settings(text)}
     priced = dict([*software(recipe, stack), *converter_settings(converters(recipe))])
     different = {name: value for name, value in priced.items() if str(settings.get(name)) != str(value)}
+    # torchtitan's float8 scales rows unless its recipe is tensorwise; the priced format scales tensors.
     by_rows = recipe.layout.compute == "fp8-cs" and settings.get(FLOAT8_RECIPE, "rowwise") != "tensorwise"
     return (
         *(f"with {name} {value}, not {short(settings.get(name))}" for name, value in different.items()),
@@ -319,6 +322,7 @@ def _read_settings(text: str) -> dict[str, object]:
     if unknown is not None:
         raise PhazeError(f"{unknown}: is not modelled; known are {', '.join(sorted(CONVERTERS))}")
     other.check(settings, READ, SIZES)
+    # torch.compile may be limited to components, such as the loss.
     if "model" not in str(settings.get(COMPONENTS, "model")):
         settings[COMPILE] = False
     return settings
@@ -406,6 +410,7 @@ def default_split(layers: int, stages: int, ends: tuple[int, int] = (1, 1)) -> t
     Raises PhazeError if a stage would have fewer blocks than its end counts
     (`_generate_llm_fqn_per_model_part`).
     """
+    # Ends count as layers, so that their stages have fewer blocks for the embedding and the head.
     per_stage, extra = divmod(layers + sum(ends), stages)
     if per_stage < max(ends):
         raise PhazeError(f"stages: must be at most {(layers + sum(ends)) // max(ends)}, got {stages}")
@@ -425,6 +430,7 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     lines = [*load_comment(recipe.layout), *_lines(recipe, stack or Stack())]
     text = "\n".join(lines)
     model = recipe.model.model_copy(update={"lora": None})
+    # The changes are read back: this finds whatever they cannot express, without a list of cases.
     reread = read_torchtitan(text, model, recipe.layout.devices)[0]
     differences = (*recipe.differences(reread), *SCALES.get(recipe.layout.compute, ()))
     further = f" (num_mtp_layers={model.mtp})" if model.mtp else ""

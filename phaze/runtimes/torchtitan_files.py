@@ -62,6 +62,7 @@ def _job_settings(sections: object) -> dict[str, object]:
     if not isinstance(sections, dict):
         raise PhazeError(f"settings: must be sections with settings, got {type(sections).__name__}")
     settings = {name: value for name, value in flattened(sections) if value is not None}
+    # Job files recompute selectively by default, where configurations in Python name an object.
     settings.setdefault("activation_checkpoint.mode", "selective")
     return _with_selection(_with_converters(settings))
 
@@ -101,6 +102,7 @@ def _flag_settings(text: str) -> dict[str, object]:
     refuse_unexpanded(flags, settings_of("torchtitan"))
     for flag, words in flags.items():
         section, dot, name = flag.partition(".")
+        # tyro writes a false boolean as `--section.no-name`.
         off = name.startswith("no_") and not words
         settings[section + dot + (name.removeprefix("no_") if off else name)] = (
             " ".join(words) if words else not off
@@ -124,6 +126,7 @@ def _assigned_settings(text: str) -> dict[str, object]:
     functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
     if len(functions) > 1:
         raise PhazeError(f"changes: must define one function, got {', '.join(functions)[:60]}")
+    # Values may be variables that are assigned in the file.
     named = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
     settings: dict[str, object] = {}
     for node in nodes:
@@ -197,6 +200,7 @@ def _product(node: ast.expr) -> int | None:
     """Product of positive numbers; None for any other expression."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         first, second = _product(node.left), _product(node.right)
+        # Capped, as a product of many numbers could fill the memory.
         return None if first is None or second is None else min(MOST_PRODUCT, first * second)
     value = node.value if isinstance(node, ast.Constant) else None
     return value if isinstance(value, int) and value > 0 else None

@@ -55,6 +55,7 @@ def untimed_flags(model: Model) -> tuple[list[Flag], tuple[str, ...]]:
         if field_flags is None:
             unset.append(f"{name} {short(value)}")
         else:
+            # Several fields may give one flag: the first published one is kept.
             flags = {flag[0]: flag for flag in field_flags} | flags
     return list(flags.values()), (*unset, *_unsettable(model, flags))
 
@@ -110,6 +111,7 @@ def _rotary_scaling(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
     parameters = {name: parameter for name, parameter in value.items() if name not in ("rope_type", "type")}
     if kind == "default":
         return [] if not parameters else None
+    # Without a factor, its default None fails as well.
     if not all(map(_is_number, {"factor": None, **parameters}.values())):
         return None
     factor = str(parameters.pop("factor", None))
@@ -154,6 +156,7 @@ def _normalised(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
 
 def _method(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
     """Flags for the router's top-k method; expert groups are model sizes with their own flags."""
+    # noaux_tc balances experts by a bias of the router instead of a loss (DeepSeek-V3).
     bias: list[Flag] = [("--moe-router-enable-expert-bias",)]
     return {"noaux_tc": bias, "greedy": [], "group_limited_greedy": []}.get(str(value))
 
