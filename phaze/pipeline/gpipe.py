@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -173,19 +172,11 @@ class StageArrays(NamedTuple):
 
 def stage_arrays(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> StageArrays:
     """Convert a stage graph to arrays for compiled code."""
-
-    def reals(values: Floats) -> Floats:
-        return np.ascontiguousarray(values, np.float64)
-
-    return StageArrays(
-        reals(stages.forward_s),
-        reals(stages.backward_s),
-        np.ascontiguousarray(stages.edges.reshape(-1, 2), np.int64),
-        reals(stages.edge_bytes),
-        reals(stages.parameter_bytes),
-        reals(UPDATE_TRAFFIC * stages.parameter_bytes / memory_bytes_per_s),
-        stages.microbatches,
-    )
+    update_s = UPDATE_TRAFFIC * stages.parameter_bytes / memory_bytes_per_s
+    columns = stages.forward_s, stages.backward_s, stages.edge_bytes, stages.parameter_bytes, update_s
+    forward, backward, sizes, gradients, update = (np.ascontiguousarray(c, np.float64) for c in columns)
+    edges = np.ascontiguousarray(stages.edges.reshape(-1, 2), np.int64)
+    return StageArrays(forward, backward, edges, sizes, gradients, update, stages.microbatches)
 
 
 def _reduced_s(work: StageArrays, mapping: Ints, network: DeviceNetwork) -> Floats:
@@ -314,10 +305,10 @@ def shared_step_s(
     """
     check_mapping(stages, mapping, network.devices)
     work = _Work(stages, mapping, network, node)
-    ended = _Events(work.jobs).ended_s()
-    updates: list[float] = (UPDATE_TRAFFIC * stages.parameter_bytes / memory_bytes_per_s).tolist()
-    over = [max(ended[k] for k in last) for last in work.last]
-    return max(end + update for end, update in zip(over, updates, strict=True))
+    ended = _ended_s(work.jobs)
+    update_s = UPDATE_TRAFFIC * stages.parameter_bytes / memory_bytes_per_s
+    over_s = np.array([max(ended[k] for k in last) for last in work.last])
+    return float((over_s + update_s).max())
 
 
 class _Work:
@@ -326,13 +317,15 @@ class _Work:
     def __init__(self, stages: StageGraph, mapping: Ints, network: DeviceNetwork, node: int) -> None:
         self.stages, self.network, self.node = stages, network, node
         self.devices: list[list[int]] = mapping.tolist()
+        edges = stages.edges.reshape(-1, 2).tolist()
+        self.edges = list(zip(edges, stages.edge_bytes.tolist(), strict=True))
+        """Pairs of a source and a target stage, with the bytes of the message between them."""
         self.jobs: list[_Job] = []
         self.last: list[list[int]] = [[] for _ in self.devices]
         """Indices of the jobs that precede the update of each stage."""
         for replica in range(stages.replicas):
             self._pass_through(replica)
-        for stage in range(len(self.devices)):
-            self.last[stage] = self._reduce(stage)
+        self.last = [self._reduce(stage) for stage in range(len(self.devices))]
 
     def _add(self, job: _Job, *before: int) -> int:
         number = len(self.jobs)
@@ -367,16 +360,11 @@ class _Work:
         for stage in range(len(before)) if forward else reversed(range(len(before))):
             done = self._add(_Job(float(times[stage])), *arriving[stage], *before[stage])
             before[stage] = [done]
-            for other, size in self._sent(stage, forward=forward):
-                sent = self._message(self.devices[stage][replica], self.devices[other][replica], size)
-                arriving[other].append(self._add(sent, done))
-
-    def _sent(self, stage: int, *, forward: bool) -> Iterator[tuple[int, float]]:
-        """Yield each stage to which a stage sends a microbatch, with the number of bytes sent."""
-        edges = self.stages.edges.reshape(-1, 2).tolist()
-        for (source, target), size in zip(edges, self.stages.edge_bytes.tolist(), strict=True):
-            if (source if forward else target) == stage:
-                yield (target if forward else source), size
+            for edge, size in self.edges:
+                sender, receiver = edge if forward else edge[::-1]
+                if sender == stage:
+                    sent = self._message(self.devices[stage][replica], self.devices[receiver][replica], size)
+                    arriving[receiver].append(self._add(sent, done))
 
     def _reduce(self, stage: int) -> list[int]:
         """Add the rounds of a stage's all-reduce after its last passes; return the jobs of the last round."""
@@ -389,52 +377,35 @@ class _Work:
         return before
 
 
-class _Events:
-    """Event simulation of the jobs; each resource runs one job at a time."""
-
-    def __init__(self, jobs: list[_Job]) -> None:
-        self.jobs = jobs
-        self.waits_for = [job.waits_for for job in jobs]
-        self.may_begin_s = [0.0] * len(jobs)
-        self.events = [(0.0, False, k) for k, job in enumerate(jobs) if not job.waits_for]
-        """Heap of events: a job becomes ready (False) or ends (True)."""
-        self.ready: list[int] = []
-        self.busy: set[Resource] = set()
-
-    def ended_s(self) -> list[float]:
-        """Time at which each job has ended, including its message latency."""
-        ended = [0.0] * len(self.jobs)
-        heapq.heapify(self.events)
-        while self.events:
-            # Everything that ends now must release its resources before any job starts.
-            now = self.events[0][0]
-            while self.events and self.events[0][0] == now:
-                _, over, k = heapq.heappop(self.events)
-                if over:
-                    ended[k] = now + self.jobs[k].latency_s
-                    self._end(k, ended[k])
-                else:
-                    self.ready.append(k)
-            self._begin(now)
-        return ended
-
-    def _end(self, k: int, time_s: float) -> None:
-        """Release the resources of a job, and queue dependent jobs whose predecessors are all over."""
-        self.busy.difference_update(self.jobs[k].resources)
-        for later in self.jobs[k].after:
-            self.waits_for[later] -= 1
-            self.may_begin_s[later] = max(self.may_begin_s[later], time_s)
-            if not self.waits_for[later]:
-                heapq.heappush(self.events, (self.may_begin_s[later], False, later))
-
-    def _begin(self, now: float) -> None:
-        """Start the ready jobs whose resources are free."""
+def _ended_s(jobs: list[_Job]) -> list[float]:
+    """Time at which each job has ended, including its message latency; a resource runs one job at a time."""
+    waits_for, ready_s, ended = [job.waits_for for job in jobs], [0.0] * len(jobs), [0.0] * len(jobs)
+    # Heap of events: a job becomes ready (False) or ends (True).
+    events = [(0.0, False, k) for k, job in enumerate(jobs) if not job.waits_for]
+    ready: list[int] = []
+    busy: set[Resource] = set()
+    while events:
+        # Everything that ends now must release its resources before any job starts.
+        now = events[0][0]
+        while events and events[0][0] == now:
+            _, over, k = heapq.heappop(events)
+            if not over:
+                ready.append(k)
+                continue
+            ended[k] = now + jobs[k].latency_s
+            busy.difference_update(jobs[k].resources)
+            for later in jobs[k].after:
+                waits_for[later] -= 1
+                ready_s[later] = max(ready_s[later], ended[k])
+                if not waits_for[later]:
+                    heapq.heappush(events, (ready_s[later], False, later))
         # Jobs are in the order in which they became ready: the one that waited longest goes first.
         waiting = []
-        for k in self.ready:
-            if self.busy.isdisjoint(self.jobs[k].resources):
-                self.busy.update(self.jobs[k].resources)
-                heapq.heappush(self.events, (now + self.jobs[k].seconds, True, k))
+        for k in ready:
+            if busy.isdisjoint(jobs[k].resources):
+                busy.update(jobs[k].resources)
+                heapq.heappush(events, (now + jobs[k].seconds, True, k))
             else:
                 waiting.append(k)
-        self.ready = waiting
+        ready = waiting
+    return ended

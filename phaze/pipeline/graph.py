@@ -27,7 +27,7 @@ from phaze.pipeline.durations import (
     overlap_s,
     pieces,
 )
-from phaze.pipeline.orders import Jobs, joined, replica_microbatches, worker_jobs
+from phaze.pipeline.orders import Jobs, batch_jobs, joined, replica_microbatches, worker_jobs
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.schedules import Passes
 
@@ -144,13 +144,7 @@ def shape_of(pipeline: Pipeline, *, recomputes: bool = False) -> Pipeline:
     return replace(
         pipeline,
         stages=tuple(
-            StageCost(
-                0.0,
-                recompute_s=float(recompute),
-                sync_s=float(sync),
-                gather_s=float(gather),
-                operators=1 + early,
-            )
+            StageCost(0.0, recompute_s=recompute, sync_s=sync, gather_s=gather, operators=1 + int(early))
             for recompute, sync, gather, early in columns
         ),
         microbatches=pipeline.lane_microbatches,
@@ -191,19 +185,15 @@ def synchronising_groups(pipeline: Pipeline) -> list[int]:
     """Device groups that have a synchronisation port."""
     if not pipeline.rules.trains:
         return []
-    busy: list[int] = np.unique(pipeline.groups[pipeline.column("sync_s") > 0]).tolist()
-    return busy
+    return list(map(int, np.unique(pipeline.groups[pipeline.column("sync_s") > 0])))
 
 
 def _input_ports(pipeline: Pipeline) -> list[Passes]:
     """Fetch jobs by input port, one port for each worker of the first group."""
     if not fetches_ahead(pipeline):
         return []
-    by_replica = [replica_microbatches(pipeline, replica, 0) for replica in range(pipeline.replicas[0])]
-    return [
-        Passes(np.full(len(microbatches), JobKind.FETCH), np.zeros(len(microbatches), int), microbatches)
-        for microbatches in by_replica
-    ]
+    numbers = [replica_microbatches(pipeline, replica, 0) for replica in range(pipeline.replicas[0])]
+    return [Passes(np.full(len(n), JobKind.FETCH), np.zeros(len(n), int), n) for n in numbers]
 
 
 def _sync_ports(pipeline: Pipeline) -> list[Passes]:
@@ -211,18 +201,13 @@ def _sync_ports(pipeline: Pipeline) -> list[Passes]:
     ports = []
     syncs, early = pipeline.column("sync_s") > 0, pieces(pipeline) > 1
     for group in synchronising_groups(pipeline):
-        chunks = [q for q in reversed(pipeline.stages_of(group).tolist()) if syncs[q]]
         pairs = [
-            (k, q)
-            for q in chunks
-            for k in (JobKind.SYNC, JobKind.LAST_SYNC)
-            if k == JobKind.LAST_SYNC or early[q]
+            (kind, q)
+            for q in reversed(pipeline.stages_of(group).tolist())
+            for kind in (JobKind.SYNC, JobKind.LAST_SYNC)
+            if syncs[q] and (kind == JobKind.LAST_SYNC or early[q])
         ]
-        kinds, stages = np.array(pairs).T
-        batches = np.arange(pipeline.batches)
-        ports.append(
-            Passes(np.tile(kinds, len(batches)), np.tile(stages, len(batches)), batches.repeat(len(pairs)))
-        )
+        ports.append(batch_jobs(pairs, pipeline.batches))
     return ports
 
 
@@ -310,13 +295,9 @@ def last_passes(pipeline: Pipeline, jobs: Jobs) -> Ints:
 
 
 def _last_jobs(pipeline: Pipeline, jobs: Jobs, which: Bools, per_batch: int) -> Ints:
-    indices = np.flatnonzero(which)
+    at = np.flatnonzero(which)
     last = np.full((len(pipeline.workers), pipeline.chunks, pipeline.batches), -1, np.int64)
-    where = (
-        jobs.resource[indices],
-        jobs.stage[indices] // pipeline.depth,
-        jobs.microbatch[indices] // per_batch,
-    )
+    where = (jobs.resource[at], jobs.stage[at] // pipeline.depth, jobs.microbatch[at] // per_batch)
     # Jobs of a resource are in order of execution, so the highest index is the last job.
-    np.maximum.at(last, where, indices)
+    np.maximum.at(last, where, at)
     return last

@@ -42,12 +42,9 @@ class Jobs:
 
 def joined(resources: list[Passes]) -> Jobs:
     """Concatenate the jobs of all resources."""
-    return Jobs(
-        np.concatenate([jobs.kind for jobs in resources]).astype(np.int8),
-        np.concatenate([jobs.stage for jobs in resources]).astype(np.int32),
-        np.concatenate([jobs.microbatch for jobs in resources]).astype(np.int32),
-        np.cumsum([0, *(len(jobs.kind) for jobs in resources)]).astype(np.int64),
-    )
+    kind, stage, microbatch = map(np.concatenate, zip(*resources, strict=True))
+    first = np.cumsum([0, *(len(jobs.kind) for jobs in resources)]).astype(np.int64)
+    return Jobs(kind.astype(np.int8), stage.astype(np.int32), microbatch.astype(np.int32), first)
 
 
 def worker_jobs(pipeline: Pipeline) -> list[Passes]:
@@ -106,22 +103,22 @@ def _with_preparations(pipeline: Pipeline, passes: Passes) -> Passes:
 
 def _with_updates(pipeline: Pipeline, group: int, jobs: Passes) -> Passes:
     """Insert the weight updates of each batch in the order of their gradients: later chunks first."""
-    chunks = pipeline.stages_of(group).tolist()
     gathers = pipeline.column("gather_s") > 0
     pairs = [
         (kind, q)
-        for q in reversed(chunks)
+        for q in reversed(pipeline.stages_of(group).tolist())
         for kind in (JobKind.UPDATE, JobKind.GATHER)
         if kind == JobKind.UPDATE or gathers[q]
     ]
-    kinds, stages = np.array(pairs).T
-    batches = np.arange(pipeline.batches)
     at = np.repeat(_update_places(pipeline, jobs), len(pairs))
-    return Passes(
-        np.insert(jobs.kind, at, np.tile(kinds, len(batches))),
-        np.insert(jobs.stage, at, np.tile(stages, len(batches))),
-        np.insert(jobs.microbatch, at, np.repeat(batches, len(pairs))),
-    )
+    updates = batch_jobs(pairs, pipeline.batches)
+    return Passes(*(np.insert(column, at, update) for column, update in zip(jobs, updates, strict=True)))
+
+
+def batch_jobs(pairs: list[tuple[JobKind, int]], batches: int) -> Passes:
+    """Jobs that are done once per batch, given their kinds and stages in order."""
+    kinds, stages = np.array(pairs).T
+    return Passes(np.tile(kinds, batches), np.tile(stages, batches), np.arange(batches).repeat(len(pairs)))
 
 
 def _update_places(pipeline: Pipeline, jobs: Passes) -> Ints:

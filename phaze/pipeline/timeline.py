@@ -178,8 +178,7 @@ class Timeline:
     def most_in_flight(self, worker: int) -> int:
         """Maximum number of in-flight microbatches of a worker, counted per chunk."""
         kind = self.jobs.kind[slice(*self.jobs.first[worker : worker + 2])]
-        released = self.pipeline.rules.releases(kind)
-        return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())
+        return self.pipeline.rules.most_in_flight(kind)
 
     def passed_s(self, kind: JobKind, stage: int) -> Floats:
         """Times at which the microbatches, in order, have passed a stage in one direction."""

@@ -155,17 +155,14 @@ class _Writer:
 def in_order(graph: EventGraph) -> list[int]:
     """Topological order of the jobs that alternates between resources."""
     jobs = graph.jobs
-    follower = np.full(len(jobs), -1, np.int64)
-    follower[:-1] = np.arange(1, len(jobs))
-    follower[jobs.first[1:] - 1] = -1
     # A job waits for its predecessors and, unless it is the first of its resource, for the job before it.
-    missing = np.diff(graph.preceded)
-    missing = missing + 1
+    missing = np.diff(graph.preceded) + 1
     missing[jobs.first[:-1]] -= 1
+    starts = set(jobs.first.tolist())
     waiting = np.repeat(np.arange(len(jobs)), np.diff(graph.preceded))
     order = np.argsort(graph.predecessor, kind="stable")
     begins = np.searchsorted(graph.predecessor[order], np.arange(len(jobs) + 1)).tolist()
-    followers, remaining, after = waiting[order].tolist(), missing.tolist(), follower.tolist()
+    followers, remaining = waiting[order].tolist(), missing.tolist()
     # Jobs early in their resource come first, so that the order alternates between resources.
     depth = (np.arange(len(jobs)) - jobs.first[jobs.resource]).tolist()
     heap = [(depth[job], job) for job in range(len(jobs)) if not remaining[job]]
@@ -174,7 +171,8 @@ def in_order(graph: EventGraph) -> list[int]:
     while heap:
         _, job = heapq.heappop(heap)
         sequence.append(job)
-        for other in (*followers[begins[job] : begins[job + 1]], *([after[job]] if after[job] >= 0 else [])):
+        after = [] if job + 1 in starts else [job + 1]
+        for other in (*followers[begins[job] : begins[job + 1]], *after):
             remaining[other] -= 1
             if not remaining[other]:
                 heapq.heappush(heap, (depth[other], other))

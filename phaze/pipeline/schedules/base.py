@@ -66,9 +66,13 @@ class Schedule(ABC):
 
     def releases(self, kind: NDArray[np.integer]) -> Bools:
         """Mask of the jobs that free a microbatch's activations and complete its gradients."""
-        if not self.trains:
-            return np.asarray(kind == JobKind.FORWARD)
-        return ends_backward(kind)
+        return ends_backward(kind) if self.trains else np.asarray(kind == JobKind.FORWARD)
+
+    def most_in_flight(self, kind: NDArray[np.integer]) -> int:
+        """Maximum number of in-flight microbatches of a worker, from the kinds of its jobs in order."""
+        released = self.releases(kind)
+        # A microbatch is in flight until its backward pass ends, so that job itself still counts it.
+        return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())
 
     def groups(self, depth: int, chunks: int) -> Ints:
         """Device group of each stage, (depth · chunks,)."""
@@ -120,7 +124,7 @@ class ExplicitSchedule(Schedule):
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
         """Maximum number of in-flight microbatches of each rank."""
-        return [most_in_flight(passes.kind) for passes in self.ranks(pipeline)]
+        return [self.most_in_flight(passes.kind) for passes in self.ranks(pipeline)]
 
 
 @dataclass
@@ -186,13 +190,6 @@ def ends_backward(kind: NDArray[np.integer]) -> Bools:
     """Mask of the passes that complete a microbatch's work on a stage."""
     unsplit = (kind == JobKind.BACKWARD) | (kind == JobKind.PAIRED_BACKWARD)
     return np.asarray(unsplit | (kind == JobKind.WEIGHT_GRADIENT))
-
-
-def most_in_flight(kind: Ints) -> int:
-    """Maximum number of in-flight microbatches of a rank, from the kinds of its passes in order."""
-    released = ends_backward(kind)
-    # A microbatch is in flight until its backward pass ends, so that job itself still counts it.
-    return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())
 
 
 def turns(window: int, count: int) -> tuple[Ints, Ints]:

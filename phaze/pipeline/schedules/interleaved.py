@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class Interleaved(Schedule):
     chunks = (2, MANY)
     equal_replicas = True
     in_runs = True
+    lead: ClassVar[int] = 2
+    """Number of warm-up passes by which a rank is ahead of the next one."""
 
     def problem(self, pipeline: Pipeline) -> str:
         """Error message unless every group has at least p microbatches, or there is a single group."""
@@ -45,7 +47,7 @@ class Interleaved(Schedule):
 
     def warm_up(self, pipeline: Pipeline, rank: int) -> int:
         """Number of forward passes before the first pair of a forward and a backward pass."""
-        return 2 * (pipeline.depth - rank - 1) + (pipeline.chunks - 1) * group_of(pipeline)
+        return self.lead * (pipeline.depth - rank - 1) + (pipeline.chunks - 1) * group_of(pipeline)
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
         """In-flight microbatches of each rank, over all its chunks: the warm-up passes plus one."""
@@ -66,6 +68,7 @@ class InterleavedZeroBubble(Interleaved):
 
     name = "interleaved-zb"
     splits = True
+    lead = 1
 
     def problem(self, pipeline: Pipeline) -> str:
         """Error message unless the m microbatches form m // p groups of equal size, or a single group."""
@@ -82,10 +85,6 @@ class InterleavedZeroBubble(Interleaved):
                 f"rounds, got {pipeline.microbatch_group}"
             )
         return message
-
-    def warm_up(self, pipeline: Pipeline, rank: int) -> int:
-        """Number of forward passes before the first pair of a forward and a backward pass."""
-        return pipeline.depth - rank - 1 + (pipeline.chunks - 1) * group_of(pipeline)
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
         """In-flight microbatches, equal on all ranks, including those with deferred weight gradients."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -100,15 +100,17 @@ class ZeroBubble(Schedule):
     splits = True
     equal_replicas = True
     in_runs = True
+    delay: ClassVar[int] = 1
+    """Microbatches by which rank i defers weight gradients, divided by i."""
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """In-flight microbatches: p on every rank, including those with deferred weight gradients."""
-        return (pipeline.depth,) * pipeline.depth
+        """In-flight microbatches of every rank, including those with deferred weight gradients."""
+        return (self.delay * (pipeline.depth - 1) + 1,) * pipeline.depth
 
     def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
-        """Passes of rank i; weight gradients follow input gradients after i microbatches, or at the end."""
-        window = min(pipeline.depth - group, len(microbatches))
-        kind, number = split_turns(window, len(microbatches), group)
+        """Passes of rank i; weight gradients follow input gradients after delay · i microbatches."""
+        window = min(self.delay * (pipeline.depth - group - 1) + 1, len(microbatches))
+        kind, number = split_turns(window, len(microbatches), self.delay * group)
         return Passes(kind, np.full(len(kind), group), microbatches[number])
 
 
@@ -121,16 +123,7 @@ class ZeroBubbleTwice(ZeroBubble):
     """
 
     name = "zb-h2"
-
-    def places(self, pipeline: Pipeline) -> Sequence[int]:
-        """In-flight microbatches: 2 p - 1 on every rank."""
-        return (2 * pipeline.depth - 1,) * pipeline.depth
-
-    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
-        """Passes of rank i; weight gradients follow input gradients after 2 i microbatches, or at the end."""
-        window = min(2 * (pipeline.depth - group) - 1, len(microbatches))
-        kind, number = split_turns(window, len(microbatches), 2 * group)
-        return Passes(kind, np.full(len(kind), group), microbatches[number])
+    delay = 2
 
 
 class ZeroBubbleByTimes(ExplicitSchedule):
@@ -188,25 +181,14 @@ class _Greedy:
     ends: dict[tuple[int, int, int], float] = field(default_factory=dict)
     """End of each pass, by kind, rank and microbatch."""
 
-    @cached_property
-    def passes(self) -> list[list[tuple[int, int]]]:
+    def __post_init__(self) -> None:
+        depth = self.task.depth
+        self.passes: list[list[tuple[int, int]]] = [[] for _ in range(depth)]
         """Kinds and microbatches of the passes, by rank."""
-        return [[] for _ in range(self.task.depth)]
-
-    @cached_property
-    def done(self) -> list[list[int]]:
+        self.done = [[0, 0, 0] for _ in range(depth)]
         """Number of finished F, B and W passes, by rank."""
-        return [[0, 0, 0] for _ in range(self.task.depth)]
-
-    @cached_property
-    def free_s(self) -> list[float]:
-        """Time at which each rank becomes free."""
-        return [0.0] * self.task.depth
-
-    @cached_property
-    def idle_s(self) -> list[float]:
-        """Idle time of each rank since its first pass."""
-        return [0.0] * self.task.depth
+        self.free_s, self.idle_s = [0.0] * depth, [0.0] * depth
+        """Time at which each rank becomes free, and its idle time since its first pass."""
 
     def run(self) -> float:
         """Build all passes and return the time when they end; inf if a skipped forward pass is never run."""
