@@ -263,12 +263,6 @@ def _trace_back(dp: Floats, costs: SplitCosts, s: int, u: int, j: int) -> Ints:
 @njit_nested
 def _capped(costs: SplitCosts, exchange: Floats, cap: float) -> SplitCosts:
     """Stage costs with an infinite load for every stage whose gradient exchange exceeds a limit."""
-    n = len(costs.last)
-    allowed, ends = costs.load.copy(), costs.last.copy()
-    for i in range(n):
-        if exchange[i, n] > cap:
-            ends[i] = np.inf
-        for j in range(i + 1, n + 1):
-            if exchange[i, j] > cap:
-                allowed[i, j] = np.inf
-    return SplitCosts(ends, allowed, costs.most_stages, costs.single)
+    last = np.where(exchange[:, -1] > cap, np.inf, costs.last)
+    load = np.where(exchange > cap, np.inf, costs.load)
+    return SplitCosts(last, load, costs.most_stages, costs.single)

@@ -116,7 +116,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         _check_numbers(self)
         _check_groups(self)
-        if problem := self.rules.problem(self):
+        for problem in self.rules.problems(self):
             raise PhazeError(f"pipeline: {problem}")
 
     @property

@@ -235,18 +235,15 @@ class Timeline:
 
         False: it waited for the preceding job on its resource.
         """
-        return tuple(self._chain(int(np.argmax(self.end_s))))
-
-    def _chain(self, job: int) -> Iterator[tuple[int, bool]]:
-        resource_of, first = self.jobs.resource, self.jobs.first
-        while True:
+        resource_of, first, chain = self.jobs.resource, self.jobs.first, []
+        job = int(np.argmax(self.end_s))
+        while job >= 0:
             on_resource = job > first[resource_of[job]]
             sender = int(self.binding[job])
             by_resource = on_resource and (sender < 0 or float(self.arrival_s[job]) <= self.end_s[job - 1])
-            yield job, sender >= 0 and not by_resource
-            if not by_resource and sender < 0:
-                return
+            chain.append((job, sender >= 0 and not by_resource))
             job = job - 1 if by_resource else sender
+        return tuple(chain)
 
     def _walk(self) -> Iterator[Step]:
         """Yield the steps of the critical path from its end back to its start."""

@@ -84,7 +84,15 @@ def draft(pipeline: Pipeline, sent: frozenset[Pair], timed: frozenset[Job]) -> D
     writer = _Writer(event_graph(pipeline), sent, timed)
     for job in in_order(writer.graph):
         writer.write(job)
-    return writer.draft()
+    return Draft(
+        writer.graph,
+        tuple(writer.indices),
+        np.array(writer.part, np.int64),
+        np.array([len(before) for before in writer.after], np.int64),
+        np.array([other for before in writer.after for other in before], np.int64),
+        np.array(writer.job, np.int64),
+        np.array(writer.arrivals, np.int64),
+    )
 
 
 class _Writer:
@@ -138,18 +146,6 @@ class _Writer:
         self.part.append(self.indices.setdefault(part, len(self.indices)))
         self.after.append(before)
         return len(self.part) - 1
-
-    def draft(self) -> Draft:
-        """Build the draft of all parts appended so far."""
-        return Draft(
-            self.graph,
-            tuple(self.indices),
-            np.array(self.part, np.int64),
-            np.array([len(before) for before in self.after], np.int64),
-            np.array([other for before in self.after for other in before], np.int64),
-            np.array(self.job, np.int64),
-            np.array(self.arrivals, np.int64),
-        )
 
 
 def in_order(graph: EventGraph) -> list[int]:

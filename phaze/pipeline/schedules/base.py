@@ -7,7 +7,7 @@ one replica of a device group. With equal replicas a device group is a pipeline 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -80,20 +80,20 @@ class Schedule(ABC):
         by_chunk = [ranks[::-1] if self.folded and chunk % 2 else ranks for chunk in range(chunks)]
         return np.concatenate(by_chunk)
 
-    def problem(self, pipeline: Pipeline) -> str:
-        """Error message for a pipeline that the schedule cannot run; otherwise empty.
+    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+        """Yield reasons why the schedule cannot run a pipeline.
 
-        It names the invalid setting, its value and the allowed values.
+        They name the invalid setting, its value and the allowed values. Each may assume that there is none of
+        the reasons before it.
         """
         if not self.chunks[0] <= pipeline.chunks <= self.chunks[1]:
-            return f"chunks must be {self.allowed_chunks} under {self.name}, got {pipeline.chunks}"
+            yield f"chunks must be {self.allowed_chunks} under {self.name}, got {pipeline.chunks}"
         if pipeline.batches > 1 and (self.flushes or not self.trains):
-            return f"batches must be 1 except under 2bw, got {pipeline.batches}"
+            yield f"batches must be 1 except under 2bw, got {pipeline.batches}"
         if self.equal_replicas and max(pipeline.replicas) > 1:
-            return f"data must be equal under {self.name}, got {pipeline.data}"
+            yield f"data must be equal under {self.name}, got {pipeline.data}"
         if self.chunked and pipeline.depth < 2:
-            return f"{self.name} needs pp >= 2, two device groups or more, got {pipeline.depth}"
-        return ""
+            yield f"{self.name} needs pp >= 2, two device groups or more, got {pipeline.depth}"
 
     @abstractmethod
     def places(self, pipeline: Pipeline) -> Sequence[int]:

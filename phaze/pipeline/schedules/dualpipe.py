@@ -8,7 +8,7 @@ of the schedule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -28,13 +28,12 @@ class DualPipeV(ExplicitSchedule):
     folded = True
     splits = True
 
-    def problem(self, pipeline: Pipeline) -> str:
-        """Error message if there are fewer microbatches than stages."""
+    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+        """Yield the reason that there are fewer microbatches than stages."""
+        yield from super().problems(pipeline)
         least, count = 2 * pipeline.depth, pipeline.lane_microbatches
-        message = super().problem(pipeline)
-        if not message and count < least:
-            message = f"microbatches of a replica must be at least {least} under {self.name}, got {count}"
-        return message
+        if count < least:
+            yield f"microbatches of a replica must be at least {least} under {self.name}, got {count}"
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""
@@ -51,17 +50,15 @@ class DualPipe(DualPipeV):
     name = "dualpipe"
     streams = 2
 
-    def problem(self, pipeline: Pipeline) -> str:
-        """Error message for an odd number of ranks or microbatches, or non-zero `fetch_s` or `release_s`."""
-        message, count = super().problem(pipeline), pipeline.lane_microbatches
-        if not message and (pipeline.depth % 2 or count % 2):
-            message = (
-                f"pp and the microbatches of a replica must be even under {self.name}, got {pipeline.depth} "
-                f"and {count}"
-            )
-        if not message and (pipeline.fetch_s or pipeline.release_s):
-            message = f"fetch_s and release_s must be 0 under {self.name}"
-        return message
+    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+        """Yield reasons: an odd number of ranks or microbatches, or non-zero `fetch_s` or `release_s`."""
+        yield from super().problems(pipeline)
+        depth, count = pipeline.depth, pipeline.lane_microbatches
+        if depth % 2 or count % 2:
+            even = f"pp and the microbatches of a replica must be even under {self.name}"
+            yield f"{even}, got {depth} and {count}"
+        if pipeline.fetch_s or pipeline.release_s:
+            yield f"fetch_s and release_s must be 0 under {self.name}"
 
     def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""

@@ -7,7 +7,7 @@ max(1, m // p) rounds of equal size. These are the smallest groups that Megatron
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -35,15 +35,15 @@ class Interleaved(Schedule):
     lead: ClassVar[int] = 2
     """Number of warm-up passes by which a rank is ahead of the next one."""
 
-    def problem(self, pipeline: Pipeline) -> str:
-        """Error message unless every group has at least p microbatches, or there is a single group."""
-        message, size = super().problem(pipeline), group_of(pipeline)
-        if not message and not is_group(pipeline.lane_microbatches, pipeline.depth, size):
-            message = (
+    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+        """Yield the reason that a group of several has fewer than p microbatches."""
+        yield from super().problems(pipeline)
+        size = group_of(pipeline)
+        if not is_group(pipeline.lane_microbatches, pipeline.depth, size):
+            yield (
                 f"microbatch_group must leave no group of fewer than pp = {pipeline.depth} of the "
                 f"{pipeline.lane_microbatches} microbatches of a replica under {self.name}, got {size}"
             )
-        return message
 
     def warm_up(self, pipeline: Pipeline, rank: int) -> int:
         """Number of forward passes before the first pair of a forward and a backward pass."""
@@ -70,21 +70,21 @@ class InterleavedZeroBubble(Interleaved):
     splits = True
     lead = 1
 
-    def problem(self, pipeline: Pipeline) -> str:
-        """Error message unless the m microbatches form m // p groups of equal size, or a single group."""
-        count, message = pipeline.lane_microbatches, super().problem(pipeline)
+    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+        """Yield the reason that the m microbatches do not form m // p groups of equal size, or one group."""
+        yield from super().problems(pipeline)
+        count = pipeline.lane_microbatches
         rounds = max(1, count // pipeline.depth)
-        if not message and count % rounds:
-            message = (
+        if count % rounds:
+            yield (
                 f"microbatches of a replica must be a multiple of pp = {pipeline.depth} under {self.name}, "
                 f"or of the {rounds} rounds of pp or more, got {count}"
             )
-        if not message and group_of(pipeline) * rounds != count:
-            message = (
+        if group_of(pipeline) * rounds != count:
+            yield (
                 f"microbatch_group must be {count // rounds} under {self.name}, the same in each of {rounds} "
                 f"rounds, got {pipeline.microbatch_group}"
             )
-        return message
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
         """In-flight microbatches, equal on all ranks, including those with deferred weight gradients."""

@@ -23,7 +23,7 @@ smallest T for which they do is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import floor
 from typing import TYPE_CHECKING
 
@@ -152,16 +152,15 @@ class TwoBuffered(GPipe):
     flushes = False
     in_runs = False
 
-    def problem(self, pipeline: Pipeline) -> str:
-        """Error message if a batch has too few microbatches for two weight versions."""
+    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+        """Yield the reason that a batch has too few microbatches for two weight versions."""
+        yield from super().problems(pipeline)
         least = pipeline.suffixes[0] if pipeline.batches > 1 else max(pipeline.replicas)
-        message = super().problem(pipeline)
-        if not message and (pipeline.microbatches % pipeline.lanes or pipeline.lane_microbatches < least):
-            message = (
+        if pipeline.microbatches % pipeline.lanes or pipeline.lane_microbatches < least:
+            yield (
                 f"microbatches under 2bw must be a multiple of {pipeline.lanes}, and at least "
                 f"{least * pipeline.lanes} with data {pipeline.data or 1}, got {pipeline.microbatches}"
             )
-        return message
 
     def places(self, pipeline: Pipeline) -> Sequence[int]:
         """In-flight microbatches as under 1f1b, or fewer if some d does not divide its s."""
@@ -178,10 +177,11 @@ class LayerWise(OneForwardOneBackward):
     name = "layer-wise"
     in_runs = False
 
-    def problem(self, pipeline: Pipeline) -> str:
-        """Error message if there is more than one stage."""
-        message = super().problem(pipeline)
-        return message or ("" if pipeline.depth == 1 else f"layer-wise has one stage, got {pipeline.depth}")
+    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+        """Yield the reason that there is more than one stage."""
+        yield from super().problems(pipeline)
+        if pipeline.depth > 1:
+            yield f"layer-wise has one stage, got {pipeline.depth}"
 
 
 class Inference(GPipe):
