@@ -7,20 +7,13 @@ from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import Runtime, TrainingTask, rule
 from phaze.runtimes.shared_rules import (
     BATCH,
-    EXPERT_RANKS,
-    EXPERT_SLICES,
-    EXPERTS,
     EXPERTS_OF_ALL_TOKENS,
-    FEED_FORWARD,
-    HEADS,
     KEY_VALUE_GROUPS,
-    PIPELINE,
-    SCANS,
     SEQUENCE_PARALLEL,
     SEQUENCE_SLICES,
     STAGES,
-    VIRTUAL_STAGES,
     not_divisible,
+    parallel_rules,
 )
 
 
@@ -56,15 +49,7 @@ DEEPSPEED = Runtime(
     cp_kinds=("all_gather", "a2a"),
     computes=("bf16",),
     rules=(
-        VIRTUAL_STAGES,
-        PIPELINE,
-        HEADS,
-        KEY_VALUE_GROUPS,
-        FEED_FORWARD,
-        SCANS,
-        EXPERTS,
-        EXPERT_RANKS,
-        EXPERT_SLICES,
+        *parallel_rules(KEY_VALUE_GROUPS),
         EXPERTS_OF_ALL_TOKENS,
         SEQUENCE_PARALLEL,
         SEQUENCE_SLICES,

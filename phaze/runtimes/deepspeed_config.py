@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import cast
 
 from phaze.base.errors import PhazeError
-from phaze.layout import READERS, Layout
+from phaze.layout import READERS, Layout, cp_kind_of
 from phaze.runtimes.deepspeed import DEEPSPEED
 from phaze.runtimes.flags import Emitted
 from phaze.runtimes.megatron_software import Software
@@ -25,10 +25,12 @@ from phaze.runtimes.settings import (
     FieldSettings,
     KeyValues,
     Settings,
-    flattened,
-    integer_setting,
+    choice,
+    integer,
+    read_fields,
     settings_of,
-    word_setting,
+    settings_of_sections,
+    write_fields,
 )
 from phaze.runtimes.untimed import unsettable_fields
 from phaze.spec.model import Model
@@ -62,8 +64,8 @@ def _by_script(field: str) -> FieldSettings:
 
     def read(settings: Settings) -> object:
         if isinstance(usual, bool):
-            return bool(word_setting(settings, field, {"1": "1", "0": "", "True": "1", "False": ""}))
-        return READERS[field](str(settings[field])) if field in READERS else integer_setting(settings, field)
+            return bool(choice(settings, field, {"1": "1", "0": "", "True": "1", "False": ""}))
+        return READERS[field](str(settings[field])) if field in READERS else integer(settings, field)
 
     return FieldSettings(field, {field: usual}, write, read)
 
@@ -90,24 +92,18 @@ FIELDS = (
     ),
     FieldSettings(
         "precision", {**dict.fromkeys(MIXED, False), "precision": "single"}, lambda _: [(HALF, True)],
-        lambda settings: (
-            "mixed" if True in map(settings.get, MIXED) else word_setting(settings, "precision", PRECISIONS)
-        ),
+        lambda values: "mixed" if True in map(values.get, MIXED) else choice(values, "precision", PRECISIONS),
     ),
     FieldSettings(
         "zero", {STAGE: 0}, lambda recipe: [(STAGE, recipe.layout.zero)],
-        lambda settings: int(word_setting(settings, STAGE, {str(n): str(n) for n in DEEPSPEED.zeros})),
+        lambda values: choice(values, STAGE, {str(zero): zero for zero in DEEPSPEED.zeros}),
     ),
     FieldSettings("sequence", {"sequence": None}, lambda recipe: [("sequence", recipe.sequence)]),
     *map(_by_script, ("tp", "cp", "ep", "etp", "pp", "sequence_parallel", "load")),
     FieldSettings(
         "cp_kind", {"cp_kind": "a2a"},
         lambda recipe: [("cp_kind", recipe.layout.cp_kind)] * (recipe.layout.cp > 1),
-        lambda settings: (
-            READERS["cp_kind"](str(settings["cp_kind"]))
-            if integer_setting(settings, "cp") > 1
-            else Layout().cp_kind
-        ),
+        lambda values: cp_kind_of(str(values["cp_kind"])) if integer(values, "cp") > 1 else Layout().cp_kind,
     ),
     FieldSettings(
         "blocks", {"blocks": None}, lambda recipe: [("blocks", shown(recipe.blocks))] * (recipe.layout.pp > 1)
@@ -134,14 +130,13 @@ def emit_deepspeed(recipe: Recipe, stack: Stack) -> Emitted:
     differences = ["optimizer: a rate of 0.001 unless its params say another"]
     if bytes_each != stack.gradient_bytes:
         differences.append(f"bytes of a gradient: {bytes_each} instead of {stack.gradient_bytes}")
-    pairs = [pair for field in FIELDS for pair in field.write(recipe)]
+    pairs = list(write_fields(FIELDS, recipe))
     in_file = [*((name, value) for name, value in pairs if name not in OPTIONS), *_settings(recipe, stack)]
-    by_script = (f"{name} {shown(value)}" for name, value in pairs if name in OPTIONS)  # type: ignore[arg-type]
+    by_script = (f"{name} {shown(value)}" for name, value in pairs if name in OPTIONS)
     text = json.dumps(_nested(in_file), indent=2) + "\n"
     user_settings = (f"model {recipe.model.name}", *unsettable_fields(recipe.model), *by_script)
-    return Emitted(
-        f"DeepSpeed {DEEPSPEED.version}", {"deepspeed.json": text}, tuple(differences), user_settings
-    )
+    files = {"deepspeed.json": text}
+    return Emitted(f"DeepSpeed {DEEPSPEED.version}", files, tuple(differences), user_settings)
 
 
 def _gradient_bytes(layout: Layout, accumulated: str) -> int:
@@ -190,14 +185,14 @@ def read_deepspeed(
     """
     file_settings, other = _read_settings(text), settings_of("deepspeed")
     settings = {**DEFAULTS, **_with_options(file_settings, options)}
-    replica = Layout(**{field.field: field.read(settings) for field in FIELDS if field.read is not None})  # type: ignore[arg-type]
+    replica = Layout(**read_fields(FIELDS, settings))
     if devices % replica.devices:
         raise PhazeError(f"devices: must be a multiple of tp * cp * pp {replica.devices}, got {devices}")
     microbatch, batch = _batch(settings, devices // replica.devices)
     blocks = _blocks(settings, model, replica.pp)
     recompute, recomputed = _recomputed(settings, blocks, replica.pp)
     layout = replace(replica, dp=devices // replica.devices, microbatch=microbatch, recompute=recompute)
-    sequence = model.usual_sequence if settings["sequence"] is None else integer_setting(settings, "sequence")
+    sequence = model.usual_sequence if settings["sequence"] is None else integer(settings, "sequence")
     recipe = Recipe(model, sequence, batch, layout, "1f1b", blocks, recomputed)
     recipe.check(DEEPSPEED)
     return recipe, tuple(name for name in file_settings if other.subject(name) is not None)
@@ -209,22 +204,19 @@ def deepspeed_software(text: str, recipe: Recipe, stack: Stack) -> Software:
     # overlap_comm is true by default with ZeRO 3 alone.
     overlaps = recipe.layout.zero == 3 if settings[OVERLAP] == AUTO else settings[OVERLAP] is True
     kinds = [kind for kind in stack.overlap if kind != "dp"]
-    accumulated = word_setting(settings, GRADIENTS, {name: name for name in BYTES})
+    accumulated = choice(settings, GRADIENTS, {name: name for name in BYTES})
     update = {
         "overlap": (*["dp"] * overlaps, *kinds),
         "gradient_bytes": _gradient_bytes(recipe.layout, accumulated),
     }
-    return Software(
-        stack.model_copy(update=update), unmodelled=tuple(settings_of("deepspeed").named(settings))
-    )
+    unmodelled = tuple(settings_of("deepspeed").named(settings))
+    return Software(stack.model_copy(update=update), unmodelled=unmodelled)
 
 
 def _read_settings(text: str) -> dict[str, object]:
     """Settings of a file by name, without those that are left to another program; PhazeError if unknown."""
-    sections, other = parse_json(text, "settings"), settings_of("deepspeed")
-    if not isinstance(sections, dict):
-        raise PhazeError(f"settings: must be sections with settings, got {type(sections).__name__}")
-    settings = other.present({name: value for name, value in flattened(sections) if value is not None})
+    other = settings_of("deepspeed")
+    settings = other.present(settings_of_sections(parse_json(text, "settings")))
     whole_sections = {name.partition(".")[0] for name in (*READ, *other.names) if "." in name}
     wrong = next((name for name in settings if name in whole_sections), None)
     if wrong is not None:
@@ -258,7 +250,7 @@ def _with_options(settings: Settings, options: Settings) -> dict[str, object]:
 def _batch(settings: Settings, dp: int) -> tuple[int, int]:
     """Samples of a microbatch and of a step, of which DeepSpeed derives those that are missing."""
     total, microbatch, steps = (
-        None if settings[name] is None else integer_setting(settings, name) for name in (TRAIN, MICRO, STEPS)
+        None if settings[name] is None else integer(settings, name) for name in (TRAIN, MICRO, STEPS)
     )
     if total is None and microbatch is None:
         raise PhazeError(

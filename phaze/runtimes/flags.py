@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from phaze.base.errors import PhazeError
 from phaze.base.printed import one_line
 from phaze.layout import BALANCED, Layout, Load, load_of
-from phaze.runtimes.settings import OtherSettings
+from phaze.runtimes.settings import OtherSettings, choice, integer
 from phaze.runtimes.shell import CONDITIONAL, command_of, is_program
 from phaze.spec.plain import short
 
@@ -40,11 +40,10 @@ class Emitted:
     @property
     def notes(self) -> list[str]:
         """Sentences on differences from the recipe, and on settings that the user must make."""
-        sentences = [f"{self.runtime} will differ: {sentence}" for sentence in self.differences]
-        return [
-            *sentences,
-            *([f"set these yourself: {', '.join(self.user_settings)}"] if self.user_settings else []),
-        ]
+        notes = [f"{self.runtime} will differ: {difference}" for difference in self.differences]
+        if self.user_settings:
+            notes.append(f"set these yourself: {', '.join(self.user_settings)}")
+        return notes
 
 
 def load_comment(layout: Layout) -> list[str]:
@@ -119,11 +118,7 @@ def whole_number(flags: Flags, name: str, default: int | None = None) -> int:
     """Integer value >= 1 of a flag; PhazeError naming the flag if it is invalid or missing."""
     if name not in flags and default is not None:
         return default
-    value = one_value(flags, name)
-    # Python refuses to convert texts of thousands of digits: the first 19 tell whether there are too many.
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value[:19]) < 10**18:
-        raise PhazeError(f"{name}: must be a whole number >= 1, got {short(value)}")
-    return int(value)
+    return integer({name: one_value(flags, name)}, name)
 
 
 def one_value(flags: Flags, name: str) -> str:
@@ -139,11 +134,7 @@ def word_of(flags: Flags, name: str, words: Mapping[str, str], default: str | No
     """Translate a flag's value to our name; PhazeError for other values, or if missing without a default."""
     if name not in flags and default is not None:
         return default
-    value = one_value(flags, name)
-    ours = {theirs: word for word, theirs in words.items()}
-    if value not in ours:
-        raise PhazeError(f"{name}: must be one of {', '.join(ours)}, got {short(value)}")
-    return ours[value]
+    return choice({name: one_value(flags, name)}, name, {theirs: ours for ours, theirs in words.items()})
 
 
 def share(flags: Flags, name: str, default: str) -> float:

@@ -131,10 +131,8 @@ def stages_of(layout: str) -> tuple[str, ...]:
     text = re.sub(r"[,\s]", "", layout)
     # Lengths are checked before anything is repeated, as a long number would fill the memory.
     for pattern in (_GROUP, _ONE):
-        if (
-            sum(len(part) * int(n.lstrip("0")[:7] or 0) for part, n in pattern.findall(text))
-            > MOST_CHARACTERS
-        ):
+        lengths = (len(part) * int(n.lstrip("0")[:7] or 0) for part, n in pattern.findall(text))
+        if sum(lengths) > MOST_CHARACTERS:
             raise PhazeError(
                 f"layout string: repeats expand to more than {MOST_CHARACTERS} entries, got {short(layout)}"
             )
@@ -142,7 +140,11 @@ def stages_of(layout: str) -> tuple[str, ...]:
     stages = text.split("|")
     is_decoder = re.fullmatch(r"Et*m*L", "".join(stages))
     if not is_decoder or not all(stages) or sum("m" in stage for stage in stages) > 1:
-        raise _layout_error(layout)
+        raise PhazeError(
+            "layout string: must have E for the embedding, t for every block, m for every layer of "
+            "multi-token prediction (all in one stage), L for the loss, and | between non-empty "
+            f"stages, got {short(layout)}"
+        )
     return tuple(stages)
 
 
@@ -163,11 +165,3 @@ def cuts_of(stages: Iterable[str]) -> tuple[range, ...]:
     for stage in stages:
         ends.append(ends[-1] + len(stage))
     return tuple(range(start, end) for start, end in pairwise(ends))
-
-
-def _layout_error(layout: str) -> PhazeError:
-    return PhazeError(
-        "layout string: must have E for the embedding, t for every block, m for every layer of "
-        "multi-token prediction (all in one stage), L for the loss, and | between non-empty "
-        f"stages, got {short(layout)}"
-    )

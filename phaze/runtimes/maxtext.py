@@ -21,6 +21,7 @@ from phaze.runtimes.shared_rules import (
     SCANS,
     SEQUENCE_PARALLEL,
     VIRTUAL_STAGES,
+    not_divisible,
     uneven_sequence,
 )
 from phaze.spec.training_plan import ChosenLayout
@@ -38,8 +39,7 @@ def _fsdp(_: TrainingTask, grid: LayoutGrid) -> Bools:
 
 @rule("expert axis", "ep must divide dp {dp}, got {ep}", "ep dp")
 def _expert_axis(_: TrainingTask, grid: LayoutGrid) -> Bools:
-    broken: Bools = grid.dp % grid.ep != 0
-    return broken
+    return not_divisible(grid.dp, grid.ep)
 
 
 MAXTEXT = Runtime(

@@ -174,12 +174,8 @@ def _recipe(text: str, devices: int | None, name: str, words: int | None = None)
     blocks = _stages(stages, pp) if stages else _blocks(flags, model, pp)
     # The split must be known before recompute and vp, which are per virtual stage.
     recompute, recomputed_blocks = recomputed(flags, blocks, model.mtp)
-    layout = Layout(
-        **layout_fields,
-        vp=len(blocks) // pp,
-        dp=_replicas(flags, devices, Layout(**layout_fields)),
-        recompute=recompute,
-    )
+    dp = _replicas(flags, devices, Layout(**layout_fields))
+    layout = Layout(**layout_fields, vp=len(blocks) // pp, dp=dp, recompute=recompute)
     batch = whole_number(flags, BATCH, layout.microbatch * layout.dp)
     schedule = "interleaved" if layout.vp > 1 else "1f1b"
     return Recipe(model, whole_number(flags, SEQUENCE), batch, layout, schedule, blocks, recomputed_blocks)
@@ -187,10 +183,12 @@ def _recipe(text: str, devices: int | None, name: str, words: int | None = None)
 
 def megatron_software(text: str, recipe: Recipe, stack: Stack, *, blackwell: bool = False) -> Software:
     """Training software set by a recipe's flags; the stack supplies settings that flags do not cover."""
-    connections = CONNECTIONS.findall(text)
-    return read_software(
-        _flags(text), recipe, stack, connections[-1] if connections else "", blackwell=blackwell
-    )
+    return read_software(_flags(text), recipe, stack, _connections(text), blackwell=blackwell)
+
+
+def _connections(text: str) -> str:
+    """Value of the last assignment to CUDA_DEVICE_MAX_CONNECTIONS, empty if there is none."""
+    return next(reversed(CONNECTIONS.findall(text)), "")
 
 
 def sets_devices(text: str) -> bool:
@@ -207,9 +205,9 @@ def _check_launch(text: str, flags: Flags, recipe: Recipe, blackwell: bool) -> N
         problem = (
             f"{GROUP} must not leave a group of fewer than pp {layout.pp} of {count} microbatches, got {size}"
         )
-    connections = CONNECTIONS.findall(text)
+    connections = _connections(text)
     if problem is None and connections:
-        problem = refused_connections(layout, connections[-1], blackwell, paired=PAIRED in flags)
+        problem = refused_connections(layout, connections, blackwell, paired=PAIRED in flags)
     if problem is not None:
         raise PhazeError(f"{MEGATRON.name}: {problem}")
 

@@ -20,7 +20,6 @@ from phaze.layout import (
     CpKind,
     Load,
     Offload,
-    Precision,
     Recompute,
     load_of,
     offload_of,
@@ -150,10 +149,6 @@ def _write_stages(recipe: Recipe) -> FlagValues:
     return [(LAYOUT, layout_string(recipe.blocks, recipe.model.mtp))] * staged
 
 
-def _write_group(recipe: Recipe) -> FlagValues:
-    return [(GROUP, str(recipe.microbatch_group))] * (recipe.microbatch_group != recipe.layout.pp)
-
-
 def _write_zero(recipe: Recipe) -> FlagValues:
     zero = recipe.layout.zero
     return (*WITH_FSDP, (STRATEGY, SHARDED[zero])) if zero > 1 else [(OPTIMIZER,)] * zero
@@ -221,17 +216,11 @@ def _compute(flags: Flags, _: Model) -> Compute:
     for bits, usual in (("--fp4", "nvfp4"), ("--fp8", "delayed")):
         if f"{bits}-format" in flags:
             recipe = one_value(flags, f"{bits}-recipe") if f"{bits}-recipe" in flags else None
-            words = {
-                pairs[1][1]: ours for ours, pairs in PRECISIONS.items() if pairs[1][0] == f"{bits}-recipe"
-            }
+            words = {word: ours for ours, (_, (flag, word)) in PRECISIONS.items() if flag == f"{bits}-recipe"}
             if (recipe or usual) not in words:
                 raise PhazeError(f"{bits}-recipe: must be one of {', '.join(words)}, got {short(recipe)}")
             return words[recipe or usual]
     return "bf16"
-
-
-def _precision(flags: Flags, _: Model) -> Precision:
-    return "mixed" if flags.keys() & {*MIXED} else "single"
 
 
 def _load(flags: Flags, _: Model) -> Load:
@@ -256,7 +245,10 @@ OF_BATCH = (
         lambda flags, _: whole_number(flags, MICROBATCH),
     ),
     _number("global_batch", BATCH, lambda recipe: recipe.global_batch),
-    FieldFlags("precision", MIXED, lambda _: [("--bf16",)], _precision, "--bf16"),
+    FieldFlags(
+        "precision", MIXED, lambda _: [("--bf16",)],
+        lambda flags, _: "mixed" if flags.keys() & {*MIXED} else "single", "--bf16",
+    ),
     FieldFlags(
         "compute", ("--fp8-format", "--fp8-recipe", "--fp4-format", "--fp4-recipe"),
         lambda recipe: PRECISIONS.get(recipe.layout.compute, ()), _compute, "--fp8-format, --fp4-format",
@@ -271,7 +263,11 @@ OF_LAYOUT = (
     _expert_width("etp", ETP),
     FieldFlags("cp_kind", (CP_KIND, SIZES_OF_LEVELS), _write_cp_kind, _cp_kind),
     FieldFlags("stages", (LAYOUT,), _write_stages),
-    FieldFlags("microbatch_group", (GROUP,), _write_group),
+    FieldFlags(
+        "microbatch_group", (GROUP,),
+        lambda recipe: [(GROUP, str(recipe.microbatch_group))]
+        * (recipe.microbatch_group != recipe.layout.pp),
+    ),
     FieldFlags("vp", (VIRTUAL,), lambda _: ()),
     FieldFlags(
         "sequence_parallel", (SEQUENCE_PARALLEL,),

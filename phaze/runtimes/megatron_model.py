@@ -134,12 +134,6 @@ MODEL_NAMES = {
 """Flag that sets each model field."""
 
 
-def is_word_piece(flags: Flags) -> bool:
-    """True if the vocabulary is BERT's, judged by tokenizer type or by the name of its file."""
-    kind, file = (" ".join(flags.get(flag, ())).lower() for flag in (TOKENIZER, VOCAB_FILE))
-    return kind.startswith("bertwordpiece") or (not kind and file.endswith("vocab.txt"))
-
-
 def vocabulary(flags: Flags, default: int | None = None) -> int:
     """Vocabulary size, padded as the flags require; `default` is the size if no flag sets it.
 
@@ -203,10 +197,11 @@ def model_flags(model: Model, sequence: int, blocks: Sequence[int]) -> Iterator[
     yield "--hidden-dropout", str(model.residual_dropout)
     yield "--attention-dropout", str(model.attention_dropout)
     gated = model.gated if model.feed_forward or not model.experts else model.experts.gated
+    output_bias = model.attention_bias if model.output_bias is None else model.output_bias
     switches = {
         "gated": gated,
         "squared": model.activation == "relu2",
-        "unbiased": not (model.feed_forward_bias and model.feed_forward) and not _has_output_bias(model),
+        "unbiased": not (model.feed_forward_bias and model.feed_forward) and not output_bias,
         "untied": not model.tied_embeddings,
     }
     yield from ((SWITCHES[name],) for name, on in switches.items() if on)
@@ -271,10 +266,6 @@ def _kinds(model: Model) -> list[tuple[str, ...]]:
     return [words_of(kind) for kind, count in model.runs for _ in range(count)]
 
 
-def _has_output_bias(model: Model) -> bool:
-    return model.attention_bias if model.output_bias is None else model.output_bias
-
-
 def hybrid_pattern(model: Model, blocks: Sequence[int]) -> str:
     """Block-letter pattern of a hybrid model, with bars between virtual stages.
 
@@ -307,7 +298,7 @@ def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model
 
     A BERT vocabulary makes the model a BERT.
     """
-    kinds, mtp, stages = _read_kinds(flags)
+    kinds, mtp, mtp_kind, stages = _read_kinds(flags)
     parts = {word for kind in kinds for word in kind.split("-")}
     hidden, heads = (whole_number(flags, SIZES[field]) for field in ("hidden", "heads"))
     gated, dropout = SWITCHES["gated"] in flags, share(flags, "--hidden-dropout", "0.1")
@@ -329,7 +320,7 @@ def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model
         "vocabulary": vocabulary(flags, words),
         "pattern": None if set(kinds) in ({"attention-dense"}, {"attention-experts"}) else pattern_of(kinds),
         "mtp": mtp,
-        "mtp_pattern": _mtp_kind(flags, kinds[-1]),
+        "mtp_pattern": mtp_kind if mtp_kind != kinds[-1] else None,
         "positions": "rotary" if rotary else positions,
         "scaled_rotary": rotary and SWITCHES["latent"] not in flags and SWITCHES["scaled_rotary"] in flags,
         "position_count": longest if rotary or positions != "none" else 0,
@@ -348,17 +339,20 @@ def read_model(flags: Flags, name: str, words: int | None = None) -> tuple[Model
         "embedding_dropout": dropout,
         "attention_dropout": share(flags, "--attention-dropout", "0.1"),
         **_read_parts(flags, parts, wide),
-        **(_bert_fields(flags) if _is_bert(flags) else {}),
+        **_bert_fields(flags),
     }
     return Model.parse({key: value for key, value in fields.items() if value is not None}, "flags"), stages
 
 
-def _is_bert(flags: Flags) -> bool:
-    return is_word_piece(flags) or any(flag.startswith("--bert-") for flag in flags)
-
-
 def _bert_fields(flags: Flags) -> dict[str, object]:
-    """Model fields in which BERT differs from GPT: masked tokens, next-sentence loss (`pretrain_bert.py`)."""
+    """Model fields in which BERT differs from GPT: masked tokens, next-sentence loss (`pretrain_bert.py`).
+
+    Empty unless a flag, the tokenizer type or the name of the vocabulary's file is BERT's.
+    """
+    kind, file = (" ".join(flags.get(flag, ())).lower() for flag in (TOKENIZER, VOCAB_FILE))
+    is_word_piece = kind.startswith("bertwordpiece") or (not kind and file.endswith("vocab.txt"))
+    if not is_word_piece and not any(flag.startswith("--bert-") for flag in flags):
+        return {}
     pooler = "--bert-no-binary-head" not in flags
     return {"causal": False, "head": "masked-lm", "token_types": 2, "pooler": pooler}
 
@@ -397,8 +391,10 @@ def _sizes(flags: Flags, names: dict[str, str], usual: dict[str, int] | None = N
     return {field: whole_number(flags, flag, usual.get(field)) for field, flag in present.items()}
 
 
-def _read_kinds(flags: Flags) -> tuple[list[str], int, tuple[int, ...] | None]:
-    """Read every block's kind, the number of multi-token prediction layers, and a hybrid's pipeline split."""
+def _read_kinds(flags: Flags) -> tuple[list[str], int, str | None, tuple[int, ...] | None]:
+    """Read every block's kind, the number of multi-token prediction layers, and their kind and the pipeline
+    split, which only a hybrid's flags have.
+    """
     hybrid = next((flag for flag in HYBRID if flag in flags), None)
     if hybrid is not None:
         return _read_hybrid(hybrid, one_value(flags, hybrid))
@@ -409,18 +405,17 @@ def _read_kinds(flags: Flags) -> tuple[list[str], int, tuple[int, ...] | None]:
         "window": WINDOW in flags,
         "delta": flags.get(VARIANT) == (LINEAR,),
     }
-    has = {
-        word: _blocks_with(flags, word, layers) if on else [False] * layers for word, on in present.items()
-    }
+    none = [False] * layers
+    has = {word: _blocks_with(flags, word, layers) if on else none for word, on in present.items()}
     mixers = [
         next((word for word in MIXERS if word in has and has[word][at]), "attention") for at in range(layers)
     ]
     networks = ["experts" if has_experts else "dense" for has_experts in has["experts"]]
-    return ["-".join(pair) for pair in zip(mixers, networks, strict=True)], mtp, None
+    return ["-".join(pair) for pair in zip(mixers, networks, strict=True)], mtp, None, None
 
 
-def _read_hybrid(flag: str, text: str) -> tuple[list[str], int, tuple[int, ...]]:
-    """Parse a hybrid pattern: block kinds, number of multi-token prediction layers, blocks per stage."""
+def _read_hybrid(flag: str, text: str) -> tuple[list[str], int, str | None, tuple[int, ...]]:
+    """Parse a hybrid pattern: block kinds, number and kind of further layers, blocks per stage."""
     main, *further = text.split("/")
     words = {letter: word for word, letter in LETTERS.items()}
     letters = main.replace("|", "")
@@ -432,15 +427,8 @@ def _read_hybrid(flag: str, text: str) -> tuple[list[str], int, tuple[int, ...]]
         )
     stage_blocks = [len(stage) for stage in main.split("|")]
     stage_blocks[-1] += len(further)
-    return [words[letter] for letter in letters], len(further), tuple(stage_blocks)
-
-
-def _mtp_kind(flags: Flags, last: str) -> str | None:
-    """Kind of a hybrid's multi-token prediction layers; None if it is the kind of the last block."""
-    text = next((one_value(flags, flag) for flag in HYBRID if flag in flags), "")
-    words = {letter: word for word, letter in LETTERS.items()}
-    kind = "-".join(words[letter] for letter in text.partition("/")[2].partition("/")[0])
-    return kind if kind not in ("", last) else None
+    mtp_kind = "-".join(words[letter] for letter in further[0]) if further else None
+    return [words[letter] for letter in letters], len(further), mtp_kind, tuple(stage_blocks)
 
 
 def _blocks_with(flags: Flags, word: str, layers: int) -> list[bool]:

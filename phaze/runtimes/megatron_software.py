@@ -72,12 +72,11 @@ def software_flags(recipe: Recipe, stack: Stack | None) -> Iterator[tuple[str, .
         return
     yield BACKEND, "auto" if stack.attention[:1] == (CUDNN,) else "flash"
     yield from _overlap_flags(recipe, stack.overlap)
-    gated = recipe.model.gated and not stack.fused_gate
     on = {
         HALF: stack.gradient_bytes == 2,
         LOSS: stack.logit_bytes <= FUSED_LOGITS,
         UNFUSED_GRADIENTS: not stack.fused_gradients and recipe.layout.zero < 2,  # FSDP has the flag anyway
-        UNFUSED_GATE: gated,
+        UNFUSED_GATE: recipe.model.gated and not stack.fused_gate,
     }
     yield from ((flag,) for flag, is_on in on.items() if is_on)
     if recipe.model.experts and stack.dispatch == "tokens":
@@ -112,34 +111,28 @@ def read_software(
     backends = ("auto", "flash", "fused", "unfused", "local")
     usual = "flash" if FLASH in flags else "auto"
     backend = word_of(flags, BACKEND, {word: word for word in backends}, usual)
-    updates = {
+    fused_loss = LOSS in flags
+    logit_bytes = min(stack.logit_bytes, FUSED_LOGITS) if fused_loss else max(stack.logit_bytes, LOGITS)
+    updates: dict[str, object] = {
         "overlap": _overlap(flags, recipe, stack),
         "attention": _attention(backend, stack),
         # Megatron-LM accumulates in single precision by default with --bf16 alone (`validate_args`).
         "gradient_bytes": 2 if HALF in flags or "--fp16" in flags else 4,
-        "logit_bytes": min(stack.logit_bytes, FUSED_LOGITS)
-        if LOSS in flags
-        else max(stack.logit_bytes, LOGITS),
+        "logit_bytes": logit_bytes,
         "fused_gradients": _is_fused(flags, UNFUSED_GRADIENTS, stack.fused_gradients, recipe.layout.zero < 2),
         "fused_gate": _is_fused(flags, UNFUSED_GATE, stack.fused_gate, recipe.model.gated),
-        "dispatch": _dispatch(flags, recipe, stack),
-        "experts": "each" if recipe.model.experts is not None and GROUPED not in flags else stack.experts,
     }
-    configured = stack.model_copy(update=updates)
+    if recipe.model.experts is not None:
+        updates["dispatch"] = "tokens" if flags.get(DISPATCHER) == ("flex",) else "rows"
+        updates["experts"] = stack.experts if GROUPED in flags else "each"
+    read = stack.model_copy(update=updates)
     # With one queue the dispatch waits for the kernels that it should overlap with.
     if PAIRED in flags and connections == "1":
-        configured = configured.without("ep")
-    elif (
-        PAIRED in flags
-        and connections
-        and configured.ordered_queue
-        and not blackwell
-        and recipe.layout.zero < 2
-    ):
-        configured = configured.in_many_queues()  # those of FSDP are known from its layout
-    return Software(
-        configured, not local and backend not in ("unfused", "local"), tuple(_unmodelled(flags, recipe))
-    )
+        read = read.without("ep")
+    elif PAIRED in flags and connections and read.ordered_queue and not blackwell and recipe.layout.zero < 2:
+        read = read.in_many_queues()  # those of FSDP are known from its layout
+    flash = not local and backend not in ("unfused", "local")
+    return Software(read, flash, tuple(_unmodelled(flags, recipe)))
 
 
 def _is_fused(flags: Flags, flag: str, default: bool, applies: bool) -> bool:
@@ -172,12 +165,6 @@ def _attention(backend: str, stack: Stack) -> tuple[str, ...]:
     if backend == "fused" and stack.attention[:1] != (CUDNN,):
         return (CUDNN, *others)
     return stack.attention
-
-
-def _dispatch(flags: Flags, recipe: Recipe, stack: Stack) -> str:
-    if recipe.model.experts is None:
-        return stack.dispatch
-    return "tokens" if flags.get(DISPATCHER) == ("flex",) else "rows"
 
 
 def _unmodelled(flags: Flags, recipe: Recipe) -> Iterator[str]:

@@ -18,7 +18,6 @@ from phaze.spec.pattern import pattern_of, words_of
 from phaze.spec.plain import short
 from phaze.spec.training_plan import TrainingPlan
 
-Value = int | str | bool | float | tuple[int, ...] | None
 NAMELESS = ("name", "hyper_operators", "untimed", "key_value_heads", "head_size", "embedding_width")
 """Model fields that do not distinguish runs; derived fields replace the last three in comparisons."""
 
@@ -50,16 +49,11 @@ class Recipe:
     @classmethod
     def of(cls, plan: TrainingPlan) -> Self:
         """Build the recipe of a training plan."""
-        question, stages = plan.question, plan.stages
-        return cls(
-            question.model,
-            question.sequence,
-            question.global_batch,
-            plan.layout.spread,
-            plan.layout.schedule,
-            tuple(stage.layers for stage in stages),
-            tuple(stage.recomputed for stage in stages),
-        )
+        question, layout = plan.question, plan.layout
+        blocks = tuple(stage.layers for stage in plan.stages)
+        recomputed = tuple(stage.recomputed for stage in plan.stages)
+        sizes = question.sequence, question.global_batch
+        return cls(question.model, *sizes, layout.spread, layout.schedule, blocks, recomputed)
 
     @property
     def task(self) -> TrainingTask:
@@ -88,9 +82,8 @@ class Recipe:
                 f"blocks: only the first and the last stage may have none, got {shown(self.blocks)}"
             )
         most = self.blocks if self.layout.recompute == "full" else (0,) * stages
-        if len(self.recomputed) != stages or any(
-            not 0 <= k <= n for k, n in zip(self.recomputed, most, strict=True)
-        ):
+        too_many = any(not 0 <= k <= n for k, n in zip(self.recomputed, most, strict=False))
+        if len(self.recomputed) != stages or too_many:
             raise PhazeError(f"recomputed: must be at most {shown(most)}, got {shown(self.recomputed)}")
         # A count that the runtime cannot set would be replaced silently when the plan is emitted.
         counts = recomputed_on(runtime.recomputed_counts, self.blocks, self.model.mtp, self.recomputed)
@@ -116,10 +109,8 @@ class Recipe:
         """
         values, planned_values = self._task_values(), other._task_values()
         for name in {**values, **planned_values}:
-            value, planned = (
-                values.get(name),
-                planned_values.get(name),
-            )  # None for parts that only one of both has
+            # A part that only one of both models has is None in the other.
+            value, planned = values.get(name), planned_values.get(name)
             if name not in REMARKED and value != planned:
                 raise PhazeError(
                     f"{where}: {names.get(name, name)} must be the plan's, {shown(planned)}, got "
@@ -136,11 +127,11 @@ class Recipe:
                     f"{planned_values[name]}"
                 )
 
-    def _task_values(self) -> dict[str, Value]:
+    def _task_values(self) -> dict[str, object]:
         sizes = {"sequence": self.sequence, "global_batch": self.global_batch}
         return {**self._model_values(), **sizes, "devices": self.layout.devices}
 
-    def _model_values(self) -> dict[str, Value]:
+    def _model_values(self) -> dict[str, object]:
         """Values of the model fields that distinguish runs; names of nested fields are dotted."""
         model = self.model
         # Models written with and without a pattern are equal if their blocks are.
@@ -152,17 +143,14 @@ class Recipe:
         values["pattern"] = pattern_of(kinds)
         values["position_count"] = model.position_count if model.counts_positions else 0
         values["output_bias"] = model.attention_bias if model.output_bias is None else model.output_bias
-        values["feed_forward_bias"] = model.feed_forward_bias and any(
-            "dense" in words_of(kind) for kind in kinds
-        )
-        return {f"model.{key}": value for key, value in _flat(values)}
+        has_dense = any("dense" in words_of(kind) for kind in kinds)
+        values["feed_forward_bias"] = model.feed_forward_bias and has_dense
+        return dict(flattened(values, "model."))
 
-    def _values(self) -> dict[str, Value]:
-        model = self._model_values()
+    def _values(self) -> dict[str, object]:
         layout = {field.name: getattr(self.layout, field.name) for field in fields(Layout)}
-        recipe = {field.name: getattr(self, field.name) for field in fields(Recipe)}
-        del recipe["model"], recipe["layout"]
-        return model | layout | recipe
+        names = ("sequence", "global_batch", "schedule", "blocks", "recomputed")
+        return self._model_values() | layout | {name: getattr(self, name) for name in names}
 
 
 def recomputed_on(
@@ -176,13 +164,13 @@ def recomputed_on(
     return equal if counts == "equal" and enough else blocks
 
 
-def _flat(fields: Mapping[str, Value | dict[str, Value]]) -> Iterator[tuple[str, Value]]:
-    """Yield the fields of nested mappings, with dotted names."""
-    for key, value in fields.items():
+def flattened(sections: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of mappings inside mappings, with dotted names."""
+    for name, value in sections.items():
         if isinstance(value, dict):
-            yield from _flat({f"{key}.{inner}": inner_value for inner, inner_value in value.items()})
+            yield from flattened(value, f"{prefix}{name}.")
         else:
-            yield key, value
+            yield f"{prefix}{name}", value
 
 
 def counts_of(name: str, text: str) -> tuple[int, ...]:
@@ -195,7 +183,7 @@ def counts_of(name: str, text: str) -> tuple[int, ...]:
     return tuple(int(run[1]) for run in runs if run for _ in range(int(run[2] or 1)))
 
 
-def shown(value: Value) -> str:
+def shown(value: object) -> str:
     """Format a value as text; runs of equal numbers are abbreviated as `number*count`."""
     if not isinstance(value, tuple):
         return str(value)

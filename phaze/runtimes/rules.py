@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, Self, TypeVar
 
@@ -51,6 +51,8 @@ and `NVFP4Quantizer`.
 """
 CONNECTIONS_NAME = "CUDA_DEVICE_MAX_CONNECTIONS"
 """Environment variable that sets the number of hardware queues for kernels."""
+MODEL_SIZES = ("mtp", "heads", "kv_heads", "kv_width", "feed_forward", "hidden", "layers")
+"""Model fields that reasons of rules may contain."""
 MANY_CONNECTIONS = "32"
 """Maximum value of `CUDA_DEVICE_MAX_CONNECTIONS`."""
 Number = TypeVar("Number", int, Ints)
@@ -207,22 +209,19 @@ class Runtime:
             reason += f"; {binary.sequence} is one" * (not broken.broken(binary, grid)[0])
         return f"{self.name}: {reason}"
 
-    def _validated_recompute(self, model: Model, layout: Layout) -> Recompute:
-        """Recompute option to validate; `none` stands for any supported set of modules."""
-        # `recomputes` leaves out sets that equal smaller ones, which a layout may have all the same.
-        supported = layout.modules and layout.modules <= self.recomputable(model)
-        return "none" if supported else layout.recompute
-
     def recomputable(self, model: Model) -> set[Module]:
         """Modules of a model that can be recomputed individually."""
         return {*self.modules, "core_attn", "moe"} & modules_in(model) if self.modules else set()
 
     def _unsupported(self, task: TrainingTask, layout: Layout, schedule: str) -> str | None:
         """Error message for an unsupported option or a wrong device count; None for a valid layout."""
+        # `recomputes` leaves out sets that equal smaller ones, which a layout may have all the same.
+        supported = layout.modules and layout.modules <= self.recomputable(task.model)
+        recompute = "none" if supported else layout.recompute
         allowed: dict[str, tuple[object, tuple[object, ...]]] = {
             "schedule": (schedule, self.schedules),
             "zero": (layout.zero, self.zeros),
-            "recompute": (self._validated_recompute(task.model, layout), self.recomputes(task.model)),
+            "recompute": (recompute, self.recomputes(task.model)),
             "cp_kind": (layout.cp_kind, self.exchanges(layout.cp_kind)),
             "compute": (layout.compute, self.computes),
             **{
@@ -269,7 +268,8 @@ def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, in
     """Values to insert into error messages: layout fields, model sizes, and quantities derived from both."""
     model = task.model
     return {
-        **{field.name: getattr(layout, field.name) for field in fields(layout)},
+        **{name: getattr(layout, name) for name in (*vars(layout), "expert_ranks", "folded", "stages")},
+        **{name: getattr(model, name) for name in MODEL_SIZES},
         "sequence_parallel": str(layout.sequence_parallel).lower(),
         "schedule": schedule,
         "chunks": SCHEDULES[schedule].allowed_chunks,
@@ -279,17 +279,7 @@ def values_of(task: TrainingTask, layout: Layout, schedule: str) -> dict[str, in
         "experts": task.experts,
         "expert_width": model.experts.width if model.experts else 0,
         "shared_width": model.experts.shared_width if model.experts else 0,
-        "expert_ranks": layout.expert_ranks,
-        "folded": layout.folded,
-        "mtp": model.mtp,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "kv_width": model.kv_width,
-        "feed_forward": model.feed_forward,
-        "hidden": model.hidden,
-        "layers": model.layers,
         "most_stages": most_stages(model, layout.pp),
-        "stages": layout.stages,
         "sequence": task.sequence,
         "global_batch": task.global_batch,
         "samples": layout.microbatch * layout.dp,

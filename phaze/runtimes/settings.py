@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import Field
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import nearest
-from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.recipe import Recipe, flattened
 from phaze.spec.noun import Noun
 from phaze.spec.plain import Plain, short
 from phaze.spec.values import Label, Text
@@ -29,7 +30,6 @@ Settings = Mapping[str, object]
 """Values of settings, by name; the value of a flag is a tuple of words."""
 KeyValues = Iterable[tuple[str, Plain]]
 """Settings to write, with their values."""
-Word = TypeVar("Word", bound=str)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,24 @@ class FieldSettings:
     """Function that reads the layout field from settings; None if it depends on other fields."""
 
 
-def integer_setting(settings: Settings, name: str) -> int:
+def settings_of_sections(sections: object) -> dict[str, object]:
+    """Settings of a file's sections, without empty ones; PhazeError if it has no sections."""
+    if not isinstance(sections, dict):
+        raise PhazeError(f"settings: must be sections with settings, got {type(sections).__name__}")
+    return {name: value for name, value in flattened(sections) if value is not None}
+
+
+def write_fields(fields: Iterable[FieldSettings], recipe: Recipe) -> Iterator[tuple[str, Plain]]:
+    """Yield the settings of a recipe."""
+    return chain.from_iterable(field.write(recipe) for field in fields)
+
+
+def read_fields(fields: Iterable[FieldSettings], settings: Settings) -> dict[str, Any]:
+    """Read the layout fields that do not depend on other fields."""
+    return {field.field: field.read(settings) for field in fields if field.read is not None}
+
+
+def integer(settings: Settings, name: str) -> int:
     """Read a setting as an integer >= 1; PhazeError for any other value."""
     text = str(settings[name])
     # Python refuses to convert texts of thousands of digits: the first 19 tell whether there are too many.
@@ -54,21 +71,12 @@ def integer_setting(settings: Settings, name: str) -> int:
     return int(text)
 
 
-def word_setting(settings: Settings, name: str, words: Mapping[str, Word]) -> Word:
+def choice(settings: Settings, name: str, words: Mapping[str, Value]) -> Value:
     """Translate a setting's value to our name; PhazeError for any other value."""
     value = str(settings[name])
     if value not in words:
         raise PhazeError(f"{name}: must be one of {', '.join(words)}, got {short(value)}")
     return words[value]
-
-
-def flattened(sections: Settings, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the settings of sections inside sections, with dotted names."""
-    for name, value in sections.items():
-        if isinstance(value, dict):
-            yield from flattened(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 class OtherSettings(Noun):

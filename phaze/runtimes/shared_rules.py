@@ -99,21 +99,6 @@ def _expert_slices(task: TrainingTask, grid: LayoutGrid) -> Bools:
     return not_divisible(experts.width, grid.etp) | not_divisible(experts.shared_width, grid.tp)
 
 
-def _expert_bias(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    experts = task.model.experts
-    return (experts is not None and experts.bias) & (grid.etp > 1)
-
-
-def _experts_by_tensor(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    other: Bools = grid.etp != grid.tp
-    return other & (task.experts > 0)
-
-
-def _experts_whole(task: TrainingTask, grid: LayoutGrid) -> Bools:
-    other: Bools = grid.etp != np.where(grid.ep > 1, 1, grid.tp)
-    return other & (task.experts > 0)
-
-
 def _key_value_groups(task: TrainingTask, grid: LayoutGrid) -> Bools:
     # Ranks beyond the number of groups share one, so each group needs equally many ranks.
     groups = task.model.kv_heads
@@ -152,13 +137,18 @@ EXPERT_SLICES = Rule(
     ("tp", "etp"),
     _expert_slices,
 )
-EXPERT_BIAS = Rule("expert bias", "experts with biases need etp 1, got {etp}", ("etp",), _expert_bias)
+EXPERT_BIAS = Rule(
+    "expert bias",
+    "experts with biases need etp 1, got {etp}",
+    ("etp",),
+    lambda task, grid: (task.model.experts is not None and task.model.experts.bias) & (grid.etp > 1),
+)
 """Rule for runtimes that do not shard the biases of experts (Megatron-Core, `TransformerConfig`)."""
 EXPERTS_BY_TENSOR = Rule(
     "expert widths",
     "tensor parallelism also shards the experts, so etp must be tp {tp}, got {etp}",
     ("tp", "etp"),
-    _experts_by_tensor,
+    lambda task, grid: (task.experts > 0) & (grid.etp != grid.tp),
 )
 """Rule for runtimes that shard experts over tensor-parallel ranks like all other layers."""
 EXPERTS_WHOLE = Rule(
@@ -166,7 +156,7 @@ EXPERTS_WHOLE = Rule(
     "experts are sharded whole with ep >= 2, else by tp, so etp must be 1 or tp, got ep "
     "{ep}, etp {etp} and tp {tp}",
     ("tp", "ep", "etp"),
-    _experts_whole,
+    lambda task, grid: (task.experts > 0) & (grid.etp != np.where(grid.ep > 1, 1, grid.tp)),
 )
 """Rule for runtimes that shard whole experts over ep, or experts by tp (torchtitan, `moe_sharding.py`)."""
 EXPERTS_OF_ALL_TOKENS = Rule(
@@ -222,3 +212,9 @@ LOW_PRECISION = Rule(
     ("tp", "etp", "cp", "microbatch"),
     _low_precision,
 )
+
+
+def parallel_rules(key_value_heads: Rule) -> tuple[Rule, ...]:
+    """Rules of pipeline, tensor and expert parallelism, with the runtime's rule for key-value heads."""
+    dense = VIRTUAL_STAGES, PIPELINE, HEADS, key_value_heads, FEED_FORWARD, SCANS
+    return (*dense, EXPERTS, EXPERT_RANKS, EXPERT_SLICES)

@@ -106,11 +106,11 @@ def _enumerate(runtime: Runtime, task: TrainingTask, fixed: Fixed, rules: Sequen
 
     Each rule is applied as soon as a row has its columns, which drops the row with all its expansions.
     """
-    runtime, fixed_values, shared = given_values(runtime, task, fixed)
+    runtime, pinned, shared = given_values(runtime, task, fixed)
     words = np.arange(len(runtime.recomputes(task.model)))
-    words = words[words == fixed_values.get("recompute", words)]
-    widths = _widths(task.devices, fixed_values)
-    choices = _choices(widths, runtime, task, fixed_values)
+    words = words[words == pinned.get("recompute", words)]
+    widths = _widths(task.devices, pinned)
+    choices = _choices(widths, runtime, task, pinned)
     expansions = np.prod([choice.count for choice in choices], axis=0) * len(words)
     columns = {**widths, ROW: np.arange(len(expansions)), EXPANSIONS: expansions}
     illegal = {rule.name: 0 for rule in rules}
@@ -152,11 +152,9 @@ def given_values(
     recompute = runtime.recompute_of(task.model, str(fixed.get("recompute", "none")))
     kinds = runtime.exchanges(str(fixed.get("cp_kind", "")))
     runtime = replace(runtime, cp_kinds=kinds, requested_recomputes=(recompute,))
-    fixed_values = {
-        name: _place(runtime, task, name, fixed[name]) for name in fixed if name not in SHARED_OPTIONS
-    }
+    pinned = {name: _place(runtime, task, name, fixed[name]) for name in fixed if name not in SHARED_OPTIONS}
     shared = {name: runtime.option_of(name, str(fixed[name])) for name in SHARED_OPTIONS if name in fixed}
-    return runtime, fixed_values, shared
+    return runtime, pinned, shared
 
 
 def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) -> int:
@@ -181,94 +179,82 @@ def _place(runtime: Runtime, task: TrainingTask, name: str, value: int | str) ->
     return int(value)
 
 
-def _widths(devices: int, fixed_values: Mapping[str, int]) -> Columns:
+def _widths(devices: int, pinned: Mapping[str, int]) -> Columns:
     """Widths tp, cp, pp and dp, one row for every combination whose product is the device count."""
     divisors = _divisors(devices)
     tp, cp, pp = (
         width.ravel()
         for width in np.meshgrid(
-            *(
-                divisors if name not in fixed_values else np.array([fixed_values[name]])
-                for name in ("tp", "cp", "pp")
-            ),
+            *(divisors if name not in pinned else np.array([pinned[name]]) for name in ("tp", "cp", "pp")),
             indexing="ij",
         )
     )
     columns = _select({"tp": tp, "cp": cp, "pp": pp}, devices % (tp * cp * pp) == 0)
     columns["dp"] = devices // (columns["tp"] * columns["cp"] * columns["pp"])
-    return _select(columns, columns["dp"] == fixed_values["dp"]) if "dp" in fixed_values else columns
+    return _select(columns, columns["dp"] == pinned["dp"]) if "dp" in pinned else columns
 
 
 def _choices(
-    widths: Columns, runtime: Runtime, task: TrainingTask, fixed_values: Mapping[str, int]
+    widths: Columns, runtime: Runtime, task: TrainingTask, pinned: Mapping[str, int]
 ) -> list[_Choice]:
     """Candidate values of all other columns for every row of widths; columns that rules read come first."""
     every = np.ones(len(widths["tp"]), np.bool_)
     cuts = np.array(runtime.sequence_parallel, np.int64)
     return [
-        _experts(widths, task, fixed_values),
-        _free("microbatch", _divisors(task.global_batch), every, fixed_values),
-        _schedules(widths["pp"], runtime, most_stages(task.model, task.devices), fixed_values),
-        _free("zero", np.array(runtime.zeros), widths["dp"] * widths["cp"] > 1, fixed_values),
-        _free("sequence_parallel", cuts, widths["tp"] > 1, fixed_values),
-        _free("cp_kind", np.arange(len(runtime.cp_kinds)), widths["cp"] > 1, fixed_values),
+        _experts(widths, task, pinned),
+        _free("microbatch", _divisors(task.global_batch), every, pinned),
+        _schedules(widths["pp"], runtime, most_stages(task.model, task.devices), pinned),
+        _free("zero", np.array(runtime.zeros), widths["dp"] * widths["cp"] > 1, pinned),
+        _free("sequence_parallel", cuts, widths["tp"] > 1, pinned),
+        _free("cp_kind", np.arange(len(runtime.cp_kinds)), widths["cp"] > 1, pinned),
     ]
 
 
-def _free(name: str, values: Ints, free: Bools, fixed_values: Mapping[str, int]) -> _Choice:
+def _free(name: str, values: Ints, free: Bools, pinned: Mapping[str, int]) -> _Choice:
     """Choice among all values in rows where the column is free; in other rows only the first value."""
-    allowed = values == fixed_values.get(name, values)
+    allowed = values == pinned.get(name, values)
     # Where the column is not free, a fixed value other than the first one leaves no layout.
     zeros = np.zeros(len(free), np.int64)
     return _Choice({name: values[allowed]}, zeros, np.where(free, allowed.sum(), int(allowed[0])))
 
 
-def _experts(widths: Columns, task: TrainingTask, fixed_values: Mapping[str, int]) -> _Choice:
+def _experts(widths: Columns, task: TrainingTask, pinned: Mapping[str, int]) -> _Choice:
     """Choice among all ep and etp that fit into the ranks of a stage."""
     most = task.experts
     keys = np.stack([widths["tp"] * widths["cp"] * widths["dp"], widths["tp"]], axis=1)
     # Many rows have the same numbers of ranks, for which the divisors are listed once.
     distinct, where = np.unique(keys, axis=0, return_inverse=True)
-    combinations = np.array(
-        [
-            (key, ep, etp)
-            for key, (ranks, tp) in enumerate(distinct.tolist())
-            for etp in (_divisors(ranks).tolist() if most else [1])
-            for ep in (_divisors(ranks // etp).tolist() if most else [1])
-            if ep <= max(most, 1) and ("etp" in fixed_values or is_searched_etp(tp, ep, etp, most))
-        ],
-        dtype=np.int64,
-    ).reshape(-1, 3)
-    for name, column in (("ep", 1), ("etp", 2)):
-        combinations = (
-            combinations[combinations[:, column] == fixed_values[name]]
-            if name in fixed_values
-            else combinations
-        )
-    first, last = (np.searchsorted(combinations[:, 0], where, side) for side in ("left", "right"))
-    return _Choice({"ep": combinations[:, 1], "etp": combinations[:, 2]}, first, last - first)
+    rows = [
+        (key, ep, etp)
+        for key, (ranks, tp) in enumerate(distinct.tolist())
+        for etp in (_divisors(ranks).tolist() if most else [1])
+        for ep in (_divisors(ranks // etp).tolist() if most else [1])
+        if ep <= max(most, 1) and ("etp" in pinned or is_searched_etp(tp, ep, etp, most))
+    ]
+    return _choice_by_key(where, rows, ("ep", "etp"), pinned)
 
 
-def _schedules(pp: Ints, runtime: Runtime, entries: int, fixed_values: Mapping[str, int]) -> _Choice:
+def _schedules(pp: Ints, runtime: Runtime, entries: int, pinned: Mapping[str, int]) -> _Choice:
     """Choice among all schedules that the pipeline allows, with every valid number of virtual stages."""
-    combinations = np.array(
-        [
-            (depth, place, vp)
-            for depth in np.unique(pp)
-            for place, name in enumerate(runtime.schedules)
-            if depth > 1 or name not in PIPELINED
-            for vp in _virtual_stages(name, entries // depth)
-        ],
-        dtype=np.int64,
-    ).reshape(-1, 3)
-    for name, column in (("schedule", 1), ("vp", 2)):
-        combinations = (
-            combinations[combinations[:, column] == fixed_values[name]]
-            if name in fixed_values
-            else combinations
-        )
-    first, last = (np.searchsorted(combinations[:, 0], pp, side) for side in ("left", "right"))
-    return _Choice({"schedule": combinations[:, 1], "vp": combinations[:, 2]}, first, last - first)
+    rows = [
+        (depth, place, vp)
+        for depth in np.unique(pp).tolist()
+        for place, name in enumerate(runtime.schedules)
+        if depth > 1 or name not in PIPELINED
+        for vp in _virtual_stages(name, entries // depth)
+    ]
+    return _choice_by_key(pp, rows, ("schedule", "vp"), pinned)
+
+
+def _choice_by_key(
+    keys: Ints, rows: Sequence[tuple[int, ...]], names: tuple[str, str], pinned: Mapping[str, int]
+) -> _Choice:
+    """Choice for every key among the rows that begin with it, which have values for the columns `names`."""
+    table = np.array(rows, np.int64).reshape(-1, 3)
+    for column, name in enumerate(names, 1):
+        table = table[table[:, column] == pinned.get(name, table[:, column])]
+    first, last = (np.searchsorted(table[:, 0], keys, side) for side in ("left", "right"))
+    return _Choice(dict(zip(names, table.T[1:], strict=True)), first, last - first)
 
 
 def _virtual_stages(schedule: str, most: int) -> range:

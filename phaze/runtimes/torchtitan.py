@@ -13,21 +13,14 @@ from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import Rule, Runtime, TrainingTask, rule
 from phaze.runtimes.shared_rules import (
     BATCH,
-    EXPERT_RANKS,
-    EXPERT_SLICES,
-    EXPERTS,
     EXPERTS_WHOLE,
-    FEED_FORWARD,
-    HEADS,
     KEY_VALUE_HEADS,
     LOW_PRECISION,
-    PIPELINE,
     REPLICATED_SHARDS,
-    SCANS,
     SEQUENCE_PARALLEL,
     STAGES,
-    VIRTUAL_STAGES,
     not_divisible,
+    parallel_rules,
     uneven_sequence,
 )
 
@@ -122,15 +115,7 @@ TORCHTITAN = Runtime(
     computes=("bf16", "fp8-cs", "mxfp8"),
     options=("replicate",),
     rules=(
-        VIRTUAL_STAGES,
-        PIPELINE,
-        HEADS,
-        KEY_VALUE_HEADS,
-        FEED_FORWARD,
-        SCANS,
-        EXPERTS,
-        EXPERT_RANKS,
-        EXPERT_SLICES,
+        *parallel_rules(KEY_VALUE_HEADS),
         SEQUENCE_PARALLEL,
         Rule(
             "sequence slices",

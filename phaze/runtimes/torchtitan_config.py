@@ -31,9 +31,11 @@ from phaze.runtimes.settings import (
     FieldSettings,
     KeyValues,
     Settings,
-    integer_setting,
+    choice,
+    integer,
+    read_fields,
     settings_of,
-    word_setting,
+    write_fields,
 )
 from phaze.runtimes.shared_rules import expert_widths
 from phaze.runtimes.torchtitan import TORCHTITAN
@@ -57,10 +59,7 @@ GROUPED: dict[Compute, Converters] = {
 }
 """Converters for expert GEMMs; row counts are padded for Blackwell's kernels (`config_registry.py`)."""
 LORA = "LoRAConverter"
-CONVERTERS = {
-    *(name for words in (LINEAR, GROUPED) for converters in words.values() for name in converters),
-    LORA,
-}
+CONVERTERS = {*(name for table in (LINEAR, GROUPED) for words in table.values() for name in words), LORA}
 """Names of all converters that a recipe can express."""
 TRAINED: list[Plain] = [
     "wq", "wkv", "wqkv", "wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3",
@@ -70,7 +69,7 @@ TP, CP, PP, EP = (
     f"parallelism.{name}_parallel_degree" for name in ("tensor", "context", "pipeline", "expert")
 )
 REPLICAS, SHARDS = (f"parallelism.data_parallel_{kind}_degree" for kind in ("replicate", "shard"))
-MICROBATCH, SCHEDULE, LAYERS_PER_STAGE, FEWER_FIRST, FEWER_LAST = (
+MICROBATCH, SCHEDULE, STAGE_LAYERS, FEWER_FIRST, FEWER_LAST = (
     f"parallelism.pipeline_parallel_{name}"
     for name in (
         "microbatch_size", "schedule", "layers_per_stage",
@@ -79,9 +78,7 @@ MICROBATCH, SCHEDULE, LAYERS_PER_STAGE, FEWER_FIRST, FEWER_LAST = (
 )  # fmt: skip
 MODULES, SCHEDULE_FILE = "parallelism.module_fqns_per_model_part", f"{SCHEDULE}_csv"
 SEQUENCE_PARALLEL, RESHARD = "parallelism.enable_sequence_parallel", "parallelism.fsdp_reshard_after_forward"
-SEQUENCE, BATCH, LOCAL_BATCH = (
-    f"training.{name}" for name in ("seq_len", "global_batch_size", "local_batch_size")
-)
+SEQUENCE, BATCH, LOCAL = (f"training.{name}" for name in ("seq_len", "global_batch_size", "local_batch_size"))
 TOKENS, STEP_TOKENS, CONTEXT = (
     f"training.{name}"
     for name in ("num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step", "max_context_length")
@@ -157,14 +154,14 @@ def _width(field: str, name: str) -> FieldSettings:
     def write(recipe: Recipe) -> KeyValues:
         yield name, getattr(recipe.layout, field)
 
-    return FieldSettings(field, {name: 1}, write, lambda settings: integer_setting(settings, name))
+    return FieldSettings(field, {name: 1}, write, lambda settings: integer(settings, name))
 
 
 def _local(recipe: Recipe) -> KeyValues:
     """Yield the local batch: samples per replica and step, or per microbatch if there is no pipeline."""
     # A pipeline splits the local batch into microbatches; else gradients accumulate over local batches.
     count = recipe.layout.microbatches(recipe.global_batch) if recipe.layout.pp > 1 else 1
-    yield LOCAL_BATCH, recipe.layout.microbatch * count
+    yield LOCAL, recipe.layout.microbatch * count
 
 
 def _replicas(recipe: Recipe) -> KeyValues:
@@ -195,7 +192,7 @@ def _compute(settings: Settings) -> Compute:
 FIELDS = (
     FieldSettings("sequence", {SEQUENCE: 2048}, lambda recipe: [(SEQUENCE, recipe.sequence)]),
     FieldSettings("global_batch", {BATCH: -1}, lambda recipe: [(BATCH, recipe.global_batch)]),
-    FieldSettings("microbatch", {LOCAL_BATCH: 8}, _local),
+    FieldSettings("microbatch", {LOCAL: 8}, _local),
     FieldSettings("zero", {REPLICAS: 1, SHARDS: -1, RESHARD: "default"}, _replicas),
     _width("tp", TP),
     _width("cp", CP),
@@ -204,21 +201,16 @@ FIELDS = (
     FieldSettings(
         "sequence_parallel", {SEQUENCE_PARALLEL: True},
         lambda recipe: [(SEQUENCE_PARALLEL, recipe.layout.sequence_parallel)],
-        lambda settings: (
-            settings[SEQUENCE_PARALLEL] in (True, "True", "true") and integer_setting(settings, TP) > 1
-        ),
+        lambda values: values[SEQUENCE_PARALLEL] in (True, "True", "true") and integer(values, TP) > 1,
     ),
     FieldSettings(
         "stages",
-        {
-            MICROBATCH: 1, SCHEDULE: "1F1B", MODULES: None, LAYERS_PER_STAGE: None, FEWER_FIRST: 1,
-            FEWER_LAST: 1,
-        },
+        {MICROBATCH: 1, SCHEDULE: "1F1B", MODULES: None, STAGE_LAYERS: None, FEWER_FIRST: 1, FEWER_LAST: 1},
         _stages,
     ),
     FieldSettings(
         "recompute", {CHECKPOINT: "selective"}, lambda _: (),
-        lambda settings: word_setting(settings, CHECKPOINT, CHECKPOINTS),
+        lambda settings: choice(settings, CHECKPOINT, CHECKPOINTS),
     ),
     FieldSettings("compute", {}, lambda _: (), _compute),
 )  # fmt: skip
@@ -226,17 +218,6 @@ FIELDS = (
 
 Recompute and the compute format are objects in torchtitan, which `torchtitan_config` writes.
 """
-
-
-def written(recipe: Recipe) -> Iterator[tuple[str, Plain]]:
-    """Yield the batch and layout settings of a recipe."""
-    for field in FIELDS:
-        yield from field.write(recipe)
-
-
-def read_fields(settings: Settings) -> dict[str, object]:
-    """Read the layout fields, except vp, dp, etp, microbatch and zero, which depend on other fields."""
-    return {field.field: field.read(settings) for field in FIELDS if field.read is not None}
 
 
 DEFAULTS: Settings = {
@@ -262,27 +243,26 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
     """
     file_settings, other = _read_settings(text), settings_of("torchtitan")
     settings = {**DEFAULTS, **_in_samples(file_settings)}
-    replica = Layout(**read_fields(settings), **written_load(text))  # type: ignore[arg-type]
+    replica = Layout(**read_fields(FIELDS, settings) | written_load(text))
     copies, shards = _copies(settings, devices, replica)
     blocks = _blocks(settings, model.layers, replica.pp) if replica.pp > 1 else (model.layers + model.mtp,)
-    local = integer_setting(settings, LOCAL_BATCH)
+    local = integer(settings, LOCAL)
     layout = replace(
         replica,
         vp=len(blocks) // replica.pp,
         dp=copies * shards,
-        microbatch=integer_setting(settings, MICROBATCH) if replica.pp > 1 else local,
+        microbatch=integer(settings, MICROBATCH) if replica.pp > 1 else local,
         zero=_zero(settings, shards * replica.cp, replica.pp),
         replicate=copies if shards * replica.cp > 1 else 1,
         **_expert_widths(settings, model, replica),  # type: ignore[arg-type]
     )
     # -1 is torchtitan's default: no gradient accumulation.
-    batch = local * layout.dp if str(settings[BATCH]) == "-1" else integer_setting(settings, BATCH)
-    schedule = word_setting(settings, SCHEDULE, OURS) if layout.pp > 1 else "1f1b"
+    batch = local * layout.dp if str(settings[BATCH]) == "-1" else integer(settings, BATCH)
+    schedule = choice(settings, SCHEDULE, OURS) if layout.pp > 1 else "1f1b"
     recomputed = blocks if layout.recompute == "full" else (0,) * len(blocks)
-    trained = model.model_copy(
-        update={"lora": integer_setting(settings, f"{LORA}.rank") if LORA in settings else None}
-    )
-    recipe = Recipe(trained, integer_setting(settings, SEQUENCE), batch, layout, schedule, blocks, recomputed)
+    lora = integer(settings, f"{LORA}.rank") if LORA in settings else None
+    trained = model.model_copy(update={"lora": lora})
+    recipe = Recipe(trained, integer(settings, SEQUENCE), batch, layout, schedule, blocks, recomputed)
     recipe.check(TORCHTITAN)
     return recipe, tuple(name for name in file_settings if other.subject(name) is not None)
 
@@ -290,15 +270,11 @@ def read_torchtitan(text: str, model: Model, devices: int) -> tuple[Recipe, tupl
 def torchtitan_software(text: str, recipe: Recipe, stack: Stack) -> Software:
     """Training software set by a file's settings; those that are not modelled are named."""
     settings = _read_settings(text)
-    chunks = (
-        integer_setting({CHUNKS: USUAL_CHUNKS, **settings}, CHUNKS) if settings.get(LOSS) == CHUNKED else 1
-    )
+    chunks = integer({CHUNKS: USUAL_CHUNKS, **settings}, CHUNKS) if settings.get(LOSS) == CHUNKED else 1
     # Only the logits of one chunk exist at a time; the peak of the price keeps those in half precision.
     chunked = stack.model_copy(update={"logit_bytes": stack.logit_bytes / chunks})
-    unlike = (
-        f"stack {stack.name} is priced {difference}"
-        for difference in torchtitan_differences(text, recipe, stack)
-    )
+    differences = torchtitan_differences(text, recipe, stack)
+    unlike = (f"stack {stack.name} is priced {difference}" for difference in differences)
     return Software(chunked, unmodelled=(*settings_of("torchtitan").named(settings), *unlike))
 
 
@@ -333,41 +309,34 @@ def _in_samples(file_settings: Settings) -> Settings:
     if not file_settings.keys() & IN_TOKENS.keys():
         return file_settings
     settings = {**IN_TOKENS, PP: 1, **file_settings}
-    in_samples = next(
-        (name for name in (SEQUENCE, BATCH, LOCAL_BATCH, MICROBATCH) if name in file_settings), None
-    )
-    if in_samples is not None:
-        raise PhazeError(
-            f"{in_samples}: must be left out with {CONTEXT} and {TOKENS}, got "
-            f"{short(file_settings[in_samples])}"
-        )
-    sequence, stages = integer_setting(settings, CONTEXT), integer_setting(settings, PP)
-    samples = {TOKENS: integer_setting(settings, TOKENS), STEP_TOKENS: sequence}
-    if str(settings[STEP_TOKENS]) != "-1":
-        samples[STEP_TOKENS] = integer_setting(settings, STEP_TOKENS)
-    for name, tokens in samples.items():
-        if tokens % sequence:
-            raise PhazeError(f"{name}: must be a multiple of {CONTEXT} {sequence}, got {tokens}")
-    piece = samples[TOKENS] // sequence
-    step = -1 if str(settings[STEP_TOKENS]) == "-1" else samples[STEP_TOKENS] // sequence
-    local = piece * (integer_setting(settings, MICROBATCHES) if stages > 1 else 1)
-    return {**file_settings, SEQUENCE: sequence, MICROBATCH: piece, LOCAL_BATCH: local, BATCH: step}
+    for name in (SEQUENCE, BATCH, LOCAL, MICROBATCH):
+        if name in settings:
+            value = short(settings[name])
+            raise PhazeError(f"{name}: must be left out with {CONTEXT} and {TOKENS}, got {value}")
+    sequence, stages = integer(settings, CONTEXT), integer(settings, PP)
+    names = [TOKENS, *[STEP_TOKENS] * (str(settings[STEP_TOKENS]) != "-1")]
+    tokens = {name: integer(settings, name) for name in names}
+    for name, number in tokens.items():
+        if number % sequence:
+            raise PhazeError(f"{name}: must be a multiple of {CONTEXT} {sequence}, got {number}")
+    piece = tokens[TOKENS] // sequence
+    step = tokens[STEP_TOKENS] // sequence if STEP_TOKENS in tokens else -1
+    local = piece * (integer(settings, MICROBATCHES) if stages > 1 else 1)
+    return {**file_settings, SEQUENCE: sequence, MICROBATCH: piece, LOCAL: local, BATCH: step}
 
 
 def _expert_widths(settings: Settings, model: Model, replica: Layout) -> dict[str, int]:
     """Widths ep and etp: the width that a file gives experts with ep >= 2, or else torchtitan's."""
     widths = expert_widths(model, replica.tp, replica.ep, whole_experts=True)
-    return (
-        widths | {"etp": integer_setting(settings, EXPERT_TP)}
-        if EXPERT_TP in settings and widths["ep"] > 1
-        else widths
-    )
+    if EXPERT_TP in settings and widths["ep"] > 1:
+        widths["etp"] = integer(settings, EXPERT_TP)
+    return widths
 
 
 def _copies(settings: Settings, devices: int, replica: Layout) -> tuple[int, int]:
     """Number of replicas, each of all FSDP shards, and of shards (without the factor cp)."""
-    copies, derived = integer_setting(settings, REPLICAS), str(settings[SHARDS]) == "-1"
-    shards = 1 if derived else integer_setting(settings, SHARDS)
+    copies, derived = integer(settings, REPLICAS), str(settings[SHARDS]) == "-1"
+    shards = 1 if derived else integer(settings, SHARDS)
     product = replica.devices * copies * shards
     if devices % product if derived else devices != product:
         which = "a multiple of " * derived
@@ -377,7 +346,7 @@ def _copies(settings: Settings, devices: int, replica: Layout) -> tuple[int, int
 
 def _zero(settings: Settings, shards: int, pp: int) -> Zero:
     """ZeRO stage: 0 without shards, 2 if gathered weights are kept after the forward pass, else 3."""
-    policy = word_setting(settings, RESHARD, {word: word for word in ("default", "always", "never")})
+    policy = choice(settings, RESHARD, {word: word for word in ("default", "always", "never")})
     if shards == 1:
         return 0
     return 3 if policy == "always" or (policy == "default" and pp == 1) else 2
@@ -387,12 +356,12 @@ def _blocks(settings: Settings, layers: int, pp: int) -> tuple[int, ...]:
     """Blocks per virtual stage, from the file's list of modules or else by torchtitan's default split."""
     parts = settings[MODULES]
     if parts is None:
-        ends = integer_setting(settings, FEWER_FIRST), integer_setting(settings, FEWER_LAST)
-        stages = pp * ORDERS[word_setting(settings, SCHEDULE, OURS)].chunks[0]
-        if str(settings[LAYERS_PER_STAGE]) != "None":
-            stages = -(-(layers + sum(ends)) // integer_setting(settings, LAYERS_PER_STAGE))
+        ends = integer(settings, FEWER_FIRST), integer(settings, FEWER_LAST)
+        stages = pp * ORDERS[choice(settings, SCHEDULE, OURS)].chunks[0]
+        if str(settings[STAGE_LAYERS]) != "None":
+            stages = -(-(layers + sum(ends)) // integer(settings, STAGE_LAYERS))
         if stages % pp:
-            raise PhazeError(f"{LAYERS_PER_STAGE}: must give a multiple of pp {pp} stages, got {stages}")
+            raise PhazeError(f"{STAGE_LAYERS}: must give a multiple of pp {pp} stages, got {stages}")
         return default_split(layers, stages, ends)
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts) or len(parts) % pp:
         raise PhazeError(f"{MODULES}: must be lists of modules, a multiple of pp {pp}, got {short(parts)}")
@@ -436,9 +405,8 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
     further = f" (num_mtp_layers={model.mtp})" if model.mtp else ""
     user_settings = (f"model {model.name}{further}", *unsettable_fields(model))
     title = f"torchtitan {TORCHTITAN.version}, {model.name}{further} on {recipe.layout.devices} devices"
-    files = {
-        "plan.py": "\n".join([*comments(title, differences=differences, user_settings=user_settings), text])
-    }
+    header = comments(title, differences=differences, user_settings=user_settings)
+    files = {"plan.py": "\n".join([*header, text])}
     if recipe.schedule not in SCHEDULES:
         files[CSV] = schedule_csv(recipe)
     return Emitted(f"torchtitan {TORCHTITAN.version}", files, differences, user_settings)
@@ -446,7 +414,7 @@ def emit_torchtitan(recipe: Recipe, stack: Stack | None = None) -> Emitted:
 
 def _lines(recipe: Recipe, stack: Stack) -> Iterator[str]:
     """Yield the lines of a Python file that defines the function `planned`."""
-    settings = dict([*written(recipe), *software(recipe, stack)])
+    settings = dict([*write_fields(FIELDS, recipe), *software(recipe, stack)])
     kinds = converters(recipe)
     yield "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC"
     for module in ("quantization", "lora"):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from phaze.base.errors import PhazeError
 from phaze.runtimes.flags import parse_flags, refuse_unexpanded
-from phaze.runtimes.settings import flattened, settings_of
+from phaze.runtimes.settings import settings_of, settings_of_sections
 from phaze.spec.plain import parse_json, short
 
 SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
@@ -59,9 +59,7 @@ def settings_in(text: str) -> dict[str, object]:
 
 def _job_settings(sections: object) -> dict[str, object]:
     """Settings of a job file, with what torchtitan recomputes and converts without being asked."""
-    if not isinstance(sections, dict):
-        raise PhazeError(f"settings: must be sections with settings, got {type(sections).__name__}")
-    settings = {name: value for name, value in flattened(sections) if value is not None}
+    settings = settings_of_sections(sections)
     # Job files recompute selectively by default, where configurations in Python name an object.
     settings.setdefault("activation_checkpoint.mode", "selective")
     return _with_selection(_with_converters(settings))

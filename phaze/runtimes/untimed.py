@@ -97,12 +97,6 @@ def _is_number(value: Plain) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _rotary_base(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    """Flag that sets the rotary base; None if it is not an integer, which Megatron-LM requires."""
-    is_integer = isinstance(value, int | float) and float(value).is_integer()
-    return [("--rotary-base", f"{value:.0f}")] if is_integer else None
-
-
 def _rotary_scaling(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
     """Flags that extend rotary positions beyond the original training length; None if no flag can."""
     if not isinstance(value, dict):
@@ -132,10 +126,6 @@ def _interleaved(value: Plain, _: Fields, model: Model) -> list[Flag] | None:
     return [("--rotary-interleaved",)] if value else []
 
 
-def _score_function(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    return [("--moe-router-score-function", value)] if value in ("softmax", "sigmoid") else None
-
-
 def _score_factor(value: Plain, fields: Fields, _: Model) -> list[Flag] | None:
     """Flag for the factor by which router scores are scaled.
 
@@ -161,34 +151,25 @@ def _method(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
     return {"noaux_tc": bias, "greedy": [], "group_limited_greedy": []}.get(str(value))
 
 
-def _bias(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    return [("--moe-router-enable-expert-bias",)] if value else []
-
-
-def _sequence_loss(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    return [("--moe-router-load-balancing-type", "seq_aux_loss")] if value else []
-
-
-def _no_flags(*_: object) -> list[Flag]:
-    """Emit no flags: the field follows from the model's dimensions or is Megatron-LM's default."""
-    return []
-
-
-def _silu(value: Plain, _: Fields, __: Model) -> list[Flag] | None:
-    return [] if value == "silu" else None
-
-
 _FIELD_FLAGS: Mapping[str, Callable[[Plain, Fields, Model], list[Flag] | None]] = {
-    "rope_theta": _rotary_base,
+    # Megatron-LM requires an integer.
+    "rope_theta": lambda value, *_: (
+        [("--rotary-base", f"{value:.0f}")]
+        if isinstance(value, int | float) and float(value).is_integer()
+        else None
+    ),
     "rope_scaling": _rotary_scaling,
     "rope_interleave": _interleaved,
-    "scoring_func": _score_function,
+    "scoring_func": lambda value, *_: (
+        [("--moe-router-score-function", value)] if value in ("softmax", "sigmoid") else None
+    ),
     "routed_scaling_factor": _score_factor,
     "norm_topk_prob": _normalised,
     "topk_method": _method,
-    "use_routing_bias": _bias,
-    "seq_aux": _sequence_loss,
-    "hidden_dropout": _no_flags,
-    "expand": _no_flags,
-    "mamba_hidden_act": _silu,
+    "use_routing_bias": lambda value, *_: [("--moe-router-enable-expert-bias",)] if value else [],
+    "seq_aux": lambda value, *_: [("--moe-router-load-balancing-type", "seq_aux_loss")] if value else [],
+    # These follow from the model's dimensions or are Megatron-LM's defaults.
+    "hidden_dropout": lambda *_: [],
+    "expand": lambda *_: [],
+    "mamba_hidden_act": lambda value, *_: [] if value == "silu" else None,
 }

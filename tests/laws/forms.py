@@ -11,7 +11,8 @@ from pathlib import Path
 from phaze.runtimes.deepspeed_config import OPTIONS
 from phaze.runtimes.flags import Emitted, parse_flags, print_flags
 from phaze.runtimes.given import GivenRun
-from phaze.runtimes.settings import flattened, settings_of
+from phaze.runtimes.recipe import flattened
+from phaze.runtimes.settings import settings_of
 from phaze.runtimes.torchtitan_config import MODULES
 from phaze.runtimes.torchtitan_files import JOB_CONVERTERS, settings_in
 from phaze.spec.model import Model
