@@ -190,14 +190,6 @@ class Timeline:
         """Range of jobs that belong to workers, not to ports."""
         return slice(0, int(self.jobs.first[len(self.pipeline.workers)]))
 
-    @cached_property
-    def _gaps_s(self) -> Floats:
-        """Idle time of each worker before each of its jobs."""
-        previous = np.concatenate([[0.0], self.end_s[self._worker_jobs][:-1]])
-        previous[self.jobs.first[: len(self.pipeline.workers)]] = 0.0
-        gaps: Floats = np.maximum(self.start_s[self._worker_jobs] - previous, 0.0)
-        return gaps
-
     def _uses(self) -> Iterator[tuple[Use, float]]:
         """Yield the device-seconds of each use: busy time of workers, and waiting time before their jobs."""
         kind, stage = self.jobs.kind[self._worker_jobs], self.jobs.stage[self._worker_jobs]
@@ -210,7 +202,10 @@ class Timeline:
             kind, devices * (self.duration_s[self._worker_jobs] - occupied), minlength=len(JobKind)
         )
         sender = self.binding[self._worker_jobs]
-        waited = devices * np.minimum(self._gaps_s, self._in_flight_s)
+        previous = np.concatenate([[0.0], self.end_s[self._worker_jobs][:-1]])
+        previous[first[:-1]] = 0.0
+        gaps_s = np.maximum(self.start_s[self._worker_jobs] - previous, 0.0)
+        waited = devices * np.minimum(gaps_s, self._in_flight_s)
         behind = np.bincount(self.jobs.kind[sender], waited, minlength=len(JobKind))
         for done, use in USES.items():
             yield use, float(busy[done])
