@@ -23,9 +23,9 @@ def test_no_cut_has_a_faster_slowest_stage(seed: int) -> None:
     compute = rng.integers(0, 9, int(rng.integers(1, 9))).astype(float).tolist()
     for stages in range(1, len(compute) + 1):
         cuts = [(0, *cut) for cut in combinations(range(1, len(compute)), stages - 1)]
-        found = balanced_starts(np.array(compute), stages)
-        assert found in cuts
-        assert slowest(compute, found) == min(slowest(compute, cut) for cut in cuts)
+        starts = balanced_starts(np.array(compute), stages)
+        assert starts in cuts
+        assert slowest(compute, starts) == min(slowest(compute, cut) for cut in cuts)
 
 
 def test_equal_operators_are_shared_out_evenly() -> None:

@@ -33,8 +33,8 @@ def test_every_entry_is_the_least_worst_cost_over_all_cuts(seed: int) -> None:
                 i, j = stage.start, stage.stop
                 worst = max(worst, cost[i, j] + (s - 1) * growth[i, j] if most[i, j] >= s else np.inf)
         expected[len(cut), u] = min(expected[len(cut), u], worst)
-    found = least_worst(last, cost, growth, most, single, n, singles)
-    np.testing.assert_allclose(found[:, :, 0], expected, rtol=1e-14)
+    table = least_worst(last, cost, growth, most, single, n, singles)
+    np.testing.assert_allclose(table[:, :, 0], expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_the_shape_of_a_pipeline_follows_from_its_devices(
     flags: list[bool], tensor: int, devices: int, shape: tuple[int, int, int]
 ) -> None:
     chain = replace(uniform_chain(6), tensor_parallel=np.array(flags))
-    found = shape_of(chain, Layout(tp=tensor), devices)
-    assert (found.wide, found.stages, found.singles) == shape
+    limits = shape_of(chain, Layout(tp=tensor), devices)
+    assert (limits.wide, limits.stages, limits.singles) == shape
 
 
 def test_single_stages_take_one_device_each() -> None:

@@ -124,10 +124,10 @@ class Events:
     def done(self, kind: str, m: int, s: int) -> None:
         self.busy[s], self.ended[s] = False, self.clock
         for (source, target), size in self.pairs:
-            here, there = (source, target) if kind == "f" else (target, source)
-            if here == s:
-                line = self.devices[here], self.devices[there]
-                self.lines.setdefault(line, []).append((kind, m, there, size))
+            sender, receiver = (source, target) if kind == "f" else (target, source)
+            if sender == s:
+                line = self.devices[sender], self.devices[receiver]
+                self.lines.setdefault(line, []).append((kind, m, receiver, size))
                 self.try_line(line)
         self.try_device(s)
 
@@ -216,8 +216,8 @@ def test_faster_links_never_make_a_step_longer() -> None:
     work, network = drawn_graph(5, 4, 2, 4), drawn_network(5, 8)
     faster = DeviceNetwork(network.bandwidth_bytes_per_s * 1.5, network.latency_s)
     mapping = drawn_mapping(5, 4, 2, 8)
-    found = simulate_step(work, mapping, network)
-    assert found.compute_s < step_time_s(work, mapping, faster) < found.step_s
+    step = simulate_step(work, mapping, network)
+    assert step.compute_s < step_time_s(work, mapping, faster) < step.step_s
 
 
 @pytest.mark.parametrize("mapping", [[[0, 1]], [[0], [0]], [[0], [2]], [[-1], [0]]])

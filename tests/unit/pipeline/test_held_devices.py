@@ -20,8 +20,8 @@ from tests.unit.map.cases import drawn_network, drawn_stages
 
 def test_a_stage_waits_while_its_message_is_under_way() -> None:
     """Passes of 1 s and 2 s, messages of 1 s, two microbatches: 13 s by hand, 11 s with concurrent links."""
-    one = np.array([1.0, 1.0])
-    stages = StageGraph(one, 2 * one, 0 * one, 1, microbatches=2, **edge_arrays([(0, 1, 1.0)]))
+    ones = np.array([1.0, 1.0])
+    stages = StageGraph(ones, 2 * ones, 0 * ones, 1, microbatches=2, **edge_arrays([(0, 1, 1.0)]))
     mapping, network = np.array([[0], [1]]), flat_network(2, 1.0)
     assert held_step_s(stages, mapping, network) == pytest.approx(13)
     assert step_time_s(stages, mapping, network) == pytest.approx(11)
@@ -33,10 +33,10 @@ def test_it_is_the_step_of_programs_that_meet_for_every_message(*, latency: bool
         stages, network = drawn_stages(seed, 5, 2), drawn_network(seed, 10, "directed", latency=latency)
         mapping = np.random.default_rng(seed).permutation(10).reshape(5, 2)
         ended = np.array([_run_programs(stages, mapping[:, r], network) for r in range(2)]).T
-        found = simulate_step(stages, mapping, network, 1e9)
-        expected = (ended.max(axis=1) + found.all_reduce_s + found.update_s).max()
+        step = simulate_step(stages, mapping, network, 1e9)
+        expected = (ended.max(axis=1) + step.all_reduce_s + step.update_s).max()
         assert held_step_s(stages, mapping, network, 1e9) == pytest.approx(expected, rel=1e-12)
-        assert expected >= found.step_s * (1 - 1e-12)
+        assert expected >= step.step_s * (1 - 1e-12)
 
 
 def test_without_messages_it_is_the_step_of_gpipe() -> None:

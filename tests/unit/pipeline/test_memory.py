@@ -20,10 +20,10 @@ from tests.unit.pipeline.examples import NAMES, ideal, random_pipeline
 @given(st.integers(1, 8), st.integers(1, 12))
 def test_a_stage_holds_its_number_from_the_end_under_1f1b_and_all_under_gpipe(depth: int, count: int) -> None:
     """PALM, IV.B: S times the activation in 1F1B, and B times in GPipe, on the first stage."""
-    one, all_ = simulate(ideal(depth, count, "1f1b")), simulate(ideal(depth, count, "gpipe"))
-    assert [one.most_in_flight(w) for w in range(depth)] == [min(depth - w, count) for w in range(depth)]
-    assert [all_.most_in_flight(w) for w in range(depth)] == [count] * depth
-    assert one.peak_bytes.tolist() == [min(depth - w, count) for w in range(depth)]
+    plain, gpipe = simulate(ideal(depth, count, "1f1b")), simulate(ideal(depth, count, "gpipe"))
+    assert [plain.most_in_flight(w) for w in range(depth)] == [min(depth - w, count) for w in range(depth)]
+    assert [gpipe.most_in_flight(w) for w in range(depth)] == [count] * depth
+    assert plain.peak_bytes.tolist() == [min(depth - w, count) for w in range(depth)]
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -58,12 +58,12 @@ def test_the_peak_is_the_largest_of_a_count_of_what_is_alive(schedule: str) -> N
         jobs = timeline.jobs
         leaving = pipeline.rules.releases(jobs.kind)
         for worker, (group, _) in enumerate(pipeline.workers):
-            own = range(*jobs.first[worker : worker + 2].tolist())
+            worker_jobs = range(*jobs.first[worker : worker + 2].tolist())
             fixed = sum(pipeline.stages[q].fixed_bytes for q in pipeline.stages_of(group).tolist())
             most = fixed
-            for at in own:
+            for at in worker_jobs:
                 alive = {}
-                for job in own:
+                for job in worker_jobs:
                     key = int(jobs.stage[job]), int(jobs.microbatch[job])
                     if jobs.kind[job] == 1 and job <= at:
                         alive[key] = pipeline.stages[key[0]].stash_bytes
@@ -87,7 +87,7 @@ def test_everything_is_given_back_in_the_end() -> None:
 def test_recomputation_takes_time_and_saves_memory() -> None:
     stage = StageCost(1.0, 2.0, stash_bytes=10.0)
     plain = Pipeline((stage,) * 4, 9)
-    again = replace(plain, stages=(recomputing(stage, 1.0),) * 4)
-    assert simulate(again).time_s == 12 * 4
+    recompute = replace(plain, stages=(recomputing(stage, 1.0),) * 4)
+    assert simulate(recompute).time_s == 12 * 4
     assert simulate(plain).time_s == 12 * 3
-    assert (simulate(again).peak_bytes < simulate(plain).peak_bytes).tolist() == [True, True, True, False]
+    assert (simulate(recompute).peak_bytes < simulate(plain).peak_bytes).tolist() == [True, True, True, False]

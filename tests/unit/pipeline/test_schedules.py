@@ -95,8 +95,8 @@ def bubble(timeline: Timeline) -> float:
 
 @pytest.mark.parametrize(("name", "count"), ORDERS)
 def test_the_order_is_that_of_the_generator(name: str, count: int) -> None:
-    found = tuple(lines(equal(name, len(ORDERS[name, count]), count, TIMES[0])))
-    assert found == ORDERS[name, count]
+    order = tuple(lines(equal(name, len(ORDERS[name, count]), count, TIMES[0])))
+    assert order == ORDERS[name, count]
 
 
 BUBBLES = {
@@ -136,15 +136,15 @@ def test_the_bubble_has_its_closed_form(name: str, chunks: int) -> None:
         forward, of_input, of_weights = times
         if name in ("zbb", "zbv") and of_input < of_weights:
             continue
-        found = bubble(simulate(equal(name, depth, rounds * depth, times, chunks)))
-        assert found == pytest.approx((depth - 1) * BUBBLES[name, chunks](forward, of_input, of_weights))
+        idle = bubble(simulate(equal(name, depth, rounds * depth, times, chunks)))
+        assert idle == pytest.approx((depth - 1) * BUBBLES[name, chunks](forward, of_input, of_weights))
 
 
 @pytest.mark.parametrize(("name", "chunks"), FIGURES)
 def test_eight_ranks_idle_as_long_as_in_simulations_of_published_orders(name: str, chunks: int) -> None:
     for count in (16, 32, 64):
-        found = [bubble(simulate(equal(name, 8, count, times, chunks))) for times in TIMES]
-        assert found == pytest.approx(FIGURES[name, chunks])
+        idle = [bubble(simulate(equal(name, 8, count, times, chunks))) for times in TIMES]
+        assert idle == pytest.approx(FIGURES[name, chunks])
 
 
 def test_dualpipe_idles_at_most_as_long_as_its_authors_say() -> None:
@@ -152,9 +152,9 @@ def test_dualpipe_idles_at_most_as_long_as_its_authors_say() -> None:
     for name, depth, (forward, of_input, of_weights) in product(("dualpipe", "dualpipev"), (4, 8), TIMES[:3]):
         stages, part = (depth, 1) if name == "dualpipe" else (2 * depth, 2)
         claimed = (stages / 2 - 1) * (forward + 2 * of_input - of_weights) / part
-        found = bubble(simulate(equal(name, depth, 4 * depth, (forward, of_input, of_weights))))
-        assert found <= claimed + 1e-9
-        assert of_input != of_weights or found == pytest.approx(claimed)
+        idle = bubble(simulate(equal(name, depth, 4 * depth, (forward, of_input, of_weights))))
+        assert idle <= claimed + 1e-9
+        assert of_input != of_weights or idle == pytest.approx(claimed)
 
 
 @pytest.mark.parametrize(("name", "chunks"), HELD)
@@ -162,9 +162,9 @@ def test_the_fullest_rank_holds_as_much_as_published(name: str, chunks: int) -> 
     for depth, rounds in product((2, 4, 6, 8), (2, 3)):
         pipeline = equal(name, depth, rounds * depth, TIMES[0], chunks)
         timeline = simulate(pipeline)
-        held = [timeline.most_in_flight(rank) for rank in range(depth)]
-        assert max(held) == min(HELD[name, chunks](depth), pipeline.microbatches * chunks)
-        assert held == list(pipeline.in_flight) == timeline.peak_bytes.tolist()
+        in_flight = [timeline.most_in_flight(rank) for rank in range(depth)]
+        assert max(in_flight) == min(HELD[name, chunks](depth), pipeline.microbatches * chunks)
+        assert in_flight == list(pipeline.in_flight) == timeline.peak_bytes.tolist()
 
 
 def test_orders_by_time_make_up_for_a_stage_that_takes_longer() -> None:
@@ -172,10 +172,10 @@ def test_orders_by_time_make_up_for_a_stage_that_takes_longer() -> None:
     slow = StageCost(1.5, 3.0, weight_s=1.5)
     pipeline = equal("zbb", 4, 16, TIMES[0], 1)
     stages = (*pipeline.stages[:3], slow)
-    found, by_hand = (
+    by_times, by_hand = (
         simulate(Pipeline(stages, 16, name)).time_s for name in ("zbb", "zb-h1")
     )  # fmt: skip
-    assert found <= by_hand
+    assert by_times <= by_hand
 
 
 def test_nothing_is_sent_between_two_stages_of_a_rank() -> None:
@@ -241,7 +241,7 @@ def test_orders_by_time_are_complete_for_stages_of_any_times() -> None:
     costs = [StageCost(f, b + w, sent, back, weight_s=w) for f, b, w, sent, back in SLOW_AND_QUICK]
     pipeline = Pipeline(tuple(costs), 5, "zbb")
     for passes in lines(pipeline):
-        kinds = [one.strip("0123456789") for one in passes.split()]
+        kinds = [text.strip("0123456789") for text in passes.split()]
         assert [kinds.count(letter) for letter in "FIW"] == [5, 5, 5]
     busy_s = [5 * (f + b + w) for f, b, w, _, _ in SLOW_AND_QUICK]
     assert simulate(pipeline).time_s >= max(busy_s)
@@ -249,8 +249,8 @@ def test_orders_by_time_are_complete_for_stages_of_any_times() -> None:
     for depth in (2, 3, 4, 6):
         for count in (depth, depth + 1, 2 * depth):
             drawn = random.exponential(size=(depth, 5))
-            own = [StageCost(f, b + w, sent, back, weight_s=w) for f, b, w, sent, back in drawn]
-            simulate(Pipeline(tuple(own), count, "zbb"))
+            stages = [StageCost(f, b + w, sent, back, weight_s=w) for f, b, w, sent, back in drawn]
+            simulate(Pipeline(tuple(stages), count, "zbb"))
 
 
 def test_an_order_that_loses_a_pass_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,8 +128,8 @@ def test_replicas_that_do_the_same_change_nothing(schedule: str) -> None:
     if schedule == "interleaved":
         pipeline = replace(pipeline, microbatches=2 * pipeline.depth)
     many = replace(pipeline, data=(5,) * pipeline.depth, microbatches=5 * pipeline.microbatches)
-    one, five = simulate(pipeline), simulate(many)
-    assert (one.time_s, one.share_of) == (five.time_s, five.share_of)
+    single, five = simulate(pipeline), simulate(many)
+    assert (single.time_s, single.share_of) == (five.time_s, five.share_of)
 
 
 @pytest.mark.parametrize("schedule", NAMES)

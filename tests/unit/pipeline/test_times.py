@@ -39,15 +39,15 @@ def figure_5(microbatches: int) -> Pipeline:
     return Pipeline(stages, microbatches, "2bw", data=(3, 1, 1, 1), release_s=2.0)
 
 
-def same(one: Timeline, other: Timeline) -> bool:
+def same(timeline: Timeline, other: Timeline) -> bool:
     """Return whether the same jobs happen at the same times for the same reasons."""
     return (
-        np.array_equal(one.jobs.kind, other.jobs.kind)
-        and np.array_equal(one.jobs.stage, other.jobs.stage)
-        and np.array_equal(one.jobs.microbatch, other.jobs.microbatch)
-        and np.allclose(one.start_s, other.start_s, rtol=1e-9, atol=1e-9)
-        and np.allclose(one.end_s, other.end_s, rtol=1e-9, atol=1e-9)
-        and np.allclose(one.arrival_s, other.arrival_s, rtol=1e-9, atol=1e-9)
+        np.array_equal(timeline.jobs.kind, other.jobs.kind)
+        and np.array_equal(timeline.jobs.stage, other.jobs.stage)
+        and np.array_equal(timeline.jobs.microbatch, other.jobs.microbatch)
+        and np.allclose(timeline.start_s, other.start_s, rtol=1e-9, atol=1e-9)
+        and np.allclose(timeline.end_s, other.end_s, rtol=1e-9, atol=1e-9)
+        and np.allclose(timeline.arrival_s, other.arrival_s, rtol=1e-9, atol=1e-9)
     )
 
 
@@ -116,10 +116,10 @@ def test_interleaving_divides_the_bubble_by_the_chunks(depth: int, chunks: int, 
 
 def test_layer_wise_execution_is_a_pipeline_of_depth_1() -> None:
     stages = tuple(random_stage(np.random.default_rng(seed)) for seed in range(4))
-    whole = merged(stages)
+    single = merged(stages)
     per_microbatch = sum(stage.forward_s + stage.recompute_s + stage.backward_s for stage in stages)
     per_batch = sum(stage.sync_s + stage.update_s + stage.gather_s for stage in stages)
-    simulated = simulate(Pipeline((whole,), 5, "layer-wise")).time_s
+    simulated = simulate(Pipeline((single,), 5, "layer-wise")).time_s
     assert simulated == pytest.approx(5 * per_microbatch + per_batch, rel=1e-12)
 
 
@@ -269,9 +269,9 @@ def test_times_on_a_kept_graph_are_those_of_the_pipeline(schedule: str) -> None:
         for recomputes in (False, schedule != "inference"):
             shape = shape_of(pipeline, recomputes=recomputes)
             assert has_jobs_of(pipeline, shape)
-            found = simulate(pipeline, kept_event_graph(shape).of(pipeline))
-            assert found.time_s == simulate(pipeline).time_s
-            assert (found.peak_bytes == simulate(pipeline).peak_bytes).all()
+            timeline = simulate(pipeline, kept_event_graph(shape).of(pipeline))
+            assert timeline.time_s == simulate(pipeline).time_s
+            assert (timeline.peak_bytes == simulate(pipeline).peak_bytes).all()
 
 
 def test_a_shape_says_which_jobs_it_lacks() -> None:

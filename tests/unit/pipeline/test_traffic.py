@@ -47,13 +47,13 @@ def slower(topology: Topology, link: int) -> Topology:
 def test_where_nothing_meets_it_takes_the_longest_path() -> None:
     """4 bytes at 8 bytes/s are the 0.5 s of the pipeline."""
     pipeline, network = Pipeline((STAGE,) * 4, 8), mesh(GRID, Wires(8.0))
-    found = script(pipeline, Sends(LINE, BYTES))
+    plan = script(pipeline, Sends(LINE, BYTES))
     alone = simulate(replace(pipeline, stages=(StageCost(1.0, 2.0, 1.0),) * 4)).time_s
     for contention in ("arrival", "none"):
-        carried = simulate_script(found, network, contention)  # type: ignore[arg-type]
+        carried = simulate_script(plan, network, contention)  # type: ignore[arg-type]
         assert carried.time_s == pytest.approx(simulate(pipeline).time_s)
         assert carried.timeline.share_of["transfer"] == pytest.approx(simulate(pipeline).share_of["transfer"])
-    assert simulate_script(silent(found), network).time_s == pytest.approx(alone)
+    assert simulate_script(silent(plan), network).time_s == pytest.approx(alone)
 
 
 @pytest.mark.parametrize("switching", ["pipelined", "hop-by-hop"])
@@ -74,16 +74,16 @@ def test_it_agrees_with_the_machine_of_discrete_events(switching: Switching) -> 
 def test_one_draft_serves_all_devices() -> None:
     """Equal pipelines on other tiles have the same messages between other nodes."""
     pipeline, tiles = random_case(1)
-    here, there = (
+    first, second = (
         script(pipeline, Sends(LINE, BYTES)),
         script(replace(pipeline), Sends(tiles, BYTES)),
     )
-    assert here.graph is there.graph
+    assert first.graph is second.graph
     moved = np.array(tiles)[:, 0]
-    sent = here.plan.size_bytes > 0
-    for before, after in ((here.plan.source, there.plan.source), (here.plan.target, there.plan.target)):
+    sent = first.plan.size_bytes > 0
+    for before, after in ((first.plan.source, second.plan.source), (first.plan.target, second.plan.target)):
         assert (moved[before[sent]] == after[sent]).all()
-    assert (here.plan.before == there.plan.before).all()
+    assert (first.plan.before == second.plan.before).all()
     assert (script(pipeline, Sends(LINE, {})).plan.size_bytes == 0).all()
 
 
@@ -102,11 +102,11 @@ def test_half_the_bandwidth_of_any_link_is_never_faster() -> None:
     """
     for seed in range(12):
         pipeline, tiles = random_case(seed)
-        network, found = mesh(GRID, Wires(1.0)), script(pipeline, Sends(tiles, BYTES))
+        network, plan = mesh(GRID, Wires(1.0)), script(pipeline, Sends(tiles, BYTES))
         for contention in ("none", "arrival"):
-            time_s = simulate_script(found, network, contention).time_s  # type: ignore[arg-type]
+            time_s = simulate_script(plan, network, contention).time_s  # type: ignore[arg-type]
             for link in range(len(network.links)):
-                assert simulate_script(found, slower(network, link), contention).time_s >= time_s  # type: ignore[arg-type]
+                assert simulate_script(plan, slower(network, link), contention).time_s >= time_s  # type: ignore[arg-type]
 
 
 def test_the_other_way_round_on_the_same_line_takes_as_long() -> None:
@@ -114,8 +114,8 @@ def test_the_other_way_round_on_the_same_line_takes_as_long() -> None:
     pipeline, tiles = random_case(5)
     mirrored = [[3 - tile] for (tile,) in tiles]
     times = [
-        simulate_script(script(pipeline, Sends(some, BYTES)), mesh(GRID, Wires(1.0))).time_s
-        for some in (tiles, mirrored)
+        simulate_script(script(pipeline, Sends(order, BYTES)), mesh(GRID, Wires(1.0))).time_s
+        for order in (tiles, mirrored)
     ]
     assert times[0] == times[1]
 
@@ -126,20 +126,20 @@ def test_work_and_messages_of_a_job_take_turns() -> None:
     """
     pipeline = Pipeline((StageCost(2.0, 3.0),), 2, tensor=(2,))
     turns = {(JobKind.FORWARD, 0, 0): [Turn(1.0, collective("all_reduce", [0, 1], 4.0))] * 2}
-    found = script(pipeline, Sends([[0, 1]], {}, turns))
-    carried = simulate_script(found, mesh(GRID, Wires(1.0)))
+    plan = script(pipeline, Sends([[0, 1]], {}, turns))
+    carried = simulate_script(plan, mesh(GRID, Wires(1.0)))
     assert carried.time_s == 2 * (2 * (1 + 4) + 3)
     assert carried.work_s.tolist() == [10.0]
-    assert simulate_script(silent(found), mesh(GRID, Wires(1.0))).time_s == 10
+    assert simulate_script(silent(plan), mesh(GRID, Wires(1.0))).time_s == 10
 
 
 def test_synchronisation_is_a_collective_on_the_same_links() -> None:
     pipeline = Pipeline((StageCost(1.0, 2.0, sync_s=1.0),), 4, data=(2,))
-    found = script(
+    plan = script(
         pipeline,
         Sends([[0, 1]], {}, {(JobKind.LAST_SYNC, 1, 0): [Turn(0.0, collective("all_reduce", [0, 1], 8.0))]}),
     )
-    assert simulate_script(found, mesh(GRID, Wires(1.0))).time_s == 2 * 3 + 8
+    assert simulate_script(plan, mesh(GRID, Wires(1.0))).time_s == 2 * 3 + 8
 
 
 @pytest.mark.parametrize(
@@ -195,5 +195,5 @@ def test_what_has_no_place_is_refused() -> None:
 def test_plans_that_run_together_may_be_a_jobs_messages() -> None:
     pipeline = Pipeline((StageCost(1.0, 1.0),), 1)
     both = together((Message(0, 1, 2.0),), (Message(2, 3, 3.0),))
-    found = script(pipeline, Sends([[0]], {}, {(JobKind.FORWARD, 0, 0): [Turn(1.0, both)]}))
-    assert simulate_script(found, mesh(GRID, Wires(1.0))).time_s == 1 + 3 + 1
+    plan = script(pipeline, Sends([[0]], {}, {(JobKind.FORWARD, 0, 0): [Turn(1.0, both)]}))
+    assert simulate_script(plan, mesh(GRID, Wires(1.0))).time_s == 1 + 3 + 1

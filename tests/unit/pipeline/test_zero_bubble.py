@@ -35,10 +35,10 @@ def test_each_rank_puts_gradients_of_weights_off_by_its_number() -> None:
     jobs = all_jobs(equal(4, 8, TIMES[0]))
     lines = []
     for rank in range(4):
-        own = slice(*jobs.first[rank : rank + 2])
+        rank_jobs = slice(*jobs.first[rank : rank + 2])
         passes = [
             (LETTERS.get(JobKind(k)), m + 1)
-            for k, m in zip(jobs.kind[own], jobs.microbatch[own], strict=True)
+            for k, m in zip(jobs.kind[rank_jobs], jobs.microbatch[rank_jobs], strict=True)
         ]
         lines.append(" ".join(f"{letter}{number}" for letter, number in passes if letter))
     assert lines == [
@@ -66,22 +66,22 @@ def test_every_rank_holds_as_many_microbatches_as_there_are_stages() -> None:
     """Microbatches that wait for their weight gradients count."""
     for depth, microbatches in ((4, 8), (4, 3), (8, 32)):
         timeline = simulate(equal(depth, microbatches, TIMES[1]))
-        held = [min(depth, microbatches)] * depth
-        assert [timeline.most_in_flight(rank) for rank in range(depth)] == held
-        assert timeline.peak_bytes.tolist() == held
+        in_flight = [min(depth, microbatches)] * depth
+        assert [timeline.most_in_flight(rank) for rank in range(depth)] == in_flight
+        assert timeline.peak_bytes.tolist() == in_flight
         assert timeline.memory(depth - 1).bytes_[-1] == 0
 
 
 def test_a_run_under_it_is_faster_than_under_1f1b_and_holds_more_on_its_last_stage() -> None:
     machine = load_machine("a100-selene")
     run = Run(2304, 24, 24, 2048, 51200, 64, 64, Layout(tp=8, pp=4, dp=2))
-    one, zero = (
+    plain, zero = (
         price(plan_of_run(replace(run, schedule=name), machine), machine) for name in ("1f1b", "zb-h1")
     )
-    assert zero.time_s < one.time_s
-    assert zero.peak_bytes[-1] > one.peak_bytes[-1]
+    assert zero.time_s < plain.time_s
+    assert zero.peak_bytes[-1] > plain.peak_bytes[-1]
     assert zero.timeline.share_of["backward"] * zero.time_s == pytest.approx(
-        one.timeline.share_of["backward"] * one.time_s
+        plain.timeline.share_of["backward"] * plain.time_s
     )
 
 
@@ -90,14 +90,17 @@ def test_dualpipe_holds_weights_and_states_twice() -> None:
     machine = load_machine("a100-selene")
     run = Run(2304, 24, 24, 2048, 51200, 64, 64, Layout(tp=8, pp=4, dp=2))
     both_ways = replace(run, schedule="dualpipe", layout=replace(run.layout, vp=2))
-    once, twice = (price(plan_of_run(one, machine), machine) for one in (run, both_ways))
-    own, both = (
+    once, twice = (price(plan_of_run(recipe, machine), machine) for recipe in (run, both_ways))
+    single, both = (
         np.array(
-            [found.memory_of(rank).weight_bytes + found.memory_of(rank).optimizer_bytes for rank in range(4)]
+            [
+                priced.memory_of(rank).weight_bytes + priced.memory_of(rank).optimizer_bytes
+                for rank in range(4)
+            ]
         )
-        for found in (once, twice)
+        for priced in (once, twice)
     )
-    assert both == pytest.approx(own + own[::-1])
+    assert both == pytest.approx(single + single[::-1])
 
 
 def test_unequal_replicas_are_refused() -> None:

@@ -38,8 +38,8 @@ def drawn(
         for place in random.sample(range(len(grid)), number):
             layout = grid.layout(place)
             blocks = divided(random, model.layers + model.mtp, layout.stages)
-            again = recomputed(random, runtime, layout, blocks, model.mtp)
-            yield Recipe(model, sequence, batch, layout, grid.schedule_of(place), blocks, again)
+            counts = recomputed(random, runtime, layout, blocks, model.mtp)
+            yield Recipe(model, sequence, batch, layout, grid.schedule_of(place), blocks, counts)
 
 
 def divided(random: Random, layers: int, stages: int) -> tuple[int, ...]:
@@ -59,16 +59,16 @@ def recomputed(
     if layout.recompute != "full":
         return (0,) * len(blocks)
     if runtime.recomputed_counts == "any":
-        numbers = tuple(random.randint(0, held) for held in blocks)
+        numbers = tuple(random.randint(0, count) for count in blocks)
         return numbers if any(numbers) else blocks
     if runtime.recomputed_counts == "all" or random.random() < 0.3:
         return blocks
     return equal_counts(blocks, mtp, random.randint(1, max(blocks)))
 
 
-def small(layout: Layout, schedule: str, blocks: tuple[int, ...], again: tuple[int, ...] = ()) -> Recipe:
+def small(layout: Layout, schedule: str, blocks: tuple[int, ...], recomputed: tuple[int, ...] = ()) -> Recipe:
     """Recipe of the small model with a batch of 24 samples."""
-    return Recipe(SMALL, 240, 24, layout, schedule, blocks, again or (0,) * len(blocks))
+    return Recipe(SMALL, 240, 24, layout, schedule, blocks, recomputed or (0,) * len(blocks))
 
 
 def of_model(model: Model) -> Recipe:

@@ -17,18 +17,18 @@ STACK = Stack(overlap=("dp",), gradient_bytes=4)
 
 
 def told(recipe: Recipe, stack: Stack = STACK) -> dict[str, object]:
-    found: dict[str, object] = json.loads(emit_deepspeed(recipe, stack).files["deepspeed.json"])
-    return found
+    sections: dict[str, object] = json.loads(emit_deepspeed(recipe, stack).files["deepspeed.json"])
+    return sections
 
 
 def test_batches_and_gradients_are_as_deepspeed_checks_them() -> None:
     for recipe in drawn(DEEPSPEED, 60):
-        said, layout = told(recipe), recipe.layout
-        sizes = said["train_micro_batch_size_per_gpu"], said["gradient_accumulation_steps"], layout.dp
-        assert said["train_batch_size"] == sizes[0] * sizes[1] * sizes[2] == recipe.global_batch
-        assert said["zero_optimization"]["stage"] == layout.zero
-        assert said["bf16"] == {"enabled": True}
-        mixed = said["data_types"]["grad_accum_dtype"] != "bf16"
+        sections, layout = told(recipe), recipe.layout
+        sizes = sections["train_micro_batch_size_per_gpu"], sections["gradient_accumulation_steps"], layout.dp
+        assert sections["train_batch_size"] == sizes[0] * sizes[1] * sizes[2] == recipe.global_batch
+        assert sections["zero_optimization"]["stage"] == layout.zero
+        assert sections["bf16"] == {"enabled": True}
+        mixed = sections["data_types"]["grad_accum_dtype"] != "bf16"
         assert mixed == (layout.zero > 0)  # without ZeRO another mix is refused
         assert layout.zero < 2 or layout.pp == 1
 
@@ -37,7 +37,7 @@ def test_what_the_script_has_to_say_is_named_with_its_values() -> None:
     layout = Layout(
         tp=2, pp=3, dp=2, microbatch=2, sequence_parallel=True, zero=1, recompute="full"
     )  # fmt: skip
-    whole = emit_deepspeed(small(layout, "1f1b", (2, 2, 2), (2, 2, 2)), STACK)
+    full = emit_deepspeed(small(layout, "1f1b", (2, 2, 2), (2, 2, 2)), STACK)
     widths = (
         "model small",
         "rotary base",
@@ -48,8 +48,8 @@ def test_what_the_script_has_to_say_is_named_with_its_values() -> None:
         "sequence_parallel True",
         "blocks 2*3",
     )
-    assert whole.user_settings == widths
-    assert json.loads(whole.files["deepspeed.json"])["pipeline"] == {"activation_checkpoint_interval": 1}
+    assert full.user_settings == widths
+    assert json.loads(full.files["deepspeed.json"])["pipeline"] == {"activation_checkpoint_interval": 1}
     part = emit_deepspeed(small(layout, "1f1b", (2, 2, 2), (2, 1, 1)), STACK)
     assert part.user_settings == (*widths, "recompute full", "recomputed 2 1*2")
     assert "pipeline" not in json.loads(part.files["deepspeed.json"])
@@ -106,12 +106,12 @@ def test_what_is_written_is_read_with_what_the_script_sets() -> None:
     for recipe in drawn(DEEPSPEED, 60):
         emitted = emit_deepspeed(recipe, STACK)
         text = emitted.files["deepspeed.json"]
-        again, unread = read_deepspeed(
+        reread, unread = read_deepspeed(
             text, recipe.model, recipe.layout.devices, script(emitted.user_settings)
         )
-        assert again == recipe
+        assert reread == recipe
         assert set(unread) == {"gradient_clipping"}
-        software = deepspeed_software(text, again, Stack())
+        software = deepspeed_software(text, reread, Stack())
         assert software.unmodelled == ()
         assert software.stack.overlap == ("dp",)
         assert (software.stack.gradient_bytes == 4) == (recipe.layout.zero > 0 or recipe.layout.pp > 1)
@@ -156,8 +156,8 @@ def test_published_configurations_are_read(
 
 
 def test_overlap_is_the_default_of_the_stage() -> None:
-    for stage, said, overlaps in ((2, {}, False), (3, {}, True), (3, {"overlap_comm": False}, False)):
-        text = json.dumps(PUBLISHED | {"zero_optimization": {"stage": stage, **said}})
+    for stage, settings, overlaps in ((2, {}, False), (3, {}, True), (3, {"overlap_comm": False}, False)):
+        text = json.dumps(PUBLISHED | {"zero_optimization": {"stage": stage, **settings}})
         recipe = read_deepspeed(text, SMALL, 8, {})[0]
         software = deepspeed_software(text, recipe, Stack(overlap=("dp", "pp")))
         assert software.stack.overlap == (*["dp"] * overlaps, "pp")

@@ -50,7 +50,7 @@ def _flag(flag: tuple[str, object]) -> str:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[tuple[str, str, Recipe | str]]:
+def readings() -> list[tuple[str, str, Recipe | str]]:
     """Every set with its family, and its recipe or the reason for a refusal."""
     answers: list[tuple[str, str, Recipe | str]] = []
     for family, text in flag_sets():
@@ -61,33 +61,39 @@ def found() -> list[tuple[str, str, Recipe | str]]:
     return answers
 
 
-def test_nearly_all_sets_of_known_families_are_read(found: list[tuple[str, str, Recipe | str]]) -> None:
-    known = [answer for family, _, answer in found if family in KNOWN]
-    reasons = Counter(answer for answer in known if isinstance(answer, str))
-    assert len(known) - reasons.total() >= LEAST * len(known), reasons
+def test_nearly_all_sets_of_known_families_are_read(readings: list[tuple[str, str, Recipe | str]]) -> None:
+    answers = [answer for family, _, answer in readings if family in KNOWN]
+    reasons = Counter(answer for answer in answers if isinstance(answer, str))
+    assert len(answers) - reasons.total() >= LEAST * len(answers), reasons
     for reason, number in REFUSED:
         assert sum(n for text, n in reasons.items() if re.search(reason, text)) == number
     assert reasons.total() == sum(number for _, number in REFUSED)
 
 
-def test_groups_of_microbatches_are_those_that_are_given(found: list[tuple[str, str, Recipe | str]]) -> None:
+def test_groups_of_microbatches_are_those_that_are_given(
+    readings: list[tuple[str, str, Recipe | str]],
+) -> None:
     flag = re.compile(rf"{GROUP} '?(\d+)")
-    said = [(flag.search(text), answer) for _, text, answer in found]
-    pairs = [(int(size[1]), one.microbatch_group) for size, one in said if size and isinstance(one, Recipe)]
+    matches = [(flag.search(text), answer) for _, text, answer in readings]
+    pairs = [
+        (int(size[1]), recipe.microbatch_group)
+        for size, recipe in matches
+        if size and isinstance(recipe, Recipe)
+    ]
     assert len(pairs) == 4
-    assert all(given == own for given, own in pairs)
+    assert all(flag_size == group for flag_size, group in pairs)
 
 
 def test_other_families_are_refused_by_the_flag_that_says_so(
-    found: list[tuple[str, str, Recipe | str]],
+    readings: list[tuple[str, str, Recipe | str]],
 ) -> None:
-    others = {str(answer) for family, _, answer in found if family not in KNOWN}
+    others = {str(answer) for family, _, answer in readings if family not in KNOWN}
     reasons = "--(decoder-num-layers|img-h): |Megatron-LM: neither layout nor batch is set"
     assert all(re.match(reasons, reason) for reason in others), others
 
 
-def test_a_sample_is_priced(found: list[tuple[str, str, Recipe | str]]) -> None:
-    read = [(text, answer) for _, text, answer in found if isinstance(answer, Recipe)]
+def test_a_sample_is_priced(readings: list[tuple[str, str, Recipe | str]]) -> None:
+    read = [(text, answer) for _, text, answer in readings if isinstance(answer, Recipe)]
     flash = set()
     for text, recipe in read[:: len(read) // PRICED]:
         machine = load_machine("h100", stack="megatron-core", devices=recipe.layout.devices)

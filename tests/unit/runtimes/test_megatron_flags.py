@@ -36,8 +36,8 @@ torchrun --nnodes 2 --nproc-per-node=8 pretrain_gpt.py   # of somebody
 def test_what_is_read_is_what_was_written() -> None:
     for recipe in drawn(MEGATRON, 60):
         emitted = emit_megatron(recipe)
-        again = recipe.layout.recompute != "full" or any(recipe.recomputed)
-        assert emitted.differences == () or not again
+        recomputes = recipe.layout.recompute != "full" or any(recipe.recomputed)
+        assert emitted.differences == () or not recomputes
         timed = recipe.model.model_copy(update={"untimed": {}})
         assert read_megatron(emitted.files["megatron.txt"], recipe.layout.devices, recipe.model.name) == (
             replace(recipe, model=timed),
@@ -51,18 +51,18 @@ def test_models_of_today_are_written_read_and_priced_as_they_are() -> None:
         emitted = emit_megatron(recipe)
         named = {sentence.partition(":")[0] for sentence in emitted.differences}
         assert named <= ({"recomputed"} if any(recipe.recomputed) else {"recompute"})
-        again, unread = read_megatron(emitted.files["megatron.txt"], recipe.layout.devices)
+        reread, unread = read_megatron(emitted.files["megatron.txt"], recipe.layout.devices)
         assert unread == ()
         if number % 8 or named:
             continue
         # No flag says that rotary embeddings have a factor: what is read has them without.
         fields = {} if recipe.model.scaled_rotary else recipe.model.untimed
-        told = replace(recipe, model=recipe.model.model_copy(update={"untimed": fields}))
+        untimed = replace(recipe, model=recipe.model.model_copy(update={"untimed": fields}))
         key = recipe.model.name, recipe.layout.compute
         machine = load_machine("b200", devices=recipe.layout.devices, stack="megatron-core")
-        question = questions.setdefault(key, PlanQuestion(told.task, machine, MEGATRON))
-        asked = replace(question, task=again.task)
-        priced, before = PricedLayout.of_recipe(asked, again), PricedLayout.of_recipe(question, told)
+        question = questions.setdefault(key, PlanQuestion(untimed.task, machine, MEGATRON))
+        request = replace(question, task=reread.task)
+        priced, before = PricedLayout.of_recipe(request, reread), PricedLayout.of_recipe(question, untimed)
         assert priced.price.time_s == before.price.time_s
         assert [rank.peak_gib for rank in priced.memory] == [rank.peak_gib for rank in before.memory]
 
@@ -90,7 +90,7 @@ def test_what_a_software_stack_stands_for_is_said_and_read() -> None:
 
 def test_without_flags_nothing_is_hidden_but_messages_of_interleaved_stages() -> None:
     stack = load_stack("megatron-bridge")
-    for more, overlap in (
+    for further, overlap in (
         ("", ("pp",)),
         ("--num-virtual-stages-per-pipeline-rank 2", ("pp",)),
         ("--num-virtual-stages-per-pipeline-rank 2 --no-overlap-p2p-communication", ()),
@@ -98,14 +98,14 @@ def test_without_flags_nothing_is_hidden_but_messages_of_interleaved_stages() ->
         ("--overlap-grad-reduce --overlap-param-gather", ("dp", "pp")),
         ("--sequence-parallel --tp-comm-overlap", ("tp", "pp")),
     ):
-        text = f"{FLAGS} {more}"
-        found = megatron_software(text, read_megatron(text)[0], stack).stack
-        assert {one for one in found.overlap if one != "ep"} == set(overlap)
-        assert (found.gradient_bytes, found.logit_bytes) == (4, 6)
+        text = f"{FLAGS} {further}"
+        read = megatron_software(text, read_megatron(text)[0], stack).stack
+        assert {kind for kind in read.overlap if kind != "ep"} == set(overlap)
+        assert (read.gradient_bytes, read.logit_bytes) == (4, 6)
 
 
 @pytest.mark.parametrize(
-    ("more", "flash", "attention"),
+    ("further", "flash", "attention"),
     [
         ("", True, ("cudnn", "2")),
         ("--attention-backend auto", True, ("cudnn", "2")),
@@ -118,12 +118,12 @@ def test_without_flags_nothing_is_hidden_but_messages_of_interleaved_stages() ->
     ],
 )
 def test_attention_is_by_the_kernels_that_flags_name(
-    more: str, flash: bool, attention: tuple[str, ...]
+    further: str, flash: bool, attention: tuple[str, ...]
 ) -> None:
-    text = f"{FLAGS} {more}"
-    found = megatron_software(text, read_megatron(text)[0], load_stack("megatron-core"))
-    assert (found.flash, found.stack.attention) == (flash, attention)
-    assert found.unmodelled == (("--transformer-impl local",) if "impl" in more else ())
+    text = f"{FLAGS} {further}"
+    software = megatron_software(text, read_megatron(text)[0], load_stack("megatron-core"))
+    assert (software.flash, software.stack.attention) == (flash, attention)
+    assert software.unmodelled == (("--transformer-impl local",) if "impl" in further else ())
 
 
 def test_flags_that_change_time_or_memory_and_are_not_modelled_are_listed() -> None:
@@ -144,14 +144,14 @@ def test_instances_of_the_distributed_optimizer_are_written_and_read() -> None:
 
 
 def test_defaults_that_are_spelled_out_change_nothing() -> None:
-    more = "--num-distributed-optimizer-instances 1 --optimizer adam --expert-tensor-parallel-size 4"
-    text = f"{FLAGS} {more}"
+    defaults = "--num-distributed-optimizer-instances 1 --optimizer adam --expert-tensor-parallel-size 4"
+    text = f"{FLAGS} {defaults}"
     assert read_megatron(text)[0] == read_megatron(FLAGS)[0]
     assert megatron_software(text, read_megatron(text)[0], Stack()).unmodelled == ()
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("further", "words"),
     [
         ("--vocab-file data/bpe/vocab.json --merge-file data/bpe/merges.txt", 50257),
         ("--tokenizer-type GPT2BPETokenizer", 50257),
@@ -163,9 +163,9 @@ def test_defaults_that_are_spelled_out_change_nothing() -> None:
         ("--tokenizer-type GPT2BPETokenizer --make-vocab-size-divisible-by 1024", 51200),
     ],
 )
-def test_tokenizers_have_their_words(more: str, words: int) -> None:
+def test_tokenizers_have_their_words(further: str, words: int) -> None:
     text = FLAGS.replace("--vocab_size 50257", "")
-    assert read_megatron(f"{text} {more}")[0].model.vocabulary == words
+    assert read_megatron(f"{text} {further}")[0].model.vocabulary == words
     assert read_megatron(text, words=777)[0].model.vocabulary == 777
     with pytest.raises(PhazeError, match=r"--vocab-size: must be given, or --vocab N of `phaze read`"):
         read_megatron(text)
@@ -182,8 +182,8 @@ def test_untimed_fields_of_a_configuration_are_written_or_named() -> None:
     """Each is written as a flag, or listed; without them Megatron-LM trains another model."""
     emitted = emit_megatron(of_model(load_transformer("llama-3.1-8b", "test")))
     flags = parse_flags(emitted.files["megatron.txt"])
-    said = {flag: flags[flag] for flag in flags if flag in UNTIMED_FLAGS}
-    assert said == {
+    written = {flag: flags[flag] for flag in flags if flag in UNTIMED_FLAGS}
+    assert written == {
         "--init-method-std": ("0.02",), "--norm-epsilon": ("1e-05",), "--use-rope-scaling": (),
         "--rope-scaling-factor": ("8.0",), "--rotary-base": ("500000",),
     }  # fmt: skip
@@ -216,7 +216,7 @@ def test_untimed_fields_of_a_configuration_are_written_or_named() -> None:
 def test_the_environment_of_a_layout_is_written_and_read(layout: Layout, blackwell: bool, line: str) -> None:
     recipe = small(layout, "1f1b", (6,))
     text = emit_megatron(recipe, blackwell=blackwell).files["megatron.txt"]
-    assert [one for one in text.splitlines() if "CONNECTIONS" in one] == ([line] if line else [])
+    assert [comment for comment in text.splitlines() if "CONNECTIONS" in comment] == ([line] if line else [])
     read_megatron(text, layout.devices, blackwell=blackwell)
     if blackwell:
         read_megatron(f"export CUDA_DEVICE_MAX_CONNECTIONS=32\n{text}", layout.devices, blackwell=True)
@@ -271,15 +271,15 @@ def test_flags_that_models_of_today_are_trained_with_say_these(
 
 
 @pytest.mark.parametrize(
-    ("more", "compute"),
+    ("further", "compute"),
     [
         ("--fp8-format hybrid", "fp8"),
         ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8-cs"),
         ("--fp4-format e2m1", "nvfp4"),
     ],
 )
-def test_precision_is_read(more: str, compute: str) -> None:
-    assert read_megatron(f"{FLAGS} {more} --seq-length 1024")[0].layout.compute == compute
+def test_precision_is_read(further: str, compute: str) -> None:
+    assert read_megatron(f"{FLAGS} {further} --seq-length 1024")[0].layout.compute == compute
 
 
 def test_capacity_of_padded_experts_is_the_load() -> None:
@@ -349,7 +349,7 @@ def test_flags_of_a_run_are_read_with_what_megatron_does_without() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "blocks", "recompute", "recomputed"),
+    ("further", "blocks", "recompute", "recomputed"),
     [
         ("--num-layers-per-virtual-pipeline-stage 4", (4,) * 6, "none", (0,) * 6),
         ("--num-virtual-stages-per-pipeline-rank 2", (6,) * 4, "none", (0,) * 4),
@@ -379,9 +379,9 @@ def test_flags_of_a_run_are_read_with_what_megatron_does_without() -> None:
     ],
 )
 def test_stages_and_recomputation_are_read(
-    more: str, blocks: tuple[int, ...], recompute: str, recomputed: tuple[int, ...]
+    further: str, blocks: tuple[int, ...], recompute: str, recomputed: tuple[int, ...]
 ) -> None:
-    recipe, _ = read_megatron(f"{FLAGS} {more}")
+    recipe, _ = read_megatron(f"{FLAGS} {further}")
     assert (recipe.blocks, recipe.layout.recompute, recipe.recomputed) == (blocks, recompute, recomputed)
     assert recipe.layout.vp == len(blocks) // 2
 
@@ -389,12 +389,12 @@ def test_stages_and_recomputation_are_read(
 def test_groups_of_microbatches_are_written_where_pp_does_not_divide_all() -> None:
     for dp, size in ((2, ""), (4, " 6")):
         layout = Layout(pp=4, vp=2, dp=dp, microbatch=1)
-        own = small(layout, "interleaved", (0, 1, 1, 1, 1, 1, 1, 0))
-        text = emit_megatron(own).files["megatron.txt"]
+        recipe = small(layout, "interleaved", (0, 1, 1, 1, 1, 1, 1, 0))
+        text = emit_megatron(recipe).files["megatron.txt"]
         assert (GROUP in text) == bool(size)
         assert f"{GROUP}{size}" in text or not size
         assert read_megatron(text, layout.devices)[0].layout == layout
-        assert GROUP not in " ".join(megatron_software(text, own, load_stack("megatron-core")).unmodelled)
+        assert GROUP not in " ".join(megatron_software(text, recipe, load_stack("megatron-core")).unmodelled)
     with pytest.raises(
         PhazeError, match=f"{GROUP} must not leave a group of fewer than pp 4 of 6 microbatches"
     ):
@@ -417,7 +417,7 @@ def test_what_waits_in_the_memory_of_the_host_is_written_and_read(offload: str) 
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("further", "message"),
     [
         (
             "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 4",
@@ -452,9 +452,9 @@ def test_what_waits_in_the_memory_of_the_host_is_written_and_read(offload: str) 
         ("'", "flags: cannot be parsed as shell arguments: No closing quotation"),
     ],
 )  # fmt: skip
-def test_a_flag_that_cannot_be_is_named(more: str, message: str) -> None:
+def test_a_flag_that_cannot_be_is_named(further: str, message: str) -> None:
     with pytest.raises(PhazeError, match=message):
-        read_megatron(f"{FLAGS} {more}")
+        read_megatron(f"{FLAGS} {further}")
 
 
 def test_devices_that_nothing_says_are_the_fewest_that_the_layout_allows() -> None:
@@ -467,16 +467,16 @@ def test_devices_that_nothing_says_are_the_fewest_that_the_layout_allows() -> No
 
 
 @pytest.mark.parametrize(
-    ("blocks", "again", "message"),
+    ("blocks", "recomputed", "message"),
     [
         ((3, 2), (0, 0), "blocks: must be 2 numbers with sum 6, got 3 2"),
         ((6,), (0,), "blocks: must be 2 numbers with sum 6, got 6"),
         ((3, 3), (1, 0), "recomputed: must be at most 0[*]2, got 1 0"),
     ],
 )
-def test_a_recipe_holds_the_model(blocks: tuple[int, ...], again: tuple[int, ...], message: str) -> None:
+def test_a_recipe_holds_the_model(blocks: tuple[int, ...], recomputed: tuple[int, ...], message: str) -> None:
     with pytest.raises(PhazeError, match=message):
-        emit_megatron(small(Layout(pp=2), "1f1b", blocks, again))
+        emit_megatron(small(Layout(pp=2), "1f1b", blocks, recomputed))
 
 
 def test_what_megatron_cannot_run_is_not_written() -> None:

@@ -49,24 +49,24 @@ RENAMED = {"num_experts": "num_moe_experts", "fp8_format": "fp8", "fp4_format": 
 
 def config_fields(flags: Flags) -> dict[str, object]:
     """Fields of Megatron-Core's configuration, as Megatron-LM derives them from flags."""
-    said = {flag[2:].replace("-", "_"): values for flag, values in flags.items()}
-    found: dict[str, object] = {
-        RENAMED.get(field, field): int(said[field][0]) for field in SIZES if field in said
+    words = {flag[2:].replace("-", "_"): values for flag, values in flags.items()}
+    fields: dict[str, object] = {
+        RENAMED.get(field, field): int(words[field][0]) for field in SIZES if field in words
     }
-    found |= {RENAMED.get(field, field): said[field][0] for field in WORDS if field in said}
-    found |= {field: eval(said[field][0], {}) for field in LISTS if field in said}
-    found |= {"window_size": eval(said["window_size"][0], {})} if "window_size" in said else {}
-    found |= {"recompute_modules": list(said["recompute_modules"])} if "recompute_modules" in said else {}
-    found |= {field: field in said for field in SWITCHES}
-    found |= {"gated_linear_unit": "swiglu" in said, "add_bias_linear": "disable_bias_linear" not in said}
-    return found | {"bf16": True}
+    fields |= {RENAMED.get(field, field): words[field][0] for field in WORDS if field in words}
+    fields |= {field: eval(words[field][0], {}) for field in LISTS if field in words}
+    fields |= {"window_size": eval(words["window_size"][0], {})} if "window_size" in words else {}
+    fields |= {"recompute_modules": list(words["recompute_modules"])} if "recompute_modules" in words else {}
+    fields |= {field: field in words for field in SWITCHES}
+    fields |= {"gated_linear_unit": "swiglu" in words, "add_bias_linear": "disable_bias_linear" not in words}
+    return fields | {"bf16": True}
 
 
 def test_megatron_core_takes_the_flags() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     transformer = pytest.importorskip("megatron.core.transformer", reason="megatron-core is not installed")
     enums = pytest.importorskip("megatron.core.transformer.enums", reason="megatron-core is not installed")
-    of_today = [one for one in OF_TODAY if not is_hybrid(load_transformer(one[0], "test"))]
+    of_today = [case for case in OF_TODAY if not is_hybrid(load_transformer(case[0], "test"))]
     for recipe in chain(drawn(MEGATRON, NUMBER), drawn(MEGATRON, 20, of_today)):
         flags = parse_flags(emit_megatron(recipe).files["megatron.txt"])
         dtypes = {"params_dtype": torch.bfloat16, "pipeline_dtype": torch.bfloat16}
@@ -74,8 +74,8 @@ def test_megatron_core_takes_the_flags() -> None:
         kind = transformer.MLATransformerConfig if latent else transformer.TransformerConfig
         config = kind(**config_fields(flags), **dtypes)
         if recipe.layout.pp > 1:
-            held, pp = config.pipeline_model_parallel_layout.layout, recipe.layout.pp
-            stages = [held[q % pp][q // pp] for q in range(recipe.layout.stages)]
+            parts, pp = config.pipeline_model_parallel_layout.layout, recipe.layout.pp
+            stages = [parts[q % pp][q // pp] for q in range(recipe.layout.stages)]
             counts = [
                 stage.count(enums.LayerType.decoder) + stage.count(enums.LayerType.mtp) for stage in stages
             ]
@@ -110,8 +110,8 @@ def test_torchtitan_takes_the_configuration(
         config.__post_init__()
         config.parallelism.__post_init__()
         config.model_spec.model.update_from_config(config=config)
-        found = dims.ParallelDims.from_config(config.parallelism, recipe.layout.devices)
-        assert found.dp_replicate * found.dp_shard == recipe.layout.dp
+        parallel = dims.ParallelDims.from_config(config.parallelism, recipe.layout.devices)
+        assert parallel.dp_replicate * parallel.dp_shard == recipe.layout.dp
         assert len(config.model_spec.model.layers) == recipe.model.layers
         if recipe.layout.pp > 1:
             assert config.parallelism.module_fqns_per_model_part == modules(recipe.blocks)
@@ -149,11 +149,11 @@ def test_deepspeed_takes_the_configuration(monkeypatch: pytest.MonkeyPatch) -> N
     config = pytest.importorskip("deepspeed.runtime.config", reason="DeepSpeed is not installed")
     monkeypatch.setattr(config.dist, "get_rank", lambda: 0)
     for recipe in drawn(DEEPSPEED, NUMBER):
-        said = json.loads(emit_deepspeed(recipe, Stack()).files["deepspeed.json"])
-        found = config.DeepSpeedConfig(said, Ranks(recipe.layout))
-        assert found.zero_config.stage == recipe.layout.zero
-        assert found.train_batch_size == recipe.global_batch
-        assert found.gradient_accumulation_steps == recipe.layout.microbatches(recipe.global_batch)
+        sections = json.loads(emit_deepspeed(recipe, Stack()).files["deepspeed.json"])
+        read = config.DeepSpeedConfig(sections, Ranks(recipe.layout))
+        assert read.zero_config.stage == recipe.layout.zero
+        assert read.train_batch_size == recipe.global_batch
+        assert read.gradient_accumulation_steps == recipe.layout.microbatches(recipe.global_batch)
 
 
 def test_megatron_bridge_takes_the_changes() -> None:
@@ -169,10 +169,12 @@ def test_megatron_bridge_takes_the_changes() -> None:
     models = (*DENSE, ("qwen3-30b-a3b", 64, 512))
     for recipe in drawn(MEGATRON, NUMBER // 2, models, ("bf16", "mxfp8")):
         flags = parse_flags(emit_megatron(recipe).files["megatron.txt"])
-        own = config_fields(flags)
-        said = {name.removeprefix("model.") for name in settings(recipe, flags)}
+        fields = config_fields(flags)
+        changed = {name.removeprefix("model.") for name in settings(recipe, flags)}
         config = SimpleNamespace(
-            model=providers.GPTModelProvider(**{key: own[key] for key in own.keys() - said - NUMBERS}),
+            model=providers.GPTModelProvider(
+                **{key: fields[key] for key in fields.keys() - changed - NUMBERS}
+            ),
             ddp=core.DistributedDataParallelConfig(),
             optimizer=optimizers.OptimizerConfig(),
             dist=bridge.DistributedInitConfig(),

@@ -320,8 +320,8 @@ def test_a_sequence_in_thousands_is_answered_with_one_that_is_allowed() -> None:
         layout = Layout(cp=64, tp=2)
         task = TrainingTask(LLAMA_405B, sequence, 128, 128)
         reason = MEGATRON.why_not(task, layout, "1f1b")
-        said = f"megatron: the sequence {sequence} must be a multiple of 2 * cp, got cp 64{advice}"
-        assert reason == (None if advice is None else said)
+        expected = f"megatron: the sequence {sequence} must be a multiple of 2 * cp, got cp 64{advice}"
+        assert reason == (None if advice is None else expected)
 
 
 LLAMA_405B = Model(

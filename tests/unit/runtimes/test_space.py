@@ -33,7 +33,7 @@ def brute_force(runtime: Runtime, task: TrainingTask) -> set[tuple[Layout, str]]
     widths = [w for w in product(numbers, repeat=4) if w[0] * w[1] * w[2] * w[3] == task.devices]
     batches = [b for b in range(1, task.global_batch + 1) if task.global_batch % b == 0]
     stages = range(1, task.model.layers + 3)
-    found = set()
+    layouts = set()
     words = runtime.recomputes(task.model)
     for (tp, cp, pp, dp), microbatch, vp, schedule, zero, cut, recompute, kind in product(
         widths, batches, stages, runtime.schedules, runtime.zeros, (False, True), words, runtime.cp_kinds
@@ -44,9 +44,9 @@ def brute_force(runtime: Runtime, task: TrainingTask) -> set[tuple[Layout, str]]
         if nameless or not least <= vp <= most or (vp > 1 and pp * vp > task.model.layers + 2):
             continue
         for ep, etp in _folded(task, tp, tp * cp * dp):
-            own = Layout(tp, cp, ep, etp, pp, vp, dp, microbatch, cut, zero, recompute, cp_kind=kind)
-            found.add((own, schedule))
-    return found
+            layout = Layout(tp, cp, ep, etp, pp, vp, dp, microbatch, cut, zero, recompute, cp_kind=kind)
+            layouts.add((layout, schedule))
+    return layouts
 
 
 def _folded(task: TrainingTask, tp: int, ranks: int) -> list[tuple[int, int]]:
@@ -69,9 +69,9 @@ def test_the_space_is_what_counting_one_by_one_finds(
 ) -> None:
     task = TrainingTask(model, 240, global_batch, devices)
     grid = space(runtime, task)
-    found = listed(grid)
-    assert len(found) == len(set(found)) == len(grid)
-    assert set(found) == brute_force(runtime, task)
+    layouts = listed(grid)
+    assert len(layouts) == len(set(layouts)) == len(grid)
+    assert set(layouts) == brute_force(runtime, task)
 
 
 def test_rules_of_all_at_once_are_those_of_one() -> None:
@@ -81,7 +81,7 @@ def test_rules_of_all_at_once_are_those_of_one() -> None:
         broken = runtime.illegal(task, grid)
         refused = [any(places[i] for places in broken.values()) for i in range(len(grid))]
         assert 0 < sum(refused) < len(grid)
-        assert refused == [runtime.why_not(task, *one) is not None for one in listed(grid)]
+        assert refused == [runtime.why_not(task, *layout) is not None for layout in listed(grid)]
 
 
 def test_the_legal_layouts_are_those_that_no_rule_refuses_and_the_others_are_counted_once() -> None:
@@ -93,12 +93,12 @@ def test_the_legal_layouts_are_those_that_no_rule_refuses_and_the_others_are_cou
             (8, 6, {"zero": 3}),
         ):
             task = TrainingTask(SMALL, 240, global_batch, devices)
-            grid, found = space(runtime, task, fixed), legal_space(runtime, task, fixed)
+            grid, legal = space(runtime, task, fixed), legal_space(runtime, task, fixed)
             broken = runtime.illegal(task, grid)
-            assert listed(found.grid) == listed(grid.take(~np.any(list(broken.values()), axis=0)))
-            assert found.layouts == len(grid) == len(found.grid) + sum(found.illegal.values())
-            assert list(found.illegal) == list(broken)
-            assert all(0 <= found.illegal[name] <= places.sum() for name, places in broken.items())
+            assert listed(legal.grid) == listed(grid.take(~np.any(list(broken.values()), axis=0)))
+            assert legal.layouts == len(grid) == len(legal.grid) + sum(legal.illegal.values())
+            assert list(legal.illegal) == list(broken)
+            assert all(0 <= legal.illegal[name] <= places.sum() for name, places in broken.items())
 
 
 def test_a_rule_looks_at_the_columns_that_it_names() -> None:
@@ -131,15 +131,15 @@ def test_what_is_fixed_is_the_part_of_the_space_that_has_it(fixed: dict[str, int
             for name, value in fixed.items()
         )
 
-    assert listed(space(MEGATRON, task, fixed)) == [one for one in listed(space(MEGATRON, task)) if has(*one)]
+    assert listed(space(MEGATRON, task, fixed)) == [row for row in listed(space(MEGATRON, task)) if has(*row)]
 
 
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_grid_that_leaves_out_a_column_is_refused(column: str) -> None:
     grid = space(MEGATRON, TrainingTask(SMALL, 240, 24, 16))
-    rest = {name: value for name, value in vars(grid).items() if name != column}
+    others = {name: value for name, value in vars(grid).items() if name != column}
     with pytest.raises(TypeError, match=column):
-        LayoutGrid(**rest)
+        LayoutGrid(**others)
 
 
 def test_microbatches_go_up_to_the_batch() -> None:
@@ -177,10 +177,10 @@ def test_every_set_of_modules_may_be_recomputed_and_one_that_is_asked_for_alone(
     every = legal_space(MEGATRON, task)
     assert every.families.recomputes == words
     assert len(every.grid) == len(words) * len(every.families)
-    for asked in ("mlp", "core_attn+mlp"):
-        found = legal_space(MEGATRON, task, {"recompute": asked})
-        assert len(found.grid) == len(found.families) == len(every.families)
-        assert {layout.recompute for layout, _ in listed(found.grid)} == {asked}
+    for recompute in ("mlp", "core_attn+mlp"):
+        legal = legal_space(MEGATRON, task, {"recompute": recompute})
+        assert len(legal.grid) == len(legal.families) == len(every.families)
+        assert {layout.recompute for layout, _ in listed(legal.grid)} == {recompute}
 
 
 def test_no_set_of_modules_names_what_another_one_of_it_recomputes() -> None:
@@ -193,7 +193,7 @@ def test_no_set_of_modules_names_what_another_one_of_it_recomputes() -> None:
     assert names >= {"moe", "moe_act", "shared_experts"}
     others = len(names - {"moe", "moe_act", "shared_experts"})
     assert len(set(sets)) == len(sets) == 2**others * 5 - 1
-    assert not any("moe" in one and one & {"moe_act", "shared_experts"} for one in sets)
+    assert not any("moe" in modules and modules & {"moe_act", "shared_experts"} for modules in sets)
 
 
 def test_a_grid_gives_back_its_layouts() -> None:

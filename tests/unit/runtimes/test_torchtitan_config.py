@@ -44,17 +44,19 @@ def changes(text: str) -> dict[str, object]:
 
 def test_the_degrees_and_batches_are_those_of_the_recipe() -> None:
     for recipe in drawn(TORCHTITAN, 40):
-        layout, said = recipe.layout, changes(emit_torchtitan(recipe).files["plan.py"])
-        degrees = [said[f"parallelism.{kind}_parallel_degree"] for kind in ("tensor", "context", "pipeline")]
-        copies = [said[f"parallelism.data_parallel_{kind}_degree"] for kind in ("replicate", "shard")]
+        layout, settings = recipe.layout, changes(emit_torchtitan(recipe).files["plan.py"])
+        degrees = [
+            settings[f"parallelism.{kind}_parallel_degree"] for kind in ("tensor", "context", "pipeline")
+        ]
+        copies = [settings[f"parallelism.data_parallel_{kind}_degree"] for kind in ("replicate", "shard")]
         assert degrees == [layout.tp, layout.cp, layout.pp]
         assert copies == ([layout.dp, 1] if layout.zero == 0 else [1, layout.dp])
-        steps = recipe.global_batch // (said["training.local_batch_size"] * layout.dp)
-        pieces = said["training.local_batch_size"] // layout.microbatch
+        steps = recipe.global_batch // (settings["training.local_batch_size"] * layout.dp)
+        pieces = settings["training.local_batch_size"] // layout.microbatch
         assert steps * pieces == layout.microbatches(recipe.global_batch)
         assert 1 in (steps, pieces)
         if layout.pp > 1:
-            assert said["parallelism.module_fqns_per_model_part"] == modules(recipe.blocks)
+            assert settings["parallelism.module_fqns_per_model_part"] == modules(recipe.blocks)
 
 
 def test_stages_hold_the_modules_of_a_decoder() -> None:
@@ -68,14 +70,14 @@ def test_stages_hold_the_modules_of_a_decoder() -> None:
 def test_a_plan_is_a_function_of_a_configuration() -> None:
     layout = Layout(tp=2, pp=3, dp=2, microbatch=2, zero=3, recompute="full")
     emitted = emit_torchtitan(small(layout, "1f1b", (2, 2, 2), (2, 2, 2)))
-    said = changes(emitted.files["plan.py"])
+    settings = changes(emitted.files["plan.py"])
     assert emitted.differences == ()
-    assert said["activation_checkpoint"] == "FullAC.Config()"
-    assert said["parallelism.fsdp_reshard_after_forward"] == "always"
-    assert said["parallelism.enable_sequence_parallel"] is False
-    assert said["parallelism.pipeline_parallel_schedule"] == "1F1B"
-    assert said["training.local_batch_size"] == 12
-    assert said["training.disable_cuda_graphs"] is True
+    assert settings["activation_checkpoint"] == "FullAC.Config()"
+    assert settings["parallelism.fsdp_reshard_after_forward"] == "always"
+    assert settings["parallelism.enable_sequence_parallel"] is False
+    assert settings["parallelism.pipeline_parallel_schedule"] == "1F1B"
+    assert settings["training.local_batch_size"] == 12
+    assert settings["training.disable_cuda_graphs"] is True
 
 
 def test_torchtitan_recomputes_all_blocks_or_none() -> None:
@@ -109,9 +111,9 @@ def test_zero_bubbles_are_a_file_of_passes_that_do_not_wait_for_each_other() -> 
 
 def can_run(cell: str, done: set[tuple[int, str, int]], stages: int) -> bool:
     """True if all inputs of a pass are ready."""
-    found = re.fullmatch(r"(\d+)([FIW])(\d+)", cell)
-    assert found
-    stage, kind, m = int(found[1]), found[2], int(found[3])
+    match = re.fullmatch(r"(\d+)([FIW])(\d+)", cell)
+    assert match
+    stage, kind, m = int(match[1]), match[2], int(match[3])
     if kind == "F":
         return stage == 0 or (stage - 1, "F", m) in done
     if kind == "W":
@@ -144,13 +146,13 @@ def test_layouts_are_written_read_and_priced_as_they_are() -> None:
     of_row = "scales of float8: of rows instead of whole tensors"
     for recipe in drawn(TORCHTITAN, 16, TRAINED, TORCHTITAN.computes):
         emitted = emit_torchtitan(recipe, load_stack("torchtitan"))
-        again, unread = read_torchtitan(emitted.files["plan.py"], recipe.model, recipe.layout.devices)
+        reread, unread = read_torchtitan(emitted.files["plan.py"], recipe.model, recipe.layout.devices)
         assert unread == ()
         assert set(emitted.differences) == {
-            *recipe.differences(again),
+            *recipe.differences(reread),
             *[of_row] * (recipe.layout.compute == "fp8-cs"),
         }
-        named = {sentence.partition(":")[0] for sentence in recipe.differences(again)}
+        named = {sentence.partition(":")[0] for sentence in recipe.differences(reread)}
         assert named <= ({"recomputed"} if any(recipe.recomputed) else {"recompute"})
         if named:
             continue
@@ -158,7 +160,7 @@ def test_layouts_are_written_read_and_priced_as_they_are() -> None:
         key = recipe.model.name, recipe.layout.compute
         machine = load_machine("b200", devices=recipe.layout.devices, stack="torchtitan")
         question = questions.setdefault(key, PlanQuestion(recipe.task, machine, TORCHTITAN))
-        priced, before = PricedLayout.of_recipe(question, again), PricedLayout.of_recipe(question, recipe)
+        priced, before = PricedLayout.of_recipe(question, reread), PricedLayout.of_recipe(question, recipe)
         assert priced.price.time_s == before.price.time_s
         assert [rank.peak_gib for rank in priced.memory] == [rank.peak_gib for rank in before.memory]
 
@@ -205,16 +207,16 @@ def test_zero_bubbles_are_read_by_their_file() -> None:
 def test_flags_are_read_with_what_torchtitan_does_without(
     flags: str, devices: int, layout: Layout, blocks: tuple[int, ...]
 ) -> None:
-    found, _ = read_torchtitan(f"{BATCH} {flags}", SMALL, devices)
-    again = blocks if layout.recompute == "full" else (0,) * len(blocks)
+    recipe, _ = read_torchtitan(f"{BATCH} {flags}", SMALL, devices)
+    recomputed = blocks if layout.recompute == "full" else (0,) * len(blocks)
     schedule = "interleaved" if layout.vp > 1 else "1f1b"
-    assert found == Recipe(SMALL, 240, 24, layout, schedule, blocks, again)
+    assert recipe == Recipe(SMALL, 240, 24, layout, schedule, blocks, recomputed)
 
 
 def test_models_with_experts_deal_them_out_or_cut_them_by_tp() -> None:
     model = load_transformer("deepseek-v2", "test")
     tp = f"{BATCH} --parallelism.tensor_parallel_degree 2"
-    (cut, _), (dealt, _) = (read_torchtitan(f"{tp} {more}", model, 8) for more in ("", DEALT))
+    (cut, _), (dealt, _) = (read_torchtitan(f"{tp} {dispatch}", model, 8) for dispatch in ("", DEALT))
     assert (cut.layout.ep, cut.layout.etp) == (1, 2)
     assert (dealt.layout.ep, dealt.layout.etp) == (4, 1)
 
@@ -237,12 +239,12 @@ def mine() -> Trainer.Config:
 
 def test_a_configuration_is_read_as_it_is_registered() -> None:
     model = SMALL.model_copy(update={"hidden": 256, "heads": 8, "feed_forward": 512})
-    found, unread = read_torchtitan(REGISTERED, model, 16)
+    recipe, unread = read_torchtitan(REGISTERED, model, 16)
     layout = Layout(tp=2, dp=8, microbatch=4, zero=2, recompute="full", compute="mxfp8")
-    assert (found.layout, found.global_batch, found.sequence) == (layout, 32, 240)
+    assert (recipe.layout, recipe.global_batch, recipe.sequence) == (layout, 32, 240)
     assert unread == ("training.steps",)
     assert "with compile.enable True, not False" in torchtitan_differences(
-        REGISTERED, found, load_stack("torchtitan")
+        REGISTERED, recipe, load_stack("torchtitan")
     )
 
 
@@ -255,8 +257,8 @@ def test_what_a_stack_and_numbers_stand_for_is_said() -> None:
     assert read_torchtitan(text, SMALL, 8) == (recipe, ())
     assert torchtitan_differences(text, recipe, stack) == (rows,)
     plain = f"{BATCH} --parallelism.tensor_parallel_degree 2 --optimizer.lr 1"
-    found, unread = read_torchtitan(plain, SMALL, 8)
-    assert (found.model.lora, found.layout.compute, unread) == (None, "bf16", ("optimizer.lr",))
+    read, unread = read_torchtitan(plain, SMALL, 8)
+    assert (read.model.lora, read.layout.compute, unread) == (None, "bf16", ("optimizer.lr",))
     assert torchtitan_differences(plain, recipe, stack)[:2] == (
         "with compile.enable True, not False",
         "with compile.enable_async_tensor_parallel True, not False",

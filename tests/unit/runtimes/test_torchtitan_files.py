@@ -59,12 +59,14 @@ def mine() -> Trainer.Config:
 
 def test_job_files_in_toml_and_json_are_read_as_flags() -> None:
     sections = tomllib.loads(JOB)
-    flags = " ".join(f"--{s}.{name} {value}" for s, told in sections.items() for name, value in told.items())
+    flags = " ".join(
+        f"--{s}.{name} {value}" for s, section in sections.items() for name, value in section.items()
+    )
     for text in (JOB, json.dumps(sections), json.dumps(sections | {"quantize": {"linear": {}}}), flags):
         recipe, unread = read_torchtitan(text, SMALL, 8)
         assert (recipe.layout, recipe.sequence, recipe.global_batch) == (LAYOUT, 240, 16)
         assert set(unread) == {"job.dump_folder", "model.name", "model.flavor", "optimizer.lr"}
-        assert not any("compile" in one for one in _named(text))
+        assert not any("compile" in remark for remark in _named(text))
 
 
 def _named(text: str, **stack: object) -> tuple[str, ...]:
@@ -93,10 +95,10 @@ def test_a_loss_in_chunks_needs_less_memory_for_logits() -> None:
     machine = load_machine("h100", devices=8, stack="torchtitan")
     peaks = {}
     for chunks in (8, 1):
-        said = text.replace("loss_fn", f"num_chunks={chunks}, loss_fn") if chunks > 1 else text
-        said = said if chunks > 1 else text.replace("ChunkedLossWrapper", "CrossEntropyLoss")
-        recipe = read_torchtitan(said, model, 8)[0]
-        software = torchtitan_software(said, recipe, machine.stack)
+        changed = text.replace("loss_fn", f"num_chunks={chunks}, loss_fn") if chunks > 1 else text
+        changed = changed if chunks > 1 else text.replace("ChunkedLossWrapper", "CrossEntropyLoss")
+        recipe = read_torchtitan(changed, model, 8)[0]
+        software = torchtitan_software(changed, recipe, machine.stack)
         assert software.stack.logit_bytes == 12 / chunks
         question = PlanQuestion(recipe.task, replace(machine, stack=software.stack), TORCHTITAN)
         (rank,) = PricedLayout.of_recipe(question, recipe).memory
@@ -143,7 +145,7 @@ def test_converters_of_a_job_file_are_those_of_the_registry() -> None:
     named = torchtitan_software(text, recipe, load_stack("torchtitan")).unmodelled
     assert recipe.layout.compute == "fp8-cs"
     assert named[0] == "Float8LinearConverter.enable_fsdp_float8_all_gather True"
-    assert not any("by rows" in one for one in named)
+    assert not any("by rows" in remark for remark in named)
 
 
 SET = "config.training.seq_len = 8\n"

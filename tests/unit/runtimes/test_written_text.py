@@ -31,11 +31,11 @@ UNTIMED = {"rope_theta": 5e5, "rope_scaling": {"rope_type": "yarn", "factor": 8.
 def plan() -> TrainingPlan:
     """Plan of a small model whose spec has fields without effect on time."""
     model = load_transformer("llama2-7b", "test").model_copy(update={"layers": 4, "untimed": UNTIMED})
-    asked = AskedPlan(
+    question = AskedPlan(
         model=model, system="h100", stack="megatron-core", devices=8, global_batch=8, sequence=2048,
         fixed=FIXED,
     )  # fmt: skip
-    planner = TrainingPlanner(asked, lambda _: MeasuredInterval(None), gap=0.05)
+    planner = TrainingPlanner(question, lambda _: MeasuredInterval(None), gap=0.05)
     answer = planner.answer(planner.best(2))
     assert isinstance(answer, TrainingPlan)
     return answer
