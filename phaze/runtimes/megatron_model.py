@@ -392,8 +392,9 @@ def _sizes(flags: Flags, names: dict[str, str], usual: dict[str, int] | None = N
 
 
 def _read_kinds(flags: Flags) -> tuple[list[str], int, str | None, tuple[int, ...] | None]:
-    """Read every block's kind, the number of multi-token prediction layers, and their kind and the pipeline
-    split, which only a hybrid's flags have.
+    """Read every block's kind, the number and kind of further layers, and the pipeline split.
+
+    Further layers predict several tokens. Only the flags of a hybrid have their kind and the split.
     """
     hybrid = next((flag for flag in HYBRID if flag in flags), None)
     if hybrid is not None:
