@@ -153,6 +153,8 @@ def with_exchanges(
             pass_s, exchange_s, share=overlap, lost_s=lost_s, wait_s=wait_s, operators=stage.operators
         )
 
+    # Gradients are scattered while weight gradients are computed: in their own pass if it is separate,
+    # or else inside the backward pass.
     weight_s = longer(stage.weight_s, reduce_s, lost_s[1])
     inner_s = stage.recompute_s + stage.backward_s - stage.weight_s
     inside = not weight_s
@@ -160,6 +162,7 @@ def with_exchanges(
     return replace(
         stage,
         forward_s=longer(stage.forward_s, gather_s, lost_s[0], waits_s[0]),
+        # One gather serves recompute and backward pass; the recompute job keeps its own duration.
         backward_s=max(backward_s - stage.recompute_s, 0.0) + weight_s,
         weight_s=weight_s,
     )
