@@ -33,14 +33,14 @@ def check_claims(
     """Check a publication's claims: table `claims`, in the paper's order; empty without a publication."""
     if publication is None:
         return Claims.empty()
-    found: list[Values] = []
+    claims: list[Values] = []
     for group in publication.claims:
         if group.table not in tables:
             raise PhazeError(
                 f"{publication.title}: claims: there is no table {group.table!r}; there are {sorted(tables)}"
             )
-        found += claims_on(publication, group, tables[group.table], functions or {})
-    rows = [{"claim": number, **claim} for number, claim in enumerate(found)]
+        claims += claims_on(publication, group, tables[group.table], functions or {})
+    rows = [{"claim": number, **claim} for number, claim in enumerate(claims)]
     return Claims.check(pd.DataFrame(rows)) if rows else Claims.empty()
 
 
@@ -54,11 +54,15 @@ def claims_on(
     for part in parts:
         for claim in group.claims:
             try:
-                some = part if claim.where is None else part.query(claim.where)
-                groups = [one for _, one in some.groupby(list(claim.by), sort=False)] if claim.by else [some]
-                for one in groups:
-                    if len(one):
-                        yield from _claims_of(publication, claim, one, functions)
+                selected = part if claim.where is None else part.query(claim.where)
+                groups = (
+                    [subset for _, subset in selected.groupby(list(claim.by), sort=False)]
+                    if claim.by
+                    else [selected]
+                )
+                for subset in groups:
+                    if len(subset):
+                        yield from _claims_of(publication, claim, subset, functions)
             except (KeyError, AttributeError, NameError) as error:
                 raise PhazeError(
                     f"{publication.title}: claims: {claim.statement!r}: {error}; table {group.table} has "
@@ -87,16 +91,16 @@ def _claims_of(
     holds = claim.holds is None or bool(evaluate(claim.holds, values))
     broken = rows.iloc[:0]
     if claim.every is not None:
-        given = {} if claim.printed is None else {"printed": values["printed"]}
-        fine = rows.assign(**given).eval(claim.every)  # type: ignore[arg-type]
-        broken = rows[~np.asarray(fine, dtype=bool)]
+        printed_column = {} if claim.printed is None else {"printed": values["printed"]}
+        row_holds = rows.assign(**printed_column).eval(claim.every)  # type: ignore[arg-type]
+        broken = rows[~np.asarray(row_holds, dtype=bool)]
     shown = pd.Series(values, dtype=object)
-    but = f"; not {join(broken[claim.named])}" if len(broken) else ""
+    exceptions = f"; not {join(broken[claim.named])}" if len(broken) else ""
     yield {
         "statement": fill(claim.statement, shown),
         "source": claim.source,
         "published": fill(claim.published, shown),
-        "ours": fill(claim.ours, shown) + but,
+        "ours": fill(claim.ours, shown) + exceptions,
         "holds": holds and broken.empty,
     }
 
@@ -107,10 +111,14 @@ def _printed(publication: Publication, claim: PublishedClaim, values: Values) ->
     if isinstance(printed, str):
         printed = getattr(publication, printed)
     if isinstance(printed, Mapping):
-        own = printed.get(values[claim.by[-1]])
-        return None if own is None else {"printed": own}
+        figure = printed.get(values[claim.by[-1]])
+        return None if figure is None else {"printed": figure}
     if isinstance(printed, tuple) and all(isinstance(row, Mapping) for row in printed):
-        same = (row for row in printed if all(values.get(key, of) == of for key, of in row.items()))
+        same = (
+            row
+            for row in printed
+            if all(values.get(key, expected) == expected for key, expected in row.items())
+        )
         return next(map(dict, same), None)
     return {"printed": printed}
 

@@ -55,37 +55,46 @@ def paper_of(
     Claims and checks are found among the tables, by their contract. Names of figures are prefixed by the
     paper's name so that they are unique on the page.
     """
-    claims = {key: frame for key, (contract, frame) in tables.items() if contract is Claims}
-    checks = {key: frame for key, (contract, frame) in tables.items() if contract is Checks}
-    source, found = next(iter(claims.items()), ("", Claims.empty()))
+    claim_tables = {key: frame for key, (contract, frame) in tables.items() if contract is Claims}
+    check_tables = {key: frame for key, (contract, frame) in tables.items() if contract is Checks}
+    source, claims = next(iter(claim_tables.items()), ("", Claims.empty()))
     printed = published or Publication(title=name, citation="nothing is published beside these results")
-    shown: list[Block] = [claims_sheet(found, source)] if len(found) else []
-    for one in (*blocks, *(checks_section(table, key, CHECKED) for key, table in checks.items())):
-        shown += (Heading(one.title), Prose(one.about), *one.blocks) if isinstance(one, Section) else (one,)
-    absent, told = (*missing, *printed.missing), (*notes, *printed.notes)
-    for heading, sentences in (("What is missing", absent), ("How these numbers are made", told)):
+    shown: list[Block] = [claims_sheet(claims, source)] if len(claims) else []
+    for block in (*blocks, *(checks_section(table, key, CHECKED) for key, table in check_tables.items())):
+        if isinstance(block, Section):
+            shown += (Heading(block.title), Prose(block.about), *block.blocks)
+        else:
+            shown.append(block)
+    remarks = {
+        "What is missing": (*missing, *printed.missing),
+        "How these numbers are made": (*notes, *printed.notes),
+    }
+    for heading, sentences in remarks.items():
         shown += [Heading(heading), Items(sentences)] if sentences else []
-    own = (replace(one, name=f"{name}-{one.name}") if isinstance(one, Chart) else one for one in shown)
+    prefixed = (
+        replace(block, name=f"{name}-{block.name}") if isinstance(block, Chart) else block for block in shown
+    )
     title = f"{printed.title}. {printed.citation}."
-    return Paper(name, title, answer, tuple(own), found, tables, beside or {})
+    return Paper(name, title, answer, tuple(prefixed), claims, tables, beside or {})
 
 
 def build_page(papers: Iterable[Paper]) -> Report:
     """Build the page of the given papers, with all of their tables."""
     shown = tuple(papers)
-    rows = tuple((one.title, f"{one.claims['holds'].sum()} of {len(one.claims)}") for one in shown)
-    held, count = (sum(int(of(one.claims["holds"])) for one in shown) for of in (pd.Series.sum, len))
+    rows = tuple((paper.title, f"{paper.claims['holds'].sum()} of {len(paper.claims)}") for paper in shown)
+    holding = sum(int(paper.claims["holds"].sum()) for paper in shown)
+    count = sum(len(paper.claims) for paper in shown)
     sheet = Sheet("Claims that hold here", ("paper", "claims"), rows)
     sentence = (
-        f"Of {count} claims of the papers {count - held} do not hold here and {held} do. The reasons, as far "
-        "as they are known, stand with each paper."
+        f"Of {count} claims of the papers {count - holding} do not hold here and {holding} do. The reasons, "
+        "as far as they are known, stand with each paper."
     )
-    more = " ".join(f"{one.name.capitalize()}: {one.answer}" for one in shown)
-    facts = ((f"{held} of {count}", "claims of the papers that hold here"),)
+    answers = " ".join(f"{paper.name.capitalize()}: {paper.answer}" for paper in shown)
+    facts = ((f"{holding} of {count}", "claims of the papers that hold here"),)
     answer = FirstScreen(
-        "What of the papers comes out here, and what does not?", sentence, facts, sheet, more
+        "What of the papers comes out here, and what does not?", sentence, facts, sheet, answers
     )
-    sections = (Section(one.name, one.name.capitalize(), one.title, one.blocks) for one in shown)
-    tables = {name: table for one in shown for name, table in one.tables.items()}
-    beside = {name: frame for one in shown for name, frame in one.shown.items()}
-    return page_of("papers.html", ", ".join(one.name for one in shown), answer, sections, tables, beside)
+    sections = (Section(paper.name, paper.name.capitalize(), paper.title, paper.blocks) for paper in shown)
+    tables = {name: table for paper in shown for name, table in paper.tables.items()}
+    beside = {name: frame for paper in shown for name, frame in paper.shown.items()}
+    return page_of("papers.html", ", ".join(paper.name for paper in shown), answer, sections, tables, beside)

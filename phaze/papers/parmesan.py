@@ -69,8 +69,8 @@ def read_figures(inputs: MapInputs) -> pd.DataFrame:
         {"case": name, "reading": key, **row}
         for show, read in (("topologies", _by_topology), ("partitioners", _by_partitioner))
         for name, case in inputs.showing(show)
-        for key, one in readings_of(case).items()
-        for row in read(inputs, case, one, _steps(inputs, name, one))
+        for key, reading in readings_of(case).items()
+        for row in read(inputs, case, reading, _steps(inputs, name, reading))
     ]
     return pd.DataFrame(rows) if rows else FiguresRead.empty()
 
@@ -85,8 +85,8 @@ def _by_topology(inputs: MapInputs, case: MapCase, reading: MapReading, rows: pd
     topologies = reading.topologies or {topology: topology for topology in case.topologies}
     for (topology, used), (over, (column, _)) in product(topologies.items(), OVER.items()):
         printed = getattr(inputs.published, over.replace("-", "_"), {}).get(topology, {})
-        for shape, some in rows[rows["topology"] == used].groupby("shape"):
-            ours = float(np.median(some[column] / some[OWN[reading.search]]))
+        for shape, shape_rows in rows[rows["topology"] == used].groupby("shape"):
+            ours = float(np.median(shape_rows[column] / shape_rows[OWN[reading.search]]))
             about = {"subject": topology, "figure": over, "shape": shape}
             yield {**about, "ours": ours, "printed": float(printed.get(shape, 0.0))}
 
@@ -99,75 +99,75 @@ def _by_partitioner(
     if published is None:
         return
     for graph in case.graphs:
-        for partitioner, ways in published.over_first.get(graph, {}).items():
+        for partitioner, mappings in published.over_first.get(graph, {}).items():
             cut_by = first if partitioner == FIRST else partitioner
-            for way, by_shape in ways.items():
-                if (cut_by, way) != (first, "cs-map"):
-                    other = cut_by, OWN[reading.search] if way == "ours" else way
-                    of = graph, f"{partitioner} {way}"
-                    yield from _ratios(rows, of, (first, "cs-map"), other, by_shape)
-        for figure, own in REFINED.items():
+            for mapping, by_shape in mappings.items():
+                if (cut_by, mapping) != (first, "cs-map"):
+                    other = cut_by, OWN[reading.search] if mapping == "ours" else mapping
+                    labels = graph, f"{partitioner} {mapping}"
+                    yield from _ratios(rows, labels, (first, "cs-map"), other, by_shape)
+        for figure, column in REFINED.items():
             by_shape = published.over_clusters.get(graph, {})
-            yield from _ratios(rows, (graph, figure), ("clusters", own), ("paper", own), by_shape)
+            yield from _ratios(rows, (graph, figure), ("clusters", column), ("paper", column), by_shape)
 
 
 def _ratios(
     rows: pd.DataFrame,
-    of: tuple[str, str],
+    labels: tuple[str, str],
     first: tuple[str, str],
     other: tuple[str, str],
     printed: Mapping[str, float],
 ) -> Iterator[Row]:
     """Yield our and the published speed-ups of `other` over `first`, two pairs of partitioner and mapping.
 
-    `of` is the graph and the name of the figure. Shapes without our result are left out.
+    `labels` is the graph and the name of the figure. Shapes without our result are left out.
     """
-    graph, figure = of
+    graph, figure = labels
     key = ["shape", "partitioner"]
     steps_of = rows[rows["graph"] == graph].drop_duplicates(key).set_index(key)
     for shape, value in printed.items():
         if {(shape, first[0]), (shape, other[0])} <= set(steps_of.index):
-            one, another = (steps_of[way].loc[shape, by] for by, way in (first, other))
+            first_s, other_s = (steps_of[column].loc[shape, by] for by, column in (first, other))
             about = {"subject": graph, "figure": figure, "shape": shape}
-            yield {**about, "ours": one / another, "printed": value}
+            yield {**about, "ours": first_s / other_s, "printed": value}
 
 
 def groups(inputs: MapInputs, case: MapCase) -> dict[str, list[str]]:
     """Non-empty groups of a case's topologies: meshes and tori, random topologies, and other topologies."""
     kinds = {topology: inputs.study.topologies[topology].sizes[0] for topology in case.topologies}
-    named = {"meshes and tori": (MeshOrTorus,), "random topologies": (RandomBlocks, UniformDist)}
-    found = {name: [one for one, kind in kinds.items() if isinstance(kind, of)] for name, of in named.items()}
-    known = {one for topologies in found.values() for one in topologies}
-    found["other topologies"] = [one for one in kinds if one not in known]
-    return {name: topologies for name, topologies in found.items() if topologies}
+    classes = {"meshes and tori": (MeshOrTorus,), "random topologies": (RandomBlocks, UniformDist)}
+    members = {name: [t for t, kind in kinds.items() if isinstance(kind, of)] for name, of in classes.items()}
+    grouped = {topology for topologies in members.values() for topology in topologies}
+    members["other topologies"] = [topology for topology in kinds if topology not in grouped]
+    return {name: topologies for name, topologies in members.items() if topologies}
 
 
 def about(figures: pd.DataFrame, reading: str, subjects: Sequence[str]) -> pd.DataFrame:
     """Speed-ups under an interpretation for the given topologies or graphs; empty if any is missing."""
-    mine = figures[(figures["reading"] == reading) & figures["subject"].isin(subjects)]
-    return mine if set(mine["subject"]) == set(subjects) else mine.iloc[:0]
+    selected = figures[(figures["reading"] == reading) & figures["subject"].isin(subjects)]
+    return selected if set(selected["subject"]) == set(subjects) else selected.iloc[:0]
 
 
 def nearest(figures: pd.DataFrame, readings: Iterable[str], subjects: Sequence[str]) -> tuple[str, float]:
     """Interpretation with the smallest mean deviation over all `subjects`, and that deviation."""
-    factors = {one: mean_factor(about(figures, one, subjects)) for one in readings}
-    known = {one: factor for one, factor in factors.items() if np.isfinite(factor)}
-    return min(known.items(), key=lambda pair: pair[1]) if known else ("", float("nan"))
+    factors = {reading: mean_factor(about(figures, reading, subjects)) for reading in readings}
+    finite = {reading: factor for reading, factor in factors.items() if np.isfinite(factor)}
+    return min(finite.items(), key=lambda pair: pair[1]) if finite else ("", float("nan"))
 
 
 def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
     """Yield the sections of all cases with figures, from the result of `read_figures`."""
     for show in ("topologies", "partitioners"):
         for name, case in inputs.showing(show):
-            mine = figures[figures["case"] == name]
-            if len(mine):
-                yield WORDS.section(show, _blocks(inputs, mine, case), name=name)
+            case_figures = figures[figures["case"] == name]
+            if len(case_figures):
+                yield WORDS.section(show, _blocks(inputs, case_figures, case), name=name)
 
 
-def _blocks(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> Iterator[Block]:
+def _blocks(inputs: MapInputs, figures: pd.DataFrame, case: MapCase) -> Iterator[Block]:
     """Yield report blocks: deviation of each interpretation, all figures, and the unexplained figures."""
     labels = inputs.subjects(case)
-    printed = mine[(mine["printed"] > 0) & ~mine["figure"].isin(REFINED)]
+    printed = figures[(figures["printed"] > 0) & ~figures["figure"].isin(REFINED)]
     by_shape = printed.groupby(["reading", "subject", "figure"], sort=False)[["ours", "printed"]]
     means = by_shape.agg(geometric_mean).reset_index().assign(shape="geometric mean")
     if len(printed):
@@ -175,7 +175,7 @@ def _blocks(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> Iterator[Bl
         parts |= groups(inputs, case) if case.show == "topologies" else {}
         yield Prose(WORDS.sentences["factor"])
         yield _factors_sheet(printed, means, case, parts)
-    yield _figures_sheet(pd.concat([mine, means]), case, labels)
+    yield _figures_sheet(pd.concat([figures, means]), case, labels)
     if sentences := tuple(open_sentences(printed, case)):
         yield Items(sentences)
 
@@ -185,7 +185,7 @@ def _figures_sheet(rows: pd.DataFrame, case: MapCase, labels: Mapping[str, str])
     rows = rows.assign(label=rows["subject"].map(labels))
     printed = rows.assign(reading="printed", cell=rows["printed"].map("{:.3g}".format))
     ours = rows.assign(cell=rows["ours"].map("{:.2f}".format))
-    heads = {key: one.label for key, one in readings_of(case).items()}
+    heads = {key: reading.label for key, reading in readings_of(case).items()}
     names = {over: name for over, (_, name) in OVER.items()}
     shown = pd.concat([printed[printed["printed"] > 0], ours]).replace({"figure": names})
     shown = shown.sort_values("label", key=lambda label: label.map([*labels.values()].index), kind="stable")
@@ -193,32 +193,32 @@ def _figures_sheet(rows: pd.DataFrame, case: MapCase, labels: Mapping[str, str])
 
 
 def _factors_sheet(
-    mine: pd.DataFrame, means: pd.DataFrame, case: MapCase, parts: Mapping[str, Sequence[str]]
+    figures: pd.DataFrame, means: pd.DataFrame, case: MapCase, parts: Mapping[str, Sequence[str]]
 ) -> Sheet:
     """Report table of mean deviations by interpretation: for each part, all figures and means over shapes."""
     rows = []
-    for key, one in readings_of(case).items():
-        own = mine[mine["reading"] == key]
-        factors = {part: mean_factor(about(own, key, subjects)) for part, subjects in parts.items()}
-        own_means = means[means["reading"] == key]
-        factors |= {"all figures": mean_factor(own), "means over shapes": mean_factor(own_means)}
-        cells = {part: digits(factor) for part, factor in factors.items()} | {"figures": str(len(own))}
-        rows += [{"reading": one.label, "part": part, "cell": cell} for part, cell in cells.items()]
+    for key, reading in readings_of(case).items():
+        selected = figures[figures["reading"] == key]
+        factors = {part: mean_factor(about(selected, key, subjects)) for part, subjects in parts.items()}
+        selected_means = means[means["reading"] == key]
+        factors |= {"all figures": mean_factor(selected), "means over shapes": mean_factor(selected_means)}
+        cells = {part: digits(factor) for part, factor in factors.items()} | {"figures": str(len(selected))}
+        rows += [{"reading": reading.label, "part": part, "cell": cell} for part, cell in cells.items()]
     return WORDS.sheet("factors", pd.DataFrame(rows))
 
 
 def open_sentences(printed: pd.DataFrame, case: MapCase) -> Iterator[str]:
     """Yield a sentence per unexplained figure, with our values under the closest interpretation."""
-    for one in case.unexplained:
-        shapes = [f"{stages}x{replicas}" for stages, replicas in one.shapes or case.shapes]
-        subjects = one.topologies or one.graphs or (*case.topologies, *case.graphs)
-        some = printed[printed["subject"].isin(subjects) & printed["shape"].isin(shapes)]
-        key, factor = nearest(some, case.plain_readings, sorted(set(some["subject"])))
+    for unexplained in case.unexplained:
+        shapes = [f"{stages}x{replicas}" for stages, replicas in unexplained.shapes or case.shapes]
+        subjects = unexplained.topologies or unexplained.graphs or (*case.topologies, *case.graphs)
+        figures = printed[printed["subject"].isin(subjects) & printed["shape"].isin(shapes)]
+        key, factor = nearest(figures, case.plain_readings, sorted(set(figures["subject"])))
         if key:
-            own = some[some["reading"] == key]
-            pairs = ", ".join(f"{a:.2f} ({b:g})" for a, b in zip(own["ours"], own["printed"], strict=True))
-            told = {"label": case.readings[key].label, "factor": factor, "figures": len(own), "pairs": pairs}
-            yield WORDS.sentence("unexplained", about=one.about, **told)
+            rows = figures[figures["reading"] == key]
+            pairs = ", ".join(f"{a:.2f} ({b:g})" for a, b in zip(rows["ours"], rows["printed"], strict=True))
+            details = {"label": case.readings[key].label, "figures": len(rows), "pairs": pairs}
+            yield WORDS.sentence("unexplained", about=unexplained.about, factor=factor, **details)
 
 
 def parmesan_paper(inputs: MapInputs) -> Paper:
@@ -242,19 +242,19 @@ def parmesan_paper(inputs: MapInputs) -> Paper:
 def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> str:
     """Summary by kind of topology: published gain from mapping, our gain, and the closest interpretation."""
     for name, case in inputs.showing("topologies"):
-        mine = figures[(figures["case"] == name) & (figures["printed"] > 0)]
-        if case.readings and len(mine):
+        case_figures = figures[(figures["case"] == name) & (figures["printed"] > 0)]
+        if case.readings and len(case_figures):
             break
     else:
         mean = geometric_mean(gains["over_consecutive"])
         return WORDS.sentence("gain", mean=mean, cases=len(gains))
-    over = mine[mine["figure"] == "over-consecutive"]
+    over = case_figures[case_figures["figure"] == "over-consecutive"]
     first, graph = next(iter(case.readings)), inputs.study.graphs[case.graphs[0]].label
     gained, near = [], []
     for group, topologies in groups(inputs, case).items():
         means = about(over, first, topologies)[["ours", "printed"]].agg(geometric_mean)
         gained.append(WORDS.sentence("gained", group=group, **means))
-        key, factor = nearest(mine, case.plain_readings, topologies)
+        key, factor = nearest(case_figures, case.plain_readings, topologies)
         near.append(WORDS.sentence("near", group=group, factor=factor, label=case.readings[key].label))
     several = {"gained": " and ".join(gained), "near": " and ".join(near)}
     return WORDS.sentence("answer", graph=graph, readings=len(case.plain_readings), **several)

@@ -39,9 +39,9 @@ class PlanInputs(PlanCases):
 
     def label(self, name: str) -> str:
         """Display name of an input; marks inputs made from our own models."""
-        given = self.study.inputs[name]
-        own = self.study.stand_ins.get(name)
-        return given.label if own is None else f"{given.label} (ours, on {own.architecture})"
+        profile = self.study.inputs[name]
+        stand_in = self.study.stand_ins.get(name)
+        return profile.label if stand_in is None else f"{profile.label} (ours, on {stand_in.architecture})"
 
     def scale_s(self, name: str) -> float:
         """Seconds per time unit of an input."""
@@ -61,28 +61,28 @@ def printed_times(inputs: PlanInputs) -> pd.DataFrame:
 
     One row per input, row of the printed table, mode and planner. Our time is NaN if nothing was planned.
     """
-    told = [
+    printed_rows = [
         {"input": name, "row": number, **dict(row)}
         for name, rows in (inputs.published.table if inputs.published else {}).items()
         for number, row in enumerate(rows)
     ]
-    made = inputs.cases[inputs.cases["case"].isin([name for name, _ in inputs.showing("table")])]
+    planned = inputs.cases[inputs.cases["case"].isin([name for name, _ in inputs.showing("table")])]
     keys = ["input", "devices", "memory_gib"]
-    if not told:
-        return made.iloc[:0].assign(row=0, printed="", ours="")
-    printed = pd.DataFrame(told).melt([*keys, "row"], var_name="planner", value_name="printed")
-    times = made.groupby([*keys, "mode", "planner"])["time_per_sample"].first().reset_index()
-    found = printed.merge(times[[*keys, "mode"]].drop_duplicates(), on=keys)
-    found = found.merge(times, on=[*keys, "mode", "planner"], how="left")
-    return found.assign(ours=[as_printed(time) for time in found["time_per_sample"]])
+    if not printed_rows:
+        return planned.iloc[:0].assign(row=0, printed="", ours="")
+    printed = pd.DataFrame(printed_rows).melt([*keys, "row"], var_name="planner", value_name="printed")
+    times = planned.groupby([*keys, "mode", "planner"])["time_per_sample"].first().reset_index()
+    compared = printed.merge(times[[*keys, "mode"]].drop_duplicates(), on=keys)
+    compared = compared.merge(times, on=[*keys, "mode", "planner"], how="left")
+    return compared.assign(ours=[as_printed(time) for time in compared["time_per_sample"]])
 
 
 def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:
     """Relative extra time of equal stages over Piper's plans, at the device counts `ks` where both exist."""
     piper, equi = (read_curve(rows[rows["planner"] == p], ks) for p in ("piper", "equi"))
     both = np.isfinite(piper) & np.isfinite(equi)
-    more: np.ndarray = equi[both] / piper[both] - 1
-    return more
+    extra: np.ndarray = equi[both] / piper[both] - 1
+    return extra
 
 
 def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
@@ -93,16 +93,16 @@ def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
     printed = printed.reindex(columns=["piper", "equi"]).assign(
         agrees=times.groupby(["input", "row"])["agrees"].all(), share=lambda f: f["piper"] / f["equi"]
     )
-    asked = _shown(inputs, inputs.cases, "table").query("mode == 'table-1'").drop_duplicates("case")
+    table_cases = _shown(inputs, inputs.cases, "table").query("mode == 'table-1'").drop_duplicates("case")
     rows, curves = _shown(inputs, inputs.cases, "throughput"), _shown(inputs, inputs.curves, "curve")
     rows = rows.assign(relative=relative(rows), infeasible=rows["status"] == "infeasible")
     fits = rows.assign(fits=~rows["infeasible"] & (rows["planner"] == "piper"))
     slower = [curves.iloc[:0].assign(more=0.0)]
     for _, panel in curves.groupby(PANEL, sort=False):
-        more = extra_time(panel, considered(inputs, panel))
-        slower.append(panel.iloc[[0] * len(more)].assign(more=more))
+        extra = extra_time(panel, considered(inputs, panel))
+        slower.append(panel.iloc[[0] * len(extra)].assign(more=extra))
     return {
-        "printed": asked[["case", "input", "label"]].merge(printed.reset_index()),
+        "printed": table_cases[["case", "input", "label"]].merge(printed.reset_index()),
         "throughput": rows.assign(piper_fits=fits.groupby([*PANEL, "devices"])["fits"].transform("any")),
         "curves": curves.assign(most_of_all=curves.groupby(PANEL)["most_devices"].transform("max")),
         "slower": pd.concat(slower),
@@ -114,18 +114,19 @@ def _shown(inputs: PlanInputs, rows: pd.DataFrame, show: str) -> pd.DataFrame:
     parts = [rows.iloc[:0].assign(label="")]
     for name, case in inputs.showing(show):
         for mode in case.modes:
-            mine = rows[(rows["case"] == name) & (rows["mode"] == mode)].sort_values(PANEL, kind="stable")
-            parts.append(mine.assign(label=inputs.label(case.input)))
+            chosen = rows[(rows["case"] == name) & (rows["mode"] == mode)]
+            chosen = chosen.sort_values(PANEL, kind="stable")
+            parts.append(chosen.assign(label=inputs.label(case.input)))
     return pd.concat(parts)
 
 
 def _quartiles(rows: pd.DataFrame, printed: object) -> dict[str, object]:
     """Quartiles of the extra time of equal stages, and the share of device counts in the published range."""
     low, high = map(float, cast("tuple[float, float]", printed))
-    more = rows["more"].to_numpy()
-    quarters = [percent(float(q)) for q in np.quantile(more, (0.25, 0.5, 0.75))]
-    within = float(np.mean((more >= low) & (more <= high)))
-    return {"quartiles": join(quarters), "within": within, "count": len(more)}
+    extra = rows["more"].to_numpy()
+    quarters = [percent(float(q)) for q in np.quantile(extra, (0.25, 0.5, 0.75))]
+    within = float(np.mean((extra >= low) & (extra <= high)))
+    return {"quartiles": join(quarters), "within": within, "count": len(extra)}
 
 
 FUNCTIONS: dict[str, Function] = {"quartiles": _quartiles}
@@ -141,8 +142,8 @@ def figure(inputs: PlanInputs, name: str, case: PlanCase) -> Iterator[Chart]:
         draw = partial(case_charts.curves, scale_s=scale_s, every_k=every_k)
         rows, kind = inputs.curves, "line" if every_k else "dots"
     for mode in case.modes:
-        mine = partial(draw, rows[(rows["case"] == name) & (rows["mode"] == mode)])
-        yield WORDS.chart(kind, mine, f"{name}-{mode}", label=label, mode=mode, how=WORDS.sentences[mode])
+        plot = partial(draw, rows[(rows["case"] == name) & (rows["mode"] == mode)])
+        yield WORDS.chart(kind, plot, f"{name}-{mode}", label=label, mode=mode, how=WORDS.sentences[mode])
 
 
 def table(inputs: PlanInputs, case: PlanCase) -> Iterator[Sheet | Items]:
@@ -175,8 +176,8 @@ def unplanned(inputs: PlanInputs) -> Iterator[str]:
 
 def stand_ins(inputs: PlanInputs) -> Iterator[str]:
     """Yield a sentence per model of ours that replaces an input of the authors."""
-    for name, own in inputs.study.stand_ins.items():
-        yield WORDS.sentence("stand-in", label=inputs.study.inputs[name].label, **own.model_dump())
+    for name, stand_in in inputs.study.stand_ins.items():
+        yield WORDS.sentence("stand-in", label=inputs.study.inputs[name].label, **stand_in.model_dump())
 
 
 def sections_of(inputs: PlanInputs) -> Iterator[Section]:
@@ -218,5 +219,5 @@ def _answer(inputs: PlanInputs, claims: pd.DataFrame) -> str:
     """Summary: number of claims that hold, source of the inputs, and number of plans."""
     planned = int((inputs.cases["status"] == "planned").sum())
     source = "the authors' inputs" if not inputs.study.stand_ins else "inputs of our own"
-    told = {"held": int(claims["holds"].sum()), "claims": len(claims), "clusters": len(inputs.cases)}
-    return WORDS.sentence("answer", source=source, planned=planned, **told)
+    counts = {"held": int(claims["holds"].sum()), "claims": len(claims), "clusters": len(inputs.cases)}
+    return WORDS.sentence("answer", source=source, planned=planned, **counts)

@@ -35,8 +35,8 @@ def _of_columns(text: str) -> str:
     except SyntaxError as error:
         raise ValueError("must be an expression of columns, as `ours <= printed`") from error
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    known = {id(call.func) for call in calls if isinstance(call.func, ast.Name) and call.func.id == "abs"}
-    if len(known) < len(calls) or not all(isinstance(node, (*_ALLOWED, ast.Call)) for node in nodes):
+    abs_names = {id(call.func) for call in calls if isinstance(call.func, ast.Name) and call.func.id == "abs"}
+    if len(abs_names) < len(calls) or not all(isinstance(node, (*_ALLOWED, ast.Call)) for node in nodes):
         raise ValueError("must be made of columns, numbers, texts, comparisons and abs(…) only")
     return text
 
@@ -79,7 +79,7 @@ class PublishedClaim(DerivedNoun, ClaimTexts):
     """Condition for the claim to hold, on aggregates and published figures."""
 
     @model_validator(mode="after")
-    def _what_is_compared_is_said(self) -> Self:
+    def _check_comparison(self) -> Self:
         if isinstance(self.printed, dict) and not self.by:
             raise ValueError("printed: numbers by the values of a column need that column last in by")
         if self.every and not self.named:
@@ -362,7 +362,7 @@ class PublishedTiled(Publication):
     """Speed-up of strategy 1 if groups form rings, and of strategy 2 if they do not (Figure 12)."""
 
     @model_validator(mode="after")
-    def _readings_are_known(self) -> Self:
+    def _check_readings(self) -> Self:
         refuse_unknown("ratios.of", (ratio.of for ratio in self.ratios), self.ratio_readings)
         return self
 

@@ -10,8 +10,8 @@ import pandas as pd
 
 def geometric_mean(values: pd.Series | Sequence[float]) -> float:
     """Geometric mean of some values; NaN if there are none."""
-    found = np.asarray(values, dtype=np.float64)
-    return float(np.exp(np.log(found).mean())) if len(found) else float("nan")
+    array = np.asarray(values, dtype=np.float64)
+    return float(np.exp(np.log(array).mean())) if len(array) else float("nan")
 
 
 def mean_factor(figures: pd.DataFrame) -> float:
@@ -19,8 +19,8 @@ def mean_factor(figures: pd.DataFrame) -> float:
 
     `figures` has columns `ours` and `printed`; 0 in `printed` marks a missing figure. NaN if all are missing.
     """
-    known = figures[figures["printed"] > 0]
-    logs = np.log(known["ours"].to_numpy(np.float64) / known["printed"].to_numpy(np.float64))
+    printed = figures[figures["printed"] > 0]
+    logs = np.log(printed["ours"].to_numpy(np.float64) / printed["printed"].to_numpy(np.float64))
     return float(np.exp(np.abs(logs).mean())) if len(logs) else float("nan")
 
 

@@ -61,11 +61,12 @@ def _row(
 def ratios_beside(folder: Path = FOLDER) -> Iterator[Row]:
     """Yield rows that compare Table I with our ratios, computed from the system files."""
     published = load_published(folder)
-    for one in published.ratios:
-        ratio = published.ratio_readings[one.of]
-        about = {"ours": evaluate(ratio.ours, figures_of(one.system, folder)), "explanation": one.explanation}
-        case, unit = f"{one.system}, {ratio.kind}", UNITS[ratio.kind]
-        yield _row("I", case, ratio.reading, unit, one.published, **about)
+    for ratio in published.ratios:
+        reading = published.ratio_readings[ratio.of]
+        ours = evaluate(reading.ours, figures_of(ratio.system, folder))
+        case, unit = f"{ratio.system}, {reading.kind}", UNITS[reading.kind]
+        about = {"ours": ours, "explanation": ratio.explanation}
+        yield _row("I", case, reading.reading, unit, ratio.published, **about)
 
 
 def inference_beside(folder: Path = FOLDER) -> Iterator[Row]:
@@ -126,13 +127,13 @@ def figures_of(system: str, folder: Path = FOLDER) -> dict[str, float]:
 
 
 def besides(
-    asked: Iterable[PublishedTable], published: PublishedTiled | None, folder: Path = FOLDER
+    tables: Iterable[PublishedTable], published: PublishedTiled | None, folder: Path = FOLDER
 ) -> pd.DataFrame:
     """Build table `tiled_besides` for the requested tables of the paper; Table IV needs `published`."""
-    made: dict[PublishedTable, Callable[[Path], Iterator[Row]]] = {
+    builders: dict[PublishedTable, Callable[[Path], Iterator[Row]]] = {
         "I": ratios_beside, "IV": partial(_gpus, published), "V": inference_beside
     }  # fmt: skip
-    rows = [row for table in asked for row in made[table](folder)]
+    rows = [row for table in tables for row in builders[table](folder)]
     return TiledBesides.check(pd.DataFrame(rows)) if rows else TiledBesides.empty()
 
 
@@ -148,9 +149,9 @@ def _gpus(published: PublishedTiled | None, folder: Path) -> Iterator[Row]:
 
 
 def _gpus_on(machine: Machine, published: PublishedTiled, reading: str) -> Iterator[Row]:
-    found = predict_rows([_run(row) for row in published.gpus.values()], machine)
+    predictions = predict_rows([_run(row) for row in published.gpus.values()], machine)
     for (name, row), time_s, chosen in zip(
-        published.gpus.items(), found["time_s"], found["microbatch_used"], strict=True
+        published.gpus.items(), predictions["time_s"], predictions["microbatch_used"], strict=True
     ):
         batch = int(row.run["global_batch"])
         explanation = (

@@ -58,11 +58,12 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     rows = _beside(inputs, inputs.rows(name))
     published = inputs.published
     charts: list[Block] = []
-    for system, mine in rows.groupby("system", sort=False):
-        draw = partial(case_charts.splits, mine, published.best_tensor if published else {})
-        told = [m for m in (published.least_occupancy if published else {}) if m in set(mine["model"])]
-        model = told[0] if told else mine["model"].iloc[-1]
-        occupied = partial(case_charts.occupancy, mine[mine["model"] == model])
+    for system, system_rows in rows.groupby("system", sort=False):
+        draw = partial(case_charts.splits, system_rows, published.best_tensor if published else {})
+        models = set(system_rows["model"])
+        printed = [m for m in (published.least_occupancy if published else {}) if m in models]
+        model = printed[0] if printed else system_rows["model"].iloc[-1]
+        occupied = partial(case_charts.occupancy, system_rows[system_rows["model"] == model])
         charts += [
             WORDS.chart("splits", draw, f"{name}-{system}", system=system),
             WORDS.chart("links", occupied, f"{name}-{system}-links", system=system, model=model),
@@ -88,11 +89,11 @@ def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
     """Yield the section of the paper's tables next to our values; 0 in a column marks a missing value."""
     sheets = []
     for name, rows in inputs.tiled_besides.groupby("table"):
-        known = rows.assign(**{key: rows[key].where(rows[key] > 0) for key in ("palm", "measured")})
-        over = {f"over_{key}": known["ours"] / known[key] for key in ("palm", "measured", "published")}
-        far = (known["ours"] / known["measured"].fillna(known["published"]) - 1).abs() > CLOSE
+        figures = rows.assign(**{key: rows[key].where(rows[key] > 0) for key in ("palm", "measured")})
+        over = {f"over_{key}": figures["ours"] / figures[key] for key in ("palm", "measured", "published")}
+        far = (figures["ours"] / figures["measured"].fillna(figures["published"]) - 1).abs() > CLOSE
         title = WORDS.sentences[str(name)]
-        sheets.append(WORDS.sheet("printed", known.assign(**over), far, title=title))
+        sheets.append(WORDS.sheet("printed", figures.assign(**over), far, title=title))
     if sheets:
         yield WORDS.section("tables", sheets)
 
@@ -128,8 +129,8 @@ def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -
     """Summary: number of claims that hold, and the interpretation of the wafer closest to the paper."""
     if inputs.published is None:
         return WORDS.sentences["unpublished"]
-    held, title = int(claims["holds"].sum()), inputs.published.title
-    sentence = WORDS.sentence("held", held=held, claims=len(claims), title=title)
+    holding, title = int(claims["holds"].sum()), inputs.published.title
+    sentence = WORDS.sentence("held", held=holding, claims=len(claims), title=title)
     wafer = readings[(readings["printed_in"] == WAFER) & (readings["statements"] > 0) & ~readings["theirs"]]
     nearest = WORDS.items("nearest", wafer.nsmallest(1, "mean_error")).sentences
     return " ".join((sentence, *nearest))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from math import ceil
 from statistics import fmean
 
@@ -48,8 +48,8 @@ class TiledInputs(TiledCases):
 
     def compares_best(self, exchange: str) -> bool:
         """True if an interpretation of Figure 12 compares strategies at their best adapter counts."""
-        given = self.study.exchanges.get(exchange)
-        return given is None or given.compare == "best"
+        comparison = self.study.exchanges.get(exchange)
+        return comparison is None or comparison.compare == "best"
 
     @property
     def wafer(self) -> dict[str, dict[str, float]]:
@@ -61,8 +61,8 @@ class TiledInputs(TiledCases):
             return {"palm": {}, "printed": {}, "measured": {}}
         printed, per_gpu = self.published, self.flops / self.published.gpu_flops
         measured = {
-            model: int(one.run["global_batch"]) / one.measured_s * per_gpu / int(one.run["gpus"])
-            for model, one in printed.gpus.items()
+            model: int(row.run["global_batch"]) / row.measured_s * per_gpu / int(row.run["gpus"])
+            for model, row in printed.gpus.items()
             if model in printed.palm
         }
         return {"palm": printed.palm, "printed": printed.scaled, "measured": measured}
@@ -70,7 +70,7 @@ class TiledInputs(TiledCases):
 
 def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
     """Tables on which claims are checked, by their name in the publication."""
-    found = {}
+    tables = {}
     for name, show in (("wafer", "table"), ("splits", "splits")):
         parts = [inputs.tiled_runs.iloc[:0]]
         for case_name, case in inputs.showing(show):
@@ -82,11 +82,11 @@ def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
                 if show == "table"
                 else rows.sort_values(["system", "model"], key=lambda names: names.map(listed), kind="stable")
             )
-        found[name] = pd.concat(parts)
+        tables[name] = pd.concat(parts)
     networks = inputs.tiled_networks
     networks = networks.assign(faster=networks["value"] > 1)
     best = networks["reading"].map(inputs.compares_best).astype(bool)
-    return {**found, "networks": networks, "exchanges": networks[(networks["figure"] == 12) & best]}
+    return {**tables, "networks": networks, "exchanges": networks[(networks["figure"] == 12) & best]}
 
 
 def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
@@ -97,13 +97,13 @@ def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
     return {"ours": ours, "beside": "" if same else f", TP {printed} is {percent(short)} slower"}
 
 
-def _faster(column: str, one: str, other: str, rows: pd.DataFrame, _: object) -> dict[str, object]:
-    """Number of pairs of otherwise identical runs, how often `one` is faster, and mean throughput ratio."""
+def _faster(column: str, first: str, second: str, rows: pd.DataFrame, _: object) -> dict[str, object]:
+    """Number of pairs of otherwise identical runs, how often `first` is faster, and mean throughput ratio."""
     others = [key for key in ("model", "layout", "placed", "tensor") if key != column]
     wide = rows.pivot_table(index=others, columns=column, values="samples_per_s")
-    both = wide.reindex(columns=[one, other]).dropna()
-    both = both[~np.isclose(both[one], both[other], rtol=EQUAL, atol=0)]
-    ratios = both[one] / both[other]
+    both = wide.reindex(columns=[first, second]).dropna()
+    both = both[~np.isclose(both[first], both[second], rtol=EQUAL, atol=0)]
+    ratios = both[first] / both[second]
     return {"faster": int((ratios > 1).sum()), "pairs": len(both), "mean": geometric_mean(ratios)}
 
 
@@ -128,34 +128,34 @@ def tabulate_readings(inputs: TiledInputs) -> pd.DataFrame:
     published = inputs.published
     if published is None:
         return TiledReadings.empty()
-    found = [
+    readings = [
         *_wafer(inputs, published),
         *_program(inputs, published),
         *_congestion(inputs.tiled_networks, published),
         *_exchanges(inputs, published),
         *_printed_tables(inputs.tiled_besides),
     ]
-    rows = [{"number": number, **row} for number, row in enumerate(found)]
+    rows = [{"number": number, **row} for number, row in enumerate(readings)]
     return TiledReadings.check(pd.DataFrame(rows)) if rows else TiledReadings.empty()
 
 
 def _reading(
-    place: str, reading: str, figures: Figures, held: Sequence[bool] = (), *, theirs: bool = False
+    place: str, reading: str, figures: Figures, verdicts: Sequence[bool] = (), *, theirs: bool = False
 ) -> Row:
     """Row of table `tiled_readings` for one interpretation.
 
-    `held` is the result of each qualitative statement; `theirs` is True for the authors' own figures.
+    `verdicts` is the result of each qualitative statement; `theirs` is True for the authors' own figures.
     """
-    errors = [[abs(one / printed - 1) for one in ours] for printed, ours in figures]
+    errors = [[abs(figure / printed - 1) for figure in ours] for printed, ours in figures]
     few = len(figures) <= FEW
     return {
         "printed_in": place,
         "reading": reading,
         "figures": len(figures),
         "mean_error": fmean(map(fmean, errors)),
-        "worst_error": max(max(some) for some in errors),
-        "statements": len(held),
-        "held": sum(held),
+        "worst_error": max(map(max, errors)),
+        "statements": len(verdicts),
+        "held": sum(verdicts),
         "theirs": theirs,
         "ours": ", ".join(_range(ours) for _, ours in figures) if few else MANY,
         "printed": ", ".join(digits(printed, 4) for printed, _ in figures) if few else MANY,
@@ -163,7 +163,7 @@ def _reading(
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = (digits(round(some, 9), 4) for some in (min(values), max(values)))
+    low, high = (digits(round(end, 9), 4) for end in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 
@@ -177,12 +177,12 @@ def _wafer(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
         best = inputs.rows(name).groupby(["system", "microbatches", "model"])["samples_per_s"].max()
         models = [model for model in case.batches if model in published.palm]
         for system, microbatches in product(case.systems, case.microbatches) if models else ():
-            mine = splits[(splits["system"] == system) & (splits["microbatches"] == microbatches)]
-            found = (claim for group in claims for claim in claims_on(published, group, mine, FUNCTIONS))
-            held = [bool(claim["holds"]) for claim in found]
+            system_splits = splits[(splits["system"] == system) & (splits["microbatches"] == microbatches)]
+            checked = (claims_on(published, group, system_splits, FUNCTIONS) for group in claims)
+            verdicts = [bool(claim["holds"]) for claim in chain.from_iterable(checked)]
             ours = best[system, microbatches]
             figures = [(published.palm[model], [float(ours[model])]) for model in models]
-            yield _reading(WAFER, f"{system} with {microbatches} microbatches", figures, held)
+            yield _reading(WAFER, f"{system} with {microbatches} microbatches", figures, verdicts)
 
 
 def _program(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
@@ -191,10 +191,10 @@ def _program(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
         return
     best = [program.best_tensor[model] == tensor for model, tensor in published.best_tensor.items()]
     for number, (version, ours) in enumerate(program.wafer.items()):
-        held = [] if number else [*best, min(program.gaps.values()) >= published.gap]
+        verdicts = [] if number else [*best, min(program.gaps.values()) >= published.gap]
         reading = f"the authors' program, {version}, with {program.microbatches} microbatches"
         figures = [(palm, [ours[model]]) for model, palm in published.palm.items()]
-        yield _reading(WAFER, reading, figures, held, theirs=True)
+        yield _reading(WAFER, reading, figures, verdicts, theirs=True)
 
 
 def _congestion(networks: pd.DataFrame, published: PublishedTiled) -> Iterator[Row]:
@@ -226,8 +226,8 @@ def _exchanges(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
             (gain, rows.loc[rows["group"] == group, "value"].tolist())
             for group, gain in published.gains.items()
         ]
-        held = (rows["value"] > 1).tolist() if inputs.compares_best(str(reading)) else []
-        yield _reading("Figure 12", str(reading), figures, held)
+        verdicts = (rows["value"] > 1).tolist() if inputs.compares_best(str(reading)) else []
+        yield _reading("Figure 12", str(reading), figures, verdicts)
 
 
 def _printed_tables(besides: pd.DataFrame) -> Iterator[Row]:
@@ -243,8 +243,8 @@ def _printed_tables(besides: pd.DataFrame) -> Iterator[Row]:
             words = "ratio by ratio the nearest of what published figures give"
             yield _reading(place, words, _pairs(rows, "ours"))
             continue
-        for key, mine in rows.groupby(keys, sort=False):
-            yield _reading(place, ", ".join(map(str, key)), _pairs(mine, "ours"))
+        for key, case_rows in rows.groupby(keys, sort=False):
+            yield _reading(place, ", ".join(map(str, key)), _pairs(case_rows, "ours"))
         yield _reading(place, OWN, _pairs(rows.drop_duplicates("case"), "palm"), theirs=True)
 
 

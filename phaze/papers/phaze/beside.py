@@ -95,8 +95,8 @@ class Beside:
     def part(self, row: pd.Series, part: str) -> float:
         """Share of a result's batch time that one part of its breakdown takes; NaN if unknown."""
         table = self.breakdowns
-        mine = table[(table["model"] == row["model"]) & (table["design"] == row["design"])]
-        return float(mine[f"{part}_s"].iloc[0] / row["time_per_batch_s"]) if len(mine) else nan
+        rows = table[(table["model"] == row["model"]) & (table["design"] == row["design"])]
+        return float(rows[f"{part}_s"].iloc[0] / row["time_per_batch_s"]) if len(rows) else nan
 
     def source(self, kind: str) -> str:
         """Place in the publication where a kind of figure appears."""
@@ -143,11 +143,11 @@ def utilisations(beside: Beside) -> pd.DataFrame:
         if row is not None:
             theirs, first = beside.mfu(model, kind), beside.mfu(model, "baseline_expert")
             speedup = theirs / first if theirs and first and kind != "baseline_expert" else 0.0
-            found = {"theirs": theirs or nan, "implied_s": implied_s(beside, row, kind, theirs) or nan}
-            found |= {part: beside.part(row, part) for part in ("fill", "sync")}
+            figures = {"theirs": theirs or nan, "implied_s": implied_s(beside, row, kind, theirs) or nan}
+            figures |= {part: beside.part(row, part) for part in ("fill", "sync")}
             limits = shares(limits_of(beside.inputs, row))
             about = {"printed_speedup": speedup, "limits": limits, "widths": widths(row)}
-            rows.append({**row, **found, **about})
+            rows.append({**row, **figures, **about})
     return pd.DataFrame(rows)
 
 

@@ -68,9 +68,9 @@ _KINDS = {"placement": "placements", "mfu": "utilisations", "mean": "means"}
 def differences(beside: Beside) -> Iterator[Block]:
     """Yield the reasons for differences from the publication, workload by workload."""
     for model, theirs, row in beside.workloads:
-        if found := reasons(beside, theirs, row):
+        if sentences := reasons(beside, theirs, row):
             yield Heading(f"Why {model} differs ({theirs.label} in the paper)")
-            yield Items(found)
+            yield Items(sentences)
 
 
 def reasons(beside: Beside, theirs: PublishedWorkload, row: pd.Series) -> tuple[str, ...]:
@@ -88,16 +88,17 @@ def _about_accelerator(beside: Beside, theirs: PublishedWorkload, row: pd.Series
         yield WORDS.sentences["same-accelerator"]
         return
     same, every = same_as(cluster.architectures, chip), cluster.placements
-    mine = (every["model"] == row["model"]) & every["architecture"].isin(same["architecture"])
-    placed = every[mine & (every["planner"] == "phaze") & (every["status"] == "placed")]
+    of_model = (every["model"] == row["model"]) & every["architecture"].isin(same["architecture"])
+    placed = every[of_model & (every["planner"] == "phaze") & (every["status"] == "placed")]
     if same.empty:
         why = WORDS.sentences["no-accelerator"]
     elif placed.empty:
         why = _excluded(beside, str(same["architecture"].iloc[0]), row)
     else:
         best = in_order(with_areas(cluster, placed)).iloc[0]
-        there, here = (shares(limits_of(beside.inputs, one)) for one in (best, row))
-        binds = WORDS.sentence("bound", there=there, here=here) if there and here else "."
+        best_limits, our_limits = (shares(limits_of(beside.inputs, placed_row)) for placed_row in (best, row))
+        limits = {"there": best_limits, "here": our_limits}
+        binds = WORDS.sentence("bound", **limits) if all(limits.values()) else "."
         over = best["time_per_batch_s"] / row["time_per_batch_s"]
         why = WORDS.sentence("slower", time_s=best["time_per_batch_s"], over=over, binds=binds)
     yield WORDS.sentence("accelerator", cores=printed, buffer=chip.glb_mib, why=why)
@@ -129,8 +130,8 @@ def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) 
         about = "" if plan.pipeline == 1 else "about "
         sync = {"weights": weights, "sync_s": sent / bandwidth, "bandwidth": bandwidth}
         parts = {part: beside.part(row, part) for part in ("sync", "fill")}
-        told = {"about": about, "data": plan.data, "printed": plan.widths, "ours": ours}
-        yield WORDS.sentence("placement", **told, **sync, **parts, time_s=row["time_per_batch_s"])
+        details = {"about": about, "data": plan.data, "printed": plan.widths, "ours": ours}
+        yield WORDS.sentence("placement", **details, **sync, **parts, time_s=row["time_per_batch_s"])
         yield from _about_synchronisation(beside, str(row["model"]), sent)
 
 
@@ -160,7 +161,7 @@ def least_bound_s(inputs: Inputs, model: str, architecture: str) -> float:
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
     only = Only("architecture", (architecture,))
     layouts = layouts_of(inputs.study.workloads[model].tensor, inputs.study.training.microbatches)
-    rows = [inputs.details.rows(Screens, Slicing(model, one.key), shard, only) for one in layouts]
+    rows = [inputs.details.rows(Screens, Slicing(model, layout.key), shard, only) for layout in layouts]
     return float(pd.concat(rows)["lower_s"].min())
 
 
@@ -173,11 +174,11 @@ def phaze_paper(beside: Beside) -> Paper:
         printed = accelerators_sheet(beside), *utilisation_blocks(beside)
         compared = *readings(beside, figures, scores), *walk_sheets(beside)
         blocks = [*printed, *compared, *blocks, *differences(beside)]
-    held = f"{int(claims['holds'].sum())} of {len(claims)} claims hold; a speed-up agrees within 10 %."
+    summary = f"{int(claims['holds'].sum())} of {len(claims)} claims hold; a speed-up agrees within 10 %."
     return paper_of(
         "phaze",
         beside.published,
-        " ".join(filter(None, (held, in_words(scores)))),
+        " ".join(filter(None, (summary, in_words(scores)))),
         blocks,
         {
             "reading_figures": (ReadingFigures, figures),
@@ -218,8 +219,8 @@ def ratio(beside: Beside, reading: str, model: str, mean: Mean) -> float:
 
 def is_decided(beside: Beside, model: str) -> bool:
     """True if an interpretation changes the common accelerator's speed-up by more than `DECIDES`."""
-    found = [ratio(beside, reading, model, "common") for reading in beside.inputs.study.shown_readings]
-    changes = [ratio / found[0] for ratio in found if ratio and found[0]]
+    ratios = [ratio(beside, reading, model, "common") for reading in beside.inputs.study.shown_readings]
+    changes = [ratio / ratios[0] for ratio in ratios if ratio and ratios[0]]
     return any(change > DECIDES or change < 1 / DECIDES for change in changes)
 
 
@@ -235,9 +236,9 @@ def figures_of(beside: Beside, reading: str) -> Iterator[Row]:
                 row = _figure(theirs, ours, NEAR_MFU, percent)
                 yield {"reading": reading, "model": model, "kind": "mfu", "of": role, **row}
     undecided = tuple(model for model in models if not is_decided(beside, model))
-    for label, some in (("all", models), ("undecided", undecided)):
-        for mean, theirs in printed.headline.items() if some else ():
-            ratios = [one for model in some if (one := ratio(beside, reading, model, mean))]
+    for label, members in (("all", models), ("undecided", undecided)):
+        for mean, theirs in printed.headline.items() if members else ():
+            ratios = [speed_up for model in members if (speed_up := ratio(beside, reading, model, mean))]
             row = _figure(theirs, geometric_mean(ratios) if ratios else 0.0, NEAR_MEAN, times)
             yield {"reading": reading, "model": label, "kind": "mean", "of": mean, **row}
 
@@ -250,20 +251,20 @@ def _placement(beside: Beside, reading: str, model: str) -> Iterator[Row]:
         return
     rows = beside.placed.get((reading, model, _own_chip(beside, model), "phaze"))
     row = None if rows is None else choose(rows.assign(area_um2=0.0), beside.inputs.study.screen.tolerance)
-    rest = (plan.microbatch, plan.recompute, chip.hbm_gib)
-    ours, whole = "", rest
+    printed_options = (plan.microbatch, plan.recompute, chip.hbm_gib)
+    ours, our_options = "", printed_options
     if row is not None:
-        ours, whole = widths(row), (layout_of(row).microbatch, row["recompute"], row["hbm_gib"])
+        ours, our_options = widths(row), (layout_of(row).microbatch, row["recompute"], row["hbm_gib"])
     yield {
         "reading": reading,
         "model": model,
         "kind": "placement",
         "of": beside.family,
-        "printed": _in_words(plan.widths, *rest),
-        "ours": ours and _in_words(ours, *whole),
+        "printed": _in_words(plan.widths, *printed_options),
+        "ours": ours and _in_words(ours, *our_options),
         "ratio": 0.0,
         "agrees": ours == plan.widths,
-        "in_full": ours == plan.widths and whole == rest,
+        "in_full": ours == plan.widths and our_options == printed_options,
     }
 
 
@@ -297,12 +298,12 @@ def reading_scores(beside: Beside, figures: pd.DataFrame) -> pd.DataFrame:
     notes = {name: reading.note for name, reading in beside.inputs.study.shown_readings.items()}
     headline = beside.published.headline
     rows = []
-    for reading, mine in figures.groupby("reading", sort=False):
-        placed, mfus = (mine[mine["kind"] == kind] for kind in ("placement", "mfu"))
-        means = mine[(mine["kind"] == "mean") & (mine["model"] == "all")].set_index("of")["ratio"]
+    for reading, group in figures.groupby("reading", sort=False):
+        placed, mfus, means = (group[group["kind"] == kind] for kind in ("placement", "mfu", "mean"))
+        ratios = means[means["model"] == "all"].set_index("of")["ratio"]
         counts = {"placements": int(placed["agrees"].sum()), "in_full": int(placed["in_full"].sum())}
         counts |= {"printed_placements": len(placed), "printed_mfus": int((mfus["ratio"] > 0).sum())}
-        ours = {str(mean): float(means.get(mean, 0.0)) * headline.get(mean, 0.0) for mean in MEANS}
+        ours = {str(mean): float(ratios.get(mean, 0.0)) * headline.get(mean, 0.0) for mean in MEANS}
         about = {"reading": reading, "note": notes[str(reading)], "mfu_factor": rms_factor(mfus["ratio"])}
         rows.append({**about, **counts, **ours})
     return ReadingScores.check(pd.DataFrame(rows)) if rows else ReadingScores.empty()
@@ -320,8 +321,8 @@ def readings(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Ite
     )
     called = [CALLED.get(of, "placement") for of in zip(rows["kind"], rows["of"], strict=True)]
     rows = rows.assign(called=called)
-    given = rows[rows["agrees"]].groupby(KEY)["reading"].agg(join).rename("given")
-    rows = rows.join(given, on=KEY).fillna({"given": NONE}).replace({"ours": {"": "fits nowhere"}})
+    agreeing = rows[rows["agrees"]].groupby(KEY)["reading"].agg(join).rename("given")
+    rows = rows.join(agreeing, on=KEY).fillna({"given": NONE}).replace({"ours": {"": "fits nowhere"}})
     first = rows.drop_duplicates(KEY)
     yield from (Heading("Readings of the paper's setting"), Prose(WORDS.sentences["readings"]))
     yield WORDS.sheet("scores", scores.sort_values("reading", key=lambda column: column.map(order)))
@@ -335,14 +336,17 @@ def in_words(scores: pd.DataFrame) -> str:
     """Sentence on how well the best of several interpretations agrees with the publication; else empty."""
     if len(scores) < 2:
         return ""
-    own, best = scores[scores["reading"] == OWN_READING].iloc[0], scores.sort_values("mfu_factor").iloc[0]
-    return WORDS.sentence("answer", **{**own, **best.add_prefix("best_")})
+    study_row = scores[scores["reading"] == OWN_READING].iloc[0]
+    best = scores.sort_values("mfu_factor").iloc[0]
+    return WORDS.sentence("answer", **{**study_row, **best.add_prefix("best_")})
 
 
 def _explained(figures: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence per kind of figure on how many are reproduced, with the unexplained ones."""
-    for kind, mine in figures.groupby("kind", sort=False):
-        none = mine[mine["given"] == NONE]
+    for kind, kind_rows in figures.groupby("kind", sort=False):
+        none = kind_rows[kind_rows["given"] == NONE]
         of = "" if kind == "mean" else " of " + none["model"]
-        gives = f"Of {len(mine)} printed {_KINDS[str(kind)]} some reading gives {len(mine) - len(none)}"
+        gives = (
+            f"Of {len(kind_rows)} printed {_KINDS[str(kind)]} some reading gives {len(kind_rows) - len(none)}"
+        )
         yield gives + (f"; unexplained: {join(none['called'] + of)}." if len(none) else ".")
