@@ -100,8 +100,8 @@ def best_time_s(
     Latencies have one value per layer.
     """
     stages = _stages(chain, forward_s, backward_s, cluster)
-    look = _best_of_caps if cluster.every_stage else _best_by_first
-    best = min(look(stages, cluster, widths, in_flight, limit_s) for widths, in_flight in _widths(cluster))
+    search = _best_of_caps if cluster.every_stage else _best_by_first
+    best = min(search(stages, cluster, widths, in_flight, limit_s) for widths, in_flight in _widths(cluster))
     return best if best < limit_s else np.inf
 
 
@@ -109,10 +109,10 @@ def _best_by_first(
     stages: StageSpans, cluster: PlacementLimits, widths: Ints, in_flight: int | None, _: float
 ) -> float:
     """Minimum time per batch over data-parallel widths if only the first stage's gradient exchange counts."""
-    most = min(len(stages.last_s), cluster.devices)
+    most_stages = min(len(stages.last_s), cluster.devices)
     return min(
         _least(loads, stages.synced_s[0, -loads.shape[1] :], s, widths, cluster)
-        for s, loads in enumerate(_loads(stages, cluster, in_flight, most), 1)
+        for s, loads in enumerate(_loads(stages, cluster, in_flight, most_stages), 1)
     )
 
 
@@ -129,15 +129,15 @@ def _best_of_caps(
     caps = np.unique(stages.synced_s[np.arange(n)[:, None] < np.arange(n + 1)])
     best, open_ranges = limit_s, [(caps, min(n, cluster.devices))]
     while open_ranges:
-        some, most = open_ranges.pop()
-        hopeful = 0
-        capped = _capped(stages, float(some[-1]))
-        for s, loads in enumerate(_loads(capped, cluster, in_flight, most), 1):
+        cap_range, most_stages = open_ranges.pop()
+        deepest = 0
+        capped = _capped(stages, float(cap_range[-1]))
+        for s, loads in enumerate(_loads(capped, cluster, in_flight, most_stages), 1):
             least = loads.min(axis=1, keepdims=True)
-            best = min(best, _least(least, some[-1:], s, widths, cluster))
-            hopeful = s if _least(least, some[:1], s, widths, cluster) < best else hopeful
-        if hopeful:
-            open_ranges += [(half, hopeful) for half in np.array_split(some[:-1], 2) if len(half)]
+            best = min(best, _least(least, cap_range[-1:], s, widths, cluster))
+            deepest = s if _least(least, cap_range[:1], s, widths, cluster) < best else deepest
+        if deepest:
+            open_ranges += [(half, deepest) for half in np.array_split(cap_range[:-1], 2) if len(half)]
     return best
 
 
@@ -157,13 +157,13 @@ def _stages(chain: LayerChain, forward_s: Floats, backward_s: Floats, cluster: P
     out = np.concatenate([[0.0], transfer, [0.0]])[None, :]
     forward, backward = _sums(forward_s), _sums(backward_s)
     plain = into + forward + out + backward
-    again = into + forward + np.maximum(forward + backward, out + backward)
+    recomputed = into + forward + np.maximum(forward + backward, out + backward)
     activations = _sums(chain.activation_bytes)
     arriving = np.concatenate([[0.0], chain.output_bytes[:-1]])[:, None]
     stage = _sums(np.ones(len(forward_s))) > 0
     single = stage & (_sums(chain.tensor_parallel.astype(float)) == 0) & (cluster.layout.tp > 1)
     return StageSpans(
-        load_s=np.where(stage, again if cluster.recompute else plain, np.inf),
+        load_s=np.where(stage, recomputed if cluster.recompute else plain, np.inf),
         last_s=plain[:, -1],
         once_bytes=_sums(chain.static_bytes) + activations,
         stashed_bytes=np.broadcast_to(arriving, activations.shape) if cluster.recompute else activations,
@@ -249,10 +249,10 @@ class AuditedModel:
     def chain(self) -> LayerChain:
         """Layers of the model in order, with their sizes."""
         rows = self._each_layer(self.layers.set_index("layer"))
-        each = parameter_bytes(self.training.optimizer, self.training.precision)
+        per_parameter = parameter_bytes(self.training.optimizer, self.training.precision)
         return LayerChain(
-            weight_bytes=each.weights * rows["parameters"].to_numpy(np.float64),
-            static_bytes=each.static * rows["parameters"].to_numpy(np.float64),
+            weight_bytes=per_parameter.weights * rows["parameters"].to_numpy(np.float64),
+            static_bytes=per_parameter.static * rows["parameters"].to_numpy(np.float64),
             activation_bytes=rows["activation_bytes"].to_numpy(np.float64),
             output_bytes=rows["output_bytes"].to_numpy(np.float64),
             tensor_parallel=rows["tensor_parallel"].to_numpy(np.bool_),
@@ -277,16 +277,16 @@ class AuditedModel:
         self, latencies: pd.DataFrame, hbm_gib: float, recompute: bool, limit_s: float
     ) -> dict[str, float]:
         """Time per batch for every kind of latency in VALUES; inf above the limit."""
-        found: dict[tuple[float, ...], float] = {}
+        time_by_latencies: dict[tuple[float, ...], float] = {}
         times = {}
         cluster = self.cluster(hbm_gib, recompute)
         wide = self._each_layer(pd.DataFrame(latencies[list(VALUES)].unstack("direction")))
         for value in VALUES:
-            forward_s, backward_s = (wide[value, way].to_numpy(np.float64) for way in DIRECTIONS)
+            forward_s, backward_s = (wide[value, direction].to_numpy(np.float64) for direction in DIRECTIONS)
             key = (*forward_s, *backward_s)
-            if key not in found:
-                found[key] = best_time_s(self.chain, forward_s, backward_s, cluster, limit_s)
-            times[value] = found[key]
+            if key not in time_by_latencies:
+                time_by_latencies[key] = best_time_s(self.chain, forward_s, backward_s, cluster, limit_s)
+            times[value] = time_by_latencies[key]
         return times
 
     def _each_layer(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -302,14 +302,14 @@ def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: AuditedMod
     """
     passes = latencies.set_index(["layer", "direction"])
     groups = dict(list(passes.groupby(["architecture", "fits"])))
-    found = []
+    point_times = []
     for _, point in counted(list(points.iterrows()), "point"):
-        mine = groups[point["architecture"], bool(np.isfinite(point["lower_s"]))]
+        chip_latencies = groups[point["architecture"], bool(np.isfinite(point["lower_s"]))]
         # Plans slower than the point's feasible time give no more information than an infinite time.
         limit_s = float(point["feasible_s"]) * (1.0 + 10 * ROUNDING)
-        times = model.times(mine, float(point["hbm_gib"]), bool(point["recompute"]), limit_s)
-        found.append({**times, "programs": int(mine["programs"].sum())})
-    return found
+        times = model.times(chip_latencies, float(point["hbm_gib"]), bool(point["recompute"]), limit_s)
+        point_times.append({**times, "programs": int(chip_latencies["programs"].sum())})
+    return point_times
 
 
 def is_proven(times: Times) -> bool:
@@ -320,8 +320,8 @@ def is_proven(times: Times) -> bool:
 def judge_points(points: pd.DataFrame, times: Sequence[Times], best_s: float) -> pd.DataFrame:
     """Rows of table `audits` for design points with the times from `time_points`."""
     rows = [
-        {**point, **found, "best_s": best_s}
-        for point, found in zip(points.to_dict("records"), times, strict=True)
+        {**point, **point_times, "best_s": best_s}
+        for point, point_times in zip(points.to_dict("records"), times, strict=True)
     ]
     judged = [{**row, "verdict": judge(row)} for row in rows]
     return pd.DataFrame(judged, columns=list(Audits.fields()))

@@ -53,41 +53,41 @@ def certify_common(
     ours = placements[placements["planner"] == "phaze"]
     bound_s = ours.groupby([*AT, "model"])["bound_s"].min().unstack().reindex(columns=list(aim.weights))
     solved = means_of(aim.global_batch / bound_s.fillna(np.inf), aim)
-    known = upper.index.isin(pd.MultiIndex.from_frame(commons[AT]))
+    is_candidate = upper.index.isin(pd.MultiIndex.from_frame(commons[AT]))
     best = commons.sort_values(["mean", "area_um2", *AT], ascending=[False, True, True, True]).head(1)
-    value = float(best["mean"].sum())
-    left = upper.to_numpy()[~known]
-    bound = max(left.max(initial=0.0), solved.max() if len(solved) else 0.0, value)
+    best_mean = float(best["mean"].sum())
+    excluded = upper.to_numpy()[~is_candidate]
+    bound = max(excluded.max(initial=0.0), solved.max() if len(solved) else 0.0, best_mean)
     row = {
         "model": COMMON,
         "architectures": len(names),
         "points": len(upper),
-        **_causes(upper.to_numpy(), known, value),
+        **_causes(upper.to_numpy(), is_candidate, best_mean),
         "contradictions": _contradictions(commons, upper),
         "architecture": "".join(best["architecture"]),
         "hbm_gib": float(best["hbm_gib"].sum()),
-        "best": value,
-        "excluded": float(left.max(initial=0.0)),
+        "best": best_mean,
+        "excluded": float(excluded.max(initial=0.0)),
         "bound": bound,
         **count_proofs(solves),
     }
     return Certificates.check(pd.DataFrame([row]))
 
 
-def _causes(upper: Floats, known: Bools, value: float) -> dict[str, int]:
+def _causes(upper: Floats, is_candidate: Bools, best_mean: float) -> dict[str, int]:
     """Number of design points by the first cause of exclusion that applies."""
     flags = {
         "memory": upper == 0,
-        "solved": known,
-        "combined": upper < value * (1.0 - EQUAL),
-        "tied": upper <= value * (1.0 + EQUAL),
-        "open": np.ones_like(known),
+        "solved": is_candidate,
+        "combined": upper < best_mean * (1.0 - EQUAL),
+        "tied": upper <= best_mean * (1.0 + EQUAL),
+        "open": np.ones_like(is_candidate),
     }
-    left, found = np.ones_like(known), dict.fromkeys(("work", "path"), 0)
-    for cause, which in flags.items():
-        found[cause] = int((left & which).sum())
-        left &= ~which
-    return found
+    remaining, counts = np.ones_like(is_candidate), dict.fromkeys(("work", "path"), 0)
+    for cause, mask in flags.items():
+        counts[cause] = int((remaining & mask).sum())
+        remaining &= ~mask
+    return counts
 
 
 def _contradictions(commons: pd.DataFrame, upper: pd.Series) -> int:

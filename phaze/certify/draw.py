@@ -52,7 +52,7 @@ def draw_points(
     placement. A row counts as excluded if it belongs to the space, its lower bound is not below the best
     time, and it was not kept or nothing fits.
     """
-    found = [Screens.empty()[COLUMNS].assign(chosen="", lot=0.0)]
+    candidates = [Screens.empty()[COLUMNS].assign(chosen="", lot=0.0)]
     limit_s = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 - EQUAL)
     for shard, screen in screens:
         inside = places_of(screen["architecture"], shards[shard]) >= 0
@@ -61,12 +61,12 @@ def draw_points(
         rows = np.flatnonzero(inside & unsolved & (lower >= limit_s))
         lot = _lots(screen, shard, seed)
         first = _least(lot, rows, points)
-        found += [
+        candidates += [
             screen.iloc[_rows_of(screen, best)].assign(chosen="best", lot=0.0),
             screen.iloc[_least(lower, rows, 1)].assign(chosen="nearest", lot=0.0),
             screen.iloc[first].assign(chosen="drawn", lot=lot[first]),
         ]
-    return _chosen(pd.concat(found, ignore_index=True), points)
+    return _chosen(pd.concat(candidates, ignore_index=True), points)
 
 
 def _lots(screen: pd.DataFrame, shard: str, seed: int) -> Floats:
@@ -94,20 +94,20 @@ def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
         same &= screen[name].to_numpy() == best[name]
     rows = np.flatnonzero(same)
     named = (screen["architecture"].iloc[rows] == best["architecture"]).to_numpy(np.bool_)
-    found: Ints = rows[named]
-    return found
+    positions: Ints = rows[named]
+    return positions
 
 
-def _chosen(found: pd.DataFrame, points: int) -> pd.DataFrame:
+def _chosen(candidates: pd.DataFrame, points: int) -> pd.DataFrame:
     """Rows of the best point, of the excluded one with the smallest lower bound, and of the sample.
 
     A point occurs once. The sample has the first `points` drawn rows in order of their lots.
     """
-    drawn = found[found["chosen"] == "drawn"]
-    kept = [
-        found[found["chosen"] == "best"],
-        found[found["chosen"] == "nearest"].sort_values("lower_s", kind="stable").head(1),
+    drawn = candidates[candidates["chosen"] == "drawn"]
+    chosen = [
+        candidates[candidates["chosen"] == "best"],
+        candidates[candidates["chosen"] == "nearest"].sort_values("lower_s", kind="stable").head(1),
         drawn.sort_values("lot", kind="stable").head(points),
     ]
-    rows = pd.concat(kept)[[*COLUMNS, "chosen"]]
+    rows = pd.concat(chosen)[[*COLUMNS, "chosen"]]
     return rows.drop_duplicates(COLUMNS[:5], ignore_index=True)

@@ -46,15 +46,15 @@ class Estimated:
         *,
         overlap_communication: bool,
     ) -> None:
-        mine = operators.sort_values("operator")
-        self.core = mine["core"].to_numpy(str)
+        ordered = operators.sort_values("operator")
+        self.core = ordered["core"].to_numpy(str)
         self.overlap = overlap_communication
-        place = {number: i for i, number in enumerate(mine["operator"])}
+        place = {number: i for i, number in enumerate(ordered["operator"])}
         self.before: list[list[int]] = [[] for _ in place]
         for source, target in zip(edges["source"], edges["target"], strict=True):
             self.before[place[target]].append(place[source])
         designs = {name: architectures[name].to_numpy(np.int64) for name in DESIGNS}
-        sources = _sources(mine)
+        sources = _sources(ordered)
         self.one_s, self.every_s = (
             np.stack([table[work][designs[design]] for work, design in sources]) for table in estimated
         )
@@ -65,11 +65,11 @@ class Estimated:
 def estimated_s(estimates: pd.DataFrame) -> tuple[Floats, Floats]:
     """Latencies on one and on all cores, by work and design; NaN without an estimate, 0 for no-ops."""
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
-    one, every = (np.full([int(index.max(initial=0)) + 2 for index in at], np.nan) for _ in range(2))
-    for table, name in ((one, "latency_s"), (every, "latency_all_s")):
+    single, all_cores = (np.full([int(index.max(initial=0)) + 2 for index in at], np.nan) for _ in range(2))
+    for table, name in ((single, "latency_s"), (all_cores, "latency_all_s")):
         table[at] = estimates[name].to_numpy(np.float64)
         table[-1] = 0.0
-    return one, every
+    return single, all_cores
 
 
 def _sources(operators: pd.DataFrame) -> list[tuple[int, str]]:
@@ -170,10 +170,10 @@ def _most_work(layer: ScheduledLayer) -> float:
     cores = {"tensor": layer.num_tc, "vector": layer.num_vc, "pair": min(layer.num_tc, layer.num_vc)}
     link = 0.0
     times = zip(layer.latency_s.tolist(), layer.latency_all_s.tolist(), strict=True)
-    for core, (one, every) in zip(layer.core, times, strict=True):
-        link += every if core == "network" else 0.0
+    for core, (single, all_cores) in zip(layer.core, times, strict=True):
+        link += all_cores if core == "network" else 0.0
         for kind in _occupied(core):
-            busy[kind] += min(one / cores[kind], every)
+            busy[kind] += min(single / cores[kind], all_cores)
     most = max(busy.values())
     return max(most, link) if layer.overlap_communication else most + link
 
@@ -208,16 +208,17 @@ def read_passes(
         rows = group.sort_values("operator")
         place = {number: i for i, number in enumerate(rows["operator"])}
         pairs = links.get((layer, direction), edges.iloc[:0])
-        found = sorted((place[i], place[j]) for i, j in zip(pairs["source"], pairs["target"], strict=True))
+        ends = zip(pairs["source"], pairs["target"], strict=True)
+        ordered = tuple(sorted((place[i], place[j]) for i, j in ends))
         cores, works = tuple(rows["core"]), tuple(rows["work"])
         for chip in chips:
             latency = [
                 times[work, chip[_design(core)]] if work >= 0 else (0.0, 0.0)
                 for core, work in zip(cores, works, strict=True)
             ]
-            one, every = np.array(latency, dtype=np.float64).T
+            single, all_cores = np.array(latency, dtype=np.float64).T
             counts = int(chip["num_tc"]), int(chip["num_vc"])
-            content = ScheduledLayer(cores, one, every, tuple(found), *counts, overlap_communication)
+            content = ScheduledLayer(cores, single, all_cores, ordered, *counts, overlap_communication)
             yield ChipPass(str(chip["architecture"]), str(layer), str(direction), content)
 
 

@@ -41,7 +41,7 @@ TRIES = 10_000
 """Maximum number of attempts to draw a layout that the runtime can run."""
 HALF = 0.5
 """Probability that a module is recomputed in a drawn set of modules."""
-WAYS = ("layout", "neighbour", "division")
+DRAW_KINDS = ("layout", "neighbour", "division")
 """Kinds of draw, taken in turn.
 
 Any layout; a neighbour of the plan's layout; another pipeline split of a layout in the ranked table.
@@ -69,10 +69,10 @@ class DrawnPlan:
     def __str__(self) -> str:
         layout = self.layout
         widths = " ".join(f"{name}={getattr(layout, name)}" for name in WIDTHS)
-        kept = f"zero={layout.zero} recompute={layout.recompute}"
-        cut = f"sequence_parallel={str(layout.sequence_parallel).lower()}"
+        sequence_parallel = str(layout.sequence_parallel).lower()
         return (
-            f"{widths} microbatch={layout.microbatch} {self.schedule} {kept} {cut}, blocks {self.blocks}, "
+            f"{widths} microbatch={layout.microbatch} {self.schedule} zero={layout.zero} "
+            f"recompute={layout.recompute} sequence_parallel={sequence_parallel}, blocks {self.blocks}, "
             f"recomputed {self.recomputed}: {self.time_s:.6g} s, {self.peak_gib:.4g} GiB of tensors"
         )
 
@@ -88,34 +88,34 @@ class PlanAudit:
     @property
     def fitting(self) -> list[DrawnPlan]:
         """Drawn plans that fit in memory, fastest first."""
-        found = [one for one in self.drawn if one.peak_gib <= one.limit_gib]
-        return sorted(found, key=lambda one: one.time_s)
+        fitting = (plan for plan in self.drawn if plan.peak_gib <= plan.limit_gib)
+        return sorted(fitting, key=lambda plan: plan.time_s)
 
     @property
     def faster(self) -> list[DrawnPlan]:
         """Plans that fit and are faster than the bound."""
-        return [one for one in self.fitting if one.time_s < self.bound_s * (1 - EQUAL)]
+        return [plan for plan in self.fitting if plan.time_s < self.bound_s * (1 - EQUAL)]
 
     @property
     def counterexamples(self) -> list[DrawnPlan]:
         """Faster plans inside the searched space, which contradict the certificate."""
-        return [one for one in self.faster if one.searched]
+        return [plan for plan in self.faster if plan.searched]
 
     @property
     def unsearched(self) -> list[DrawnPlan]:
         """Faster plans outside the searched space."""
-        return [one for one in self.faster if not one.searched]
+        return [plan for plan in self.faster if not plan.searched]
 
     def as_row(self) -> dict[str, float | int | None]:
         """Table row with the counts and times of the audit."""
         return {
             "drawn": len(self.drawn),
-            "layouts": len({(one.layout, one.schedule) for one in self.drawn}),
+            "layouts": len({(plan.layout, plan.schedule) for plan in self.drawn}),
             "fitting": len(self.fitting),
             "bound_s": self.bound_s,
             "fastest_s": self.fitting[0].time_s if self.fitting else None,
             "counterexamples": len(self.counterexamples),
-            "outside": sum(not one.searched for one in self.drawn),
+            "outside": sum(not plan.searched for plan in self.drawn),
             "faster_outside": len(self.unsearched),
         }
 
@@ -131,29 +131,28 @@ class PlanAudit:
         if not self.bound_s:
             return f"{counts}; none contradicts the certificate, whose search ended before it had a bound"
         fastest = self.fitting[0]
-        way = f"{fastest.time_s / self.bound_s - 1:+.2%}:\n{fastest}"
+        margin = f"{fastest.time_s / self.bound_s - 1:+.2%}:\n{fastest}"
         if self.unsearched:
             return (
                 f"{counts}; {len(self.unsearched)} outside are faster than the {self.bound_s:.6g} s of the "
-                f"certificate, which is not about them, the fastest by {way}"
+                f"certificate, which is not about them, the fastest by {margin}"
             )
-        return (
-            f"{counts}; none is faster than the {self.bound_s:.6g} s of the certificate, the fastest by {way}"
-        )
+        bound = f"the {self.bound_s:.6g} s of the certificate"
+        return f"{counts}; none is faster than {bound}, the fastest by {margin}"
 
 
 @dataclass(frozen=True, eq=False)
 class PlanPricer:
     """Pricer for any plan of a planning request."""
 
-    asked: AskedPlan
+    question: AskedPlan
     rank: Rank
 
     @cached_property
     def _priced(self) -> tuple[TrainingTask, Machine]:
         """Task and machine with expected or with prudent (conservative) estimates."""
-        machine = planned_machine(self.asked)
-        task = TrainingTask.of(self.asked)
+        machine = planned_machine(self.question)
+        task = TrainingTask.of(self.question)
         return (task, machine) if self.rank == "expected" else prudent(task, machine)
 
     @property
@@ -164,7 +163,7 @@ class PlanPricer:
     @property
     def runtime(self) -> Runtime:
         """Runtime of the planning request."""
-        return RUNTIMES[self.asked.runtime]
+        return RUNTIMES[self.question.runtime]
 
     @property
     def task(self) -> TrainingTask:
@@ -175,7 +174,7 @@ class PlanPricer:
     def _lowerings(self) -> Lowerings:
         return Lowerings(self.task, self.machine)
 
-    def of(
+    def price(
         self, layout: Layout, schedule: str, blocks: tuple[int, ...], recomputed: tuple[int, ...]
     ) -> DrawnPlan:
         """Price a plan; its first stage has the embedding, its last stage the head."""
@@ -187,11 +186,11 @@ class PlanPricer:
             lowering.stage(range(int(start), int(end)), layout, number)
             for (start, end), number in zip(pairwise(ends), numbers, strict=True)
         ]
-        found = price(lowering.plan(stages, schedule), self.machine)
-        peak_gib = float(found.peak_bytes.max()) / GIB
+        priced = price(lowering.plan(stages, schedule), self.machine)
+        peak_gib = float(priced.peak_bytes.max()) / GIB
         limit_gib = lowering.limit_bytes(layout, room="upper" if self.rank == "prudent" else "expected") / GIB
-        searched = is_searched(self.runtime, self.task, layout, self.asked.fixed)
-        return DrawnPlan(layout, schedule, blocks, recomputed, found.time_s, peak_gib, limit_gib, searched)
+        searched = is_searched(self.runtime, self.task, layout, self.question.fixed)
+        return DrawnPlan(layout, schedule, blocks, recomputed, priced.time_s, peak_gib, limit_gib, searched)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,56 +203,59 @@ class RandomPlans:
     _seen: set[Drawn] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._seen.add(given(self.plan))
+        self._seen.add(as_drawn(self.plan))
 
     def draw(self, number: int) -> DrawnPlan | None:
         """Draw a plan that was not drawn before, or None if no attempt finds one.
 
-        `number` selects the kind of draw (`WAYS`). Any layout is drawn if that kind yields nothing new.
+        `number` selects the kind of draw (`DRAW_KINDS`). Any layout is drawn if that kind yields nothing new.
         """
-        for way in (WAYS[number % len(WAYS)],) * REPEATS + (WAYS[0],) * REPEATS:
-            layout, schedule = self._layout(way)
+        for kind in (DRAW_KINDS[number % len(DRAW_KINDS)],) * REPEATS + (DRAW_KINDS[0],) * REPEATS:
+            layout, schedule = self._layout(kind)
             blocks = self._blocks(layout)
-            one = layout, schedule, blocks, self._recomputed(layout, blocks)
-            if one not in self._seen:
-                self._seen.add(one)
-                return self.pricer.of(*one)
+            drawn = layout, schedule, blocks, self._recomputed(layout, blocks)
+            if drawn not in self._seen:
+                self._seen.add(drawn)
+                return self.pricer.price(*drawn)
         return None
 
-    def _layout(self, way: str) -> tuple[Layout, str]:
+    def _layout(self, kind: str) -> tuple[Layout, str]:
         """Draw a layout that the runtime can run, with its schedule."""
-        if way == "division":
+        if kind == "division":
             rows = self.plan.alternatives
             chosen = rows[int(self.rng.integers(len(rows)))].layout
             return chosen.spread, chosen.schedule
-        own = self.plan.layout
+        planned = self.plan.layout
         for _ in range(TRIES):
-            found = self._any() if way == "layout" else self._beside(own.spread, own.schedule)
-            if self._is_meant(*found):
-                return found
+            if kind == "layout":
+                candidate = self._random_layout()
+            else:
+                candidate = self._neighbour(planned.spread, planned.schedule)
+            if self._is_allowed(*candidate):
+                return candidate
         raise PhazeError(f"certify: of {TRIES} layouts drawn none can be run with what the question fixes")
 
-    def _is_meant(self, layout: Layout, schedule: str) -> bool:
+    def _is_allowed(self, layout: Layout, schedule: str) -> bool:
         """True if the request allows a layout, the runtime can run it, and no other layout is the same."""
         values = {"schedule": schedule, **vars(layout)}
-        again = layout.zero > 0 and layout.dp * layout.cp == 1
-        if again or any(values[name] != value for name, value in self.plan.question.fixed.items()):
+        duplicate = layout.zero > 0 and layout.dp * layout.cp == 1
+        if duplicate or any(values[name] != value for name, value in self.plan.question.fixed.items()):
             return False
         return self.pricer.runtime.why_not(self.pricer.task, layout, schedule) is None
 
-    def _any(self) -> tuple[Layout, str]:
+    def _random_layout(self) -> tuple[Layout, str]:
         """Random layout that uses all devices; widths are drawn first, then the other options."""
-        task, left, widths = self.pricer.task, self.pricer.task.devices, dict[str, int]()
+        task, remaining, widths = self.pricer.task, self.pricer.task.devices, dict[str, int]()
         for name in self.rng.permutation(["tp", "cp", "pp"]).tolist():
-            widths[name] = self._one_of(divisors(left), name)
-            left //= gcd(left, widths[name])
+            widths[name] = self._one_of(divisors(remaining), name)
+            remaining //= gcd(remaining, widths[name])
         tp, cp, pp = (widths[name] for name in ("tp", "cp", "pp"))
-        size = self._one_of(divisors(max(task.global_batch // left, 1)), "microbatch")
-        own = Layout(
-            tp=tp, cp=cp, pp=pp, dp=left, microbatch=size, compute=task.compute, load=task.load
+        size = self._one_of(divisors(max(task.global_batch // remaining, 1)), "microbatch")
+        layout = Layout(
+            tp=tp, cp=cp, pp=pp, dp=remaining, microbatch=size, compute=task.compute, load=task.load
         )  # fmt: skip
         options = {name: value for name, value in self.plan.question.fixed.items() if name in SHARED_OPTIONS}
-        return self._chosen(self._with_experts(replace(own, **options)))  # type: ignore[arg-type]
+        return self._with_options(self._with_experts(replace(layout, **options)))  # type: ignore[arg-type]
 
     def _with_experts(self, layout: Layout) -> Layout:
         """Copy of a layout with random expert-parallel and expert-tensor-parallel widths."""
@@ -265,7 +267,7 @@ class RandomPlans:
         ep = self._one_of(divisors(gcd(max(ranks // etp, 1), experts.count)), "ep")
         return replace(layout, ep=ep, etp=etp)
 
-    def _chosen(self, layout: Layout) -> tuple[Layout, str]:
+    def _with_options(self, layout: Layout) -> tuple[Layout, str]:
         """Layout with random values for all fields but its widths and its microbatch size."""
         runtime, model = self.pricer.runtime, self.pricer.task.model
         entries = model.layers + model.mtp + 2
@@ -273,23 +275,23 @@ class RandomPlans:
         least, most = SCHEDULES[schedule].chunks
         most = min(most, max(entries // layout.pp, 2))
         cut = self.rng.choice(runtime.sequence_parallel)
-        found = replace(
+        drawn = replace(
             layout,
             vp=int(self.rng.integers(least, most + 1)) if most > 1 else 1,
             zero=self.rng.choice(runtime.zeros).item() if layout.dp * layout.cp > 1 else 0,
             sequence_parallel=bool(cut) and layout.tp > 1,
-            recompute=self._recompute(),
+            recompute=self._recompute_option(),
             cp_kind=self._cp_kind(layout.cp),
         )
-        return found, schedule
+        return drawn, schedule
 
-    def _recompute(self) -> Recompute:
+    def _recompute_option(self) -> Recompute:
         """Random recompute option: none, full, selective, or any set of modules."""
         if "recompute" in self.plan.question.fixed:
             return str(self.plan.question.fixed["recompute"])
         modules = sorted(self.pricer.runtime.recomputable(self.pricer.task.model))
-        own = [module for module in modules if self.rng.random() < HALF]
-        sets = [recompute_of("+".join(own))] * 2 if own else []
+        chosen = [module for module in modules if self.rng.random() < HALF]
+        sets = [recompute_of("+".join(chosen))] * 2 if chosen else []
         return str(self.rng.choice([*RECOMPUTES, *sets]))
 
     def _cp_kind(self, cp: int) -> CpKind:
@@ -301,17 +303,17 @@ class RandomPlans:
         levels = [f"{LEVELS}:{int(self.rng.choice(inner))}"] if inner else []
         return str(self.rng.choice([*runtime.cp_kinds, *levels])) if cp > 1 else runtime.cp_kinds[0]
 
-    def _beside(self, layout: Layout, schedule: str) -> tuple[Layout, str]:
+    def _neighbour(self, layout: Layout, schedule: str) -> tuple[Layout, str]:
         """Random neighbour of a layout: one factor moved between two widths, or other options redrawn."""
         if self.rng.random() < 0.5:
-            other, schedule = self._chosen(layout)
+            other, schedule = self._with_options(layout)
             return replace(other, zero=layout.zero), schedule
         if self.rng.random() < 0.5:
             return self._with_experts(layout), schedule
         names = ("tp", "cp", "pp", "dp", "microbatch")
-        more, less = self.rng.choice(names, 2, replace=False).tolist()
-        factor = self._one_of(divisors(getattr(layout, less)), "")
-        moved = {more: getattr(layout, more) * factor, less: getattr(layout, less) // factor}
+        grown, shrunk = self.rng.choice(names, 2, replace=False).tolist()
+        factor = self._one_of(divisors(getattr(layout, shrunk)), "")
+        moved = {grown: getattr(layout, grown) * factor, shrunk: getattr(layout, shrunk) // factor}
         return replace(layout, **moved), schedule
 
     def _one_of(self, values: Sequence[int], name: str) -> int:
@@ -354,13 +356,13 @@ class RandomPlans:
         if counts == "equal":
             return equal_counts(blocks, mtp, int(self.rng.integers(1, max(blocks) + 1)))
         share, near = self.rng.random(), self.rng.integers(-1, 2, len(blocks))
-        again: Ints = np.clip(np.rint(share * np.array(blocks)).astype(int) + near, 0, blocks)
-        if not again.any():
-            again[int(np.argmax(blocks))] = 1
-        return tuple(again.tolist())
+        recomputed: Ints = np.clip(np.rint(share * np.array(blocks)).astype(int) + near, 0, blocks)
+        if not recomputed.any():
+            recomputed[int(np.argmax(blocks))] = 1
+        return tuple(recomputed.tolist())
 
 
-def given(plan: TrainingPlan) -> Drawn:
+def as_drawn(plan: TrainingPlan) -> Drawn:
     """Layout, schedule and pipeline split of a training plan."""
     recipe = Recipe.of(plan)
     return recipe.layout, recipe.schedule, recipe.blocks, recipe.recomputed
@@ -368,7 +370,7 @@ def given(plan: TrainingPlan) -> Drawn:
 
 def divisors(number: int) -> list[int]:
     """Positive divisors of a number, ascending."""
-    return [one for one in range(1, number + 1) if number % one == 0]
+    return [candidate for candidate in range(1, number + 1) if number % candidate == 0]
 
 
 def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
@@ -383,16 +385,18 @@ def certify_plan(plan: TrainingPlan, draws: int, seed: int) -> PlanAudit:
     plans = RandomPlans(plan, pricer, np.random.default_rng(seed))
     drawn = [plans.draw(number) for number in counted(range(draws), "plan")]
     bound_s = plan.certificate.bound_s
-    return PlanAudit(inf if bound_s is None else bound_s, tuple(one for one in drawn if one))
+    return PlanAudit(inf if bound_s is None else bound_s, tuple(filter(None, drawn)))
 
 
 def _check_plan(plan: TrainingPlan, pricer: PlanPricer, time_s: float) -> None:
     """Raise PhazeError if the plan cannot be run, its price differs from its file, or it does not fit."""
     Recipe.of(plan).check(pricer.runtime)
-    own = pricer.of(*given(plan))
-    if abs(own.time_s / time_s - 1) > EQUAL:
+    priced = pricer.price(*as_drawn(plan))
+    if abs(priced.time_s / time_s - 1) > EQUAL:
         raise PhazeError(
-            f"certify: {pricer.rank} time must be the plan's price {own.time_s:.9g}, got {time_s:.9g}"
+            f"certify: {pricer.rank} time must be the plan's price {priced.time_s:.9g}, got {time_s:.9g}"
         )
-    if own.peak_gib > own.limit_gib:
-        raise PhazeError(f"certify: the plan's tensors need {own.peak_gib:.4g} GiB of {own.limit_gib:.4g}")
+    if priced.peak_gib > priced.limit_gib:
+        raise PhazeError(
+            f"certify: the plan's tensors need {priced.peak_gib:.4g} GiB of {priced.limit_gib:.4g}"
+        )

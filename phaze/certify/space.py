@@ -36,13 +36,13 @@ class Shard:
 
 def read_shards(architectures: pd.DataFrame, space: pd.Index) -> dict[str, Shard]:
     """Shards of table `architectures` by name, each with its architectures that are in the space."""
-    found = {}
+    shards = {}
     for name, members in architectures.groupby("shard"):
         rows = members.sort_values("architecture", ignore_index=True)
         inside = are_among(rows["architecture"], space)
         place = np.where(inside, np.cumsum(inside) - 1, -1)
-        found[str(name)] = Shard(rows[inside].reset_index(drop=True), rows["architecture"], place)
-    return found
+        shards[str(name)] = Shard(rows[inside].reset_index(drop=True), rows["architecture"], place)
+    return shards
 
 
 class Places:
@@ -50,10 +50,10 @@ class Places:
 
     def __init__(self, rows: pd.DataFrame, shard: Shard, grid: list[tuple[float, bool]]) -> None:
         place = places_of(rows["architecture"], shard)
-        size, again = rows["hbm_gib"].to_numpy(), rows["recompute"].to_numpy(np.bool_)
+        size, recomputes = rows["hbm_gib"].to_numpy(), rows["recompute"].to_numpy(np.bool_)
         spot = np.full(len(rows), -1)
         for g, (hbm_gib, recompute) in enumerate(grid):
-            spot[(size == hbm_gib) & (again == recompute)] = g
+            spot[(size == hbm_gib) & (recomputes == recompute)] = g
         self._inside = (place >= 0) & (spot >= 0)
         self._at = spot[self._inside], place[self._inside]
         self._rows = rows
@@ -61,9 +61,9 @@ class Places:
 
     def matrix(self, column: str) -> Floats:
         """Column of the table as an array (grid, chips), NaN for missing rows."""
-        found = np.full(self._shape, np.nan)
-        found[self._at] = self._rows[column].to_numpy(np.float64)[self._inside]
-        return found
+        cells = np.full(self._shape, np.nan)
+        cells[self._at] = self._rows[column].to_numpy(np.float64)[self._inside]
+        return cells
 
 
 def places_of(names: pd.Series, shard: Shard) -> Ints:
@@ -71,6 +71,6 @@ def places_of(names: pd.Series, shard: Shard) -> Ints:
     codes, unique = pd.factorize(names)
     if len(unique) == len(shard.names) and bool((unique == shard.names.array).all()):
         return shard.place[codes]
-    known = pd.Series(shard.place, index=shard.names)
-    found: Ints = known.reindex(unique, fill_value=-1).to_numpy(np.int64)[codes]
-    return found
+    place_by_name = pd.Series(shard.place, index=shard.names)
+    places: Ints = place_by_name.reindex(unique, fill_value=-1).to_numpy(np.int64)[codes]
+    return places

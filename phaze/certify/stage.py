@@ -56,10 +56,10 @@ class SliceTables:
     def has(self, rows: pd.DataFrame) -> Bools:
         """Mask of the rows of a table that belong to this TMP width, microbatch and shard."""
         same = rows["layout"] == self.layers["layout"].iloc[0]
-        asked, known = rows.loc[same, "architecture"], self.architectures["architecture"]
-        found: Bools = same.to_numpy(np.bool_, copy=True)
-        found[found] = asked.isin(known[known.isin(asked.unique())]).to_numpy(np.bool_)
-        return found
+        row_names, shard_names = rows.loc[same, "architecture"], self.architectures["architecture"]
+        mask: Bools = same.to_numpy(np.bool_, copy=True)
+        mask[mask] = row_names.isin(shard_names[shard_names.isin(row_names.unique())]).to_numpy(np.bool_)
+        return mask
 
 
 def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str]) -> Iterator[SliceTables]:
@@ -120,9 +120,9 @@ def certify_model(
     placed = placements[(placements["planner"] == "phaze") & are_among(placements["architecture"], names)]
     best = best_row(placed, architectures)
     count, shards = CauseCounts(), read_shards(architectures, names)
-    for one, screens in slices:
-        if len(one.architectures) and len(shards[one.shard].chips):
-            _add(count, one, screens, shards[one.shard], graph, placed, best, sizes, terms)
+    for tables, screens in slices:
+        if len(tables.architectures) and len(shards[tables.shard].chips):
+            _add_slice(count, tables, screens, shards[tables.shard], graph, placed, best, sizes, terms)
     model = str(graph["model"].iloc[0])
     row = _row(count, names, best, terms.scenario.global_batch) | count_proofs(solves) | {"model": model}
     return pd.DataFrame([row]), _ranges(count, shards, sizes, terms.training, model)
@@ -142,9 +142,9 @@ def best_row(placed: pd.DataFrame, architectures: pd.DataFrame) -> pd.Series | N
     return best
 
 
-def _add(
+def _add_slice(
     count: CauseCounts,
-    one: SliceTables,
+    tables: SliceTables,
     screens: pd.DataFrame,
     shard: Shard,
     graph: pd.DataFrame,
@@ -157,40 +157,40 @@ def _add(
     grid = terms.training.memory_grid
     points = Architectures.may_have(shard.chips, sizes, [hbm_gib for hbm_gib, _ in grid])
     screened = Places(screens, shard, grid)
-    lower, feasible, kept = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
-    placements = Places(placed[one.has(placed)], shard, grid)
+    lower, feasible, selected = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
+    placements = Places(placed[tables.has(placed)], shard, grid)
     time, bound = (placements.matrix(column) for column in ("time_per_batch_s", "bound_s"))
-    placed_here, kept_here = ~np.isnan(time), kept == 1.0
-    solved = placed_here & kept_here
+    placed_here, selected_here = ~np.isnan(time), selected == 1.0
+    solved = placed_here & selected_here
     limit = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 + EQUAL)
-    left = points & np.isfinite(lower) & ~solved & (lower > limit)
-    weak = _weakly_excluded(one, shard.chips, graph, left, limit, terms)
+    remaining = points & np.isfinite(lower) & ~solved & (lower > limit)
+    weak = _exclude_by_simple_bounds(tables, shard.chips, graph, remaining, limit, terms)
     flags = {
         "memory": lower == np.inf,
         "solved": solved,
         **weak,
-        "combined": left,
+        "combined": remaining,
         "tied": lower >= limit * (1.0 - 2.0 * EQUAL),
     }
     _count_causes(count, {cause: which[points] for cause, which in flags.items()})
-    known = np.where(solved, np.fmax(lower, bound), np.nan_to_num(lower, nan=0.0))
-    known[~points] = np.inf
-    wrong = (solved & ~_within(time, lower, feasible)) | (placed_here != kept_here)
+    bounds_s = np.where(solved, np.fmax(lower, bound), np.nan_to_num(lower, nan=0.0))
+    bounds_s[~points] = np.inf
+    wrong = (solved & ~_within(time, lower, feasible)) | (placed_here != selected_here)
     count.contradictions += int(wrong.sum())
-    count.bound_s = min(count.bound_s, float(known.min()))
-    count.excluded_s = min(count.excluded_s, float(np.min(known[~solved], initial=np.inf)))
-    least = count.ranges.get(one.shard, (lower, feasible))
-    count.ranges[one.shard] = np.fmin(least[0], lower), np.fmin(least[1], feasible)
+    count.bound_s = min(count.bound_s, float(bounds_s.min()))
+    count.excluded_s = min(count.excluded_s, float(np.min(bounds_s[~solved], initial=np.inf)))
+    least = count.ranges.get(tables.shard, (lower, feasible))
+    count.ranges[tables.shard] = np.fmin(least[0], lower), np.fmin(least[1], feasible)
 
 
 def _count_causes(count: CauseCounts, flags: dict[str, Bools]) -> None:
     """Count every point under the first cause that applies, or under `open` if none does."""
-    left = np.ones_like(flags["memory"])
-    for cause, which in flags.items():
-        count.causes[cause] += int((left & which).sum())
-        left &= ~which
-    count.causes["open"] += int(left.sum())
-    count.points += left.size
+    remaining = np.ones_like(flags["memory"])
+    for cause, mask in flags.items():
+        count.causes[cause] += int((remaining & mask).sum())
+        remaining &= ~mask
+    count.causes["open"] += int(remaining.sum())
+    count.points += remaining.size
 
 
 def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
@@ -210,50 +210,52 @@ def _ranges(
             rows = [g for g, (hbm_gib, _) in enumerate(grid) if hbm_gib == size]
             chips = shards[name].chips
             least = {"lower_s": lower[rows].min(axis=0), "feasible_s": feasible[rows].min(axis=0)}
-            found = pd.DataFrame({"architecture": chips["architecture"], **least, "hbm_gib": float(size)})
-            frames.append(found[Architectures.may_have(chips, sizes, [size])[0]])
+            frame = pd.DataFrame({"architecture": chips["architecture"], **least, "hbm_gib": float(size)})
+            frames.append(frame[Architectures.may_have(chips, sizes, [size])[0]])
     return pd.concat(frames[1:] or frames, ignore_index=True).assign(model=model)
 
 
-def _weakly_excluded(
-    one: SliceTables,
+def _exclude_by_simple_bounds(
+    tables: SliceTables,
     chips: pd.DataFrame,
     graph: pd.DataFrame,
-    left: Bools,
+    remaining: Bools,
     limit_s: float,
     terms: CertificateTerms,
 ) -> dict[str, Bools]:
     """Masks (grid, A) of the remaining points that each simple bound excludes, the simplest bound first."""
-    found, layout = {}, layout_of(one.layers)
+    masks, layout = {}, layout_of(tables.layers)
     settings = read_settings(terms.scenario, terms.training, layout)
-    each = parameter_bytes(terms.training.optimizer, terms.training.precision)
-    runs, _ = read_runs(one.layers, graph, each)
-    passes = _passes(one, chips, graph, terms) if left.any() else {}
+    per_parameter = parameter_bytes(terms.training.optimizer, terms.training.precision)
+    runs, _ = read_runs(tables.layers, graph, per_parameter)
+    passes = _passes(tables, chips, graph, terms) if remaining.any() else {}
     for name, bound in BOUNDS.items():
-        found[name] = np.zeros_like(left)
-        if left.any():
+        masks[name] = np.zeros_like(remaining)
+        if remaining.any():
             latency = np.column_stack([bound(p) for p in passes.values()])
             distinct, place = distinct_rows(latency)
             forward, backward = (distinct[:, i::2] for i in (0, 1))
             times = best_times(runs, forward, backward, layout, settings, limit_s)
-            found[name] = left & (times >= limit_s)[:, place]
-            left = left & ~found[name]
-    return found
+            masks[name] = remaining & (times >= limit_s)[:, place]
+            remaining = remaining & ~masks[name]
+    return masks
 
 
 def _passes(
-    one: SliceTables, chips: pd.DataFrame, graph: pd.DataFrame, terms: CertificateTerms
+    tables: SliceTables, chips: pd.DataFrame, graph: pd.DataFrame, terms: CertificateTerms
 ) -> dict[tuple[str, str], Estimated]:
     """Forward and backward pass of every kind of layer, in the order of the chain."""
-    keys = [(layer, way) for layer in graph.sort_values("position")["layer"] for way in DIRECTIONS]
+    keys = [
+        (layer, direction) for layer in graph.sort_values("position")["layer"] for direction in DIRECTIONS
+    ]
     operators, edges = (
-        dict(list(rows.groupby(["layer", "direction"]))) for rows in (one.operators, one.edges)
+        dict(list(rows.groupby(["layer", "direction"]))) for rows in (tables.operators, tables.edges)
     )
-    latencies = estimated_s(one.estimates)
+    latencies = estimated_s(tables.estimates)
     return {
         key: Estimated(
             operators[key],
-            edges.get(key, one.edges.iloc[:0]),
+            edges.get(key, tables.edges.iloc[:0]),
             latencies,
             chips,
             overlap_communication=terms.overlap_communication,

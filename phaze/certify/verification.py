@@ -30,7 +30,7 @@ from phaze.tables import Architectures, Edges, Estimates, Layers, Operators, are
 
 POINT = ["architecture", "hbm_gib", "recompute", "lower_s"]
 """Columns that the times of points depend on; of the lower bound only whether it is finite."""
-Known = dict[bytes, tuple[float, float, float]]
+PieceTimes = dict[bytes, tuple[float, float, float]]
 """Cached plain bound, proven bound and latency of layer components, by content."""
 
 
@@ -99,12 +99,12 @@ def find_slices(
     chips = [shard[are_among(shard["architecture"], pd.Index(points["architecture"]))] for shard in shards]
     estimates = iter(files["estimates"])
     for operators, edges, layers in zip(files["operators"], files["edges"], files["layers"], strict=True):
-        here = points["layout"] == Layers.load(layers, columns=["layout"])["layout"].iloc[0]
+        of_layout = points["layout"] == Layers.load(layers, columns=["layout"])["layout"].iloc[0]
         for among, estimated in zip(chips, estimates, strict=False):
-            mine = points[here & points["architecture"].isin(among["architecture"])]
-            used = among[among["architecture"].isin(mine["architecture"])]
-            if len(mine):
-                yield mine, StoredSlice(operators, edges, layers, estimated, used)
+            slice_points = points[of_layout & points["architecture"].isin(among["architecture"])]
+            used = among[among["architecture"].isin(slice_points["architecture"])]
+            if len(slice_points):
+                yield slice_points, StoredSlice(operators, edges, layers, estimated, used)
 
 
 def audit_slice(
@@ -116,88 +116,94 @@ def audit_slice(
     """
     rows = stored.architectures
     chips = dict(zip(rows["architecture"], rows.to_numpy(object).tolist(), strict=True))
-    asked: list[Plain] = [
+    requests: list[Plain] = [
         [chips[name], hbm_gib, recompute, lower_s < np.inf]
         for name, hbm_gib, recompute, lower_s in points[POINT].itertuples(index=False, name=None)
     ]
 
     def solve(places: list[int]) -> list[Times]:
-        one = stored.read()
-        return solve_points(points.iloc[places], one, conditions.model(one.layers), conditions.schedule)
+        tables = stored.read()
+        return solve_points(points.iloc[places], tables, conditions.model(tables.layers), conditions.schedule)
 
     about: list[Plain] = [stored.content, conditions.content]
     return judge_points(
-        points, store.each(asked, solve, about=about, holds=is_proven, lasts=is_proven), best_s
+        points, store.each(requests, solve, about=about, holds=is_proven, lasts=is_proven), best_s
     )
 
 
 def solve_points(
-    points: pd.DataFrame, one: SliceTables, model: AuditedModel, settings: ScheduleSettings
+    points: pd.DataFrame, tables: SliceTables, model: AuditedModel, settings: ScheduleSettings
 ) -> list[Times]:
     """Times per batch of design points with the same tables, in the form of `time_points`.
 
     If nothing fits according to the screen, latencies do not matter: zeros test whether any placement fits.
     """
     fits = np.isfinite(points["lower_s"])
-    chips = one.architectures[one.architectures["architecture"].isin(points.loc[fits, "architecture"])]
-    passes = one.operators[["layer", "direction"]].drop_duplicates()
+    chips = tables.architectures[tables.architectures["architecture"].isin(points.loc[fits, "architecture"])]
+    passes = tables.operators[["layer", "direction"]].drop_duplicates()
     others = pd.DataFrame({"architecture": points.loc[~fits, "architecture"].unique()})
     idle = others.merge(passes, how="cross").assign(plain_s=0.0, bound_s=0.0, exact_s=0.0, programs=0)
-    found = [idle.assign(fits=False)]
+    latencies = [idle.assign(fits=False)]
     if len(chips):
-        found.append(solve_again(one, chips, settings).assign(fits=True))
-    return time_points(points, pd.concat(found, ignore_index=True), model)
+        latencies.append(reschedule(tables, chips, settings).assign(fits=True))
+    return time_points(points, pd.concat(latencies, ignore_index=True), model)
 
 
-def solve_again(one: SliceTables, chips: pd.DataFrame, settings: ScheduleSettings) -> pd.DataFrame:
+def reschedule(tables: SliceTables, chips: pd.DataFrame, settings: ScheduleSettings) -> pd.DataFrame:
     """Bounds and scheduled latency of every layer on every architecture, one row per direction.
 
     Columns plain_s (bound of `certify` alone), bound_s (the same, with an integer program where plain_s does
     not meet the schedule), exact_s (the verified schedule) and programs (number of integer programs).
     """
-    kept = chips[["architecture"]].assign(kept=True)
-    tables = one.operators, one.edges, one.estimates, chips
-    _, schedules = schedule_layers(*tables, kept, settings, Store())
+    selection = chips[["architecture"]].assign(kept=True)
+    inputs = tables.operators, tables.edges, tables.estimates, chips
+    _, schedules = schedule_layers(*inputs, selection, settings, Store())
     runs = dict(list(schedules.groupby(["architecture", "layer", "direction"])))
-    known: Known = {}
-    passes = read_passes(*tables, overlap_communication=settings.overlap_communication)
+    cache: PieceTimes = {}
+    passes = read_passes(*inputs, overlap_communication=settings.overlap_communication)
     rows = [
-        _confirm(each, runs[each.architecture, each.layer, each.direction], settings, known)
-        for each in passes
+        _confirm(
+            chip_pass, runs[chip_pass.architecture, chip_pass.layer, chip_pass.direction], settings, cache
+        )
+        for chip_pass in passes
     ]
     return pd.DataFrame(rows)
 
 
 def _confirm(
-    one: ChipPass, runs: pd.DataFrame, settings: ScheduleSettings, known: Known
+    chip_pass: ChipPass, runs: pd.DataFrame, settings: ScheduleSettings, cache: PieceTimes
 ) -> dict[str, object]:
-    """Row of `solve_again` for one pass, from the scheduled operators in `runs`."""
+    """Row of `reschedule` for one pass, from the scheduled operators in `runs`."""
     runs = runs.sort_values("operator")
     start, end, core = (runs[column].to_numpy() for column in ("start_s", "end_s", "core"))
-    if faults := find_faults(one.content, LayerSchedule(start, end, core)):
-        raise RuntimeError(f"{one.layer} on {one.architecture}: {'; '.join(faults)}")
-    found, programs = np.zeros(3), 0
-    for piece in pieces_of(one.content.core, one.content.edges):
+    if faults := find_faults(chip_pass.content, LayerSchedule(start, end, core)):
+        raise RuntimeError(f"{chip_pass.layer} on {chip_pass.architecture}: {'; '.join(faults)}")
+    totals, programs = np.zeros(3), 0
+    for piece in pieces_of(chip_pass.content.core, chip_pass.content.edges):
         members = list(piece.operators)
         begin = float(start[members].min())
         schedule = LayerSchedule(start[members] - begin, end[members] - begin, core[members])
-        values = _values_of(layer_of_piece(one.content, piece), schedule, settings, known)
-        found, programs = found + values, programs + int(values[1] > values[0])
-    plain_s, bound_s, exact_s = found.tolist()
-    names = {"architecture": one.architecture, "layer": one.layer, "direction": one.direction}
+        values = _piece_times(layer_of_piece(chip_pass.content, piece), schedule, settings, cache)
+        totals, programs = totals + values, programs + int(values[1] > values[0])
+    plain_s, bound_s, exact_s = totals.tolist()
+    names = {
+        "architecture": chip_pass.architecture,
+        "layer": chip_pass.layer,
+        "direction": chip_pass.direction,
+    }
     return {**names, "plain_s": plain_s, "bound_s": bound_s, "exact_s": exact_s, "programs": programs}
 
 
-def _values_of(
-    layer: ScheduledLayer, schedule: LayerSchedule, settings: ScheduleSettings, known: Known
+def _piece_times(
+    layer: ScheduledLayer, schedule: LayerSchedule, settings: ScheduleSettings, cache: PieceTimes
 ) -> tuple[float, float, float]:
     """Plain bound, proven bound and latency of a component, cached by content."""
     numbers = np.concatenate([layer.latency_s, layer.latency_all_s, [layer.num_tc, layer.num_vc]])
     key = numbers.tobytes() + repr((layer.core, layer.edges)).encode()
-    if key not in known:
+    if key not in cache:
         plain_s, exact_s = bound_piece(layer), schedule.latency_s
         if plain_s >= exact_s * (1.0 - EQUAL):
-            known[key] = exact_s, exact_s, exact_s
+            cache[key] = exact_s, exact_s, exact_s
         else:
-            known[key] = plain_s, *confirm_schedule(layer, schedule, plain_s, settings)
-    return known[key]
+            cache[key] = plain_s, *confirm_schedule(layer, schedule, plain_s, settings)
+    return cache[key]
