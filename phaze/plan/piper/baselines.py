@@ -32,11 +32,11 @@ def without_tensor_parallelism(layers: ProfiledLayers) -> ProfiledLayers:
 
 def without_recomputation(layers: ProfiledLayers) -> ProfiledLayers:
     """Layers with only the configurations that store activations; widths without any are dropped."""
-    kept = {
+    storing = {
         t: options.take(np.array(["recomp" not in name.lower() for name in options.names], dtype=np.bool_))
         for t, options in layers.options.items()
     }
-    return replace(layers, options={t: options for t, options in kept.items() if options.names})
+    return replace(layers, options={t: options for t, options in storing.items() if options.names})
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,21 @@ class Contender:
         """Best plan for layers returned by `restrict`; None if nothing fits."""
         if self.equal:
             return plan_equally(layers, cluster)
-        return plan(layers, self._seen(cluster), replace(options, most_data=self.most_data))
+        return plan(layers, self._visible(cluster), replace(options, most_data=self.most_data))
 
     def sweep(self, layers: ProfiledLayers, cluster: FlatCluster, options: SearchOptions) -> Floats:
         """Best time with at most 1, …, K devices, (K,), from a single run; inf if nothing fits."""
         if not self.equal:
             options = replace(options, most_data=self.most_data)
-            return plan_over_devices(layers, self._seen(cluster), options)[1:]
+            return plan_over_devices(layers, self._visible(cluster), options)[1:]
         times, most = np.full(cluster.devices, np.inf), cluster.devices
-        while most and (found := plan_equally(layers, replace(cluster, devices=most))):
+        while most and (equal_plan := plan_equally(layers, replace(cluster, devices=most))):
             # A plan stays the best down to the number of devices it uses.
-            times[found.devices - 1 : most] = found.time_per_sample_s
-            most = found.devices - 1
+            times[equal_plan.devices - 1 : most] = equal_plan.time_per_sample_s
+            most = equal_plan.devices - 1
         return times
 
-    def _seen(self, cluster: FlatCluster) -> FlatCluster:
+    def _visible(self, cluster: FlatCluster) -> FlatCluster:
         return cluster if self.limited else replace(cluster, memory_bytes=np.inf)
 
 

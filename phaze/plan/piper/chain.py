@@ -57,7 +57,7 @@ def read_layers(
         names=tuple(names),
         edges=graph.edges,
         edge_bytes=graph.edge_bytes,
-        options={one.tp: _configurations(chains[one], one, sorted(recompute)) for one in layouts},
+        options={layout.tp: _configurations(chains[layout], layout, sorted(recompute)) for layout in layouts},
     )
 
 
@@ -65,18 +65,18 @@ def _configurations(chain: Chain, layout: Layout, recompute: Sequence[bool]) -> 
     inputs = np.zeros(len(chain))
     np.add.at(inputs, chain.targets, chain.edge_bytes)
     times_s, stashes, fixed = [], [], []
-    for again in recompute:
+    for recomputes in recompute:
         # Recomputation needs an input even if the backward pass does not.
-        held = np.maximum(chain.activation_bytes, inputs) if again else chain.activation_bytes
-        stash = inputs if again else held
-        rest = 2.0 * chain.parameter_bytes + (chain.static_bytes - chain.parameter_bytes)
-        times_s.append(2.0 * chain.forward_s + chain.backward_s if again else chain.compute_s)
+        activations = np.maximum(chain.activation_bytes, inputs) if recomputes else chain.activation_bytes
+        stash = inputs if recomputes else activations
+        once_bytes = 2.0 * chain.parameter_bytes + (chain.static_bytes - chain.parameter_bytes)
+        times_s.append(2.0 * chain.forward_s + chain.backward_s if recomputes else chain.compute_s)
         stashes.append(stash)
-        fixed.append(rest + (held - stash))
+        fixed.append(once_bytes + (activations - stash))
     layer = np.repeat(np.arange(len(chain)), len(recompute))
     synchronised = chain.edge_bytes if layout.tp > 1 else np.zeros(len(chain.edges))
     return Configurations(
-        names=tuple(RECOMPUTE if again else STASH for again in recompute) * len(chain),
+        names=tuple(RECOMPUTE if recomputes else STASH for recomputes in recompute) * len(chain),
         layer=layer,
         time_s=_by_layer(times_s),
         weight_bytes=np.repeat(chain.parameter_bytes, len(recompute)),
@@ -110,17 +110,18 @@ def price(
     Stages are in the order of the data flow, with layers as positions; all layers of a stage have the
     configuration of its layout. Data widths need not divide N (see `why_outside`).
     """
-    degree, devices = sum(one.dp for one in layouts), sum(one.devices for one in layouts)
+    degree = sum(layout.dp for layout in layouts)
+    devices = sum(layout.devices for layout in layouts)
     if devices > cluster.devices:
         return f"devices: it takes {devices}, {cluster.devices} given"
     if degree > cluster.microbatches:
         return f"batch: data widths sum to {degree}, above the {cluster.microbatches} microbatches of a batch"
     slowest_s = 0.0
     for number, (cut, layout) in enumerate(zip(cuts, layouts, strict=True)):
-        found = _stage_s(layers, cluster, cut, layout, in_flight(degree, layout))
-        if isinstance(found, str):
-            return f"stage {number}: {found}"
-        slowest_s, degree = max(slowest_s, found), degree - layout.dp
+        stage_s = _stage_s(layers, cluster, cut, layout, in_flight(degree, layout))
+        if isinstance(stage_s, str):
+            return f"stage {number}: {stage_s}"
+        slowest_s, degree = max(slowest_s, stage_s), degree - layout.dp
     return slowest_s
 
 
@@ -133,9 +134,9 @@ def _stage_s(
     only = replace(layers, options={layout.tp: options.take(np.array(options.names) == name)})
     member = np.isin(np.arange(len(layers)), cut)
     costs = costs_of(only, replace(cluster, memory_bytes=np.inf))
-    found = planned_stage(costs, member, layout, waiting, cluster.exchanged(layout), choose_by_ratio)
-    if found is None:
+    stage = planned_stage(costs, member, layout, waiting, cluster.exchanged(layout), choose_by_ratio)
+    if stage is None:
         return f"configuration: not every layer can {name} at width {layout.tp}"
-    if found.memory_bytes > cluster.memory_bytes:
-        return f"memory: it needs {found.memory_bytes / GIB:.2f} GiB, {cluster.memory_bytes / GIB:g} given"
-    return found.time_s
+    if stage.memory_bytes > cluster.memory_bytes:
+        return f"memory: it needs {stage.memory_bytes / GIB:.2f} GiB, {cluster.memory_bytes / GIB:g} given"
+    return stage.time_s

@@ -91,9 +91,9 @@ def plan_equally(layers: ProfiledLayers, cluster: FlatCluster) -> PiperPlan | No
         for chosen in uniform_choices(options, len(layers)):
             for cut in (cut for cut in cuts if len(cut) <= most):
                 stages = _stages(layers, cluster, Layout(tp=width), chosen, np.split(order, cut[1:]))
-                found = stages.best_layout(cluster)
-                if found is not None and (best is None or found[0] < best[0]):
-                    best = (*found, stages)
+                candidate = stages.best_layout(cluster)
+                if candidate is not None and (best is None or candidate[0] < best[0]):
+                    best = (*candidate, stages)
     return None if best is None else best[2].plan(cluster, best[1])
 
 
@@ -110,7 +110,7 @@ def depth_first_order(layers: ProfiledLayers) -> Ints:
 def equal_cuts(names: Sequence[str]) -> Iterator[Cut]:
     """Yield the cuts of a sequence of named layers into equal stages, for every number of groups."""
     name, times = Counter(names).most_common(1)[0]
-    repeated = [i for i, one in enumerate(names) if times == 1 or one == name]
+    repeated = [i for i, other in enumerate(names) if times == 1 or other == name]
     for groups in range(1, len(repeated) + 1):
         yield from group_cuts(len(names), repeated, groups)
 
@@ -133,7 +133,7 @@ def uniform_choices(options: Configurations, layers: int) -> Iterator[Ints]:
     fastest = [begin + int(np.argmin(options.time_s[begin:end])) for begin, end in pairwise(first)]
     for name in dict.fromkeys(options.names):
         chosen = np.array(fastest, dtype=np.int64)
-        named = [x for x, one in enumerate(options.names) if one == name]
+        named = [x for x, other in enumerate(options.names) if other == name]
         chosen[options.layer[named]] = named
         yield chosen
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from phaze.layout import Layout
 from phaze.plan.downsets import enumerate_downsets, enumerate_prefixes
-from phaze.plan.piper.hierarchy_search import NONE, Greatest, LevelCosts, Ways, WithinTime, follow
+from phaze.plan.piper.hierarchy_search import NONE, DegreeChoices, Greatest, LevelCosts, WithinTime, follow
 from phaze.plan.piper.knapsack import choose_exactly
 from phaze.plan.piper.layers import Hierarchy, PiperPlan, PlannedStage, ProfiledLayers, in_flight
 from phaze.plan.piper.stages import planned_stage
@@ -35,7 +35,7 @@ TOLERANCE = 1e-12
 CLOSE = 1e-4
 """Relative gap below which the search tests a time just below the best plan's instead of bisecting."""
 Link = tuple[int, int, int]
-"""A set of layers, the index of its degrees in `Ways`, and s.
+"""A set of layers, the index of its degrees in `DegreeChoices`, and s.
 
 s is the sum of its degrees and all later ones, as its enclosing device sees them.
 """
@@ -63,16 +63,16 @@ def plan_hierarchy(
         return None
     low = float(costs.work_s[-1]) / hierarchy.devices(len(hierarchy.levels)) * (1 - 1e-9)
     high = best.time_per_sample_s
-    ask = _between(low, high)
+    trial_s = _between(low, high)
     while high - low > TOLERANCE * high:
-        found = _plan_at(WithinTime(costs, ask))
-        if found is None:
-            low = ask
-            ask = _between(low, high)
+        candidate = _plan_at(WithinTime(costs, trial_s))
+        if candidate is None:
+            low = trial_s
+            trial_s = _between(low, high)
             continue
-        best, high = found, min(ask, found.time_per_sample_s)
+        best, high = candidate, min(trial_s, candidate.time_per_sample_s)
         near = high - low <= CLOSE * high
-        ask = high * (1 - TOLERANCE / 2) if near else _between(low, high)
+        trial_s = high * (1 - TOLERANCE / 2) if near else _between(low, high)
     return best
 
 
@@ -97,52 +97,52 @@ def _plan_at(within: WithinTime) -> PiperPlan | None:
 
 def _highest(within: WithinTime, fewest: Greatest, degree: int) -> Iterator[Link]:
     """Yield the superstages of the highest level in the order of the data flow."""
-    ways = within.ways(len(within.costs.hierarchy.levels), 1)
+    choices = within.choices(len(within.costs.hierarchy.levels), 1)
     number = within.costs.sets.number
     at = len(fewest) - 1
     while at > 0:
         below, o = next(
             (m, o)
-            for m, o in product(range(at), range(len(ways.cost)))
-            if _joins(ways, int(number[at, m]), o, degree)
-            and fewest[m, degree - ways.degree[o]] + ways.cost[o] == fewest[at, degree]
+            for m, o in product(range(at), range(len(choices.cost)))
+            if _joins(choices, int(number[at, m]), o, degree)
+            and fewest[m, degree - choices.degree[o]] + choices.cost[o] == fewest[at, degree]
         )
         yield int(number[at, below]), o, degree
-        at, degree = below, degree - int(ways.degree[o])
+        at, degree = below, degree - int(choices.degree[o])
 
 
 def _inside(within: WithinTime, level: int, around: int, pair: int, x: int, s: int) -> Iterator[Link]:
     """Yield a superstage's parts on one device; their degrees sum to x, with those of later stages to s."""
     sets, devices = within.costs.sets, within.costs.hierarchy.levels[level - 1].devices
-    ways, bottom = within.ways(level, around), int(sets.inner[pair])
+    choices, bottom = within.choices(level, around), int(sets.inner[pair])
     inside = sets.number[sets.outer[pair]] >= 0
     inside[sets.outer[pair]] = True
-    held = np.append(bottom, np.flatnonzero(inside & (sets.number[:, bottom] >= 0)))
-    r = follow(sets.number, held, ways, devices, x)
-    at, k, after = len(held) - 1, devices, s - x
+    downsets = np.append(bottom, np.flatnonzero(inside & (sets.number[:, bottom] >= 0)))
+    r = follow(sets.number, downsets, choices, devices, x)
+    at, k, after = len(downsets) - 1, devices, s - x
     while at > 0:
         below, o = next(
             (m, o)
-            for m, o in product(range(at), range(len(ways.cost)))
-            if ways.degree[o] <= x
-            and ways.cost[o] <= k
-            and _joins(ways, int(sets.number[held[at], held[m]]), o, x + after)
-            and r[m, k - ways.cost[o], x - ways.degree[o]] >= after
+            for m, o in product(range(at), range(len(choices.cost)))
+            if choices.degree[o] <= x
+            and choices.cost[o] <= k
+            and _joins(choices, int(sets.number[downsets[at], downsets[m]]), o, x + after)
+            and r[m, k - choices.cost[o], x - choices.degree[o]] >= after
         )
-        yield int(sets.number[held[at], held[below]]), o, x + after
-        at, k, x = below, k - int(ways.cost[o]), x - int(ways.degree[o])
+        yield int(sets.number[downsets[at], downsets[below]]), o, x + after
+        at, k, x = below, k - int(choices.cost[o]), x - int(choices.degree[o])
 
 
-def _joins(ways: Ways, pair: int, o: int, s: int) -> bool:
+def _joins(choices: DegreeChoices, pair: int, o: int, s: int) -> bool:
     """True if a set of layers, as one stage or superstage with choice `o`, allows the degree sum s."""
-    return pair >= 0 and bool(ways.degree[o] <= s <= ways.limit[pair, o])
+    return pair >= 0 and bool(choices.degree[o] <= s <= choices.limit[pair, o])
 
 
 def _stage(within: WithinTime, level: int, around: int, link: Link) -> PlannedStage:
     """Build a stage with its best configurations, or a superstage with all its parts."""
     pair, o, s = link
-    ways, costs = within.ways(level, around), within.costs
-    data, inner, member = int(ways.data[o]), int(ways.inner[o]), costs.sets.member[pair]
+    choices, costs = within.choices(level, around), within.costs
+    data, inner, member = int(choices.data[o]), int(choices.inner[o]), costs.sets.member[pair]
     if level == 1:
         layout = Layout(tp=inner, dp=data)
         waiting, exchanged = in_flight(s, layout), costs.hierarchy.cluster(1, around).exchanged(layout)

@@ -79,7 +79,7 @@ class Staircase(NamedTuple):
     """(steps,) most microbatches in flight at that time, ascending within a set."""
 
 
-class Ways(NamedTuple):
+class DegreeChoices(NamedTuple):
     """The O choices of degrees with which a set of layers can run as one stage or superstage of a level."""
 
     data: Ints
@@ -178,12 +178,12 @@ def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
 
 
 @njit
-def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
+def follow(number: Ints, around: Ints, choices: DegreeChoices, devices: int, degrees: int) -> Greatest:
     """Greatest degree sum r[D][k][x] of the stages after D, if D has k devices and degree sum x; else -1.
 
     `around` lists D' and then the downsets D that contain it, smaller ones first.
     """
-    cost, degree, limit = ways.cost, ways.degree, ways.limit
+    cost, degree, limit = choices.cost, choices.degree, choices.limit
     r = np.full((len(around), devices + 1, degrees + 1), np.int32(-1))
     possible = np.zeros(len(around), dtype=np.bool_)
     possible[0] = True
@@ -207,15 +207,15 @@ def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -
 
 
 @njit
-def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
+def limits_inside(number: Ints, choices: DegreeChoices, devices: int, degrees: int) -> Greatest:
     """Greatest degree sum of each set and later stages, by the set's own sum x, (P, degrees + 1).
 
     The set is on one device of the next level; -1 if it cannot be.
     """
-    greatest = np.full((len(ways.limit), degrees + 1), np.int32(-1))
+    greatest = np.full((len(choices.limit), degrees + 1), np.int32(-1))
     for bottom in range(len(number) - 1):
         around = np.concatenate((np.array([bottom]), np.flatnonzero(number[:, bottom] >= 0)))
-        r = follow(number, around, ways, devices, degrees)
+        r = follow(number, around, choices, devices, degrees)
         for j in range(1, len(around)):
             pair = number[around[j], bottom]
             for x in range(1, degrees + 1):
@@ -225,13 +225,15 @@ def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Great
 
 
 @njit
-def fewest_devices(number: Ints, ways: Ways, devices: int, degrees: int, remaining: Ints) -> Greatest:
+def fewest_devices(
+    number: Ints, choices: DegreeChoices, devices: int, degrees: int, remaining: Ints
+) -> Greatest:
     """Fewest highest-level devices f[D][s] for downset D and degree sum s; NONE if they do not suffice.
 
     A state is dropped if it exceeds the devices with `remaining` added, the lower bound of devices for the
     layers outside D: no plan extends it.
     """
-    cost, degree, limit = ways.cost, ways.degree, ways.limit
+    cost, degree, limit = choices.cost, choices.degree, choices.limit
     f = np.full((len(number), degrees + 1), NONE)
     f[0, 0] = 0
     low = np.zeros(len(number), dtype=np.int64)
@@ -325,20 +327,20 @@ class WithinTime:
 
     costs: LevelCosts
     time_s: float
-    _ways: dict[tuple[int, int], Ways] = field(default_factory=dict)
+    _choices: dict[tuple[int, int], DegreeChoices] = field(default_factory=dict)
 
-    def ways(self, level: int, around: int) -> Ways:
+    def choices(self, level: int, around: int) -> DegreeChoices:
         """Choices of degrees at a level; `around` is the product of the outer levels' replica counts."""
         key = (level, around)
-        if key not in self._ways:
+        if key not in self._choices:
             rows = list(self._stages(around) if level == 1 else self._superstages(level, around))
             used = [row for row in rows if (row[4] >= row[3]).any()]
             limit = np.empty((len(self.costs.sets.outer), len(used)), dtype=np.int32)
             for o, row in enumerate(used):
                 limit[:, o] = np.minimum(row[4], int(NONE) // 2)
             data, inner, cost, degree = (np.array([row[i] for row in used], np.int64) for i in range(4))
-            self._ways[key] = Ways(data, inner, cost, degree, limit)
-        return self._ways[key]
+            self._choices[key] = DegreeChoices(data, inner, cost, degree, limit)
+        return self._choices[key]
 
     def _degrees(self, level: int, cluster: FlatCluster) -> int:
         """Largest sum of data-parallel degrees inside one device of the level above."""
@@ -353,7 +355,7 @@ class WithinTime:
         remaining = np.clip(needed, 0, int(NONE) // 4).astype(np.int64)
         cluster, number = hierarchy.cluster(top, 1), self.costs.sets.number
         return fewest_devices(
-            number, self.ways(top, 1), cluster.devices, self._degrees(top, cluster), remaining
+            number, self.choices(top, 1), cluster.devices, self._degrees(top, cluster), remaining
         )
 
     def _stages(self, around: int) -> Iterator[tuple[int, int, int, int, Ints]]:
@@ -374,8 +376,8 @@ class WithinTime:
         number, hierarchy = self.costs.sets.number, self.costs.hierarchy
         for data in hierarchy.cluster(level, around).data_widths().tolist():
             fits = self.costs.superstage_s(level, Layout(dp=data), around) <= self.time_s
-            inside = hierarchy.cluster(level - 1, around * data)
-            ways, degrees = self.ways(level - 1, around * data), self._degrees(level - 1, inside)
-            limits = limits_inside(number, ways, inside.devices, degrees).astype(np.int64)
+            inner = hierarchy.cluster(level - 1, around * data)
+            choices, degrees = self.choices(level - 1, around * data), self._degrees(level - 1, inner)
+            limits = limits_inside(number, choices, inner.devices, degrees).astype(np.int64)
             for x in range(1, limits.shape[1]):
                 yield data, x, data, data * x, np.where(fits, data * limits[:, x], 0)

@@ -78,10 +78,10 @@ class PiperInstance(ClusterInstance):
     def _consistent(self) -> Self:
         # Later checks assume that earlier ones passed.
         for mistakes in (_bad_layers(self.nodes), _bad_graph(self), _bad_syncs(self)):
-            found = list(mistakes)
-            if found:
-                more = [f"and {len(found) - SHOWN} more mistakes"] if len(found) > SHOWN else []
-                raise ValueError("\n".join(found[:SHOWN] + more))
+            messages = list(mistakes)
+            if messages:
+                omitted = [f"and {len(messages) - SHOWN} more mistakes"] if len(messages) > SHOWN else []
+                raise ValueError("\n".join(messages[:SHOWN] + omitted))
         return self
 
     def layers(self) -> ProfiledLayers:
@@ -89,7 +89,7 @@ class PiperInstance(ClusterInstance):
 
         Raises PhazeError if configurations times edges exceed the machine's memory.
         """
-        configurations = sum(len(given) for node in self.nodes for given in node.configurations.values())
+        configurations = sum(len(options) for node in self.nodes for options in node.configurations.values())
         refuse_beyond_memory(
             EXCHANGE_BYTES * configurations * len(self.edges),
             f"the exchanges of {configurations} configurations over {len(self.edges)} edges",
@@ -97,7 +97,7 @@ class PiperInstance(ClusterInstance):
         )
         nodes = sorted(self.nodes, key=lambda node: node.id)
         position = {node.id: place for place, node in enumerate(nodes)}
-        widths = sorted({int(t) for node in nodes for t, given in node.configurations.items() if given})
+        widths = sorted({int(t) for node in nodes for t, options in node.configurations.items() if options})
         return ProfiledLayers(
             ids=tuple(position),
             names=tuple(node.name for node in nodes),
@@ -126,14 +126,14 @@ def _options(nodes: list[StoredLayer], edges: list[LayerEdge], width: str) -> Co
             forward[row, column] = owned[row][1].sync_time_fw[str(edge.source_id)]
         for row in rows[edge.source_id]:
             backward[row, column] = owned[row][1].sync_time_bw[str(edge.dest_id)]
-    given = [configuration for _, configuration in owned]
+    configurations = [configuration for _, configuration in owned]
     return Configurations(
-        names=tuple(one.id for one in given),
+        names=tuple(c.id for c in configurations),
         layer=np.array([place for place, _ in owned], dtype=np.int64),
-        time_s=np.array([one.time_per_sample for one in given], dtype=np.float64),
-        weight_bytes=np.array([one.parameter_size for one in given], dtype=np.float64),
-        stash_bytes=np.array([one.memory_usage_a for one in given], dtype=np.float64),
-        fixed_bytes=np.array([one.memory_usage_b for one in given], dtype=np.float64),
+        time_s=np.array([c.time_per_sample for c in configurations], dtype=np.float64),
+        weight_bytes=np.array([c.parameter_size for c in configurations], dtype=np.float64),
+        stash_bytes=np.array([c.memory_usage_a for c in configurations], dtype=np.float64),
+        fixed_bytes=np.array([c.memory_usage_b for c in configurations], dtype=np.float64),
         forward_sync_bytes=forward,
         backward_sync_bytes=backward,
     )
@@ -144,12 +144,12 @@ def _bad_layers(nodes: list[StoredLayer]) -> Iterator[str]:
     yield from (f"nodes: {message}" for message in repeated_ids(node.id for node in nodes))
     for node in nodes:
         where = f"nodes: id {node.id}: TMPCs:"
-        for width, given in node.configurations.items():
+        for width, options in node.configurations.items():
             try:
                 check_width(width)
             except ValueError as error:
                 yield f"{where} {error}"
-            for name, times in sorted(Counter(one.id for one in given).items()):
+            for name, times in sorted(Counter(option.id for option in options).items()):
                 if times > 1:
                     repeated = f"id {name!r} is given {times} times; ids of a list must be unique"
                     yield f"{where} width {width}: {repeated}"
@@ -159,8 +159,8 @@ def _bad_layers(nodes: list[StoredLayer]) -> Iterator[str]:
 
 def _bad_graph(instance: PiperInstance) -> Iterator[str]:
     """Yield error messages for the edges; cycles are checked only if the edges are valid."""
-    found = [f"edges: {message}" for message in bad_edges({n.id for n in instance.nodes}, instance.edges)]
-    yield from found or _cycle(instance.edges)
+    messages = [f"edges: {message}" for message in bad_edges({n.id for n in instance.nodes}, instance.edges)]
+    yield from messages or _cycle(instance.edges)
 
 
 def _cycle(edges: list[LayerEdge]) -> Iterator[str]:
@@ -183,19 +183,19 @@ def _bad_syncs(instance: PiperInstance) -> Iterator[str]:
         targets[edge.source_id].add(str(edge.dest_id))
     for node in instance.nodes:
         arriving, departing = sources[node.id], targets[node.id]
-        for width, given in node.configurations.items():
-            for one in given:
-                where = f"nodes: id {node.id}: TMPCs: width {width}: {one.id!r}"
-                yield from _bad_keys(f"{where}: syncTimeFw", one.sync_time_fw, arriving, "an edge into")
-                yield from _bad_keys(f"{where}: syncTimeBw", one.sync_time_bw, departing, "an edge out of")
+        for width, options in node.configurations.items():
+            for option in options:
+                where = f"nodes: id {node.id}: TMPCs: width {width}: {option.id!r}"
+                yield from _bad_keys(f"{where}: syncTimeFw", option.sync_time_fw, arriving, "an edge into")
+                yield from _bad_keys(f"{where}: syncTimeBw", option.sync_time_bw, departing, "an edge out of")
 
 
-def _bad_keys(where: str, given: dict[str, float], wanted: set[str], what: str) -> Iterator[str]:
-    if wanted - given.keys():
-        missing = ", ".join(sorted(wanted - given.keys(), key=int))
+def _bad_keys(where: str, ends: dict[str, float], expected: set[str], what: str) -> Iterator[str]:
+    if expected - ends.keys():
+        missing = ", ".join(sorted(expected - ends.keys(), key=int))
         yield f"{where}: lacks {missing}; each other end of {what} the layer is needed"
-    if given.keys() - wanted:
-        strange, allowed = ", ".join(sorted(given.keys() - wanted)), ", ".join(sorted(wanted, key=int))
+    if ends.keys() - expected:
+        strange, allowed = ", ".join(sorted(ends.keys() - expected)), ", ".join(sorted(expected, key=int))
         yield f"{where}: has {strange}, not the other end of {what} the layer; allowed: {allowed or 'none'}"
 
 

@@ -130,20 +130,20 @@ def choose_exactly(
     if not choose_by_ratio(first, member, time_s, memory_bytes, limit_bytes, chosen):
         return False
     layers = np.flatnonzero(member)
-    known = 0.0
+    greedy_s = 0.0
     for v in layers:
-        known += time_s[chosen[v]]
-    fastest_s = least_of_rest(first, layers, time_s, memory_bytes, 0.0)
-    least_bytes = least_of_rest(first, layers, memory_bytes, memory_bytes, 0.0)
-    slack, useful_s = SLACK * abs(known), time_s
+        greedy_s += time_s[chosen[v]]
+    fastest_s = least_suffix_sums(first, layers, time_s, memory_bytes, 0.0)
+    least_bytes = least_suffix_sums(first, layers, memory_bytes, memory_bytes, 0.0)
+    slack, useful_s = SLACK * abs(greedy_s), time_s
     price = memory_price(first, layers, useful_s, memory_bytes, limit_bytes)
     doubt = _rounding(len(layers), price * limit_bytes)
     if doubt > slack:
-        useful_s = _no_slower(first, layers, time_s, known + slack - fastest_s[0])
+        useful_s = _no_slower(first, layers, time_s, greedy_s + slack - fastest_s[0])
         price = memory_price(first, layers, useful_s, memory_bytes, limit_bytes)
         doubt = _rounding(len(layers), price * limit_bytes)
-    least_s = least_of_rest(first, layers, useful_s, memory_bytes, price)
-    if price == 0.0 or least_s[0] - price * limit_bytes >= known + (doubt if doubt > slack else 0.0):
+    least_s = least_suffix_sums(first, layers, useful_s, memory_bytes, price)
+    if price == 0.0 or least_s[0] - price * limit_bytes >= greedy_s + (doubt if doubt > slack else 0.0):
         return True  # memory does not bind, or no choice can be faster
     memory, time = np.zeros(1), np.zeros(1)
     choices, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
@@ -151,12 +151,12 @@ def choose_exactly(
         parent, choice, memory, time = _extend(first[v], first[v + 1], memory, time, time_s, memory_bytes)
         fits = memory + least_bytes[i + 1] <= limit_bytes * (1 + SLACK)
         bound = time + least_s[i + 1] - price * (limit_bytes - memory)
-        soon = time + fastest_s[i + 1] < known + slack
-        kept = np.flatnonzero(fits & soon & (bound < known + max(slack, doubt)))
-        memory, time = memory[kept], time[kept]
-        parents.append(parent[kept])
-        choices.append(choice[kept])
-    best = _fastest_fit(memory, time, limit_bytes, known)
+        soon = time + fastest_s[i + 1] < greedy_s + slack
+        useful = np.flatnonzero(fits & soon & (bound < greedy_s + max(slack, doubt)))
+        memory, time = memory[useful], time[useful]
+        parents.append(parent[useful])
+        choices.append(choice[useful])
+    best = _fastest_fit(memory, time, limit_bytes, greedy_s)
     if best >= 0:
         for i in range(len(layers) - 1, -1, -1):
             chosen[layers[i]] = choices[i + 1][best]
@@ -197,23 +197,23 @@ def _extend(
             memories[i * count + x] = memory[i] + memory_bytes[begin + x]
             times[i * count + x] = time[i] + time_s[begin + x]
     order = np.argsort(memories)
-    kept = np.empty(len(order), dtype=np.int64)
-    found = 0
+    undominated = np.empty(len(order), dtype=np.int64)
+    filled = 0
     for i in order:
-        if found and times[i] >= times[kept[found - 1]]:
+        if filled and times[i] >= times[undominated[filled - 1]]:
             continue
-        if found and memories[i] == memories[kept[found - 1]]:
-            found -= 1
-        kept[found] = i
-        found += 1
-    kept = kept[:found]
-    return kept // count, begin + kept % count, memories[kept], times[kept]
+        if filled and memories[i] == memories[undominated[filled - 1]]:
+            filled -= 1
+        undominated[filled] = i
+        filled += 1
+    undominated = undominated[:filled]
+    return undominated // count, begin + undominated % count, memories[undominated], times[undominated]
 
 
 @njit
-def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, known: float) -> int:
-    """Index of the fastest pair that fits and is faster than `known`; -1 if there is none."""
-    best, least = -1, known
+def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, below_s: float) -> int:
+    """Index of the fastest pair that fits and is faster than `below_s`; -1 if there is none."""
+    best, least = -1, below_s
     for i in range(len(memory)):
         if memory[i] <= limit_bytes and time[i] < least:
             best, least = i, time[i]
@@ -221,15 +221,15 @@ def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, known: float)
 
 
 @njit
-def least_of_rest(first: Ints, layers: Ints, value: Floats, memory_bytes: Floats, price: float) -> Floats:
+def least_suffix_sums(first: Ints, layers: Ints, value: Floats, memory_bytes: Floats, price: float) -> Floats:
     """Suffix sums (layers + 1,) of each layer's minimum of value + price · memory."""
-    rest = np.zeros(len(layers) + 1)
+    sums = np.zeros(len(layers) + 1)
     for i in range(len(layers) - 1, -1, -1):
         least = np.inf
         for x in range(first[layers[i]], first[layers[i] + 1]):
             least = min(least, value[x] + price * memory_bytes[x])
-        rest[i] = rest[i + 1] + least
-    return rest
+        sums[i] = sums[i + 1] + least
+    return sums
 
 
 @njit

@@ -69,11 +69,11 @@ class ProfiledLayers(Graph):
 
     def least(self, value: Callable[[int, Configurations], Floats], widest: float = np.inf) -> Floats:
         """Minimum value over the configurations of each layer up to a width, (n,); inf if it has none."""
-        found = np.full(len(self), np.inf)
+        minima = np.full(len(self), np.inf)
         for width, options in self.options.items():
             if width <= widest:
-                np.minimum.at(found, options.layer, value(width, options))
-        return found
+                np.minimum.at(minima, options.layer, value(width, options))
+        return minima
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,15 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.downsets import Downsets, enumerate_downsets, enumerate_prefixes
 from phaze.plan.piper.layers import FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
-from phaze.plan.piper.prices import SLACK, Known, SearchTables, empty_cache, meets, price_wanted, stage_base
+from phaze.plan.piper.prices import (
+    SLACK,
+    PriceCache,
+    SearchTables,
+    empty_cache,
+    meets,
+    price_wanted,
+    stage_base,
+)
 from phaze.plan.piper.stages import ConfigurationCosts, best_stage, costs_of
 from phaze.plan.piper.sums import MISSING, downset_bytes, list_steps, most_in_flight, sum_up
 
@@ -79,11 +87,11 @@ class States(NamedTuple):
 def fewest_devices(
     problem: SearchTables,
     costs: ConfigurationCosts,
-    known: Known,
+    cache: PriceCache,
     devices: int,
     threshold_s: float,
     fewest: Table,
-) -> Known:
+) -> PriceCache:
     """Compute f(D, s), the fewest devices by downset and degree sum, (m, S + 1); NONE above `devices`.
 
     The search stops at a downset with stages whose price needs an exact knapsack or all layers, and continues
@@ -91,25 +99,25 @@ def fewest_devices(
     cache of prices.
     """
     count = len(fewest)
-    rest = np.ceil(np.minimum(problem.sums.rest_s / threshold_s / SLACK, NONE)).astype(np.int64)
+    rest_devices = np.ceil(np.minimum(problem.sums.rest_s / threshold_s / SLACK, NONE)).astype(np.int64)
     states = States(fewest, np.full(count, fewest.shape[1]), np.full(count, -1))
-    known.stage[:] = -1
+    cache.stage[:] = -1
     fewest[:] = NONE
     fewest[0, 0] = states.low[0] = states.high[0] = 0
     for begin, end in slices(count - 1, Deadline(), max(1, FIRST_PAIRS // count)):
         i = begin
         while i < end:
-            i = _search(problem, known, states, rest, devices, threshold_s, i, end)
-            known = price_wanted(problem, costs, known)
-    return known
+            i = _search(problem, cache, states, rest_devices, devices, threshold_s, i, end)
+            cache = price_wanted(problem, costs, cache)
+    return cache
 
 
 @njit
 def _search(
     problem: SearchTables,
-    known: Known,
+    cache: PriceCache,
     states: States,
-    rest: Ints,
+    rest_devices: Ints,
     devices: int,
     threshold_s: float,
     begin_with: int,
@@ -134,10 +142,10 @@ def _search(
             most = (sums.work_s[i] + q * threshold_s) * SLACK
             seen = max(seen, _first_from(sums.work_s, most))
             for j in range(begin, seen):
-                if used < devices - rest[j] and holds(sums.words, j, i):
-                    room = devices - rest[j]
-                    _extend(problem, known, states, room, threshold_s, i, j, used)
-        if known.wanted[0, 0]:
+                if used < devices - rest_devices[j] and holds(sums.words, j, i):
+                    room = devices - rest_devices[j]
+                    _extend(problem, cache, states, room, threshold_s, i, j, used)
+        if cache.wanted[0, 0]:
             return i
     return end_before
 
@@ -167,7 +175,7 @@ def _first_from(values: Floats, least: float) -> int:
 @njit
 def _extend(
     problem: SearchTables,
-    known: Known,
+    cache: PriceCache,
     states: States,
     room: int,
     threshold_s: float,
@@ -192,13 +200,13 @@ def _extend(
             fast_s = base_s + problem.exchanged[index] * weight_s
             if fast_s / d <= threshold_s * SLACK:
                 margin_s = threshold_s * d - fast_s
-                _follow(problem, known, states, most, margin_s, (i, j, t, index))
+                _follow(problem, cache, states, most, margin_s, (i, j, t, index))
 
 
 @njit
 def _follow(
     problem: SearchTables,
-    known: Known,
+    cache: PriceCache,
     states: States,
     most: int,
     margin_s: float,
@@ -217,7 +225,7 @@ def _follow(
             continue
         if (s + d - 1) // d != checked:
             checked = (s + d - 1) // d
-            fits = meets(problem, known, t, i, j, index, checked, margin_s)
+            fits = meets(problem, cache, t, i, j, index, checked, margin_s)
         if fits:
             fewest[j, s] = k + d * problem.widths[t]
             states.low[j] = min(states.low[j], s)
@@ -227,7 +235,7 @@ def _follow(
 @njit
 def last_stage(
     problem: SearchTables,
-    known: Known,
+    cache: PriceCache,
     threshold_s: float,
     fewest: Table,
     j: int,
@@ -250,7 +258,7 @@ def last_stage(
                     continue
                 fast_s = base_s + problem.exchanged[index] * weight_s
                 margin_s, in_flight = threshold_s * d - fast_s, (s + d - 1) // d
-                if meets(problem, known, t, i, j, index, in_flight, margin_s):
+                if meets(problem, cache, t, i, j, index, in_flight, margin_s):
                     return i, t, index
     return -1, -1, -1
 
@@ -292,14 +300,14 @@ def plan_over_devices(
     """Least time per sample on at most k devices, (K + 1,); inf if nothing fits."""
     search = ThresholdSearch(layers, cluster, options)
     times = np.full(cluster.devices + 1, np.inf)
-    devices, known, faster_s = cluster.devices, search.first_plan(), 0.0
+    devices, start, faster_s = cluster.devices, search.first_plan(), 0.0
     while devices > 0:
-        best = search.best(devices, known, faster_s)
+        best = search.best(devices, start, faster_s)
         if best is None:
             break
         times[best.devices : devices + 1] = best.time_per_sample_s
         # On fewer devices than this time needs, the plan is slower, but with many devices only a little.
-        devices, known, faster_s = best.devices - 1, None, best.time_per_sample_s
+        devices, start, faster_s = best.devices - 1, None, best.time_per_sample_s
     return times
 
 
@@ -310,7 +318,7 @@ class ThresholdSearch:
     layers: ProfiledLayers
     cluster: FlatCluster
     options: SearchOptions
-    _known: Known | None = field(default=None, init=False)
+    _cache: PriceCache | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Raise PhazeError for an input that cannot be planned on any cluster."""
@@ -329,8 +337,8 @@ class ThresholdSearch:
         """Downsets of the layer graph: the sets of layers that can form the rest of a pipeline."""
         if self.options.linear:
             return enumerate_prefixes(len(self.layers), self.layers.pairs)
-        each = downset_bytes(len(self.layers), len(self.layers.pairs), len(self.layers.options))
-        return enumerate_downsets(len(self.layers), self.layers.pairs, self.options.max_downsets, each)
+        size_bytes = downset_bytes(len(self.layers), len(self.layers.pairs), len(self.layers.options))
+        return enumerate_downsets(len(self.layers), self.layers.pairs, self.options.max_downsets, size_bytes)
 
     @cached_property
     def problem(self) -> SearchTables:
@@ -384,56 +392,56 @@ class ThresholdSearch:
         straight = replace(self, options=replace(self.options, linear=True))
         return straight.best(self.cluster.devices, None)
 
-    def best(self, devices: int, known: PiperPlan | None, faster_s: float = 0.0) -> PiperPlan | None:
-        """Best plan on at most `devices` devices, improved from the plan `known` if there is one.
+    def best(self, devices: int, start: PiperPlan | None, faster_s: float = 0.0) -> PiperPlan | None:
+        """Best plan on at most `devices` devices, improved from the plan `start` if there is one.
 
         `faster_s` is a known lower bound on its time.
         """
         if not self.possible:
             return None
         lower = max(self.problem.sums.work_s[-1] / devices, faster_s)
-        found = known or self._any(lower, devices, 1 / devices if faster_s else 0.02)
-        while found is not None and found.time_per_sample_s > 0:
-            upper = found.time_per_sample_s * BELOW
+        best = start or self._first_within(lower, devices, 1 / devices if faster_s else 0.02)
+        while best is not None and best.time_per_sample_s > 0:
+            upper = best.time_per_sample_s * BELOW
             near = lower * CLOSE >= upper
             threshold = upper if near else float(np.sqrt(max(lower, upper / 4) * upper))
             better = self.within(threshold, devices)
             if better is None and near:
-                return found
+                return best
             lower = lower if better else threshold
-            found = better or found
-        return found
+            best = better or best
+        return best
 
-    def _any(self, lower: float, devices: int, margin: float) -> PiperPlan | None:
+    def _first_within(self, lower: float, devices: int, margin: float) -> PiperPlan | None:
         """First plan found as the time limit is raised from a lower bound; None if infeasible."""
         lower = max(lower, self.slowest_s * 1e-9)
         while lower * (1 + margin) < self.slowest_s:
-            found = self.within(lower * (1 + margin), devices)
-            if found is not None:
-                return found
+            candidate = self.within(lower * (1 + margin), devices)
+            if candidate is not None:
+                return candidate
             margin *= 3
         return self.within(self.slowest_s, devices)
 
     def within(self, threshold_s: float, devices: int) -> PiperPlan | None:
         """Plan on the fewest devices whose stages all stay within the time threshold; None if infeasible."""
-        known = self._known or empty_cache(self.problem)
+        cache = self._cache or empty_cache(self.problem)
         costs = costs_of(self.layers, self.cluster)
-        self._known = fewest_devices(self.problem, costs, known, devices, threshold_s, self.table)
+        self._cache = fewest_devices(self.problem, costs, cache, devices, threshold_s, self.table)
         exactly, last = self.cluster.exactly, self.table[-1]
         degree = self.cluster.microbatches if exactly else int(last.argmin())
         if last[degree] > devices:
             return None
-        found = self._trace(self._known, threshold_s, degree)
-        if found.time_per_sample_s > threshold_s / BELOW:
-            raise AssertionError(f"a plan within {threshold_s} s takes {found.time_per_sample_s} s")
-        return found
+        candidate = self._trace(self._cache, threshold_s, degree)
+        if candidate.time_per_sample_s > threshold_s / BELOW:
+            raise AssertionError(f"a plan within {threshold_s} s takes {candidate.time_per_sample_s} s")
+        return candidate
 
-    def _trace(self, known: Known, threshold_s: float, degree: int) -> PiperPlan:
+    def _trace(self, cache: PriceCache, threshold_s: float, degree: int) -> PiperPlan:
         """Trace the plan back from the table, starting with the first stage."""
         stages: list[PlannedStage] = []
         outer = len(self.downsets) - 1
         while outer:
-            inner, t, index = last_stage(self.problem, known, threshold_s, self.table, outer, degree)
+            inner, t, index = last_stage(self.problem, cache, threshold_s, self.table, outer, degree)
             stages.append(self._stage(outer, inner, t, index, degree))
             outer, degree = inner, degree - stages[-1].layout.dp
         return PiperPlan(tuple(stages))
@@ -450,8 +458,8 @@ class ThresholdSearch:
 
 def why_no_plan(layers: ProfiledLayers, cluster: FlatCluster) -> str:
     """Reason why the planner found no plan."""
-    single = layers.least(lambda _, one: one.stash_bytes + one.fixed_bytes, cluster.devices)
-    total = layers.least(lambda width, one: width * (one.stash_bytes + one.fixed_bytes), cluster.devices)
+    single = layers.least(lambda _, c: c.stash_bytes + c.fixed_bytes, cluster.devices)
+    total = layers.least(lambda width, c: width * (c.stash_bytes + c.fixed_bytes), cluster.devices)
     if np.isinf(single).any():
         v = int(np.isinf(single).argmax())
         widths = [str(t) for t, options in layers.options.items() if v in options.layer]
@@ -459,11 +467,11 @@ def why_no_plan(layers: ProfiledLayers, cluster: FlatCluster) -> str:
     batch = f"{'exactly' if cluster.exactly else 'at most'} {cluster.microbatches} microbatches"
     if cluster.exactly and cluster.microbatches > cluster.devices:
         return f"batch: {batch} are data parallel on as many devices, {cluster.devices} given"
-    given = f"{_gib(cluster.memory_bytes)} given"
+    memory = f"{_gib(cluster.memory_bytes)} given"
     if single.max() > cluster.memory_bytes:
         name = _name(layers, int(single.argmax()))
-        return f"memory: {name} alone takes at least {_gib(single.max())} of a device, {given}"
-    together = f"{cluster.devices} devices of {given}"
+        return f"memory: {name} alone takes at least {_gib(single.max())} of a device, {memory}"
+    together = f"{cluster.devices} devices of {memory}"
     if total.sum() > cluster.memory_bytes * cluster.devices:
         return f"memory: all layers together take at least {_gib(total.sum())}, {together}"
     return f"memory or batch: no stages, degrees and configurations fit with {batch}, {together}"

@@ -63,7 +63,7 @@ class SearchTables(NamedTuple):
     """True if an exact knapsack chooses configurations."""
 
 
-class Known(NamedTuple):
+class PriceCache(NamedTuple):
     """Cache of the time that memory-saving configurations add to each stage, multiplied by its degree d."""
 
     stage: Ints
@@ -80,10 +80,10 @@ class Known(NamedTuple):
     """(R, 5) t, i, j, d and microbatches in flight of stages waiting for a price; row 0 holds their count."""
 
 
-def empty_cache(problem: SearchTables) -> Known:
+def empty_cache(problem: SearchTables) -> PriceCache:
     """Empty cache of the extra times of stages."""
     count = problem.steps.whose.shape[1]
-    return Known(
+    return PriceCache(
         stage=np.full(count, -1),
         added_s=np.empty(count),
         bound_s=np.empty(count),
@@ -131,38 +131,47 @@ def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
 
 @njit
 def meets(
-    problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int, margin_s: float
+    problem: SearchTables,
+    cache: PriceCache,
+    t: int,
+    i: int,
+    j: int,
+    index: int,
+    in_flight: int,
+    margin_s: float,
 ) -> bool:
     """True if a stage with `in_flight` microbatches fits in memory with at most `margin_s` extra time.
 
     margin_s applies to d times the time, beyond that of the fastest configurations. If the extra time is
     unknown, the stage is added to `wanted`, and the result is false.
     """
-    if in_flight >= len(known.stage):
+    if in_flight >= len(cache.stage):
         return False
     if not problem.sums.alike[t]:
-        return _price(problem, known, t, i, j, index, in_flight) <= margin_s
+        return _price(problem, cache, t, i, j, index, in_flight) <= margin_s
     stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
-    if known.stage[in_flight] != stage:
-        known.stage[in_flight] = stage
-        known.added_s[in_flight], known.bound_s[in_flight] = _added(problem, t, i, j, in_flight)
-    if problem.exact and known.bound_s[in_flight] <= margin_s < known.added_s[in_flight]:
-        return _price(problem, known, t, i, j, 0, in_flight) <= margin_s
-    return bool(known.added_s[in_flight] <= margin_s)
+    if cache.stage[in_flight] != stage:
+        cache.stage[in_flight] = stage
+        cache.added_s[in_flight], cache.bound_s[in_flight] = _added(problem, t, i, j, in_flight)
+    if problem.exact and cache.bound_s[in_flight] <= margin_s < cache.added_s[in_flight]:
+        return _price(problem, cache, t, i, j, 0, in_flight) <= margin_s
+    return bool(cache.added_s[in_flight] <= margin_s)
 
 
 @njit
-def _price(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> float:
+def _price(
+    problem: SearchTables, cache: PriceCache, t: int, i: int, j: int, index: int, in_flight: int
+) -> float:
     """Look up the extra time of a stage priced from all its layers; if missing, queue it and return inf."""
-    key = _key(problem, known, t, i, j, index, in_flight)
-    at = _place(known.keys, key)
-    if known.keys[at] == key:
-        return float(known.prices_s[at])
-    if known.wanted[0, 0] < len(known.wanted) - 1:
-        known.wanted[0, 0] += 1
-        row = known.wanted[0, 0]
-        known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2] = t, i, j
-        known.wanted[row, 3], known.wanted[row, 4] = index, in_flight
+    key = _key(problem, cache, t, i, j, index, in_flight)
+    at = _place(cache.keys, key)
+    if cache.keys[at] == key:
+        return float(cache.prices_s[at])
+    if cache.wanted[0, 0] < len(cache.wanted) - 1:
+        cache.wanted[0, 0] += 1
+        row = cache.wanted[0, 0]
+        cache.wanted[row, 0], cache.wanted[row, 1], cache.wanted[row, 2] = t, i, j
+        cache.wanted[row, 3], cache.wanted[row, 4] = index, in_flight
     return np.inf
 
 
@@ -173,10 +182,10 @@ def _stage(downsets: int, widths: int, t: int, i: int, j: int) -> int:
 
 
 @njit
-def _key(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> int:
+def _key(problem: SearchTables, cache: PriceCache, t: int, i: int, j: int, index: int, in_flight: int) -> int:
     """Unique number that identifies a stage, its width, degree (by index) and microbatches in flight."""
     stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
-    return (stage * len(problem.degrees) + index) * len(known.stage) + in_flight
+    return (stage * len(problem.degrees) + index) * len(cache.stage) + in_flight
 
 
 @njit
@@ -188,43 +197,48 @@ def _place(keys: Ints, key: int) -> int:
     return at
 
 
-def price_wanted(problem: SearchTables, costs: ConfigurationCosts, known: Known) -> Known:
+def price_wanted(problem: SearchTables, costs: ConfigurationCosts, cache: PriceCache) -> PriceCache:
     """Price the stages listed in `wanted` and add them to the cache."""
-    count = int(known.wanted[0, 0])
+    count = int(cache.wanted[0, 0])
     if not count:
-        return known
-    used = int((known.keys >= 0).sum())
-    if 2 * (used + count) > len(known.keys):
+        return cache
+    used = int((cache.keys >= 0).sum())
+    if 2 * (used + count) > len(cache.keys):
         size = 2 ** int(np.ceil(np.log2(4 * (used + count))))
-        larger = known._replace(keys=np.full(size, -1), prices_s=np.empty(size))
-        _copy_prices(known, larger)
-        known = larger
+        larger = cache._replace(keys=np.full(size, -1), prices_s=np.empty(size))
+        _copy_prices(cache, larger)
+        cache = larger
     for begin, end in slices(count, Deadline(), first=16):
-        _price_some(problem, costs, known, begin + 1, end + 1, True if problem.exact else None)
-    known.wanted[0, 0] = 0
-    return known
+        _price_some(problem, costs, cache, begin + 1, end + 1, True if problem.exact else None)
+    cache.wanted[0, 0] = 0
+    return cache
 
 
 @njit
-def _copy_prices(known: Known, larger: Known) -> None:
-    for at in range(len(known.keys)):
-        if known.keys[at] >= 0:
-            place = _place(larger.keys, known.keys[at])
-            larger.keys[place], larger.prices_s[place] = known.keys[at], known.prices_s[at]
+def _copy_prices(cache: PriceCache, larger: PriceCache) -> None:
+    for at in range(len(cache.keys)):
+        if cache.keys[at] >= 0:
+            place = _place(larger.keys, cache.keys[at])
+            larger.keys[place], larger.prices_s[place] = cache.keys[at], cache.prices_s[at]
 
 
 @njit
 def _price_some(
-    problem: SearchTables, costs: ConfigurationCosts, known: Known, begin: int, end: int, exact: bool | None
+    problem: SearchTables,
+    costs: ConfigurationCosts,
+    cache: PriceCache,
+    begin: int,
+    end: int,
+    exact: bool | None,
 ) -> None:
     """Price a range of rows of `wanted`; `exact` is True or None so that Numba compiles only one rule."""
     for row in range(begin, end):
-        t, i, j = known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2]
-        index, in_flight = known.wanted[row, 3], known.wanted[row, 4]
-        key = _key(problem, known, t, i, j, index, in_flight)
-        at = _place(known.keys, key)
-        known.keys[at] = key
-        known.prices_s[at] = _added_in_all(problem, costs, t, i, j, index, in_flight, exact)
+        t, i, j = cache.wanted[row, 0], cache.wanted[row, 1], cache.wanted[row, 2]
+        index, in_flight = cache.wanted[row, 3], cache.wanted[row, 4]
+        key = _key(problem, cache, t, i, j, index, in_flight)
+        at = _place(cache.keys, key)
+        cache.keys[at] = key
+        cache.prices_s[at] = _added_in_all(problem, costs, t, i, j, index, in_flight, exact)
 
 
 @njit

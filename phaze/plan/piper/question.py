@@ -74,10 +74,10 @@ class PiperQuestion(PiperChoices):
 
 def _level(text: str) -> NetworkLevel:
     """Parse a level such as 8@300: number of devices, and bandwidth converted to bytes per second."""
-    found = re.fullmatch(r"\s*(\d+)@(\d+(?:\.\d+)?)\s*", text)
-    if found is None or int(found[1]) < 1 or not LEAST_GIB <= float(found[2]) <= MOST_GIB:
+    match = re.fullmatch(r"\s*(\d+)@(\d+(?:\.\d+)?)\s*", text)
+    if match is None or int(match[1]) < 1 or not LEAST_GIB <= float(match[2]) <= MOST_GIB:
         raise PhazeError(
             f"place: --levels: {text!r} is not a level, allowed are a number of devices and their bandwidth "
             f"in GiB/s (> 0, at most {MOST_GIB:g}) of each level from the inside out, such as 8@300,8@25"
         )
-    return NetworkLevel(int(found[1]), float(found[2]) * GIB)
+    return NetworkLevel(int(match[1]), float(match[2]) * GIB)

@@ -46,24 +46,25 @@ def answer(instance: PiperInstance, question: PiperQuestion) -> Content:
     if question.max_downsets:
         options = replace(options, max_downsets=question.max_downsets)
     results = {}
-    for name, by in CONTENDERS.items() if question.baselines else [("piper", CONTENDERS["piper"])]:
-        given = by.restrict(layers)
+    for name, contender in CONTENDERS.items() if question.baselines else [("piper", CONTENDERS["piper"])]:
+        restricted = contender.restrict(layers)
         reason = why_no_plan(layers, cluster) if name == "piper" else "no plan of this kind fits"
-        results[name.replace("-", "_")] = _result(given, cluster, by.plan(given, cluster, options), reason)
+        plan = contender.plan(restricted, cluster, options)
+        results[name.replace("-", "_")] = _content(restricted, cluster, plan, reason)
     piper = results.pop("piper")
     return {**piper, "baselines": results} if results else piper
 
 
-def _result(layers: ProfiledLayers, cluster: FlatCluster, found: PiperPlan | None, reason: str) -> Content:
+def _content(layers: ProfiledLayers, cluster: FlatCluster, plan: PiperPlan | None, reason: str) -> Content:
     content: Content = {
-        "time_per_sample": found.time_per_sample_s if found else None,
-        "devices": found.devices if found else 0,
-        "degree": found.degree if found else 0,
-        "stages": [_stage(layers, stage) for stage in found.stages] if found else [],
+        "time_per_sample": plan.time_per_sample_s if plan else None,
+        "devices": plan.devices if plan else 0,
+        "degree": plan.degree if plan else 0,
+        "stages": [_stage(layers, stage) for stage in plan.stages] if plan else [],
     }
-    if found is None:
+    if plan is None:
         return {**content, "reason": reason}
-    fits = all(stage.memory_bytes <= cluster.memory_bytes for stage in found.stages)
+    fits = all(stage.memory_bytes <= cluster.memory_bytes for stage in plan.stages)
     return content if fits else {**content, "fits_memory": False}
 
 
@@ -93,8 +94,8 @@ def _stage(layers: ProfiledLayers, stage: PlannedStage) -> Content:
 def _answer_levels(layers: ProfiledLayers, question: PiperQuestion, hierarchy: Hierarchy) -> Content:
     """Best plan on a hierarchical network, or the reason why there is none."""
     most = question.max_downsets or MAX_DOWNSETS
-    found = plan_hierarchy(layers, hierarchy, linear=question.paper_table1, max_downsets=most)
-    if found is None:
+    plan = plan_hierarchy(layers, hierarchy, linear=question.paper_table1, max_downsets=most)
+    if plan is None:
         # Widths are limited to level 1; memory counts over all devices.
         inner = hierarchy.inner
         runs = np.isfinite(layers.least(lambda _, options: options.time_s, inner.devices)).all()
@@ -102,11 +103,11 @@ def _answer_levels(layers: ProfiledLayers, question: PiperQuestion, hierarchy: H
         reason = why_no_plan(layers, replace(inner, devices=devices))
         return {"time_per_sample": None, "stages": [], "reason": reason}
     return {
-        "time_per_sample": found.time_per_sample_s,
-        "devices": found.devices,
-        "degree": found.degree,
-        "binding_level": found.binding_level,
-        "stages": [_stage(layers, stage) for stage in found.stages],
+        "time_per_sample": plan.time_per_sample_s,
+        "devices": plan.devices,
+        "degree": plan.degree,
+        "binding_level": plan.binding_level,
+        "stages": [_stage(layers, stage) for stage in plan.stages],
     }
 
 
@@ -114,4 +115,4 @@ def as_text(content: Content) -> str:
     """Content as JSON, with lists of plain values on one line."""
     text = json.dumps(content, indent=2, allow_nan=False)
     lines = re.compile(r"\n\s+")
-    return re.sub(r"\[\n\s+([^\[\]{}]*?)\n\s+\]", lambda found: f"[{lines.sub(' ', found[1])}]", text)
+    return re.sub(r"\[\n\s+([^\[\]{}]*?)\n\s+\]", lambda match: f"[{lines.sub(' ', match[1])}]", text)

@@ -45,35 +45,35 @@ def plan_piper(task: PlanningTask) -> Planned | Infeasible:
     for microbatch in sorted(models):
         below_s = best[0] if best else np.inf
         cluster = cluster_of(task, microbatch)
-        found = plan(models[microbatch], cluster, below_s=below_s * microbatch)
-        if found is not None and found.time_per_sample_s / microbatch < below_s:
-            best = found.time_per_sample_s / microbatch, microbatch, found
+        piper_plan = plan(models[microbatch], cluster, below_s=below_s * microbatch)
+        if piper_plan is not None and piper_plan.time_per_sample_s / microbatch < below_s:
+            best = piper_plan.time_per_sample_s / microbatch, microbatch, piper_plan
     if best is None:
         least = min(models)
         return Infeasible(why_no_plan(models[least], cluster_of(task, least)))
-    time_s, microbatch, found = best
-    planned = [_stage(task, models[microbatch], microbatch, stage) for stage in found.stages]
+    time_s, microbatch, piper_plan = best
+    planned = [_stage(task, models[microbatch], microbatch, stage) for stage in piper_plan.stages]
     stages, memory = zip(*planned, strict=True)
-    made = Plan(stages, "2bw", samples // microbatch, claim=task.claim(time_s, 0.0))
-    return Planned(made, memory, time_s * BELOW)
+    study_plan = Plan(stages, "2bw", samples // microbatch, claim=task.claim(time_s, 0.0))
+    return Planned(study_plan, memory, time_s * BELOW)
 
 
 def _stage(
-    task: PlanningTask, model: ProfiledLayers, microbatch: int, given: PlannedStage
+    task: PlanningTask, model: ProfiledLayers, microbatch: int, planned: PlannedStage
 ) -> tuple[Stage, StageMemory]:
     """Convert a Piper stage, with its per-layer configurations, to a study's stage and its memory use."""
-    chosen, options = list(given.configurations), model.options[given.layout.tp]
-    again = np.array([options.names[c] == RECOMPUTE for c in chosen])
-    stage = task.prospect(Layout(tp=given.layout.tp, microbatch=microbatch)).stage(
-        np.array(given.layers, np.int64),
-        again,
-        replace(given.layout, microbatch=microbatch),
-        given.time_s / microbatch,
+    chosen, options = list(planned.configurations), model.options[planned.layout.tp]
+    recomputed = np.array([options.names[c] == RECOMPUTE for c in chosen])
+    stage = task.prospect(Layout(tp=planned.layout.tp, microbatch=microbatch)).stage(
+        np.array(planned.layers, np.int64),
+        recomputed,
+        replace(planned.layout, microbatch=microbatch),
+        planned.time_s / microbatch,
         fixed_bytes=float(options.fixed_bytes[chosen].sum()),
         stash_bytes=float(options.stash_bytes[chosen].sum()),
         work_bytes=0.0,
     )
-    return stage, StageMemory(int(again.sum()), given.in_flight, given.memory_bytes)
+    return stage, StageMemory(int(recomputed.sum()), planned.in_flight, planned.memory_bytes)
 
 
 def price_planned(task: PlanningTask, planned: Planned) -> tuple[float, str]:
@@ -93,10 +93,10 @@ def price_planned(task: PlanningTask, planned: Planned) -> tuple[float, str]:
 def models_of(task: PlanningTask) -> dict[int, ProfiledLayers]:
     """Layers of a model as Piper's input, for each microbatch size."""
     chains: dict[int, dict[Layout, Chain]] = {}
-    for one in task.prospects:
-        chains.setdefault(one.point.layout.microbatch, {})[one.point.layout] = one.chain
+    for prospect in task.prospects:
+        chains.setdefault(prospect.point.layout.microbatch, {})[prospect.point.layout] = prospect.chain
     names, recompute = task.prospects[0].point.layers, task.conditions.training.recompute
-    return {microbatch: read_layers(mine, names, recompute) for microbatch, mine in chains.items()}
+    return {size: read_layers(by_layout, names, recompute) for size, by_layout in chains.items()}
 
 
 def cluster_of(task: PlanningTask, microbatch: int) -> FlatCluster:
@@ -126,7 +126,8 @@ def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:
         edges=edges[:, :2],
         edge_bytes=layers.edge_bytes[edges[:, 2]],
         options={
-            t: _repeated(some, np.array(originals), len(layers), edges) for t, some in layers.options.items()
+            t: _repeated(options, np.array(originals), len(layers), edges)
+            for t, options in layers.options.items()
         },
     )
 
@@ -218,8 +219,8 @@ def plan_point(
             }
             _record(rows, keys, source, sized, point, contenders[planner])
     return {
-        name: TABLES[name].check(pd.DataFrame(found)) if found else TABLES[name].empty()
-        for name, found in rows.items()
+        name: TABLES[name].check(pd.DataFrame(table_rows)) if table_rows else TABLES[name].empty()
+        for name, table_rows in rows.items()
     }
 
 
@@ -229,10 +230,10 @@ def _record(
     source: str,
     layers: ProfiledLayers,
     point: PlanPoint,
-    by: Contender,
+    contender: Contender,
 ) -> None:
     """Add one planner's rows, either curve points or plans."""
-    given, rounds = by.restrict(layers), keys["mode"] == "table-1"
+    restricted, rounds = contender.restrict(layers), keys["mode"] == "table-1"
     options = SearchOptions(linear=rounds)
 
     def cluster(devices: int) -> FlatCluster:
@@ -245,10 +246,10 @@ def _record(
         )
 
     def plan(devices: int) -> PiperPlan | None:
-        return by.plan(given, cluster(devices), options)
+        return contender.plan(restricted, cluster(devices), options)
 
     def sweep(devices: int) -> Floats:
-        return by.sweep(given, cluster(devices), options)
+        return contender.sweep(restricted, cluster(devices), options)
 
     def best_times() -> Floats:
         """Best times (K,) with at most 1, …, K devices, from one run or one plan per number of devices."""
@@ -256,8 +257,8 @@ def _record(
             return sweep(point.devices[0])
         times = np.full(max(point.devices), np.inf)
         for devices in point.devices:
-            found = plan(devices)
-            times[devices - 1] = np.inf if found is None else found.time_per_sample_s
+            if piper_plan := plan(devices):
+                times[devices - 1] = piper_plan.time_per_sample_s
         return times
 
     if point.show == "curve":
@@ -268,14 +269,14 @@ def _record(
             for k in np.flatnonzero(times < before).tolist()
         ]
         return
-    asked = {"input": source, "layers": len(given), "bandwidth_gib_per_s": point.bandwidth_gib}
+    about = {"input": source, "layers": len(restricted), "bandwidth_gib_per_s": point.bandwidth_gib}
     for devices in point.devices:
-        found = plan(devices)
+        piper_plan = plan(devices)
         on = {**keys, "devices": devices}
-        rows["cases"].append({**on, **asked, **_case(found)})
+        rows["cases"].append({**on, **about, **_case(piper_plan)})
         rows["pipelines"] += [
-            {**on, "stage": number, **_pipeline(given, stage)}
-            for number, stage in enumerate(found.stages if found else ())
+            {**on, "stage": number, **_pipeline(restricted, stage)}
+            for number, stage in enumerate(piper_plan.stages if piper_plan else ())
         ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from phaze.base.units import GIB
 from phaze.plan.piper.instance import read_instance
-from phaze.plan.piper.knapsack import cheapest, least_of_rest, memory_price
+from phaze.plan.piper.knapsack import cheapest, least_suffix_sums, memory_price
 from phaze.plan.piper.layers import FlatCluster, ProfiledLayers
 from tests.unit.plan.piper.knapsacks import Knapsack, arising, drawn, with_more_configurations
 
@@ -52,7 +52,7 @@ def test_the_price_of_memory_gives_the_best_lagrangian_bound(seed: int, layers: 
     members = np.flatnonzero(k.member)
 
     def bound(price: float) -> float:
-        least = least_of_rest(k.first, members, k.time_s, k.memory_bytes, price)[0]
+        least = least_suffix_sums(k.first, members, k.time_s, k.memory_bytes, price)[0]
         return float(least - price * k.limit_bytes)
 
     exact = k.exactly()
