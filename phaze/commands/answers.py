@@ -17,7 +17,7 @@ from phaze.layout import Layout, layouts_of
 from phaze.plan.even import place_equally
 from phaze.plan.phaze.flush import Placement
 from phaze.plan.phaze.point import read_devices, read_point
-from phaze.plan.phaze.rows import Found, placement_row, stage_rows
+from phaze.plan.phaze.rows import PlannerRun, placement_row, stage_rows
 from phaze.plan.piper.chain import STASH
 from phaze.plan.planners import PlansAsked
 from phaze.plan.replay import replay_plans
@@ -188,7 +188,7 @@ def _equal_stages(
     ample = replace(setting, memory_bytes=float("inf"), recompute=False)
     result, unlimited = (place_equally(chain, layout, one, *point.repeated()) for one in (setting, ample))
     unlimited_s = unlimited.time_s if isinstance(unlimited, Placement) else float("inf")
-    placed = Found(device, chain, setting, "equal", result, float(certified["bound_s"]), unlimited_s)
+    placed = PlannerRun(device, chain, setting, "equal", result, float(certified["bound_s"]), unlimited_s)
     return pd.Series(placement_row(point, placed, conditions)), pd.DataFrame(stage_rows(point, placed))
 
 

@@ -123,8 +123,8 @@ def _best_pipeline(
     best: FirstStage | None = None
     for s, dp in zip(depths, cut.tables(widths, iter(costs)), strict=False):
         tables.append(dp)
-        own = FirstStageCosts(costs[s - 1], first_sync, size)
-        first = best_first_stage(dp, s, cut, widths, own, pipelines)
+        first_costs = FirstStageCosts(costs[s - 1], first_sync, size)
+        first = best_first_stage(dp, s, cut, widths, first_costs, pipelines)
         if first.option >= 0 and (best is None or first.rank < best.rank):
             best = first
     return None if best is None else _Pipeline(tables, costs, best)
@@ -147,24 +147,24 @@ def _placement(cut: Cutting, layout: Layout, setting: Setting, options: list[int
     return Placement(layout, layers, tuple(cut.options.devices[options].tolist()), time, worst, sync)
 
 
-def _trace_back(cut: Cutting, widths: DeviceCounts, found: _Pipeline) -> list[int]:
+def _trace_back(cut: Cutting, widths: DeviceCounts, pipeline: _Pipeline) -> list[int]:
     """Option chosen for each stage, first stage first; ties go to the smallest stage."""
-    options, k = [found.first.option], found.first.k
-    for s in range(found.first.rank[3] - 1, 0, -1):
+    options, k = [pipeline.first.option], pipeline.first.k
+    for s in range(pipeline.first.rank[3] - 1, 0, -1):
         k = int(np.searchsorted(widths.devices, widths.devices[k] - cut.options.devices[options[-1]]))
-        options.append(_explaining(cut, widths, found, s, cut.behind(options[-1]), k))
+        options.append(_attaining(cut, widths, pipeline, s, cut.behind(options[-1]), k))
     return options
 
 
-def _explaining(cut: Cutting, widths: DeviceCounts, found: _Pipeline, s: int, outer: int, k: int) -> int:
+def _attaining(cut: Cutting, widths: DeviceCounts, pipeline: _Pipeline, s: int, outer: int, k: int) -> int:
     """Option (a stage with a number of devices) that attains the value of dp[s][outer][k]."""
-    target = found.tables[s][outer, k]
+    target = pipeline.tables[s][outer, k]
     for stage in range(cut.stages.first[outer], cut.stages.first[outer + 1]):
         inner = cut.stages.inner[stage]
         for option in range(cut.options.first[stage], cut.options.first[stage + 1]):
-            left = np.flatnonzero(widths.after[widths.step[option]] == k)
-            before = found.tables[s - 1][inner, left]
-            if len(left) and max(before[0], found.costs[s - 1][option]) == target:
+            counts = np.flatnonzero(widths.after[widths.step[option]] == k)
+            before = pipeline.tables[s - 1][inner, counts]
+            if len(counts) and max(before[0], pipeline.costs[s - 1][option]) == target:
                 return option
     raise AssertionError("an entry of the table comes from a stage")
 
@@ -178,13 +178,13 @@ def best_choice(choices: int, bound: Callable[[int, int], RangeBest[Answer] | No
     ranges = [(0, choices)]
     while True:
         for lo, hi in ranges:
-            if lo < hi and (found := bound(lo, hi)) is not None:
-                heapq.heappush(waiting, (found.rank, lo, hi, found))
+            if lo < hi and (best := bound(lo, hi)) is not None:
+                heapq.heappush(waiting, (best.rank, lo, hi, best))
         if not waiting:
             return None
-        _, lo, hi, found = heapq.heappop(waiting)
-        if found.holds:
-            return found.answer
+        _, lo, hi, best = heapq.heappop(waiting)
+        if best.holds:
+            return best.answer
         ranges = [(lo, (lo + hi) // 2), ((lo + hi) // 2, hi)]
 
 
@@ -193,7 +193,7 @@ def why_infeasible(cuttings: list[Cutting], setting: Setting) -> str:
     formed = [cut for cut in cuttings if min_devices(cut.graph, cut.layout) <= setting.devices]
     if not formed:
         return too_few_devices({cut.layout: cut.graph for cut in cuttings}, setting)
-    lean = min((leanest(cut, setting) for cut in formed), key=lambda found: found.memory_bytes)
+    lean = min((leanest(cut, setting) for cut in formed), key=lambda lean: lean.memory_bytes)
     return too_little_memory(lean, min(_enough_devices(cut, setting) for cut in cuttings), setting)
 
 
@@ -204,8 +204,8 @@ def leanest(cut: Cutting, setting: Setting) -> Leanest:
     def bound(lo: int, hi: int) -> RangeBest[Leanest] | None:
         widths = cut.widths(setting.devices // choices[lo][1])
         tables = cut.tables(widths, _peaks(cut, setting, choices[hi - 1][0]))
-        found = [Leanest(float(dp[-1].min()), cut.layout, s) for s, dp in enumerate(tables)]
-        lean = min(found, key=lambda lean: (lean.memory_bytes, lean.stages))
+        candidates = [Leanest(float(dp[-1].min()), cut.layout, s) for s, dp in enumerate(tables)]
+        lean = min(candidates, key=lambda lean: (lean.memory_bytes, lean.stages))
         return RangeBest((lean.memory_bytes, lean.stages), lean, hi - lo == 1)
 
     lean = best_choice(len(choices), bound)

@@ -72,16 +72,18 @@ class Runs:
         return self.chain(np.zeros_like(self.weight_bytes), np.zeros_like(self.weight_bytes))
 
 
-def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, each: ParameterBytes) -> tuple[Runs, list[str]]:
-    """Read a model as runs of layers, and the names of all kinds, with `each` as the bytes per parameter."""
+def read_runs(
+    layers: pd.DataFrame, graph: pd.DataFrame, per_parameter: ParameterBytes
+) -> tuple[Runs, list[str]]:
+    """Read a model as runs of layers, and the names of all kinds of layers."""
     graph = graph.sort_values("position")
     kinds, names = pd.factorize(graph["layer"])
     rows = layers.set_index("layer").loc[names]
     parameters = rows["parameters"].to_numpy(np.float64)
     runs = Runs(
         counts=tuple(int(count) for count in graph["count"]),
-        weight_bytes=each.weights * parameters,
-        static_bytes=each.static * parameters,
+        weight_bytes=per_parameter.weights * parameters,
+        static_bytes=per_parameter.static * parameters,
         activation_bytes=rows["activation_bytes"].to_numpy(np.float64),
         output_bytes=rows["output_bytes"].to_numpy(np.float64),
         tensor_parallel=rows["tensor_parallel"].to_numpy(np.bool_),
@@ -115,19 +117,19 @@ def best_times(
     total_s = (forward_s + backward_s) @ runs.totals
     order = np.argsort(total_s, kind="stable")  # consecutive architectures are similar
     forward, backward = (_on_grid(values, total_s[:, None])[order] for values in (forward_s, backward_s))
-    known: dict[tuple[object, ...], Floats] = {}
+    solved: dict[tuple[object, ...], Floats] = {}
     times = []
     for setting in settings:
         groups = _groups(chain.footprints, setting)
         cluster = (setting.devices, setting.bandwidth_bytes_per_s, setting.recompute)
         key = (*cluster, *(group.key() for group in groups))
-        if key not in known:
-            found = np.full(len(order), at_most_s)
+        if key not in solved:
+            best_s = np.full(len(order), at_most_s)
             for group in groups:
-                _improve(runs, chain, forward, backward, layout, setting, group, found)
-            known[key] = np.empty_like(found)
-            known[key][order] = found
-        times.append(known[key])
+                _improve(runs, chain, forward, backward, layout, setting, group, best_s)
+            solved[key] = np.empty_like(best_s)
+            solved[key][order] = best_s
+        times.append(solved[key])
     return np.array(times).reshape(len(settings), len(order))
 
 

@@ -121,13 +121,20 @@ def options_of(
     work: TimedLayers, downsets: Downsets, stages: NestedStages, recompute: bool, most_branches: int
 ) -> Options:
     """Options of every stage; stages that end the pipeline do not recompute."""
-    ways, begins = all_assignments(most_branches)
-    return Options(*_options(work, downsets.membership, stages.first, stages.inner, recompute, ways, begins))
+    assignments, begins = all_assignments(most_branches)
+    member = downsets.membership
+    return Options(*_options(work, member, stages.first, stages.inner, recompute, assignments, begins))
 
 
 @njit
 def _options(
-    work: TimedLayers, member: Bools, first: Ints, inner: Ints, recompute: bool, ways: Ints, begins: Ints
+    work: TimedLayers,
+    member: Bools,
+    first: Ints,
+    inner: Ints,
+    recompute: bool,
+    assignments: Ints,
+    begins: Ints,
 ) -> tuple[Ints, Ints, Floats, Ints, Ints, Floats, Floats]:
     """Compute the arrays of `Options`."""
     option_of, schedule_of, group_of = np.zeros(len(inner) + 1, np.int64), _whole(), _whole()
@@ -138,17 +145,19 @@ def _options(
         for stage in range(first[outer], first[outer + 1]):
             for v in range(len(inside)):
                 inside[v] = member[outer, v] and not member[inner[stage], v]
-            found = stage_schedules(work, inside, recompute and inner[stage] > 0, ways, begins, buffers)
+            repeat = recompute and inner[stage] > 0
+            variants = stage_schedules(work, inside, repeat, assignments, begins, buffers)
             last = 0
-            for v in found.kept:
-                if found.devices[v] != last:
+            for v in variants.undominated:
+                if variants.devices[v] != last:
                     devices, load = _grown(devices, options), _grown(load, options)
                     schedule_of = _grown(schedule_of, options + 1)
-                    devices[options], load[options] = found.devices[v], found.load_s[v]
-                    options, last = options + 1, found.devices[v]
-                for g in range(found.groups[v]):
+                    devices[options], load[options] = variants.devices[v], variants.load_s[v]
+                    options, last = options + 1, variants.devices[v]
+                for g in range(variants.groups[v]):
                     constant, stashed = _grown(constant, groups), _grown(stashed, groups)
-                    constant[groups], stashed[groups] = found.constant_bytes[v, g], found.stashed_bytes[v, g]
+                    constant[groups] = variants.constant_bytes[v, g]
+                    stashed[groups] = variants.stashed_bytes[v, g]
                     groups += 1
                 schedules += 1
                 schedule_of[options] = schedules
@@ -214,10 +223,10 @@ class Cutting:
         groups = np.arange(split + 1)[:, None] * self.layout.tp + np.arange(len(self.graph) - split + 1)
         possible = np.unique(groups[groups <= devices])
         steps, step = np.unique(self.options.devices, return_inverse=True)
-        wanted = steps[:, None] + possible
-        after = np.searchsorted(possible, wanted)
-        found = possible[np.minimum(after, len(possible) - 1)] == wanted
-        return DeviceCounts(possible, step.astype(np.int64), np.where(found, after, NOWHERE))
+        totals = steps[:, None] + possible
+        after = np.searchsorted(possible, totals)
+        reachable = possible[np.minimum(after, len(possible) - 1)] == totals
+        return DeviceCounts(possible, step.astype(np.int64), np.where(reachable, after, NOWHERE))
 
     def behind(self, option: int) -> int:
         """Downset that remains once the option's stage is removed."""
@@ -253,8 +262,8 @@ def few_downsets(
     except PhazeError as error:
         raise PhazeError(_too_many(f"more than {most_downsets} downsets", f"{most_downsets}")) from error
     if (stages := count_stages(downsets)) > most_stages:
-        found = f"{len(downsets)} downsets and {stages} possible stages"
-        raise PhazeError(_too_many(found, f"{most_stages} stages"))
+        size = f"{len(downsets)} downsets and {stages} possible stages"
+        raise PhazeError(_too_many(size, f"{most_stages} stages"))
     return downsets
 
 
@@ -263,9 +272,9 @@ def needed(setting: Setting, s: int, microbatches: int) -> int:
     return microbatches_in_flight(setting.schedule, s, microbatches)
 
 
-def _too_many(found: str, allowed: str) -> str:
+def _too_many(size: str, allowed: str) -> str:
     return (
-        f"the layer graph has {found}, allowed are {allowed}: merge layers that run beside each "
+        f"the layer graph has {size}, allowed are {allowed}: merge layers that run beside each "
         "other, or add edges of 0 bytes that say which comes first"
     )
 
@@ -279,16 +288,16 @@ def _one_more_stage(
     lowest, highest = _finite(dp)
     for outer in range(len(dp)):
         for stage in range(stages.first[outer], stages.first[outer + 1]):
-            rest = stages.inner[stage]
-            if highest[rest] < 0:
+            inner = stages.inner[stage]
+            if highest[inner] < 0:
                 continue
             for o in range(option[stage], option[stage + 1]):
                 if cost[o] == np.inf:
                     continue
-                for k in range(lowest[rest], highest[rest] + 1):
-                    more = widths.after[widths.step[o], k]
-                    if more >= 0:
-                        grown[outer, more] = min(grown[outer, more], max(dp[rest, k], cost[o]))
+                for k in range(lowest[inner], highest[inner] + 1):
+                    total = widths.after[widths.step[o], k]
+                    if total >= 0:
+                        grown[outer, total] = min(grown[outer, total], max(dp[inner, k], cost[o]))
     return grown
 
 
@@ -354,11 +363,11 @@ def _best_first_stage(
     """Rank of the best pipeline, the option of its first stage and the index of its device count."""
     best, answer = (np.inf, 0, 0, 0, 0), (-1, -1)
     for stage in range(stages.first[-2], stages.first[-1]):
-        rest = stages.inner[stage]
+        inner = stages.inner[stage]
         for o in range(option[stage], option[stage + 1]):
             for k in range(dp.shape[1]):
                 total = widths.after[widths.step[o], k]
-                worst = max(dp[rest, k], costs.load_s[o])
+                worst = max(dp[inner, k], costs.load_s[o])
                 if total < 0 or worst == np.inf:
                     continue
                 used = widths.devices[total]
@@ -368,8 +377,8 @@ def _best_first_stage(
                     if not busy <= best[0] or busy == np.inf:
                         break
                     d = pipelines.data[w]
-                    time = busy + (d - 1) / d * costs.sync_s[rest]
-                    rank = (time, used * d, d, s, costs.size[rest])
+                    time = busy + (d - 1) / d * costs.sync_s[inner]
+                    rank = (time, used * d, d, s, costs.size[inner])
                     if rank < best:
                         best, answer = rank, (o, total)
     return best, answer

@@ -72,12 +72,12 @@ def dynamic_j(runs: Runs, work: LayerEnergy, layout: Layout, last_start: int, re
 
     `last_start` is the first layer of the last stage, which does not recompute.
     """
-    each = slices(runs, layout)
-    once, again = (
-        np.bincount(runs.layers[:end], minlength=len(each)) for end in (None, last_start if recompute else 0)
+    ranks = slices(runs, layout)
+    once, repeated = (
+        np.bincount(runs.layers[:end], minlength=len(ranks)) for end in (None, last_start if recompute else 0)
     )
-    forward: Floats = ((once + again) * each) @ work.forward_j
-    return forward + (once * each) @ work.backward_j
+    forward: Floats = ((once + repeated) * ranks) @ work.forward_j
+    return forward + (once * ranks) @ work.backward_j
 
 
 def sent_bytes(boundary_bytes: Floats, devices: Ints) -> float:

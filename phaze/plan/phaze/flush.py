@@ -101,8 +101,8 @@ def place_widths(chains: dict[Layout, Chain], setting: Setting) -> Placement | I
     """Best placement over all TMP widths, or the reason why there is none."""
     for layout, chain in chains.items():  # fail before the first of them takes its time
         refuse_large(len(chain), shape_of(chain, layout, setting.devices))
-    found = [place_chain(chains[layout], layout, setting, explain=False) for layout in sorted(chains)]
-    placed = [placement for placement in found if isinstance(placement, Placement)]
+    results = [place_chain(chains[layout], layout, setting, explain=False) for layout in sorted(chains)]
+    placed = [placement for placement in results if isinstance(placement, Placement)]
     if not placed:
         return Infeasible(why_infeasible(chains, setting))
     return min(placed, key=Placement.rank)

@@ -152,28 +152,28 @@ def place_instance(instance: Instance) -> Result:
     """
     graphs = {Layout(tp=int(width)): instance.chain(width) for width in instance.nodes}
     if instance.has_path():
-        found = place_widths(graphs, instance.setting())
+        placement = place_widths(graphs, instance.setting())
     else:  # lazy import: it takes longer than placing a chain
         from phaze.plan.phaze.branches import place_graphs
 
-        found = place_graphs(graphs, instance.setting())
-    if isinstance(found, Infeasible):
+        placement = place_graphs(graphs, instance.setting())
+    if isinstance(placement, Infeasible):
         return Result(
             stages=[],
             tensor_parallel_degree=None,
             data_parallel_degree=None,
             final_time_per_batch=None,
-            reason=found.reason,
+            reason=placement.reason,
         )
     order = instance.order()
     return Result(
         stages=[
             ResultStage(nodes=[order[v] for v in layers], devices_for_stage=devices)
-            for layers, devices in zip(found.layers, found.devices, strict=True)
+            for layers, devices in zip(placement.layers, placement.devices, strict=True)
         ],
-        tensor_parallel_degree=found.layout.tp,
-        data_parallel_degree=found.data,
-        final_time_per_batch=found.time_s,
+        tensor_parallel_degree=placement.layout.tp,
+        data_parallel_degree=placement.data,
+        final_time_per_batch=placement.time_s,
     )
 
 
@@ -205,7 +205,7 @@ def _ends(edges: list[LayerEdge]) -> set[tuple[int, int]]:
 
 def _order(ids: list[int], edges: set[tuple[int, int]]) -> list[int]:
     """Topological order, with ties in the given order; ValueError if there is a cycle."""
-    given = {layer: place for place, layer in enumerate(ids)}
+    position = {layer: place for place, layer in enumerate(ids)}
     sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(ids, ()))
     for source, target in edges:
         sorter.add(target, source)
@@ -215,7 +215,7 @@ def _order(ids: list[int], edges: set[tuple[int, int]]) -> list[int]:
     order: list[int] = []
     while sorter.is_active():
         for layer in sorter.get_ready():
-            heappush(ready, given[layer])
+            heappush(ready, position[layer])
         order.append(ids[heappop(ready)])
         sorter.done(order[-1])
     if len(order) < len(ids):

@@ -16,7 +16,7 @@ from phaze.plan.phaze.chains import best_times
 from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
 from phaze.plan.phaze.point import Conditions, Latencies, Point, TimedChip, read_devices, read_point
 from phaze.plan.phaze.reasons import why_not_stages
-from phaze.plan.phaze.rows import Found, placement_row, stage_rows
+from phaze.plan.phaze.rows import PlannerRun, placement_row, stage_rows
 from phaze.tables import Placements, Stages
 
 ROUNDING = 1e-9
@@ -40,9 +40,9 @@ def place_model(
     point = read_point(layers, graph, conditions)
     devices = read_devices(point, solves, architectures, screens, conditions)
     placements, stages = [], []
-    for found in _find(point, devices, conditions, expert):
-        placements.append(placement_row(point, found, conditions))
-        stages.extend(stage_rows(point, found))
+    for run in _find(point, devices, conditions, expert):
+        placements.append(placement_row(point, run, conditions))
+        stages.extend(stage_rows(point, run))
     return (
         pd.DataFrame(placements, columns=list(Placements.fields())),
         pd.DataFrame(stages, columns=list(Stages.fields())),
@@ -51,14 +51,14 @@ def place_model(
 
 def _find(
     point: Point, devices: list[TimedChip], conditions: Conditions, expert: Layout | None
-) -> Iterator[Found]:
+) -> Iterator[PlannerRun]:
     yield from find_placements(point, devices, conditions)
     if expert is not None and expert.tp == point.layout.tp:
         named = [device for device in devices if device.named]
         yield from find_expert_placements(point, named, conditions, expert)
 
 
-def find_placements(point: Point, devices: list[TimedChip], conditions: Conditions) -> Iterator[Found]:
+def find_placements(point: Point, devices: list[TimedChip], conditions: Conditions) -> Iterator[PlannerRun]:
     """Yield the best placement for every device, HBM size and recompute option.
 
     A device with its own HBM size has only this one.
@@ -68,7 +68,7 @@ def find_placements(point: Point, devices: list[TimedChip], conditions: Conditio
         yield from _find_placements(point, members, conditions.of_chip(hbm_gib))
 
 
-def _find_placements(point: Point, devices: list[TimedChip], conditions: Conditions) -> Iterator[Found]:
+def _find_placements(point: Point, devices: list[TimedChip], conditions: Conditions) -> Iterator[PlannerRun]:
     """Yield the placements of devices with the same HBM sizes."""
     settings = conditions.settings(point.layout)
     bounds = _best_times(point, [device.bounds for device in devices], settings)
@@ -80,7 +80,7 @@ def _find_placements(point: Point, devices: list[TimedChip], conditions: Conditi
         chain = point.runs.chain(*device.latencies)
         results = _place_all(chain, point.layout, settings, reasons, times[:, a])
         for c, setting in enumerate(settings):
-            yield Found(
+            yield PlannerRun(
                 device, chain, setting, "phaze", results[c], float(bounds[c, a]), float(unlimited[0, a])
             )
 
@@ -132,7 +132,7 @@ def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Se
 
 def find_expert_placements(
     point: Point, devices: list[TimedChip], conditions: Conditions, expert: Layout
-) -> Iterator[Found]:
+) -> Iterator[PlannerRun]:
     """Yield the hand-designed (expert) placement for each device and setting, best split and even split."""
     for device in devices:
         chain, bound_chain = point.runs.chain(*device.latencies), point.runs.chain(*device.bounds)
@@ -146,7 +146,7 @@ def find_expert_placements(
                         (chain, _unlimited(setting)),
                     )
                 )
-                yield Found(device, chain, setting, planner, result, _time_s(bound), _time_s(unlimited))
+                yield PlannerRun(device, chain, setting, planner, result, _time_s(bound), _time_s(unlimited))
 
 
 def _place_as(

@@ -110,15 +110,15 @@ class TimedChip:
 
 def read_point(layers: pd.DataFrame, graph: pd.DataFrame, conditions: Conditions) -> Point:
     """Read a model's layer chain for one layout."""
-    each = parameter_bytes(conditions.training.optimizer, conditions.training.precision)
-    runs, kinds = read_runs(layers, graph, each)
+    per_parameter = parameter_bytes(conditions.training.optimizer, conditions.training.precision)
+    runs, kinds = read_runs(layers, graph, per_parameter)
     return Point(
         model=str(layers["model"].iloc[0]),
         layout=layout_of(layers),
         kinds=tuple(kinds),
         runs=runs,
         parameters=layers.set_index("layer").loc[kinds, "parameters"].to_numpy(float),
-        bytes_per_parameter=each,
+        bytes_per_parameter=per_parameter,
     )
 
 
@@ -130,11 +130,11 @@ def read_devices(
     conditions: Conditions,
 ) -> list[TimedChip]:
     """Architectures that the screening kept, sorted by name, with their layer latencies."""
-    kept = sorted(screens.loc[screens["kept"], "architecture"].unique())
-    if not kept:
+    names = sorted(screens.loc[screens["kept"], "architecture"].unique())
+    if not names:
         return []
-    chips = architectures.set_index("architecture").loc[kept]
-    rows = _rows_of(point, solves, kept)
+    chips = architectures.set_index("architecture").loc[names]
+    rows = _rows_of(point, solves, names)
     objectives, bounds = (_latencies(solves, rows, value) for value in ("objective_s", "bound_s"))
     spent, moved = _works(solves, rows), _traffic(solves, rows)
     return [
@@ -155,7 +155,7 @@ def read_devices(
             work=spent[a],
             traffic=moved[a],
         )
-        for a, name in enumerate(kept)
+        for a, name in enumerate(names)
     ]
 
 
@@ -178,14 +178,14 @@ def _latencies(solves: pd.DataFrame, rows: Ints, value: str) -> list[Latencies]:
 
 def _rows_of(point: Point, solves: pd.DataFrame, names: list[str]) -> Ints:
     """Row number in table `solves` for each architecture, direction and kind of layer, (A, 2, kinds)."""
-    found = np.full((len(names), 2, len(point.kinds)), -1, dtype=np.int64)
+    row_numbers = np.full((len(names), 2, len(point.kinds)), -1, dtype=np.int64)
     chips = pd.Index(names).get_indexer(pd.Index(solves["architecture"]))
     layer, direction = (solves[key].to_numpy(object) for key in ("layer", "direction"))
-    for d, way in enumerate(("forward", "backward")):
+    for d, pass_name in enumerate(("forward", "backward")):
         for k, name in enumerate(point.kinds):
-            mine = np.flatnonzero((layer == name) & (direction == way) & (chips >= 0))
-            found[chips[mine], d, k] = mine
-    missing = (found < 0).any(axis=(1, 2))
+            matching = np.flatnonzero((layer == name) & (direction == pass_name) & (chips >= 0))
+            row_numbers[chips[matching], d, k] = matching
+    missing = (row_numbers < 0).any(axis=(1, 2))
     if missing.any():
         raise ValueError(f"table solves: a layer of {names[int(missing.argmax())]} has no schedule")
-    return found
+    return row_numbers

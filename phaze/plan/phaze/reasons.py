@@ -35,7 +35,7 @@ def why_infeasible(chains: dict[Layout, Chain], setting: Setting) -> str:
     if not formed:
         return too_few_devices(chains, setting)
     lean = min(
-        (leanest(chain, t, setting) for t, chain in formed.items()), key=lambda found: found.memory_bytes
+        (leanest(chain, t, setting) for t, chain in formed.items()), key=lambda lean: lean.memory_bytes
     )
     enough = min(_enough_devices(chain, t, setting) for t, chain in chains.items())
     return too_little_memory(lean, enough, setting)
@@ -50,11 +50,11 @@ def too_few_devices(chains: dict[Layout, Chain], setting: Setting) -> str:
 
 def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
     """Explain the memory shortfall, and how many devices would suffice with this memory, if any."""
-    more = f"; with {enough:.0f} devices instead of {setting.devices} it would fit" if enough < np.inf else ""
+    hint = f"; with {enough:.0f} devices instead of {setting.devices} it would fit" if enough < np.inf else ""
     return (
         f"memory: the leanest placement (t = {lean.layout.tp}, {lean.stages} stages) needs "
         f"{readable(lean.memory_bytes)} on its fullest device, {readable(setting.memory_bytes)} given: "
-        f"{readable(lean.memory_bytes - setting.memory_bytes)} too little{more}"
+        f"{readable(lean.memory_bytes - setting.memory_bytes)} too little{hint}"
     )
 
 
@@ -103,8 +103,8 @@ def leanest(chain: Chain, layout: Layout, setting: Setting) -> Leanest:
     """Placement of a chain with the lowest peak memory."""
     choices = pipelines(setting, setting.devices // min_devices(chain, layout))
     layouts = [replace(layout, dp=d) for _, d in choices]
-    found = [lean for one in layouts for lean in lean_placements(chain, one, setting)]
-    return min(found, key=lambda lean: (lean.memory_bytes, lean.stages))
+    candidates = [lean for replicated in layouts for lean in lean_placements(chain, replicated, setting)]
+    return min(candidates, key=lambda lean: (lean.memory_bytes, lean.stages))
 
 
 def lean_placements(chain: Chain, layout: Layout, setting: Setting) -> list[Leanest]:

@@ -47,7 +47,7 @@ class PlacedStage(StageLoad):
 
 
 @dataclass(frozen=True)
-class Found:
+class PlannerRun:
     """Result of a planner for one device and setting."""
 
     device: TimedChip
@@ -68,17 +68,17 @@ class Found:
         )
 
 
-def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
+def placement_row(point: Point, run: PlannerRun, conditions: Conditions) -> Row:
     """Row of table `placements` for the result of a planner."""
-    if isinstance(found.result, Infeasible):
-        return {**_keys(point, found), **_infeasible(found.result)}
-    placement = found.result
+    if isinstance(run.result, Infeasible):
+        return {**_keys(point, run), **_infeasible(run.result)}
+    placement = run.result
     scenario = conditions.scenario
     samples_per_s = scenario.global_batch / placement.time_s
     tokens_per_s = samples_per_s * conditions.sequence
-    peak = scenario.devices * found.device.peak_flops_per_s
+    peak = scenario.devices * run.device.peak_flops_per_s
     return {
-        **_keys(point, found),
+        **_keys(point, run),
         "status": "placed",
         "reason": "",
         "data": placement.data,
@@ -86,17 +86,15 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
         "devices_used": placement.devices_used,
         "time_per_batch_s": placement.time_s,
         # The bound comes from another algorithm, whose last digit may round differently.
-        "bound_s": min(found.bound_s, placement.time_s),
+        "bound_s": min(run.bound_s, placement.time_s),
         "max_load_s": placement.max_load_s,
         "sync_s": placement.sync_s,
         "samples_per_s": samples_per_s,
         "tokens_per_s": tokens_per_s,
         "mfu": model_flops_utilisation(tokens_per_s, conditions.flops_per_token.needed, peak),
         "mfu_paper": model_flops_utilisation(tokens_per_s, conditions.flops_per_token.paper, peak),
-        **_energies(point, found.device, placement, found.setting, conditions),
-        "binding": binding(
-            time_parts(found.costs, placement, found.setting), placement.time_s, found.unlimited_s
-        ),
+        **_energies(point, run.device, placement, run.setting, conditions),
+        "binding": binding(time_parts(run.costs, placement, run.setting), placement.time_s, run.unlimited_s),
     }
 
 
@@ -132,19 +130,19 @@ def _infeasible(result: Infeasible) -> Row:
     }
 
 
-def stage_rows(point: Point, found: Found) -> list[Row]:
+def stage_rows(point: Point, run: PlannerRun) -> list[Row]:
     """Rows of table `stages`, one per stage; empty if there is no placement."""
-    if isinstance(found.result, Infeasible):
+    if isinstance(run.result, Infeasible):
         return []
-    parameters = np.add.reduceat(point.parameters[point.runs.layers], found.result.starts).tolist()
+    parameters = np.add.reduceat(point.parameters[point.runs.layers], run.result.starts).tolist()
     return [
-        {**_keys(point, found), "stage": number, **_stage(point, found, cost, parameters[number])}
-        for number, cost in enumerate(found.costs)
+        {**_keys(point, run), "stage": number, **_stage(point, run, cost, parameters[number])}
+        for number, cost in enumerate(run.costs)
     ]
 
 
-def _stage(point: Point, found: Found, cost: PlacedStage, parameters: float) -> Row:
-    each = point.bytes_per_parameter
+def _stage(point: Point, run: PlannerRun, cost: PlacedStage, parameters: float) -> Row:
+    per_parameter = point.bytes_per_parameter
     return {
         "first_layer": cost.first_layer,
         "last_layer": cost.last_layer,
@@ -153,24 +151,24 @@ def _stage(point: Point, found: Found, cost: PlacedStage, parameters: float) -> 
         "backward_s": cost.recomputed_s + cost.backward_s,
         "transfer_s": cost.transfer_s,
         "load_s": cost.load_s,
-        "weight_bytes": each.weights * parameters,
-        "gradient_bytes": each.gradients * parameters,
-        "optimizer_bytes": each.optimizer * parameters,
+        "weight_bytes": per_parameter.weights * parameters,
+        "gradient_bytes": per_parameter.gradients * parameters,
+        "optimizer_bytes": per_parameter.optimizer * parameters,
         "activation_bytes": cost.activation_bytes,
         "stashed_bytes": cost.stashed_bytes,
         "memory_bytes": cost.memory_bytes,
-        "headroom_bytes": found.setting.memory_bytes - cost.memory_bytes,
+        "headroom_bytes": run.setting.memory_bytes - cost.memory_bytes,
     }
 
 
-def _keys(point: Point, found: Found) -> Row:
+def _keys(point: Point, run: PlannerRun) -> Row:
     return {
         "model": point.model,
         "layout": point.layout.key,
-        "architecture": found.device.name,
-        "hbm_gib": found.setting.memory_bytes / GIB,
-        "recompute": found.setting.recompute,
-        "planner": found.planner,
+        "architecture": run.device.name,
+        "hbm_gib": run.setting.memory_bytes / GIB,
+        "recompute": run.setting.recompute,
+        "planner": run.planner,
     }
 
 

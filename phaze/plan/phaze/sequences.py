@@ -135,7 +135,7 @@ def _search_one(
     """
     if space.cut[0] > 0:
         best = _price(space.cut[0], sequence, choices, space, best)
-    work, again, share = space.before_s[-1], space.forward_s[-1], 0.0
+    work, recompute_s, share = space.before_s[-1], space.forward_s[-1], 0.0
     transfer, least, fullest = sequence.shortest_s, choices.least, sequence.fullest
     for k in range(len(forward)):
         if forward[k] > 0.0:
@@ -143,7 +143,7 @@ def _search_one(
     for s in range(1, len(least)):
         load = (work + 2 * (s - 1) * transfer) / s
         if s > 1 and sequence.recompute:
-            load = max(load, (work + again + (s - 1) * transfer) / (s + share))
+            load = max(load, (work + recompute_s + (s - 1) * transfer) / (s + share))
         for k in range(len(forward)):
             load = max(load, fullest[s, k] * (forward[k] + backward[k]) + (transfer if s > 1 else 0.0))
         if least[s] * load * (1.0 - SLACK) < best:
@@ -327,7 +327,7 @@ def _best_first_stage(
     limit: float, s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float
 ) -> float:
     """Best time if only the first stage's gradient exchange counts, or `best` if no cut is faster."""
-    singles, found, first = space.worst.shape[1] - 1, -1, 0
+    singles, first_u, first = space.worst.shape[1] - 1, -1, 0
     for j in range(max(space.earliest[s - 1], 1), min(space.latest[s - 1], sequence.reach[s, 0]) + 1):
         load, step = _load_s(0, j, sequence, space), min(_single(0, j, sequence), singles)
         for u in range(step, min(s, singles) + 1):
@@ -335,9 +335,9 @@ def _best_first_stage(
             if worst <= limit:
                 time = _offer(worst, _exchange_s(0, j, sequence), s, choices.widest[s, u], choices, best)
                 if time < best:
-                    best, found, first = time, u - step, j
-    if found >= 0:
-        _trace(s, found, first, sequence, space)
+                    best, first_u, first = time, u - step, j
+    if first_u >= 0:
+        _trace(s, first_u, first, sequence, space)
         _note(s, space)
     return best
 
@@ -376,15 +376,15 @@ def _best_of_cap(
     """
     cap = 0.0
     for u in range(space.worst.shape[1]):
-        found, widest = space.worst[s, u, 0], choices.widest[s, u]
-        if found > limit or found >= _longest_s(choices.wait_s[s], s, widest, choices, best):
+        load, widest = space.worst[s, u, 0], choices.widest[s, u]
+        if load > limit or load >= _longest_s(choices.wait_s[s], s, widest, choices, best):
             continue
         step = min(_single(0, space.end[s, u, 0], sequence), space.worst.shape[1] - 1)
         wait = _trace(s, u - step, space.end[s, u, 0], sequence, space)
-        time = _offer(found, wait, s, widest, choices, best)
+        time = _offer(load, wait, s, widest, choices, best)
         if time < best:
             best = time
             _note(s, space)
-        if found < _longest_s(choices.wait_s[s], s, widest, choices, best):
+        if load < _longest_s(choices.wait_s[s], s, widest, choices, best):
             cap = max(cap, wait)
     return best, cap

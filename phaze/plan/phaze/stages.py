@@ -78,7 +78,7 @@ class GroupSchedules(NamedTuple):
     """(v, g) bytes stored, independent of the microbatches in flight."""
     stashed_bytes: Floats
     """(v, g) bytes per microbatch in flight."""
-    kept: Ints
+    undominated: Ints
     """Indices of the useful schedules, fewest devices first."""
 
 
@@ -107,28 +107,28 @@ def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
     Groups are numbered by their first branches. The result is (ways, most_branches), of which c columns count
     for c branches, and (most_branches + 1,) with the start of the assignments of c branches as entry c - 1.
     """
-    ways: list[tuple[int, ...]] = [()]
+    assignments: list[tuple[int, ...]] = [()]
     rows: list[tuple[int, ...]] = []
     begins = [0]
     for _ in range(most_branches):
-        ways = [(*way, g) for way in ways for g in range(max(way, default=-1) + 2)]
-        rows += [way + (0,) * (most_branches - len(way)) for way in ways]
+        assignments = [(*row, g) for row in assignments for g in range(max(row, default=-1) + 2)]
+        rows += [row + (0,) * (most_branches - len(row)) for row in assignments]
         begins.append(len(rows))
     return np.array(rows, np.int64).reshape(len(rows), most_branches), np.array(begins, np.int64)
 
 
 @njit
 def stage_schedules(
-    work: TimedLayers, inside: Bools, recompute: bool, ways: Ints, begins: Ints, buffers: PassBuffers
+    work: TimedLayers, inside: Bools, recompute: bool, assignments: Ints, begins: Ints, buffers: PassBuffers
 ) -> GroupSchedules:
-    """Schedules of a stage; `inside` (n,) marks its layers, `ways` has all assignments to groups.
+    """Schedules of a stage; `inside` (n,) marks its layers, `assignments` has all assignments to groups.
 
     The last stage of a pipeline does not recompute.
     """
     branches = find_branches(inside, work.cover_first, work.cover)
     back, outside, count = mirrored(branches, len(inside)), inside[::-1].copy(), len(branches.first) - 1
     if count < len(begins):
-        group = ways[begins[count - 1] : begins[count], :count].copy()
+        group = assignments[begins[count - 1] : begins[count], :count].copy()
     else:
         group = list_assignments(work, branches, inside, buffers)
     groups, load, devices = (
@@ -149,20 +149,20 @@ def stage_schedules(
         load[v] = _load_s(
             work, (branches, back), (inside, outside), group[v], groups[v], linked, recompute, buffers
         )
-    kept = np.empty(len(group), np.int64)
-    found = GroupSchedules(group, groups, devices, load, constants, stashes, kept)
-    return GroupSchedules(group, groups, devices, load, constants, stashes, kept[: _keep(found)])
+    best = np.empty(len(group), np.int64)
+    best = best[: _select_undominated(GroupSchedules(group, groups, devices, load, constants, stashes, best))]
+    return GroupSchedules(group, groups, devices, load, constants, stashes, best)
 
 
 @njit
 def list_assignments(work: TimedLayers, branches: Branches, inside: Bools, buffers: PassBuffers) -> Ints:
     """One assignment per number of groups, (ways, branches): each branch goes where it can start first."""
     count = len(branches.first) - 1
-    ways = np.zeros((count, count), np.int64)
+    assignments = np.zeros((count, count), np.int64)
     for g in range(1, count):
-        ways[g] = ANY_GROUP
-        run_pass(work.forward, branches, inside, ways[g], np.zeros(g + 1), True, buffers)
-    return ways
+        assignments[g] = ANY_GROUP
+        run_pass(work.forward, branches, inside, assignments[g], np.zeros(g + 1), True, buffers)
+    return assignments
 
 
 @njit
@@ -276,46 +276,48 @@ def _total_s(work: TimedLayers, inside: Bools) -> float:
 
 
 @njit
-def _keep(found: GroupSchedules) -> int:
-    """Store the indices of the undominated schedules in `kept`, and return their number.
+def _select_undominated(schedules: GroupSchedules) -> int:
+    """Store the indices of the undominated schedules in `undominated`, and return their number.
 
     These are the fastest for each number of devices, except ones that another schedule dominates.
     """
     count, devices = 0, 0
     while True:
         following, least = -1, np.inf
-        for v in range(len(found.devices)):
-            if found.devices[v] > devices and (following < 0 or found.devices[v] <= following):
-                least = found.load_s[v] if found.devices[v] != following else min(least, found.load_s[v])
-                following = found.devices[v]
+        for v in range(len(schedules.devices)):
+            used, load_s = schedules.devices[v], schedules.load_s[v]
+            if used > devices and (following < 0 or used <= following):
+                least = load_s if used != following else min(least, load_s)
+                following = used
         if following < 0:
             return count
         devices = following
-        for v in range(len(found.devices)):
-            if found.devices[v] == devices and found.load_s[v] == least and not _needless(found, v, count):
-                found.kept[count] = v
+        for v in range(len(schedules.devices)):
+            fastest = schedules.devices[v] == devices and schedules.load_s[v] == least
+            if fastest and not _is_dominated(schedules, v, count):
+                schedules.undominated[count] = v
                 count += 1
 
 
 @njit
-def _needless(found: GroupSchedules, v: int, count: int) -> bool:
+def _is_dominated(schedules: GroupSchedules, v: int, count: int) -> bool:
     """True if a kept schedule is as fast as schedule v and needs no more memory."""
     for i in range(count):
-        w = found.kept[i]
-        if found.load_s[w] <= found.load_s[v] and _leaner(found, w, v):
+        w = schedules.undominated[i]
+        if schedules.load_s[w] <= schedules.load_s[v] and _leaner(schedules, w, v):
             return True
     return False
 
 
 @njit
-def _leaner(found: GroupSchedules, v: int, w: int) -> bool:
+def _leaner(schedules: GroupSchedules, v: int, w: int) -> bool:
     """True if each group of v needs no more memory, fixed and per microbatch, than some group of w."""
-    for g in range(found.groups[v]):
+    for g in range(schedules.groups[v]):
         covered = False
-        for h in range(found.groups[w]):
+        for h in range(schedules.groups[w]):
             covered = covered or (
-                found.constant_bytes[v, g] <= found.constant_bytes[w, h]
-                and found.stashed_bytes[v, g] <= found.stashed_bytes[w, h]
+                schedules.constant_bytes[v, g] <= schedules.constant_bytes[w, h]
+                and schedules.stashed_bytes[v, g] <= schedules.stashed_bytes[w, h]
             )
         if not covered:
             return False
