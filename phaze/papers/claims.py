@@ -64,6 +64,7 @@ def claims_on(
                     if len(subset):
                         yield from _claims_of(publication, claim, subset, functions)
             except (KeyError, AttributeError, NameError) as error:
+                # Of pandas: unknown columns are KeyError or NameError, unknown aggregations AttributeError.
                 raise PhazeError(
                     f"{publication.title}: claims: {claim.statement!r}: {error}; table {group.table} has "
                     f"columns {', '.join(map(str, rows.columns))}"
@@ -74,6 +75,7 @@ def _claims_of(
     publication: Publication, claim: PublishedClaim, rows: pd.DataFrame, functions: Mapping[str, Function]
 ) -> Iterator[Values]:
     """Yield one claim, checked on one group of rows; nothing if no figure is published for the group."""
+    # Texts may insert any column of the rows: that of the first row stands for the group.
     values: Values = {str(key): value for key, value in rows.iloc[:1].to_dict("records")[0].items()}
     if claim.printed is not None:
         printed = _printed(publication, claim, values)
@@ -85,6 +87,7 @@ def _claims_of(
     else:
         for name, (column, how) in claim.find.items():
             values[name] = rows[column].agg(AGGREGATES.get(how, how))
+    # A deviation in per cent needs two numbers, and a published one that is not 0.
     theirs, ours = values.get("printed"), values.get("ours")
     if theirs and isinstance(theirs, (int, float)) and isinstance(ours, (int, float)):
         values["off"] = 100 * (ours / theirs - 1)
@@ -114,6 +117,7 @@ def _printed(publication: Publication, claim: PublishedClaim, values: Values) ->
         figure = printed.get(values[claim.by[-1]])
         return None if figure is None else {"printed": figure}
     if isinstance(printed, tuple) and all(isinstance(row, Mapping) for row in printed):
+        # A published row also has what the group lacks, such as `printed` itself: that matches anything.
         same = (
             row
             for row in printed

@@ -99,9 +99,11 @@ def _by_partitioner(
     if published is None:
         return
     for graph in case.graphs:
+        # The reading names the partition of ours that stands for PipeDream's.
         for partitioner, mappings in published.over_first.get(graph, {}).items():
             cut_by = first if partitioner == FIRST else partitioner
             for mapping, by_shape in mappings.items():
+                # The baseline has no speed-up over itself.
                 if (cut_by, mapping) != (first, "cs-map"):
                     other = cut_by, OWN[reading.search] if mapping == "ours" else mapping
                     labels = graph, f"{partitioner} {mapping}"
@@ -167,6 +169,7 @@ def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
 def _blocks(inputs: MapInputs, figures: pd.DataFrame, case: MapCase) -> Iterator[Block]:
     """Yield report blocks: deviation of each interpretation, all figures, and the unexplained figures."""
     labels = inputs.subjects(case)
+    # Refinement is compared with clusters, not with a baseline mapping: it is listed, but not scored.
     printed = figures[(figures["printed"] > 0) & ~figures["figure"].isin(REFINED)]
     by_shape = printed.groupby(["reading", "subject", "figure"], sort=False)[["ours", "printed"]]
     means = by_shape.agg(geometric_mean).reset_index().assign(shape="geometric mean")

@@ -97,6 +97,7 @@ def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
     rows, curves = _shown(inputs, inputs.cases, "throughput"), _shown(inputs, inputs.curves, "curve")
     rows = rows.assign(relative=relative(rows), infeasible=rows["status"] == "infeasible")
     fits = rows.assign(fits=~rows["infeasible"] & (rows["planner"] == "piper"))
+    # One row per device count, with the columns of its panel, so that claims can group by them.
     slower = [curves.iloc[:0].assign(more=0.0)]
     for _, panel in curves.groupby(PANEL, sort=False):
         extra = extra_time(panel, considered(inputs, panel))

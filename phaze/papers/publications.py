@@ -27,6 +27,25 @@ _ALLOWED = (
     ast.Expression, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.boolop,
     ast.operator, ast.unaryop, ast.cmpop, ast.expr_context,
 )  # fmt: skip
+Number = int | float
+Row = dict[str, Number | str]
+Plain = dict[str, object]
+Design = Literal["baseline_expert", "baseline", "common"]
+"""Baseline with the hand-designed placement; baseline and common accelerator with the searched placement."""
+Mean = Literal["per_model", "common", "common_over_baseline", "common_over_family"]
+"""Published mean speed-up: of per-model accelerators and of the common one over the baseline with the expert
+placement, and of the common one over the baseline and over `compared_family` with the searched placement.
+"""
+Share = Annotated[float, Field(gt=0, le=1)]
+Size = Literal[
+    "layers", "operators", "parameter_bytes", "activation_bytes", "tensor_flops", "vector_flops"
+]  # fmt: skip
+"""Published size of a model: layers, operators and weights of a layer, activations and FLOPs in total."""
+OUT_OF_MEMORY = "OOM"
+_PRINTED = re.compile(r"\d+(\.\d+)?|OOM")
+MappingName = Literal["cs-map", "p2p-map", "ours"]
+PublishedPartitions = dict[Partitioner, dict[MappingName, dict[str, Positive]]]
+"""Published speed-ups by partitioner, mapping and shape SxR."""
 
 
 def _of_columns(text: str) -> str:
@@ -34,6 +53,7 @@ def _of_columns(text: str) -> str:
         nodes = list(ast.walk(ast.parse(text, mode="eval")))
     except SyntaxError as error:
         raise ValueError("must be an expression of columns, as `ours <= printed`") from error
+    # The function of a call is a name node too, so allowed node types alone would let any call pass.
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     abs_names = {id(call.func) for call in calls if isinstance(call.func, ast.Name) and call.func.id == "abs"}
     if len(abs_names) < len(calls) or not all(isinstance(node, (*_ALLOWED, ast.Call)) for node in nodes):
@@ -43,13 +63,12 @@ def _of_columns(text: str) -> str:
 
 def evaluate(expression: str, values: Mapping[str, object]) -> object:
     """Evaluate an expression that was validated as `Columns`, with names bound to the given values."""
+    # No builtins but abs, and `_of_columns` admits no attribute or subscript: nothing else is reachable.
     return eval(expression, {"__builtins__": {"abs": abs}}, dict(values))
 
 
 Columns = Annotated[str, AfterValidator(_of_columns)]
 """Expression of columns with arithmetic and comparisons, in the syntax of pandas' `DataFrame.eval`."""
-Number = int | float
-Row = dict[str, Number | str]
 
 
 class PublishedClaim(DerivedNoun, ClaimTexts):
@@ -113,23 +132,6 @@ class Publication(Noun):
     """Published results that are not compared, as sentences that give the reason."""
     notes: tuple[str, ...] = ()
     """Remarks on the published figures, as sentences."""
-
-
-Plain = dict[str, object]
-Design = Literal["baseline_expert", "baseline", "common"]
-"""Baseline with the hand-designed placement; baseline and common accelerator with the searched placement."""
-Mean = Literal["per_model", "common", "common_over_baseline", "common_over_family"]
-"""Published mean speed-up: of per-model accelerators and of the common one over the baseline with the expert
-placement, and of the common one over the baseline and over `compared_family` with the searched placement.
-"""
-Share = Annotated[float, Field(gt=0, le=1)]
-Size = Literal[
-    "layers", "operators", "parameter_bytes", "activation_bytes", "tensor_flops", "vector_flops"
-]  # fmt: skip
-"""Published size of a model: layers, operators and weights of a layer, activations and FLOPs in total."""
-OUT_OF_MEMORY = "OOM"
-_PRINTED = re.compile(r"\d+(\.\d+)?|OOM")
-MappingName = Literal["cs-map", "p2p-map", "ours"]
 
 
 class PublishedArchitecture(Architecture):
@@ -230,10 +232,6 @@ class PublishedPlans(Publication):
 
     table: dict[Name, tuple[PublishedPlan, ...]] = Field(default_factory=dict)
     """Published rows, by input (Table 1)."""
-
-
-PublishedPartitions = dict[Partitioner, dict[MappingName, dict[str, Positive]]]
-"""Published speed-ups by partitioner, mapping and shape SxR."""
 
 
 class PublishedMaps(Publication):

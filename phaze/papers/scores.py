@@ -20,6 +20,7 @@ def mean_factor(figures: pd.DataFrame) -> float:
     `figures` has columns `ours` and `printed`; 0 in `printed` marks a missing figure. NaN if all are missing.
     """
     printed = figures[figures["printed"] > 0]
+    # In logarithms, twice and half the published figure are equally far off.
     logs = np.log(printed["ours"].to_numpy(np.float64) / printed["printed"].to_numpy(np.float64))
     return float(np.exp(np.abs(logs).mean())) if len(logs) else float("nan")
 

@@ -97,6 +97,7 @@ def reading_of(case: PublishedInference) -> str:
 def run(case: PublishedInference, folder: Path = FOLDER) -> Throughput:
     """Throughput of the fastest mapping for a case of Table V."""
     machine = load_tiled_machine(GRAYSKULL, folder)
+    # Divisors of the number of cores: all stages have equally many, and none is idle.
     parts = tuple(k for k in range(1, MOST + 1) if len(machine.tiles) % k == 0)
     operators = partial(operators_of, load_model_named(case.model, folder), sequence=case.sequence)
     return fastest(machine, operators, case.numbers, TileMappings(parts, parts, case.fetched))
@@ -104,6 +105,7 @@ def run(case: PublishedInference, folder: Path = FOLDER) -> Throughput:
 
 def figures_of(system: str, folder: Path = FOLDER) -> dict[str, float]:
     """Hardware figures of a system, by name, for the ratios of Table I; link bandwidths are per direction."""
+    # Only tiled systems have a key `dram`; the others are clusters of devices with HBM.
     if "dram" not in read_mapping(system_path(system, folder)):
         cluster, device = load_cluster(system, folder)
         names = ("num_tc", "pe_x", "pe_y", "clock_hz", "glb_mib")
@@ -112,6 +114,7 @@ def figures_of(system: str, folder: Path = FOLDER) -> dict[str, float]:
         return {**cores, "link_bytes_per_s": link, "hbm_bytes_per_s": device.hbm_bandwidth_bytes_per_s}
     machine = load_tiled_machine(system, folder)
     chip, memory = machine.device, machine.memory
+    # A system without links of its own between chips has those of its chips.
     outer = machine.system.link or chip.link
     return {
         "chips": machine.system.chips,
@@ -144,6 +147,7 @@ def _gpus(published: PublishedTiled | None, folder: Path) -> Iterator[Row]:
     machine = load_machine(GPUS, folder)
     yield from _gpus_on(machine, published, SEEN)
     if published.other_runs:
+        # The same runs must not be both fitted and compared: hence a fit on the other runs of the source.
         share = fitted_sustained_hbm([_run(row) for row in published.other_runs.values()], machine)
         yield from _gpus_on(with_sustained_hbm(machine, share), published, UNSEEN)
 

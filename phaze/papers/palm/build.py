@@ -60,6 +60,7 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     charts: list[Block] = []
     for system, system_rows in rows.groupby("system", sort=False):
         draw = partial(case_charts.splits, system_rows, published.best_tensor if published else {})
+        # Occupancy is drawn for one model: one with a published occupancy if the study has it.
         models = set(system_rows["model"])
         printed = [m for m in (published.least_occupancy if published else {}) if m in models]
         model = printed[0] if printed else system_rows["model"].iloc[-1]
@@ -89,6 +90,7 @@ def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
     """Yield the section of the paper's tables next to our values; 0 in a column marks a missing value."""
     sheets = []
     for name, rows in inputs.tiled_besides.groupby("table"):
+        # NaN in place of 0: a ratio to a missing figure is missing, not infinite.
         figures = rows.assign(**{key: rows[key].where(rows[key] > 0) for key in ("palm", "measured")})
         over = {f"over_{key}": figures["ours"] / figures[key] for key in ("palm", "measured", "published")}
         far = (figures["ours"] / figures["measured"].fillna(figures["published"]) - 1).abs() > CLOSE
@@ -131,6 +133,7 @@ def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -
         return WORDS.sentences["unpublished"]
     holding, title = int(claims["holds"].sum()), inputs.published.title
     sentence = WORDS.sentence("held", held=holding, claims=len(claims), title=title)
+    # Of the readings of the wafer, those with checked claims that are not the authors' own.
     wafer = readings[(readings["printed_in"] == WAFER) & (readings["statements"] > 0) & ~readings["theirs"]]
     nearest = WORDS.items("nearest", wafer.nsmallest(1, "mean_error")).sentences
     return " ".join((sentence, *nearest))

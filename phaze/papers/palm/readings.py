@@ -59,6 +59,7 @@ class TiledInputs(TiledCases):
         """
         if self.published is None:
             return {"palm": {}, "printed": {}, "measured": {}}
+        # Throughput per device scales with peak FLOP/s if both reach the same share of it.
         printed, per_gpu = self.published, self.flops / self.published.gpu_flops
         measured = {
             model: int(row.run["global_batch"]) / row.measured_s * per_gpu / int(row.run["gpus"])
@@ -91,6 +92,7 @@ def claimed_tables(inputs: TiledInputs) -> Mapping[str, pd.DataFrame]:
 
 def _fastest_split(rows: pd.DataFrame, printed: object) -> dict[str, object]:
     """Tensor-parallel ranks of our fastest split, and the slowdown of the published split against it."""
+    # NaN if the published split was not simulated: then no slowdown is known.
     best = rows.groupby("tensor")["samples_per_s"].max()
     ours, short = int(str(best.idxmax())), 1 - float(best.get(printed, np.nan)) / float(best.max())
     same = ours == printed or np.isnan(short)
@@ -102,6 +104,7 @@ def _faster(column: str, first: str, second: str, rows: pd.DataFrame, _: object)
     others = [key for key in ("model", "layout", "placed", "tensor") if key != column]
     wide = rows.pivot_table(index=others, columns=column, values="samples_per_s")
     both = wide.reindex(columns=[first, second]).dropna()
+    # Runs that tie up to rounding are faster in neither direction.
     both = both[~np.isclose(both[first], both[second], rtol=EQUAL, atol=0)]
     ratios = both[first] / both[second]
     return {"faster": int((ratios > 1).sum()), "pairs": len(both), "mean": geometric_mean(ratios)}
@@ -189,6 +192,7 @@ def _program(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Row]:
     program = published.program
     if program is None or not any(inputs.showing("table")):
         return
+    # The program's best splits and gaps are not given by version: they count once, for the first.
     best = [program.best_tensor[model] == tensor for model, tensor in published.best_tensor.items()]
     for number, (version, ours) in enumerate(program.wafer.items()):
         verdicts = [] if number else [*best, min(program.gaps.values()) >= published.gap]
@@ -206,6 +210,7 @@ def _congestion(networks: pd.DataFrame, published: PublishedTiled) -> Iterator[R
     for reading, rows in networks[networks["figure"] == 7].groupby("reading", sort=False):
         for five, most, tasks in (("turns", "turns", "kinds in turns"), ("mean", "most", "all mixes")):
             at_five = rows[(rows["group"] == five) & rows["setting"].str.startswith("5 tasks of 8 MB")]
+            # Settings name the task size, as in "5 tasks of 8 MB"; each size gives one maximum.
             at_most = rows[rows["group"] == most]
             sizes = at_most["setting"].str.extract(r"of ([\d.]+) MB", expand=False)
             figures = (
@@ -268,6 +273,7 @@ def fewest_microbatches(run: pd.Series, samples_per_s: float) -> str:
     p equal stages take w (m + p − 1)/m seconds per sample (PALM, Equation 1). The work w follows from the
     `alone_s` of a run: its time without communication and memory traffic.
     """
+    # From 1/x = w (m + p - 1)/m follows m = (p - 1) w / (1/x - w) for a throughput of x.
     others = int(run["stages"]) - 1
     work_s = float(run["alone_s"] / run["batch"] * run["microbatches"] / (run["microbatches"] + others))
     slack_s = 1 / samples_per_s - work_s

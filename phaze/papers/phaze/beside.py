@@ -56,6 +56,7 @@ class Beside:
     @property
     def common_name(self) -> str:
         """Named architecture equal to the published common accelerator; empty if there is none."""
+        # A member of a family may have the same cores, but it was designed for one workload.
         members = {name for family in self.published.families.values() for name in family.values()}
         chips = self.inputs.cluster.architectures
         named = chips[chips["named"] & ~chips["architecture"].isin(members)]
@@ -165,6 +166,7 @@ def peak_flops(inputs: Inputs, chip: pd.Series) -> float:
 
 def implied_s(beside: Beside, row: pd.Series, kind: Design, mfu: float | None) -> float | None:
     """Time per batch implied by a published MFU, our FLOPs per batch and the chip's peak; None if unknown."""
+    # MFU is FLOPs over time and peak, so time, MFU and peak multiply to the same FLOPs on both sides.
     common = beside.published.common
     if mfu is None or (kind == "common" and common is None):
         return None
@@ -230,6 +232,7 @@ def _means(beside: Beside) -> pd.DataFrame:
     """Our geometric mean for every published geometric mean whose two designs the study contains."""
     rows: list[dict[str, object]] = []
     if beside.published.headline and beside.shares_baseline:
+        # These are over the baseline with the expert's placement already: None divides by 1.
         means = geometric_means(beside.results).set_index("design")["speedup"]
         baseline = beside.inputs.study.architectures.baseline or ""
         common, family = beside.common, beside.published.compared_family

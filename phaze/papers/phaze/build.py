@@ -121,6 +121,7 @@ def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) 
     if plan.widths == ours:
         yield WORDS.sentences["same-placement"]
         return
+    # Weights of a stage, if all p stages have an equal part.
     weights = (
         _weight_bytes(beside, str(row["model"]), replace(layout_of(row), tp=plan.tensor)) / plan.pipeline
     )
@@ -138,6 +139,7 @@ def _about_placement(beside: Beside, theirs: PublishedWorkload, row: pd.Series) 
 def _about_synchronisation(beside: Beside, model: str, sent_bytes: float) -> Iterator[str]:
     """Yield a sentence if synchronisation alone rules out the published utilisation on this network."""
     row = row_of(beside.results, model, beside.common)
+    # At the published utilisation a batch would take this long; the gradients alone may take longer.
     implied = implied_s(beside, row, "common", beside.mfu(model, "common")) if row is not None else None
     bandwidth = beside.inputs.cluster.scenario.network_bandwidth_bytes_per_s
     if implied is not None and sent_bytes / implied > bandwidth:
@@ -194,6 +196,7 @@ def best(beside: Beside, reading: str, model: str, role: str, value: str = "samp
     published = beside.published
     baseline = str(beside.inputs.study.architectures.baseline)
     other = published.families.get(published.compared_family, {})
+    # The expert's stages are equal; where those do not fit, the best split of the same widths counts.
     for chip, planner in {
         "expert": [(baseline, "expert-even"), (baseline, "expert")],
         "baseline": [(baseline, "phaze")],
@@ -219,6 +222,7 @@ def ratio(beside: Beside, reading: str, model: str, mean: Mean) -> float:
 
 def is_decided(beside: Beside, model: str) -> bool:
     """True if an interpretation changes the common accelerator's speed-up by more than `DECIDES`."""
+    # The study's own settings are the first reading.
     ratios = [ratio(beside, reading, model, "common") for reading in beside.inputs.study.shown_readings]
     changes = [ratio / ratios[0] for ratio in ratios if ratio and ratios[0]]
     return any(change > DECIDES or change < 1 / DECIDES for change in changes)
@@ -238,6 +242,7 @@ def figures_of(beside: Beside, reading: str) -> Iterator[Row]:
     undecided = tuple(model for model in models if not is_decided(beside, model))
     for label, members in (("all", models), ("undecided", undecided)):
         for mean, theirs in printed.headline.items() if members else ():
+            # Ratio 0 marks a workload that one of the two designs cannot train.
             ratios = [speed_up for model in members if (speed_up := ratio(beside, reading, model, mean))]
             row = _figure(theirs, geometric_mean(ratios) if ratios else 0.0, NEAR_MEAN, times)
             yield {"reading": reading, "model": label, "kind": "mean", "of": mean, **row}
@@ -250,6 +255,7 @@ def _placement(beside: Beside, reading: str, model: str) -> Iterator[Row]:
     if plan is None or chip is None:
         return
     rows = beside.placed.get((reading, model, _own_chip(beside, model), "phaze"))
+    # All rows are of one chip, so area cannot break ties.
     row = None if rows is None else choose(rows.assign(area_um2=0.0), beside.inputs.study.screen.tolerance)
     printed_options = (plan.microbatch, plan.recompute, chip.hbm_gib)
     ours, our_options = "", printed_options
@@ -303,6 +309,7 @@ def reading_scores(beside: Beside, figures: pd.DataFrame) -> pd.DataFrame:
         ratios = means[means["model"] == "all"].set_index("of")["ratio"]
         counts = {"placements": int(placed["agrees"].sum()), "in_full": int(placed["in_full"].sum())}
         counts |= {"printed_placements": len(placed), "printed_mfus": int((mfus["ratio"] > 0).sum())}
+        # `ratio` is ours over the published mean.
         ours = {str(mean): float(ratios.get(mean, 0.0)) * headline.get(mean, 0.0) for mean in MEANS}
         about = {"reading": reading, "note": notes[str(reading)], "mfu_factor": rms_factor(mfus["ratio"])}
         rows.append({**about, **counts, **ours})
@@ -316,6 +323,7 @@ def readings(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Ite
     study = beside.inputs.study
     names: list[str] = [*_KINDS, *study.models, *MFUS, *MEANS, *study.shown_readings]
     order = {name: place for place, name in enumerate(names)}
+    # Values without a place, such as the accelerator family of a placement, come first.
     rows = figures.sort_values(
         [*KEY, "reading"], key=lambda column: column.map(order).fillna(-1), kind="stable"
     )
