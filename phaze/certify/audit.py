@@ -41,6 +41,8 @@ ROUNDING = 1e-8
 VALUES = ("plain_s", "bound_s", "exact_s")
 """Latencies of a layer: bounded by this package, bounded with integer programs, and as scheduled."""
 DIRECTIONS = ("forward", "backward")
+Times = dict[str, float]
+"""Times of a design point by the names in VALUES, and the number of integer programs solved for it."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,10 @@ def _best_of_caps(
         for s, loads in enumerate(_loads(capped, cluster, in_flight, most_stages), 1):
             least = loads.min(axis=1, keepdims=True)
             best = min(best, _least(least, cap_range[-1:], s, widths, cluster))
+            # A lower bound for the range: its shortest wait, with the loads that its longest allows.
             deepest = s if _least(least, cap_range[:1], s, widths, cluster) < best else deepest
         if deepest:
+            # The loads of this range bound those of its parts, so depths hopeless here stay hopeless there.
             open_ranges += [(half, deepest) for half in np.array_split(cap_range[:-1], 2) if len(half)]
     return best
 
@@ -157,15 +161,18 @@ def _stages(chain: LayerChain, forward_s: Floats, backward_s: Floats, cluster: P
     out = np.concatenate([[0.0], transfer, [0.0]])[None, :]
     forward, backward = _sums(forward_s), _sums(backward_s)
     plain = into + forward + out + backward
+    # Recomputing overlaps with the arrival of the gradients: of both only the longer counts.
     recomputed = into + forward + np.maximum(forward + backward, out + backward)
     activations = _sums(chain.activation_bytes)
     arriving = np.concatenate([[0.0], chain.output_bytes[:-1]])[:, None]
     stage = _sums(np.ones(len(forward_s))) > 0
+    # Without a tensor-parallel layer every rank would do the same work, so one device is enough.
     single = stage & (_sums(chain.tensor_parallel.astype(float)) == 0) & (cluster.layout.tp > 1)
     return StageSpans(
         load_s=np.where(stage, recomputed if cluster.recompute else plain, np.inf),
         last_s=plain[:, -1],
         once_bytes=_sums(chain.static_bytes) + activations,
+        # A stage that recomputes stashes only its input.
         stashed_bytes=np.broadcast_to(arriving, activations.shape) if cluster.recompute else activations,
         activation_bytes=activations,
         single=single.astype(np.int64),
@@ -186,6 +193,7 @@ def _widths(cluster: PlacementLimits) -> Iterator[tuple[Ints, int | None]]:
     if not cluster.gpipe:
         yield widths, None
         return
+    # Under GPipe all ceil(B/d) microbatches of a pipeline are in flight: equal counts, equal memory.
     counts = -(-cluster.microbatches // widths)
     for count in np.unique(counts):
         yield widths[counts == count], int(count)
@@ -201,6 +209,8 @@ def _loads(
     worst[u, i] is the bottleneck load of layers i to n in s stages, u of them on single devices.
     """
     n = len(stages.last_s)
+    # The last stage has s - 1 = 0 further microbatches under 1F1B, and stashes all activations:
+    # it does not recompute.
     stored = stages.once_bytes[:, n] + (in_flight or 0) * stages.activation_bytes[:, n]
     worst = np.full((int(np.diagonal(stages.single, 1).sum()) + 1, n + 1), np.inf)
     fitting = np.flatnonzero(stored <= cluster.memory_bytes)
@@ -211,6 +221,7 @@ def _loads(
         load = np.where(stored <= cluster.memory_bytes, stages.load_s, np.inf)
         longer = np.maximum(load, _before(worst, stages.single))
         yield longer[:, 0]
+        # No stage starts after the last layer.
         worst[:, :n], worst[:, n] = longer.min(axis=2), np.inf
 
 
@@ -224,16 +235,13 @@ def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: Place
     """Minimum time per batch with s stages, from their bottleneck loads and gradient exchange times."""
     best = np.inf
     for u, load in enumerate(loads):
+        # One pipeline: s stages of t devices each, less t - 1 for each of the u on a single device.
         devices = s * cluster.layout.tp - u * (cluster.layout.tp - 1)
         d = widths[widths * devices <= cluster.devices][:, None]
         if len(d) and np.isfinite(load).any():
             counts = -(-cluster.microbatches // d)
             best = min(best, float(((counts + s - 1) * load + (d - 1) / d * synced_s).min()))
     return best
-
-
-Times = dict[str, float]
-"""Times of a design point by the names in VALUES, and the number of integer programs solved for it."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +291,7 @@ class AuditedModel:
         wide = self._each_layer(pd.DataFrame(latencies[list(VALUES)].unstack("direction")))
         for value in VALUES:
             forward_s, backward_s = (wide[value, direction].to_numpy(np.float64) for direction in DIRECTIONS)
+            # Proven layers have equal bounds and latencies, so the placement is often solved only once.
             key = (*forward_s, *backward_s)
             if key not in time_by_latencies:
                 time_by_latencies[key] = best_time_s(self.chain, forward_s, backward_s, cluster, limit_s)

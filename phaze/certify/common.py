@@ -49,6 +49,7 @@ def certify_common(
     """
     names = names_of_space(architectures, aim.limit_um2)
     lower_s = ranges.pivot(index=AT, columns="model", values="lower_s").reindex(columns=list(aim.weights))
+    # A model that a point cannot train has no time: infinite, so a throughput of 0.
     upper = means_of(aim.global_batch / lower_s.fillna(np.inf), aim)
     ours = placements[placements["planner"] == "phaze"]
     bound_s = ours.groupby([*AT, "model"])["bound_s"].min().unstack().reindex(columns=list(aim.weights))
@@ -57,6 +58,7 @@ def certify_common(
     best = commons.sort_values(["mean", "area_um2", *AT], ascending=[False, True, True, True]).head(1)
     best_mean = float(best["mean"].sum())
     excluded = upper.to_numpy()[~is_candidate]
+    # A candidate's own bound can be above its mean, if its layers or placement are not proven.
     bound = max(excluded.max(initial=0.0), solved.max() if len(solved) else 0.0, best_mean)
     row = {
         "model": COMMON,
@@ -105,6 +107,7 @@ def means_of(samples_per_s: pd.DataFrame, aim: Aim) -> pd.Series:
     if aim.mode == "normalised":
         values = values / np.array([aim.reference[model] for model in trained])
     if aim.mode == "geometric":
+        # A throughput of 0 gives exp(-inf) = 0, which the last line sets anyway.
         with np.errstate(divide="ignore"):
             mean = np.exp(np.log(values) @ shares)
     else:

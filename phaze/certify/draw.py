@@ -33,6 +33,7 @@ def share_out(excluded: Mapping[str, int], points: int) -> dict[str, int]:
         return dict.fromkeys(excluded, 0)
     exact = {model: points * number / total for model, number in excluded.items()}
     shares = {model: min(max(int(exact[model]), LEAST), number) for model, number in excluded.items()}
+    # Largest remainders first; ties by name, so that the shares do not depend on the order of models.
     for model in sorted(exact, key=lambda m: (int(exact[m]) - exact[m], m)):
         if sum(shares.values()) < points and shares[model] < excluded[model]:
             shares[model] += 1
@@ -74,12 +75,14 @@ def _lots(screen: pd.DataFrame, shard: str, seed: int) -> Floats:
     if not len(screen):
         return np.empty(0)
     layout, name = layout_of(screen), f"{screen['model'].iloc[0]}/{shard}".encode()
+    # Seeded by what identifies the table, so that another layout or shard has other numbers.
     return np.random.default_rng([seed, layout.tp, layout.microbatch, *name]).random(len(screen))
 
 
 def _least(values: Floats, rows: Ints, points: int) -> Ints:
     """The first `points` rows in order of their values, ties by position."""
     if points < len(rows):
+        # Selecting is linear, sorting is not: only the least values, with all ties, are sorted.
         most = np.partition(values[rows], points)[points]
         rows = rows[values[rows] <= most]
     return rows[np.argsort(values[rows], kind="stable")[:points]]
@@ -89,6 +92,7 @@ def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
     """Row index of the best design point in table `screens`; empty if the table does not contain it."""
     if best is None:
         return np.empty(0, dtype=np.int64)
+    # Names are compared last, on the few rows left: comparing strings is slow.
     same = np.ones(len(screen), dtype=np.bool_)
     for name in ("layout", "hbm_gib", "recompute"):
         same &= screen[name].to_numpy() == best[name]

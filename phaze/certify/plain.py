@@ -66,6 +66,7 @@ def estimated_s(estimates: pd.DataFrame) -> tuple[Floats, Floats]:
     """Latencies on one and on all cores, by work and design; NaN without an estimate, 0 for no-ops."""
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
     single, all_cores = (np.full([int(index.max(initial=0)) + 2 for index in at], np.nan) for _ in range(2))
+    # The extra last row is what index -1 refers to, the work of no-ops.
     for table, name in ((single, "latency_s"), (all_cores, "latency_all_s")):
         table[at] = estimates[name].to_numpy(np.float64)
         table[-1] = 0.0
@@ -91,6 +92,7 @@ def bound_by_work(layer: Estimated) -> Floats:
 
 
 def _area(layer: Estimated, users: Bools, cores: Floats) -> Floats:
+    # On one core an operator takes 1/n of the n cores for ℓ, on all of them everything for ℓ̂.
     area: Floats = np.minimum(layer.one_s[users] / cores, layer.every_s[users]).sum(axis=0)
     return area
 
@@ -98,6 +100,7 @@ def _area(layer: Estimated, users: Bools, cores: Floats) -> Floats:
 def bound_by_path(layer: Estimated) -> Floats:
     """Lower bound (A,) on the latency, from the longest path through the layer."""
     finish = np.minimum(layer.one_s, layer.every_s)
+    # Operators are in topological order, so their predecessors are finished here.
     for i, sources in enumerate(layer.before):
         if sources:
             finish[i] += finish[sources].max(axis=0)
@@ -125,7 +128,9 @@ def pieces_of(core: tuple[str, ...], edges: Edges) -> tuple[Piece, ...]:
     closure = nx.transitive_closure_dag(graph)
     working = [i for i, kind in enumerate(core) if kind != "none"]
     ordered = closure.subgraph(working)
+    # Unordered pairs are those that the transitive closure does not connect.
     apart = nx.complement(ordered.to_undirected())
+    # All predecessors count in the closure, so the least in-degree rises from component to component.
     members = sorted(nx.connected_components(apart), key=lambda c: min(ordered.in_degree(i) for i in c))
     place = {i: position for position, i in enumerate(nx.topological_sort(graph))}
     return tuple(_piece(sorted(nodes, key=place.__getitem__), ordered) for nodes in members)
@@ -159,6 +164,7 @@ def bound_piece(layer: ScheduledLayer) -> float:
 def _longest_path(layer: ScheduledLayer) -> float:
     shortest = np.minimum(layer.latency_s, layer.latency_all_s).tolist()
     end = list(shortest)
+    # Sorted by source: all edges into a source come before those out of it.
     for i, j in sorted(layer.edges):
         end[j] = max(end[j], end[i] + shortest[j])
     return max(end, default=0.0)

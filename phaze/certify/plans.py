@@ -180,7 +180,9 @@ class PlanPricer:
         """Price a plan; its first stage has the embedding, its last stage the head."""
         layout = replace(layout, load=self.task.load)
         lowering, ends = self._lowerings.of(layout), [0, *np.cumsum(blocks) + 1]
+        # Layer 0 is the embedding, and the last layer the head: both in addition to the blocks.
         ends[-1] += 1
+        # Only full recomputation has a number of blocks; other options apply to all of them.
         numbers = recomputed if layout.recompute == "full" else [None] * len(blocks)
         stages = [
             lowering.stage(range(int(start), int(end)), layout, number)
@@ -238,6 +240,7 @@ class RandomPlans:
     def _is_allowed(self, layout: Layout, schedule: str) -> bool:
         """True if the request allows a layout, the runtime can run it, and no other layout is the same."""
         values = {"schedule": schedule, **vars(layout)}
+        # ZeRO shards state over replicas; with one replica it is the same as without ZeRO.
         duplicate = layout.zero > 0 and layout.dp * layout.cp == 1
         if duplicate or any(values[name] != value for name, value in self.plan.question.fixed.items()):
             return False
@@ -246,8 +249,10 @@ class RandomPlans:
     def _random_layout(self) -> tuple[Layout, str]:
         """Random layout that uses all devices; widths are drawn first, then the other options."""
         task, remaining, widths = self.pricer.task, self.pricer.task.devices, dict[str, int]()
+        # In random order, since the first width has the most divisors to choose from.
         for name in self.rng.permutation(["tp", "cp", "pp"]).tolist():
             widths[name] = self._one_of(divisors(remaining), name)
+            # A width that the request fixes need not divide what remains.
             remaining //= gcd(remaining, widths[name])
         tp, cp, pp = (widths[name] for name in ("tp", "cp", "pp"))
         size = self._one_of(divisors(max(task.global_batch // remaining, 1)), "microbatch")
@@ -270,6 +275,7 @@ class RandomPlans:
     def _with_options(self, layout: Layout) -> tuple[Layout, str]:
         """Layout with random values for all fields but its widths and its microbatch size."""
         runtime, model = self.pricer.runtime, self.pricer.task.model
+        # Blocks, and the embedding and the head.
         entries = model.layers + model.mtp + 2
         schedule = str(self.rng.choice(runtime.schedules)) if layout.pp > 1 else "1f1b"
         least, most = SCHEDULES[schedule].chunks
@@ -307,6 +313,7 @@ class RandomPlans:
         """Random neighbour of a layout: one factor moved between two widths, or other options redrawn."""
         if self.rng.random() < 0.5:
             other, schedule = self._with_options(layout)
+            # The options of the layout apart from its widths are drawn anew, ZeRO excepted.
             return replace(other, zero=layout.zero), schedule
         if self.rng.random() < 0.5:
             return self._with_experts(layout), schedule
@@ -330,6 +337,8 @@ class RandomPlans:
         count, layers = layout.stages, model.layers + model.mtp
         if count == 1:
             return (layers,)
+        # The first stage has the embedding and the last the head, so these may have no blocks;
+        # multi-token prediction is on the last stage.
         least = np.ones(count, int)
         least[[0, -1]] = 0
         least[-1] = model.mtp

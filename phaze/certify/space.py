@@ -17,6 +17,7 @@ PLACED = [
 
 def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
     """Names of architectures within the area limit, without duplicates; searched ones take precedence."""
+    # Areas are sums: the slack makes up for their rounding.
     within = architectures[architectures["area_um2"] <= limit_um2 * (1.0 + 1e-9)]
     names: pd.Index = pd.Index(Architectures.distinct(within)["architecture"].unique())
     return names
@@ -69,6 +70,7 @@ class Places:
 def places_of(names: pd.Series, shard: Shard) -> Ints:
     """Row index of every name in a shard's chip table, or -1 if absent."""
     codes, unique = pd.factorize(names)
+    # Names that are all of the shard's, in its order, need no look-up.
     if len(unique) == len(shard.names) and bool((unique == shard.names.array).all()):
         return shard.place[codes]
     place_by_name = pd.Series(shard.place, index=shard.names)

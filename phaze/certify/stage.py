@@ -116,6 +116,7 @@ def certify_model(
     """
     names = names_of_space(architectures, terms.limit_um2)
     sizes = terms.training.hbm_gib
+    # Named architectures may have HBM sizes of their own, which become points as well.
     terms = replace(terms, training=terms.training.with_sizes(architectures["hbm_gib"].unique()))
     placed = placements[(placements["planner"] == "phaze") & are_among(placements["architecture"], names)]
     best = best_row(placed, architectures)
@@ -163,6 +164,7 @@ def _add_slice(
     placed_here, selected_here = ~np.isnan(time), selected == 1.0
     solved = placed_here & selected_here
     limit = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 + EQUAL)
+    # Simple bounds explain only what the screen excludes as slower.
     remaining = points & np.isfinite(lower) & ~solved & (lower > limit)
     weak = _exclude_by_simple_bounds(tables, shard.chips, graph, remaining, limit, terms)
     flags = {
@@ -173,8 +175,10 @@ def _add_slice(
         "tied": lower >= limit * (1.0 - 2.0 * EQUAL),
     }
     _count_causes(count, {cause: which[points] for cause, which in flags.items()})
+    # A solved point also has its placement's bound; points outside the space do not count.
     bounds_s = np.where(solved, np.fmax(lower, bound), np.nan_to_num(lower, nan=0.0))
     bounds_s[~points] = np.inf
+    # The screen promised a range for the time, and that exactly the kept points are placed.
     wrong = (solved & ~_within(time, lower, feasible)) | (placed_here != selected_here)
     count.contradictions += int(wrong.sum())
     count.bound_s = min(count.bound_s, float(bounds_s.min()))
@@ -233,7 +237,9 @@ def _exclude_by_simple_bounds(
         masks[name] = np.zeros_like(remaining)
         if remaining.any():
             latency = np.column_stack([bound(p) for p in passes.values()])
+            # Architectures with equal bounds on all layers have equal times: they are placed once.
             distinct, place = distinct_rows(latency)
+            # Columns alternate between the passes, as the keys do.
             forward, backward = (distinct[:, i::2] for i in (0, 1))
             times = best_times(runs, forward, backward, layout, settings, limit_s)
             masks[name] = remaining & (times >= limit_s)[:, place]

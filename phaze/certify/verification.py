@@ -142,6 +142,7 @@ def solve_points(
     chips = tables.architectures[tables.architectures["architecture"].isin(points.loc[fits, "architecture"])]
     passes = tables.operators[["layer", "direction"]].drop_duplicates()
     others = pd.DataFrame({"architecture": points.loc[~fits, "architecture"].unique()})
+    # Zeros are below every latency: a placement found with them shows that the memory suffices.
     idle = others.merge(passes, how="cross").assign(plain_s=0.0, bound_s=0.0, exact_s=0.0, programs=0)
     latencies = [idle.assign(fits=False)]
     if len(chips):
@@ -181,6 +182,7 @@ def _confirm(
     totals, programs = np.zeros(3), 0
     for piece in pieces_of(chip_pass.content.core, chip_pass.content.edges):
         members = list(piece.operators)
+        # Components run one after the other, so each is a schedule of its own from its first start.
         begin = float(start[members].min())
         schedule = LayerSchedule(start[members] - begin, end[members] - begin, core[members])
         values = _piece_times(layer_of_piece(chip_pass.content, piece), schedule, settings, cache)
@@ -203,6 +205,7 @@ def _piece_times(
     if key not in cache:
         plain_s, exact_s = bound_piece(layer), schedule.latency_s
         if plain_s >= exact_s * (1.0 - EQUAL):
+            # The plain bound meets the schedule: proven, without an integer program.
             cache[key] = exact_s, exact_s, exact_s
         else:
             cache[key] = plain_s, *confirm_schedule(layer, schedule, plain_s, settings)
