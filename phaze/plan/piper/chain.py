@@ -69,7 +69,9 @@ def _configurations(chain: Chain, layout: Layout, recompute: Sequence[bool]) -> 
         # Recomputation needs an input even if the backward pass does not.
         activations = np.maximum(chain.activation_bytes, inputs) if recomputes else chain.activation_bytes
         stash = inputs if recomputes else activations
+        # PipeDream-2BW keeps two versions of the weights; the static bytes have one.
         once_bytes = 2.0 * chain.parameter_bytes + (chain.static_bytes - chain.parameter_bytes)
+        # Recomputation runs the forward pass twice.
         times_s.append(2.0 * chain.forward_s + chain.backward_s if recomputes else chain.compute_s)
         stashes.append(stash)
         fixed.append(once_bytes + (activations - stash))
@@ -131,8 +133,10 @@ def _stage_s(
     if layout.tp not in layers.options:
         return f"tensor: no layer has a configuration of width {layout.tp}"
     name, options = CONFIGURATIONS[layout.recompute], layers.options[layout.tp]
+    # All layers of a stage share one option, so configurations with other names are dropped.
     only = replace(layers, options={layout.tp: options.take(np.array(options.names) == name)})
     member = np.isin(np.arange(len(layers)), cut)
+    # Without a memory limit, so that the message can say how much memory the stage needs.
     costs = costs_of(only, replace(cluster, memory_bytes=np.inf))
     stage = planned_stage(costs, member, layout, waiting, cluster.exchanged(layout), choose_by_ratio)
     if stage is None:

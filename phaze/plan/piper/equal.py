@@ -74,6 +74,7 @@ class _EqualStages:
             return None
         widths = cluster.data_widths(most)
         if cluster.exactly:
+            # All stages have the same degree, so the degrees sum to d times their number.
             widths = widths[widths * count == cluster.microbatches]
         if len(widths) == 0:
             return None
@@ -118,6 +119,7 @@ def equal_cuts(names: Sequence[str]) -> Iterator[Cut]:
 def group_cuts(layers: int, repeated: Sequence[int], groups: int) -> Iterator[Cut]:
     """Yield cuts of the repeated layers into groups; other layers join them or form their own stages."""
     size, longer = divmod(len(repeated), groups)
+    # Later groups are longer: the last `longer` ones have one layer more.
     inner = tuple(repeated[j * size + max(0, j - (groups - longer))] for j in range(groups))
     before, after = (0,) * (repeated[0] > 0), (repeated[-1] + 1,) * (repeated[-1] + 1 < layers)
     yield (0, *inner[1:])
@@ -128,6 +130,7 @@ def group_cuts(layers: int, repeated: Sequence[int], groups: int) -> Iterator[Cu
 def uniform_choices(options: Configurations, layers: int) -> Iterator[Ints]:
     """Yield one choice (n,) per configuration name; a layer without that name uses its fastest one."""
     first = options.first(layers)
+    # A layer without a configuration at this width rules the width out for all stages.
     if np.any(first[1:] == first[:-1]):
         return
     fastest = [begin + int(np.argmin(options.time_s[begin:end])) for begin, end in pairwise(first)]
@@ -152,6 +155,7 @@ def _stages(
 
     sources, targets = layers.sources, layers.targets
     crossing = np.flatnonzero(stage[sources] != stage[targets])
+    # Each end pays for a tensor that crosses, with the exchange among its own t devices.
     arriving = layers.edge_bytes + options.forward_sync_bytes[chosen[targets], np.arange(len(targets))]
     leaving = layers.edge_bytes + options.backward_sync_bytes[chosen[sources], np.arange(len(sources))]
     moved = np.bincount(stage[targets[crossing]], arriving[crossing], count)
@@ -162,5 +166,6 @@ def _stages(
         chosen=chosen,
         time_s=total(options.time_s) + 2 * moved / cluster.bandwidth_bytes_per_s,
         weight_s=cluster.network.endless_s("all_reduce", total(options.weight_bytes)),
+        # The j-th stage from the end stores j microbatches, whatever the degree.
         memory_bytes=total(options.stash_bytes) * np.arange(count, 0, -1) + total(options.fixed_bytes),
     )

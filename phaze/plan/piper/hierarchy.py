@@ -61,6 +61,7 @@ def plan_hierarchy(
     best = _plan_at(WithinTime(costs, inf))
     if best is None:
         return None
+    # The slowest device takes at least the mean of the least work of all layers, up to rounding.
     low = float(costs.work_s[-1]) / hierarchy.devices(len(hierarchy.levels)) * (1 - 1e-9)
     high = best.time_per_sample_s
     trial_s = _between(low, high)
@@ -72,12 +73,14 @@ def plan_hierarchy(
             continue
         best, high = candidate, min(trial_s, candidate.time_per_sample_s)
         near = high - low <= CLOSE * high
+        # If no plan is just below the best, the best is optimal within the tolerance.
         trial_s = high * (1 - TOLERANCE / 2) if near else _between(low, high)
     return best
 
 
 def _between(low: float, high: float) -> float:
     """Next time to test between two bounds: their geometric mean while they are far apart."""
+    # Bounds far apart differ in order of magnitude, which the geometric mean halves.
     middle = sqrt(low * high) if high > 2 * low > 0 else low + (high - low) / 2
     return float(np.clip(middle, low, high))
 
@@ -87,6 +90,7 @@ def _plan_at(within: WithinTime) -> PiperPlan | None:
     hierarchy, fewest = within.costs.hierarchy, within.fewest()
     sums = fewest[-1].copy()
     if hierarchy.inner.exactly:
+        # Degrees that sum to less than N are ruled out.
         sums[: hierarchy.inner.microbatches] = NONE
         sums = sums if len(sums) > hierarchy.inner.microbatches else sums[:0]
     if not len(sums) or sums.min() >= NONE:
@@ -149,6 +153,7 @@ def _stage(within: WithinTime, level: int, around: int, link: Link) -> PlannedSt
         stage = planned_stage(costs.costs, member, layout, waiting, exchanged, choose_exactly, around)
         assert stage is not None, "the search has priced this stage"
         return stage
+    # Each of the d devices runs all parts, for every d-th microbatch: it sees ceil(s/d) in place of s.
     inside = _inside(within, level - 1, around * data, pair, inner, -(-s // data))
     return PlannedStage(
         layers=tuple(np.flatnonzero(member).tolist()),

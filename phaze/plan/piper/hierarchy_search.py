@@ -51,6 +51,7 @@ from phaze.plan.piper.stages import ConfigurationCosts, costs_of, price_stage
 PAIRS = 400_000
 """Limit on the number of contiguous sets of layers."""
 NONE = np.int32(1 << 30)
+"""Number of devices of a state that no plan reaches; as a sum of degrees, no limit."""
 Greatest = NDArray[np.int32]
 
 
@@ -136,6 +137,7 @@ def staircase_of(costs: ConfigurationCosts, member: Bools, t: int, exchanged: fl
             if steps == len(time):
                 time = np.concatenate((time, np.empty(len(time))))
                 until = np.concatenate((until, np.empty(len(until), dtype=np.int64)))
+            # The choice stays optimal as long as it fits: more microbatches only rule choices out.
             picked = chosen[member[p]]
             m = max(m, _lasts(stash[picked].sum(), fixed[picked].sum(), limit, most))
             time[steps] = own_s[picked].sum() + common_s
@@ -152,6 +154,7 @@ def _lasts(stash: float, fixed: float, limit: float, most: int) -> int:
     """Most microbatches in flight that fit in memory, at most `most`."""
     if stash * most + fixed <= limit:
         return most
+    # The quotient may be rounded to either side of an integer.
     m = int((limit - fixed) / stash)
     while m > 0 and stash * m + fixed > limit:
         m -= 1
@@ -199,6 +202,7 @@ def follow(number: Ints, around: Ints, choices: DegreeChoices, devices: int, deg
                 top = min(degrees, limit[pair, o])
                 for k in range(cost[o], devices + 1):
                     for x in range(degree[o], top + 1):
+                        # The stage limits what follows it, and so do the stages before it in the set.
                         value = min(r[m, k - cost[o], x - degree[o]], limit[pair, o] - x)
                         if value > r[j, k, x]:
                             r[j, k, x] = value
@@ -253,6 +257,7 @@ def fewest_devices(
         first = True
         for s in range(degrees + 1):
             if row[s] + remaining[j] > devices:
+                # Too many devices for any extension: the state is dropped.
                 row[s] = NONE
                 continue
             high[j] = s
@@ -286,6 +291,7 @@ class LevelCosts:
         """Most microbatches in flight with which each set, at the t-th width, meets the time limit, (P,)."""
         exchanged = self.hierarchy.cluster(1, around).exchanged(layout)
         constant_s = self.constant_s[t]
+        # Weights that no choice changes add a constant: one staircase then serves all degrees.
         key = (t, exchanged if constant_s is None else 0.0)
         if key not in self._stairs:
             most = self.hierarchy.inner.microbatches
@@ -305,6 +311,7 @@ class LevelCosts:
 def _whole_weight_bytes(layers: ProfiledLayers) -> Floats:
     """Weight bytes of each layer, summed over all its devices, (n,)."""
     weights = np.zeros(len(layers))
+    # Descending, so that the least width of each layer is written last.
     for width in sorted(layers.options, reverse=True):
         options = layers.options[width]
         most = np.full(len(layers), -1.0)
@@ -337,6 +344,7 @@ class WithinTime:
             used = [row for row in rows if (row[4] >= row[3]).any()]
             limit = np.empty((len(self.costs.sets.outer), len(used)), dtype=np.int32)
             for o, row in enumerate(used):
+                # Halved, so that sums of two limits do not overflow 32 bits.
                 limit[:, o] = np.minimum(row[4], int(NONE) // 2)
             data, inner, cost, degree = (np.array([row[i] for row in used], np.int64) for i in range(4))
             self._choices[key] = DegreeChoices(data, inner, cost, degree, limit)
@@ -351,6 +359,7 @@ class WithinTime:
         hierarchy, work_s = self.costs.hierarchy, self.costs.work_s
         top = len(hierarchy.levels)
         each_s, rest_s = self.time_s * hierarchy.devices(top - 1), work_s[-1] - work_s
+        # Rounding errors must not require a device too many.
         needed = np.ceil(rest_s / each_s - 1e-9) if each_s > 0 else np.zeros(len(rest_s))
         remaining = np.clip(needed, 0, int(NONE) // 4).astype(np.int64)
         cluster, number = hierarchy.cluster(top, 1), self.costs.sets.number

@@ -95,6 +95,7 @@ class PiperInstance(ClusterInstance):
             f"the exchanges of {configurations} configurations over {len(self.edges)} edges",
             "merge layers, or give fewer configurations",
         )
+        # Positions follow ids, whatever the order of the file.
         nodes = sorted(self.nodes, key=lambda node: node.id)
         position = {node.id: place for place, node in enumerate(nodes)}
         widths = sorted({int(t) for node in nodes for t, options in node.configurations.items() if options})

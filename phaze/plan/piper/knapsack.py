@@ -59,6 +59,7 @@ def choose_by_ratio(
             step = best_step(chosen[v], first[v], first[v + 1], time_s, memory_bytes)
             following[v], ratios[v] = step, ratio(chosen[v], step, time_s, memory_bytes)
     while True:
+        # Summed anew at every step: a running difference would collect rounding errors.
         total, best, highest = 0.0, -1, -1.0
         for v in range(len(member)):
             if member[v]:
@@ -135,6 +136,7 @@ def choose_exactly(
         greedy_s += time_s[chosen[v]]
     fastest_s = least_suffix_sums(first, layers, time_s, memory_bytes, 0.0)
     least_bytes = least_suffix_sums(first, layers, memory_bytes, memory_bytes, 0.0)
+    # A high price of memory makes times vanish in rounding; dropping useless slow choices lowers it.
     slack, useful_s = SLACK * abs(greedy_s), time_s
     price = memory_price(first, layers, useful_s, memory_bytes, limit_bytes)
     doubt = _rounding(len(layers), price * limit_bytes)
@@ -149,6 +151,7 @@ def choose_exactly(
     choices, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for i, v in enumerate(layers):
         parent, choice, memory, time = _extend(first[v], first[v + 1], memory, time, time_s, memory_bytes)
+        # The three bounds of the module's text, each with the tolerance that its rounding needs.
         fits = memory + least_bytes[i + 1] <= limit_bytes * (1 + SLACK)
         bound = time + least_s[i + 1] - price * (limit_bytes - memory)
         soon = time + fastest_s[i + 1] < greedy_s + slack
@@ -200,8 +203,10 @@ def _extend(
     undominated = np.empty(len(order), dtype=np.int64)
     filled = 0
     for i in order:
+        # In order of memory, a pair is dominated unless it is faster than the last one.
         if filled and times[i] >= times[undominated[filled - 1]]:
             continue
+        # Of pairs with equal memory only the fastest stays.
         if filled and memories[i] == memories[undominated[filled - 1]]:
             filled -= 1
         undominated[filled] = i
@@ -248,6 +253,7 @@ def memory_price(
         price = (small_s - fast_s) / (fast_bytes - small_bytes)
         now_s, now_bytes = cheapest(first, layers, time_s, memory_bytes, price)
         crossing = fast_s + price * fast_bytes
+        # No line is below the crossing: it is the highest point of the envelope.
         if now_s + price * now_bytes >= crossing - 1e-12 * abs(crossing):
             break
         if now_bytes > limit_bytes:

@@ -137,7 +137,9 @@ def _search(
         for q in problem.products:
             if used + q > devices:
                 break
+            # The rest must fit on the other devices, and the stage on its own q, in the time allowed.
             least = (sums.work_s[last] - (devices - used - q) * threshold_s) / SLACK
+            # Each superset is tried once, at the fewest devices that can do its work.
             begin = max(seen, _first_from(sums.work_s, least))
             most = (sums.work_s[i] + q * threshold_s) * SLACK
             seen = max(seen, _first_from(sums.work_s, most))
@@ -221,8 +223,10 @@ def _follow(
     checked, fits = -1, False
     for s in range(states.low[i] + d, min(states.high[i] + d, fewest.shape[1] - 1) + 1):
         k = fewest[i, s - d]
+        # Neither too many devices nor more than another way to the same state needs.
         if k > most or k + d * problem.widths[t] >= fewest[j, s]:
             continue
+        # Memory depends on s only through the microbatches in flight.
         if (s + d - 1) // d != checked:
             checked = (s + d - 1) // d
             fits = meets(problem, cache, t, i, j, index, checked, margin_s)
@@ -382,6 +386,7 @@ class ThresholdSearch:
     def slowest_s(self) -> float:
         """Upper bound on the time of any stage."""
         costs = costs_of(self.layers, self.cluster)
+        # All configurations of all layers together, with every exchange: no stage takes longer.
         exchanged = self.problem.exchanged.max() * costs.weight_s.sum()
         return 1e-9 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
 
@@ -389,6 +394,7 @@ class ThresholdSearch:
         """Best plan along one linear order, a quick bound; None if the full search is as quick."""
         if self.options.linear or not self.possible or len(self.downsets) < 4 * len(self.layers):
             return None
+        # Along one order there are n + 1 downsets instead of possibly exponentially many.
         straight = replace(self, options=replace(self.options, linear=True))
         return straight.best(self.cluster.devices, None)
 
@@ -404,6 +410,7 @@ class ThresholdSearch:
         while best is not None and best.time_per_sample_s > 0:
             upper = best.time_per_sample_s * BELOW
             near = lower * CLOSE >= upper
+            # The geometric mean of the bounds, but at least half of the upper one.
             threshold = upper if near else float(np.sqrt(max(lower, upper / 4) * upper))
             better = self.within(threshold, devices)
             if better is None and near:
@@ -432,6 +439,7 @@ class ThresholdSearch:
         if last[degree] > devices:
             return None
         candidate = self._trace(self._cache, threshold_s, degree)
+        # The search and the independent price must agree.
         if candidate.time_per_sample_s > threshold_s / BELOW:
             raise AssertionError(f"a plan within {threshold_s} s takes {candidate.time_per_sample_s} s")
         return candidate
@@ -458,6 +466,7 @@ class ThresholdSearch:
 
 def why_no_plan(layers: ProfiledLayers, cluster: FlatCluster) -> str:
     """Reason why the planner found no plan."""
+    # The necessary conditions that a plan can violate, the simplest first.
     single = layers.least(lambda _, c: c.stash_bytes + c.fixed_bytes, cluster.devices)
     total = layers.least(lambda width, c: width * (c.stash_bytes + c.fixed_bytes), cluster.devices)
     if np.isinf(single).any():

@@ -100,6 +100,7 @@ def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[
     threshold_s: the time with which it will be compared.
     """
     inner, outer = sums.totals[t, i], sums.totals[t, j]
+    # Subtracting sums this much larger than the threshold would leave mostly rounding error.
     largest = max(outer[COMPUTE_S] + outer[FORWARD_S] + inner[BACKWARD_S], outer[WEIGHT_S])
     if largest > MOST_DIFFERENCE * threshold_s:
         return _summed(sums, t, i, j)
@@ -107,6 +108,7 @@ def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[
     for at in range(sums.cut_first[i], sums.cut_first[i + 1]):
         e = sums.cut_edges[at]
         if not contains(sums.words, j, sums.ends[e, 0]):
+            # From outside the outer downset into the inner one: the edge passes the stage by.
             time_s -= sums.edge_s[t, e, 0] + sums.edge_s[t, e, 1]
     return float(time_s), float(outer[WEIGHT_S] - inner[WEIGHT_S])
 
@@ -246,6 +248,7 @@ def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tup
     """Extra time of the greedy choice, and a lower bound for any choice; inf if infeasible."""
     sums, steps, limit = problem.sums, problem.steps, problem.limit_bytes
     inner, outer = sums.totals[t, i], sums.totals[t, j]
+    # Sums within this of the limit are too close to call and are added up again exactly.
     doubtful = 1e-12 * (limit + outer[STASH] * in_flight + outer[FIXED])
     least = (outer[LEAST_STASH] - inner[LEAST_STASH]) * in_flight + outer[LEAST_FIXED] - inner[LEAST_FIXED]
     if least > limit + doubtful:
@@ -260,6 +263,7 @@ def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tup
             break
         if _between(sums.words, i, j, v):
             more_s, saved = steps.effect[t, in_flight, at, 0], steps.effect[t, in_flight, at, 1]
+            # The last step in part is the optimum of the linear relaxation, hence a bound for any choice.
             bound_s = added_s + more_s * min(max(excess - doubtful, 0.0) / saved, 1.0) / SLACK
             added_s += more_s
             excess -= saved

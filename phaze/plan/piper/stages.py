@@ -173,5 +173,6 @@ def _set_apart(own_s: Floats, times: float, cost_s: Floats, column: int, begin: 
     for x in range(begin, end):
         least_s = min(least_s, cost_s[x, column])
     for x in range(begin, end):
+        # Only the excess is the configuration's own: equal costs leave its time exact.
         own_s[x] += times * (cost_s[x, column] - least_s)
     return float(times * least_s) if begin < end else 0.0

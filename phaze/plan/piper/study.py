@@ -33,6 +33,8 @@ from phaze.plan.planners import Planned, PlanningTask, StageMemory
 from phaze.spec.planning import PlanPoint
 from phaze.tables import TABLES
 
+Row = dict[str, object]
+
 
 def plan_piper(task: PlanningTask) -> Planned | Infeasible:
     """Best Piper plan over all microbatch sizes, or the reason why nothing fits.
@@ -43,6 +45,7 @@ def plan_piper(task: PlanningTask) -> Planned | Infeasible:
     models, samples = models_of(task), task.conditions.scenario.global_batch
     best: tuple[float, int, PiperPlan] | None = None
     for microbatch in sorted(models):
+        # Later microbatch sizes have to beat the best so far, which one search can rule out.
         below_s = best[0] if best else np.inf
         cluster = cluster_of(task, microbatch)
         piper_plan = plan(models[microbatch], cluster, below_s=below_s * microbatch)
@@ -158,6 +161,7 @@ def _edges(
 
     The first gives the values at the source, c(u, v) and c_bw; the second those at the target, c_fw.
     """
+    # New positions: first the layers outside the chain, then the chain.
     outside = len(layers) - len(chain)
     new = {v: position for position, v in enumerate(originals[:outside])}
     links = [(e, u, v) for e, (u, v) in enumerate(layers.pairs) if u in chain and v in chain]
@@ -166,6 +170,7 @@ def _edges(
         if u in new and v in new:
             yield new[u], new[v], e, e
         elif u in new:
+            # An input from outside goes to every copy of the layer that reads it.
             yield from ((new[u], p, e, e) for p in range(outside, len(originals)) if originals[p] == v)
         elif v in new:
             yield len(originals) - 1, new[v], e, e
@@ -193,9 +198,6 @@ def _repeated(options: Configurations, originals: Ints, layers: int, edges: Ints
         forward_sync_bytes=np.where(layer[:, None] == targets, into[np.ix_(rows, arriving)], 0.0),
         backward_sync_bytes=np.where(layer[:, None] == sources, out[np.ix_(rows, leaving)], 0.0),
     )
-
-
-Row = dict[str, object]
 
 
 def plan_point(
@@ -263,6 +265,7 @@ def _record(
 
     if point.show == "curve":
         most, times = max(point.devices), best_times()
+        # Only device counts at which the time falls are points of the curve.
         before = np.concatenate(([np.inf], np.minimum.accumulate(times)[:-1]))
         rows["curves"] += [
             {**keys, "input": source, "most_devices": most, "devices": k + 1, "time_per_sample": times[k]}

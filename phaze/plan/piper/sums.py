@@ -131,6 +131,7 @@ def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
     steps = SavingSteps(np.full((*shape, 2), -1, dtype=np.int64), np.zeros((*shape, 2)))
     ratios = np.full(shape, -1.0)
     _follow(costs, fastest_of(costs), steps, ratios)
+    # Stable: steps of equal ratio stay in the order of layers, as the rule takes them.
     order = np.argsort(-ratios, axis=2, kind="stable")[..., None]
     return SavingSteps(
         np.ascontiguousarray(np.take_along_axis(steps.whose, order, axis=2)),
@@ -141,6 +142,7 @@ def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
 def fastest_of(costs: ConfigurationCosts) -> Ints:
     """Fastest configuration of each layer, (T, n), ties by least memory; undefined if a layer has none."""
     first = costs.first
+    # Rows sorted within each layer: its first row is then at the same index as before, and fastest.
     group = np.repeat(np.arange(first[:, :-1].size), np.diff(first, axis=1).ravel())
     order = np.lexsort((costs.fixed_bytes, costs.stash_bytes, costs.time_s, group))
     return order[np.minimum(first[:, :-1], len(order) - 1)]
@@ -182,6 +184,7 @@ def _follow(costs: ConfigurationCosts, fast: Ints, steps: SavingSteps, ratios: F
 
 def _least(values: Floats, first: Ints) -> Floats:
     """Minimum of a cost over each layer's configurations, (T, n, ...); undefined for a layer without any."""
+    # `reduceat` needs an index below the end even for a last layer without configurations.
     padded = np.concatenate([values, np.full((1, *values.shape[1:]), np.inf)])
     least = np.minimum.reduceat(padded, first[:, :-1].ravel(), axis=0)
     return np.asarray(least).reshape(*first[:, :-1].shape, *values.shape[1:])
@@ -205,6 +208,7 @@ def _least_work(
 
 def _coarse(values: Floats) -> Floats:
     """Round values down so that their sums are exact: a larger set never has a smaller sum."""
+    # Multiples of the quantum sum to less than 2^48 of it, which a double holds exactly.
     quantum = 2.0 ** (np.frexp(values.sum())[1] - 48)
     return np.asarray(np.floor(values / quantum) * quantum)
 
@@ -212,6 +216,7 @@ def _coarse(values: Floats) -> Floats:
 def _alike(costs: ConfigurationCosts) -> Bools:
     """Mask of the widths at which each layer's configurations differ only in X.p, X.a and X.b, (T,)."""
     counts = np.diff(costs.first, axis=1)
+    # Every configuration is compared with the first of its layer.
     begin = np.repeat(costs.first[:, :-1].ravel(), counts.ravel())
     same = np.ones(len(begin), dtype=np.bool_)
     for values in (costs.weight_s[:, None], costs.forward_s, costs.backward_s):
