@@ -99,6 +99,8 @@ def covers(graph: Chain) -> tuple[Ints, Ints]:
     n = len(graph)
     after = np.zeros((n, n), np.bool_)
     direct = np.zeros((n, n), np.bool_)
+    # Sources backwards, so that all that follows a target is known; of one source the nearest target
+    # first, so that a longer path is known before an edge parallel to it.
     for source, target in sorted(graph.pairs, key=lambda ends: (-ends[0], ends[1])):
         if not after[source, target]:
             direct[source, target] = True
@@ -133,12 +135,14 @@ def _branch_of(inside: Bools, first: Ints, source: Ints) -> tuple[Ints, int]:
     followers, branch = np.zeros(n, np.int64), np.empty(n, np.int64)
     for v in range(n):
         for e in range(first[v], first[v + 1]):
+            # Only followers inside the stage count: the same layer may branch in another stage.
             followers[source[e]] += inside[v]
     for v in range(n):
         before, last = 0, -1
         for e in range(first[v], first[v + 1]):
             if inside[source[e]]:
                 before, last = before + 1, source[e]
+        # The only successor of its only predecessor continues that branch.
         if inside[v] and before == 1 and followers[last] == 1:
             branch[v] = branch[last]
         elif inside[v]:
@@ -152,6 +156,7 @@ def mirrored(branches: Branches, nodes: int) -> Branches:
     """The same branches in the mirrored graph; of c branches, branch b becomes c - 1 - b."""
     order, first = np.empty_like(branches.order), np.empty_like(branches.first)
     for i in range(len(order)):
+        # Both the layers and their order are reversed, so branches stay contiguous.
         order[i] = nodes - 1 - branches.order[len(order) - 1 - i]
     for b in range(len(first)):
         first[b] = len(order) - branches.first[len(first) - 1 - b]
@@ -206,6 +211,7 @@ def run_pass(
             if following[b] == first[b + 1]:
                 continue
             candidate = order[following[b]]
+            # A branch that has begun, or is assigned, has one group; otherwise all are tried.
             lowest = 0 if group[b] == ANY_GROUP else group[b]
             highest = len(ends) if group[b] == ANY_GROUP else group[b] + 1
             for g in range(lowest, highest):

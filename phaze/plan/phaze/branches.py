@@ -87,6 +87,7 @@ def place_cutting(cut: Cutting, setting: Setting) -> Placement | None:
     counts, data = useful_widths(setting.microbatches, setting.devices)
 
     def bound(lo: int, hi: int) -> RangeBest[Placement] | None:
+        # The fewest microbatches of the range decide about memory, so nothing that fits is missed.
         pipeline = _best_pipeline(cut, setting, room, widths, counts[lo:hi], data[lo:hi])
         if pipeline is None:
             return None
@@ -162,6 +163,7 @@ def _attaining(cut: Cutting, widths: DeviceCounts, pipeline: _Pipeline, s: int, 
     for stage in range(cut.stages.first[outer], cut.stages.first[outer + 1]):
         inner = cut.stages.inner[stage]
         for option in range(cut.options.first[stage], cut.options.first[stage + 1]):
+            # At most one count leads to k, since a step adds the same number of devices to each.
             counts = np.flatnonzero(widths.after[widths.step[option]] == k)
             before = pipeline.tables[s - 1][inner, counts]
             if len(counts) and max(before[0], pipeline.costs[s - 1][option]) == target:
@@ -202,6 +204,7 @@ def leanest(cut: Cutting, setting: Setting) -> Leanest:
     choices = pipelines(setting, setting.devices // min_devices(cut.graph, cut.layout))
 
     def bound(lo: int, hi: int) -> RangeBest[Leanest] | None:
+        # Most devices and fewest microbatches of any choice in the range: a bound for all of them.
         widths = cut.widths(setting.devices // choices[lo][1])
         tables = cut.tables(widths, _peaks(cut, setting, choices[hi - 1][0]))
         candidates = [Leanest(float(dp[-1].min()), cut.layout, s) for s, dp in enumerate(tables)]
@@ -225,6 +228,7 @@ def _enough_devices(cut: Cutting, setting: Setting) -> float:
 
     def bound(lo: int, hi: int) -> RangeBest[int] | None:
         tables = cut.tables(widths, _hurdles(cut, setting, choices[hi - 1][0]))
+        # Any depth will do: only the number of devices counts.
         possible = np.any([np.isfinite(dp[-1]) for dp in tables], axis=0)
         if not possible.any():
             return None

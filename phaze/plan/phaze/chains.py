@@ -120,6 +120,7 @@ def best_times(
     solved: dict[tuple[object, ...], Floats] = {}
     times = []
     for setting in settings:
+        # Settings with the same room for stages differ only in memory that decides nothing.
         groups = _groups(chain.footprints, setting)
         cluster = (setting.devices, setting.bandwidth_bytes_per_s, setting.recompute)
         key = (*cluster, *(group.key() for group in groups))
@@ -139,6 +140,7 @@ def _on_grid(values: Floats, total: Floats) -> Floats:
     A stage then has the same time wherever it starts, and an architecture the same best time in any
     selection. The grid has 2^52 steps up to the total or beyond.
     """
+    # Adding a power of two above the total rounds to its grid; subtracting it again is exact.
     above = np.ldexp(1.0, np.frexp(total)[1])
     return np.ascontiguousarray((values + above) - above)
 
@@ -188,6 +190,7 @@ def _groups(footprints: Footprints, setting: Setting) -> list[_EqualRoom]:
     if setting.schedule == "1f1b":
         return [_EqualRoom(room(footprints, setting, setting.microbatches), counts, widths)]
     groups: dict[bytes, list[int]] = {}
+    # Under GPipe the microbatches of a pipeline, and so the room for stages, depend on d.
     rooms = [room(footprints, setting, int(count)) for count in counts]
     for w, fitting in enumerate(rooms):
         groups.setdefault(fitting.most_stages.tobytes() + fitting.last_fits.tobytes(), []).append(w)
@@ -207,6 +210,7 @@ def _improve(
     """Lower each architecture's time to that of its best cut at the group's data-parallel widths."""
     shape = shape_of(chain, layout, setting.devices)
     fits, used = possible_cuts(chain.footprints, group.room, shape)
+    # The widest data-parallel width with which the pipelines do not exceed the devices.
     widest = np.searchsorted(group.widths, setting.devices // np.maximum(used, 1), side="right") - 1
     widest = np.where(fits & (used <= setting.devices), widest, -1)
     if (widest >= 0).any():
@@ -220,6 +224,7 @@ def _data_widths(chain: Chain, setting: Setting, group: _EqualRoom, widest: Ints
     exchange = setting.exchange_s(chain.parameter_bytes)
     wait = np.full(len(most), exchange[0])
     if setting.gradients == "every-stage":
+        # The longest exchange is at least that of the largest layer, and at least the mean of s stages.
         wait = np.maximum(exchange.max(), exchange.sum() / np.maximum(depths, 1))
     return DataWidths(
         counts=group.counts,
@@ -239,6 +244,7 @@ def _sequence(runs: Runs, chain: Chain, shape: Shape, setting: Setting, fitting:
     reach = _reach(fitting.most_stages, shape.stages)
     return LayerSequence(
         kinds=runs.layers,
+        # Pigeonhole: of s stages, one has at least the s-th part of the layers of a kind.
         fullest=np.ceil(runs.totals / np.maximum(np.arange(shape.stages + 1), 1)[:, None]),
         transfer_s=np.concatenate([[0.0], between, [0.0]]),
         shortest_s=float(min(between, default=0.0)),
@@ -260,6 +266,7 @@ def _reach(most_stages: Ints, stages: int) -> Ints:
     reach = np.zeros((stages + 1, n), np.int64)
     for i in range(n):
         end = i
+        # A stage that fits s-th from the end also fits nearer to it, so the search for ends continues.
         for s in range(stages, 1, -1):
             while end < n and most_stages[i, end + 1] >= s:
                 end += 1

@@ -73,12 +73,14 @@ class Options:
         B.1 returns the largest s; under 1F1B it is one more.
         """
         fitting = most_in_flight(self.constant_bytes, self.stashed_bytes, memory_bytes, limit)
+        # All groups of a schedule have to fit, and one schedule of an option is enough.
         fitting = np.minimum.reduceat(fitting, self.group[:-1])
         return np.asarray(np.maximum.reduceat(fitting, self.schedule[:-1]), np.int64)
 
     def peak_bytes(self, in_flight: int) -> Floats:
         """Peak memory of each option, in bytes."""
         needed = self.constant_bytes + in_flight * self.stashed_bytes
+        # The peak of a schedule is that of its fullest group; an option can choose the leanest schedule.
         needed = np.maximum.reduceat(needed, self.group[:-1])
         return np.asarray(np.minimum.reduceat(needed, self.schedule[:-1]), float)
 
@@ -149,6 +151,7 @@ def _options(
             variants = stage_schedules(work, inside, repeat, assignments, begins, buffers)
             last = 0
             for v in variants.undominated:
+                # Schedules come by number of devices: a new number is a new option.
                 if variants.devices[v] != last:
                     devices, load = _grown(devices, options), _grown(load, options)
                     schedule_of = _grown(schedule_of, options + 1)
@@ -220,6 +223,7 @@ class Cutting:
     def widths(self, devices: int) -> DeviceCounts:
         """Device counts that a pipeline can have, up to a limit."""
         split = int(np.count_nonzero(self.graph.tensor_parallel))
+        # At most one group of t devices per tensor-parallel layer, and one single device per other layer.
         groups = np.arange(split + 1)[:, None] * self.layout.tp + np.arange(len(self.graph) - split + 1)
         possible = np.unique(groups[groups <= devices])
         steps, step = np.unique(self.options.devices, return_inverse=True)
@@ -297,6 +301,7 @@ def _one_more_stage(
                 for k in range(lowest[inner], highest[inner] + 1):
                     total = widths.after[widths.step[o], k]
                     if total >= 0:
+                        # The worst stage decides: that of the rest or the new one.
                         grown[outer, total] = min(grown[outer, total], max(dp[inner, k], cost[o]))
     return grown
 
@@ -374,6 +379,7 @@ def _best_first_stage(
                 top = np.searchsorted(pipelines.data, pipelines.devices // used, side="right") - 1
                 for w in range(top, -1, -1):
                     busy = (pipelines.counts[w] + s - 1) * worst
+                    # Fewer replicas have more microbatches each, so no narrower width can be faster.
                     if not busy <= best[0] or busy == np.inf:
                         break
                     d = pipelines.data[w]

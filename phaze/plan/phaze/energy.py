@@ -73,6 +73,7 @@ def dynamic_j(runs: Runs, work: LayerEnergy, layout: Layout, last_start: int, re
     `last_start` is the first layer of the last stage, which does not recompute.
     """
     ranks = slices(runs, layout)
+    # Every layer runs forward once; those before the last stage once more if stages recompute.
     once, repeated = (
         np.bincount(runs.layers[:end], minlength=len(ranks)) for end in (None, last_start if recompute else 0)
     )

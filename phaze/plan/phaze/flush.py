@@ -136,6 +136,7 @@ def place_within(
     footprints = chain.footprints
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
     exchange = setting.exchange_s(footprints.weight_bytes)
+    # If the batch waits for every stage, cuts are also searched under limits on the exchange.
     caps = limits_of(exchange) if setting.gradients == "every-stage" else np.empty(0)
     best: Placement | None = None
     for counts, data in _groups(widths, setting):
@@ -181,6 +182,7 @@ def evaluate_cut(
     loads = loads or stage_loads(chain, setting.bandwidth_bytes_per_s)
     ends = (*starts[1:], len(chain))
     load_s = loads.of(setting.recompute)
+    # The last stage never recomputes: its load is the plain one.
     worst = max(
         loads.plain_s[starts[-1], -1], *(load_s[i, j] for i, j in zip(starts[:-1], ends, strict=False)), 0.0
     )

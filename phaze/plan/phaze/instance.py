@@ -111,6 +111,7 @@ class Instance(ClusterInstance):
             forward_s=np.array([node.optimal_latency_fw for node in nodes]),
             backward_s=np.array([node.optimal_latency_bw for node in nodes]),
             parameter_bytes=weights,
+            # Weights and gradients, and one further copy with Adam, as in the authors' program.
             static_bytes=(3 if self.optimizer_algorithm == "Adam" else 2) * weights,
             activation_bytes=np.array([node.activation_size for node in nodes]),
             tensor_parallel=np.array([node.is_tensor_parallelized for node in nodes]),
@@ -215,6 +216,7 @@ def _order(ids: list[int], edges: set[tuple[int, int]]) -> list[int]:
     order: list[int] = []
     while sorter.is_active():
         for layer in sorter.get_ready():
+            # The first of the ready layers in the user's order is next: the order is unique.
             heappush(ready, position[layer])
         order.append(ids[heappop(ready)])
         sorter.done(order[-1])

@@ -74,6 +74,7 @@ def _find_placements(point: Point, devices: list[TimedChip], conditions: Conditi
     bounds = _best_times(point, [device.bounds for device in devices], settings)
     latencies = [device.latencies for device in devices]
     unlimited = _best_times(point, latencies, [_unlimited(settings[0])])
+    # The slack lets the slower planner, which gives the stages, find the time of the faster one.
     times = _best_times(point, latencies, settings) * (1.0 + ROUNDING)
     reasons: dict[Setting, Infeasible] = {}
     for a, device in enumerate(devices):
@@ -110,6 +111,7 @@ def _place_all(
     """
     results: list[Placement | Infeasible] = []
     for c, setting in enumerate(settings):
+        # Settings of a recompute option come with falling memory: a plan for more is often reused.
         larger = results[-1] if c > 0 and settings[c - 1].recompute == setting.recompute else None
         if setting in reasons:
             results.append(reasons[setting])
@@ -127,6 +129,7 @@ def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Se
     if not isinstance(larger, Placement):
         return None
     fullest = setting.in_pipeline(larger.layout)
+    # The best placement for more memory is the best for less as well, as long as it fits.
     return None if why_not_stages(chain.footprints, larger.starts, setting, fullest) else larger
 
 

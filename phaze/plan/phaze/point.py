@@ -80,9 +80,11 @@ class Point:
         """
         kinds, first, most = self.runs.layers, 0, 1
         for period in range(1, len(kinds) // 2 + 1):
+            # Runs of layers that equal the one a period earlier; such a run and one period form a stretch.
             alike = np.concatenate(([False], kinds[period:] == kinds[:-period], [False]))
             begins, ends = np.flatnonzero(np.diff(alike)).reshape(-1, 2).T
             longest = int(np.argmax(ends - begins)) if len(begins) else 0
+            # A second period at least, and longer than the longest stretch of a shorter period.
             if len(begins) and ends[longest] - begins[longest] >= max(period, most - period + 1):
                 first, most = int(begins[longest]), int(ends[longest] - begins[longest]) + period
         return first, most

@@ -132,8 +132,11 @@ def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches:
     constant, growth = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
     last = constant[:, n].copy()
     if setting.schedule == "gpipe":
+        # At every position all microbatches of the pipeline are in flight: nothing grows with s.
         constant, growth = constant + microbatches * growth, np.zeros_like(growth)
+        # The last stage does not recompute, so it stashes all activations.
         last += microbatches * footprints.activation_bytes[:, n]
+    # No limit on positions: the recurrence looks for the least memory, not for what fits.
     anywhere = np.full(constant.shape, n, np.int64)
     dp = least_worst(last, constant, growth, anywhere, footprints.single, shape.stages, shape.singles)
     return dp[:, :, 0]
@@ -152,6 +155,7 @@ def _enough_devices(chain: Chain, layout: Layout, setting: Setting) -> float:
     enough = np.inf
     for microbatches, data in pipelines(setting, setting.microbatches):
         fits, devices = possible_cuts(footprints, room(footprints, setting, microbatches), shape)
+        # Fitting needs the devices of all d pipelines.
         enough = min([enough, *(data * devices[fits]).tolist()])
     return enough
 

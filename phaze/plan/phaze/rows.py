@@ -103,6 +103,7 @@ def _energies(
 ) -> dict[str, float]:
     """Energy per sample in joules, in total and by part."""
     runs, starts, devices = point.runs, list(placement.starts), np.array(placement.devices)
+    # The last layer of every stage but the last sends its output on.
     ends = runs.output_bytes[runs.layers][np.array(starts[1:], dtype=np.int64) - 1]
     gradients = point.bytes_per_parameter.gradients * point.parameters[runs.layers]
     parts = sample_j(

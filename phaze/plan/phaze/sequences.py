@@ -133,6 +133,7 @@ def _search_one(
     kind. `share` bounds the forward part of the last stage's load, which is not recomputed, unlike that of
     the others.
     """
+    # The best cut of the previous architecture, priced for this one, is the first bound.
     if space.cut[0] > 0:
         best = _price(space.cut[0], sequence, choices, space, best)
     work, recompute_s, share = space.before_s[-1], space.forward_s[-1], 0.0
@@ -141,8 +142,11 @@ def _search_one(
         if forward[k] > 0.0:
             share = max(share, forward[k] / (forward[k] + backward[k]))
     for s in range(1, len(least)):
+        # Each of the s - 1 borders costs a transfer in both of its stages.
         load = (work + 2 * (s - 1) * transfer) / s
         if s > 1 and sequence.recompute:
+            # All loads sum to work, recomputation and transfers, less the last stage's forward part. That is
+            # at most `share` of its load, so (s + share) times the longest load is no less than the others.
             load = max(load, (work + recompute_s + (s - 1) * transfer) / (s + share))
         for k in range(len(forward)):
             load = max(load, fullest[s, k] * (forward[k] + backward[k]) + (transfer if s > 1 else 0.0))
@@ -193,6 +197,7 @@ def _offer(load: float, wait: float, s: int, widest: int, choices: DataWidths, b
         return best
     for w in range(widest, -1, -1):
         busy, d = (choices.counts[w] + s - 1) * load, choices.widths[w]
+        # Narrower widths have more microbatches per pipeline and take even longer.
         if busy >= best:
             break
         best = min(best, busy + (d - 1) / d * wait)
@@ -204,6 +209,8 @@ def _longest_s(wait: float, s: int, widest: int, choices: DataWidths, best: floa
     """Largest bottleneck load with which s stages can still beat `best`."""
     d, steps = choices.widths[widest], s - 1.0
     alone = best / (choices.counts[0] + steps)
+    # With ceil(B/d) >= B/d the limit is a ratio of linear functions of 1/d, thus monotone in it: the
+    # highest is at one replica or at the most.
     longest: float = max(alone, (best - (d - 1) / d * wait) / (choices.counts[0] / d + steps))
     longest = min(longest, best / (choices.counts[widest] + steps))
     return longest * (1.0 + SLACK)
@@ -240,6 +247,7 @@ def _find_windows(limit: float, cap: float, s: int, sequence: LayerSequence, spa
     space.earliest[1], space.earliest[s] = last, 0
     for p in range(2, s):
         end = space.earliest[p - 1]
+        # A stage of more layers is no shorter, so starts are extended until one does not fit.
         start = min(space.latest[p], end - 1)
         while start > s - p and sequence.farthest[p, start - 1] >= end:
             if not _fits(start - 1, end, limit, cap, sequence, space):
@@ -284,6 +292,7 @@ def _fits(i: int, j: int, limit: float, cap: float, sequence: LayerSequence, spa
     out = sequence.shortest_s
     if sequence.recompute:
         out = max(out, space.forward_s[j] - space.forward_s[i])
+    # The shortest transfer, not the stage's own, keeps the test monotone in the length.
     into = sequence.shortest_s if i > 0 else 0.0
     if into + space.before_s[j] - space.before_s[i] + out > limit:
         return False
@@ -310,6 +319,7 @@ def _fill_one(p: int, i: int, limit: float, cap: float, sequence: LayerSequence,
     """Fill tables `worst` and `end` for the last p stages, starting at layer i."""
     singles, worst, last = min(p, sequence.singles[i]), np.inf, space.latest[p - 1]
     for j in range(max(space.earliest[p - 1], i + 1), min(last, sequence.reach[p, i]) + 1):
+        # A load above every entry of this start lowers none of them.
         if not _fits(i, j, min(limit, worst), cap, sequence, space):
             break
         load, step = _load_s(i, j, sequence, space), min(_single(i, j, sequence), singles)
@@ -385,6 +395,7 @@ def _best_of_cap(
         if time < best:
             best = time
             _note(s, space)
+        # Cuts with shorter exchanges have no smaller load: search on only if that could be better.
         if load < _longest_s(choices.wait_s[s], s, widest, choices, best):
             cap = max(cap, wait)
     return best, cap

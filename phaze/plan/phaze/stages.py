@@ -111,6 +111,7 @@ def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
     rows: list[tuple[int, ...]] = []
     begins = [0]
     for _ in range(most_branches):
+        # A branch joins one of the groups so far or opens the next: no two rows differ only in names.
         assignments = [(*row, g) for row in assignments for g in range(max(row, default=-1) + 2)]
         rows += [row + (0,) * (most_branches - len(row)) for row in assignments]
         begins.append(len(rows))
@@ -181,6 +182,7 @@ def _branch_bytes(
                 stashed[b] += work.activation_bytes[v]
                 continue
             for e in range(forward.first[v], forward.first[v + 1]):
+                # A recomputing stage stashes only what arrives from other stages.
                 if not inside[forward.source[e]]:
                     stashed[b] += work.edge_bytes[e]
     return constant, stashed, split
@@ -216,6 +218,7 @@ def _load_s(
         run_pass(work.forward, branches[0], inside[0], group, second, False, buffers)
     run_pass(work.backward, branches[1], inside[1], turned, second, True, buffers)
     if recompute and groups == 1:
+        # With one group, recomputing overlaps with the arrival of gradients: max(F + B, out + B).
         second[0] = max(_total_s(work, inside[0]), second[0])
     if groups == 1:
         return float(first[0] + second[0])
@@ -244,6 +247,7 @@ def _crew(linked: Bools, group: Ints, groups: int) -> Ints:
     for source in range(len(group)):
         for target in range(len(group)):
             if linked[source, target]:
+                # Linked groups, and all that are linked to them, become one component.
                 old, new = crew[group[source]], crew[group[target]]
                 for g in range(groups):
                     if crew[g] == old:
@@ -293,6 +297,7 @@ def _select_undominated(schedules: GroupSchedules) -> int:
             return count
         devices = following
         for v in range(len(schedules.devices)):
+            # Slower schedules with as many devices are never chosen, whatever their memory.
             fastest = schedules.devices[v] == devices and schedules.load_s[v] == least
             if fastest and not _is_dominated(schedules, v, count):
                 schedules.undominated[count] = v
