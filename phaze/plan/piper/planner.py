@@ -55,7 +55,7 @@ from phaze.plan.piper.prices import (
     SearchTables,
     empty_cache,
     meets,
-    price_wanted,
+    price_queue,
     stage_base,
 )
 from phaze.plan.piper.stages import ConfigurationCosts, best_stage, costs_of
@@ -108,7 +108,7 @@ def fewest_devices(
         i = begin
         while i < end:
             i = _search(problem, cache, states, rest_devices, devices, threshold_s, i, end)
-            cache = price_wanted(problem, costs, cache)
+            cache = price_queue(problem, costs, cache)
     return cache
 
 
@@ -147,7 +147,7 @@ def _search(
                 if used < devices - rest_devices[j] and holds(sums.words, j, i):
                     room = devices - rest_devices[j]
                     _extend(problem, cache, states, room, threshold_s, i, j, used)
-        if cache.wanted[0, 0]:
+        if cache.unpriced[0]:
             return i
     return end_before
 

@@ -73,11 +73,11 @@ class PriceCache(NamedTuple):
     bound_s: Floats
     """(c + 1,) lower bound on that stage's extra time for any choice of configurations."""
     keys: Ints
-    """(2^x,) hash table of the stages priced from all their layers; -1 for empty slots."""
+    """(k,) keys of the stages priced from all their layers, ascending."""
     prices_s: Floats
-    """(2^x,) extra time of the stages in `keys`."""
-    wanted: Ints
-    """(R, 5) t, i, j, d and microbatches in flight of stages waiting for a price; row 0 holds their count."""
+    """(k,) extra time of the stages in `keys`."""
+    unpriced: Ints
+    """Number of stages that wait for a price, and their keys."""
 
 
 def empty_cache(problem: SearchTables) -> PriceCache:
@@ -87,9 +87,9 @@ def empty_cache(problem: SearchTables) -> PriceCache:
         stage=np.full(count, -1),
         added_s=np.empty(count),
         bound_s=np.empty(count),
-        keys=np.full(1024, -1),
-        prices_s=np.empty(1024),
-        wanted=np.zeros((4096, 5), dtype=np.int64),
+        keys=np.empty(0, dtype=np.int64),
+        prices_s=np.empty(0),
+        unpriced=np.zeros(4096, dtype=np.int64),
     )
 
 
@@ -145,7 +145,7 @@ def meets(
     """True if a stage with `in_flight` microbatches fits in memory with at most `margin_s` extra time.
 
     margin_s applies to d times the time, beyond that of the fastest configurations. If the extra time is
-    unknown, the stage is added to `wanted`, and the result is false.
+    unknown, the stage is added to `unpriced`, and the result is false.
     """
     if in_flight >= len(cache.stage):
         return False
@@ -165,15 +165,15 @@ def _price(
     problem: SearchTables, cache: PriceCache, t: int, i: int, j: int, index: int, in_flight: int
 ) -> float:
     """Look up the extra time of a stage priced from all its layers; if missing, queue it and return inf."""
-    key = _key(problem, cache, t, i, j, index, in_flight)
-    at = _place(cache.keys, key)
-    if cache.keys[at] == key:
+    stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
+    key = (stage * len(problem.degrees) + index) * len(cache.stage) + in_flight
+    at = np.searchsorted(cache.keys, key)
+    if at < len(cache.keys) and cache.keys[at] == key:
         return float(cache.prices_s[at])
-    if cache.wanted[0, 0] < len(cache.wanted) - 1:
-        cache.wanted[0, 0] += 1
-        row = cache.wanted[0, 0]
-        cache.wanted[row, 0], cache.wanted[row, 1], cache.wanted[row, 2] = t, i, j
-        cache.wanted[row, 3], cache.wanted[row, 4] = index, in_flight
+    # A full queue drops the stage: the search asks for it again once the others have a price.
+    if cache.unpriced[0] < len(cache.unpriced) - 1:
+        cache.unpriced[0] += 1
+        cache.unpriced[cache.unpriced[0]] = key
     return np.inf
 
 
@@ -183,64 +183,41 @@ def _stage(downsets: int, widths: int, t: int, i: int, j: int) -> int:
     return (i * downsets + j) * widths + t
 
 
-@njit
-def _key(problem: SearchTables, cache: PriceCache, t: int, i: int, j: int, index: int, in_flight: int) -> int:
-    """Unique number that identifies a stage, its width, degree (by index) and microbatches in flight."""
-    stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
-    return (stage * len(problem.degrees) + index) * len(cache.stage) + in_flight
-
-
-@njit
-def _place(keys: Ints, key: int) -> int:
-    """Slot of a key in the hash table, or the free slot in which to insert it."""
-    at = (key * 0x9E3779B97F4A7C1 >> 20) & (len(keys) - 1)
-    while keys[at] != key and keys[at] != -1:
-        at = (at + 1) & (len(keys) - 1)
-    return at
-
-
-def price_wanted(problem: SearchTables, costs: ConfigurationCosts, cache: PriceCache) -> PriceCache:
-    """Price the stages listed in `wanted` and add them to the cache."""
-    count = int(cache.wanted[0, 0])
-    if not count:
+def price_queue(problem: SearchTables, costs: ConfigurationCosts, cache: PriceCache) -> PriceCache:
+    """Price the stages that wait for it; return the cache with them."""
+    if not cache.unpriced[0]:
         return cache
-    used = int((cache.keys >= 0).sum())
-    if 2 * (used + count) > len(cache.keys):
-        size = 2 ** int(np.ceil(np.log2(4 * (used + count))))
-        larger = cache._replace(keys=np.full(size, -1), prices_s=np.empty(size))
-        _copy_prices(cache, larger)
-        cache = larger
-    for begin, end in slices(count, Deadline(), first=16):
-        _price_some(problem, costs, cache, begin + 1, end + 1, True if problem.exact else None)
-    cache.wanted[0, 0] = 0
-    return cache
+    keys = np.unique(cache.unpriced[1 : cache.unpriced[0] + 1])
+    cache.unpriced[0] = 0
+    prices_s = np.empty(len(keys))
+    exact = True if problem.exact else None
+    for begin, end in slices(len(keys), Deadline(), first=16):
+        _price_stages(problem, costs, keys[begin:end], prices_s[begin:end], len(cache.stage), exact)
+    at = np.searchsorted(cache.keys, keys)
+    return cache._replace(
+        keys=np.insert(cache.keys, at, keys), prices_s=np.insert(cache.prices_s, at, prices_s)
+    )
 
 
 @njit
-def _copy_prices(cache: PriceCache, larger: PriceCache) -> None:
-    for at in range(len(cache.keys)):
-        if cache.keys[at] >= 0:
-            place = _place(larger.keys, cache.keys[at])
-            larger.keys[place], larger.prices_s[place] = cache.keys[at], cache.prices_s[at]
-
-
-@njit
-def _price_some(
+def _price_stages(
     problem: SearchTables,
     costs: ConfigurationCosts,
-    cache: PriceCache,
-    begin: int,
-    end: int,
+    keys: Ints,
+    prices_s: Floats,
+    counts: int,
     exact: bool | None,
 ) -> None:
-    """Price a range of rows of `wanted`; `exact` is True or None so that Numba compiles only one rule."""
-    for row in range(begin, end):
-        t, i, j = cache.wanted[row, 0], cache.wanted[row, 1], cache.wanted[row, 2]
-        index, in_flight = cache.wanted[row, 3], cache.wanted[row, 4]
-        key = _key(problem, cache, t, i, j, index, in_flight)
-        at = _place(cache.keys, key)
-        cache.keys[at] = key
-        cache.prices_s[at] = _added_in_all(problem, costs, t, i, j, index, in_flight, exact)
+    """Price the stages with the given keys, of `counts` possible numbers of microbatches in flight.
+
+    `exact` is True or None so that Numba compiles only one rule.
+    """
+    degrees, widths, downsets = len(problem.degrees), len(problem.widths), len(problem.sums.work_s)
+    for at in range(len(keys)):
+        stage, index = divmod(keys[at] // counts, degrees)
+        ends, t = divmod(stage, widths)
+        i, j = divmod(ends, downsets)
+        prices_s[at] = _added_in_all(problem, costs, t, i, j, index, keys[at] % counts, exact)
 
 
 @njit
