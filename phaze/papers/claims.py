@@ -50,17 +50,11 @@ def claims_on(
     """Yield the claims of a group, checked on the given rows of its table; nothing if there are no rows."""
     if rows.empty:
         return
-    parts = [part for _, part in rows.groupby(list(group.each), sort=False)] if group.each else [rows]
-    for part in parts:
+    for part in _split(rows, group.each):
         for claim in group.claims:
             try:
                 selected = part if claim.where is None else part.query(claim.where)
-                groups = (
-                    [subset for _, subset in selected.groupby(list(claim.by), sort=False)]
-                    if claim.by
-                    else [selected]
-                )
-                for subset in groups:
+                for subset in _split(selected, claim.by):
                     if len(subset):
                         yield from _claims_of(publication, claim, subset, functions)
             except (KeyError, AttributeError, NameError) as error:
@@ -69,6 +63,11 @@ def claims_on(
                     f"{publication.title}: claims: {claim.statement!r}: {error}; table {group.table} has "
                     f"columns {', '.join(map(str, rows.columns))}"
                 ) from error
+
+
+def _split(rows: pd.DataFrame, columns: tuple[str, ...]) -> list[pd.DataFrame]:
+    """Parts of a table with equal values in the columns, in their order; the whole table without columns."""
+    return [part for _, part in rows.groupby(list(columns), sort=False)] if columns else [rows]
 
 
 def _claims_of(

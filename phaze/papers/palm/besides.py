@@ -19,7 +19,6 @@ import pandas as pd
 from phaze.base.units import MIB
 from phaze.papers.publications import MeasuredRun, PublishedInference, PublishedTiled, evaluate
 from phaze.plan.machines import device_of, load_machine
-from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER, read_mapping, system_path
 from phaze.spec.models import load_model_named
 from phaze.spec.systems import load_cluster
@@ -144,26 +143,23 @@ def _gpus(published: PublishedTiled | None, folder: Path) -> Iterator[Row]:
     """Yield rows for the runs of Table IV, predicted with constants fitted with and without these runs."""
     if published is None:
         return
-    machine = load_machine(GPUS, folder)
-    yield from _gpus_on(machine, published, SEEN)
+    machines = {SEEN: load_machine(GPUS, folder)}
     if published.other_runs:
         # The same runs must not be both fitted and compared: hence a fit on the other runs of the source.
-        share = fitted_sustained_hbm([_run(row) for row in published.other_runs.values()], machine)
-        yield from _gpus_on(with_sustained_hbm(machine, share), published, UNSEEN)
-
-
-def _gpus_on(machine: Machine, published: PublishedTiled, reading: str) -> Iterator[Row]:
-    predictions = predict_rows([_run(row) for row in published.gpus.values()], machine)
-    for (name, row), time_s, chosen in zip(
-        published.gpus.items(), predictions["time_s"], predictions["microbatch_used"], strict=True
-    ):
-        batch = int(row.run["global_batch"])
-        explanation = (
-            f"{GPUS}, {device_of(machine).sustained_hbm:.2f} of HBM's bandwidth, microbatch {chosen}; "
-            "with attention and vocabulary, as measured"
-        )
-        about = {"palm": row.palm, "measured": batch / row.measured_s, "ours": batch / float(time_s)}
-        yield _row("IV", name, reading, "sequences per second", row.printed, **about, explanation=explanation)
+        share = fitted_sustained_hbm([_run(row) for row in published.other_runs.values()], machines[SEEN])
+        machines[UNSEEN] = with_sustained_hbm(machines[SEEN], share)
+    for reading, machine in machines.items():
+        predictions = predict_rows([_run(row) for row in published.gpus.values()], machine)
+        chosen = zip(predictions["time_s"], predictions["microbatch_used"], strict=True)
+        for (name, row), (time_s, microbatch) in zip(published.gpus.items(), chosen, strict=True):
+            batch = int(row.run["global_batch"])
+            explanation = (
+                f"{GPUS}, {device_of(machine).sustained_hbm:.2f} of HBM's bandwidth, microbatch "
+                f"{microbatch}; with attention and vocabulary, as measured"
+            )
+            about = {"palm": row.palm, "measured": batch / row.measured_s, "ours": batch / float(time_s)}
+            case = _row("IV", name, reading, "sequences per second", row.printed, **about)
+            yield {**case, "explanation": explanation}
 
 
 def _run(row: MeasuredRun) -> RunRow:
