@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from phaze.base.arrays import Floats, Ints
 from phaze.base.progress import counted
 from phaze.base.units import GIB
+from phaze.certify.plain import DIRECTIONS
 from phaze.cost.memory import parameter_bytes
 from phaze.layout import Layout
 from phaze.spec.settings import Training
@@ -40,7 +41,6 @@ ROUNDING = 1e-8
 """Relative error allowed for sums in another order and for the solvers' tolerances."""
 VALUES = ("plain_s", "bound_s", "exact_s")
 """Latencies of a layer: bounded by this package, bounded with integer programs, and as scheduled."""
-DIRECTIONS = ("forward", "backward")
 Times = dict[str, float]
 """Times of a design point by the names in VALUES, and the number of integer programs solved for it."""
 
@@ -183,8 +183,7 @@ def _stages(chain: LayerChain, forward_s: Floats, backward_s: Floats, cluster: P
 def _sums(values: Floats) -> Floats:
     """Sums of the values in all intervals [i, j), as an array (n, n + 1)."""
     before = np.concatenate([[0.0], np.cumsum(values)])
-    sums: Floats = before[None, :] - before[:-1, None]
-    return sums
+    return np.asarray(before[None, :] - before[:-1, None])
 
 
 def _widths(cluster: PlacementLimits) -> Iterator[tuple[Ints, int | None]]:

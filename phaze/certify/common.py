@@ -14,7 +14,7 @@ import pandas as pd
 
 from phaze.base.arrays import Bools, Floats
 from phaze.certify.space import names_of_space
-from phaze.certify.stage import EQUAL, count_proofs
+from phaze.certify.stage import EQUAL, count_causes, count_proofs
 from phaze.tables import COMMON, Certificates
 
 Mean = Literal["mean", "normalised", "geometric"]
@@ -54,7 +54,9 @@ def certify_common(
     ours = placements[placements["planner"] == "phaze"]
     bound_s = ours.groupby([*AT, "model"])["bound_s"].min().unstack().reindex(columns=list(aim.weights))
     solved = means_of(aim.global_batch / bound_s.fillna(np.inf), aim)
-    is_candidate = upper.index.isin(pd.MultiIndex.from_frame(commons[AT]))
+    candidates = pd.MultiIndex.from_frame(commons[AT])
+    is_candidate = upper.index.isin(candidates)
+    allowed = upper.reindex(candidates).fillna(np.inf).to_numpy() * (1.0 + EQUAL)
     best = commons.sort_values(["mean", "area_um2", *AT], ascending=[False, True, True, True]).head(1)
     best_mean = float(best["mean"].sum())
     excluded = upper.to_numpy()[~is_candidate]
@@ -65,7 +67,7 @@ def certify_common(
         "architectures": len(names),
         "points": len(upper),
         **_causes(upper.to_numpy(), is_candidate, best_mean),
-        "contradictions": _contradictions(commons, upper),
+        "contradictions": int((commons["mean"].to_numpy() > allowed).sum()),
         "architecture": "".join(best["architecture"]),
         "hbm_gib": float(best["hbm_gib"].sum()),
         "best": best_mean,
@@ -83,19 +85,8 @@ def _causes(upper: Floats, is_candidate: Bools, best_mean: float) -> dict[str, i
         "solved": is_candidate,
         "combined": upper < best_mean * (1.0 - EQUAL),
         "tied": upper <= best_mean * (1.0 + EQUAL),
-        "open": np.ones_like(is_candidate),
     }
-    remaining, counts = np.ones_like(is_candidate), dict.fromkeys(("work", "path"), 0)
-    for cause, mask in flags.items():
-        counts[cause] = int((remaining & mask).sum())
-        remaining &= ~mask
-    return counts
-
-
-def _contradictions(commons: pd.DataFrame, upper: pd.Series) -> int:
-    """Number of candidates whose mean throughput exceeds its upper bound."""
-    bound = upper.reindex(pd.MultiIndex.from_frame(commons[AT])).fillna(np.inf).to_numpy()
-    return int((commons["mean"].to_numpy() > bound * (1.0 + EQUAL)).sum())
+    return {"work": 0, "path": 0, **count_causes(flags)}
 
 
 def means_of(samples_per_s: pd.DataFrame, aim: Aim) -> pd.Series:

@@ -93,13 +93,9 @@ def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
     if best is None:
         return np.empty(0, dtype=np.int64)
     # Names are compared last, on the few rows left: comparing strings is slow.
-    same = np.ones(len(screen), dtype=np.bool_)
-    for name in ("layout", "hbm_gib", "recompute"):
-        same &= screen[name].to_numpy() == best[name]
-    rows = np.flatnonzero(same)
-    named = (screen["architecture"].iloc[rows] == best["architecture"]).to_numpy(np.bool_)
-    positions: Ints = rows[named]
-    return positions
+    keys = ["layout", "hbm_gib", "recompute"]
+    rows = np.flatnonzero((screen[keys] == best[keys]).all(axis=1))
+    return np.asarray(rows[(screen["architecture"].iloc[rows] == best["architecture"]).to_numpy()])
 
 
 def _chosen(candidates: pd.DataFrame, points: int) -> pd.DataFrame:

@@ -25,12 +25,13 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from phaze.base.arrays import Bools, Floats
+from phaze.base.arrays import Floats
 from phaze.schedule.graphs import ScheduledLayer
 
 TYPES = {"tensor": ("tensor", "fused"), "vector": ("vector", "fused"), "pair": ("fused",)}
 """Operator types that occupy a tensor core, a vector core, and a pair of both."""
 DESIGNS = tuple(f"{core}_design" for core in ("tensor", "vector", "fused"))
+DIRECTIONS = ("forward", "backward")
 Edges = tuple[tuple[int, int], ...]
 
 
@@ -54,7 +55,7 @@ class Estimated:
         for source, target in zip(edges["source"], edges["target"], strict=True):
             self.before[place[target]].append(place[source])
         designs = {name: architectures[name].to_numpy(np.int64) for name in DESIGNS}
-        sources = _sources(ordered)
+        sources = [(int(work), _design(core)) for work, core in zip(ordered["work"], self.core, strict=True)]
         self.one_s, self.every_s = (
             np.stack([table[work][designs[design]] for work, design in sources]) for table in estimated
         )
@@ -73,28 +74,15 @@ def estimated_s(estimates: pd.DataFrame) -> tuple[Floats, Floats]:
     return single, all_cores
 
 
-def _sources(operators: pd.DataFrame) -> list[tuple[int, str]]:
-    """Work index and design column of every operator; collectives reduce on the vector cores."""
-    design = {"tensor": "tensor", "fused": "fused"}
-    return [
-        (int(work), f"{design.get(core, 'vector')}_design")
-        for work, core in zip(operators["work"], operators["core"], strict=True)
-    ]
-
-
 def bound_by_work(layer: Estimated) -> Floats:
     """Lower bound (A,) on the latency, from the work on each type of core."""
-    areas = [_area(layer, np.isin(layer.core, users), layer.cores[r]) for r, users in TYPES.items()]
-    link = layer.every_s[layer.core == "network"].sum(axis=0)
-    busiest: Floats = np.max(areas, axis=0)
-    work: Floats = np.maximum(busiest, link) if layer.overlap else busiest + link
-    return work
-
-
-def _area(layer: Estimated, users: Bools, cores: Floats) -> Floats:
-    # On one core an operator takes 1/n of the n cores for ℓ, on all of them everything for ℓ̂.
-    area: Floats = np.minimum(layer.one_s[users] / cores, layer.every_s[users]).sum(axis=0)
-    return area
+    areas = []
+    for kind, users in TYPES.items():
+        used = np.isin(layer.core, users)
+        # On one core an operator takes 1/n of the n cores for ℓ, on all of them everything for ℓ̂.
+        areas.append(np.minimum(layer.one_s[used] / layer.cores[kind], layer.every_s[used]).sum(axis=0))
+    busiest, link = np.max(areas, axis=0), layer.every_s[layer.core == "network"].sum(axis=0)
+    return np.maximum(busiest, link) if layer.overlap else np.asarray(busiest + link)
 
 
 def bound_by_path(layer: Estimated) -> Floats:
@@ -104,8 +92,7 @@ def bound_by_path(layer: Estimated) -> Floats:
     for i, sources in enumerate(layer.before):
         if sources:
             finish[i] += finish[sources].max(axis=0)
-    longest: Floats = finish.max(axis=0)
-    return longest
+    return np.asarray(finish.max(axis=0))
 
 
 BOUNDS: dict[str, Callable[[Estimated], Floats]] = {"work": bound_by_work, "path": bound_by_path}
@@ -172,20 +159,16 @@ def _longest_path(layer: ScheduledLayer) -> float:
 
 def _most_work(layer: ScheduledLayer) -> float:
     """Time of the busiest core type and of the network: the longer one with overlap, otherwise their sum."""
-    busy = {"tensor": 0.0, "vector": 0.0, "pair": 0.0}
+    busy = dict.fromkeys(TYPES, 0.0)
     cores = {"tensor": layer.num_tc, "vector": layer.num_vc, "pair": min(layer.num_tc, layer.num_vc)}
     link = 0.0
     times = zip(layer.latency_s.tolist(), layer.latency_all_s.tolist(), strict=True)
     for core, (single, all_cores) in zip(layer.core, times, strict=True):
         link += all_cores if core == "network" else 0.0
-        for kind in _occupied(core):
-            busy[kind] += min(single / cores[kind], all_cores)
+        for kind, users in TYPES.items():
+            busy[kind] += min(single / cores[kind], all_cores) if core in users else 0.0
     most = max(busy.values())
     return max(most, link) if layer.overlap_communication else most + link
-
-
-def _occupied(core: str) -> tuple[str, ...]:
-    return {"tensor": ("tensor",), "vector": ("vector",), "fused": ("tensor", "vector", "pair")}.get(core, ())
 
 
 @dataclass(frozen=True)
@@ -237,8 +220,6 @@ def _estimated(
     estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """Operator latencies on one core and on all cores, by work and by design of these architectures."""
-    used = architectures[[f"{core}_design" for core in ("tensor", "vector", "fused")]].to_numpy().ravel()
-    near = estimates[estimates["design"].isin(used)]
-    keys = zip(near["work"].tolist(), near["design"].tolist(), strict=True)
-    values = zip(near["latency_s"].tolist(), near["latency_all_s"].tolist(), strict=True)
-    return dict(zip(keys, values, strict=True))
+    used = estimates[estimates["design"].isin(architectures[list(DESIGNS)].to_numpy().ravel())]
+    columns = (used[name].tolist() for name in ("work", "design", "latency_s", "latency_all_s"))
+    return {(work, design): (one, every) for work, design, one, every in zip(*columns, strict=True)}

@@ -74,5 +74,4 @@ def places_of(names: pd.Series, shard: Shard) -> Ints:
     if len(unique) == len(shard.names) and bool((unique == shard.names.array).all()):
         return shard.place[codes]
     place_by_name = pd.Series(shard.place, index=shard.names)
-    places: Ints = place_by_name.reindex(unique, fill_value=-1).to_numpy(np.int64)[codes]
-    return places
+    return place_by_name.reindex(unique, fill_value=-1).to_numpy(np.int64)[codes]

@@ -23,7 +23,7 @@ import pandas as pd
 
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import distinct_rows, name_ranks, order
-from phaze.certify.plain import BOUNDS, Estimated, estimated_s
+from phaze.certify.plain import BOUNDS, DIRECTIONS, Estimated, estimated_s
 from phaze.certify.space import Places, Shard, names_of_space, read_shards
 from phaze.cost.memory import parameter_bytes
 from phaze.plan.phaze.chains import best_times, read_runs, read_settings
@@ -34,7 +34,6 @@ from phaze.tables.columns import layout_of
 
 EQUAL = 2.0**-28
 """Relative difference below which times count as equal: two steps of the grid of `base.ranking`."""
-DIRECTIONS = ("forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,9 @@ def _add_slice(
         "combined": remaining,
         "tied": lower >= limit * (1.0 - 2.0 * EQUAL),
     }
-    _count_causes(count, {cause: which[points] for cause, which in flags.items()})
+    for cause, number in count_causes({cause: mask[points] for cause, mask in flags.items()}).items():
+        count.causes[cause] += number
+    count.points += int(points.sum())
     # A solved point also has its placement's bound; points outside the space do not count.
     bounds_s = np.where(solved, np.fmax(lower, bound), np.nan_to_num(lower, nan=0.0))
     bounds_s[~points] = np.inf
@@ -187,21 +188,17 @@ def _add_slice(
     count.ranges[tables.shard] = np.fmin(least[0], lower), np.fmin(least[1], feasible)
 
 
-def _count_causes(count: CauseCounts, flags: dict[str, Bools]) -> None:
-    """Count every point under the first cause that applies, or under `open` if none does."""
-    remaining = np.ones_like(flags["memory"])
-    for cause, mask in flags.items():
-        count.causes[cause] += int((remaining & mask).sum())
-        remaining &= ~mask
-    count.causes["open"] += int(remaining.sum())
-    count.points += remaining.size
+def count_causes(flags: Mapping[str, Bools]) -> dict[str, int]:
+    """Number of points by the first cause that applies, or under `open` if none does."""
+    masks = np.stack([*flags.values(), np.ones_like(flags["memory"])])
+    counts = np.bincount(masks.argmax(axis=0).ravel(), minlength=len(masks))
+    return dict(zip([*flags, "open"], counts.tolist(), strict=True))
 
 
 def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
     """Mask of the times that lie within their bounds; a time may be infinite only if nothing fits."""
     between = (time >= lower * (1.0 - EQUAL)) & (time <= feasible * (1.0 + EQUAL))
-    result: Bools = between & (np.isfinite(time) == np.isfinite(lower))
-    return result
+    return np.asarray(between & (np.isfinite(time) == np.isfinite(lower)))
 
 
 def _ranges(

@@ -7,7 +7,7 @@ for byte.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.store import Plain, Store
-from phaze.certify.audit import AuditedModel, Times, is_proven, judge_points, time_points
+from phaze.certify.audit import VALUES, AuditedModel, Times, is_proven, judge_points, time_points
 from phaze.certify.plain import DESIGNS, ChipPass, bound_piece, layer_of_piece, pieces_of, read_passes
 from phaze.certify.stage import SliceTables
 from phaze.schedule.bounds import EQUAL
@@ -159,24 +159,22 @@ def reschedule(tables: SliceTables, chips: pd.DataFrame, settings: ScheduleSetti
     selection = chips[["architecture"]].assign(kept=True)
     inputs = tables.operators, tables.edges, tables.estimates, chips
     _, schedules = schedule_layers(*inputs, selection, settings, Store())
-    runs = dict(list(schedules.groupby(["architecture", "layer", "direction"])))
+    runs = dict(iter(schedules.groupby(["architecture", "layer", "direction"])))
     cache: PieceTimes = {}
     passes = read_passes(*inputs, overlap_communication=settings.overlap_communication)
-    rows = [
-        _confirm(
-            chip_pass, runs[chip_pass.architecture, chip_pass.layer, chip_pass.direction], settings, cache
-        )
-        for chip_pass in passes
-    ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame([_confirm(chip_pass, runs, settings, cache) for chip_pass in passes])
 
 
 def _confirm(
-    chip_pass: ChipPass, runs: pd.DataFrame, settings: ScheduleSettings, cache: PieceTimes
+    chip_pass: ChipPass,
+    runs: Mapping[tuple[Hashable, ...], pd.DataFrame],
+    settings: ScheduleSettings,
+    cache: PieceTimes,
 ) -> dict[str, object]:
-    """Row of `reschedule` for one pass, from the scheduled operators in `runs`."""
-    runs = runs.sort_values("operator")
-    start, end, core = (runs[column].to_numpy() for column in ("start_s", "end_s", "core"))
+    """Row of `reschedule` for one pass, from its scheduled operators in `runs`."""
+    names = {name: getattr(chip_pass, name) for name in ("architecture", "layer", "direction")}
+    operators = runs[tuple(names.values())].sort_values("operator")
+    start, end, core = (operators[column].to_numpy() for column in ("start_s", "end_s", "core"))
     if faults := find_faults(chip_pass.content, LayerSchedule(start, end, core)):
         raise RuntimeError(f"{chip_pass.layer} on {chip_pass.architecture}: {'; '.join(faults)}")
     totals, programs = np.zeros(3), 0
@@ -187,13 +185,7 @@ def _confirm(
         schedule = LayerSchedule(start[members] - begin, end[members] - begin, core[members])
         values = _piece_times(layer_of_piece(chip_pass.content, piece), schedule, settings, cache)
         totals, programs = totals + values, programs + int(values[1] > values[0])
-    plain_s, bound_s, exact_s = totals.tolist()
-    names = {
-        "architecture": chip_pass.architecture,
-        "layer": chip_pass.layer,
-        "direction": chip_pass.direction,
-    }
-    return {**names, "plain_s": plain_s, "bound_s": bound_s, "exact_s": exact_s, "programs": programs}
+    return {**names, **dict(zip(VALUES, totals.tolist(), strict=True)), "programs": programs}
 
 
 def _piece_times(
