@@ -114,18 +114,9 @@ def covers(graph: Chain) -> tuple[Ints, Ints]:
 def find_branches(inside: Bools, first: Ints, source: Ints) -> Branches:
     """Branches of a stage, in the order of their first layers; `first` and `source` come from `covers`."""
     branch, count = _branch_of(inside, first, source)
-    begins = np.zeros(count + 1, np.int64)
-    for v in range(len(inside)):
-        if inside[v]:
-            begins[branch[v] + 1] += 1
-    for b in range(count):
-        begins[b + 1] += begins[b]
-    order, filled = np.empty(begins[count], np.int64), begins.copy()
-    for v in range(len(inside)):
-        if inside[v]:
-            order[filled[branch[v]]] = v
-            filled[branch[v]] += 1
-    return Branches(order, begins)
+    layers = np.flatnonzero(inside)
+    order = layers[np.argsort(branch[layers], kind="mergesort")]
+    return Branches(order, np.searchsorted(branch[order], np.arange(count + 1)))
 
 
 @njit
@@ -154,13 +145,9 @@ def _branch_of(inside: Bools, first: Ints, source: Ints) -> tuple[Ints, int]:
 @njit
 def mirrored(branches: Branches, nodes: int) -> Branches:
     """The same branches in the mirrored graph; of c branches, branch b becomes c - 1 - b."""
-    order, first = np.empty_like(branches.order), np.empty_like(branches.first)
-    for i in range(len(order)):
-        # Both the layers and their order are reversed, so branches stay contiguous.
-        order[i] = nodes - 1 - branches.order[len(order) - 1 - i]
-    for b in range(len(first)):
-        first[b] = len(order) - branches.first[len(first) - 1 - b]
-    return Branches(order, first)
+    # Both the layers and their order are reversed, so branches stay contiguous.
+    order, first = branches.order[::-1], branches.first[::-1]
+    return Branches(nodes - 1 - order, len(order) - first)
 
 
 @njit_inlined

@@ -18,7 +18,7 @@ ranges of data widths, with the memory needs of the widest, until the best place
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -35,7 +35,6 @@ from phaze.plan.phaze.cuttings import (
     FirstStageCosts,
     best_first_stage,
     cutting_of,
-    needed,
 )
 from phaze.plan.phaze.flush import Infeasible, Placement
 from phaze.plan.phaze.reasons import Leanest, min_devices, pipelines, too_few_devices, too_little_memory
@@ -94,16 +93,11 @@ def place_cutting(cut: Cutting, setting: Setting) -> Placement | None:
         options = _trace_back(cut, widths, pipeline)
         layout = replace(cut.layout, dp=pipeline.first.rank[2], pp=len(options))
         placement = _placement(cut, layout, setting, options)
-        return RangeBest(placement.rank(), placement, _fits(setting, room, layout, options))
+        in_flight = cut.in_flight(setting, setting.in_pipeline(layout))
+        holds = all(room[o] >= count for o, count in zip(reversed(options), in_flight, strict=False))
+        return RangeBest(placement.rank(), placement, holds)
 
     return best_choice(len(data), bound)
-
-
-def _fits(setting: Setting, room: Ints, layout: Layout, options: list[int]) -> bool:
-    """True if every stage has memory for its microbatches in flight; `options` start with the first stage."""
-    microbatches = setting.in_pipeline(layout)
-    depths = range(len(options), 0, -1)
-    return all(room[o] >= needed(setting, s, microbatches) for s, o in zip(depths, options, strict=True))
 
 
 def _best_pipeline(
@@ -114,26 +108,22 @@ def _best_pipeline(
     Under GPipe all data widths are assumed to have the fewest microbatches, so this is a bound for the
     others.
     """
-    first_sync = setting.exchange_s(_weight_bytes_before(cut))
+    before_bytes = np.asarray(~cut.downsets.membership @ np.asarray(cut.graph.parameter_bytes, float))
+    first_sync = setting.exchange_s(before_bytes)
     size = len(cut.graph) - cut.downsets.sizes
     pipelines = PipelineCounts(cut.layout.tp, setting.devices, counts, data)
-    depths = range(1, len(cut.graph) + 1)
-    fits = (room >= needed(setting, s, int(counts[-1])) for s in depths)
-    costs = [np.where(fit, cut.options.load_s, np.inf) for fit in fits]
+    in_flight = cut.in_flight(setting, int(counts[-1]))
+    costs = [np.where(room >= count, cut.options.load_s, np.inf) for count in in_flight]
     tables: list[Floats] = []
     best: FirstStage | None = None
-    for s, dp in zip(depths, cut.tables(widths, iter(costs)), strict=False):
+    for s, (dp, load_s) in enumerate(zip(cut.tables(widths, iter(costs)), costs, strict=False), 1):
         tables.append(dp)
-        first_costs = FirstStageCosts(costs[s - 1], first_sync, size)
-        first = best_first_stage(dp, s, cut, widths, first_costs, pipelines)
+        first_costs = FirstStageCosts(load_s, first_sync, size)
+        found = best_first_stage(dp, s, cut.stages, cut.options.first, widths, first_costs, pipelines)
+        first = FirstStage(*found)
         if first.option >= 0 and (best is None or first.rank < best.rank):
             best = first
     return None if best is None else _Pipeline(tables, costs, best)
-
-
-def _weight_bytes_before(cut: Cutting) -> Floats:
-    """Total weights of the layers outside each downset, in bytes."""
-    return np.asarray(~cut.downsets.membership @ np.asarray(cut.graph.parameter_bytes, float))
 
 
 def _placement(cut: Cutting, layout: Layout, setting: Setting, options: list[int]) -> Placement:
@@ -206,8 +196,9 @@ def leanest(cut: Cutting, setting: Setting) -> Leanest:
     def bound(lo: int, hi: int) -> RangeBest[Leanest] | None:
         # Most devices and fewest microbatches of any choice in the range: a bound for all of them.
         widths = cut.widths(setting.devices // choices[lo][1])
-        tables = cut.tables(widths, _peaks(cut, setting, choices[hi - 1][0]))
-        candidates = [Leanest(float(dp[-1].min()), cut.layout, s) for s, dp in enumerate(tables)]
+        peaks = map(cut.options.peak_bytes, cut.in_flight(setting, choices[hi - 1][0]))
+        tables = enumerate(cut.tables(widths, peaks))
+        candidates = [Leanest(float(dp[-1].min()), cut.layout, s) for s, dp in tables]
         lean = min(candidates, key=lambda lean: (lean.memory_bytes, lean.stages))
         return RangeBest((lean.memory_bytes, lean.stages), lean, hi - lo == 1)
 
@@ -216,20 +207,16 @@ def leanest(cut: Cutting, setting: Setting) -> Leanest:
     return lean
 
 
-def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
-    """Yield the peak memory of every option in bytes, for each stage position counted from the last."""
-    for s in range(1, len(cut.graph) + 1):
-        yield cut.options.peak_bytes(needed(setting, s, microbatches))
-
-
 def _enough_devices(cut: Cutting, setting: Setting) -> float:
     """Smallest number of devices on which the graph fits in memory; inf if none."""
     widths, choices = cut.widths(cut.layout.tp * len(cut.graph)), pipelines(setting, setting.microbatches)
+    room = cut.room(setting)
 
     def bound(lo: int, hi: int) -> RangeBest[int] | None:
-        tables = cut.tables(widths, _hurdles(cut, setting, choices[hi - 1][0]))
+        in_flight = cut.in_flight(setting, choices[hi - 1][0])
+        costs = (np.where(room >= count, 0.0, np.inf) for count in in_flight)
         # Any depth will do: only the number of devices counts.
-        possible = np.any([np.isfinite(dp[-1]) for dp in tables], axis=0)
+        possible = np.any([np.isfinite(dp[-1]) for dp in cut.tables(widths, costs)], axis=0)
         if not possible.any():
             return None
         enough = choices[lo][1] * int(widths.devices[np.argmax(possible)])
@@ -237,10 +224,3 @@ def _enough_devices(cut: Cutting, setting: Setting) -> float:
 
     enough = best_choice(len(choices), bound)
     return np.inf if enough is None else enough
-
-
-def _hurdles(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
-    """Yield 0 for options that fit and inf for others, for each stage position counted from the last."""
-    room = cut.room(setting)
-    for s in range(1, len(cut.graph) + 1):
-        yield np.where(room >= needed(setting, s, microbatches), 0.0, np.inf)

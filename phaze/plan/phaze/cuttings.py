@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from phaze.plan.downsets import Downsets, enumerate_downsets
 from phaze.plan.phaze.branch_passes import pass_buffers
 from phaze.plan.phaze.stages import MOST_BRANCHES, TimedLayers, all_assignments, stage_schedules, work_of
 
-Values = TypeVar("Values", Ints, Floats)
 MOST_DOWNSETS = 10_000
 MOST_STAGES = 1_500_000
 """Limit on the number of stages considered; each takes about 10 us, and 100 bytes per option."""
@@ -85,11 +84,6 @@ class Options:
         return np.asarray(np.minimum.reduceat(needed, self.schedule[:-1]), float)
 
 
-def count_stages(downsets: Downsets) -> int:
-    """Number of possible stages of a graph."""
-    return int(_inside(downsets.words).sum())
-
-
 def stages_of(downsets: Downsets) -> NestedStages:
     """All stages of the graph: pairs of nested downsets."""
     first = np.concatenate(([0], np.cumsum(_inside(downsets.words))))
@@ -119,15 +113,6 @@ def _inner(words: Words, first: Ints) -> Ints:
     return inner
 
 
-def options_of(
-    work: TimedLayers, downsets: Downsets, stages: NestedStages, recompute: bool, most_branches: int
-) -> Options:
-    """Options of every stage; stages that end the pipeline do not recompute."""
-    assignments, begins = all_assignments(most_branches)
-    member = downsets.membership
-    return Options(*_options(work, member, stages.first, stages.inner, recompute, assignments, begins))
-
-
 @njit
 def _options(
     work: TimedLayers,
@@ -138,59 +123,32 @@ def _options(
     assignments: Ints,
     begins: Ints,
 ) -> tuple[Ints, Ints, Floats, Ints, Ints, Floats, Floats]:
-    """Compute the arrays of `Options`."""
-    option_of, schedule_of, group_of = np.zeros(len(inner) + 1, np.int64), _whole(), _whole()
-    devices, load, constant, stashed = _whole(), _real(), _real(), _real()
-    inside, buffers = np.zeros(member.shape[1], np.bool_), pass_buffers(member.shape[1])
-    options = schedules = groups = 0
+    """Compute the arrays of `Options`; stages that end the pipeline do not recompute."""
+    option_of, schedule_of, group_of = [0], [0], [0]
+    devices, load_s, constant_bytes, stashed_bytes = [0][:0], [0.0][:0], [0.0][:0], [0.0][:0]
+    buffers = pass_buffers(member.shape[1])
     for outer in range(len(member)):
         for stage in range(first[outer], first[outer + 1]):
-            for v in range(len(inside)):
-                inside[v] = member[outer, v] and not member[inner[stage], v]
+            inside = member[outer] & ~member[inner[stage]]
             repeat = recompute and inner[stage] > 0
             variants = stage_schedules(work, inside, repeat, assignments, begins, buffers)
             last = 0
             for v in variants.undominated:
                 # Schedules come by number of devices: a new number is a new option.
                 if variants.devices[v] != last:
-                    devices, load = _grown(devices, options), _grown(load, options)
-                    schedule_of = _grown(schedule_of, options + 1)
-                    devices[options], load[options] = variants.devices[v], variants.load_s[v]
-                    options, last = options + 1, variants.devices[v]
-                for g in range(variants.groups[v]):
-                    constant, stashed = _grown(constant, groups), _grown(stashed, groups)
-                    constant[groups] = variants.constant_bytes[v, g]
-                    stashed[groups] = variants.stashed_bytes[v, g]
-                    groups += 1
-                schedules += 1
-                schedule_of[options] = schedules
-                group_of = _grown(group_of, schedules)
-                group_of[schedules] = groups
-            option_of[stage + 1] = options
+                    last = variants.devices[v]
+                    devices.append(last)
+                    load_s.append(variants.load_s[v])
+                    schedule_of.append(0)
+                constant_bytes.extend(variants.constant_bytes[v, : variants.groups[v]])
+                stashed_bytes.extend(variants.stashed_bytes[v, : variants.groups[v]])
+                group_of.append(len(constant_bytes))
+                schedule_of[-1] = len(group_of) - 1
+            option_of.append(len(devices))
     return (
-        option_of, devices[:options], load[:options], schedule_of[: options + 1], group_of[: schedules + 1],
-        constant[:groups], stashed[:groups],
+        np.array(option_of), np.array(devices), np.array(load_s), np.array(schedule_of), np.array(group_of),
+        np.array(constant_bytes), np.array(stashed_bytes),
     )  # fmt: skip
-
-
-@njit
-def _whole() -> Ints:
-    return np.zeros(1024, np.int64)
-
-
-@njit
-def _real() -> Floats:
-    return np.zeros(1024)
-
-
-@njit
-def _grown(values: Values, position: int) -> Values:
-    """Return the array, enlarged if it is too short for a position."""
-    if position < len(values):
-        return values
-    longer = np.zeros(2 * len(values), values.dtype)
-    longer[: len(values)] = values
-    return longer
 
 
 class DeviceCounts(NamedTuple):
@@ -219,6 +177,11 @@ class Cutting:
         """Number of microbatches in flight that each option has memory for."""
         limit = max(len(self.graph), setting.microbatches)
         return self.options.in_flight(setting.memory_bytes, limit)
+
+    def in_flight(self, setting: Setting, microbatches: int) -> list[int]:
+        """Microbatches in flight that the s-th stage from the end must hold in memory, for s = 1, 2, ..."""
+        depths = range(1, len(self.graph) + 1)
+        return [microbatches_in_flight(setting.schedule, s, microbatches) for s in depths]
 
     def widths(self, devices: int) -> DeviceCounts:
         """Device counts that a pipeline can have, up to a limit."""
@@ -253,8 +216,9 @@ def cutting_of(graph: Chain, layout: Layout, setting: Setting) -> Cutting:
     downsets = few_downsets(graph)
     stages = stages_of(downsets)
     work = work_of(graph, layout, setting.bandwidth_bytes_per_s)
-    options = options_of(work, downsets, stages, setting.recompute, MOST_BRANCHES)
-    return Cutting(graph, layout, work, downsets, stages, options)
+    assignments = all_assignments(MOST_BRANCHES)
+    arrays = _options(work, downsets.membership, *stages, setting.recompute, *assignments)
+    return Cutting(graph, layout, work, downsets, stages, Options(*arrays))
 
 
 def few_downsets(
@@ -265,15 +229,10 @@ def few_downsets(
         downsets = enumerate_downsets(len(graph), graph.pairs, most_downsets)
     except PhazeError as error:
         raise PhazeError(_too_many(f"more than {most_downsets} downsets", f"{most_downsets}")) from error
-    if (stages := count_stages(downsets)) > most_stages:
+    if (stages := int(_inside(downsets.words).sum())) > most_stages:
         size = f"{len(downsets)} downsets and {stages} possible stages"
         raise PhazeError(_too_many(size, f"{most_stages} stages"))
     return downsets
-
-
-def needed(setting: Setting, s: int, microbatches: int) -> int:
-    """Number of microbatches in flight that the s-th stage from the end must hold in memory."""
-    return microbatches_in_flight(setting.schedule, s, microbatches)
 
 
 def _too_many(size: str, allowed: str) -> str:
@@ -341,22 +300,8 @@ class FirstStageCosts(NamedTuple):
     """Number of layers in the stage, by the downset that remains after it."""
 
 
-def best_first_stage(
-    dp: Floats, s: int, cut: Cutting, widths: DeviceCounts, costs: FirstStageCosts, pipelines: PipelineCounts
-) -> FirstStage:
-    """First stage of the best pipeline with s stages; the rest comes from dp[s - 1] (Phaze, Section 5).
-
-        min over d, D', a, k of (ceil(B/d) + s - 1) max(dp[s - 1][D'][k - a], load) + (d - 1)/d
-        first_sync[D']
-
-    with d k <= K. Ties go to the fewest devices, then the smallest d and first stage.
-    """
-    rank, (option, k) = _best_first_stage(dp, s, cut.stages, cut.options.first, widths, costs, pipelines)
-    return FirstStage(rank, option, k)
-
-
 @njit
-def _best_first_stage(
+def best_first_stage(
     dp: Floats,
     s: int,
     stages: NestedStages,
@@ -364,9 +309,16 @@ def _best_first_stage(
     widths: DeviceCounts,
     costs: FirstStageCosts,
     pipelines: PipelineCounts,
-) -> tuple[tuple[float, int, int, int, int], tuple[int, int]]:
-    """Rank of the best pipeline, the option of its first stage and the index of its device count."""
-    best, answer = (np.inf, 0, 0, 0, 0), (-1, -1)
+) -> tuple[tuple[float, int, int, int, int], int, int]:
+    """First stage of the best pipeline with s stages; the rest comes from dp[s - 1] (Phaze, Section 5).
+
+        min over d, D', a, k of (ceil(B/d) + s - 1) max(dp[s - 1][D'][k - a], load) + (d - 1)/d
+        first_sync[D']
+
+    with d k <= K. Ties go to the fewest devices, then the smallest d and first stage. The result has the
+    fields of `FirstStage`; `option` (stages + 1,) is the first option of every stage.
+    """
+    best, chosen, devices = (np.inf, 0, 0, 0, 0), -1, -1
     for stage in range(stages.first[-2], stages.first[-1]):
         inner = stages.inner[stage]
         for o in range(option[stage], option[stage + 1]):
@@ -386,5 +338,5 @@ def _best_first_stage(
                     time = busy + (d - 1) / d * costs.sync_s[inner]
                     rank = (time, used * d, d, s, costs.size[inner])
                     if rank < best:
-                        best, answer = rank, (o, total)
-    return best, answer
+                        best, chosen, devices = rank, o, total
+    return best, chosen, devices

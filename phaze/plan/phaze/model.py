@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain as chained
 
 import numpy as np
 import pandas as pd
@@ -40,22 +41,17 @@ def place_model(
     point = read_point(layers, graph, conditions)
     devices = read_devices(point, solves, architectures, screens, conditions)
     placements, stages = [], []
-    for run in _find(point, devices, conditions, expert):
+    runs = find_placements(point, devices, conditions)
+    if expert is not None and expert.tp == point.layout.tp:
+        named = [device for device in devices if device.named]
+        runs = chained(runs, find_expert_placements(point, named, conditions, expert))
+    for run in runs:
         placements.append(placement_row(point, run, conditions))
         stages.extend(stage_rows(point, run))
     return (
         pd.DataFrame(placements, columns=list(Placements.fields())),
         pd.DataFrame(stages, columns=list(Stages.fields())),
     )
-
-
-def _find(
-    point: Point, devices: list[TimedChip], conditions: Conditions, expert: Layout | None
-) -> Iterator[PlannerRun]:
-    yield from find_placements(point, devices, conditions)
-    if expert is not None and expert.tp == point.layout.tp:
-        named = [device for device in devices if device.named]
-        yield from find_expert_placements(point, named, conditions, expert)
 
 
 def find_placements(point: Point, devices: list[TimedChip], conditions: Conditions) -> Iterator[PlannerRun]:

@@ -138,7 +138,8 @@ def read_devices(
     chips = architectures.set_index("architecture").loc[names]
     rows = _rows_of(point, solves, names)
     objectives, bounds = (_latencies(solves, rows, value) for value in ("objective_s", "bound_s"))
-    spent, moved = _works(solves, rows), _traffic(solves, rows)
+    parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in DYNAMIC], axis=-1)
+    hbm, reduced = (_latencies(solves, rows, value) for value in ("hbm_bytes", "reduced_bytes"))
     return [
         TimedChip(
             name=name,
@@ -154,23 +155,11 @@ def read_devices(
             area_um2=float(chips["area_um2"].iloc[a]),
             latencies=objectives[a],
             bounds=bounds[a],
-            work=spent[a],
-            traffic=moved[a],
+            work=LayerEnergy(*parts[a]),
+            traffic=Traffic(*hbm[a], *reduced[a]),
         )
         for a, name in enumerate(names)
     ]
-
-
-def _works(solves: pd.DataFrame, rows: Ints) -> list[LayerEnergy]:
-    """Energy of every kind of layer by part of the chip, for each architecture in `rows`."""
-    parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in DYNAMIC], axis=-1)
-    return [LayerEnergy(forward, backward) for forward, backward in parts]
-
-
-def _traffic(solves: pd.DataFrame, rows: Ints) -> list[Traffic]:
-    """Bytes that every kind of layer moves, for each architecture in `rows`."""
-    hbm, reduced = (_latencies(solves, rows, value) for value in ("hbm_bytes", "reduced_bytes"))
-    return [Traffic(*moved, *summed) for moved, summed in zip(hbm, reduced, strict=True)]
 
 
 def _latencies(solves: pd.DataFrame, rows: Ints, value: str) -> list[Latencies]:

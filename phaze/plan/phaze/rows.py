@@ -121,14 +121,8 @@ def _infeasible(result: Infeasible) -> Row:
     never = dict.fromkeys(("time_per_batch_s", "bound_s", "max_load_s", "sync_s", *ENERGIES), np.inf)
     nothing = dict.fromkeys(("samples_per_s", "tokens_per_s", "mfu", "mfu_paper"), 0.0)
     none = dict.fromkeys(("data", "stages", "devices_used"), 0)
-    return {
-        "status": "infeasible",
-        "reason": result.reason,
-        "binding": result.limit,
-        **none,
-        **never,
-        **nothing,
-    }
+    about = {"status": "infeasible", "reason": result.reason, "binding": result.limit}
+    return {**about, **none, **never, **nothing}
 
 
 def stage_rows(point: Point, run: PlannerRun) -> list[Row]:

@@ -106,16 +106,9 @@ def search(
         np.zeros(depths, np.int64), np.zeros(depths, np.int64),
     )  # fmt: skip
     for a in range(len(times)):
-        _sum_up(forward[a], backward[a], sequence.kinds, space)
+        space.forward_s[1:] = np.cumsum(forward[a][sequence.kinds])
+        space.before_s[1:] = np.cumsum((forward[a] + backward[a])[sequence.kinds])
         times[a] = _search_one(forward[a], backward[a], sequence, choices, space, times[a])
-
-
-@njit
-def _sum_up(forward: Floats, backward: Floats, kinds: Ints, space: _Space) -> None:
-    for i in range(len(kinds)):
-        k = kinds[i]
-        space.forward_s[i + 1] = space.forward_s[i] + forward[k]
-        space.before_s[i + 1] = space.before_s[i] + forward[k] + backward[k]
 
 
 @njit

@@ -248,10 +248,7 @@ def _crew(linked: Bools, group: Ints, groups: int) -> Ints:
         for target in range(len(group)):
             if linked[source, target]:
                 # Linked groups, and all that are linked to them, become one component.
-                old, new = crew[group[source]], crew[group[target]]
-                for g in range(groups):
-                    if crew[g] == old:
-                        crew[g] = new
+                crew[crew == crew[group[source]]] = crew[group[target]]
     return crew
 
 
