@@ -123,30 +123,22 @@ def staircase_of(costs: ConfigurationCosts, member: Bools, t: int, exchanged: fl
     until it no longer fits, hence one knapsack per step of the staircase. member: (P, n); t: index of the
     width; exchanged: as for `price_stage`; most: upper limit of microbatches in flight.
     """
-    sets = len(member)
-    start = np.zeros(sets + 1, dtype=np.int64)
-    time = np.empty(2 * sets + 2)
-    until = np.empty(2 * sets + 2, dtype=np.int64)
+    start, time, until = [0], [0.0][:0], [0][:0]
     chosen = np.empty(member.shape[1], dtype=np.int64)
     stash, fixed, limit = costs.stash_bytes, costs.fixed_bytes, costs.limit_bytes
-    steps = 0
-    for p in range(sets):
+    for p in range(len(member)):
         own_s, memory_bytes, common_s = price_stage(costs, member[p], t, exchanged, 1)
         m = 1
         while m <= most and choose_exactly(costs.first[t], member[p], own_s, memory_bytes, limit, chosen):
-            if steps == len(time):
-                time = np.concatenate((time, np.empty(len(time))))
-                until = np.concatenate((until, np.empty(len(until), dtype=np.int64)))
             # The choice stays optimal as long as it fits: more microbatches only rule choices out.
             picked = chosen[member[p]]
             m = max(m, _lasts(stash[picked].sum(), fixed[picked].sum(), limit, most))
-            time[steps] = own_s[picked].sum() + common_s
-            until[steps] = m
-            steps += 1
+            time.append(own_s[picked].sum() + common_s)
+            until.append(m)
             m += 1
             memory_bytes = stash * m + fixed
-        start[p + 1] = steps
-    return Staircase(start, time[:steps].copy(), until[:steps].copy())
+        start.append(len(time))
+    return Staircase(np.array(start), np.array(time), np.array(until))
 
 
 @njit
@@ -168,15 +160,10 @@ def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
     """Maximum number of microbatches in flight at which each set meets its time limit, (P,); 0 if none."""
     most = np.zeros(len(allowed), dtype=np.int64)
     for p in range(len(allowed)):
-        low, high = stairs.start[p], stairs.start[p + 1]
-        while low < high:
-            middle = (low + high) // 2
-            if stairs.time_s[middle] <= allowed[p]:
-                low = middle + 1
-            else:
-                high = middle
-        if low > stairs.start[p]:
-            most[p] = stairs.until[low - 1]
+        begin, end = stairs.start[p], stairs.start[p + 1]
+        steps = np.searchsorted(stairs.time_s[begin:end], allowed[p], side="right")
+        if steps > 0:
+            most[p] = stairs.until[begin + steps - 1]
     return most
 
 
@@ -254,16 +241,11 @@ def fewest_devices(
                 top = min(high[m] + shift, degrees, limit[pair, o])
                 for s in range(low[m] + shift, top + 1):
                     row[s] = min(row[s], f[m, s - shift] + cost[o])
-        first = True
-        for s in range(degrees + 1):
-            if row[s] + remaining[j] > devices:
-                # Too many devices for any extension: the state is dropped.
-                row[s] = NONE
-                continue
-            high[j] = s
-            if first:
-                low[j] = s
-                first = False
+        # Too many devices for any extension: the state is dropped.
+        row[row + remaining[j] > devices] = NONE
+        reached = np.flatnonzero(row < NONE)
+        if len(reached):
+            low[j], high[j] = reached[0], reached[-1]
     return f
 
 

@@ -159,8 +159,9 @@ def choose_exactly(
         memory, time = memory[useful], time[useful]
         parents.append(parent[useful])
         choices.append(choice[useful])
-    best = _fastest_fit(memory, time, limit_bytes, greedy_s)
-    if best >= 0:
+    fitting = np.flatnonzero((memory <= limit_bytes) & (time < greedy_s))
+    if len(fitting):
+        best = fitting[np.argmin(time[fitting])]
         for i in range(len(layers) - 1, -1, -1):
             chosen[layers[i]] = choices[i + 1][best]
             best = parents[i + 1][best]
@@ -178,9 +179,8 @@ def _no_slower(first: Ints, layers: Ints, time_s: Floats, more_s: float) -> Floa
     """Times of configurations, capped at the fastest time of their layer plus `more_s`."""
     lowered_s = time_s.copy()
     for v in layers:
-        least_s = time_s[first[v] : first[v + 1]].min()
-        for x in range(first[v], first[v + 1]):
-            lowered_s[x] = min(time_s[x], least_s + more_s)
+        own_s = time_s[first[v] : first[v + 1]]
+        lowered_s[first[v] : first[v + 1]] = np.minimum(own_s, own_s.min() + more_s)
     return lowered_s
 
 
@@ -213,16 +213,6 @@ def _extend(
         filled += 1
     undominated = undominated[:filled]
     return undominated // count, begin + undominated % count, memories[undominated], times[undominated]
-
-
-@njit
-def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, below_s: float) -> int:
-    """Index of the fastest pair that fits and is faster than `below_s`; -1 if there is none."""
-    best, least = -1, below_s
-    for i in range(len(memory)):
-        if memory[i] <= limit_bytes and time[i] < least:
-            best, least = i, time[i]
-    return best
 
 
 @njit

@@ -132,7 +132,7 @@ def _search(
     for i in range(begin_with, end_before):
         if states.high[i] < states.low[i]:
             continue
-        used = _least_used(states, i)
+        used = int(states.fewest[i, states.low[i] : states.high[i] + 1].min())
         seen = i + 1
         for q in problem.products:
             if used + q > devices:
@@ -140,9 +140,9 @@ def _search(
             # The rest must fit on the other devices, and the stage on its own q, in the time allowed.
             least = (sums.work_s[last] - (devices - used - q) * threshold_s) / SLACK
             # Each superset is tried once, at the fewest devices that can do its work.
-            begin = max(seen, _first_from(sums.work_s, least))
+            begin = max(seen, np.searchsorted(sums.work_s, least))
             most = (sums.work_s[i] + q * threshold_s) * SLACK
-            seen = max(seen, _first_from(sums.work_s, most))
+            seen = max(seen, np.searchsorted(sums.work_s, most))
             for j in range(begin, seen):
                 if used < devices - rest_devices[j] and holds(sums.words, j, i):
                     room = devices - rest_devices[j]
@@ -150,28 +150,6 @@ def _search(
         if cache.unpriced[0]:
             return i
     return end_before
-
-
-@njit
-def _least_used(states: States, i: int) -> int:
-    """Fewest devices of any state of downset i."""
-    used = NONE
-    for s in range(states.low[i], states.high[i] + 1):
-        used = min(used, states.fewest[i, s])
-    return used
-
-
-@njit
-def _first_from(values: Floats, least: float) -> int:
-    """Index of the first value that is at least `least`; `values` are ascending."""
-    begin, end = 0, len(values)
-    while begin < end:
-        middle = (begin + end) // 2
-        if values[middle] < least:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
 
 
 @njit

@@ -148,10 +148,7 @@ def price_stage(
     Nothing that was added is subtracted: a configuration that costs 1e20 does not affect the price of the
     others.
     """
-    own_s, memory_bytes = np.empty(len(costs.time_s)), np.empty(len(costs.time_s))
-    for x in range(len(own_s)):
-        own_s[x] = costs.time_s[x]
-        memory_bytes[x] = costs.stash_bytes[x] * in_flight + costs.fixed_bytes[x]
+    own_s, memory_bytes = costs.time_s.copy(), costs.stash_bytes * in_flight + costs.fixed_bytes
     weight_s, common_s = costs.weight_s.reshape(-1, 1), 0.0
     for v in range(len(member)):
         if member[v]:

@@ -236,35 +236,30 @@ def _record(
 ) -> None:
     """Add one planner's rows, either curve points or plans."""
     restricted, rounds = contender.restrict(layers), keys["mode"] == "table-1"
-    options = SearchOptions(linear=rounds)
-
-    def cluster(devices: int) -> FlatCluster:
-        return FlatCluster(
-            devices=devices,
-            memory_bytes=point.memory_gib * GIB,
-            bandwidth_bytes_per_s=point.bandwidth_gib * GIB,
-            microbatches=point.microbatches,
-            synchronisation="round" if rounds else "batch",
-        )
+    options, most = SearchOptions(linear=rounds), max(point.devices)
+    cluster = FlatCluster(
+        devices=most,
+        memory_bytes=point.memory_gib * GIB,
+        bandwidth_bytes_per_s=point.bandwidth_gib * GIB,
+        microbatches=point.microbatches,
+        synchronisation="round" if rounds else "batch",
+    )
 
     def plan(devices: int) -> PiperPlan | None:
-        return contender.plan(restricted, cluster(devices), options)
-
-    def sweep(devices: int) -> Floats:
-        return contender.sweep(restricted, cluster(devices), options)
+        return contender.plan(restricted, replace(cluster, devices=devices), options)
 
     def best_times() -> Floats:
         """Best times (K,) with at most 1, …, K devices, from one run or one plan per number of devices."""
         if len(point.devices) == 1:
-            return sweep(point.devices[0])
-        times = np.full(max(point.devices), np.inf)
+            return contender.sweep(restricted, cluster, options)
+        times = np.full(most, np.inf)
         for devices in point.devices:
             if piper_plan := plan(devices):
                 times[devices - 1] = piper_plan.time_per_sample_s
         return times
 
     if point.show == "curve":
-        most, times = max(point.devices), best_times()
+        times = best_times()
         # Only device counts at which the time falls are points of the curve.
         before = np.concatenate(([np.inf], np.minimum.accumulate(times)[:-1]))
         rows["curves"] += [

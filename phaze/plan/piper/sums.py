@@ -12,6 +12,7 @@ plan uses, all others would appear to take nothing. Where that could matter a st
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -79,10 +80,7 @@ def sum_up(costs: ConfigurationCosts, downsets: Downsets) -> Sums:
     first, last = costs.first[:, :-1], costs.first[:, 1:]
     fast = fastest_of(costs)
     has = first < last
-
-    def least(values: Floats) -> Floats:
-        return _least(values, costs.first)
-
+    least = partial(_least, first=costs.first)
     forward_s = _at(least(costs.forward_s), costs.targets)
     backward_s = _at(least(costs.backward_s), costs.sources)
     cut = member[:, costs.targets] & ~member[:, costs.sources]
