@@ -327,8 +327,8 @@ def readings(beside: Beside, figures: pd.DataFrame, scores: pd.DataFrame) -> Ite
     rows = figures.sort_values(
         [*KEY, "reading"], key=lambda column: column.map(order).fillna(-1), kind="stable"
     )
-    called = [CALLED.get(of, "placement") for of in zip(rows["kind"], rows["of"], strict=True)]
-    rows = rows.assign(called=called)
+    keys = zip(rows["kind"], rows["of"], strict=True)
+    rows = rows.assign(called=[CALLED.get(key, "placement") for key in keys])
     agreeing = rows[rows["agrees"]].groupby(KEY)["reading"].agg(join).rename("given")
     rows = rows.join(agreeing, on=KEY).fillna({"given": NONE}).replace({"ours": {"": "fits nowhere"}})
     first = rows.drop_duplicates(KEY)

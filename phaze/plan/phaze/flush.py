@@ -116,8 +116,7 @@ def place_chain(
     Ties go to the fewest devices, then to the smallest d, s and first stage. `explain` false leaves the
     reason empty, which saves time. A limit known to exceed the best time prunes most of the search.
     """
-    most = shape_of(chain, layout, setting.devices).stages
-    widths = Widths(1, most, *useful_widths(setting.microbatches, setting.devices))
+    widths = Widths(1, len(chain), *useful_widths(setting.microbatches, setting.devices))
     placement = place_within(chain, layout, setting, widths, limit_s)
     if placement is None:
         return Infeasible(why_infeasible({layout: chain}, setting) if explain else "")
@@ -141,9 +140,8 @@ def place_within(
     best: Placement | None = None
     for counts, data in _groups(widths, setting):
         fitting = room(footprints, setting, int(counts[0]))
-        load_s = loads.of(setting.recompute)
         last = np.where(fitting.last_fits, loads.plain_s[:, -1], np.inf)
-        costs = SplitCosts(last, load_s, fitting.most_stages, footprints.single)
+        costs = SplitCosts(last, loads.of(setting.recompute), fitting.most_stages, footprints.single)
         pipelines = PipelineCounts(shape.wide, setting.devices, counts, data)
         time, d, starts = best_cut(
             costs, exchange, caps, pipelines, widths.fewest, most, shape.singles, limit_s

@@ -132,11 +132,8 @@ def stage_schedules(
         group = assignments[begins[count - 1] : begins[count], :count].copy()
     else:
         group = list_assignments(work, branches, inside, buffers)
-    groups, load, devices = (
-        np.ones(len(group), np.int64),
-        np.empty(len(group)),
-        np.zeros(len(group), np.int64),
-    )
+    groups, devices = np.ones(len(group), np.int64), np.zeros(len(group), np.int64)
+    load = np.empty(len(group))
     constant, stashed, split = _branch_bytes(work, branches, inside, recompute)
     linked = _links(work, branches, inside, buffers.place)
     constants, stashes = np.zeros((len(group), count)), np.zeros((len(group), count))

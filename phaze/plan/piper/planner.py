@@ -216,12 +216,7 @@ def _follow(
 
 @njit
 def last_stage(
-    problem: SearchTables,
-    cache: PriceCache,
-    threshold_s: float,
-    fewest: Table,
-    j: int,
-    s: int,
+    problem: SearchTables, cache: PriceCache, threshold_s: float, fewest: Table, j: int, s: int
 ) -> tuple[int, int, int]:
     """Last stage (D', t, d) that attains f(D, s), with t and d as indices."""
     sums = problem.sums

@@ -56,14 +56,14 @@ def answer(instance: PiperInstance, question: PiperQuestion) -> Content:
 
 
 def _content(layers: ProfiledLayers, cluster: FlatCluster, plan: PiperPlan | None, reason: str) -> Content:
-    content: Content = {
-        "time_per_sample": plan.time_per_sample_s if plan else None,
-        "devices": plan.devices if plan else 0,
-        "degree": plan.degree if plan else 0,
-        "stages": [_stage(layers, stage) for stage in plan.stages] if plan else [],
-    }
     if plan is None:
-        return {**content, "reason": reason}
+        return {"time_per_sample": None, "devices": 0, "degree": 0, "stages": [], "reason": reason}
+    content: Content = {
+        "time_per_sample": plan.time_per_sample_s,
+        "devices": plan.devices,
+        "degree": plan.degree,
+        "stages": [_stage(layers, stage) for stage in plan.stages],
+    }
     fits = all(stage.memory_bytes <= cluster.memory_bytes for stage in plan.stages)
     return content if fits else {**content, "fits_memory": False}
 
