@@ -218,16 +218,13 @@ def _loads(
     for s in range(2, most + 1):
         stored = stages.once_bytes + (s - 1 if in_flight is None else in_flight) * stages.stashed_bytes
         load = np.where(stored <= cluster.memory_bytes, stages.load_s, np.inf)
-        longer = np.maximum(load, _before(worst, stages.single))
+        # worst[u, j] of the layers after [i, j), where u counts the stage itself if it needs one device.
+        shifted = np.concatenate([np.full((1, n + 1), np.inf), worst[:-1]])
+        following = np.where(stages.single == 1, shifted[:, None, :], worst[:, None, :])
+        longer = np.maximum(load, following)
         yield longer[:, 0]
         # No stage starts after the last layer.
         worst[:, :n], worst[:, n] = longer.min(axis=2), np.inf
-
-
-def _before(worst: Floats, single: Ints) -> Floats:
-    """Bottleneck load of layers j to n if u stages from [i, j) on use a single device, (u, i, j)."""
-    shifted = np.concatenate([np.full((1, worst.shape[1]), np.inf), worst[:-1]])
-    return np.where(single == 1, shifted[:, None, :], worst[:, None, :])
 
 
 def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: PlacementLimits) -> float:
