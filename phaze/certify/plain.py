@@ -222,4 +222,4 @@ def _estimated(
     """Operator latencies on one core and on all cores, by work and by design of these architectures."""
     used = estimates[estimates["design"].isin(architectures[list(DESIGNS)].to_numpy().ravel())]
     columns = (used[name].tolist() for name in ("work", "design", "latency_s", "latency_all_s"))
-    return {(work, design): (one, every) for work, design, one, every in zip(*columns, strict=True)}
+    return {(work, design): (single, every) for work, design, single, every in zip(*columns, strict=True)}

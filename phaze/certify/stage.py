@@ -99,6 +99,51 @@ class CauseCounts:
     ranges: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)
     """Smallest lower bound and feasible time (grid, A) of all TMP widths and microbatches, by shard."""
 
+    def add(
+        self,
+        tables: SliceTables,
+        screens: pd.DataFrame,
+        shard: Shard,
+        graph: pd.DataFrame,
+        placed: pd.DataFrame,
+        best: pd.Series | None,
+        sizes: Sequence[float],
+        terms: CertificateTerms,
+    ) -> None:
+        """Add the design points of one layout and shard to the counts; `sizes` are the study's HBM sizes."""
+        grid = terms.training.memory_grid
+        points = Architectures.may_have(shard.chips, sizes, [hbm_gib for hbm_gib, _ in grid])
+        screened = Places(screens, shard, grid)
+        lower, feasible, selected = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
+        placements = Places(placed[tables.has(placed)], shard, grid)
+        time, bound = (placements.matrix(column) for column in ("time_per_batch_s", "bound_s"))
+        placed_here, selected_here = ~np.isnan(time), selected == 1.0
+        solved = placed_here & selected_here
+        limit = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 + EQUAL)
+        # Simple bounds explain only what the screen excludes as slower.
+        remaining = points & np.isfinite(lower) & ~solved & (lower > limit)
+        weak = _exclude_by_simple_bounds(tables, shard.chips, graph, remaining, limit, terms)
+        flags = {
+            "memory": lower == np.inf,
+            "solved": solved,
+            **weak,
+            "combined": remaining,
+            "tied": lower >= limit * (1.0 - 2.0 * EQUAL),
+        }
+        for cause, number in count_causes({cause: mask[points] for cause, mask in flags.items()}).items():
+            self.causes[cause] += number
+        self.points += int(points.sum())
+        # A solved point also has its placement's bound; points outside the space do not count.
+        bounds_s = np.where(solved, np.fmax(lower, bound), np.nan_to_num(lower, nan=0.0))
+        bounds_s[~points] = np.inf
+        # The screen promised a range for the time, and that exactly the kept points are placed.
+        wrong = (solved & ~_within(time, lower, feasible)) | (placed_here != selected_here)
+        self.contradictions += int(wrong.sum())
+        self.bound_s = min(self.bound_s, float(bounds_s.min()))
+        self.excluded_s = min(self.excluded_s, float(np.min(bounds_s[~solved], initial=np.inf)))
+        least = self.ranges.get(tables.shard, (lower, feasible))
+        self.ranges[tables.shard] = np.fmin(least[0], lower), np.fmin(least[1], feasible)
+
 
 def certify_model(
     slices: Iterable[tuple[SliceTables, pd.DataFrame]],
@@ -122,7 +167,7 @@ def certify_model(
     count, shards = CauseCounts(), read_shards(architectures, names)
     for tables, screens in slices:
         if len(tables.architectures) and len(shards[tables.shard].chips):
-            _add_slice(count, tables, screens, shards[tables.shard], graph, placed, best, sizes, terms)
+            count.add(tables, screens, shards[tables.shard], graph, placed, best, sizes, terms)
     model = str(graph["model"].iloc[0])
     row = _row(count, names, best, terms.scenario.global_batch) | count_proofs(solves) | {"model": model}
     return pd.DataFrame([row]), _ranges(count, shards, sizes, terms.training, model)
@@ -140,52 +185,6 @@ def best_row(placed: pd.DataFrame, architectures: pd.DataFrame) -> pd.Series | N
     first = order(rows["time_per_batch_s"].to_numpy(), areas.to_numpy(), ranks)[0]
     best: pd.Series = rows.iloc[first]
     return best
-
-
-def _add_slice(
-    count: CauseCounts,
-    tables: SliceTables,
-    screens: pd.DataFrame,
-    shard: Shard,
-    graph: pd.DataFrame,
-    placed: pd.DataFrame,
-    best: pd.Series | None,
-    sizes: Sequence[float],
-    terms: CertificateTerms,
-) -> None:
-    """Add the design points of one layout and shard to the counts; `sizes` are the study's HBM sizes."""
-    grid = terms.training.memory_grid
-    points = Architectures.may_have(shard.chips, sizes, [hbm_gib for hbm_gib, _ in grid])
-    screened = Places(screens, shard, grid)
-    lower, feasible, selected = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
-    placements = Places(placed[tables.has(placed)], shard, grid)
-    time, bound = (placements.matrix(column) for column in ("time_per_batch_s", "bound_s"))
-    placed_here, selected_here = ~np.isnan(time), selected == 1.0
-    solved = placed_here & selected_here
-    limit = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 + EQUAL)
-    # Simple bounds explain only what the screen excludes as slower.
-    remaining = points & np.isfinite(lower) & ~solved & (lower > limit)
-    weak = _exclude_by_simple_bounds(tables, shard.chips, graph, remaining, limit, terms)
-    flags = {
-        "memory": lower == np.inf,
-        "solved": solved,
-        **weak,
-        "combined": remaining,
-        "tied": lower >= limit * (1.0 - 2.0 * EQUAL),
-    }
-    for cause, number in count_causes({cause: mask[points] for cause, mask in flags.items()}).items():
-        count.causes[cause] += number
-    count.points += int(points.sum())
-    # A solved point also has its placement's bound; points outside the space do not count.
-    bounds_s = np.where(solved, np.fmax(lower, bound), np.nan_to_num(lower, nan=0.0))
-    bounds_s[~points] = np.inf
-    # The screen promised a range for the time, and that exactly the kept points are placed.
-    wrong = (solved & ~_within(time, lower, feasible)) | (placed_here != selected_here)
-    count.contradictions += int(wrong.sum())
-    count.bound_s = min(count.bound_s, float(bounds_s.min()))
-    count.excluded_s = min(count.excluded_s, float(np.min(bounds_s[~solved], initial=np.inf)))
-    least = count.ranges.get(tables.shard, (lower, feasible))
-    count.ranges[tables.shard] = np.fmin(least[0], lower), np.fmin(least[1], feasible)
 
 
 def count_causes(flags: Mapping[str, Bools]) -> dict[str, int]:
