@@ -119,8 +119,8 @@ def _best_pipeline(
     for s, (dp, load_s) in enumerate(zip(cut.tables(widths, iter(costs)), costs, strict=False), 1):
         tables.append(dp)
         first_costs = FirstStageCosts(load_s, first_sync, size)
-        found = best_first_stage(dp, s, cut.stages, cut.options.first, widths, first_costs, pipelines)
-        first = FirstStage(*found)
+        fields = best_first_stage(dp, s, cut.stages, cut.options.first, widths, first_costs, pipelines)
+        first = FirstStage(*fields)
         if first.option >= 0 and (best is None or first.rank < best.rank):
             best = first
     return None if best is None else _Pipeline(tables, costs, best)
