@@ -26,7 +26,7 @@ rule write_input:
         sequence=lambda w: settings.workload(PLANS.inputs[w.input].own.workload).sequence,
         flops_per_token=lambda w: settings.flops_per_token(PLANS.inputs[w.input].own.workload),
         energy=settings.technology.energy.model_dump(mode="json"),
-        code=source_digest("phaze.plan.piper.study", "phaze.plan.piper.instance"),
+        code=source_digest("phaze.formulas.piper.study", "phaze.formulas.piper.instance"),
     log:
         "<logs>/inputs/{input}.log",
     threads: 1
@@ -53,7 +53,7 @@ rule plan_case:
         name=lambda w: PLANS.made[w.case].input,
         point=lambda w: PLANS.made[w.case].points()[w.point].model_dump(mode="json"),
         code=source_digest(
-            "phaze.plan.piper.baselines", "phaze.plan.piper.study", "phaze.plan.piper.instance"
+            "phaze.formulas.piper.baselines", "phaze.formulas.piper.study", "phaze.formulas.piper.instance"
         ),
     log:
         "<logs>/cases/{case}/{point}.log",

@@ -1,11 +1,13 @@
 """Paths and settings shared by several rules."""
 
-from phaze.papers.publications import load_publications
+PUBLISHED = {}
+if any(getattr(settings.study, part).published for part in ("report", "plans", "tiled", "maps")):
+    from phaze.papers.publications import load_publications  # only studies of papers import it
 
-try:
-    PUBLISHED = load_publications(settings.study, CONFIG)
-except PhazeError as error:
-    raise WorkflowError(str(error)) from None
+    try:
+        PUBLISHED = load_publications(settings.study, CONFIG)
+    except PhazeError as error:
+        raise WorkflowError(str(error)) from None
 FAMILIES = PUBLISHED.get("report", {}).get("families", {})
 """Families of named accelerators: the accelerator designed for each workload."""
 

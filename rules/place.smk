@@ -30,7 +30,7 @@ rule place:
         energy=settings.technology.energy.model_dump(mode="json"),
         expert=lambda w: settings.expert(w.model),
         sequence=lambda w: settings.workload(w.model).sequence,
-        code=source_digest("phaze.plan.phaze.model"),
+        code=source_digest("phaze.formulas.phaze.model"),
     log:
         "<logs>/placements/{scenario}/{model}/{layout}/{shard}.log",
     threads: 1

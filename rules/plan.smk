@@ -34,7 +34,7 @@ rule plan:
         evaluations=EVALUATIONS,
         code=source_digest(
             "phaze.cost.space",
-            "phaze.plan.side_by_side",
+            "phaze.formulas.side_by_side",
             "phaze.search.cosearch",
             "phaze.search.winners",
             programs=("glpsol",),

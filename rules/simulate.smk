@@ -23,7 +23,7 @@ rule simulate:
         simulation_stages="<results>/simulation_stages/{scenario}/{model}.parquet",
     params:
         store=store_of("simulations"),
-        code=source_digest("phaze.plan.replay"),
+        code=source_digest("phaze.formulas.replay"),
     log:
         "<logs>/simulations/{scenario}/{model}.log",
     threads: 1

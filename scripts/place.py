@@ -2,8 +2,8 @@
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.plan.phaze.model import place_model
-from phaze.plan.phaze.point import Conditions
+from phaze.formulas.phaze.model import place_model
+from phaze.formulas.phaze.point import Conditions
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.counts import TokenFlops
 from phaze.spec.settings import Training, Triple

@@ -6,8 +6,8 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
-from phaze.plan.planners import PlansAsked
-from phaze.plan.side_by_side import plan_model
+from phaze.formulas.planners import PlansAsked
+from phaze.formulas.side_by_side import plan_model
 from phaze.search.cosearch import Problem, look_up_architectures
 from phaze.search.winners import ChipChoice, Outcome, choose_chips
 from phaze.workload.workload import TABLES

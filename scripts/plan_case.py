@@ -2,9 +2,9 @@
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.plan.piper.baselines import CONTENDERS
-from phaze.plan.piper.instance import read_instance
-from phaze.plan.piper.study import plan_point
+from phaze.formulas.piper.baselines import CONTENDERS
+from phaze.formulas.piper.instance import read_instance
+from phaze.formulas.piper.study import plan_point
 from phaze.spec.planning import PlanPoint
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import logged
 from phaze.base.store import Store
-from phaze.plan.replay import replay_plans
+from phaze.formulas.replay import replay_plans
 
 
 def main(

@@ -3,10 +3,10 @@
 from phaze import tables
 from phaze.base.errors import PhazeError
 from phaze.base.job import logged
-from phaze.plan.phaze.point import Conditions
-from phaze.plan.piper.instance import write_instance
-from phaze.plan.piper.study import cluster_of, models_of
-from phaze.plan.planners import PlansAsked, read_tasks
+from phaze.formulas.phaze.point import Conditions
+from phaze.formulas.piper.instance import write_instance
+from phaze.formulas.piper.study import cluster_of, models_of
+from phaze.formulas.planners import PlansAsked, read_tasks
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.counts import TokenFlops
 from phaze.spec.planning import OwnInput

@@ -21,10 +21,10 @@ from phaze.base.units import GIB
 from phaze.certify.stage import EQUAL
 from phaze.layout import LEVELS, RECOMPUTES, SHARED_OPTIONS, WIDTHS, CpKind, Layout, Recompute, recompute_of
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.given import Lowerings
 from phaze.plan.machines import planned_machine, prudent
 from phaze.plan.plan import Machine
-from phaze.plan.price import price
+from phaze.plan.pricing.lowering import Lowerings
+from phaze.plan.pricing.price import price
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.recipe import Recipe

@@ -26,7 +26,7 @@ from phaze.base.ranking import distinct_rows, name_ranks, order
 from phaze.certify.plain import BOUNDS, DIRECTIONS, Estimated, estimated_s
 from phaze.certify.space import Places, Shard, names_of_space, read_shards
 from phaze.cost.memory import parameter_bytes
-from phaze.plan.phaze.chains import best_times, read_runs, read_settings
+from phaze.formulas.phaze.chains import best_times, read_runs, read_settings
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import CAUSES, Architectures, Edges, Estimates, Layers, Operators, Ranges, are_among

@@ -13,15 +13,15 @@ from phaze.base.store import Store
 from phaze.base.units import GIB, UM2_PER_MM2
 from phaze.commands.roofline import Peaks, on_roofline
 from phaze.cost.space import area_um2, describe_named, enumerate_grid
+from phaze.formulas.even import place_equally
+from phaze.formulas.phaze.flush import Placement
+from phaze.formulas.phaze.point import read_devices, read_point
+from phaze.formulas.phaze.rows import PlannerRun, placement_row, stage_rows
+from phaze.formulas.piper.chain import STASH
+from phaze.formulas.planners import PlansAsked
+from phaze.formulas.replay import replay_plans
+from phaze.formulas.side_by_side import plan_model
 from phaze.layout import Layout, layouts_of
-from phaze.plan.even import place_equally
-from phaze.plan.phaze.flush import Placement
-from phaze.plan.phaze.point import read_devices, read_point
-from phaze.plan.phaze.rows import PlannerRun, placement_row, stage_rows
-from phaze.plan.piper.chain import STASH
-from phaze.plan.planners import PlansAsked
-from phaze.plan.replay import replay_plans
-from phaze.plan.side_by_side import plan_model
 from phaze.search.cosearch import (
     Evaluation,
     Subject,

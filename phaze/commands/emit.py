@@ -160,12 +160,12 @@ def read(asked: ReadOptions) -> None:
     )
     _refuse_table(asked.out, reads=(asked.told, system, asked.model, asked.stack))
     given = _given(asked, system, None if count is None else int(count))
-    from phaze.plan.in_use import OK
     from phaze.plan.layouts.assumptions import uncalibrated
     from phaze.plan.layouts.priced import PricedLayout
     from phaze.plan.layouts.question import PlanQuestion
     from phaze.plan.layouts.words import predicted, shape, used
     from phaze.plan.machines import device_of, load_machine
+    from phaze.plan.terms.memory import OK
     from phaze.runtimes.known import RUNTIMES
     from phaze.spec.systems import load_cluster, runtime_for, stack_for
     from phaze.validate.intervals import interval

@@ -152,7 +152,7 @@ def _reads(stages: Path, topology: str | None, *, is_plan: bool) -> list[Path]:
     """Files that the command reads."""
     files = [stages, *([] if topology is None else [_topology_path(topology)])]
     if is_plan:
-        from phaze.plan.single import stages_beside
+        from phaze.formulas.single import stages_beside
 
         files.append(stages_beside(stages))
     return files
@@ -234,9 +234,9 @@ def _map_ranks(
 def _map_plan(
     task: _MapTask, choice: tuple[str | None, str | None, float | None, str | None]
 ) -> tuple[StoredMapping, Mapped, FoundMapping]:
+    from phaze.formulas.single import PlanFilter, plan_of, read_wanted
     from phaze.map.ensemble import stored_mapping
     from phaze.map.plan_maps import map_one, stored_plan
-    from phaze.plan.single import PlanFilter, plan_of, read_wanted
 
     row, stages = read_wanted(task.source, PlanFilter(*choice))
     found = map_one(plan_of(row, stages), str(row["model"]), task.network, task.settings, task.until)

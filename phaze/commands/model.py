@@ -18,7 +18,7 @@ from phaze.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from phaze.plan.kept import LayerMemory
+    from phaze.plan.layers.activations import LayerMemory
     from phaze.spec.model import Model
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,7 +112,7 @@ def answer_of(model: Model, sequence: int, system: str) -> ModelAnswer:
 def _kept(model: Model, sequence: int, system: str) -> dict[str, dict[str, float]]:
     """Stored bytes per token by layer and recompute choice (half precision, fused attention)."""
     from phaze.layout import Layout
-    from phaze.plan.kept import LayerMemory, kept_by, kept_with_flash
+    from phaze.plan.layers.activations import LayerMemory, kept_by, kept_with_flash
     from phaze.spec.systems import load_cluster, load_stack_of
     from phaze.workload.models import library_workload
 
@@ -127,7 +127,7 @@ def _kept(model: Model, sequence: int, system: str) -> dict[str, dict[str, float
 def _recomputes(cost: LayerMemory) -> list[str]:
     """Recompute choices of a layer: none, one of its modules, or the whole layer."""
     from phaze.layout import MODULES
-    from phaze.plan.kept import KEPT
+    from phaze.plan.layers.activations import KEPT
 
     if cost.layer.name in KEPT:
         return ["none"]

@@ -13,7 +13,7 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands.output import ended_at_once, refuse_outputs, telling, write_or_print
-from phaze.plan.piper.choices import PiperChoices
+from phaze.formulas.piper.choices import PiperChoices
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -201,7 +201,7 @@ def _cluster(asked: PlaceOptions) -> dict[str, Any]:
 
 
 def _by_phaze(instance: Path) -> str:
-    from phaze.plan.phaze.instance import place_instance, read_instance, result_text
+    from phaze.formulas.phaze.instance import place_instance, read_instance, result_text
 
     problem = read_instance(instance)
     try:
@@ -213,10 +213,10 @@ def _by_phaze(instance: Path) -> str:
 
 
 def _by_piper(instance: Path, asked: PlaceOptions) -> str:
-    from phaze.plan.downsets import DownsetsError
-    from phaze.plan.piper.instance import read_instance
-    from phaze.plan.piper.question import PiperQuestion
-    from phaze.plan.piper.results import answer, as_text
+    from phaze.formulas.downsets import DownsetsError
+    from phaze.formulas.piper.instance import read_instance
+    from phaze.formulas.piper.question import PiperQuestion
+    from phaze.formulas.piper.results import answer, as_text
 
     given = {name: getattr(asked, name) for name in options.flags(PiperChoices)}
     question = PiperQuestion(devices=asked.devices, **given)

@@ -120,7 +120,7 @@ class PlanPhases:
             explained = self._planner.explained(found.plans[0], self.unlike)
             answer = answer.model_copy(update={"explained": explained})
         if options.planners:
-            from phaze.plan.layouts.dynamic_programs import DynamicPrograms
+            from phaze.formulas.dynamic_programs import DynamicPrograms
 
             rows = tuple(DynamicPrograms(self._planner.expected).rows())
             answer = answer.model_copy(update={"planners": rows})

@@ -105,8 +105,8 @@ def simulate(asked: SimulateOptions) -> None:
 
 
 def _simulate_plan(placement: Path, asked: SimulateOptions, system: str | None) -> None:
+    from phaze.formulas.single import PlanFilter, simulate_file, stages_beside
     from phaze.pipeline.trace import write_trace
-    from phaze.plan.single import PlanFilter, simulate_file, stages_beside
     from phaze.spec.systems import load_network
 
     refuse_as_picture(asked.picture)
@@ -151,8 +151,8 @@ def _write_picture(title: str, timeline: Timeline, path: Path) -> None:
 
 def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Path) -> None:
     options.readable(runs)
-    from phaze.plan.in_use import OK
     from phaze.plan.machines import load_machine
+    from phaze.plan.terms.memory import OK
     from phaze.validate.rows import COLUMNS, unknown_columns
     from phaze.validate.table import ADDED, STACK, predict_table, write_table
 

@@ -358,10 +358,10 @@ class Needs:
 def _needs(model: AnyModel, sequence: int | None) -> Needs:
     """Widths and the smallest of `HBM_GIB` with which a model fits, or the largest one."""
     from phaze.cost.memory import parameter_bytes
+    from phaze.formulas.flushing import Setting
+    from phaze.formulas.phaze.chains import Runs, read_runs
+    from phaze.formulas.phaze.flush import Placement, place_chain
     from phaze.layout import Layout, layouts_of
-    from phaze.pipeline.flushing import Setting
-    from phaze.plan.phaze.chains import Runs, read_runs
-    from phaze.plan.phaze.flush import Placement, place_chain
     from phaze.search.cosearch import extract_subject
     from phaze.spec.settings import ExtractSettings, Training
     from phaze.spec.system import Scenario

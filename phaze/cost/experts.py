@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.base.arrays import Floats
+from phaze.cost.memory import HALF
 from phaze.cost.products import Products, speed_of
 from phaze.layout import OPERAND_BYTES, Compute
 from phaze.spec.speeds.experts import ExpertKernel, Experts, ExpertSpeed
@@ -21,8 +22,6 @@ TILE = 128
 """Rows and columns of an output tile (CUTLASS grouped GEMM; DeepGEMM, `get_best_config`)."""
 FILL = 64
 """Overhead per tile (start, storing results), expressed as additional steps along k."""
-HALF = 2
-"""Bytes per element of results, which are written in half precision."""
 NEAREST: dict[Compute, Compute] = {"fp8-cs": "fp8", "mxfp8": "fp8", "fp8-block": "fp8"}
 """Substitute precision, for devices without constants for the requested precision."""
 

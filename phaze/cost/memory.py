@@ -23,6 +23,10 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints, Number
 from phaze.layout import Precision
 
+HALF = 2
+"""Bytes of a half-precision element."""
+SINGLE = 4
+"""Bytes of a single-precision element."""
 Optimizer = Literal["sgd", "sgd-momentum", "adam"]
 Schedule = Literal["1f1b", "gpipe"]
 Gradients = Literal["every-stage", "first-stage"]

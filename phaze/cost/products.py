@@ -11,12 +11,11 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.errors import PhazeError
+from phaze.cost.memory import HALF
 from phaze.layout import OPERAND_BYTES, Compute
 from phaze.spec.speeds.products import TILES, ProductSpeed, ProductTile
 from phaze.spec.system import Device
 
-HALF = 2.0
-"""Bytes per element before casting, in half precision."""
 READ_TWICE = ("fp8-cs", "nvfp4")
 """Precisions with a per-tensor scale: a first read of the tensor finds its largest value."""
 

@@ -42,6 +42,8 @@ from phaze.cost.network.collectives import by_node
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.fabric import Fabric, fabric, from_matrix
 from phaze.cost.network.network import sent_bytes
+from phaze.formulas.networked import Devices, script_on, silent_batch_s, time_per_batch_s
+from phaze.formulas.replay import read_plan
 from phaze.map.annealing import step_task
 from phaze.map.ensemble import (
     Chains,
@@ -58,9 +60,7 @@ from phaze.map.objective import MappingProblem
 from phaze.map.schemes import near_devices
 from phaze.pipeline.gpipe import simulate_step, step_times_s
 from phaze.pipeline.traffic import simulate_script
-from phaze.plan.networked import Devices, script_on, silent_batch_s, time_per_batch_s
 from phaze.plan.plan import Plan, Stage
-from phaze.plan.replay import read_plan
 from phaze.spec.mapping import StoredPlanMap
 from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings

@@ -27,7 +27,7 @@ from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.plan import Stage
-from phaze.plan.price import Price
+from phaze.plan.pricing.price import Price
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.mapping import StoredRankMap
 from phaze.spec.stages import StoredMessage, StoredStage, StoredStages

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.units import digits
-from phaze.map.speed_ups import speed_ups, steps
+from phaze.papers.case_checks import MAP_CHECKS
+from phaze.papers.cases import MapCases
 from phaze.papers.page import Paper, paper_of, words_of
 from phaze.papers.publications import PublishedMaps
 from phaze.papers.scores import geometric_mean, mean_factor
-from phaze.report.case_checks import MAP_CHECKS
-from phaze.report.cases import MapCases
+from phaze.papers.speed_ups import speed_ups, steps
 from phaze.report.document import Block, Items, Prose, Section, Sheet
 from phaze.report.verdicts import run_checks
 from phaze.spec.map_study import MapCase, MapReading, Search
@@ -26,16 +26,16 @@ Row = dict[str, object]
 WORDS = words_of("parmesan")
 
 OWN: dict[Search, str] = {"ours": "ours", "authors": "paper"}
-"""Column of `phaze.map.speed_ups.steps` that holds the step times of each kind of search."""
+"""Column of `phaze.papers.speed_ups.steps` that holds the step times of each kind of search."""
 OVER = {
     "over-consecutive": ("cs-map", "over CS map (Table III)"),
     "over-heuristics": ("heuristics", "over CS and p2p map (Table VI)"),
 }
-"""Baseline column of `phaze.map.speed_ups.steps` and display name, for each published speed-up."""
+"""Baseline column of `phaze.papers.speed_ups.steps` and display name, for each published speed-up."""
 FIRST = "pipedream"
 """Partitioner that, with CS map, is the baseline of the published speed-ups by partitioner."""
 REFINED = {"refined, CS map for both (Table IV)": "cs-map", "refined, our map for each (Table IV)": "ours"}
-"""Column of `phaze.map.speed_ups.steps` for each speed-up of refinement over clustering alone."""
+"""Column of `phaze.papers.speed_ups.steps` for each speed-up of refinement over clustering alone."""
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
+from phaze.papers import case_charts
+from phaze.papers.case_charts import PLANNER_NAMES, relative
+from phaze.papers.case_checks import PLAN_CHECKS
+from phaze.papers.cases import PlanCases, considered, read_curve
 from phaze.papers.claims import Function, check_claims
 from phaze.papers.page import Paper, paper_of, words_of
 from phaze.papers.publications import OUT_OF_MEMORY, PublishedPlans
-from phaze.report import case_charts
-from phaze.report.case_charts import PLANNER_NAMES, relative
-from phaze.report.case_checks import PLAN_CHECKS
-from phaze.report.cases import PlanCases, considered, read_curve
 from phaze.report.document import Chart, Items, Section, Sheet
 from phaze.report.verdicts import run_checks
 from phaze.report.words import join, percent

@@ -1,6 +1,6 @@
 """Fronted subgraphs, node sets closed under ancestors, enumerated per stage boundary (Parmesan, IV-A).
 
-They are the complements of the downsets of `phaze.plan.downsets`. Here they are enumerated for one stage
+They are the complements of the downsets of `phaze.formulas.downsets`. Here they are enumerated for one stage
 boundary at a time, so that the boundary's window limits their number. Nodes are decided in a topological
 order, as there.
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from phaze.base.arrays import Ints
 from phaze.base.errors import PhazeError
+from phaze.formulas.flushing import Chain, Setting
+from phaze.formulas.phaze.flush import Widths, place_within
+from phaze.formulas.piper.layers import Configurations, FlatCluster, ProfiledLayers
+from phaze.formulas.piper.planner import SearchOptions, plan
 from phaze.layout import Layout
 from phaze.partition.flow import FoundPartition, Maker, PartitionProblem, problem_of
 from phaze.partition.intervals import cut_as_pipedream, cut_in_order, layer_weights
 from phaze.partition.weights import PartitionTerms, Weights, fits, sums
-from phaze.pipeline.flushing import Chain, Setting
-from phaze.plan.phaze.flush import Widths, place_within
-from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers
-from phaze.plan.piper.planner import SearchOptions, plan
 from phaze.workload.operator_graphs import OperatorGraph
 
 

@@ -15,9 +15,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from phaze.formulas.single import replay_one
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
-from phaze.plan.single import replay_one
 from phaze.report.over_time import MICROBATCH_JOBS, MOST_LINES, Profile, Window, cells, memory, pipeline
 from phaze.report.style import INK
 from phaze.report.words import seconds

@@ -11,11 +11,11 @@ import pandas as pd
 
 from phaze.base.units import GIB
 from phaze.layout import MODEL_WIDTHS
-from phaze.plan.in_use import OK
 from phaze.plan.layouts import words
 from phaze.plan.layouts.ranked_table import row_status
 from phaze.plan.layouts.replay import ReplayedPlan
 from phaze.plan.layouts.what_if import replanned
+from phaze.plan.terms.memory import OK
 from phaze.report import plan_figures
 from phaze.report.document import FirstScreen, Items, Listing, Prose, Section, Sheet
 from phaze.report.page_words import words_of

@@ -18,10 +18,10 @@ from phaze.base.arrays import Floats
 from phaze.base.progress import counted
 from phaze.base.ranking import distinct_rows
 from phaze.cost.designs import operator_latencies
+from phaze.formulas.flushing import Setting
+from phaze.formulas.phaze.chains import Runs, best_times, possible_depths
+from phaze.formulas.phaze.energy import Batch, Rates
 from phaze.layout import Layout
-from phaze.pipeline.flushing import Setting
-from phaze.plan.phaze.chains import Runs, best_times, possible_depths
-from phaze.plan.phaze.energy import Batch, Rates
 from phaze.schedule.bounds import layer_bounds
 from phaze.search.economy import Least, least_sample_j
 from phaze.tables.columns import ENERGIES

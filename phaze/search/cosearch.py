@@ -26,9 +26,9 @@ from phaze.cost.designs import with_own_designs
 from phaze.cost.mapper.loads import Hardware
 from phaze.cost.network.fabric import network_of
 from phaze.cost.operators import estimate_operators
+from phaze.formulas.phaze.model import place_model
+from phaze.formulas.phaze.point import Conditions
 from phaze.layout import Layout, layouts_of
-from phaze.plan.phaze.model import place_model
-from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
 from phaze.spec.architecture import Technology
 from phaze.spec.counts import TokenFlops

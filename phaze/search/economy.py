@@ -25,9 +25,9 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
-from phaze.pipeline.flushing import Setting, useful_widths
-from phaze.plan.phaze.chains import Depths, Runs
-from phaze.plan.phaze.energy import Batch, Rates, slices
+from phaze.formulas.flushing import Setting, useful_widths
+from phaze.formulas.phaze.chains import Depths, Runs
+from phaze.formulas.phaze.energy import Batch, Rates, slices
 
 SLACK = 1e-9
 """Relative error allowed for summed placement times."""

@@ -41,8 +41,8 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import Ranks, limit_of, name_ranks, tied
 from phaze.cost.memory import parameter_bytes
-from phaze.plan.phaze.chains import read_runs, read_settings
-from phaze.plan.phaze.energy import Batch, Rates
+from phaze.formulas.phaze.chains import read_runs, read_settings
+from phaze.formulas.phaze.energy import Batch, Rates
 from phaze.search.bounds import Bounds, bound_energies, bound_layers, bound_times, least_energies, least_of
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import ScreenSettings, Training

@@ -13,7 +13,7 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.cost.designs import with_own_designs
 from phaze.cost.memory import parameter_bytes
-from phaze.plan.phaze.chains import read_runs, read_settings
+from phaze.formulas.phaze.chains import read_runs, read_settings
 from phaze.schedule.bounds import EQUAL
 from phaze.search.bounds import Bounds, bound_layers, bound_times
 from phaze.search.common import mean_of

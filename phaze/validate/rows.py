@@ -27,7 +27,7 @@ from phaze.layout import (
     load_of,
 )
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.runs import GRADIENT_BYTES, Gradients, Run
+from phaze.plan.pricing.runs import GRADIENT_BYTES, Gradients, Run
 from phaze.runtimes.layout_string import layout_string, stages_of
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe

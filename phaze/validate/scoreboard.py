@@ -10,8 +10,8 @@ import pandas as pd
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.plan.in_use import OK, UNFIT
 from phaze.plan.plan import Machine
+from phaze.plan.terms.memory import OK, UNFIT
 from phaze.spec.files import FOLDER
 from phaze.tables import ALL_MEASURED, ALL_SOURCES, GroupRegrets, SourceScores
 from phaze.validate.intervals import INTERVAL, KEYS, with_intervals

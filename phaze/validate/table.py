@@ -18,12 +18,12 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path
 from phaze.base.units import GIB
-from phaze.plan.in_use import InUse, capacity_bytes, status_of
 from phaze.plan.layouts.priced import peak_of
 from phaze.plan.machines import device_of, grown, load_machine, proven, unfitted
 from phaze.plan.plan import Machine
-from phaze.plan.price import COMMUNICATION, price
-from phaze.plan.runs import Run, plan_of_run
+from phaze.plan.pricing.price import COMMUNICATION, price
+from phaze.plan.pricing.runs import Run, plan_of_run
+from phaze.plan.terms.memory import InUse, capacity_bytes, status_of
 from phaze.runtimes.layout_string import written
 from phaze.spec.files import FOLDER
 from phaze.spec.memory import MemoryKind

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from phaze.base.units import GIB
-from phaze.plan.piper.hierarchy import plan_hierarchy
-from phaze.plan.piper.instance import read_instance
-from phaze.plan.piper.layers import FlatCluster, Hierarchy, NetworkLevel, PiperPlan
+from phaze.formulas.piper.hierarchy import plan_hierarchy
+from phaze.formulas.piper.instance import read_instance
+from phaze.formulas.piper.layers import FlatCluster, Hierarchy, NetworkLevel, PiperPlan
 
 Benchmark = Callable[..., PiperPlan | None]
 

@@ -15,9 +15,9 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.base.units import GIB
-from phaze.plan.piper.instance import read_instance
-from phaze.plan.piper.layers import FlatCluster
-from tests.unit.plan.piper.knapsacks import arising, with_more_configurations
+from phaze.formulas.piper.instance import read_instance
+from phaze.formulas.piper.layers import FlatCluster
+from tests.unit.formulas.piper.knapsacks import arising, with_more_configurations
 
 INSTANCES = 27_000
 """Number of instances, as in Appendix C."""

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze.plan.piper.layers import FlatCluster, ProfiledLayers
-from phaze.plan.piper.planner import plan, plan_over_devices
-from tests.unit.plan.piper.test_planner_published import (
+from phaze.formulas.piper.layers import FlatCluster, ProfiledLayers
+from phaze.formulas.piper.planner import plan, plan_over_devices
+from tests.unit.formulas.piper.test_planner_published import (
     BANDWIDTH,
     DATA,
     MICROBATCHES,

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phaze.formulas.flushing import Chain, Setting
+from phaze.formulas.phaze.branches import place_graphs
+from phaze.formulas.phaze.chains import Runs, best_times
+from phaze.formulas.phaze.flush import Placement, place_widths
+from phaze.formulas.phaze.instance import place_instance, read_instance
 from phaze.layout import Layout
-from phaze.pipeline.flushing import Chain, Setting
-from phaze.plan.phaze.branches import place_graphs
-from phaze.plan.phaze.chains import Runs, best_times
-from phaze.plan.phaze.flush import Placement, place_widths
-from phaze.plan.phaze.instance import place_instance, read_instance
 from phaze.workload.graphs import edge_arrays
 
 Benchmark = Callable[..., object]

@@ -11,7 +11,7 @@ from phaze.layout import Layout
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.plan.machines import load_machine
-from phaze.plan.runs import Run
+from phaze.plan.pricing.runs import Run
 from phaze.validate.table import predict
 from tests.oracles.pipeline_events import simulate_events
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from phaze.formulas.flushing import Chain, Setting
+from phaze.formulas.phaze.chains import Runs, best_times
+from phaze.formulas.phaze.flush import Placement, place_widths
 from phaze.layout import Layout
-from phaze.pipeline.flushing import Chain, Setting
-from phaze.plan.phaze.chains import Runs, best_times
-from phaze.plan.phaze.flush import Placement, place_widths
 from phaze.workload.graphs import edge_arrays
 
 GIB = 2.0**30

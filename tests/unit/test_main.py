@@ -15,7 +15,7 @@ from phaze.__main__ import app, main
 from phaze.base.errors import PhazeError
 from phaze.commands import answers
 from phaze.commands.options import amount, count
-from phaze.plan.replay import replay_plans
+from phaze.formulas.replay import replay_plans
 
 MODEL = """
 layers: 4

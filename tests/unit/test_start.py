@@ -71,7 +71,7 @@ def test_an_instance_is_placed_without_tables_graphs_and_solvers(tmp_path: Path)
     path = tmp_path / "instance.json"
     path.write_text(json.dumps(instance))
     # Numba brings scipy.linalg whenever it loads a function.
-    assert heavy("place", str(path), among={"phaze.pipeline.cuts"}), "else nothing was placed"
+    assert heavy("place", str(path), among={"phaze.formulas.cuts"}), "else nothing was placed"
     assert not heavy("place", str(path), among=PLANNING)
 
 

@@ -3,7 +3,7 @@
 import json
 from typing import TypedDict
 
-from tests.unit.plan.piper.chains import repeated
+from tests.unit.formulas.piper.chains import repeated
 
 SMALL: dict[str, object] = {
     "architectures": {"named": ["tpu-v4", "phaze-common"], "grid": None, "baseline": "tpu-v4"},

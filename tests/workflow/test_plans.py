@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.unit.plan.piper.chains import repeated
+from tests.unit.formulas.piper.chains import repeated
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import Folder
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.unit.plan.piper.chains import repeated
+from tests.unit.formulas.piper.chains import repeated
 from tests.workflow.folders import ROOT, Folder
 
 pytestmark = pytest.mark.workflow

@@ -17,6 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze.base.units import MIB
+from phaze.papers.palm.inference import Throughput, TileMappings, fastest
 from phaze.papers.publications import MeasuredRun, PublishedInference, PublishedTiled, evaluate
 from phaze.plan.machines import device_of, load_machine
 from phaze.spec.files import FOLDER, read_mapping, system_path
@@ -25,7 +26,6 @@ from phaze.spec.systems import load_cluster
 from phaze.spec.tiled_study import PublishedTable
 from phaze.tables import TiledBesides
 from phaze.tiles.chip import load_tiled_machine
-from phaze.tiles.inference import Throughput, TileMappings, fastest
 from phaze.tiles.operators import operators_of
 from phaze.validate.rows import RunRow, read_row
 from phaze.validate.table import fitted_sustained_hbm, predict_rows, with_sustained_hbm

@@ -8,6 +8,8 @@ from functools import partial
 import pandas as pd
 
 from phaze import tables
+from phaze.papers import case_charts
+from phaze.papers.case_checks import TILED_CHECKS
 from phaze.papers.claims import check_claims
 from phaze.papers.page import Paper, paper_of, words_of
 from phaze.papers.palm.readings import (
@@ -20,8 +22,6 @@ from phaze.papers.palm.readings import (
     readings_sheet,
     tabulate_readings,
 )
-from phaze.report import case_charts
-from phaze.report.case_checks import TILED_CHECKS
 from phaze.report.document import Block, Section
 from phaze.report.verdicts import run_checks
 from phaze.spec.tiled_study import TiledCase

@@ -9,12 +9,12 @@ from phaze.base.provenance import library_version, phaze_version, source_digest
 from phaze.base.units import GIB
 from phaze.cost.network.network import Levels, Network
 from phaze.layout import Compute
-from phaze.plan.given import VOCABULARY_MULTIPLE
-from phaze.plan.in_use import capacity_bytes
 from phaze.plan.layouts.priced import MeasuredInterval
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
+from phaze.plan.pricing.lowering import VOCABULARY_MULTIPLE
+from phaze.plan.terms.memory import capacity_bytes
 from phaze.spec.system import Stack
 
 HIDDEN = {

@@ -15,14 +15,14 @@ from itertools import combinations
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.in_use import OK
 from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.divisions import Division, even_blocks
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.ranked_table import wrapped
 from phaze.plan.layouts.words import table
-from phaze.plan.runs import Run
+from phaze.plan.pricing.runs import Run
+from phaze.plan.terms.memory import OK
 from phaze.runtimes.layout_string import equal_counts, layout_string
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import pairs_passes

@@ -23,9 +23,9 @@ from phaze.pipeline.graph import EventGraph, has_jobs_of, kept_event_graph, shap
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
-from phaze.plan.given import Lowering
 from phaze.plan.plan import Plan, Stage
-from phaze.plan.stage_costs import pipeline_of, stage_cost
+from phaze.plan.pricing.lowering import Lowering
+from phaze.plan.pricing.stage_costs import pipeline_of, stage_cost
 from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.recipe import recomputed_on
 from phaze.runtimes.rules import ENDS, RecomputedCounts

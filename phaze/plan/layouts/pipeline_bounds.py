@@ -32,7 +32,7 @@ from phaze.plan.layouts.planes import Paths, Planes
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.room_prices import least_costs
 from phaze.plan.layouts.slices import Slices, distinct_rows
-from phaze.plan.stage_costs import send_s
+from phaze.plan.pricing.stage_costs import send_s
 from phaze.plan.terms.overlap import lost_to_messages
 from phaze.runtimes.grid import LayoutGrid
 from phaze.solver.linear import LinearProgram

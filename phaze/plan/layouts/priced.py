@@ -10,14 +10,14 @@ from phaze.base.units import GIB
 from phaze.cost.products import speed_of
 from phaze.cost.utilisation import model_flops_utilisation, peak_flops_per_s
 from phaze.layout import Compute
-from phaze.plan.in_use import status_of
 from phaze.plan.layouts.divisions import DividedLayout, Division
 from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.words import NEGLIGIBLE, shape
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
-from phaze.plan.price import COMMUNICATION, Memory, Price, price
+from phaze.plan.pricing.price import COMMUNICATION, Memory, Price, price
+from phaze.plan.terms.memory import status_of
 from phaze.runtimes.layout_string import layout_string
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import TrainingTask

@@ -14,11 +14,11 @@ from phaze.cost.memory import Optimizer
 from phaze.layout import WIDTHS, Layout, Recompute
 from phaze.pipeline.graph import refuse_endless
 from phaze.pipeline.pipeline import StageCost
-from phaze.plan.given import Lowering, Lowerings
-from phaze.plan.in_use import Room, tensor_limit_bytes
 from phaze.plan.layouts.divisions import Content, DividedLayout
 from phaze.plan.machines import prudent, usable_gib
 from phaze.plan.plan import Machine
+from phaze.plan.pricing.lowering import Lowering, Lowerings
+from phaze.plan.terms.memory import Room, tensor_limit_bytes
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import Runtime, TrainingTask
 from phaze.spec.names import Rank

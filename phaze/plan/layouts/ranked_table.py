@@ -7,7 +7,7 @@ from string import ascii_lowercase
 from textwrap import fill
 
 from phaze.layout import MODEL_WIDTHS, SHARED_OPTIONS, Layout
-from phaze.plan.in_use import OK, status_of
+from phaze.plan.terms.memory import OK, status_of
 from phaze.runtimes.layout_string import blocks_of, equal_counts, stages_of
 from phaze.spec.system import Device
 from phaze.spec.training_plan import ChosenLayout, RankedPlan

@@ -18,12 +18,12 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.layout import ON_DEVICE, SHARD_FIELDS, Layout, Offloaded, Recompute
-from phaze.plan.given import LoweredLayers
+from phaze.plan.layers.costs import LayerCost
 from phaze.plan.layouts.divisions import LayerOrder
 from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.lowered import LayerCost
 from phaze.plan.machines import host_bytes_per_s
 from phaze.plan.plan import Machine
+from phaze.plan.pricing.lowering import LoweredLayers
 from phaze.plan.terms.overlap import paired_share
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.rules import pairs_passes

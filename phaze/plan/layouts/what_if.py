@@ -8,13 +8,13 @@ from math import gcd
 
 from phaze.cost.network.fabric import network_of
 from phaze.layout import DEVICE_AXES, Layout
-from phaze.plan.in_use import OK, capacity_bytes
 from phaze.plan.layouts.assumptions import HIDDEN
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
+from phaze.plan.terms.memory import OK, capacity_bytes
 from phaze.spec.names import GAP
 from phaze.spec.system import Cluster
 from phaze.spec.training_plan import TIE, WhatIf, nearest_batch

@@ -7,8 +7,8 @@ from itertools import groupby
 
 from phaze.base.units import digits
 from phaze.layout import named_widths
-from phaze.plan.in_use import OK
 from phaze.plan.layouts.ranked_table import differences, ranked_table, recompute, row_status, unusual, wrapped
+from phaze.plan.terms.memory import OK
 from phaze.spec.names import Rank
 from phaze.spec.planner_rows import PlannerRow
 from phaze.spec.system import Device

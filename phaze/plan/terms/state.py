@@ -11,9 +11,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from phaze.base.arrays import Number
-from phaze.cost.memory import Optimizer, ParameterBytes, parameter_bytes, sharers, state_bytes, update_bytes
+from phaze.cost.memory import (
+    HALF,
+    SINGLE,
+    Optimizer,
+    ParameterBytes,
+    parameter_bytes,
+    sharers,
+    state_bytes,
+    update_bytes,
+)
 from phaze.layout import Precision
-from phaze.plan.kept import HALF, SINGLE
 from phaze.spec.system import Stack
 
 CONVERSION_BYTES = 34

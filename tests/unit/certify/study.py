@@ -14,9 +14,9 @@ from phaze.base.store import Store
 from phaze.certify.stage import CertificateTerms, SliceTables
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
+from phaze.formulas.phaze.model import place_model
+from phaze.formulas.phaze.point import Conditions
 from phaze.layout import Layout, layouts_of
-from phaze.plan.phaze.model import place_model
-from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
 from phaze.search.cosearch import Subject, extract_subject
 from phaze.search.cosearch import Terms as Given

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from phaze.certify.audit import LayerChain, PlacementLimits, best_time_s
+from phaze.formulas.flushing import Setting
+from phaze.formulas.phaze.chains import Runs, best_times
 from phaze.layout import Layout
-from phaze.pipeline.flushing import Setting
-from phaze.plan.phaze.chains import Runs, best_times
 
 BANDWIDTH = 1e8
 

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from phaze.base.units import GIB
-from phaze.pipeline.flushing import Chain
-from phaze.plan.phaze.chains import read_settings
+from phaze.formulas.flushing import Chain
+from phaze.formulas.phaze.chains import read_settings
 from phaze.search.cosearch import evaluate_architectures
 from phaze.workload.graphs import edge_arrays
 from phaze.workload.workload import Workload
 from tests.unit.certify.study import ORDERS, architectures, given, results, subject
-from tests.unit.plan.phaze.exhaustive import best_time_s
+from tests.unit.formulas.phaze.exhaustive import best_time_s
 
 KEYS = ["layout", "architecture", "hbm_gib", "recompute"]
 

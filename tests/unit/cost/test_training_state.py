@@ -7,8 +7,8 @@ import pytest
 
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.cost.network.network import sent_bytes
+from phaze.formulas.flushing import Setting, sync_s
 from phaze.layout import Layout, Zero
-from phaze.pipeline.flushing import Setting, sync_s
 from tests.oracles.state_traffic import state_traffic
 
 ADAM = parameter_bytes("adam", "mixed")

@@ -14,16 +14,16 @@ from phaze.__main__ import app
 from phaze.base.deadline import Deadline
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
+from phaze.formulas.planners import PlansAsked
+from phaze.formulas.side_by_side import plan_model
 from phaze.map.ensemble import MapSettings
 from phaze.map.plan_maps import PlanOnDevices, map_one
 from phaze.map.search import SearchLimits
-from phaze.plan.planners import PlansAsked
-from phaze.plan.side_by_side import plan_model
 from phaze.spec.documents import read_as
 from phaze.spec.mapping import StoredMapping
 from phaze.tables import Plans, PlanStages
+from tests.unit.formulas.test_side_by_side import EXPERT, SMALL, model
 from tests.unit.map.test_plan_maps import PLANS
-from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
 FAST = ("--tries", "2000", "--steps", "500")
 SETTINGS = MapSettings(limits=SearchLimits(tries=2000), steps=500)

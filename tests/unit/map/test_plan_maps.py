@@ -14,15 +14,21 @@ import phaze.map.plan_maps
 from phaze.base.errors import PhazeError
 from phaze.base.store import Store
 from phaze.cost.network.fabric import fabric
+from phaze.formulas.networked import (
+    consecutive_devices,
+    replay_on,
+    script_on,
+    silent_script,
+    time_per_batch_s,
+)
+from phaze.formulas.replay import replay
 from phaze.map.ensemble import Chains
 from phaze.map.heuristics import block_map
 from phaze.map.plan_maps import CHAINS, devices_of, lanes_of, map_plan, map_rows, stored_stages, within_units
 from phaze.map.study import MapQuestion, map_plans
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.traffic import silent, simulate_script
-from phaze.plan.networked import consecutive_devices, replay_on, script_on, silent_script, time_per_batch_s
 from phaze.plan.plan import Plan
-from phaze.plan.replay import replay
 from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster, Level

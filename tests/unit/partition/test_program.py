@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.base.bitsets import pack, unpack
+from phaze.formulas.downsets import enumerate_downsets
 from phaze.partition.fronted import TooManyError, family, windows_within
 from phaze.partition.intervals import cut_in_order
 from phaze.partition.program import cut_within
 from phaze.partition.weights import Weights, border_bytes, fits, stage_memory, stage_times
-from phaze.plan.downsets import enumerate_downsets
 from tests.unit.partition.graphs import all_partitions, bert_like, random_weights, series_parallel, weights_of
 
 LIMITS = (np.inf, 25.0, 18.0)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
+from phaze.formulas.flushing import batch_time_s
 from phaze.layout import Layout
 from phaze.pipeline.durations import JobKind
-from phaze.pipeline.flushing import batch_time_s
 from phaze.pipeline.graph import has_jobs_of, kept_event_graph, shape_of
 from phaze.pipeline.longest_path import longest_path, simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost

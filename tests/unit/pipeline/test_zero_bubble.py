@@ -15,8 +15,8 @@ from phaze.pipeline.graph import all_jobs
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.plan.machines import load_machine
-from phaze.plan.price import price
-from phaze.plan.runs import Run, plan_of_run
+from phaze.plan.pricing.price import price
+from phaze.plan.pricing.runs import Run, plan_of_run
 
 LETTERS = {JobKind.FORWARD: "F", JobKind.INPUT_GRADIENT: "B", JobKind.WEIGHT_GRADIENT: "W"}
 TIMES = ((1.0, 1.0, 1.0), (1.0, 1.2, 0.8), (1.0, 2.0, 1.0), (1.0, 0.9, 1.1), (1.0, 1.0, 3.0))

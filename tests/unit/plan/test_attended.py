@@ -9,8 +9,8 @@ import pytest
 
 from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import CpKind, Layout
-from phaze.plan.layer_kernels import attention_kernel, fused_attention, in_ring, kernels_on, scores_of
-from phaze.plan.lowered import kernel_times
+from phaze.plan.layers.costs import kernel_times
+from phaze.plan.layers.kernels import attention_kernel, fused_attention, in_ring, kernels_on, scores_of
 from phaze.plan.machines import device_of, load_machine
 from phaze.spec.system import Stack
 from phaze.spec.systems import load_device

@@ -9,8 +9,8 @@ import pytest
 
 from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import Layout
-from phaze.plan.captured import launched
-from phaze.plan.lowered import layer_costs
+from phaze.plan.layers.captured import launched
+from phaze.plan.layers.costs import layer_costs
 from phaze.plan.machines import load_machine
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Captured

@@ -11,10 +11,10 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.network import Levels
 from phaze.layout import Group, Layout
-from phaze.plan.lowered import Clocked, kernel_times
+from phaze.plan.layers.costs import Clocked, kernel_times
 from phaze.plan.machines import load_machine
-from phaze.plan.price import price
-from phaze.plan.runs import Run, plan_of_run
+from phaze.plan.pricing.price import price
+from phaze.plan.pricing.runs import Run, plan_of_run
 from phaze.spec.system import Stack
 from phaze.validate.rows import read_row
 from phaze.validate.table import predict

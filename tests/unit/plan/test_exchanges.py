@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phaze.pipeline.pipeline import StageCost
-from phaze.plan.stage_costs import with_exchanges
+from phaze.plan.pricing.stage_costs import with_exchanges
 
 
 def test_the_weights_of_zero_3_are_gathered_during_the_operator_before() -> None:

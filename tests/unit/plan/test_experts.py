@@ -12,12 +12,12 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.network import Levels
 from phaze.layout import Layout, Zero
-from phaze.plan.given import Lowering
-from phaze.plan.lowered import HBM, NETWORK
+from phaze.plan.layers.costs import HBM, NETWORK
 from phaze.plan.machines import load_machine
-from phaze.plan.price import price
-from phaze.plan.runs import Run, plan_of_run
-from phaze.plan.stage_costs import pipeline_of
+from phaze.plan.pricing.lowering import Lowering
+from phaze.plan.pricing.price import price
+from phaze.plan.pricing.runs import Run, plan_of_run
+from phaze.plan.pricing.stage_costs import pipeline_of
 from phaze.spec.models import load_transformer
 
 MACHINE = load_machine("h100", stack="megatron-core-2024")

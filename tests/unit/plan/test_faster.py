@@ -10,8 +10,8 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.fabric import network_of
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
-from phaze.plan.price import price
-from phaze.plan.runs import Run, plan_of_run
+from phaze.plan.pricing.price import price
+from phaze.plan.pricing.runs import Run, plan_of_run
 from phaze.spec.systems import load_cluster, sized
 from phaze.validate.rows import read_row
 

@@ -12,12 +12,12 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.network import Collective, Levels
 from phaze.layout import Group, Layout
-from phaze.plan.lowered import LayerCost, layer_costs
+from phaze.plan.layers.costs import LayerCost, layer_costs
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
-from phaze.plan.price import COMMUNICATION, price
-from phaze.plan.runs import Run, plan_of_run
-from phaze.plan.stage_costs import pipeline_of
+from phaze.plan.pricing.price import COMMUNICATION, price
+from phaze.plan.pricing.runs import Run, plan_of_run
+from phaze.plan.pricing.stage_costs import pipeline_of
 from phaze.plan.terms.state import StateTerms
 from phaze.spec.system import Stack
 from phaze.validate.table import predict

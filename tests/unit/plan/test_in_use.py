@@ -6,7 +6,11 @@ import pytest
 
 from phaze.base.units import GIB, MIB
 from phaze.layout import Layout
-from phaze.plan.in_use import (
+from phaze.plan.machines import device_of, load_machine
+from phaze.plan.plan import Machine
+from phaze.plan.pricing.price import price
+from phaze.plan.pricing.runs import plan_of_run
+from phaze.plan.terms.memory import (
     CONNECTION_BYTES,
     MemoryRange,
     beside_tensors,
@@ -15,10 +19,6 @@ from phaze.plan.in_use import (
     in_use,
     tensor_limit_bytes,
 )
-from phaze.plan.machines import device_of, load_machine
-from phaze.plan.plan import Machine
-from phaze.plan.price import price
-from phaze.plan.runs import plan_of_run
 from phaze.spec.memory import Fragments, MemoryKind
 from phaze.spec.system import Stack
 from tests.unit.validate.examples import SMALL, changed, machine

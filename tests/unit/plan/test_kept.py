@@ -3,7 +3,7 @@
 import pytest
 
 from phaze.layout import Layout
-from phaze.plan.lowered import LayerCost, layer_costs
+from phaze.plan.layers.costs import LayerCost, layer_costs
 from phaze.plan.machines import load_machine
 from phaze.spec.blocks import Attention, Block
 from phaze.spec.model import Model

@@ -9,8 +9,8 @@ import pytest
 
 from phaze.cost.kernels import KERNEL_LIMITS, kernels_of
 from phaze.layout import Layout
-from phaze.plan.layer_kernels import LOOKUP_GRADIENT, LOSS, MASKED_LOOKUP, more_launches
-from phaze.plan.lowered import layer_costs
+from phaze.plan.layers.costs import layer_costs
+from phaze.plan.layers.kernels import LOOKUP_GRADIENT, LOSS, MASKED_LOOKUP, more_launches
 from phaze.plan.machines import load_machine
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack

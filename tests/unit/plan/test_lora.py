@@ -8,9 +8,9 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.plan.given import Lowering, ModelTraining
 from phaze.plan.machines import load_machine
 from phaze.plan.plan import Stage
+from phaze.plan.pricing.lowering import Lowering, ModelTraining
 from phaze.spec.models import load_transformer, parse_model
 from phaze.workload.models import library_workload
 

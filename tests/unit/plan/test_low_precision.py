@@ -8,8 +8,8 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import COMPUTES, OPERAND_BYTES, Layout
-from phaze.plan.kept import multiplies_weights
-from phaze.plan.lowered import kernel_times, layer_costs
+from phaze.plan.layers.activations import multiplies_weights
+from phaze.plan.layers.costs import kernel_times, layer_costs
 from phaze.plan.machines import load_machine
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack

@@ -6,10 +6,10 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.kernels import kernels_of, time_kernels, works_of_kernels
 from phaze.layout import Group, Layout
-from phaze.plan.given import Lowering, ModelTraining
-from phaze.plan.layer_kernels import attention_kernel
-from phaze.plan.lowered import kernel_times
+from phaze.plan.layers.costs import kernel_times
+from phaze.plan.layers.kernels import attention_kernel
 from phaze.plan.machines import device_of, load_machine
+from phaze.plan.pricing.lowering import Lowering, ModelTraining
 from phaze.spec.models import load_transformer
 from phaze.spec.system import Stack
 from phaze.workload.models import library_workload

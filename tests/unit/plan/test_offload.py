@@ -8,10 +8,10 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout, Offloaded, offload_of
-from phaze.plan.lowered import HOST, LayerCost, layer_costs
+from phaze.plan.layers.costs import HOST, LayerCost, layer_costs
 from phaze.plan.machines import device_of, load_machine
-from phaze.plan.price import price
-from phaze.plan.runs import plan_of_run
+from phaze.plan.pricing.price import price
+from phaze.plan.pricing.runs import plan_of_run
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.torchtitan import TORCHTITAN

@@ -13,9 +13,9 @@ from phaze.layout import Layout
 from phaze.pipeline.pipeline import StageCost
 from phaze.plan.machines import load_machine
 from phaze.plan.plan import Machine
-from phaze.plan.price import price
-from phaze.plan.runs import Run, plan_of_run
-from phaze.plan.stage_costs import pipeline_of, with_exchanges
+from phaze.plan.pricing.price import price
+from phaze.plan.pricing.runs import Run, plan_of_run
+from phaze.plan.pricing.stage_costs import pipeline_of, with_exchanges
 from phaze.plan.terms.overlap import kept_apart, longer_s, lost_share, lost_to_messages, moved_s
 from phaze.spec.overlap import Overlap, Overlapped, OverlapShare
 from phaze.spec.system import Stack

@@ -10,23 +10,23 @@ import pandas as pd
 import pytest
 
 from phaze.cost.network.network import Flat, Levels, Tier
+from phaze.formulas.planners import PlansAsked
+from phaze.formulas.replay import assumed_s, loads_s, planned_on, read_plan, replay, within_passes
+from phaze.formulas.side_by_side import plan_model
 from phaze.layout import Layout
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.given import ModelTraining, lowered_plan
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine, Plan
-from phaze.plan.planners import PlansAsked
-from phaze.plan.price import batch_s, price
-from phaze.plan.replay import assumed_s, loads_s, planned_on, read_plan, replay, within_passes
-from phaze.plan.runs import plan_of_run
-from phaze.plan.side_by_side import plan_model
-from phaze.plan.stage_costs import pipeline_of
+from phaze.plan.pricing.lowering import ModelTraining, lowered_plan
+from phaze.plan.pricing.price import batch_s, price
+from phaze.plan.pricing.runs import plan_of_run
+from phaze.plan.pricing.stage_costs import pipeline_of
 from phaze.spec.models import load_model_named
 from phaze.spec.system import Stack
 from phaze.tables import PLANNERS
 from phaze.workload.models import library_workload
 from tests.oracles.ideal_pipeline import ideal_time_s
-from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
+from tests.unit.formulas.test_side_by_side import EXPERT, SMALL, model
 from tests.unit.validate.examples import SMALL as RUN
 from tests.unit.validate.examples import changed, machine
 

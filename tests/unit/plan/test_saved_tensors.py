@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from phaze.layout import Layout
-from phaze.plan.lowered import layer_costs
+from phaze.plan.layers.costs import layer_costs
 from phaze.plan.machines import load_machine
 from phaze.spec.model import Model
 from phaze.workload.models import library_workload

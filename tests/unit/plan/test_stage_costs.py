@@ -8,8 +8,8 @@ from phaze.layout import ZeroStage
 from phaze.pipeline.pipeline import StageCost
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
-from phaze.plan.runs import plan_of_run
-from phaze.plan.stage_costs import stage_cost
+from phaze.plan.pricing.runs import plan_of_run
+from phaze.plan.pricing.stage_costs import stage_cost
 from phaze.spec.speeds.products import ProductSpeed, ProductTile
 from tests.unit.validate.examples import SMALL, changed, ideal_network, machine
 

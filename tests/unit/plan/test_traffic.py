@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.plan.planners import PlansAsked, read_tasks
-from phaze.plan.side_by_side import plan_model
+from phaze.formulas.planners import PlansAsked, read_tasks
+from phaze.formulas.side_by_side import plan_model
 from phaze.spec.architecture import EnergyFigures
 from phaze.tables import PLANNERS
 from phaze.tables.columns import widths_of
-from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
+from tests.unit.formulas.test_side_by_side import EXPERT, SMALL, model
 
 HBM_BYTES, REDUCED_BYTES = 3e9, 5e8
 """Of a forward pass of a layer at b = 1; backward passes move twice as much."""

@@ -11,9 +11,9 @@ import pytest
 from phaze.base.units import GIB
 from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.layout import Compute, Layout
-from phaze.plan.expert_kernels import row_traffic, run_alone
-from phaze.plan.layer_kernels import Unfused, unfused
-from phaze.plan.lowered import LayerCost, layer_costs
+from phaze.plan.layers.costs import LayerCost, layer_costs
+from phaze.plan.layers.experts import row_traffic, run_alone
+from phaze.plan.layers.kernels import Unfused, unfused
 from phaze.plan.machines import device_of, load_machine
 from phaze.spec.huggingface.keys import scales_rotary
 from phaze.spec.models import load_transformer

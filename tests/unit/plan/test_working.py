@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from phaze.plan.plan import Stage
-from phaze.plan.runs import Run, plan_of_run
+from phaze.plan.pricing.runs import Run, plan_of_run
 from phaze.spec.system import Stack
 from tests.unit.validate.examples import SMALL, changed, machine
 

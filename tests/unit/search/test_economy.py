@@ -7,10 +7,9 @@ import pytest
 from numpy.random import Generator
 
 from phaze.base.arrays import Floats
-from phaze.layout import Layout
-from phaze.pipeline.flushing import Chain, Setting, room
-from phaze.plan.phaze.chains import Runs, possible_depths
-from phaze.plan.phaze.energy import (
+from phaze.formulas.flushing import Chain, Setting, room
+from phaze.formulas.phaze.chains import Runs, possible_depths
+from phaze.formulas.phaze.energy import (
     DYNAMIC,
     PARTS,
     Batch,
@@ -21,10 +20,11 @@ from phaze.plan.phaze.energy import (
     sample_j,
     sent_bytes,
 )
-from phaze.plan.phaze.flush import Placement, place_chain
+from phaze.formulas.phaze.flush import Placement, place_chain
+from phaze.layout import Layout
 from phaze.search.economy import Least, least_sample_j
 from phaze.tables.columns import ENERGIES
-from tests.unit.plan.phaze.test_chains import random_latencies, random_runs, random_setting
+from tests.unit.formulas.phaze.test_chains import random_latencies, random_runs, random_setting
 
 RATES = Rates(hbm_j_per_byte=0.02, link_j_per_byte=0.01, leakage_w_per_um2=0.5)
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.random import Generator
 
 from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
+from phaze.papers.palm.inference import Activity, Fidelity, simulate
 from phaze.spec.tiled import Tile
 from phaze.tiles.chip import Chip
-from phaze.tiles.inference import Activity, Fidelity, simulate
 from phaze.tiles.operators import ConvolutionShape, Degrees, Linear, TileOperator, TransformerLayer
 from phaze.tiles.placement import Placed, line, s_shaped
 from phaze.tiles.steps import StagePart, StageProgram, TileStage

@@ -11,7 +11,7 @@ from phaze.cost.network.network import Levels
 from phaze.layout import Layout
 from phaze.plan.machines import load_machine
 from phaze.plan.plan import Machine
-from phaze.plan.runs import Run
+from phaze.plan.pricing.runs import Run
 
 SMALL = Run(
     hidden=1024,

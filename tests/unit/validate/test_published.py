@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from phaze.base.arrays import Floats
-from phaze.plan.lowered import layer_costs
+from phaze.plan.layers.costs import layer_costs
 from phaze.plan.machines import load_machine
-from phaze.plan.price import price
-from phaze.plan.runs import plan_of_run
+from phaze.plan.pricing.price import price
+from phaze.plan.pricing.runs import plan_of_run
 from phaze.spec.files import FOLDER
 from phaze.validate.intervals import KEYS, PublishedErrors, error_table
 from phaze.validate.rows import read_row, read_rows

@@ -10,10 +10,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.papers.palm.besides import MOST, inference_row, load_published, reading_of
-from phaze.papers.publications import PublishedInference
-from phaze.spec.models import load_model_named
-from phaze.tiles.chip import load_tiled_machine
-from phaze.tiles.inference import (
+from phaze.papers.palm.inference import (
     Throughput,
     TileMappings,
     column_by_column,
@@ -21,6 +18,9 @@ from phaze.tiles.inference import (
     in_numbers,
     throughput,
 )
+from phaze.papers.publications import PublishedInference
+from phaze.spec.models import load_model_named
+from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.operators import operators_of
 from tests.oracles.chips import slower
 

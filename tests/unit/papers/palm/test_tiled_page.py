@@ -10,11 +10,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from phaze.papers.case_checks import TILED_CHECKS
 from phaze.papers.page import build_page
 from phaze.papers.palm.build import palm_paper
 from phaze.papers.palm.readings import WAFER, TiledInputs, fewest_microbatches, tabulate_readings
 from phaze.papers.publications import PublishedTiled
-from phaze.report.case_checks import TILED_CHECKS
 from phaze.report.document import Items, Sheet
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from phaze.papers.case_charts import relative
+from phaze.papers.case_checks import PLAN_CHECKS
+from phaze.papers.cases import read_curve
 from phaze.papers.page import build_page
 from phaze.papers.piper import PlanInputs, as_printed, extra_time, piper_paper
-from phaze.report.case_charts import relative
-from phaze.report.case_checks import PLAN_CHECKS
-from phaze.report.cases import read_curve
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks
 from phaze.spec.planning import PlanStudy

@@ -25,8 +25,8 @@ from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Plan, Stage
-from phaze.plan.price import Price
-from phaze.plan.stage_costs import pipeline_of, stage_cost
+from phaze.plan.pricing.price import Price
+from phaze.plan.pricing.stage_costs import pipeline_of, stage_cost
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import RecomputedCounts, TrainingTask
 from phaze.runtimes.space import Fixed, space

@@ -11,8 +11,8 @@ from phaze.layout import Layout
 from phaze.plan.layouts.divisions import Division
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import load_machine
-from phaze.plan.price import price
-from phaze.plan.runs import Run
+from phaze.plan.pricing.price import price
+from phaze.plan.pricing.runs import Run
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.systems import load_stack

@@ -17,7 +17,7 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.words import in_words
 from phaze.plan.machines import device_of, load_machine
-from phaze.plan.price import price
+from phaze.plan.pricing.price import price
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import blocks_of
 from phaze.runtimes.rules import TrainingTask

@@ -20,7 +20,7 @@ from phaze.plan.layouts.divisions import (
     even_division,
 )
 from phaze.plan.layouts.planes import planes_of
-from phaze.plan.price import price
+from phaze.plan.pricing.price import price
 from tests.unit.plan.layouts.exhaustive import SmallCase, divisions, planned
 
 LAYERS = 5

@@ -16,7 +16,7 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.layouts.what_if import made_to_fit, rests_on
 from phaze.plan.machines import device_of, load_machine
-from phaze.plan.price import price
+from phaze.plan.pricing.price import price
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer

@@ -24,7 +24,7 @@ from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import LayoutSearch, plan_layouts
 from phaze.plan.layouts.slices import Slices
 from phaze.plan.machines import load_machine
-from phaze.plan.price import price
+from phaze.plan.pricing.price import price
 from phaze.runtimes.space import Fixed, legal_space
 from phaze.spec.training_plan import TIE
 from tests.unit.plan.layouts.exhaustive import (

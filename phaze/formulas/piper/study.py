@@ -1,0 +1,305 @@
+"""Use Piper in a study: plan models, price other planners' plans, and write the rows of planning cases.
+
+A case plans a profile with every planner on every cluster of a point (Piper, Section 5). A profile also gives
+deeper or shallower models, with another number of repeated layers. The layers of the most frequent name must
+form a chain v_0 → … → v_{m-1}, m ≥ 3. The first and the last stay. Between them v_1 … v_{m-2} are repeated
+cyclically, each with its own configurations and its inputs from outside the chain (Piper, Section 5.1:
+"created by expanding our BERT-32 profiles").
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from itertools import count, cycle, islice
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.errors import PhazeError
+from phaze.base.units import GIB
+from phaze.formulas.flushing import Chain
+from phaze.formulas.phaze.flush import Infeasible
+from phaze.formulas.piper.baselines import Contender
+from phaze.formulas.piper.chain import RECOMPUTE, price, read_layers, why_outside
+from phaze.formulas.piper.layers import Configurations, FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
+from phaze.formulas.piper.planner import BELOW, SearchOptions, plan, why_no_plan
+from phaze.formulas.planners import Planned, PlanningTask, StageMemory
+from phaze.layout import Layout
+from phaze.plan.plan import Plan, Stage
+from phaze.spec.planning import PlanPoint
+from phaze.tables import TABLES
+
+Row = dict[str, object]
+
+
+def plan_piper(task: PlanningTask) -> Planned | Infeasible:
+    """Best Piper plan over all microbatch sizes, or the reason why nothing fits.
+
+    Accumulating gradients of g microbatches is never better (Appendix A): it changes only N, and the degrees
+    sum to at most N.
+    """
+    models, samples = models_of(task), task.conditions.scenario.global_batch
+    best: tuple[float, int, PiperPlan] | None = None
+    for microbatch in sorted(models):
+        # Later microbatch sizes have to beat the best so far, which one search can rule out.
+        below_s = best[0] if best else np.inf
+        cluster = cluster_of(task, microbatch)
+        piper_plan = plan(models[microbatch], cluster, below_s=below_s * microbatch)
+        if piper_plan is not None and piper_plan.time_per_sample_s / microbatch < below_s:
+            best = piper_plan.time_per_sample_s / microbatch, microbatch, piper_plan
+    if best is None:
+        least = min(models)
+        return Infeasible(why_no_plan(models[least], cluster_of(task, least)))
+    time_s, microbatch, piper_plan = best
+    planned = [_stage(task, models[microbatch], microbatch, stage) for stage in piper_plan.stages]
+    stages, memory = zip(*planned, strict=True)
+    study_plan = Plan(stages, "2bw", samples // microbatch, claim=task.claim(time_s, 0.0))
+    return Planned(study_plan, memory, time_s * BELOW)
+
+
+def _stage(
+    task: PlanningTask, model: ProfiledLayers, microbatch: int, planned: PlannedStage
+) -> tuple[Stage, StageMemory]:
+    """Convert a Piper stage, with its per-layer configurations, to a study's stage and its memory use."""
+    chosen, options = list(planned.configurations), model.options[planned.layout.tp]
+    recomputed = np.array([options.names[c] == RECOMPUTE for c in chosen])
+    stage = task.prospect(Layout(tp=planned.layout.tp, microbatch=microbatch)).stage(
+        np.array(planned.layers, np.int64),
+        recomputed,
+        replace(planned.layout, microbatch=microbatch),
+        planned.time_s / microbatch,
+        fixed_bytes=float(options.fixed_bytes[chosen].sum()),
+        stash_bytes=float(options.stash_bytes[chosen].sum()),
+        work_bytes=0.0,
+    )
+    return stage, StageMemory(int(recomputed.sum()), planned.in_flight, planned.memory_bytes)
+
+
+def price_planned(task: PlanningTask, planned: Planned) -> tuple[float, str]:
+    """Time per sample in Piper's model, inf if infeasible, and why the plan is not a valid Piper plan."""
+    plan, microbatch = planned.plan, planned.plan.layout.microbatch
+    if plan.schedule == "2bw":
+        return plan.claimed.time_per_sample_s, ""
+    cluster, layouts = cluster_of(task, microbatch), [stage.layout for stage in plan.stages]
+    cuts = [range(stage.first_layer, stage.last_layer + 1) for stage in plan.stages]
+    priced = price(models_of(task)[microbatch], cluster, cuts, layouts)
+    if isinstance(priced, str):
+        return np.inf, priced
+    return priced / microbatch, why_outside(cluster, layouts)
+
+
+@lru_cache(maxsize=1)
+def models_of(task: PlanningTask) -> dict[int, ProfiledLayers]:
+    """Layers of a model as Piper's input, for each microbatch size."""
+    chains: dict[int, dict[Layout, Chain]] = {}
+    for prospect in task.prospects:
+        chains.setdefault(prospect.point.layout.microbatch, {})[prospect.point.layout] = prospect.chain
+    names, recompute = task.prospects[0].point.layers, task.conditions.training.recompute
+    return {size: read_layers(by_layout, names, recompute) for size, by_layout in chains.items()}
+
+
+def cluster_of(task: PlanningTask, microbatch: int) -> FlatCluster:
+    """Cluster and batch for Piper's planner, without gradient accumulation."""
+    scenario = task.conditions.scenario
+    return FlatCluster(
+        devices=scenario.devices,
+        memory_bytes=task.hbm_gib * GIB,
+        bandwidth_bytes_per_s=scenario.network_bandwidth_bytes_per_s,
+        microbatches=scenario.global_batch // microbatch,
+    )
+
+
+def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:
+    """Resize the chain of the most frequent layer name to `times` layers; PhazeError if it is not a chain."""
+    chain = _chain(layers)
+    if times == len(chain):
+        return layers
+    if times < 2:
+        raise PhazeError(f"repeat: {times} given, at least 2 allowed: the first and the last layer stay")
+    inner = islice(cycle(chain[1:-1]), times - 2)
+    originals = [v for v in range(len(layers)) if v not in chain] + [chain[0], *inner, chain[-1]]
+    edges = np.array(list(_edges(layers, chain, originals)), dtype=np.int64).reshape(-1, 4)
+    return ProfiledLayers(
+        ids=_ids(layers, originals),
+        names=tuple(layers.names[v] for v in originals),
+        edges=edges[:, :2],
+        edge_bytes=layers.edge_bytes[edges[:, 2]],
+        options={
+            t: _repeated(options, np.array(originals), len(layers), edges)
+            for t, options in layers.options.items()
+        },
+    )
+
+
+def _chain(layers: ProfiledLayers) -> list[int]:
+    """Repeated layers in the order of the data flow; PhazeError if they do not form a chain."""
+    name, most = Counter(layers.names).most_common(1)[0]
+    members = {v for v, other in enumerate(layers.names) if other == name}
+    after = {u: v for u, v in layers.pairs if u in members and v in members}
+    chain = [v for v in members if v not in after.values()][:1]
+    while chain and chain[-1] in after:
+        chain.append(after[chain[-1]])
+    leaving = {u for u, v in layers.pairs if u in members and v not in members}
+    joined = sum(1 for u, v in layers.pairs if u in members and v in members)
+    if most < 3 or len(chain) != most or joined != most - 1 or leaving - set(chain[-1:]):
+        raise PhazeError(
+            f"repeat: the {most} layers named {name!r} must be a chain of at least three that only its last "
+            "one leaves",
+            "give no repeat for this input",
+        )
+    return chain
+
+
+def _edges(
+    layers: ProfiledLayers, chain: list[int], originals: list[int]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each new edge: its source, its target, and the two old edges that provide its sizes.
+
+    The first gives the values at the source, c(u, v) and c_bw; the second those at the target, c_fw.
+    """
+    # New positions: first the layers outside the chain, then the chain.
+    outside = len(layers) - len(chain)
+    new = {v: position for position, v in enumerate(originals[:outside])}
+    links = [(e, u, v) for e, (u, v) in enumerate(layers.pairs) if u in chain and v in chain]
+    leaving, arriving = {u: e for e, u, _ in links}, {v: e for e, _, v in links}
+    for e, (u, v) in enumerate(layers.pairs):
+        if u in new and v in new:
+            yield new[u], new[v], e, e
+        elif u in new:
+            # An input from outside goes to every copy of the layer that reads it.
+            yield from ((new[u], p, e, e) for p in range(outside, len(originals)) if originals[p] == v)
+        elif v in new:
+            yield len(originals) - 1, new[v], e, e
+    for p in range(outside, len(originals) - 1):
+        yield p, p + 1, leaving[originals[p]], arriving[originals[p + 1]]
+
+
+def _ids(layers: ProfiledLayers, originals: list[int]) -> tuple[int, ...]:
+    """Layer ids: first copies keep their ids, the others get new ones above all old ids."""
+    first = {v: p for p, v in reversed(list(enumerate(originals)))}
+    fresh = count(max(layers.ids) + 1)
+    return tuple(layers.ids[v] if first[v] == p else next(fresh) for p, v in enumerate(originals))
+
+
+def _repeated(options: Configurations, originals: Ints, layers: int, edges: Ints) -> Configurations:
+    """Configurations of the repeated layers at one width."""
+    first = options.first(layers)
+    rows = np.concatenate([np.arange(first[v], first[v + 1]) for v in originals]).astype(np.int64)
+    layer = np.repeat(np.arange(len(originals)), first[originals + 1] - first[originals])
+    sources, targets, leaving, arriving = edges.T
+    into, out = options.forward_sync_bytes, options.backward_sync_bytes
+    return replace(
+        options.take(rows),
+        layer=layer,
+        forward_sync_bytes=np.where(layer[:, None] == targets, into[np.ix_(rows, arriving)], 0.0),
+        backward_sync_bytes=np.where(layer[:, None] == sources, out[np.ix_(rows, leaving)], 0.0),
+    )
+
+
+def plan_point(
+    case: str, source: str, layers: ProfiledLayers, point: PlanPoint, contenders: Mapping[str, Contender]
+) -> dict[str, pd.DataFrame]:
+    """Tables `cases`, `pipelines` and `curves` for one point of a case.
+
+    `source` is the name of the input. Raises PhazeError if its layers cannot be repeated.
+    """
+    sized = repeat_layers(layers, point.blocks) if point.blocks else layers
+    rows: dict[str, list[Row]] = {name: [] for name in ("cases", "pipelines", "curves")}
+    for mode in point.modes:
+        for planner in point.planners:
+            keys: Row = {
+                "case": case,
+                "blocks": point.blocks,
+                "memory_gib": point.memory_gib,
+                "microbatches": point.microbatches,
+                "mode": mode,
+                "planner": planner,
+            }
+            _record(rows, keys, source, sized, point, contenders[planner])
+    return {
+        name: TABLES[name].check(pd.DataFrame(table_rows)) if table_rows else TABLES[name].empty()
+        for name, table_rows in rows.items()
+    }
+
+
+def _record(
+    rows: dict[str, list[Row]],
+    keys: Row,
+    source: str,
+    layers: ProfiledLayers,
+    point: PlanPoint,
+    contender: Contender,
+) -> None:
+    """Add one planner's rows, either curve points or plans."""
+    restricted, rounds = contender.restrict(layers), keys["mode"] == "table-1"
+    options, most = SearchOptions(linear=rounds), max(point.devices)
+    cluster = FlatCluster(
+        devices=most,
+        memory_bytes=point.memory_gib * GIB,
+        bandwidth_bytes_per_s=point.bandwidth_gib * GIB,
+        microbatches=point.microbatches,
+        synchronisation="round" if rounds else "batch",
+    )
+
+    def plan(devices: int) -> PiperPlan | None:
+        return contender.plan(restricted, replace(cluster, devices=devices), options)
+
+    def best_times() -> Floats:
+        """Best times (K,) with at most 1, …, K devices, from one run or one plan per number of devices."""
+        if len(point.devices) == 1:
+            return contender.sweep(restricted, cluster, options)
+        times = np.full(most, np.inf)
+        for devices in point.devices:
+            if piper_plan := plan(devices):
+                times[devices - 1] = piper_plan.time_per_sample_s
+        return times
+
+    if point.show == "curve":
+        times = best_times()
+        # Only device counts at which the time falls are points of the curve.
+        before = np.concatenate(([np.inf], np.minimum.accumulate(times)[:-1]))
+        rows["curves"] += [
+            {**keys, "input": source, "most_devices": most, "devices": k + 1, "time_per_sample": times[k]}
+            for k in np.flatnonzero(times < before).tolist()
+        ]
+        return
+    about = {"input": source, "layers": len(restricted), "bandwidth_gib_per_s": point.bandwidth_gib}
+    for devices in point.devices:
+        piper_plan = plan(devices)
+        on = {**keys, "devices": devices}
+        rows["cases"].append({**on, **about, **_case(piper_plan)})
+        rows["pipelines"] += [
+            {**on, "stage": number, **_pipeline(restricted, stage)}
+            for number, stage in enumerate(piper_plan.stages if piper_plan else ())
+        ]
+
+
+def _case(plan: PiperPlan | None) -> Row:
+    if plan is None:
+        none = dict.fromkeys(("devices_used", "degree", "stages"), 0)
+        return {"status": "infeasible", "time_per_sample": np.inf, **none}
+    return {
+        "status": "planned",
+        "time_per_sample": plan.time_per_sample_s,
+        "devices_used": plan.devices,
+        "degree": plan.degree,
+        "stages": len(plan.stages),
+    }
+
+
+def _pipeline(layers: ProfiledLayers, stage: PlannedStage) -> Row:
+    names = layers.options[stage.layout.tp].names
+    counts = Counter(names[c] for c in stage.configurations)
+    return {
+        "layers": " ".join(str(layers.ids[v]) for v in stage.layers),
+        "data": stage.layout.dp,
+        "tensor": stage.layout.tp,
+        "configurations": ", ".join(f"{count} × {name}" for name, count in sorted(counts.items())),
+        "in_flight": stage.in_flight,
+        "time_per_sample": stage.time_s,
+        "memory_bytes": stage.memory_bytes,
+    }

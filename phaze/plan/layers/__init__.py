@@ -1,0 +1,1 @@
+"""Costs of a model's layers on one tensor-parallel rank: kernels, collectives, stored activations."""

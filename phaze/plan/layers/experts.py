@@ -1,0 +1,108 @@
+"""Expert GEMMs: their kernels and launch overhead in each software stack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.cost.experts import expert_speed
+from phaze.cost.kernels import kernels_of
+from phaze.layout import Compute, Layout
+from phaze.plan.layers.captured import launched
+from phaze.spec.speeds.experts import Experts
+from phaze.spec.system import Device, Stack
+from phaze.workload.operators import Operator, Part
+
+SENT = {"experts_dispatch", "experts_combine"}
+"""Primitives that copy a token once per expert, or sum its copies."""
+ROW_PASSES = SENT | {"experts_sort", "experts_unsort"}
+"""Primitives that move dispatched tokens: copy them to experts, sort them, copy them back or sum them."""
+
+
+def multiplies_experts(operator: Operator) -> bool:
+    """True if an operator is a GEMM of a rank's experts, or of their gradients."""
+    moe = operator.core == "tensor" and "moe" in operator.regions
+    return moe and not operator.regions & {"router", "shared_experts"} and operator.parts[0].batch > 1
+
+
+def experts_of(operators: Sequence[Operator], stack: Stack) -> list[Experts | None]:
+    """Expert implementation that each kernel of the operators uses; None for other kernels."""
+    return [
+        stack.experts if multiplies_experts(operator) else None
+        for operator in operators
+        for _ in kernels_of(operator)
+    ]
+
+
+def run_alone(operators: tuple[Operator, ...], layout: Layout, stack: Stack) -> tuple[Operator, ...]:
+    """Operators that remain separate kernels once the stack has fused the others.
+
+    Fused experts include their activation. If the dispatcher sends a token once per rank, it also copies
+    tokens per expert and sums the copies (Megatron-Core, optimizations of DeepSeek-V3 on GB200, Section
+    2.1.1).
+    """
+    if stack.experts == "fused":
+        operators = tuple(operator for operator in operators if "moe_act" not in operator.regions)
+    if stack.dispatch == "tokens" and layout.ep > 1:
+        operators = tuple(operator for operator in operators if not SENT & primitives_of(operator.name))
+    return operators
+
+
+@cache
+def primitives_of(name: str) -> frozenset[str]:
+    """Names of the primitives that an operator consists of, parsed from the operator's name."""
+    return frozenset(name.removesuffix(".backward").split("+"))
+
+
+def row_traffic(operator: Operator, stack: Stack, device: Device) -> float:
+    """Slowdown factor of a kernel that moves dispatched tokens; 1 for other kernels.
+
+    It is the sustained HBM fraction of kernels over the fraction that measured indexed passes reach,
+    multiplied by the stack's factor over these passes.
+    """
+    names = primitives_of(operator.name)
+    if not ROW_PASSES & names:
+        return 1.0
+    permuted = stack.permuted if SENT & names else 1.0
+    speed = expert_speed(device, "grouped", "bf16")
+    if speed is None or speed.passes is None:
+        return permuted
+    # Indexed rows reach a lower share of the HBM bandwidth than passes over whole tensors.
+    return permuted * max(device.sustained_hbm / speed.passes, 1.0)
+
+
+def waits_for_host(operators: Sequence[Operator], stack: Stack) -> bool:
+    """True if the host launches experts one by one, and so cannot run ahead of the device."""
+    alone = stack.experts == "each" and "full" not in stack.cuda_graphs
+    return alone and any("moe" in operator.regions for operator in operators)
+
+
+def host_s(operators: Sequence[Operator], words: Sequence[Compute], stack: Stack, device: Device) -> Floats:
+    """Launch overhead of each kernel of the operators, in seconds, (W,); 0 for kernels in CUDA graphs.
+
+    One call launches the expert GEMMs one after another. In lower precision each GEMM is preceded by a cast,
+    one per expert. Weight gradients need none: the GEMM before them has already cast their operands.
+    """
+    by_host = launched(operators, stack.cuda_graphs)
+    kernels = [
+        (kernel[0], operator, is_launched)
+        for operator, is_launched in zip(operators, by_host, strict=True)
+        for kernel in kernels_of(operator)
+    ]
+    return np.array([
+        _started_s(first, operator_of, word, stack.launch_s, device) if is_launched else 0.0
+        for (first, operator_of, is_launched), word in zip(kernels, words, strict=True)
+    ])  # fmt: skip
+
+
+def _started_s(first: Part, operator: Operator, word: Compute, launch_s: float, device: Device) -> float:
+    """Launch overhead of a kernel and its casts, in seconds; `first` is the kernel's first part."""
+    experts = first.batch if multiplies_experts(operator) else 0
+    cast = word != "bf16" and first.role != "weight_gradient"
+    speed = expert_speed(device, "each", word) if experts else None
+    # A device file may time one expert's launch inside the loop, which is shorter than a Python call.
+    product_s = launch_s + experts * speed.expert_s if speed else max(experts, 1) * launch_s
+    return product_s + cast * max(experts, 1) * launch_s

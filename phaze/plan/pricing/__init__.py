@@ -1,0 +1,1 @@
+"""Price of a plan: stages from layer costs, their pipeline, step time and memory."""

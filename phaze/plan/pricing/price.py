@@ -1,0 +1,330 @@
+"""Price of a plan on a machine: time per batch, memory over time, and the bottleneck.
+
+Every plan is priced the same way, whether it comes from a planner or from a row of a user's table of runs.
+Layers have their seconds and bytes. The price adds the network time of tensors between stages, the sharding
+of gradients, weights and optimizer states by ZeRO, and the order of the schedule.
+
+If transfers overlap with compute, a batch takes at least as long as a device's link needs for all it carries
+in one direction: these tensors, the all-reduces of a replica's ranks, whose time is in the passes, and the
+exchange between replicas. Likewise, concurrent operators share the HBM: a pass takes at least as long as its
+HBM traffic.
+
+A tensor that skips stages is counted with the neighbour's. It left earlier, so this is an upper bound.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.cost.network.network import Flat, sent_bytes
+from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.steady import time_per_microbatch_s
+from phaze.pipeline.timeline import RESOURCES, Bound, Step, Timeline
+from phaze.plan.plan import Machine, Pass, Plan, Stage
+from phaze.plan.pricing.stage_costs import pipeline_of
+from phaze.plan.terms.memory import InUse, MemoryRange, in_use
+
+BATCHES = 2
+"""Number of batches in the timeline of a schedule without a flush."""
+CLOSE = 1e-4
+"""Allowed relative error of steady-state times if transfers form cycles over many microbatches."""
+
+INSIDE = ("compute", "HBM", "all-reduces of slices")
+"""Parts of a pass's time: compute while the HBM is idle, compute while it is busy, and collectives."""
+KERNELS = {
+    "compute": "tensor cores",
+    "vector": "vector cores",
+    "global_buffer": "global buffer",
+    "hbm": "HBM",
+    "network": "collectives in layers",
+    "kernel_start": "kernel starts",
+    "host": "host",
+}
+"""Parts of a pass's time if all kernels are known: limiting resources, in the order of `cost.kernels`."""
+COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisation")
+"""Uses of device time that consist only of communication."""
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """Load per batch of a device's link in one direction, by traffic kind, in seconds or as utilisation."""
+
+    slices: float
+    """All-reduces between tensor-parallel ranks."""
+    stages: float
+    """Pipeline traffic: activations that arrive and gradients that return."""
+    replicas: float
+    """Data-parallel traffic: gradients that replicas exchange."""
+
+    @property
+    def total(self) -> float:
+        """Sum of the loads from all three kinds of traffic."""
+        return self.slices + self.stages + self.replicas
+
+    def over(self, seconds: float) -> LinkUse:
+        """Utilisation of the link over a given time."""
+        return LinkUse(self.slices / seconds, self.stages / seconds, self.replicas / seconds)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peak memory of a device in bytes: its tensors by part, and the other memory in use."""
+
+    peak_bytes: float
+    weight_bytes: float
+    """Weights and their gradients."""
+    optimizer_bytes: float
+    activation_bytes: float
+    """Activations in flight, temporary memory of the current microbatch, and framework overhead."""
+    recompute_bytes: float
+    """Part of `activation_bytes` for the microbatch being processed.
+
+    It consists of recomputed activations, keys and values of the whole sequence, gradients of activations,
+    and gathered weights.
+    """
+    in_use: InUse
+    """Ranges of all memory in use on the device, by part."""
+
+
+@dataclass(frozen=True, eq=False)
+class Price:
+    """Time and memory of a plan on a machine; use `price` to create it."""
+
+    plan: Plan
+    machine: Machine
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """Simulated pipeline of the plan, with all its communication."""
+        return pipeline_of(self.plan, self.machine)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Timeline of one batch with all communication; of several batches if the schedule has no flush."""
+        pipeline = self.pipeline
+        return simulate(pipeline if self.plan.flushes else replace(pipeline, batches=BATCHES))
+
+    @cached_property
+    def batch_s(self) -> float:
+        """Simulated time per batch in seconds; in steady state if the schedule has no flush."""
+        return self.timeline.time_s if self.plan.flushes else batch_s(self.pipeline)
+
+    @cached_property
+    def time_s(self) -> float:
+        """Time per batch in seconds; if transfers overlap, at least the time of the busiest link."""
+        overlapped = self.plan.execution.transfers == "overlapped"
+        return max(self.batch_s, self.link_s) if overlapped else self.batch_s
+
+    @cached_property
+    def alone_s(self) -> float:
+        """Time per batch in seconds if communication took no time."""
+        return batch_s(replace(self.pipeline, stages=tuple(map(silent, self.pipeline.stages))))
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput in samples per second."""
+        return self.plan.samples / self.time_s
+
+    @cached_property
+    def link_uses_s(self) -> tuple[LinkUse, ...]:
+        """Busy time per batch of a device's link in one direction, by stage and use, averaged over replicas.
+
+        Activations arrive and, from later stages, gradients; the same amount leaves in the other direction.
+        All-reduces of a replica's ranks and the exchange of gradients between replicas use the same link.
+        Empty for networks in which devices have several links.
+        """
+        network = self.machine.network
+        return (
+            tuple(self._link_use(s, network) for s in self.plan.stages) if isinstance(network, Flat) else ()
+        )
+
+    def _link_use(self, stage: Stage, network: Flat) -> LinkUse:
+        turns, bandwidth = self.plan.turns(stage), network.bandwidth_bytes_per_s
+        return LinkUse(
+            slices=sent_to_slices_bytes(stage) * turns / bandwidth,
+            stages=(stage.arriving_bytes + stage.departing_bytes) * turns / bandwidth,
+            replicas=network.seconds("all_reduce", stage.weight_bytes, stage.layout.group("dp-cp")),
+        )
+
+    @property
+    def link_s(self) -> float:
+        """Busy time per batch of the busiest link in one direction, in seconds."""
+        return max((use.total for use in self.link_uses_s), default=0.0)
+
+    @property
+    def link_shares(self) -> tuple[LinkUse, ...]:
+        """Utilisation of a device's link in one direction, by stage."""
+        return tuple(use.over(self.time_s) for use in self.link_uses_s)
+
+    @property
+    def link_share(self) -> float:
+        """Mean utilisation of the links of all devices in one direction."""
+        return self.mean([use.total for use in self.link_shares]) if self.link_uses_s else 0.0
+
+    @property
+    def memory_binds(self) -> bool:
+        """True if a pass takes longer because its operators share the HBM bandwidth."""
+        hbm, stages = self.machine.hbm_bytes_per_s, self.plan.stages
+        return any(
+            stage_pass.held_s(hbm) > stage_pass.seconds
+            for stage in stages
+            for stage_pass in stage.passes.values()
+        )
+
+    @property
+    def hbm_shares(self) -> tuple[float, ...]:
+        """HBM utilisation of a device by stage, from the traffic of its passes."""
+        moved = [
+            sum(stage_pass.hbm_bytes for stage_pass in stage.passes.values()) for stage in self.plan.stages
+        ]
+        turns, hbm = map(self.plan.turns, self.plan.stages), self.machine.hbm_bytes_per_s
+        return tuple(nbytes * turn / hbm / self.time_s for nbytes, turn in zip(moved, turns, strict=True))
+
+    @property
+    def busy_s(self) -> tuple[float, ...]:
+        """Time per batch that a device spends on passes, by stage, averaged over the replicas."""
+        batch, hbm = self.plan.microbatches, self.machine.hbm_bytes_per_s
+        return tuple(
+            sum(stage_pass.held_s(hbm) for stage_pass in stage.passes.values()) * batch / stage.layout.dp
+            for stage in self.plan.stages
+        )
+
+    def mean(self, by_stage: Sequence[float]) -> float:
+        """Mean of a per-stage value over all devices."""
+        return float(np.average(by_stage, weights=self.plan.group_devices))
+
+    @property
+    def compute_share(self) -> float:
+        """Fraction of device time spent on passes."""
+        return self.mean(self.busy_s) / self.time_s
+
+    @property
+    def exposed_share(self) -> float:
+        """Fraction of the batch time that would be saved without communication."""
+        return max(self.time_s - self.alone_s, 0.0) / self.time_s
+
+    @cached_property
+    def bound_by(self) -> Bound:
+        """Resource with the largest share of the critical path; pass time is split by resource."""
+        return self.timeline.bound_among(self._spends)
+
+    def _spends(self, step: Step) -> Mapping[str, float]:
+        """Break down the time of one step of the critical path by use, in seconds."""
+        if step.use not in ("forward", "recompute", "backward"):
+            return {RESOURCES[step.use]: step.seconds}
+        stage = self.plan.stages[step.stage]
+        return self._inside(stage, stage.passes[step.use], step.seconds)
+
+    def _inside(self, stage: Stage, stage_pass: Pass, seconds: float) -> dict[str, float]:
+        """Time of a pass by part: compute with idle HBM, compute with busy HBM, wait for all-reduces."""
+        hbm = self.machine.hbm_bytes_per_s
+        work_s = stage_pass.held_s(hbm) - (
+            charged_s(self.plan, stage, stage_pass) if self.plan.claim else 0.0
+        )
+        hbm_s = min(stage_pass.hbm_bytes / hbm, work_s)
+        return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, max(seconds - work_s, 0.0)), strict=True))
+
+    def _spent_s(self, stage: Stage) -> dict[str, float]:
+        """Time of a microbatch's passes by use, in seconds; kernels count under their limiting resource."""
+        if not stage.spent_s:
+            hbm, passes = self.machine.hbm_bytes_per_s, stage.passes.values()
+            parts = [self._inside(stage, stage_pass, stage_pass.held_s(hbm)) for stage_pass in passes]
+            return {name: sum(part[name] for part in parts) for name in INSIDE}
+        return dict(zip(KERNELS.values(), stage.spent_s, strict=True))
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Fractions of device time by use, with passes broken down by their bottleneck."""
+        pipeline, devices = self.timeline.pipeline, self.plan.devices
+        share_of: dict[str, float] = defaultdict(float)
+        exchanged = 0.0
+        for q, stage in enumerate(self.plan.stages):
+            group = pipeline.groups[q]
+            lane = pipeline.lane_microbatches / pipeline.rules.streams
+            passes = pipeline.batches * lane / pipeline.replicas[group]
+            of_time = passes * self.plan.group_devices[group] / devices / self.timeline.time_s
+            spent = self._spent_s(stage)
+            for name, part_s in spent.items():
+                share_of[name] += of_time * part_s
+            # Exchange of replicas in every pass (from ZeRO 2 on) that makes passes longer.
+            exchanged += of_time * max(_passes_s(pipeline.stages[q]) - sum(spent.values()), 0.0)
+        uses = self.timeline.share_of
+        return dict(share_of) | {
+            "pipeline bubble": max(uses["bubble"], 0.0),
+            "pipeline transfers": uses["transfer"],
+            "gradient synchronisation": uses["synchronisation"] + exchanged,
+            "optimizer step": uses["update"],
+        }
+
+    @property
+    def peak_bytes(self) -> Floats:
+        """Peak memory of a device of each pipeline rank in bytes, (p,)."""
+        return self.timeline.peak_bytes
+
+    @property
+    def memory(self) -> Memory:
+        """Memory of the device with the highest peak."""
+        return self.memory_of(int(np.argmax(self.peak_bytes)))
+
+    def memory_of(self, group: int) -> Memory:
+        """Peak memory of a device of pipeline rank `group`, by part."""
+        stages = [self.plan.stages[q] for q in self.pipeline.stages_of(group)]
+        zero = stages[0].layout.zero
+        fixed = sum(stage.fixed_bytes for stage in stages)
+        sharded_bytes = sum(
+            (stage.weight_bytes - stage.frozen_bytes * (first == 2)) * stage.kept_share(shared=zero >= first)
+            for first in (3, 2)
+            for stage in stages
+        )
+        peak = float(self.peak_bytes[group])
+        work = max(stage.work_bytes for stage in stages)
+        made_bytes, copies = (
+            max(getattr(stage, name) for stage in stages) for name in ("made_bytes", "copies_bytes")
+        )
+        tensors = MemoryRange(peak - made_bytes, peak, peak + copies)
+        tied = any(stage.tied_bytes > 0 for stage in stages)
+        used = in_use(tensors, work, stages[0].layout, self.machine, tied=tied)
+        return Memory(peak, sharded_bytes, fixed - sharded_bytes, peak - fixed, work, used)
+
+
+def price(plan: Plan, machine: Machine) -> Price:
+    """Price a plan on a machine."""
+    return Price(plan, machine)
+
+
+def charged_s(plan: Plan, stage: Stage, stage_pass: Pass) -> float:
+    """Part of a pass that the planner charges for tensor-parallel all-reduces, in seconds."""
+    charged = plan.claimed.network.seconds("all_reduce", stage_pass.reduced_bytes, stage.layout.group("tp"))
+    return min(charged, stage_pass.seconds)
+
+
+def sent_to_slices_bytes(stage: Stage) -> float:
+    """Bytes that a device sends per microbatch to the other tensor-parallel ranks of its replica."""
+    reduced = np.array([stage_pass.reduced_bytes for stage_pass in stage.passes.values()])
+    return float(sent_bytes("all_reduce", reduced, stage.layout.tp).sum())
+
+
+def silent(stage: StageCost) -> StageCost:
+    """Copy of a stage's cost without communication."""
+    return replace(stage, send_activation_s=0.0, send_gradient_s=0.0, sync_s=0.0)
+
+
+def batch_s(pipeline: Pipeline) -> float:
+    """Time per batch in seconds; in steady state if the schedule has no flush."""
+    if not pipeline.rules.flushes:
+        # Without a flush the rate of a steady state counts, not the time of one batch.
+        repeats = 2 if pipeline.column("sync_s").any() else 12  # batches, or rounds of all replicas
+        return time_per_microbatch_s(pipeline, CLOSE, repeats) * pipeline.microbatches
+    return simulate(pipeline).time_s
+
+
+def _passes_s(stage: StageCost) -> float:
+    """Time of a microbatch's passes, including collectives inside them, in seconds."""
+    return stage.forward_s + stage.recompute_s + stage.backward_s
