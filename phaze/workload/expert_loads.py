@@ -15,7 +15,7 @@ from phaze.layout import BALANCED, Load, law_of_load
 POWER_LAW, MAX_VIO = "power_law_", "max_vio_"
 DRAWS = 6
 """Number of random draws from a power law over which times are averaged; measurements use five."""
-MOST = 0.8
+LARGEST_DRAW = 0.8
 """Largest draw relative to the number of tokens, before scaling to the total (`power_law_logits_v3`)."""
 
 
@@ -42,15 +42,20 @@ def rank_loads(tokens: int, experts: int, per_token: int, ranks: int, distributi
     if power is None:
         return np.full((1, experts // ranks), tokens * per_token / experts)
     uniform = np.random.default_rng(0).random((DRAWS, experts))
-    low, high = 1.0, max(MOST * tokens, 1.0) ** (1.0 - power)
+    low, high = 1.0, max(LARGEST_DRAW * tokens, 1.0) ** (1.0 - power)
     drawn = (low + (high - low) * uniform) ** (1.0 / (1.0 - power))
     rows = drawn / drawn.sum(axis=1, keepdims=True) * tokens * per_token
-    over = np.maximum(rows - tokens, 0.0).sum(axis=1) / ranks
-    shared = np.minimum(rows, tokens).reshape(DRAWS, ranks, experts // ranks)
-    filled = np.array([[_filled(rank, more) for rank in own] for own, more in zip(shared, over, strict=True)])
+    excesses = np.maximum(rows - tokens, 0.0).sum(axis=1) / ranks
+    capped = np.minimum(rows, tokens).reshape(DRAWS, ranks, experts // ranks)
+    filled = np.array(
+        [
+            [_levelled(rows_of_rank, excess) for rows_of_rank in rows_of_ranks]
+            for rows_of_ranks, excess in zip(capped, excesses, strict=True)
+        ]
+    )
     busiest = filled.sum(axis=2).argmax(axis=1)
-    found: Floats = np.round(np.minimum(filled[np.arange(DRAWS), busiest], tokens))
-    return found
+    busiest_rows: Floats = np.round(np.minimum(filled[np.arange(DRAWS), busiest], tokens))
+    return busiest_rows
 
 
 @cache
@@ -79,9 +84,9 @@ def _largest_of(number: int) -> float:
     return float(NormalDist().inv_cdf((number - 0.375) / (number + 0.25)))
 
 
-def _filled(rows: Floats, more: float) -> Floats:
-    """Dispatched tokens per expert (E,) after `more` tokens have filled up the least loaded experts."""
-    order = np.sort(rows)
-    levels = (np.cumsum(order) + more) / np.arange(1, len(order) + 1)
+def _levelled(tokens: Floats, excess: float) -> Floats:
+    """Dispatched tokens per expert (E,) after `excess` tokens have filled up the least loaded experts."""
+    order = np.sort(tokens)
+    levels = (np.cumsum(order) + excess) / np.arange(1, len(order) + 1)
     level = levels[np.argmax(np.append(order[1:], np.inf) >= levels)]
-    return np.maximum(rows, level) if more > 0 else rows
+    return np.maximum(tokens, level) if excess > 0 else tokens

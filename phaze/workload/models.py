@@ -102,8 +102,8 @@ def _lower(layer: LayerGraph, settings: ExtractSettings, *, products: bool) -> L
     parameters: Counter[ParameterGroup] = Counter()
     for primitive in layer.primitives:
         parameters[primitive.group] += primitive.parameters
-    kept = kept_tensors(layer, width)
-    core = sum(one.nbytes for one in kept if "core_attn" in one.regions)
+    tensors = kept_tensors(layer, width)
+    core = sum(tensor.nbytes for tensor in tensors if "core_attn" in tensor.regions)
     return Layer(
         name=layer.name,
         forward=forward_pass(layer, groups, width),
@@ -114,9 +114,9 @@ def _lower(layer: LayerGraph, settings: ExtractSettings, *, products: bool) -> L
         parameter_bytes=parameters.total() * width,
         input_bytes=layer.input_elements * width,
         output_bytes=layer.output_elements * width,
-        activation_bytes=settings.activation_factor * sum(one.nbytes for one in kept),
+        activation_bytes=settings.activation_factor * sum(tensor.nbytes for tensor in tensors),
         attention_bytes=settings.activation_factor * core,
-        kept=kept,
+        kept=tensors,
         statistics_bytes=statistics_bytes(layer),
         frozen=sum(primitive.parameters for primitive in layer.primitives if primitive.frozen),
         primitives=len(layer.primitives),

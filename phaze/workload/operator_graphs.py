@@ -16,7 +16,7 @@ from phaze.spec.operators import StoredOperator, StoredOperators
 from phaze.spec.stages import StoredStages
 from phaze.workload.graphs import TimedGraph, check_values, edge_arrays
 
-OF_OPERATORS = tuple(StoredOperator.model_fields)
+OPERATOR_FIELDS = tuple(StoredOperator.model_fields)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +71,17 @@ def operator_graph(stored: StoredOperators) -> OperatorGraph:
     tensors = [(position[edge.source], position[edge.target], edge.bytes) for edge in stored.edges]
     return OperatorGraph(
         names=tuple(position),
-        layers=tuple(one.name if one.layer is None else one.layer for one in operators),
-        **{key: np.array([getattr(one, key) for one in operators]) for key in OF_OPERATORS[1:-1]},
+        layers=tuple(operator.name if operator.layer is None else operator.layer for operator in operators),
+        **{
+            key: np.array([getattr(operator, key) for operator in operators]) for key in OPERATOR_FIELDS[1:-1]
+        },
         **edge_arrays(sorted(tensors)),
     )
 
 
 def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> StoredOperators:
     """Convert an operator graph to file content; PhazeError if numbers exceed the format's limits."""
-    rows = np.stack([getattr(graph, key) for key in OF_OPERATORS[1:-1]], axis=1).tolist()
+    rows = np.stack([getattr(graph, key) for key in OPERATOR_FIELDS[1:-1]], axis=1).tolist()
     layers = graph.layers or (None,) * len(graph.names)
     content = {
         "format": "phaze-operators",
@@ -87,8 +89,8 @@ def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> Stored
         "name": name,
         "microbatch": microbatch,
         "operators": [
-            dict(zip(OF_OPERATORS, (own, *row, layer), strict=True))
-            for own, row, layer in zip(graph.names, rows, layers, strict=True)
+            dict(zip(OPERATOR_FIELDS, (operator, *row, layer), strict=True))
+            for operator, row, layer in zip(graph.names, rows, layers, strict=True)
         ],
         "edges": [
             {"source": graph.names[i], "target": graph.names[j], "bytes": size}

@@ -35,8 +35,8 @@ def collectives(primitive: Primitive, role: PartRole, bytes_per_element: int, ki
 
     Data is read from HBM and written back there.
     """
-    own = primitive.inputs[0].elements
-    elements = own if kind == "ring" else max(primitive.elements, own)
+    input_elements = primitive.inputs[0].elements
+    elements = input_elements if kind == "ring" else max(primitive.elements, input_elements)
     size = elements * bytes_per_element
     part = Part(
         "send" if kind == "ring" else kind,
@@ -46,7 +46,7 @@ def collectives(primitive: Primitive, role: PartRole, bytes_per_element: int, ki
         network_bytes=size,
         axis=primitive.axis,
     )
-    return (part,) * (primitive.elements // own - 1 if kind == "ring" else 1)
+    return (part,) * (primitive.elements // input_elements - 1 if kind == "ring" else 1)
 
 
 @dataclass(frozen=True, kw_only=True)

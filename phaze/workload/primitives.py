@@ -148,12 +148,12 @@ class LayerGraph:
 
     @cached_property
     def _readers(self) -> list[list[tuple[int, Tensor]]]:
-        found: list[list[tuple[int, Tensor]]] = [[] for _ in self.primitives]
+        readers: list[list[tuple[int, Tensor]]] = [[] for _ in self.primitives]
         for reader, primitive in enumerate(self.primitives):
             for tensor in primitive.inputs:
                 if tensor.source != INPUT:
-                    found[tensor.source].append((reader, tensor))
-        return found
+                    readers[tensor.source].append((reader, tensor))
+        return readers
 
 
 class LayerBuilder:
@@ -217,8 +217,8 @@ class LayerBuilder:
     def mark(self, region: Region, first: int, end: int | None = None) -> None:
         """Mark the primitives from `first` to `end` - 1, or to the last one, as part of a region."""
         for index in range(first, self.count if end is None else end):
-            own = self._primitives[index]
-            self._primitives[index] = replace(own, regions=own.regions | {region})
+            primitive = self._primitives[index]
+            self._primitives[index] = replace(primitive, regions=primitive.regions | {region})
 
     def attend(self, first: Tensor, last: Tensor) -> None:
         """Mark the primitives between two outputs, both included, as the attention core."""
@@ -248,23 +248,23 @@ class LayerBuilder:
 def with_forks(layer: LayerGraph) -> LayerGraph:
     """Insert a fork after every tensor that receives more than one gradient."""
     forked = _forked(layer)
-    made: list[Primitive] = []
+    primitives: list[Primitive] = []
     place: dict[int, int] = {}
     """New index to read instead of each old one: that of the primitive, or of its fork."""
     if INPUT in forked:
-        made.append(
+        primitives.append(
             Primitive("input_fork", "fork", (Tensor(INPUT, layer.input_elements),), layer.input_elements)
         )
         place[INPUT] = 0
     for index, primitive in enumerate(layer.primitives):
         inputs = tuple(replace(x, source=place.get(x.source, x.source)) for x in primitive.inputs)
-        made.append(replace(primitive, inputs=inputs))
-        place[index] = len(made) - 1
+        primitives.append(replace(primitive, inputs=inputs))
+        place[index] = len(primitives) - 1
         if index in forked:
-            whole = (Tensor(place[index], primitive.elements),)
-            made.append(Primitive(f"{primitive.name}_fork", "fork", whole, primitive.elements))
-            place[index] = len(made) - 1
-    return replace(layer, primitives=tuple(made))
+            output = (Tensor(place[index], primitive.elements),)
+            primitives.append(Primitive(f"{primitive.name}_fork", "fork", output, primitive.elements))
+            place[index] = len(primitives) - 1
+    return replace(layer, primitives=tuple(primitives))
 
 
 def _forked(layer: LayerGraph) -> set[int]:
@@ -305,25 +305,25 @@ class ModelGraph:
         total = sum(run.count * sizes[run.layer] for run in self.runs)
         if total > MOST_OPERATORS:
             raise PhazeError(f"the model has {total:,} operators, a graph may have {MOST_OPERATORS:,}")
-        made: list[Primitive] = []
+        primitives: list[Primitive] = []
         ends: list[int] = []
         for name, layer, sources in self._placed(ends):
-            made += _moved(layer, name, len(made), [ends[q] for q in sources])
-            ends.append(len(made) - 1)
-        return with_forks(LayerGraph("model", _read_forks(made), 0, 0))
+            primitives += _moved(layer, name, len(primitives), [ends[q] for q in sources])
+            ends.append(len(primitives) - 1)
+        return with_forks(LayerGraph("model", _read_forks(primitives), 0, 0))
 
     def _placed(self, ends: list[int]) -> Iterator[tuple[str, LayerGraph, list[int]]]:
         """Yield every layer with its unrolled name and the positions of the layers that it reads."""
         layers = {layer.name: layer for layer in self.layers}
-        times = Counter[str]()
+        totals = Counter[str]()
         for run in self.runs:
-            times[run.layer] += run.count
-        made = Counter[str]()
+            totals[run.layer] += run.count
+        numbers = Counter[str]()
         last: list[int] = []
         for run in self.runs:
             for _ in range(run.count):
-                made[run.layer] += 1
-                name = f"{run.layer}-{made[run.layer]}" if times[run.layer] > 1 else run.layer
+                numbers[run.layer] += 1
+                name = f"{run.layer}-{numbers[run.layer]}" if totals[run.layer] > 1 else run.layer
                 before = [len(ends) - 1] if ends else []
                 yield name, layers[run.layer], [last[q] for q in run.reads] or before
             last.append(len(ends) - 1)
@@ -350,9 +350,9 @@ def _read_forks(primitives: list[Primitive]) -> tuple[Primitive, ...]:
     """Redirect readers of a forked tensor to the fork."""
     forks = {p.inputs[0].source: index for index, p in enumerate(primitives) if p.kind == "fork"}
 
-    def behind(tensor: Tensor) -> Tensor:
+    def redirected(tensor: Tensor) -> Tensor:
         return replace(tensor, source=forks.get(tensor.source, tensor.source))
 
     return tuple(
-        p if p.kind == "fork" else replace(p, inputs=tuple(map(behind, p.inputs))) for p in primitives
+        p if p.kind == "fork" else replace(p, inputs=tuple(map(redirected, p.inputs))) for p in primitives
     )

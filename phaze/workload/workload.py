@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from phaze.layout import Axis, Layout, OffloadedModule
 from phaze.spec.rows import OperatorBytes
-from phaze.workload.lower.memory import Kept
+from phaze.workload.lower.memory import StoredTensor
 from phaze.workload.operators import Edge, LayerPass, Operator, Part
 from phaze.workload.primitives import LayerRun, ParameterGroup, Region
 
@@ -26,15 +26,15 @@ Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 TABLES = ("operators", "parts", "edges", "layers")
 """Names of the tables that store the layers of a workload."""
-APART: tuple[ParameterGroup, ...] = ("expert", "embedding", "tied")
+GROUP_COLUMNS: tuple[ParameterGroup, ...] = ("expert", "embedding", "tied")
 """Parameter groups with a column of their own in table `layers`; the others are dense."""
 
 Row = dict[str, str | int | float | bool]
 Work = tuple[str, tuple[Part, ...]]
 """Key of a unit of work that several operators may share: the core type and the parts."""
-OWN = tuple(one.name for one in fields(OperatorBytes))
+OPERATOR_COLUMNS = tuple(column.name for column in fields(OperatorBytes))
 """Fields of an operator that are stored unchanged in table `operators`."""
-KEPT = ("parameter_bytes", "input_bytes", "output_bytes", "activation_bytes", "attention_bytes")
+LAYER_COLUMNS = ("parameter_bytes", "input_bytes", "output_bytes", "activation_bytes", "attention_bytes")
 """Fields of a layer that are stored unchanged in table `layers`."""
 
 
@@ -67,7 +67,7 @@ class Layer:
     """Portion of `activation_bytes` inside the attention core."""
     primitives: int
     """Number of primitives in the forward pass, before fusion."""
-    kept: tuple[Kept, ...] = field(default=(), compare=False)
+    kept: tuple[StoredTensor, ...] = field(default=(), compare=False)
     """Tensors that make up the stored activations; not written to tables."""
     statistics_bytes: int = field(default=0, compare=False)
     """Additional bytes of row statistics if norms and attention are fused kernels; not stored in tables."""
@@ -101,18 +101,22 @@ class Layer:
 
     def freed_bytes(self, regions: frozenset[Region]) -> int:
         """Activation bytes that need not be stored if the regions are recomputed."""
-        return sum(one.nbytes for one in self.kept if one.regions & regions)
+        return sum(tensor.nbytes for tensor in self.kept if tensor.regions & regions)
 
-    def waiting_bytes(self, modules: frozenset[OffloadedModule], again: frozenset[Region]) -> int:
-        """Bytes offloaded to the host for `modules`, excluding tensors freed by recomputing `again`."""
-        return sum(one.nbytes for one in self.kept if one.waits(modules) and not one.regions & again)
+    def waiting_bytes(self, modules: frozenset[OffloadedModule], recomputed: frozenset[Region]) -> int:
+        """Bytes offloaded to the host for `modules`, excluding tensors freed by recomputing `recomputed`."""
+        return sum(
+            tensor.nbytes
+            for tensor in self.kept
+            if tensor.is_offloaded_with(modules) and not tensor.regions & recomputed
+        )
 
     def without(self, regions: frozenset[Region]) -> Self:
         """Layer that does not store the tensors of the given regions, because its kernels recompute them."""
-        kept = tuple(one for one in self.kept if not one.regions & regions)
-        core = sum(one.nbytes for one in kept if "core_attn" in one.regions)
+        tensors = tuple(tensor for tensor in self.kept if not tensor.regions & regions)
+        core = sum(tensor.nbytes for tensor in tensors if "core_attn" in tensor.regions)
         total = self.activation_bytes - self.freed_bytes(regions)
-        return replace(self, kept=kept, activation_bytes=total, attention_bytes=core)
+        return replace(self, kept=tensors, activation_bytes=total, attention_bytes=core)
 
     def attention(self, direction: Direction) -> tuple[Operator, ...]:
         """Operators of the attention core in one pass."""
@@ -130,9 +134,11 @@ class Layer:
         A gather receives the whole sequence; a ring stores the current and the next part.
         """
         moved = [operator.parts for operator in self.forward.operators if operator.core == "network"]
-        times = {"all_gather": 1, "send": 2}
+        shares = {"all_gather": 1, "send": 2}
         return sum(
-            times.get(one.kind, 0) * one.network_bytes for one, *_ in moved if one.axis in ("cp", "cp-ring")
+            shares.get(collective.kind, 0) * collective.network_bytes
+            for collective, *_ in moved
+            if collective.axis in ("cp", "cp-ring")
         )
 
 
@@ -220,8 +226,8 @@ class Workload:
 
     def _works(self) -> dict[Work, int]:
         """Index of each distinct operator workload, independent of the order of the layers."""
-        found = {_work(o) for _, run in self._passes() for o in run.operators if o.core != "none"}
-        return {work: number for number, work in enumerate(sorted(found))}
+        distinct = {_work(o) for _, run in self._passes() for o in run.operators if o.core != "none"}
+        return {work: number for number, work in enumerate(sorted(distinct))}
 
     def _operator_rows(self, works: Mapping[Work, int]) -> Iterator[Row]:
         for key, run in self._passes():
@@ -233,7 +239,7 @@ class Workload:
                     "work": works.get(_work(operator), -1),
                     "tensor_flops": operator.tensor_flops,
                     "vector_flops": operator.vector_flops,
-                    **{name: getattr(operator, name) for name in OWN},
+                    **{name: getattr(operator, name) for name in OPERATOR_COLUMNS},
                 }
 
     def _edge_rows(self) -> Iterator[Row]:
@@ -263,8 +269,8 @@ def _layer_row(layer: Layer) -> Row:
     return {
         "layer": layer.name,
         "parameters": layer.parameters,
-        **{f"{group}_parameters": layer.groups.get(group, 0) for group in APART},
-        **{name: getattr(layer, name) for name in KEPT},
+        **{f"{group}_parameters": layer.groups.get(group, 0) for group in GROUP_COLUMNS},
+        **{name: getattr(layer, name) for name in LAYER_COLUMNS},
         "tensor_parallel": layer.tensor_parallel,
         "forward_tensor_flops": layer.forward.tensor_flops,
         "forward_vector_flops": layer.forward.vector_flops,
@@ -288,18 +294,23 @@ def _read_passes(frames: Mapping[str, pd.DataFrame]) -> dict[tuple[str, str], La
         parts.setdefault(row["work"], []).append(part)
     operators: dict[tuple[str, str], list[Operator]] = {}
     for row in frames["operators"].sort_values("operator").to_dict("records"):
-        own = Operator(parts=tuple(parts.get(row["work"], ())), **{name: row[name] for name in OWN})
-        operators.setdefault((row["layer"], row["direction"]), []).append(own)
+        operator = Operator(
+            parts=tuple(parts.get(row["work"], ())), **{name: row[name] for name in OPERATOR_COLUMNS}
+        )
+        operators.setdefault((row["layer"], row["direction"]), []).append(operator)
     edges: dict[tuple[str, str], list[Edge]] = {}
     for row in frames["edges"].to_dict("records"):
         edge = Edge(row["source"], row["target"], row["bytes"])
         edges.setdefault((row["layer"], row["direction"]), []).append(edge)
-    return {key: LayerPass(tuple(found), tuple(edges.get(key, ()))) for key, found in operators.items()}
+    return {
+        key: LayerPass(tuple(pass_operators), tuple(edges.get(key, ())))
+        for key, pass_operators in operators.items()
+    }
 
 
 def _read_layer(row: pd.Series, passes: Mapping[tuple[str, str], LayerPass]) -> Layer:
     name = str(row["layer"])
-    groups: dict[ParameterGroup, int] = {group: int(row[f"{group}_parameters"]) for group in APART}
+    groups: dict[ParameterGroup, int] = {group: int(row[f"{group}_parameters"]) for group in GROUP_COLUMNS}
     groups["dense"] = int(row["parameters"]) - sum(groups.values())
     return Layer(
         name=name,

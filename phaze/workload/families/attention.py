@@ -26,21 +26,21 @@ class Heads:
     """
 
 
-def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) -> Tensor:
+def attention(layer: LayerBuilder, part: ModelSlice, mixer: Attention, x: Tensor) -> Tensor:
     """Append attention and its output projection; the projection's bias is added after the sum over ranks."""
-    tp, keys = part.layout.tp, round(2 * own.attended(part.sequence, causal=True))
-    kv_heads = max(own.kv_heads // tp, 1)
-    heads = Heads(own.heads // tp, kv_heads, own.query_size, own.value_size, keys)
+    tp, keys = part.layout.tp, round(2 * mixer.attended(part.sequence, causal=True))
+    kv_heads = max(mixer.kv_heads // tp, 1)
+    heads = Heads(mixer.heads // tp, kv_heads, mixer.query_size, mixer.value_size, keys)
     gate, first = None, layer.count
-    if own.latent is not None:
-        q, k, v = _latent_projections(layer, part, own, own.latent, x)
+    if mixer.latent is not None:
+        q, k, v = _latent_projections(layer, part, mixer, mixer.latent, x)
     else:
         x = part.enter(layer, "attention", x)
-        q, k, v = _projections(layer, part, own, heads, x)
-        if own.gate:
-            gate = layer.dense("attention_gate", x, part.tokens, q.elements // part.tokens, bias=own.bias)
+        q, k, v = _projections(layer, part, mixer, heads, x)
+        if mixer.gate:
+            gate = layer.dense("attention_gate", x, part.tokens, q.elements // part.tokens, bias=mixer.bias)
     layer.mark("qkv_linear", first)
-    y = attend(layer, part, own, heads, (q, k, v))
+    y = attend(layer, part, mixer, heads, (q, k, v))
     if gate is not None:
         y = layer.add("mul", "attention_gated", y, layer.add("sigmoid", "attention_sigmoid", gate))
     y = layer.dense("attention_out", y, part.tokens, part.model.hidden, bias=False)
@@ -49,18 +49,18 @@ def attention(layer: LayerBuilder, part: ModelSlice, own: Attention, x: Tensor) 
 
 
 def attend(
-    layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
+    layer: LayerBuilder, part: ModelSlice, mixer: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
     """Append attention over per-head queries, keys and values; return the results of all heads by token."""
     if part.layout.cp > 1 and part.layout.heads_ranks > 1:
-        return _attend_whole(layer, part, own, heads, qkv)
+        return _attend_by_all_to_all(layer, part, mixer, heads, qkv)
     q, k, v = qkv
     k, v = (part.gather_context(layer, name, y) for name, y in (("key", k), ("value", v)))
-    return _by_tokens(layer, _core(layer, part, own, heads, (q, k, v), part.own_sequence))
+    return _by_tokens(layer, _core(layer, part, mixer, heads, (q, k, v), part.own_sequence))
 
 
-def _attend_whole(
-    layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
+def _attend_by_all_to_all(
+    layer: LayerBuilder, part: ModelSlice, mixer: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
     """Append attention over whole sequences for a share of the heads, between two all-to-alls.
 
@@ -79,7 +79,7 @@ def _attend_whole(
     if cp < layout.cp:
         k, v = (part.ring(layer, name, y, "cp-ring") for name, y in (("key", k), ("value", v)))
     share = replace(heads, heads=heads.heads // cp, kv_heads=heads.kv_heads * copies // cp)
-    y = _core(layer, part, own, share, (q, k, v), part.own_sequence * cp)
+    y = _core(layer, part, mixer, share, (q, k, v), part.own_sequence * cp)
     # The kernel's backward pass needs its result, which is then sent on.
     y = layer.add(
         "all_to_all", "context_all_to_all", y, axis=axis, kept_bytes=y.elements * part.bytes_per_element
@@ -100,7 +100,7 @@ def _by_tokens(layer: LayerBuilder, y: Tensor) -> Tensor:
 def _core(
     layer: LayerBuilder,
     part: ModelSlice,
-    own: Attention,
+    mixer: Attention,
     heads: Heads,
     qkv: tuple[Tensor, Tensor, Tensor],
     queries: int,
@@ -110,21 +110,21 @@ def _core(
     batch, rows = part.microbatch * heads.kv_heads, heads.heads // heads.kv_heads * queries
     first = layer.count
     gemm = Gemm(batch, rows, heads.size, heads.keys)
-    scores = layer.add("matmul", "scores", q, k, gemm=gemm, scores=_shape(part, own, heads, queries))
+    scores = layer.add("matmul", "scores", q, k, gemm=gemm, scores=_shape(part, mixer, heads, queries))
     y = layer.add("scale", "scores_scale", scores)
     mask = heads.keys * (queries if model.causal else part.microbatch)
     y = layer.add("mask", "scores_mask", y, constant_bytes=mask)
-    y = layer.add("softmax", "softmax", y, parameters=own.sinks * heads.heads)
+    y = layer.add("softmax", "softmax", y, parameters=mixer.sinks * heads.heads)
     y = layer.dropout("softmax", y, model.attention_dropout)
     y = layer.add("matmul", "context", y, v, gemm=Gemm(batch, rows, heads.keys, heads.value_size))
     layer.mark("core_attn", first)
     return y
 
 
-def _shape(part: ModelSlice, own: Attention, heads: Heads, queries: int) -> Scores:
+def _shape(part: ModelSlice, mixer: Attention, heads: Heads, queries: int) -> Scores:
     """Sizes of a shard's attention, as input of a fused kernel."""
     causal, sequence = part.model.causal, part.sequence
-    longest, mean = own.attended(sequence, causal=False), own.attended(sequence, causal=causal)
+    longest, mean = mixer.attended(sequence, causal=False), mixer.attended(sequence, causal=causal)
     return Scores(
         *(part.microbatch, queries, sequence, longest, mean),
         *(heads.heads, heads.kv_heads, heads.size, heads.value_size),
@@ -132,36 +132,36 @@ def _shape(part: ModelSlice, own: Attention, heads: Heads, queries: int) -> Scor
 
 
 def _projections(
-    layer: LayerBuilder, part: ModelSlice, own: Attention, heads: Heads, x: Tensor
+    layer: LayerBuilder, part: ModelSlice, mixer: Attention, heads: Heads, x: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Append the projections to queries, keys and values by head, from a fused matrix or separate ones."""
     numbers = {"query": heads.heads, "key": heads.kv_heads, "value": heads.kv_heads}
     widths = {name: number * heads.size for name, number in numbers.items()}
-    if own.shared_kv:
+    if mixer.shared_kv:
         del widths["value"]
-    if part.layout.tp > own.key_value_heads:
-        flat = [_gathered(layer, name, part, own, x, wide) for name, wide in widths.items()]
+    if part.layout.tp > mixer.key_value_heads:
+        flat = [_gathered_projection(layer, name, part, mixer, x, wide) for name, wide in widths.items()]
     elif part.model.fused_qkv:
-        y = layer.dense("qkv", x, part.tokens, sum(widths.values()), bias=own.bias)
+        y = layer.dense("qkv", x, part.tokens, sum(widths.values()), bias=mixer.bias)
         y = layer.add("split", "qkv_split", y)
         flat = [replace(y, elements=part.tokens * wide, piece=i) for i, wide in enumerate(widths.values())]
     else:
-        flat = [layer.dense(n, x, part.tokens, wide, bias=own.bias) for n, wide in widths.items()]
-    made = [layer.by_heads(name, y) for name, y in zip(widths, flat, strict=True)]
-    q, k, v = made[0], made[1], made[-1]
-    if own.qk_norm != "none":
-        scales = (heads.size, heads.size) if own.qk_norm == "heads" else (widths["query"], widths["key"])
+        flat = [layer.dense(n, x, part.tokens, wide, bias=mixer.bias) for n, wide in widths.items()]
+    by_head = [layer.by_heads(name, y) for name, y in zip(widths, flat, strict=True)]
+    q, k, v = by_head[0], by_head[1], by_head[-1]
+    if mixer.qk_norm != "none":
+        scales = (heads.size, heads.size) if mixer.qk_norm == "heads" else (widths["query"], widths["key"])
         q, k = (
             layer.add("rms_norm", f"{name}_norm", y, parameters=wide)
             for name, y, wide in (("query", q, scales[0]), ("key", k, scales[1]))
         )
     if part.model.positions == "rotary":
-        q, k = (rotary(layer, name, part, y, own.head_size) for name, y in (("query", q), ("key", k)))
+        q, k = (rotary(layer, name, part, y, mixer.head_size) for name, y in (("query", q), ("key", k)))
     return q, k, v
 
 
-def _gathered(
-    layer: LayerBuilder, name: str, part: ModelSlice, own: Attention, x: Tensor, wide: int
+def _gathered_projection(
+    layer: LayerBuilder, name: str, part: ModelSlice, mixer: Attention, x: Tensor, wide: int
 ) -> Tensor:
     """Append a rank's projection, all-gather it over tensor-parallel ranks, and select the rank's own heads.
 
@@ -169,12 +169,12 @@ def _gathered(
     matrices are sharded evenly, and no shard has a whole head.
     """
     tp = part.layout.tp
-    whole_width = own.query_width if name == "query" else own.kv_width
-    share = layer.dense(name, x, part.tokens, whole_width // tp, bias=own.bias)
-    whole = layer.add(
+    width = mixer.query_width if name == "query" else mixer.kv_width
+    share = layer.dense(name, x, part.tokens, width // tp, bias=mixer.bias)
+    gathered = layer.add(
         "all_gather", f"{name}_heads_all_gather", share, elements=share.elements * tp, axis="tp"
     )
-    return layer.add("select", f"{name}_heads", whole, elements=part.tokens * wide)
+    return layer.add("select", f"{name}_heads", gathered, elements=part.tokens * wide)
 
 
 def rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: int) -> Tensor:
@@ -185,68 +185,74 @@ def rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: i
 
 
 def _latent_projections(
-    layer: LayerBuilder, part: ModelSlice, own: Attention, latent: Latent, x: Tensor
+    layer: LayerBuilder, part: ModelSlice, mixer: Attention, latent: Latent, x: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Append a shard's queries, keys and values, projected from latent vectors that every rank computes.
 
     The down-projections are replicated on every rank, which applies them to its own tokens (Megatron-Core,
     `MLASelfAttention`). Kernels of the rotary embedding write whole queries and keys.
     """
-    heads, tokens = own.heads // part.layout.tp, part.tokens
+    heads, tokens = mixer.heads // part.layout.tp, part.tokens
     ranks = latent.kv_rank + latent.rope_size
-    low = x
+    query_latent = x
     if latent.query_rank:
-        low = layer.dense("query_down", x, part.own_tokens, latent.query_rank, bias=own.bias)
-        low = layer.add("rms_norm", "query_norm", low, parameters=latent.query_rank)
-    pair = layer.dense("key_value_down", x, part.own_tokens, ranks, bias=own.bias)
-    beside = part.own_tokens * latent.rope_size * part.bytes_per_element
+        query_latent = layer.dense("query_down", x, part.own_tokens, latent.query_rank, bias=mixer.bias)
+        query_latent = layer.add("rms_norm", "query_norm", query_latent, parameters=latent.query_rank)
+    pair = layer.dense("key_value_down", x, part.own_tokens, ranks, bias=mixer.bias)
+    rope_bytes = part.own_tokens * latent.rope_size * part.bytes_per_element
     pair = layer.add(
-        "split", "key_value_split", pair, kept_bytes=beside
+        "split", "key_value_split", pair, kept_bytes=rope_bytes
     )  # the norm's input is a view of the whole tensor
-    narrow = replace(pair, elements=part.own_tokens * latent.kv_rank)
-    narrow = layer.add("rms_norm", "key_value_norm", narrow, parameters=latent.kv_rank)
-    one = replace(pair, elements=part.own_tokens * latent.rope_size, piece=1)
-    if own.index is not None:
-        _index(layer, part, latent, own.index, low, x)
-    low = part.enter(layer, "query_up" if latent.query_rank else "attention", low)
-    narrow, one = (part.enter(layer, name, y) for name, y in (("key_value_up", narrow), ("key_rope", one)))
+    latent_vector = replace(pair, elements=part.own_tokens * latent.kv_rank)
+    latent_vector = layer.add("rms_norm", "key_value_norm", latent_vector, parameters=latent.kv_rank)
+    rope_key = replace(pair, elements=part.own_tokens * latent.rope_size, piece=1)
+    if mixer.index is not None:
+        _index(layer, part, latent, mixer.index, query_latent, x)
+    query_latent = part.enter(layer, "query_up" if latent.query_rank else "attention", query_latent)
+    latent_vector, rope_key = (
+        part.enter(layer, name, y) for name, y in (("key_value_up", latent_vector), ("key_rope", rope_key))
+    )
     first = layer.count
     q = layer.dense(
-        "query_up" if latent.query_rank else "query", low, tokens, heads * own.query_size, bias=False
+        "query_up" if latent.query_rank else "query",
+        query_latent,
+        tokens,
+        heads * mixer.query_size,
+        bias=False,
     )
     q = rotary(layer, "query", part, q, latent.rope_size)
-    both = layer.dense(
-        "key_value_up", narrow, tokens, heads * (latent.nope_size + latent.value_size), bias=False
+    key_values = layer.dense(
+        "key_value_up", latent_vector, tokens, heads * (latent.nope_size + latent.value_size), bias=False
     )
-    both = layer.add("split", "heads_split", both)
-    nope = replace(both, elements=tokens * heads * latent.nope_size)
-    one = rotary(layer, "key", part, one, latent.rope_size)
-    k = layer.add("rearrange", "key_heads", nope, one, elements=tokens * heads * own.query_size)
-    v = replace(both, elements=tokens * heads * latent.value_size, piece=1)
+    key_values = layer.add("split", "heads_split", key_values)
+    nope = replace(key_values, elements=tokens * heads * latent.nope_size)
+    rope_key = rotary(layer, "key", part, rope_key, latent.rope_size)
+    k = layer.add("rearrange", "key_heads", nope, rope_key, elements=tokens * heads * mixer.query_size)
+    v = replace(key_values, elements=tokens * heads * latent.value_size, piece=1)
     layer.mark("mla_up_proj", first)
     return q, k, v
 
 
 def _index(
-    layer: LayerBuilder, part: ModelSlice, latent: Latent, own: Indexer, low: Tensor, x: Tensor
+    layer: LayerBuilder, part: ModelSlice, latent: Latent, indexer: Indexer, query_latent: Tensor, x: Tensor
 ) -> Tensor:
     """Append the indexer of sparse attention: score earlier tokens, and choose those with the highest scores.
 
     The indexer is replicated on every rank, for its own tokens (DeepSeek-AI 2025, V3.2, Section 2.1).
     """
     tokens = part.own_tokens
-    q = layer.dense("index_query", low, tokens, own.heads * own.head_size, bias=False)
+    q = layer.dense("index_query", query_latent, tokens, indexer.heads * indexer.head_size, bias=False)
     q = rotary(layer, "index_query", part, q, latent.rope_size)
-    k = layer.dense("index_key", x, tokens, own.head_size, bias=False)
-    k = layer.add("layer_norm", "index_key_norm", k, parameters=2 * own.head_size)
+    k = layer.dense("index_key", x, tokens, indexer.head_size, bias=False)
+    k = layer.add("layer_norm", "index_key_norm", k, parameters=2 * indexer.head_size)
     k = part.enter(layer, "index_key", rotary(layer, "index_key", part, k, latent.rope_size))
     k = part.gather_context(layer, "index_key", k)
-    weights = layer.dense("index_weights", x, tokens, own.heads, bias=False)
-    own_rows = own.heads * tokens // part.microbatch
-    gemm = Gemm(part.microbatch, own_rows, own.head_size, part.sequence)
+    weights = layer.dense("index_weights", x, tokens, indexer.heads, bias=False)
+    rows = indexer.heads * tokens // part.microbatch
+    gemm = Gemm(part.microbatch, rows, indexer.head_size, part.sequence)
     y = layer.add("matmul", "index_scores", q, k, gemm=gemm)
     y = layer.add("relu", "index_relu", y)
     y = layer.add(
         "combine", "index_sum", layer.add("weigh", "index_weigh", y, weights), elements=tokens * part.sequence
     )
-    return layer.add("top_k", "index_choice", y, elements=tokens * min(own.top, part.sequence))
+    return layer.add("top_k", "index_choice", y, elements=tokens * min(indexer.top, part.sequence))

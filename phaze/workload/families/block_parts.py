@@ -32,17 +32,25 @@ CHOICE_BYTES = 26
 """Bytes stored per token and expert: expert index and row position (8 each), score and normalised score in
 single precision, and the weight in half precision.
 """
-SOLVED = 16
+SOLVE_BLOCK = 16
 """Tokens per block in which a chunk's triangular system is solved; GEMMs combine the blocks (FLA,
 `solve_tril`).
 """
 
 
-def dense_network(layer: LayerBuilder, part: ModelSlice, own: FeedForward, x: Tensor) -> Tensor:
+def dense_network(layer: LayerBuilder, part: ModelSlice, network: FeedForward, x: Tensor) -> Tensor:
     """Append a feed-forward network; the bias of its second matrix is added after the sum over ranks."""
     first = layer.count
     x = part.enter(layer, "feed_forward", x)
-    y = _network(layer, part, x, "feed_forward", own.width // part.layout.tp, gated=own.gated, bias=own.bias)
+    y = _network(
+        layer,
+        part,
+        x,
+        "feed_forward",
+        network.width // part.layout.tp,
+        gated=network.gated,
+        bias=network.bias,
+    )
     y = part.leave(layer, "feed_forward_out", y)
     layer.mark("mlp", first)
     return y
@@ -62,69 +70,75 @@ def _network(
     return layer.dense(f"{name}_out", y, tokens, model.hidden, bias=False)
 
 
-def mixture(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
+def mixture(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor) -> Tensor:
     """Append the router, the experts and the shared experts, applied to a rank's own tokens.
 
     Raises PhazeError if ep or etp does not divide the experts.
     """
-    _check(part, own)
+    _check(part, experts)
     first = layer.count
-    weights = _routed(layer, part, own, x)
-    sent = x
-    if own.latent_width:
-        sent = layer.dense("latent_in", x, part.own_tokens, own.latent_width, bias=False)
+    weights = _routed(layer, part, experts, x)
+    dispatched = x
+    if experts.latent_width:
+        dispatched = layer.dense("latent_in", x, part.own_tokens, experts.latent_width, bias=False)
     if part.shares_tokens:
         # Each rank drops the tokens of the others, and gathers all results afterwards.
-        apart = replace(part, layout=replace(part.layout, sequence_parallel=True))
-        kept = layer.add("select", "experts_own_tokens", sent, elements=sent.elements // part.layout.tp)
-        y = apart.enter(layer, "experts", _combined(layer, apart, own, kept, weights))
+        sharded = replace(part, layout=replace(part.layout, sequence_parallel=True))
+        own_tokens = layer.add(
+            "select", "experts_own_tokens", dispatched, elements=dispatched.elements // part.layout.tp
+        )
+        y = sharded.enter(layer, "experts", _combined(layer, sharded, experts, own_tokens, weights))
     elif part.repeats_tokens:
-        sent = part.enter(layer, "experts", sent)
-        y = part.leave(layer, "experts", _combined(layer, part, own, sent, weights))
+        dispatched = part.enter(layer, "experts", dispatched)
+        y = part.leave(layer, "experts", _combined(layer, part, experts, dispatched, weights))
     else:
-        y = _combined(layer, part, own, sent, weights)
-    if own.latent_width:
+        y = _combined(layer, part, experts, dispatched, weights)
+    if experts.latent_width:
         y = layer.dense("latent_out", y, part.own_tokens, part.model.hidden, bias=False)
-    if own.shared_width:
-        y = layer.add("add", "shared_add", y, _shared(layer, part, own, x))
+    if experts.shared_width:
+        y = layer.add("add", "shared_add", y, _shared(layer, part, experts, x))
     layer.mark("moe", first)
     return y
 
 
-def _check(part: ModelSlice, own: Experts) -> None:
+def _check(part: ModelSlice, experts: Experts) -> None:
     layout, where = part.layout, f"model {part.model.name}"
-    if own.count % layout.ep:
-        raise PhazeError(f"{where}: ep must divide experts.count {own.count}, got {layout.ep}")
-    if own.width % layout.expert_slices:
-        raise PhazeError(f"{where}: etp must divide experts.width {own.width}, got {layout.expert_slices}")
-    if own.shared_width % layout.tp:
-        raise PhazeError(f"{where}: tp must divide experts.shared_width {own.shared_width}, got {layout.tp}")
+    if experts.count % layout.ep:
+        raise PhazeError(f"{where}: ep must divide experts.count {experts.count}, got {layout.ep}")
+    if experts.width % layout.expert_slices:
+        raise PhazeError(
+            f"{where}: etp must divide experts.width {experts.width}, got {layout.expert_slices}"
+        )
+    if experts.shared_width % layout.tp:
+        raise PhazeError(
+            f"{where}: tp must divide experts.shared_width {experts.shared_width}, got {layout.tp}"
+        )
     if part.repeats_tokens and layout.etp not in (1, layout.tp):
         raise PhazeError(
             f"{where}: etp must be tp {layout.tp} without sequence parallelism, got {layout.etp}"
         )
 
 
-def _routed(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
+def _routed(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor) -> Tensor:
     """Append the router's scores and its top-k choice; return the weights of each token's experts."""
     tokens, width = part.own_tokens, part.bytes_per_element
-    if own.scales:
+    if experts.scales:
         x = layer.add("rms_norm", "router_norm", x, parameters=part.model.hidden)
     first = layer.count
-    y = layer.dense("router", x, tokens, own.count, bias=own.bias)
+    y = layer.dense("router", x, tokens, experts.count, bias=experts.bias)
     layer.mark("router", first)
     wider = max(SCORE_BYTES - width, 0) * y.elements
     y = layer.add("softmax", "router_scores", y, kept_bytes=wider)
-    chosen = tokens * own.per_token
+    chosen = tokens * experts.per_token
     y = layer.add("top_k", "router_choice", y, elements=chosen, kept_bytes=CHOICE_BYTES * chosen)
-    return layer.add("scale", "router_scale", y, parameters=own.count) if own.scales else y
+    return layer.add("scale", "router_scale", y, parameters=experts.count) if experts.scales else y
 
 
-def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
+def _combined(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor, weights: Tensor) -> Tensor:
     """Append token dispatch, the experts, and the weighted sum of each token's expert outputs."""
-    layout, wide = part.layout, own.sent_width(part.model.hidden)
-    load = load_factor(layout.load, part.own_tokens * layout.ep, own.count, own.per_token, layout.ep)
-    rows = ceil(part.own_tokens * own.per_token * load)
+    layout, wide = part.layout, experts.sent_width(part.model.hidden)
+    load = load_factor(layout.load, part.own_tokens * layout.ep, experts.count, experts.per_token, layout.ep)
+    rows = ceil(part.own_tokens * experts.per_token * load)
     gathers = layout.etp > 1 and not part.repeats_tokens
     y = layer.add("dispatch", "experts_dispatch", x, elements=rows * wide)
     if layout.ep > 1:
@@ -134,7 +148,7 @@ def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, we
         y = layer.add("all_gather", "experts_all_gather", y, elements=total, axis="etp")
     if layout.ep > 1 or gathers:
         y = layer.add("rearrange", "experts_sort", y)
-    y = _experts(layer, part, own, y, weights)
+    y = _experts(layer, part, experts, y, weights)
     if layout.ep > 1 or gathers:
         y = layer.add("rearrange", "experts_unsort", y)
     if gathers:
@@ -144,16 +158,16 @@ def _combined(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, we
     return layer.add("combine", "experts_combine", y, elements=part.own_tokens * wide)
 
 
-def _experts(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, weights: Tensor) -> Tensor:
+def _experts(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor, weights: Tensor) -> Tensor:
     """Append a rank's experts as batched GEMMs; router weights are applied before the second GEMM."""
-    model, wide = part.model, own.sent_width(part.model.hidden)
-    inner = own.width // part.layout.expert_slices
+    model, wide = part.model, experts.sent_width(part.model.hidden)
+    inner = experts.width // part.layout.expert_slices
     first = layer.count
-    y = gate = _grouped(layer, part, own, x, "in", wide, inner)
-    up = _grouped(layer, part, own, x, "up", wide, inner) if own.gated else None
+    y = gate = _grouped(layer, part, experts, x, "in", wide, inner)
+    up = _grouped(layer, part, experts, x, "up", wide, inner) if experts.gated else None
     layer.mark("expert_fc1", first)
     first = layer.count
-    if own.clamped:
+    if experts.clamped:
         gate = layer.add("clamp", "experts_in_clamp", gate)
         up = None if up is None else layer.add("clamp", "experts_up_clamp", up)
     y = layer.add(model.activation, f"experts_{model.activation}", gate)
@@ -161,55 +175,57 @@ def _experts(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, wei
         y = layer.add("mul", "experts_gate", y, up)
     y = layer.add("weigh", "experts_weigh", y, weights)
     layer.mark("moe_act", first)
-    return _grouped(layer, part, own, y, "out", inner, wide)
+    return _grouped(layer, part, experts, y, "out", inner, wide)
 
 
 def _grouped(
-    layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor, name: str, k: int, n: int
+    layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor, name: str, k: int, n: int
 ) -> Tensor:
     """Append a batched GEMM with one matrix per expert of the rank, and optional biases."""
-    count = own.count // part.layout.ep
+    count = experts.count // part.layout.ep
     rows = x.elements // k
     gemm, weights = Gemm(count, -(-rows // count), k, n), count * k * n
     y = layer.add(
         "matmul", f"experts_{name}", x, elements=rows * n, gemm=gemm, parameters=weights, group="expert"
     )
-    return layer.bias(f"experts_{name}", y, count * n, group="expert") if own.bias else y
+    return layer.bias(f"experts_{name}", y, count * n, group="expert") if experts.bias else y
 
 
-def _shared(layer: LayerBuilder, part: ModelSlice, own: Experts, x: Tensor) -> Tensor:
+def _shared(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor) -> Tensor:
     """Append the shared experts, sharded like a dense network, and their gate."""
     first = layer.count
     y = part.enter(layer, "shared", x)
-    y = _network(layer, part, y, "shared", own.shared_width // part.layout.tp, gated=own.gated, bias=False)
+    y = _network(
+        layer, part, y, "shared", experts.shared_width // part.layout.tp, gated=experts.gated, bias=False
+    )
     y = part.leave(layer, "shared", y)
-    if own.shared_gate:
+    if experts.shared_gate:
         scale = layer.dense("shared_scale", x, part.own_tokens, 1, bias=False)
         y = layer.add("mul", "shared_scaled", y, layer.add("sigmoid", "shared_sigmoid", scale))
     layer.mark("shared_experts", first)
     return y
 
 
-def mamba(layer: LayerBuilder, part: ModelSlice, own: Mamba, x: Tensor) -> Tensor:
+def mamba(layer: LayerBuilder, part: ModelSlice, mixer: Mamba, x: Tensor) -> Tensor:
     """Append a Mamba-2 mixer with its output projection: projection, convolution, scan, gated norm."""
     tp, cp, tokens = part.layout.tp, part.layout.cp, part.tokens
     x = part.enter(layer, "scan", x)
-    y = layer.dense("scan_in", x, tokens, own.projected // tp, bias=own.bias)
-    copies = cp - own.groups // tp
+    y = layer.dense("scan_in", x, tokens, mixer.projected // tp, bias=mixer.bias)
+    copies = cp - mixer.groups // tp
     if copies > 0:  # every rank needs a copy of its heads' groups
-        more = 2 * tokens * copies * own.state
-        y = layer.add("rearrange", "scan_groups", y, elements=y.elements + more)
+        copied_elements = 2 * tokens * copies * mixer.state
+        y = layer.add("rearrange", "scan_groups", y, elements=y.elements + copied_elements)
     pieces = layer.add("split", "scan_split", part.exchange(layer, "scan_in", y))
     first = layer.count
-    total, heads, groups = tokens * cp, own.heads // (tp * cp), max(own.groups // (tp * cp), 1)
-    inner, states = heads * own.head_size, groups * own.state
+    total, heads, groups = tokens * cp, mixer.heads // (tp * cp), max(mixer.groups // (tp * cp), 1)
+    inner, states = heads * mixer.head_size, groups * mixer.state
     z = replace(pieces, elements=total * inner)
     steps = layer.add("softplus", "step", replace(pieces, elements=total * heads, piece=2))
     channels = inner + 2 * states
     mixed = _convolved(
-        layer, replace(pieces, elements=total * channels, piece=1), channels, own.conv, bias=own.conv_bias
+        layer, replace(pieces, elements=total * channels, piece=1), channels, mixer.conv, bias=mixer.conv_bias
     )
-    y = _state_space(layer, part, own, (heads, groups), mixed, steps)
+    y = _state_space(layer, part, mixer, (heads, groups), mixed, steps)
     layer.mark("scan", first)
     first = layer.count
     y = layer.add("mul", "scan_gate", y, layer.add("silu", "scan_silu", z))
@@ -231,12 +247,12 @@ def _convolved(layer: LayerBuilder, x: Tensor, channels: int, taps: int, *, bias
 
 
 def _state_space(
-    layer: LayerBuilder, part: ModelSlice, own: Mamba, cut: tuple[int, int], mixed: Tensor, steps: Tensor
+    layer: LayerBuilder, part: ModelSlice, mixer: Mamba, cut: tuple[int, int], mixed: Tensor, steps: Tensor
 ) -> Tensor:
     """Append the Mamba-2 scan for the (heads, groups) in `cut`; a group's heads share B and C (Listing 1)."""
     heads, groups = cut
-    q, count = _chunks(part, own.chunk)
-    p, n = own.head_size, own.state
+    q, count = _chunks(part, mixer.chunk)
+    p, n = mixer.head_size, mixer.state
     mixed = layer.add("split", "state_split", mixed)
     values, write, read = (
         replace(mixed, elements=count * q * size, piece=i)
@@ -252,35 +268,35 @@ def _state_space(
     return layer.add("add", "scan_add", within, across)
 
 
-def delta_net(layer: LayerBuilder, part: ModelSlice, own: DeltaNet, x: Tensor) -> Tensor:
+def delta_net(layer: LayerBuilder, part: ModelSlice, mixer: DeltaNet, x: Tensor) -> Tensor:
     """Append a gated delta net with its output projection: projections, convolution, scan, gated norm."""
     tp, cp, tokens = part.layout.tp, part.layout.cp, part.tokens
     x = part.enter(layer, "scan", x)
-    y = layer.dense("scan_in", x, tokens, own.projected // tp, bias=False)
+    y = layer.dense("scan_in", x, tokens, mixer.projected // tp, bias=False)
     pieces = layer.add("split", "scan_split", part.exchange(layer, "scan_in", y))
     first = layer.count
-    total, values, keys = tokens * cp, own.value_heads // (tp * cp), own.key_heads // (tp * cp)
-    channels = 2 * keys * own.key_size + values * own.value_size
-    z = replace(pieces, elements=total * values * own.value_size)
+    total, values, keys = tokens * cp, mixer.value_heads // (tp * cp), mixer.key_heads // (tp * cp)
+    channels = 2 * keys * mixer.key_size + values * mixer.value_size
+    z = replace(pieces, elements=total * values * mixer.value_size)
     steps = layer.add("sigmoid", "step", replace(pieces, elements=2 * total * values, piece=2))
     mixed = _convolved(
-        layer, replace(pieces, elements=total * channels, piece=1), channels, own.conv, bias=False
+        layer, replace(pieces, elements=total * channels, piece=1), channels, mixer.conv, bias=False
     )
-    y = _delta_rule(layer, part, own, values, mixed, steps)
+    y = _delta_rule(layer, part, mixer, values, mixed, steps)
     layer.mark("scan", first)
     first = layer.count
-    y = layer.add("rms_norm", "scan_norm", y, parameters=own.value_size)
+    y = layer.add("rms_norm", "scan_norm", y, parameters=mixer.value_size)
     y = layer.add("mul", "scan_gate", y, layer.add("silu", "scan_silu", z))
     layer.mark("gate", first)
     return _scan_out(layer, part, y)
 
 
 def _delta_rule(
-    layer: LayerBuilder, part: ModelSlice, own: DeltaNet, heads: int, mixed: Tensor, steps: Tensor
+    layer: LayerBuilder, part: ModelSlice, mixer: DeltaNet, heads: int, mixed: Tensor, steps: Tensor
 ) -> Tensor:
     """Append the delta-rule scan: solve each chunk's updates, then combine them with states and queries."""
-    q, count = _chunks(part, own.chunk)
-    batch, k, v = count * heads, own.key_size, own.value_size
+    q, count = _chunks(part, mixer.chunk)
+    batch, k, v = count * heads, mixer.key_size, mixer.value_size
     mixed = layer.add("split", "state_split", mixed)
     keys_width = (mixed.elements - batch * q * v) // 2
     query, key = (
@@ -291,16 +307,19 @@ def _delta_rule(
     )
     values = replace(mixed, elements=batch * q * v, piece=2)
     values = layer.add("mul", "scan_values", values, steps, parameters=2 * heads)  # decay and its bias
-    met = layer.add("matmul", "scan_keys", key, key, gemm=Gemm(batch, q, k, q))
+    overlaps = layer.add("matmul", "scan_keys", key, key, gemm=Gemm(batch, q, k, q))
     solved = layer.add(
-        "solve", "scan_solve", layer.add("decay", "scan_keys_decay", met), times=max(min(SOLVED, q) // 2, 1)
+        "solve",
+        "scan_solve",
+        layer.add("decay", "scan_keys_decay", overlaps),
+        times=max(min(SOLVE_BLOCK, q) // 2, 1),
     )
     moved = layer.add("matmul", "scan_moved", solved, key, gemm=Gemm(batch, q, q, k))
     fresh = layer.add("matmul", "scan_fresh", solved, values, gemm=Gemm(batch, q, q, v))
     states = layer.add("matmul", "scan_states", key, fresh, gemm=Gemm(batch, k, q, v))
     states = layer.add("recur", "scan_recur", states)
-    known = layer.add("matmul", "scan_known", moved, states, gemm=Gemm(batch, q, k, v))
-    fresh = layer.add("add", "scan_update", fresh, known)
+    recalled = layer.add("matmul", "scan_known", moved, states, gemm=Gemm(batch, q, k, v))
+    fresh = layer.add("add", "scan_update", fresh, recalled)
     scores = layer.add("matmul", "scan_scores", query, key, gemm=Gemm(batch, q, k, q))
     scores = layer.add("decay", "scan_decay", scores)
     within = layer.add("matmul", "scan_within", scores, fresh, gemm=Gemm(batch, q, q, v))

@@ -31,7 +31,7 @@ from phaze.workload.primitives import (
     with_forks,
 )
 
-NEVER = ("embedding", "head")
+UNADAPTED = ("embedding", "head")
 """Layers that get no adapters."""
 
 
@@ -44,10 +44,10 @@ def transformer_graph(part: ModelSlice) -> ModelGraph:
     blocks = (block_layer(part, kind, block) for kind, block in model.blocks.items())
     further = [further_layer(part)] if model.mtp and model.head != "none" else []
     layers = (embedding_layer(part), *blocks, *further, head_layer(part))
-    kept = tuple(layer for layer in layers if layer.primitives)
+    filled = tuple(layer for layer in layers if layer.primitives)
     runs = (("embedding", 1), *model.runs, ("mtp", model.mtp), ("head", 1))
-    names = {layer.name for layer in kept}
-    graph = ModelGraph(kept, tuple(LayerRun(name, count) for name, count in runs if name in names))
+    names = {layer.name for layer in filled}
+    graph = ModelGraph(filled, tuple(LayerRun(name, count) for name, count in runs if name in names))
     return with_adapters(graph, model.lora) if model.lora else graph
 
 
@@ -105,33 +105,37 @@ def block_layer(part: ModelSlice, kind: str, block: Block) -> LayerGraph:
 
 
 def _block(layer: LayerBuilder, part: ModelSlice, block: Block, x: Tensor) -> Tensor:
-    own = block.mixer
-    if isinstance(own, Attention):
-        apart = own.latent is not None
+    mixer = block.mixer
+    if isinstance(mixer, Attention):
+        apart = mixer.latent is not None
         x = _residual(
-            layer, "attention", part, x, partial(attention, own=own), bias=own.output_bias, apart=apart
+            layer, "attention", part, x, partial(attention, mixer=mixer), bias=mixer.output_bias, apart=apart
         )
-    elif own is not None:
-        mixer = partial(mamba, own=own) if isinstance(own, Mamba) else partial(delta_net, own=own)
-        x = _residual(layer, "scan", part, x, mixer, bias=isinstance(own, Mamba) and own.bias)
+    elif mixer is not None:
+        append_scan = (
+            partial(mamba, mixer=mixer) if isinstance(mixer, Mamba) else partial(delta_net, mixer=mixer)
+        )
+        x = _residual(layer, "scan", part, x, append_scan, bias=isinstance(mixer, Mamba) and mixer.bias)
     if block.feed_forward and block.experts:
-        return _residual(layer, "feed_forward", part, x, partial(_both, block=block, stream=x))
+        return _residual(layer, "feed_forward", part, x, partial(_parallel_networks, block=block, stream=x))
     if block.feed_forward:
-        network = partial(dense_network, own=block.feed_forward)
+        network = partial(dense_network, network=block.feed_forward)
         return _residual(layer, "feed_forward", part, x, network, bias=block.feed_forward.bias)
     if block.experts:
-        return _residual(layer, "experts", part, x, partial(mixture, own=block.experts), apart=True)
+        return _residual(layer, "experts", part, x, partial(mixture, experts=block.experts), apart=True)
     return x
 
 
-def _both(layer: LayerBuilder, part: ModelSlice, x: Tensor, block: Block, stream: Tensor) -> Tensor:
+def _parallel_networks(
+    layer: LayerBuilder, part: ModelSlice, x: Tensor, block: Block, stream: Tensor
+) -> Tensor:
     """Append a dense network in parallel with a mixture of experts, each with its own norms (Gemma 4)."""
     assert block.feed_forward is not None
     assert block.experts is not None
-    y = dense_network(layer, part, own=block.feed_forward, x=x)
+    y = dense_network(layer, part, network=block.feed_forward, x=x)
     y = _norm(layer, "dense_out_norm", part, y)
     rows = _norm(layer, "experts_norm", part, stream)
-    rows = mixture(layer, part, own=block.experts, x=rows)
+    rows = mixture(layer, part, experts=block.experts, x=rows)
     return layer.add("add", "networks_add", y, _norm(layer, "experts_out_norm", part, rows))
 
 
@@ -289,27 +293,30 @@ def _sentence_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
 def with_adapters(graph: ModelGraph, rank: int) -> ModelGraph:
     """Freeze a model's parameters, and add a low-rank adapter to every matrix of its blocks."""
     frozen = (_frozen(layer) for layer in graph.layers)
-    layers = (layer if layer.name in NEVER else _adapted(layer, rank) for layer in frozen)
+    layers = (layer if layer.name in UNADAPTED else _adapted(layer, rank) for layer in frozen)
     return replace(graph, layers=tuple(layers))
 
 
 def _frozen(layer: LayerGraph) -> LayerGraph:
     return replace(
-        layer, primitives=tuple(replace(one, frozen=one.parameters > 0) for one in layer.primitives)
+        layer,
+        primitives=tuple(
+            replace(primitive, frozen=primitive.parameters > 0) for primitive in layer.primitives
+        ),
     )
 
 
 def _adapted(layer: LayerGraph, rank: int) -> LayerGraph:
     """Insert adapters after each run of matrices, so that matrices that share an input stay adjacent."""
-    made: list[Primitive] = []
+    adapted: list[Primitive] = []
     place: dict[int, int] = {}
     """New index to read instead of each old one: that of the primitive, or of its sum with the adapter."""
     waiting: list[tuple[int, Primitive]] = []
 
     def add_adapters() -> None:
         for index, base in waiting:
-            made.extend(_adapter(base, Tensor(place[index], base.elements), len(made), rank))
-            place[index] = len(made) - 1
+            adapted.extend(_adapter(base, Tensor(place[index], base.elements), len(adapted), rank))
+            place[index] = len(adapted) - 1
         waiting.clear()
 
     for index, primitive in enumerate(layer.primitives):
@@ -317,12 +324,12 @@ def _adapted(layer: LayerGraph, rank: int) -> LayerGraph:
         if not adapts:
             add_adapters()
         inputs = tuple(replace(x, source=place.get(x.source, x.source)) for x in primitive.inputs)
-        made.append(replace(primitive, inputs=inputs))
-        place[index] = len(made) - 1
+        adapted.append(replace(primitive, inputs=inputs))
+        place[index] = len(adapted) - 1
         if adapts:
-            waiting.append((index, made[-1]))
+            waiting.append((index, adapted[-1]))
     add_adapters()
-    return with_forks(replace(layer, primitives=tuple(made)))
+    return with_forks(replace(layer, primitives=tuple(adapted)))
 
 
 def _adapter(base: Primitive, product: Tensor, start: int, rank: int) -> list[Primitive]:

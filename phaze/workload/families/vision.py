@@ -356,7 +356,7 @@ def _backbone(
     return tuple(layers), tuple(runs)
 
 
-def _handed_on(x: FeatureMaps) -> FeatureMaps:
+def _next_input(x: FeatureMaps) -> FeatureMaps:
     return x.with_tensor(Tensor(INPUT, x.tensor.elements))
 
 
@@ -367,7 +367,7 @@ def _stem(backbone: Backbone, image: int, channels: int, samples: int) -> tuple[
     x = FeatureMaps(pixels, samples, channels, image)
     x = convolve_and_normalise(layer, "stem", x, backbone.stem, 7, 2)
     x = pool(layer, "stem_pool", x)
-    return layer.finish("stem", x.tensor.elements), _handed_on(x)
+    return layer.finish("stem", x.tensor.elements), _next_input(x)
 
 
 def _bottleneck(
@@ -381,7 +381,7 @@ def _bottleneck(
     if stride > 1 or x.channels != out:
         x = convolve_and_normalise(layer, "shortcut", x, out, 1, stride, relu=False)
     y = rectify(layer, "block", add_maps(layer, "block_add", y, x))
-    return layer.finish(name, y.tensor.elements), _handed_on(y)
+    return layer.finish(name, y.tensor.elements), _next_input(y)
 
 
 def _resnet_head(model: ResNet, samples: int) -> LayerGraph:
@@ -398,9 +398,9 @@ def _decoder(model: SemanticFpn, samples: int) -> LayerGraph:
     shapes = list(zip(model.backbone.outputs, model.backbone.sizes(model.image), strict=True))
     elements = [samples * channels * size**2 for channels, size in shapes]
     layer = LayerBuilder(sum(elements))
-    whole = layer.add("split", "stages", layer.input)
+    stages = layer.add("split", "stages", layer.input)
     levels = [
-        FeatureMaps(Tensor(whole.source, n, piece=i), samples, channels, size)
+        FeatureMaps(Tensor(stages.source, n, piece=i), samples, channels, size)
         for i, (n, (channels, size)) in enumerate(zip(elements, shapes, strict=True))
     ]
     x = _segment(layer, model, _neck(layer, model, levels))

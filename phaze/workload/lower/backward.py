@@ -73,14 +73,18 @@ def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> LayerPass:
         for gradients in maker.operators():
             (weight if gradients == "weight" else data)[number] = len(operators)
             operators.append(maker.operator(gradients))
-    found = [Edge(data[e.source], (data if e.target in data else weight)[e.target], e.nbytes) for e in edges]
+    split_edges = [
+        Edge(data[e.source], (data if e.target in data else weight)[e.target], e.nbytes) for e in edges
+    ]
     for number in weight.keys() & data.keys():
         inner = makers[number].inner_weight_bytes()
         if inner:
-            found.append(Edge(data[number], weight[number], inner))
+            split_edges.append(Edge(data[number], weight[number], inner))
         else:
-            found += [Edge(data[e.source], weight[number], e.nbytes) for e in edges if e.target == number]
-    return LayerPass(tuple(operators), tuple(sorted(found, key=_ends)))
+            split_edges += [
+                Edge(data[e.source], weight[number], e.nbytes) for e in edges if e.target == number
+            ]
+    return LayerPass(tuple(operators), tuple(sorted(split_edges, key=_ends)))
 
 
 class _Maker:
@@ -99,20 +103,20 @@ class _Maker:
         weight = any(self._primitive(i).parameters for i in self._group)
         data = any(self._keys(i, "data") or self._products(i, "data") for i in self._group)
         sends = any(tensor.gradient for tensor in entering(self._layer, self._group))
-        found: list[Gradients] = ["data"] if data or sends or not weight else []
-        return (*found, "weight") if weight else tuple(found)
+        kinds: list[Gradients] = ["data"] if data or sends or not weight else []
+        return (*kinds, "weight") if weight else tuple(kinds)
 
     def operator(self, gradients: Gradients) -> Operator:
         """Build the operator that computes the given gradients."""
         order = self._group[::-1]
         read: set[Stash] = set()
         parts = [part for index in order for part in self._parts(index, gradients, read)]
-        kept = {s for index in order for s in self._stashes(index, gradients)}
+        read_stashes = {s for index in order for s in self._stashes(index, gradients)}
         arriving = self._arriving_bytes() if gradients != "weight" else self._weight_bytes(with_operand=True)
         return Operator(
             name=f"{group_name(self._layer, self._group)}.{_SUFFIX[gradients]}",
             parts=tuple(parts),
-            input_bytes=arriving + sum(s.nbytes for s in kept),
+            input_bytes=arriving + sum(s.nbytes for s in read_stashes),
             parameter_bytes=self._width * sum(self._scales(i) for i in order) if gradients != "weight" else 0,
             output_bytes=self._output_bytes(gradients),
             attention=any(self._primitive(i).attention for i in order),
@@ -133,10 +137,10 @@ class _Maker:
         gradients = _trained(primitive, gradients)
         if primitive.kind in BACKWARD:
             # Regathering over tp overlaps with a product; regathering keys and values over cp is exposed.
-            again = primitive.axis in ("cp", "cp-ring") and primitive.kind in GATHERS
-            kinds = (BACKWARD[primitive.kind], *[primitive.kind] * again)
-            found = [collectives(primitive, "backward", self._width, kind) for kind in kinds]
-            return tuple(part for parts in found for part in parts)
+            regathers = primitive.axis in ("cp", "cp-ring") and primitive.kind in GATHERS
+            kinds = (BACKWARD[primitive.kind], *[primitive.kind] * regathers)
+            parts_by_kind = [collectives(primitive, "backward", self._width, kind) for kind in kinds]
+            return tuple(part for parts in parts_by_kind for part in parts)
         keys = self._keys(index, gradients)
         if not keys:
             return self._products(index, gradients)
@@ -170,15 +174,15 @@ class _Maker:
         primitive = self._primitive(index)
         if primitive.gemm is None:
             return ()
-        left = product(primitive.gemm.left_gradient(), "data_gradient")
+        left_part = product(primitive.gemm.left_gradient(), "data_gradient")
         if primitive.parameters and not primitive.inputs[0].gradient:
-            right = product(primitive.gemm.right_gradient(), "weight_gradient")
-            return (right,) if gradients != "data" else ()
+            right_part = product(primitive.gemm.right_gradient(), "weight_gradient")
+            return (right_part,) if gradients != "data" else ()
         if not primitive.parameters:
-            right = product(primitive.gemm.right_gradient(), "data_gradient")
-            return (left, right) if gradients != "weight" else ()
-        right = product(primitive.gemm.right_gradient(), "weight_gradient")
-        return {"both": (left, right), "data": (left,), "weight": (right,)}[gradients]
+            right_part = product(primitive.gemm.right_gradient(), "data_gradient")
+            return (left_part, right_part) if gradients != "weight" else ()
+        right_part = product(primitive.gemm.right_gradient(), "weight_gradient")
+        return {"both": (left_part, right_part), "data": (left_part,), "weight": (right_part,)}[gradients]
 
     def _stashes(self, index: int, gradients: Gradients) -> tuple[Stash, ...]:
         """Stashes that one primitive reads; a GEMM with weights needs them only for the weight gradient."""

@@ -20,21 +20,21 @@ from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Region, Tens
 
 def forward_pass(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> LayerPass:
     """Build the forward pass of a layer: fused operators and the edges between them."""
-    kept = first_stashes(layer, bytes_per_element)
-    operators = tuple(_operator(layer, group, kept, bytes_per_element) for group in groups)
+    stashes = first_stashes(layer, bytes_per_element)
+    operators = tuple(_operator(layer, group, stashes, bytes_per_element) for group in groups)
     return LayerPass(operators, group_edges(layer, groups, bytes_per_element))
 
 
 def group_edges(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> tuple[Edge, ...]:
     """Edges between fused operators, with the bytes that the target reads."""
     place = {index: number for number, group in enumerate(groups) for index in group}
-    found: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], int] = {}
     for number, group in enumerate(groups):
         for tensor in entering(layer, group):
             if tensor.source != INPUT:
                 key = (place[tensor.source], number)
-                found[key] = found.get(key, 0) + tensor.elements * bytes_per_element
-    return tuple(Edge(source, target, nbytes) for (source, target), nbytes in sorted(found.items()))
+                sizes[key] = sizes.get(key, 0) + tensor.elements * bytes_per_element
+    return tuple(Edge(source, target, nbytes) for (source, target), nbytes in sorted(sizes.items()))
 
 
 def entering(layer: LayerGraph, group: Group) -> tuple[Tensor, ...]:
@@ -50,25 +50,29 @@ def group_name(layer: LayerGraph, group: Group) -> str:
     return "+".join(work or [primitive.name for primitive in primitives])
 
 
-def shared_regions(members: Sequence[Primitive]) -> frozenset[Region]:
+def shared_regions(primitives: Sequence[Primitive]) -> frozenset[Region]:
     """Regions common to all primitives of an operator, ignoring views and biases that GEMMs add."""
-    work = [one for one in members if one.traits.role != "view"]
-    held = [one.regions for one in work if one.kind != "bias"] or [one.regions for one in work]
-    return frozenset.intersection(*held) if held else frozenset()
+    work = [primitive for primitive in primitives if primitive.traits.role != "view"]
+    regions = [primitive.regions for primitive in work if primitive.kind != "bias"] or [
+        primitive.regions for primitive in work
+    ]
+    return frozenset.intersection(*regions) if regions else frozenset()
 
 
 def _operator(
-    layer: LayerGraph, group: Group, kept: tuple[tuple[Stash, ...], ...], bytes_per_element: int
+    layer: LayerGraph, group: Group, stashes: tuple[tuple[Stash, ...], ...], bytes_per_element: int
 ) -> Operator:
     members = [layer.primitives[index] for index in group]
-    parts = (part for index in group for part in _parts(layer, group, index, kept[index], bytes_per_element))
+    parts = (
+        part for index in group for part in _parts(layer, group, index, stashes[index], bytes_per_element)
+    )
     return Operator(
         name=group_name(layer, group),
         parts=tuple(parts),
         input_bytes=sum(t.elements for t in entering(layer, group)) * bytes_per_element,
         parameter_bytes=sum(p.parameters_read for p in members) * bytes_per_element,
         output_bytes=members[-1].elements * bytes_per_element,
-        stashed_bytes=sum(stash.nbytes for index in group for stash in kept[index]),
+        stashed_bytes=sum(stash.nbytes for index in group for stash in stashes[index]),
         attention=any(p.attention for p in members),
         regions=shared_regions(members),
         scores=next((p.scores for p in members if p.scores is not None), None),
@@ -76,7 +80,7 @@ def _operator(
 
 
 def _parts(
-    layer: LayerGraph, group: Group, index: int, kept: tuple[Stash, ...], bytes_per_element: int
+    layer: LayerGraph, group: Group, index: int, stashes: tuple[Stash, ...], bytes_per_element: int
 ) -> tuple[Part, ...]:
     """Parts of one primitive of an operator; the first part carries the primitive's traffic."""
     primitive = layer.primitives[index]
@@ -87,7 +91,7 @@ def _parts(
     keys = primitive.traits.forward
     if not keys:
         return ()
-    streamed = _streamed_bytes(layer, group, index, kept, bytes_per_element)
+    streamed = _streamed_bytes(layer, group, index, stashes, bytes_per_element)
     return vector_parts(primitive, keys, "forward", streamed)
 
 
@@ -96,8 +100,8 @@ def vector_parts(
 ) -> tuple[Part, ...]:
     """Vector parts of a primitive, one per cycle-table key; passes that only move data have no arithmetic."""
     traits = primitive.traits
-    each = primitive.inputs[0].elements if traits.per_input else primitive.elements
-    elements = 0 if role in traits.idle else each * primitive.times
+    worked_elements = primitive.inputs[0].elements if traits.per_input else primitive.elements
+    elements = 0 if role in traits.idle else worked_elements * primitive.times
     return tuple(
         Part(key, role, elements=elements, streamed_bytes=streamed_bytes if first else 0)
         for key, first in zip(keys, [True] + [False] * len(keys), strict=False)
@@ -105,7 +109,7 @@ def vector_parts(
 
 
 def _streamed_bytes(
-    layer: LayerGraph, group: Group, index: int, kept: tuple[Stash, ...], bytes_per_element: int
+    layer: LayerGraph, group: Group, index: int, stashes: tuple[Stash, ...], bytes_per_element: int
 ) -> int:
     """HBM traffic of a vector primitive inside a fused operator, in bytes."""
     primitive = layer.primitives[index]
@@ -115,7 +119,7 @@ def _streamed_bytes(
     leaving = _leaving(layer, group)
     mapped = any(layer.primitives[i].gemm is not None for i in group)
     written = primitive.elements if index == leaving and not mapped else 0
-    inner = sum(s.nbytes for s in kept if s.piece == MASK or (s.source in group and s.source != leaving))
+    inner = sum(s.nbytes for s in stashes if s.piece == MASK or (s.source in group and s.source != leaving))
     return (read + primitive.parameters_read + written) * bytes_per_element + primitive.constant_bytes + inner
 
 

@@ -45,7 +45,7 @@ class Stash:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredTensor:
     """Stored tensor: its bytes, and the regions whose recomputation frees it."""
 
     nbytes: int
@@ -55,9 +55,9 @@ class Kept:
     operand: bool = False
     """True if only GEMMs with weights store the tensor, in the precision in which they compute."""
 
-    def waits(self, modules: frozenset[OffloadedModule]) -> bool:
+    def is_offloaded_with(self, modules: frozenset[OffloadedModule]) -> bool:
         """True if offloading the inputs of `modules` to host memory offloads this tensor."""
-        return bool(self.keepers) and all(own & modules for own in self.keepers)
+        return bool(self.keepers) and all(regions & modules for regions in self.keepers)
 
 
 def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:
@@ -80,11 +80,11 @@ def stashes(layer: LayerGraph, index: int, bytes_per_element: int) -> tuple[Stas
         return ()  # the input gradient needs the weights only
     if primitive.traits.keeps == "mask":
         return (Stash(index, MASK, primitive.elements, primitive.elements),)
-    kept = (stored(layer, tensor) for tensor in _kept(primitive, index))
-    return tuple(Stash(t.source, t.piece, t.elements, t.elements * bytes_per_element) for t in kept)
+    kept_tensors = (stored(layer, tensor) for tensor in _stored_operands(primitive, index))
+    return tuple(Stash(t.source, t.piece, t.elements, t.elements * bytes_per_element) for t in kept_tensors)
 
 
-def _kept(primitive: Primitive, index: int) -> tuple[Tensor, ...]:
+def _stored_operands(primitive: Primitive, index: int) -> tuple[Tensor, ...]:
     keeps = primitive.traits.keeps
     if keeps == "output":
         return (Tensor(index, primitive.elements),)
@@ -94,38 +94,43 @@ def _kept(primitive: Primitive, index: int) -> tuple[Tensor, ...]:
 def first_stashes(layer: LayerGraph, bytes_per_element: int) -> tuple[tuple[Stash, ...], ...]:
     """Tensors that every primitive stores for the backward pass, except those already stored by another."""
     seen: set[Stash] = set()
-    found = []
+    first = []
     for index in range(len(layer.primitives)):
         new = tuple(dict.fromkeys(s for s in stashes(layer, index, bytes_per_element) if s not in seen))
         seen.update(new)
-        found.append(new)
-    return tuple(found)
+        first.append(new)
+    return tuple(first)
 
 
-def kept_tensors(layer: LayerGraph, bytes_per_element: int) -> tuple[Kept, ...]:
+def kept_tensors(layer: LayerGraph, bytes_per_element: int) -> tuple[StoredTensor, ...]:
     """Tensors that a layer stores for the backward pass, each listed once."""
     keepers: dict[Stash, list[Primitive]] = {}
     for index, primitive in enumerate(layer.primitives):
         for stash in stashes(layer, index, bytes_per_element):
             keepers.setdefault(stash, []).append(primitive)
-    found = [
-        Kept(
+    tensors = [
+        StoredTensor(
             stash.nbytes,
             _freeing(layer, stash),
-            tuple(one.regions for one in own),
-            all(one.kind == "matmul" and one.parameters and not one.regions & WIDE for one in own),
+            tuple(p.regions for p in primitives),
+            all(p.kind == "matmul" and p.parameters and not p.regions & WIDE for p in primitives),
         )
-        for stash, own in keepers.items()
+        for stash, primitives in keepers.items()
     ]
-    beside = (one for one in layer.primitives if one.kept_bytes)
-    found += [Kept(one.kept_bytes, one.regions - OUTPUTS, (one.regions,)) for one in beside]
-    return tuple(found)
+    tensors += [
+        StoredTensor(p.kept_bytes, p.regions - OUTPUTS, (p.regions,))
+        for p in layer.primitives
+        if p.kept_bytes
+    ]
+    return tuple(tensors)
 
 
 def statistics_bytes(layer: LayerGraph) -> int:
     """Bytes of the statistics that fused norm kernels store, one or two values per row."""
-    found = ((p.traits.statistics, p.elements, p.parameters) for p in layer.primitives)
-    return SINGLE * sum(each * (elements * each // scales) for each, elements, scales in found if each)
+    norms = ((p.traits.statistics, p.elements, p.parameters) for p in layer.primitives)
+    return SINGLE * sum(
+        values * (elements * values // scales) for values, elements, scales in norms if values
+    )
 
 
 def _freeing(layer: LayerGraph, stash: Stash) -> frozenset[Region]:

@@ -112,8 +112,8 @@ class ModelSlice:
         """All-gather a tensor's columns over the tensor-parallel ranks, and select the rank's own tokens."""
         if self.layout.tp == 1:
             return x
-        whole = x.elements * self.layout.tp
-        y = layer.add("all_gather", f"{name}_columns_all_gather", x, elements=whole, axis="tp")
+        elements = x.elements * self.layout.tp
+        y = layer.add("all_gather", f"{name}_columns_all_gather", x, elements=elements, axis="tp")
         return layer.add("select", f"{name}_columns", y, elements=self.hidden_elements)
 
     def gather_context(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
@@ -122,8 +122,8 @@ class ModelSlice:
             return x
         if self.layout.cp_kind == "p2p":
             return self.ring(layer, name, x, "cp")
-        whole = x.elements * self.layout.cp
-        return layer.add("all_gather", f"{name}_all_gather", x, elements=whole, axis="cp")
+        elements = x.elements * self.layout.cp
+        return layer.add("all_gather", f"{name}_all_gather", x, elements=elements, axis="cp")
 
     def ring(self, layer: LayerBuilder, name: str, x: Tensor, axis: Axis) -> Tensor:
         """Pass keys or values around a ring of ranks, so that the queries of each rank meet all keys."""
@@ -137,28 +137,28 @@ class ModelSlice:
 
 def _cut_sizes(block: Block, tp: int) -> dict[str, int]:
     """Dimensions of a block that tp must divide, by name; shared key-value heads count as divisible."""
-    sizes, own = {}, block.mixer
-    if isinstance(own, Attention):
-        shared = tp % own.kv_heads == 0 and own.kv_width % tp == 0
-        sizes = {"heads": own.heads, "key_value_heads": tp if shared else own.kv_heads}
-    elif isinstance(own, Mamba):
-        sizes = {"mamba.heads": own.heads, "mamba.groups": own.groups}
-    elif isinstance(own, DeltaNet):
-        sizes = {"delta.key_heads": own.key_heads}
+    sizes, mixer = {}, block.mixer
+    if isinstance(mixer, Attention):
+        shared = tp % mixer.kv_heads == 0 and mixer.kv_width % tp == 0
+        sizes = {"heads": mixer.heads, "key_value_heads": tp if shared else mixer.kv_heads}
+    elif isinstance(mixer, Mamba):
+        sizes = {"mamba.heads": mixer.heads, "mamba.groups": mixer.groups}
+    elif isinstance(mixer, DeltaNet):
+        sizes = {"delta.key_heads": mixer.key_heads}
     return sizes | ({"feed_forward": block.feed_forward.width} if block.feed_forward else {})
 
 
 def _check_block(model: Model, block: Block, layout: Layout) -> None:
     """Raise PhazeError if tp or cp does not divide a sharded dimension of a block."""
-    where, own, tp, cp = f"model {model.name}", block.mixer, layout.tp, layout.cp
+    where, mixer, tp, cp = f"model {model.name}", block.mixer, layout.tp, layout.cp
     for key, size in _cut_sizes(block, tp).items():
         if tp < 1 or size % tp:
             raise PhazeError(
                 f"{where}: tensor: {tp} must be > 0 and divide {key} {size} of model {model.name}"
             )
-    if isinstance(own, Attention) and own.heads // tp % layout.heads_ranks:
-        raise PhazeError(f"{where}: cp: {layout.heads_ranks} must divide heads / tp {own.heads // tp}")
-    if isinstance(own, Mamba | DeltaNet) and not own.divides(tp, cp):
+    if isinstance(mixer, Attention) and mixer.heads // tp % layout.heads_ranks:
+        raise PhazeError(f"{where}: cp: {layout.heads_ranks} must divide heads / tp {mixer.heads // tp}")
+    if isinstance(mixer, Mamba | DeltaNet) and not mixer.divides(tp, cp):
         raise PhazeError(f"{where}: cp: {cp} must divide the heads of its scans over tp {tp}")
 
 

@@ -34,34 +34,34 @@ def layers_of(trace: Trace) -> ModelGraph:
     ends = [0, *(q for q in range(1, len(places)) if places[q] != places[q - 1]), len(places)]
     if [places[q] for q in ends[:-1]] != sorted(set(places)):
         raise PhazeError("trace: the model is not a chain: operators of different blocks alternate")
-    found: dict[tuple[Primitive, ...], LayerGraph] = {}
+    distinct: dict[tuple[Primitive, ...], LayerGraph] = {}
     order = []
     for first, last in pairwise(ends):
         layer = _layer(primitives, first, last)
-        known = found.get(layer.primitives)
-        name = known.name if known else _named(places, first, len(found))
-        found.setdefault(layer.primitives, replace(layer, name=name))
+        existing = distinct.get(layer.primitives)
+        name = existing.name if existing else _layer_name(places, first, len(distinct))
+        distinct.setdefault(layer.primitives, replace(layer, name=name))
         order.append(name)
     runs = tuple(LayerRun(name, len(list(same))) for name, same in groupby(order))
-    return ModelGraph(tuple(with_forks(layer) for layer in found.values()), runs)
+    return ModelGraph(tuple(with_forks(layer) for layer in distinct.values()), runs)
 
 
 def _places(primitives: Sequence[Primitive]) -> list[int]:
     """Block number of every primitive, from 1; 0 before the blocks, one past the last block after them."""
-    members = [_MEMBER.match(one.name) for one in primitives]
-    lists = Counter(found[1] for found in members if found)
+    members = [_MEMBER.match(primitive.name) for primitive in primitives]
+    lists = Counter(member[1] for member in members if member)
     if not lists:
         raise PhazeError("trace: the model has no list of blocks")
     blocks = lists.most_common(1)[0][0]
-    found = [int(one[2]) + 1 if one and one[1] == blocks else 0 for one in members]
-    last = len(found) - next(q for q, place in enumerate(reversed(found)) if place)
-    return found[:last] + [max(found) + 1] * (len(found) - last)
+    places = [int(member[2]) + 1 if member and member[1] == blocks else 0 for member in members]
+    last = len(places) - next(q for q, place in enumerate(reversed(places)) if place)
+    return places[:last] + [max(places) + 1] * (len(places) - last)
 
 
-def _named(places: Sequence[int], first: int, known: int) -> str:
+def _layer_name(places: Sequence[int], first: int, count: int) -> str:
     if places[first] in (places[0], places[-1]):
         return "embedding" if places[first] == places[0] else "head"
-    return "block" if known == 1 else f"block-{known}"
+    return "block" if count == 1 else f"block-{count}"
 
 
 def _layer(primitives: Sequence[Primitive], first: int, last: int) -> LayerGraph:
@@ -69,21 +69,29 @@ def _layer(primitives: Sequence[Primitive], first: int, last: int) -> LayerGraph
 
     Raises PhazeError if it reads more than one tensor of earlier primitives.
     """
-    own = primitives[first:last]
-    read = {x.source for one in own for x in one.inputs if x.source < first} - {INPUT}
+    members = primitives[first:last]
+    read = {x.source for primitive in members for x in primitive.inputs if x.source < first} - {INPUT}
     if len(read) > 1:
         names = ", ".join(sorted(primitives[source].name for source in read))
-        raise PhazeError(f"trace: the model is not a chain: {own[0].name} and later operators read {names}")
+        raise PhazeError(
+            f"trace: the model is not a chain: {members[0].name} and later operators read {names}"
+        )
 
-    def moved(x: Tensor) -> Tensor:
+    def renumbered(x: Tensor) -> Tensor:
         return replace(x, source=x.source - first if x.source >= first else INPUT)
 
-    made = tuple(
-        replace(one, name=_MEMBER.sub("", one.name, count=1), inputs=tuple(map(moved, one.inputs)))
-        for one in own
+    moved_members = tuple(
+        replace(
+            primitive,
+            name=_MEMBER.sub("", primitive.name, count=1),
+            inputs=tuple(map(renumbered, primitive.inputs)),
+        )
+        for primitive in members
     )
-    arriving = max((primitives[source].elements for source in read), default=0)
-    return LayerGraph("", made, arriving, own[-1].elements if last < len(primitives) else 0)
+    input_elements = max((primitives[source].elements for source in read), default=0)
+    return LayerGraph(
+        "", moved_members, input_elements, members[-1].elements if last < len(primitives) else 0
+    )
 
 
 def described(graph: ModelGraph, name: str, sequence: int, *, causal: bool = False) -> Traced:
@@ -101,17 +109,17 @@ def described(graph: ModelGraph, name: str, sequence: int, *, causal: bool = Fal
     return Traced(name=name, sequence=sequence, layers=tuple(layers), runs=tuple(runs), causal=causal)
 
 
-def _operator(own: Primitive) -> TracedOperator:
-    gemm = own.gemm
+def _operator(primitive: Primitive) -> TracedOperator:
+    gemm = primitive.gemm
     return TracedOperator(
-        name=own.name,
-        kind=own.kind,
-        inputs=tuple(TracedTensor(**vars(x)) for x in own.inputs),
-        elements=own.elements,
+        name=primitive.name,
+        kind=primitive.kind,
+        inputs=tuple(TracedTensor(**vars(x)) for x in primitive.inputs),
+        elements=primitive.elements,
         product=TracedProduct(**vars(gemm)) if gemm is not None else None,
-        parameters=own.parameters,
-        constant_bytes=own.constant_bytes,
-        group=own.group,
+        parameters=primitive.parameters,
+        constant_bytes=primitive.constant_bytes,
+        group=primitive.group,
     )
 
 
@@ -120,7 +128,7 @@ def traced_graph(model: Traced, samples: int) -> ModelGraph:
     layers = tuple(
         LayerGraph(
             layer.name,
-            tuple(_primitive(one, samples) for one in layer.operators),
+            tuple(_primitive(operator, samples) for operator in layer.operators),
             samples * layer.input_elements,
             samples * layer.output_elements,
         )
@@ -129,27 +137,29 @@ def traced_graph(model: Traced, samples: int) -> ModelGraph:
     return ModelGraph(layers, tuple(LayerRun(run.layer, run.count) for run in model.runs))
 
 
-def _primitive(own: TracedOperator, samples: int) -> Primitive:
+def _primitive(operator: TracedOperator, samples: int) -> Primitive:
     """Scale an operator to `samples` samples, with more rows per weight or more batched GEMMs.
 
     Masks and tables keep the size for one sample.
     """
-    if own.kind not in KINDS:
-        raise PhazeError(f"operator {own.name}: kind: must be one of {', '.join(KINDS)}, got {own.kind}")
-    indices = own.kind in ("lookup", "nll_loss")
+    if operator.kind not in KINDS:
+        raise PhazeError(
+            f"operator {operator.name}: kind: must be one of {', '.join(KINDS)}, got {operator.kind}"
+        )
+    indices = operator.kind in ("lookup", "nll_loss")
     return Primitive(
-        name=own.name,
-        kind=own.kind,
-        inputs=tuple(Tensor(x.source, samples * x.elements, x.piece, x.gradient) for x in own.inputs),
-        elements=samples * own.elements,
-        gemm=_gemm(own.product, samples, weights=own.parameters > 0) if own.product else None,
-        parameters=own.parameters,
-        constant_bytes=own.constant_bytes * (samples if indices else 1),
-        group=own.group,
+        name=operator.name,
+        kind=operator.kind,
+        inputs=tuple(Tensor(x.source, samples * x.elements, x.piece, x.gradient) for x in operator.inputs),
+        elements=samples * operator.elements,
+        gemm=_gemm(operator.product, samples, weights=operator.parameters > 0) if operator.product else None,
+        parameters=operator.parameters,
+        constant_bytes=operator.constant_bytes * (samples if indices else 1),
+        group=operator.group,
     )
 
 
-def _gemm(own: TracedProduct, samples: int, *, weights: bool) -> Gemm:
-    rows = weights or own.batch == 1
-    batch, m = (own.batch, samples * own.m) if rows else (samples * own.batch, own.m)
-    return Gemm(batch, m, own.k, own.n, samples * own.unrolled)
+def _gemm(product: TracedProduct, samples: int, *, weights: bool) -> Gemm:
+    rows = weights or product.batch == 1
+    batch, m = (product.batch, samples * product.m) if rows else (samples * product.batch, product.m)
+    return Gemm(batch, m, product.k, product.n, samples * product.unrolled)

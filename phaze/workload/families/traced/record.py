@@ -34,7 +34,7 @@ def record(spec: TorchModule, microbatch: int) -> Trace:
 def _record(spec: TorchModule, microbatch: int) -> Trace:
     with torch.device(META):
         module = call(spec.torch, spec.arguments)
-        inputs = {name: _example(given, microbatch) for name, given in spec.inputs.items()}
+        inputs = {name: _example(spec_input, microbatch) for name, spec_input in spec.inputs.items()}
     if not isinstance(module, nn.Module):
         raise PhazeError(
             f"model {spec.name}: torch: {spec.torch} returned no module, got {type(module).__name__}"
@@ -59,39 +59,39 @@ def causal_language_model(config: str) -> object:
     Attention is made of products, and experts of batched products over the dispatched rows.
     """
     fields = json.loads(config)
-    made = call("transformers:AutoConfig.for_model", {**fields, "use_cache": False})
+    settings = call("transformers:AutoConfig.for_model", {**fields, "use_cache": False})
     kernels = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
-    return call("transformers:AutoModelForCausalLM.from_config", {"config": made, **kernels})
+    return call("transformers:AutoModelForCausalLM.from_config", {"config": settings, **kernels})
 
 
 def call(path: str, arguments: Mapping[str, object]) -> object:
     """Import and call a callable of an installed package, given as `package:callable`."""
     package, _, names = path.partition(":")
     try:
-        found: object = importlib.import_module(package)
+        target: object = importlib.import_module(package)
         for name in names.split("."):
-            found = getattr(found, name)
+            target = getattr(target, name)
     except (ImportError, AttributeError) as error:
         raise PhazeError(f"torch: {path}: cannot be imported: {error}") from error
-    if not callable(found):
-        raise PhazeError(f"torch: {path}: cannot be called, it is {type(found).__name__}")
-    made: object = found(**{key: _argument(value) for key, value in arguments.items()})
-    return made
+    if not callable(target):
+        raise PhazeError(f"torch: {path}: cannot be called, it is {type(target).__name__}")
+    outcome: object = target(**{key: _argument(value) for key, value in arguments.items()})
+    return outcome
 
 
 def _argument(value: object) -> object:
     return call(value.torch, value.arguments) if isinstance(value, TorchCall) else value
 
 
-def _example(given: TorchInput, microbatch: int) -> torch.Tensor:
-    dtype = torch.float32 if given.kind == "real" else torch.int64
-    return torch.empty((microbatch, *given.shape), dtype=dtype, device=META)
+def _example(spec_input: TorchInput, microbatch: int) -> torch.Tensor:
+    dtype = torch.float32 if spec_input.kind == "real" else torch.int64
+    return torch.empty((microbatch, *spec_input.shape), dtype=dtype, device=META)
 
 
 def _run(module: nn.Module, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     """Run a module, and return its floating-point output tensors."""
-    made = module(*inputs.values()) if len(inputs) == 1 else module(**inputs)
-    return [tensor for tensor in _tensors(made) if tensor.is_floating_point()]
+    outputs = module(*inputs.values()) if len(inputs) == 1 else module(**inputs)
+    return [tensor for tensor in _tensors(outputs) if tensor.is_floating_point()]
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
@@ -161,9 +161,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        made = func(*args, **(kwargs or {}))
+        outputs = func(*args, **(kwargs or {}))
         inputs = [self._seen(tensor) for tensor in _tensors([args, kwargs or {}])]
-        results = list(_tensors(made))
+        results = list(_tensors(outputs))
         for tensor in results:
             number = self.number(tensor)
             if self._origins.get(number) != "parameter":
@@ -171,7 +171,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         path = self._path[-1] if self._path else ""
         operator = func.overloadpacket.__name__
         self.calls.append(Call(path, operator, tuple(inputs), tuple(map(self._seen, results))))
-        return made
+        return outputs
 
     def _seen(self, tensor: torch.Tensor) -> SeenTensor:
         number = self.number(tensor)

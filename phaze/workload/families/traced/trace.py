@@ -76,9 +76,9 @@ def compare(trace: Trace, model: AnyModel, tokens: int) -> CountComparison:
 def csv_text(comparisons: list[CountComparison]) -> str:
     """CSV text with one row per model and counting method."""
     lines = [",".join(["model", "counted_by", *Counts._fields])]
-    for one in comparisons:
-        counted = (("torch", one.torch), ("traced", one.traced), ("spec", one.spec))
-        lines += [",".join(map(str, (one.model, who, *counts))) for who, counts in counted]
+    for comparison in comparisons:
+        counted = (("torch", comparison.torch), ("traced", comparison.traced), ("spec", comparison.spec))
+        lines += [",".join(map(str, (comparison.model, who, *counts))) for who, counts in counted]
     return "\n".join(lines) + "\n"
 
 

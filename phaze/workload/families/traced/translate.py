@@ -55,7 +55,7 @@ KINDS = {
 }
 """Primitive kind of PyTorch operators whose kind does not depend on their inputs."""
 # fmt: off
-FRESH = frozenset((
+CREATIONS = frozenset((
     "bernoulli", "empty", "empty_like", "full_like", "new_empty", "new_full", "new_ones", "new_zeros",
     "ones_like", "rand_like", "zeros_like",
 ))
@@ -63,9 +63,9 @@ FRESH = frozenset((
 """PyTorch operators that create constants with the shape of their input."""
 SUMS = frozenset(("add", "rsub", "sub"))
 FACTORS = frozenset(("div", "mul"))
-ASIDE = frozenset(("detach",))
+DETACHING = frozenset(("detach",))
 """PyTorch operators that detach a tensor from its gradient, for computations outside the model."""
-PICKING = ("index", "index_select")
+SELECTIONS = ("index", "index_select")
 EXPERT_DIMS = 3
 """Number of dimensions of stacked expert matrices."""
 
@@ -127,7 +127,7 @@ class TraceState:
     """State of the translation after some of the recorded calls."""
 
     primitives: list[Primitive] = field(default_factory=list)
-    made: dict[int, Tensor] = field(default_factory=dict)
+    outputs: dict[int, Tensor] = field(default_factory=dict)
     """Outputs of primitives, by tensor number."""
     weights: dict[int, Names] = field(default_factory=dict)
     """Parameters of which a tensor is a view, by tensor number."""
@@ -147,10 +147,10 @@ def graph_of(trace: Trace) -> LayerGraph:
     products inside fused operators.
     """
     products = [p.gemm for p in _state(trace).primitives if p.gemm is not None]
-    found = sum(2 * gemm.batch * gemm.m * gemm.k * gemm.n for gemm in products)
-    if found != trace.forward_flops:
+    flops = sum(2 * gemm.batch * gemm.m * gemm.k * gemm.n for gemm in products)
+    if flops != trace.forward_flops:
         raise PhazeError(
-            f"trace: matrix multiplications take {found:,} FLOPs forward, PyTorch counts "
+            f"trace: matrix multiplications take {flops:,} FLOPs forward, PyTorch counts "
             f"{trace.forward_flops:,}: phaze does not see into some operator; attention must not be fused "
             "(attn_implementation: eager)"
         )
@@ -165,7 +165,7 @@ def translate(trace: Trace) -> LayerGraph:
 def needed_of(trace: Trace) -> tuple[Primitive, ...]:
     """All primitives on which a module's results depend, in order; raises PhazeError."""
     state = _state(trace)
-    ends = [state.made[number].source for number in trace.results if number in state.made]
+    ends = [state.outputs[number].source for number in trace.results if number in state.outputs]
     return _needed(state.primitives, ends)
 
 
@@ -180,16 +180,20 @@ def _add(state: TraceState, call: Call) -> None:
     """Add the primitive of a call, or only record its results if it needs no primitive."""
     tensors = [tensor for seen in call.inputs if (tensor := _tensor(state, seen)) is not None]
     weights = [_weights(state, seen) for seen in call.inputs]
-    shown = frozenset().union(*weights)
+    parameters = frozenset().union(*weights)
     operator = call.operator.rstrip("_") or call.operator
-    if operator in FRESH or not (tensors or shown):
+    if operator in CREATIONS or not (tensors or parameters):
         return
-    if operator in ASIDE or (operator in VIEWS and not tensors) or _picks_experts(call, operator, tensors):
-        _hand_on(state, call, tensors, shown)
+    if (
+        operator in DETACHING
+        or (operator in VIEWS and not tensors)
+        or _selects_experts(call, operator, tensors)
+    ):
+        _record_alias(state, call, tensors, parameters)
         return
-    fresh = shown - state.owned
+    fresh = parameters - state.owned
     state.owned |= fresh
-    kind = _kind(call, operator, tensors, shown)
+    kind = _kind(call, operator, tensors, parameters)
     primitive = Primitive(
         name=_name(state, call, operator),
         kind=kind,
@@ -201,17 +205,19 @@ def _add(state: TraceState, call: Call) -> None:
         group="embedding" if kind == "lookup" else "expert" if _experts(state, call) else "dense",
     )
     state.primitives.append(primitive)
-    _write(state, call, operator, gradient=bool(shown) or any(tensor.gradient for tensor in tensors))
+    _record_outputs(
+        state, call, operator, gradient=bool(parameters) or any(tensor.gradient for tensor in tensors)
+    )
 
 
-def _picks_experts(call: Call, operator: str, tensors: list[Tensor]) -> bool:
+def _selects_experts(call: Call, operator: str, tensors: list[Tensor]) -> bool:
     """True if a call selects the matrix of an expert for every row; kernels do not copy these weights."""
-    return operator in PICKING and not tensors and len(call.inputs[0].shape) == EXPERT_DIMS
+    return operator in SELECTIONS and not tensors and len(call.inputs[0].shape) == EXPERT_DIMS
 
 
 def _tensor(state: TraceState, seen: SeenTensor) -> Tensor | None:
-    if seen.number in state.made:
-        return state.made[seen.number]
+    if seen.number in state.outputs:
+        return state.outputs[seen.number]
     if seen.origin == "input" and seen.floating:
         return Tensor(INPUT, seen.elements, gradient=False)
     return None
@@ -224,13 +230,13 @@ def _weights(state: TraceState, seen: SeenTensor) -> Names:
     return state.weights.get(seen.number, frozenset())
 
 
-def _hand_on(state: TraceState, call: Call, tensors: list[Tensor], shown: Names) -> None:
+def _record_alias(state: TraceState, call: Call, tensors: list[Tensor], parameters: Names) -> None:
     """Record the results of a call that needs no primitive."""
     for seen in call.outputs:
         if tensors:
-            state.made[seen.number] = replace(tensors[0], gradient=False)
+            state.outputs[seen.number] = replace(tensors[0], gradient=False)
         else:
-            state.weights[seen.number] = shown
+            state.weights[seen.number] = parameters
             count = _experts(state, call)
             if count:
                 state.experts[seen.number] = count
@@ -238,16 +244,16 @@ def _hand_on(state: TraceState, call: Call, tensors: list[Tensor], shown: Names)
 
 def _experts(state: TraceState, call: Call) -> int:
     """Number of experts whose matrices a call reads, one matrix per row; 0 if there are none."""
-    if call.operator in PICKING and len(call.inputs[0].shape) == EXPERT_DIMS:
+    if call.operator in SELECTIONS and len(call.inputs[0].shape) == EXPERT_DIMS:
         return call.inputs[0].shape[0]
     return next((state.experts[seen.number] for seen in call.inputs if seen.number in state.experts), 0)
 
 
-def _write(state: TraceState, call: Call, operator: str, *, gradient: bool) -> None:
+def _record_outputs(state: TraceState, call: Call, operator: str, *, gradient: bool) -> None:
     """Record the results of a call as pieces of the last primitive's output."""
     source = len(state.primitives) - 1
     for piece, seen in enumerate(_results(call, operator)):
-        state.made[seen.number] = Tensor(source, seen.elements, piece, gradient)
+        state.outputs[seen.number] = Tensor(source, seen.elements, piece, gradient)
         state.weights.pop(seen.number, None)
 
 
@@ -262,7 +268,7 @@ def _name(state: TraceState, call: Call, operator: str) -> str:
     return name if state.names[name] == 1 else f"{name}-{state.names[name]}"
 
 
-def _kind(call: Call, operator: str, tensors: list[Tensor], shown: Names) -> str:
+def _kind(call: Call, operator: str, tensors: list[Tensor], parameters: Names) -> str:
     """Kind of an operator; PhazeError if it is unknown and its output is larger than its inputs."""
     if operator in PRODUCTS:
         return "matmul"
@@ -273,7 +279,7 @@ def _kind(call: Call, operator: str, tensors: list[Tensor], shown: Names) -> str
     if operator in KINDS:
         return KINDS[operator]
     if operator in SUMS | FACTORS:
-        return _arithmetic(call, operator, tensors, shown)
+        return _arithmetic(call, operator, tensors, parameters)
     largest = max(tensor.elements for tensor in tensors)
     if call.outputs and call.outputs[0].elements <= largest:
         return "scale" if call.outputs[0].elements == largest else "average_pool"
@@ -284,10 +290,10 @@ def _view(call: Call, tensors: list[Tensor]) -> str:
     return "reshape" if call.outputs[0].elements == tensors[0].elements else "select"
 
 
-def _arithmetic(call: Call, operator: str, tensors: list[Tensor], shown: Names) -> str:
+def _arithmetic(call: Call, operator: str, tensors: list[Tensor], parameters: Names) -> str:
     if len(tensors) > 1:
         return "add" if operator in SUMS else "mul"
-    if shown:
+    if parameters:
         return "bias" if operator in SUMS else "mul"
     constants = [seen for seen in call.inputs if seen.elements > 1][1:]
     if operator in SUMS:
@@ -297,11 +303,11 @@ def _arithmetic(call: Call, operator: str, tensors: list[Tensor], shown: Names) 
 
 def _constant_bytes(state: TraceState, call: Call) -> int:
     """Bytes of the masks, indices and running statistics that a call reads."""
-    known = state.made.keys() | state.weights.keys()
+    traced = state.outputs.keys() | state.weights.keys()
     return sum(
         seen.elements * seen.bytes_per_element
         for seen in call.inputs
-        if seen.number not in known and not (seen.origin == "input" and seen.floating)
+        if seen.number not in traced and not (seen.origin == "input" and seen.floating)
     )
 
 
@@ -313,13 +319,13 @@ def _gemm(state: TraceState, call: Call, operator: str) -> Gemm:
     """
     if operator == "convolution":
         return _convolution(call)
-    left, right = (seen.shape for seen in call.inputs[-2:])
-    batch = left[0] if len(left) == 3 else 1
+    left_shape, right_shape = (seen.shape for seen in call.inputs[-2:])
+    batch = left_shape[0] if len(left_shape) == 3 else 1
     count = _experts(state, call)
     if count and batch % count == 0:
-        wide = max(left[-2], right[-1])
-        return Gemm(count, batch // count, left[-1], wide)
-    return Gemm(batch, left[-2], left[-1], right[-1])
+        wide = max(left_shape[-2], right_shape[-1])
+        return Gemm(count, batch // count, left_shape[-1], wide)
+    return Gemm(batch, left_shape[-2], left_shape[-1], right_shape[-1])
 
 
 def _convolution(call: Call) -> Gemm:
@@ -335,15 +341,15 @@ def _convolution(call: Call) -> Gemm:
 
 def _needed(primitives: list[Primitive], ends: Iterable[int]) -> tuple[Primitive, ...]:
     """Primitives on which the primitives at `ends` depend, including those at `ends`."""
-    wanted = set(ends)
+    needed = set(ends)
     for index in reversed(range(len(primitives))):
-        if index in wanted:
-            wanted |= {tensor.source for tensor in primitives[index].inputs} - {INPUT}
-    place = {index: number for number, index in enumerate(sorted(wanted))}
+        if index in needed:
+            needed |= {tensor.source for tensor in primitives[index].inputs} - {INPUT}
+    place = {index: number for number, index in enumerate(sorted(needed))}
 
-    def moved(tensor: Tensor) -> Tensor:
+    def renumbered(tensor: Tensor) -> Tensor:
         return tensor if tensor.source == INPUT else replace(tensor, source=place[tensor.source])
 
     return tuple(
-        replace(primitives[index], inputs=tuple(map(moved, primitives[index].inputs))) for index in place
+        replace(primitives[index], inputs=tuple(map(renumbered, primitives[index].inputs))) for index in place
     )
