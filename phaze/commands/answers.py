@@ -54,16 +54,16 @@ POWERS = (1, 2, 4, 8)
 LARGEST_HBM_GIB = 80.0
 TECHNOLOGY = "22nm"
 ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
-_ESTIMATED = [
+_ESTIMATE_COLUMNS = [
     *POINT, "layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all",
     "energy_all_j", "flops", "hbm_all_bytes", "roof", "roof_share", "layers",
 ]  # fmt: skip
-_HEADLINES = (
+_HEADLINE_COLUMNS = (
     "status", "architecture", "tensor", "data", "stages", "microbatch", "recompute", "hbm_gib",
     "devices_used", "time_per_batch_s", "samples_per_s", "tokens_per_s", "mfu", "binding",
 )  # fmt: skip
-_EQUAL = ("tensor", "data", "stages", "microbatch", "planned_s", "simulated_s")
-_STAGE = ("stage", "first_layer", "last_layer", "devices", "load_s", "memory_bytes", "headroom_bytes")
+_SIMULATED_COLUMNS = ("tensor", "data", "stages", "microbatch", "planned_s", "simulated_s")
+_STAGE_COLUMNS = ("stage", "first_layer", "last_layer", "devices", "load_s", "memory_bytes", "headroom_bytes")
 
 
 @dataclass(frozen=True)
@@ -72,59 +72,59 @@ class PlacementQuestion:
 
     model: str
     """Name of a spec in config/models, or path of a spec or of a Hugging Face config.json."""
-    asked: PlaceOptions
+    request: PlaceOptions
     """Options of the command. `devices` defaults to all devices of the system; the batch is in
     samples."""
 
     @property
     def memory(self) -> dict[str, str]:
         """Training options that determine memory: optimizer, precision and pipeline schedule."""
-        asked = self.asked
-        return {"optimizer": asked.optimizer, "precision": asked.precision, "schedule": asked.pipeline}
+        request = self.request
+        return {"optimizer": request.optimizer, "precision": request.precision, "schedule": request.pipeline}
 
     def training(self) -> Training:
         """Training settings of the search.
 
         Defaults: microbatches of 1, 2, 4, 8 that divide the batch, and the architecture's HBM or 80 GiB.
         """
-        asked, batch = self.asked, self.asked.global_batch or 1
-        for microbatch in asked.microbatch or ():
+        request, batch = self.request, self.request.global_batch or 1
+        for microbatch in request.microbatch or ():
             if batch % microbatch:
                 raise PhazeError(f"--microbatch: {microbatch} does not divide --global-batch {batch}")
         divisors = tuple(b for b in POWERS if batch % b == 0)
-        own = load_architecture(asked.architecture).hbm_gib
-        hbm_gib = next(size for size in (asked.hbm_gib, own, LARGEST_HBM_GIB) if size is not None)
-        again = (False, True) if asked.recompute is None else (asked.recompute,)
-        given = {"microbatches": asked.microbatch or divisors, "recompute": again}
-        return Training.parse({**given, **self.memory, "hbm_gib": [hbm_gib]}, "place")
+        usual_gib = load_architecture(request.architecture).hbm_gib
+        hbm_gib = next(size for size in (request.hbm_gib, usual_gib, LARGEST_HBM_GIB) if size is not None)
+        recompute = (False, True) if request.recompute is None else (request.recompute,)
+        searched = {"microbatches": request.microbatch or divisors, "recompute": recompute}
+        return Training.parse({**searched, **self.memory, "hbm_gib": [hbm_gib]}, "place")
 
     def scenario(self) -> Scenario:
         """Scenario: the cluster and the global batch."""
-        asked = self.asked
-        system = load_system_of(asked.architecture, asked.system, flat=asked.flat_bandwidth)
-        devices = system.devices if asked.devices is None else asked.devices
+        request = self.request
+        system = load_system_of(request.architecture, request.system, flat=request.flat_bandwidth)
+        devices = system.devices if request.devices is None else request.devices
         if devices > system.devices:
-            _refuse_more(asked.system, system.devices, devices)
-        changes = {"global_batch": asked.global_batch, "devices": devices}
+            _refuse_more(request.system, system.devices, devices)
+        changes = {"global_batch": request.global_batch, "devices": devices}
         return Scenario.parse({**system.model_dump(), **changes}, "place")
 
     def assumptions(self) -> list[str]:
         """Assumptions underlying the answer."""
         scenario, model = self.scenario(), load_model_named(self.model)
-        tokens = model.usual_sequence if self.asked.sequence is None else self.asked.sequence
-        found = [f"a flat network of {scenario.network_bandwidth_bytes_per_s:g} bytes/s"]
-        device = load_device_as_architecture(self.asked.architecture)
+        tokens = model.usual_sequence if self.request.sequence is None else self.request.sequence
+        lines = [f"a flat network of {scenario.network_bandwidth_bytes_per_s:g} bytes/s"]
+        device = load_device_as_architecture(self.request.architecture)
         if device is not None:
             clock, hbm = device.clock_hz, device.hbm_bandwidth_bytes_per_s
-            found.append(f"the clock of {device.name}, {clock:g} Hz, and its HBM, {hbm:g} bytes/s")
-            found += [f"all but its three figures as {device.assumed_from}"] * bool(device.assumed_from)
+            lines.append(f"the clock of {device.name}, {clock:g} Hz, and its HBM, {hbm:g} bytes/s")
+            lines += [f"all but its three figures as {device.assumed_from}"] * bool(device.assumed_from)
         optimizer, precision, _ = self.memory.values()
-        found.append(f"{optimizer} in {precision} precision, not shared among replicas")
+        lines.append(f"{optimizer} in {precision} precision, not shared among replicas")
         if model.token == "token":
-            found.append(f"samples of {tokens:,} tokens, attention scores kept in memory")
+            lines.append(f"samples of {tokens:,} tokens, attention scores kept in memory")
         factor = scenario.all_reduce_factor
-        found.append(f"gradients as {factor:g} (d - 1)/d of a stage's weights, exchanged after the batch")
-        return found
+        lines.append(f"gradients as {factor:g} (d - 1)/d of a stage's weights, exchanged after the batch")
+        return lines
 
 
 def _refuse_more(name: str, most: int, devices: int) -> None:
@@ -136,7 +136,7 @@ def _refuse_more(name: str, most: int, devices: int) -> None:
 
 
 @dataclass(frozen=True)
-class FoundPlacement:
+class PlacementAnswer:
     """All placements of a model, the best one, and simulated plans at the HBM size of the best placement."""
 
     evaluation: Evaluation
@@ -149,53 +149,57 @@ class FoundPlacement:
     """Table `simulations` by planner: `phaze` for the best placement, `equal` for equal stages."""
 
 
-def answer(question: PlacementQuestion) -> FoundPlacement:
+def answer(question: PlacementQuestion) -> PlacementAnswer:
     """Find the placements of a model, and simulate the best one."""
-    training, asked = question.training(), question.asked
+    training, request = question.training(), question.request
     subject = read_subject(
-        question.model, asked.sequence, asked.tensor or (), training.microbatches, asked.backward
+        question.model, request.sequence, request.tensor or (), training.microbatches, request.backward
     )
     terms = Terms(scenario=question.scenario(), training=training, technology=load_technology(TECHNOLOGY))
-    chips = read_architecture(asked.architecture).assign(hbm_gib=0.0)  # the size is that of `training`
-    found = evaluate_architectures(subject, chips, terms)
-    best = best_placement(found.placements[found.placements["planner"] == "phaze"])
-    simulated = _simulated(subject, terms, found, best)
+    chips = read_architecture(request.architecture).assign(hbm_gib=0.0)  # the size is that of `training`
+    evaluation = evaluate_architectures(subject, chips, terms)
+    best = best_placement(evaluation.placements[evaluation.placements["planner"] == "phaze"])
+    simulated = _simulated(subject, terms, evaluation, best)
     times_s = simulated["simulated_s"]
     if "equal" in times_s and times_s["equal"] < times_s["phaze"] * (1 - 1e-9):
-        best, stages = _equal_stages(subject, terms, found, best, simulated.loc[["equal"]].iloc[0])
+        best, stages = _equal_stages(subject, terms, evaluation, best, simulated.loc[["equal"]].iloc[0])
     else:
         keys = [*POINT, "architecture", "hbm_gib", "recompute", "planner"]
-        stages = found.stages[(found.stages[keys] == best[keys]).all(axis=1)].sort_values("stage")
-    return FoundPlacement(found, best, stages, simulated)
+        stages = evaluation.stages[(evaluation.stages[keys] == best[keys]).all(axis=1)].sort_values("stage")
+    return PlacementAnswer(evaluation, best, stages, simulated)
 
 
 def _equal_stages(
-    subject: Subject, terms: Terms, found: Evaluation, certified: pd.Series, plan: pd.Series
+    subject: Subject, terms: Terms, evaluation: Evaluation, certified: pd.Series, plan: pd.Series
 ) -> tuple[pd.Series, pd.DataFrame]:
     """Row of table `placements` and rows of table `stages` of the plan with equal stages."""
     layout, conditions = (
         Layout(tp=int(plan["tensor"]), microbatch=int(plan["microbatch"])),
         terms.conditions(subject),
     )
-    layers, solves = (rows[rows["layout"] == layout.key] for rows in (subject.layers, found.solves))
+    layers, solves = (rows[rows["layout"] == layout.key] for rows in (subject.layers, evaluation.solves))
     point = read_point(layers, subject.graph, conditions)
     (device,) = read_devices(
-        point, solves, found.architectures, found.architectures.assign(kept=True), conditions
+        point, solves, evaluation.architectures, evaluation.architectures.assign(kept=True), conditions
     )
     chain = point.runs.chain(*device.latencies)
-    again = plan["memory"] != STASH
-    setting = next(one for one in conditions.settings(layout) if one.recompute == again)
+    recompute = plan["memory"] != STASH
+    setting = next(candidate for candidate in conditions.settings(layout) if candidate.recompute == recompute)
     ample = replace(setting, memory_bytes=float("inf"), recompute=False)
-    result, unlimited = (place_equally(chain, layout, one, *point.repeated()) for one in (setting, ample))
+    result, unlimited = (
+        place_equally(chain, layout, candidate, *point.repeated()) for candidate in (setting, ample)
+    )
     unlimited_s = unlimited.time_s if isinstance(unlimited, Placement) else float("inf")
     placed = PlannerRun(device, chain, setting, "equal", result, float(certified["bound_s"]), unlimited_s)
     return pd.Series(placement_row(point, placed, conditions)), pd.DataFrame(stage_rows(point, placed))
 
 
-def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Series) -> pd.DataFrame:
-    asked = [PlansAsked(str(best["architecture"]), float(best["hbm_gib"]), ("phaze", "equal"))]
-    conditions, chips = terms.conditions(subject), found.architectures
-    plans, stages = plan_model(subject.layers, subject.graph, found.solves, chips, asked, conditions, None)
+def _simulated(subject: Subject, terms: Terms, evaluation: Evaluation, best: pd.Series) -> pd.DataFrame:
+    requests = [PlansAsked(str(best["architecture"]), float(best["hbm_gib"]), ("phaze", "equal"))]
+    conditions, chips = terms.conditions(subject), evaluation.architectures
+    plans, stages = plan_model(
+        subject.layers, subject.graph, evaluation.solves, chips, requests, conditions, None
+    )
     simulations, _ = replay_plans(plans, stages, Store())
     shown = plans[[*PLAN, "tensor", "data", "stages", "microbatch", "memory"]]
     return simulations.merge(shown, on=list(PLAN)).set_index("planner")
@@ -242,8 +246,8 @@ def estimate_subject(
     chips = read_architecture(architecture)
     terms = _terms(subject, architecture, system, flat_bandwidth)
     peaks = Peaks.of(chips.iloc[0], terms.hardware)
-    found = [on_roofline(_estimated(point, chips, terms), peaks) for point in subject.points]
-    return pd.concat(found, ignore_index=True)[_ESTIMATED]
+    estimates = [on_roofline(_estimated(point, chips, terms), peaks) for point in subject.points]
+    return pd.concat(estimates, ignore_index=True)[_ESTIMATE_COLUMNS]
 
 
 def _estimated(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
@@ -265,12 +269,12 @@ def schedule_subject(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables `solves` and `schedules` of a model on an architecture; `schedules` has operator names."""
     terms = _terms(subject, architecture, system, flat_bandwidth)
-    found = evaluate_architectures(subject, read_architecture(architecture), terms)
+    evaluation = evaluate_architectures(subject, read_architecture(architecture), terms)
     keys = [*POINT, *OPERATOR]
     names = pd.concat([point.tables["operators"][[*keys, "name"]] for point in subject.points])
-    named = found.schedules.merge(names, on=keys, how="left", validate="many_to_one")
+    named = evaluation.schedules.merge(names, on=keys, how="left", validate="many_to_one")
     named.insert(list(named.columns).index("operator") + 1, "name", named.pop("name"))
-    return found.solves, named
+    return evaluation.solves, named
 
 
 def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: float | None) -> Terms:
@@ -286,26 +290,28 @@ def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: flo
     )
 
 
-def describe_placement(question: PlacementQuestion, found: FoundPlacement) -> Described:
+def describe_placement(question: PlacementQuestion, placement: PlacementAnswer) -> Described:
     """Best placement as plain values, or the reason why nothing fits."""
-    best, layout = found.best, layout_of(found.best)
+    best, layout = placement.best, layout_of(placement.best)
     widths = {"tensor": layout.tp, "microbatch": layout.microbatch}
-    described: Described = {key: widths[key] if key in widths else _plain(best[key]) for key in _HEADLINES}
+    described: Described = {
+        key: widths[key] if key in widths else _plain(best[key]) for key in _HEADLINE_COLUMNS
+    }
     if best["status"] != "placed":
         reason = str(best["reason"])
         return {"status": "infeasible", "reason": reason, "assumptions": question.assumptions()}
     described["planner"] = str(best["planner"])
-    described["simulated_s"] = float(found.simulated["simulated_s"][best["planner"]])
+    described["simulated_s"] = float(placement.simulated["simulated_s"][best["planner"]])
     for key, planner in (("certified", "phaze"), ("equal_stages", "equal")):
-        plans = found.simulated[found.simulated.index == planner][list(_EQUAL)]
+        plans = placement.simulated[placement.simulated.index == planner][list(_SIMULATED_COLUMNS)]
         described[key] = next(iter(plans.to_dict(orient="records")), None)
-    described["memory"] = found.stages[list(_STAGE)].to_dict(orient="records")
+    described["memory"] = placement.stages[list(_STAGE_COLUMNS)].to_dict(orient="records")
     token = load_model_named(question.model).token
     described["token"] = token
-    tokens = question.asked.tokens
-    wanted = TOKENS if tokens is None and token == "token" else tokens
-    if wanted is not None:
-        described["days_to_train"] = wanted / float(best["tokens_per_s"]) / SECONDS_PER_DAY
+    tokens = question.request.tokens
+    training_tokens = TOKENS if tokens is None and token == "token" else tokens
+    if training_tokens is not None:
+        described["days_to_train"] = training_tokens / float(best["tokens_per_s"]) / SECONDS_PER_DAY
     described["gap"] = 1.0 - float(best["bound_s"]) / float(best["time_per_batch_s"])
     described["assumptions"] = question.assumptions()
     return described
@@ -315,27 +321,28 @@ def _plain(value: object) -> object:
     return value.item() if hasattr(value, "item") else value
 
 
-def in_one_line(found: Described) -> str:
+def in_one_line(described: Described) -> str:
     """One-line summary of a placement."""
-    if found["status"] != "placed":
-        return f"infeasible: {found['reason']}{_assumed(found)}"
-    memory = ", ".join(_stage_memory(stage) for stage in _stages(found))
-    layers = ", ".join(f"{stage['first_layer']}-{stage['last_layer']}" for stage in _stages(found))
+    if described["status"] != "placed":
+        return f"infeasible: {described['reason']}{_assumed(described)}"
+    memory = ", ".join(_stage_memory(stage) for stage in _stages(described))
+    layers = ", ".join(f"{stage['first_layer']}-{stage['last_layer']}" for stage in _stages(described))
     return (
-        f"t={found['tensor']} d={found['data']} s={found['stages']}; layers {layers}; "
-        f"microbatch {found['microbatch']}; {'recompute' if found['recompute'] else 'stash'}; "
-        f"HBM {found['hbm_gib']:g} GiB, used {memory}; "
-        f"{found['time_per_batch_s']:.4g} s per batch as planned, {found['simulated_s']:.4g} s as simulated"
-        f"{_certified(found)}; {found['tokens_per_s']:.4g} {found['token']}s/s, "
-        f"MFU {100 * float(str(found['mfu'])):.1f} %{_days(found)}; bound by {found['binding']}"
-        f"{_assumed(found)}"
+        f"t={described['tensor']} d={described['data']} s={described['stages']}; layers {layers}; "
+        f"microbatch {described['microbatch']}; {'recompute' if described['recompute'] else 'stash'}; "
+        f"HBM {described['hbm_gib']:g} GiB, used {memory}; "
+        f"{described['time_per_batch_s']:.4g} s per batch as planned, "
+        f"{described['simulated_s']:.4g} s as simulated{_certified(described)}; "
+        f"{described['tokens_per_s']:.4g} {described['token']}s/s, "
+        f"MFU {100 * float(str(described['mfu'])):.1f} %{_days(described)}; bound by {described['binding']}"
+        f"{_assumed(described)}"
     )
 
 
-def _certified(found: Described) -> str:
+def _certified(described: Described) -> str:
     """Remark on the plan with the least planned time if equal stages are faster in simulation; else empty."""
-    plan = found["certified"]
-    if found["planner"] == "phaze" or not isinstance(plan, dict):
+    plan = described["certified"]
+    if described["planner"] == "phaze" or not isinstance(plan, dict):
         return ""
     return (
         f" (equal stages; the least as planned, t={plan['tensor']} d={plan['data']} s={plan['stages']} "
@@ -344,18 +351,18 @@ def _certified(found: Described) -> str:
     )
 
 
-def _assumed(found: Described) -> str:
-    assumptions = found["assumptions"]
+def _assumed(described: Described) -> str:
+    assumptions = described["assumptions"]
     assert isinstance(assumptions, list)
     return f"; assumes {'; '.join(map(str, assumptions))}"
 
 
-def _days(found: Described) -> str:
-    return f", {found['days_to_train']:.3g} days to train" if "days_to_train" in found else ""
+def _days(described: Described) -> str:
+    return f", {described['days_to_train']:.3g} days to train" if "days_to_train" in described else ""
 
 
-def _stages(found: Described) -> Sequence[dict[str, float]]:
-    stages = found["memory"]
+def _stages(described: Described) -> Sequence[dict[str, float]]:
+    stages = described["memory"]
     assert isinstance(stages, list)
     return stages
 
@@ -373,12 +380,12 @@ def describe_space(area_limit_mm2: float | None, *, minimum_share: bool) -> Desc
         limit_um2 = area_limit_mm2 * UM2_PER_MM2
     grid = Grid() if minimum_share else Grid(minimum_area_share=None)
     shards = [enumerate_grid(grid.restricted_to(s), figures, limit_um2, s) for s in GRID_SHARDS]
-    found = pd.concat(shards).sort_values(["area_um2", "architecture"])
+    architectures = pd.concat(shards).sort_values(["area_um2", "architecture"])
     return {
-        "architectures": len(found),
+        "architectures": len(architectures),
         "area_limit_mm2": limit_um2 / UM2_PER_MM2,
-        "smallest": _describe(found.iloc[0]) if len(found) else None,
-        "largest": _describe(found.iloc[-1]) if len(found) else None,
+        "smallest": _describe(architectures.iloc[0]) if len(architectures) else None,
+        "largest": _describe(architectures.iloc[-1]) if len(architectures) else None,
     }
 
 

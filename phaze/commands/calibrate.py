@@ -68,9 +68,9 @@ def calibrate(
     from phaze.validate.rows import COLUMNS, read_texts
 
     with telling("calibrate"):
-        known, found = own_runs.calibrate(runs, system, out)
+        measured, fit = own_runs.calibrate(runs, system, out)
     tell_unread(runs, read_texts(runs), COLUMNS)
-    typer.echo(json.dumps(_plain(known, found), indent=2) if as_json else _shown(known, found, system, out))
+    typer.echo(json.dumps(_plain(measured, fit), indent=2) if as_json else _shown(measured, fit, system, out))
 
 
 def _fit_kernels(
@@ -84,77 +84,77 @@ def _fit_kernels(
     from phaze.validate.parts.registry import PARTS
 
     with telling("calibrate"):
-        found = fit_device(kernels, device, out)
+        fits = fit_device(kernels, device, out)
     tell_unread(kernels, columns_in(kernels), [name for part in PARTS.values() for name in part.columns])
     if as_json:
-        return json.dumps({one.part: asdict(one) for one in found}, indent=2)
+        return json.dumps({fit.part: asdict(fit) for fit in fits}, indent=2)
     lines = [
-        f"{one.part}: {one.after.rows} rows, median error {one.before.median:.1%} before the fit, "
-        f"{one.after.median:.1%} after, 90th percentile {one.after.p90:.0%}"
-        for one in found
+        f"{fit.part}: {fit.after.rows} rows, median error {fit.before.median:.1%} before the fit, "
+        f"{fit.after.median:.1%} after, 90th percentile {fit.after.p90:.0%}"
+        for fit in fits
     ]
     return "\n".join([*lines, str(out)])
 
 
-def _plain(known: OwnRuns, found: Calibrated) -> dict[str, object]:
+def _plain(measured: OwnRuns, fit: Calibrated) -> dict[str, object]:
     return {
-        "rows": len(known.rows),
-        "fitted_rows": found.rows,
-        "unused": dict(known.unused),
-        "error_before": found.error_before,
-        "error": found.error,
-        "error_left_out": found.error_left_out,
-        "constants": [_constant(one) for one in found.constants],
-        "alike": [dict(zip(("one", "other", "correlation"), pair, strict=True)) for pair in found.alike],
+        "rows": len(measured.rows),
+        "fitted_rows": fit.rows,
+        "unused": dict(measured.unused),
+        "error_before": fit.error_before,
+        "error": fit.error,
+        "error_left_out": fit.error_left_out,
+        "constants": [_constant(constant) for constant in fit.constants],
+        "alike": [dict(zip(("one", "other", "correlation"), pair, strict=True)) for pair in fit.alike],
     }
 
 
-def _constant(one: FittedConstant) -> dict[str, object]:
-    known = one.uncertainty if one.identifiable else None
+def _constant(fitted: FittedConstant) -> dict[str, object]:
+    uncertainty = fitted.uncertainty if fitted.identifiable else None
     return {
-        "name": one.constant.name,
-        **{key: value for key, value in asdict(one).items() if key != "constant"},
-        "uncertainty": known,
-        "identifiable": one.identifiable,
-        "at_end": one.at_end,
+        "name": fitted.constant.name,
+        **{key: value for key, value in asdict(fitted).items() if key != "constant"},
+        "uncertainty": uncertainty,
+        "identifiable": fitted.identifiable,
+        "at_end": fitted.at_end,
     }
 
 
-def _shown(known: OwnRuns, found: Calibrated, system: str, out: Path) -> str:
+def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
     from phaze.validate.own_runs import in_words
 
-    lines = [_line(one) for one in found.constants]
+    lines = [_line(constant) for constant in fit.constants]
     lines += [
-        f"{one} and {other} change these runs alike ({cosine:+.2f}): only their combined effect is known"
-        for one, other, cosine in found.alike
+        f"{name} and {other} change these runs alike ({cosine:+.2f}): only their combined effect is known"
+        for name, other, cosine in fit.alike
     ]
-    part = "" if found.rows == len(known.rows) else f", fitted to {found.rows} of them"
+    part = "" if fit.rows == len(measured.rows) else f", fitted to {fit.rows} of them"
     lines.append(
-        f"{len(known.rows)} runs{part}: mean absolute error {found.error_before:.1%} before the "
-        f"fit, {found.error:.1%} after, {found.error_left_out:.1%} for runs left out of the fit"
+        f"{len(measured.rows)} runs{part}: mean absolute error {fit.error_before:.1%} before the "
+        f"fit, {fit.error:.1%} after, {fit.error_left_out:.1%} for runs left out of the fit"
     )
-    lines += in_words(known.unused)
-    if found.error_left_out >= found.error_before:
+    lines += in_words(measured.unused)
+    if fit.error_left_out >= fit.error_before:
         lines.append(
             f"no improvement shown: {out} does not predict runs left out of the fit better than {system}"
         )
-    if known.named:
+    if measured.named:
         lines.append(
             "some rows name their own system, which overrides --system; remove that column to use {system}"
         )
     return "\n".join([*lines, str(out)])
 
 
-def _line(one: FittedConstant) -> str:
-    name = f"{one.constant.name:<24}{one.before:<10.4g}"
-    if not one.identifiable:
+def _line(fitted: FittedConstant) -> str:
+    name = f"{fitted.constant.name:<24}{fitted.before:<10.4g}"
+    if not fitted.identifiable:
         return f"{name}unchanged: not identifiable, it changes no run by more than 0.5 %"
-    known = f"± {one.uncertainty:.0%}" if one.uncertainty < 1 else "undetermined"
+    uncertainty = f"± {fitted.uncertainty:.0%}" if fitted.uncertainty < 1 else "undetermined"
     after, end = (
-        f"{name}→ {one.after:<10.4g}{known:<14}",
+        f"{name}→ {fitted.after:<10.4g}{uncertainty:<14}",
         "at the end of its range; check the software stack",
     )
-    return after + (end if one.at_end else f"changes runs by up to {one.effect:.0%} over its range")
+    return after + (end if fitted.at_end else f"changes runs by up to {fitted.effect:.0%} over its range")
 
 
 def measure(
@@ -177,6 +177,6 @@ def measure(
             "measure: PyTorch is not installed", "run pip install '.[torch]' in the folder of phaze"
         ) from error
     with telling("measure"):
-        found = measuring.measured()
-    write_table(found, out)
-    typer.echo(f"{len(found)} kernels timed on {found['device'].iloc[0]}: {out}")
+        kernels = measuring.measured()
+    write_table(kernels, out)
+    typer.echo(f"{len(kernels)} kernels timed on {kernels['device'].iloc[0]}: {out}")

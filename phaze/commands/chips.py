@@ -60,25 +60,25 @@ class Variant:
         key, equals, values = text.partition("=")
         if not (key and equals and values):
             raise PhazeError(f"place: --sweep: must be KEY=VALUE,VALUE such as num_tc=4,8, got {text}")
-        known = sorted({*Architecture.model_fields, *Device.model_fields} - {"name"})
-        if key not in known:
+        keys = sorted({*Architecture.model_fields, *Device.model_fields} - {"name"})
+        if key not in keys:
             raise PhazeError(
                 f"place: --sweep: {key}: is not a key of an architecture",
-                did_you_mean(key, known, "config/reference/architectures.md"),
+                did_you_mean(key, keys, "config/reference/architectures.md"),
             )
-        return cls(key, tuple(load(one) for one in values.split(",")))
+        return cls(key, tuple(load(value) for value in values.split(",")))
 
 
-def compared(asked: PlaceOptions, names: Sequence[str], sweeps: Sequence[str]) -> list[Row]:
+def compared(request: PlaceOptions, names: Sequence[str], sweeps: Sequence[str]) -> list[Row]:
     """Table rows with the best placement on every accelerator and variant."""
     if len(sweeps) > MOST_KEYS:
         raise PhazeError(f"place: --sweep: at most {MOST_KEYS} keys, got {len(sweeps)}")
     variants = [Variant.of(text) for text in sweeps]
     with TemporaryDirectory() as folder:
         chips = [path for name in names for path in _variants(name, variants, Path(folder))]
-        if BUILT not in names and _is_known(asked):
+        if BUILT not in names and _is_known(request):
             chips.append(BUILT)
-        return [_row(asked, chip) for chip in chips]
+        return [_row(request, chip) for chip in chips]
 
 
 def print_chips(rows: Sequence[Row], *, as_json: bool) -> None:
@@ -96,34 +96,34 @@ def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[
         return
     path = chip_path(name)
     fields = read_mapping(path)
-    for values in product(*(one.values for one in variants)):
-        own = dict(zip((one.key for one in variants), values, strict=True))
-        stem = "-".join([path.stem, *(f"{key}{value}" for key, value in own.items())])
+    for values in product(*(variant.values for variant in variants)):
+        changes = dict(zip((variant.key for variant in variants), values, strict=True))
+        stem = "-".join([path.stem, *(f"{key}{value}" for key, value in changes.items())])
         file = folder / f"{stem}.yaml"
-        file.write_text(yaml.safe_dump({**fields, **own, "name": stem}), encoding="utf-8")
+        file.write_text(yaml.safe_dump({**fields, **changes, "name": stem}), encoding="utf-8")
         yield str(file)
 
 
-def _is_known(asked: PlaceOptions) -> bool:
+def _is_known(request: PlaceOptions) -> bool:
     """True if `load_system_of` accepts the system for the real TPU v4."""
     try:
-        load_system_of(BUILT, asked.system, flat=asked.flat_bandwidth)
+        load_system_of(BUILT, request.system, flat=request.flat_bandwidth)
     except PhazeError:
         return False
     return True
 
 
-def _row(asked: PlaceOptions, chip: str) -> Row:
-    found = answer(PlacementQuestion(str(asked.model), replace(asked, architecture=chip)))
-    best, placed = found.best, found.best["status"] == "placed"
+def _row(request: PlaceOptions, chip: str) -> Row:
+    placement = answer(PlacementQuestion(str(request.model), replace(request, architecture=chip)))
+    best, placed = placement.best, placement.best["status"] == "placed"
     layout, samples_per_s = layout_of(best), float(best["samples_per_s"])
     return {
         "architecture": str(best["architecture"]),
         "step_s": float(best["time_per_batch_s"]) if placed else None,
         "mfu": float(best["mfu"]) if placed else None,
-        "memory_gib": float(found.stages["memory_bytes"].max()) / GIB if placed else None,
+        "memory_gib": float(placement.stages["memory_bytes"].max()) / GIB if placed else None,
         "bound_by": str(best["binding"]),
-        "area_mm2": float(found.evaluation.architectures["area_um2"].iloc[0]) / UM2_PER_MM2,
+        "area_mm2": float(placement.evaluation.architectures["area_um2"].iloc[0]) / UM2_PER_MM2,
         "watts": float(best["joules_per_sample"]) * samples_per_s / int(best["devices_used"])
         if placed
         else None,

@@ -36,4 +36,4 @@ def chips(incomplete: str) -> list[str]:
 def gpus(incomplete: str) -> list[str]:
     """Systems prefixed by the given number of devices, such as 64xh100."""
     number, x, name = incomplete.partition("x")
-    return [f"{number}x{one}" for one in systems(name)] if x and number.isdecimal() else []
+    return [f"{number}x{system}" for system in systems(name)] if x and number.isdecimal() else []

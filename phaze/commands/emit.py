@@ -52,13 +52,13 @@ def emit(
         replayed = ReplayedPlan.of(plan, str(planned))
     if not replayed.same:
         typer.echo(f"emit: {planned}: {replayed.figures}", err=True)
-    found = emitted(Recipe.of(plan), runtime, plan.question)
-    for number, (name, text) in enumerate(found.files.items()):
+    output = emitted(Recipe.of(plan), runtime, plan.question)
+    for number, (name, text) in enumerate(output.files.items()):
         path = out if out is None or not number else out.with_name(name)
         if number and out is not None:
             refuse_outputs(path, reads=(planned, out))
         write_or_print(text, path)
-    for sentence in found.notes:
+    for sentence in output.notes:
         typer.echo(sentence, err=True)
 
 
@@ -73,7 +73,7 @@ def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: str) -> Non
         )
 
 
-def emitted(recipe: Recipe, runtime: str, asked: AskedPlan) -> Emitted:
+def emitted(recipe: Recipe, runtime: str, question: AskedPlan) -> Emitted:
     """Flags or configuration files that make a runtime follow a recipe."""
     from phaze.plan.layouts.answer import question_of
     from phaze.plan.machines import device_of
@@ -82,12 +82,12 @@ def emitted(recipe: Recipe, runtime: str, asked: AskedPlan) -> Emitted:
     from phaze.runtimes.megatron_flags import emit_megatron
     from phaze.runtimes.torchtitan_config import emit_torchtitan
 
-    question = question_of(asked)
+    lowered_question = question_of(question)
     # The overlap that the layout's hardware queues allow, not all that the stack is capable of.
-    stack = question.lowering(recipe.layout).layers(recipe.layout).stack
+    stack = lowered_question.lowering(recipe.layout).layers(recipe.layout).stack
     if runtime in ("megatron", "bridge"):
         emit = emit_megatron if runtime == "megatron" else emit_bridge
-        return emit(recipe, stack, blackwell=device_of(question.machine).is_blackwell)
+        return emit(recipe, stack, blackwell=device_of(lowered_question.machine).is_blackwell)
     return {"torchtitan": emit_torchtitan, "deepspeed": emit_deepspeed}[runtime](recipe, stack)
 
 
@@ -104,7 +104,7 @@ LayoutOption = Annotated[
 class ReadOptions:
     """Options of `phaze read`: the run's flags or configuration, its runtime and its cluster."""
 
-    told: Annotated[
+    flags: Annotated[
         Path,
         typer.Argument(
             metavar="FLAGS",
@@ -150,16 +150,17 @@ class ReadOptions:
 
 
 @options.takes(ReadOptions)
-def read(asked: ReadOptions) -> None:
+def read(request: ReadOptions) -> None:
     """Predict the step time and memory of a run from its flags or configuration.
 
     Prints the step time, the memory of every rank, and the bottleneck.
     """
     system, count = options.cluster(
-        "read", asked.gpus, asked.system, None if asked.devices is None else str(asked.devices)
+        "read", request.gpus, request.system, None if request.devices is None else str(request.devices)
     )
-    _refuse_table(asked.out, reads=(asked.told, system, asked.model, asked.stack))
-    given = _given(asked, system, None if count is None else int(count))
+    _refuse_table(request.out, reads=(request.flags, system, request.model, request.stack))
+    run = _read_run(request, system, None if count is None else int(count))
+    from phaze.plan.terms.memory import OK
     from phaze.plan.layouts.assumptions import uncalibrated
     from phaze.plan.layouts.priced import PricedLayout
     from phaze.plan.layouts.question import PlanQuestion
@@ -170,36 +171,36 @@ def read(asked: ReadOptions) -> None:
     from phaze.spec.systems import load_cluster, runtime_for, stack_for
     from phaze.validate.intervals import interval
 
-    recipe = given.recipe
+    recipe = run.recipe
     with telling("read"):
-        trained = runtime_for(system, requested=asked.runtime)
-        chosen = asked.stack or stack_for(load_cluster(system)[0], trained)
-        machine = load_machine(system, stack=chosen, devices=recipe.layout.devices)
-        software = given.software(machine.stack)
+        runtime = runtime_for(system, requested=request.runtime)
+        stack = request.stack or stack_for(load_cluster(system)[0], runtime)
+        machine = load_machine(system, stack=stack, devices=recipe.layout.devices)
+        software = run.software(machine.stack)
         machine = replace(machine, stack=software.stack)
-        question = PlanQuestion(recipe.task, machine, RUNTIMES[trained], flash=software.flash)
+        question = PlanQuestion(recipe.task, machine, RUNTIMES[runtime], flash=software.flash)
         priced = PricedLayout.of_recipe(question, recipe)
         measured = interval(priced)
         row = priced.row(measured)
-    for sentence in given.remarks(software):
+    for sentence in run.remarks(software):
         typer.echo(f"read: {sentence}", err=True)
-    if asked.out is not None:
+    if request.out is not None:
         from phaze.validate.rows import write_run
 
-        write_run(recipe, system, chosen, software, asked.out)
-    if asked.as_json:
-        said = row.model_dump(mode="json") | {"unmodelled": software.unmodelled, "not_priced": given.unread}
-        typer.echo(json.dumps(said, indent=1))
+        write_run(recipe, system, stack, software, request.out)
+    if request.as_json:
+        fields = row.model_dump(mode="json") | {"unmodelled": software.unmodelled, "not_priced": run.unread}
+        typer.echo(json.dumps(fields, indent=1))
         return
     gpus = recipe.layout.devices
     unfit = "" if priced.status == OK else f"; {priced.status}"
     typer.echo(
         f"{recipe.model.name} on {gpus:,} device{'s' * (gpus != 1)} of {system}, {recipe.global_batch:,} "
         f"samples of {recipe.sequence:,} tokens: {shape(row.layout, row.recomputed_layers)}\n"
-        f"{predicted(row)}, with stack {chosen}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
+        f"{predicted(row)}, with stack {stack}; {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
         f"MFU {row.mfu:.1%}, bound by {row.bound_by}\n"
         + ("" if measured.ends_s else f"{uncalibrated(machine, measured)}\n")
-        + f"GiB of tensors by pipeline rank: {', '.join(f'{one:.3g}' for one in row.memory_gib)}; in use "
+        + f"GiB of tensors by pipeline rank: {', '.join(f'{gib:.3g}' for gib in row.memory_gib)}; in use "
         f"{used(row)} of {device_of(machine).hbm_gib:g}{unfit}\n"
         f"{software.in_words(recipe)}"
     )
@@ -218,36 +219,36 @@ def _refuse_table(out: Path | None, reads: tuple[Path | str | None, ...]) -> Non
     refuse_outputs(out, model_file(out), reads=reads)
 
 
-def _given(asked: ReadOptions, system: str, devices: int | None) -> GivenRun:
+def _read_run(request: ReadOptions, system: str, devices: int | None) -> GivenRun:
     """Read the run from a file of flags or a configuration."""
     from phaze.runtimes.given import GivenRun
     from phaze.spec.models import load_transformer
     from phaze.spec.systems import load_cluster
 
-    told, model = asked.told, asked.model
-    if asked.runtime == "megatron":
+    file, model = request.flags, request.model
+    if request.runtime == "megatron":
         if model is not None:
             raise PhazeError(
                 "read: --model is for torchtitan and deepspeed; Megatron-LM's flags define the model"
             )
-        _script_options("read", asked.layout, asked.runtime)
+        _script_options("read", request.layout, request.runtime)
         with telling("read"):
             blackwell = load_cluster(system)[1].is_blackwell
-        return GivenRun.of_megatron(told, devices, asked.vocab, blackwell=blackwell)
-    if asked.vocab is not None:
+        return GivenRun.of_megatron(file, devices, request.vocab, blackwell=blackwell)
+    if request.vocab is not None:
         raise PhazeError(
-            f"read: --vocab is for Megatron-LM; for {asked.runtime} the vocabulary is that of --model"
+            f"read: --vocab is for Megatron-LM; for {request.runtime} the vocabulary is that of --model"
         )
     if model is None or devices is None:
         raise PhazeError(
-            f"read: {asked.runtime} configurations do not name the model or the number of devices",
+            f"read: {request.runtime} configurations do not name the model or the number of devices",
             "pass both, such as --model llama-3.1-70b --gpus 256xH100",
         )
-    script = _script_options("read", asked.layout, asked.runtime)
+    script = _script_options("read", request.layout, request.runtime)
     trained = load_transformer(model, "read")
-    if asked.runtime == "torchtitan":
-        return GivenRun.of_torchtitan(told, trained, devices)
-    return GivenRun.of_deepspeed(told, trained, devices, script)
+    if request.runtime == "torchtitan":
+        return GivenRun.of_torchtitan(file, trained, devices)
+    return GivenRun.of_deepspeed(file, trained, devices, script)
 
 
 def _script_options(verb: str, layout: str | None, runtime: str) -> dict[str, int | str]:
@@ -288,15 +289,17 @@ def compare(
     if row is not None and run.suffix != ".csv":
         raise PhazeError(f"compare: --row selects a row of a CSV; {run} is not a CSV")
     with telling("compare"):
-        found = _of_row(run, row, plan) if run.suffix == ".csv" else _of_flags(run, plan, layout)
-        found.check(str(run))
-        for sentence in found.remarks:
+        comparison = (
+            _compare_row(run, row, plan) if run.suffix == ".csv" else _compare_flags(run, plan, layout)
+        )
+        comparison.check(str(run))
+        for sentence in comparison.remarks:
             typer.echo(f"compare: {sentence}", err=True)
-        said = json.dumps(found.as_row(), indent=1) if as_json else found.in_words()
-    typer.echo(said)
+        text = json.dumps(comparison.as_row(), indent=1) if as_json else comparison.in_words()
+    typer.echo(text)
 
 
-def _of_flags(told: Path, plan: TrainingPlan, layout: str | None) -> Comparison:
+def _compare_flags(file: Path, plan: TrainingPlan, layout: str | None) -> Comparison:
     """Compare the plan with a run that is described by flags or a configuration.
 
     The plan has what files of torchtitan and DeepSpeed lack, the model and the sequence.
@@ -305,46 +308,48 @@ def _of_flags(told: Path, plan: TrainingPlan, layout: str | None) -> Comparison:
     from phaze.runtimes.given import GivenRun
     from phaze.runtimes.megatron_flags import NAMES
 
-    asked, machine = plan.question, plan.question.stored_machine()
-    if asked.runtime not in get_args(WrittenRuntime):
-        raise PhazeError(f"compare: cannot read flags of {asked.runtime}", "give the run as a row of a CSV")
-    script = _script_options("compare", layout, asked.runtime)
-    if asked.runtime == "torchtitan":
-        given = GivenRun.of_torchtitan(told, asked.model, asked.devices)
-    elif asked.runtime == "deepspeed":
-        given = GivenRun.of_deepspeed(
-            told, asked.model, asked.devices, {"sequence": asked.sequence, **script}
+    question, machine = plan.question, plan.question.stored_machine()
+    if question.runtime not in get_args(WrittenRuntime):
+        raise PhazeError(
+            f"compare: cannot read flags of {question.runtime}", "give the run as a row of a CSV"
+        )
+    script = _script_options("compare", layout, question.runtime)
+    if question.runtime == "torchtitan":
+        run = GivenRun.of_torchtitan(file, question.model, question.devices)
+    elif question.runtime == "deepspeed":
+        run = GivenRun.of_deepspeed(
+            file, question.model, question.devices, {"sequence": question.sequence, **script}
         )
     else:
         blackwell = machine.device.is_blackwell
-        given = GivenRun.of_megatron(told, asked.devices, asked.model.vocabulary, blackwell=blackwell)
-    software = given.software(machine.stack)
-    for sentence in given.remarks(software):
+        run = GivenRun.of_megatron(file, question.devices, question.model.vocabulary, blackwell=blackwell)
+    software = run.software(machine.stack)
+    for sentence in run.remarks(software):
         typer.echo(f"compare: {sentence}", err=True)
-    names = NAMES if asked.runtime == "megatron" else {}
-    return Comparison(given.recipe, plan, software.stack, flash=software.flash, names=names)
+    names = NAMES if question.runtime == "megatron" else {}
+    return Comparison(run.recipe, plan, software.stack, flash=software.flash, names=names)
 
 
-def _of_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
+def _compare_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
     """Compare the plan with the run in a table row; unspecified fields use the fastest choice that fits."""
     from phaze.plan.layouts.comparison import Comparison, recipe_of_run
     from phaze.plan.machines import planned_machine
     from phaze.spec.systems import load_stack_of
     from phaze.validate.table import predict_rows, settled
 
-    asked, found = plan.question, _row(file, row)
-    if found.system not in ("", asked.system):
-        raise PhazeError(f"{file}: system must be {asked.system}, as in the plan, got {found.system}")
-    machine = planned_machine(asked)
-    if found.stack:
-        machine = replace(machine, stack=load_stack_of(asked.stored_machine().cluster, name=found.stack))
-    runs = found.runs
+    question, run_row = plan.question, _row(file, row)
+    if run_row.system not in ("", question.system):
+        raise PhazeError(f"{file}: system must be {question.system}, as in the plan, got {run_row.system}")
+    machine = planned_machine(question)
+    if run_row.stack:
+        machine = replace(machine, stack=load_stack_of(question.stored_machine().cluster, name=run_row.stack))
+    runs = run_row.runs
     if len(runs) > 1:
-        runs = next(settled([found], predict_rows([found], machine))).runs
+        runs = next(settled([run_row], predict_rows([run_row], machine))).runs
     if not runs:
-        raise PhazeError(f"{file}: {found.problem or 'no microbatch or number of chunks fits'}")
+        raise PhazeError(f"{file}: {run_row.problem or 'no microbatch or number of chunks fits'}")
     chosen = runs[0]
-    recipe = recipe_of_run(chosen, asked.model)
+    recipe = recipe_of_run(chosen, question.model)
     return Comparison(recipe, plan, chosen.stack_of(machine), flash=chosen.flash_on(machine))
 
 

@@ -27,13 +27,13 @@ SOURCE = Titled("source", "source", wraps=True)
 
 def _listed(rows: Iterator[Row], text: str, columns: list[Titled], *, as_json: bool) -> None:
     """Print the rows that contain a text; PhazeError if none does."""
-    found = [row for row in rows if text.lower() in " ".join(map(str, row.values())).lower()]
-    if not found:
+    matches = [row for row in rows if text.lower() in " ".join(map(str, row.values())).lower()]
+    if not matches:
         raise PhazeError(f"no row contains {text!r}")
     if as_json:
-        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(matches, indent=1, ensure_ascii=False))
     else:
-        print_rows(found, columns)
+        print_rows(matches, columns)
 
 
 def _files(folder: str) -> Iterator[Path]:
@@ -50,8 +50,8 @@ def _source(path: Path) -> str:
             if not line.startswith("#"):
                 break
             words.append(line.strip("# \n"))
-    said = CLAUSE.split(" ".join(words))[0]
-    return said + ")" * (said.count("(") - said.count(")"))
+    clause = CLAUSE.split(" ".join(words))[0]
+    return clause + ")" * (clause.count("(") - clause.count(")"))
 
 
 def models(text: NameArgument = "", as_json: JsonOption = False) -> None:
@@ -70,14 +70,14 @@ def _models() -> Iterator[Row]:
 
     for path in _files("models"):
         model = load_model(path)
-        own = model if isinstance(model, Model) else None
+        transformer = model if isinstance(model, Model) else None
         yield {
             "model": path.stem,
             "kind": getattr(model, "kind", "transformer"),
-            "parameters": own and own.parameters,
-            "active_parameters": own and own.active_parameters,
-            "layers": own and own.layers,
-            "longest_sequence": own and (own.position_count or None),
+            "parameters": transformer and transformer.parameters,
+            "active_parameters": transformer and transformer.active_parameters,
+            "layers": transformer and transformer.layers,
+            "longest_sequence": transformer and (transformer.position_count or None),
             "source": _source(path),
         }
 
@@ -103,27 +103,27 @@ def _systems() -> Iterator[Row]:
     for path in _files("systems"):
         if "dram" in read_mapping(path):
             tiled, chip = load_tiled(str(path))
-            own: Row = {"devices": tiled.chips, "device": chip.name, "levels": None, "stack": None}
+            figures: Row = {"devices": tiled.chips, "device": chip.name, "levels": None, "stack": None}
         else:
-            found = load_network(str(path))
-            cluster = found if isinstance(found, Cluster) else None
-            own = {
-                "devices": found.devices,
+            network = load_network(str(path))
+            cluster = network if isinstance(network, Cluster) else None
+            figures = {
+                "devices": network.devices,
                 "device": cluster and cluster.device,
                 "levels": cluster and [
-                    {"devices": one.devices, "bandwidth_bytes_per_s": one.bandwidth_bytes_per_s}
-                    for one in cluster.levels
+                    {"devices": level.devices, "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s}
+                    for level in cluster.levels
                 ],
                 "stack": cluster and cluster.stack,
             }  # fmt: skip
-        yield {"system": path.stem, **own, "source": _source(path)}
+        yield {"system": path.stem, **figures, "source": _source(path)}
 
 
 def _levels(value: object) -> str:
     """Format network levels, innermost first."""
     assert isinstance(value, list)
     return ", ".join(
-        f"{one['devices']:,} at {digits(one['bandwidth_bytes_per_s'] / 1e9)} GB/s" for one in value
+        f"{level['devices']:,} at {digits(level['bandwidth_bytes_per_s'] / 1e9)} GB/s" for level in value
     )
 
 
@@ -147,18 +147,20 @@ def _devices() -> Iterator[Row]:
     from phaze.spec.tiled import TiledDevice
 
     for path in (*_files("devices"), *_files("architectures")):
-        own: dict[str, object] = dict.fromkeys(("peak_flops_per_s", "hbm_gib", "hbm_bandwidth_bytes_per_s"))
+        figures: dict[str, object] = dict.fromkeys(
+            ("peak_flops_per_s", "hbm_gib", "hbm_bandwidth_bytes_per_s")
+        )
         fields = read_mapping(path)
         if "tile" in fields:
             tiled = TiledDevice.parse({"name": path.stem, **fields}, str(path))
             kind, arrays = "tiles", f"{tiled.tiles} x {tiled.tile.pe_x}x{tiled.tile.pe_y}"
-            own["peak_flops_per_s"] = tiled.flops
+            figures["peak_flops_per_s"] = tiled.flops
         else:
             kind = "device" if path.parent.name == "devices" else "architecture"
             chip = load_device(str(path)) if kind == "device" else load_architecture(str(path))
             arrays = f"{chip.num_tc} x {chip.pe_x}x{chip.pe_y}"
-            own |= {name: getattr(chip, name, None) for name in own}
-        yield {"device": path.stem, "kind": kind, "arrays": arrays, **own, "source": _source(path)}
+            figures |= {name: getattr(chip, name, None) for name in figures}
+        yield {"device": path.stem, "kind": kind, "arrays": arrays, **figures, "source": _source(path)}
 
 
 def _trillions(value: object) -> str:
@@ -178,7 +180,7 @@ def _stacks() -> Iterator[Row]:
     from phaze.spec.recipes import published_recipes
     from phaze.spec.systems import load_stack
 
-    sources = [one.source for one in published_recipes()]
+    sources = [recipe.source for recipe in published_recipes()]
     for path in _files("stacks"):
         stack = load_stack(str(path))
         yield {
@@ -207,9 +209,9 @@ def recipes(text: NameArgument = "", as_json: JsonOption = False) -> None:
 def _recipes() -> Iterator[Row]:
     from phaze.spec.recipes import published_recipes
 
-    for one in published_recipes():
+    for recipe in published_recipes():
         yield {
-            "model": one.model, "gpus": f"{one.gpus}x{one.system}", "precision": one.precision,
-            "sequence": one.sequence, "global_batch": one.global_batch, "layout": one.shape,
-            "published": f"{one.repository} {one.release}", "source": one.stated_in,
+            "model": recipe.model, "gpus": f"{recipe.gpus}x{recipe.system}", "precision": recipe.precision,
+            "sequence": recipe.sequence, "global_batch": recipe.global_batch, "layout": recipe.shape,
+            "published": f"{recipe.repository} {recipe.release}", "source": recipe.stated_in,
         }  # fmt: skip

@@ -92,7 +92,7 @@ class MapOptions(options.StudyPlanOptions):
 
 
 @options.takes(MapOptions)
-def map_stages(asked: MapOptions) -> None:
+def map_stages(request: MapOptions) -> None:
     """Map stages or a plan to the devices of a network.
 
     The file contains the devices of all stages and replicas, the simulated step, the longest stage time with
@@ -103,17 +103,20 @@ def map_stages(asked: MapOptions) -> None:
     """
     from phaze.base.deadline import Deadline
 
-    until = Deadline(asked.time_limit_s)
-    refuse_as_picture(asked.picture)
-    is_plan = asked.stages.suffix == ".parquet"
+    until = Deadline(request.time_limit_s)
+    refuse_as_picture(request.picture)
+    is_plan = request.stages.suffix == ".parquet"
     refuse_outputs(
-        asked.times, asked.out, asked.picture, reads=_reads(asked.stages, asked.topology, is_plan=is_plan)
+        request.times,
+        request.out,
+        request.picture,
+        reads=_reads(request.stages, request.topology, is_plan=is_plan),
     )
-    _refuse_options(asked.context, is_plan=is_plan)
+    _refuse_options(request.context, is_plan=is_plan)
     if not is_plan:
-        options.readable(asked.stages)
-    if asked.topology is not None:
-        options.readable(_topology_path(asked.topology))
+        options.readable(request.stages)
+    if request.topology is not None:
+        options.readable(_topology_path(request.topology))
 
     from phaze.base.errors import PhazeError
     from phaze.base.files import write_text
@@ -124,28 +127,32 @@ def map_stages(asked: MapOptions) -> None:
     from phaze.spec.documents import text_of, write_document
 
     settings = MapSettings(
-        asked.instantiation, asked.seed, asked.heuristics,
-        SearchLimits(asked.tries, asked.time_limit_s), asked.steps,
-        memory_bytes_per_s=asked.memory_gib_per_s * GIB,
+        request.instantiation, request.seed, request.heuristics,
+        SearchLimits(request.tries, request.time_limit_s), request.steps,
+        memory_bytes_per_s=request.memory_gib_per_s * GIB,
     )  # fmt: skip
     with telling("map"):
-        planned = None if is_plan else _training_plan(asked.stages)
+        planned = None if is_plan else _training_plan(request.stages)
         if planned is not None:
-            found, mapped, best = _map_ranks(planned, asked.topology, settings, until)
-        elif asked.topology is None:
+            stored, mapped, best = _map_ranks(planned, request.topology, settings, until)
+        elif request.topology is None:
             raise PhazeError("map: --topology is missing; only a plan of `phaze plan` is mapped without it")
         else:
             task = _MapTask(
-                asked.stages, asked.topology, read_topology(_topology_path(asked.topology)), settings, until
+                request.stages,
+                request.topology,
+                read_topology(_topology_path(request.topology)),
+                settings,
+                until,
             )
-            found, mapped, best = _map_plan(task, asked.choice) if is_plan else _map_stages(task)
-    if asked.times is not None:
-        write_text(asked.times, json.dumps(mapped.seconds, indent=1) + "\n")
-    if asked.out is not None:
-        write_document(found, asked.out)
-    if asked.picture is not None:
-        _write_picture(mapped, best, asked.picture)
-    typer.echo(text_of(found) if asked.as_json else _summary(found), nl=False)
+            stored, mapped, best = _map_plan(task, request.choice) if is_plan else _map_stages(task)
+    if request.times is not None:
+        write_text(request.times, json.dumps(mapped.seconds, indent=1) + "\n")
+    if request.out is not None:
+        write_document(stored, request.out)
+    if request.picture is not None:
+        _write_picture(mapped, best, request.picture)
+    typer.echo(text_of(stored) if request.as_json else _summary(stored), nl=False)
 
 
 def _reads(stages: Path, topology: str | None, *, is_plan: bool) -> list[Path]:
@@ -204,8 +211,8 @@ def _training_plan(file: Path) -> TrainingPlan | None:
     from phaze.spec.plain import read_json
     from phaze.spec.training_plan import TrainingPlan
 
-    found = read_json(file)
-    is_one = isinstance(found, dict) and found.get("format") == "phaze-plan"
+    content = read_json(file)
+    is_one = isinstance(content, dict) and content.get("format") == "phaze-plan"
     return read_as(TrainingPlan, file) if is_one else None
 
 
@@ -218,17 +225,17 @@ def _map_ranks(
     from phaze.map.rank_maps import map_ranks
     from phaze.spec.systems import sized
 
-    asked = planned.question
+    question = planned.question
     if topology is not None:
         devices = network = read_topology(_topology_path(topology))
-        found = map_ranks(planned, devices, network, settings, until)
+        rank_map = map_ranks(planned, devices, network, settings, until)
     else:
-        cluster = sized(asked.stored_machine().cluster, asked.devices, asked.system)
-        check_devices(cluster.devices, asked.system)
-        found = map_ranks(planned, device_network(cluster), network_of(cluster), settings, until)
-    name = topology or str(asked.system)
-    stored = stored_mapping(found.mapped, asked.model.name, name, settings, found.best)
-    return stored.model_copy(update={"ranks": found.stored()}), found.mapped, found.best
+        cluster = sized(question.stored_machine().cluster, question.devices, question.system)
+        check_devices(cluster.devices, question.system)
+        rank_map = map_ranks(planned, device_network(cluster), network_of(cluster), settings, until)
+    name = topology or str(question.system)
+    stored = stored_mapping(rank_map.mapped, question.model.name, name, settings, rank_map.best)
+    return stored.model_copy(update={"ranks": rank_map.stored()}), rank_map.mapped, rank_map.best
 
 
 def _map_plan(
@@ -239,9 +246,9 @@ def _map_plan(
     from phaze.map.plan_maps import map_one, stored_plan
 
     row, stages = read_wanted(task.source, PlanFilter(*choice))
-    found = map_one(plan_of(row, stages), str(row["model"]), task.network, task.settings, task.until)
-    stored = stored_mapping(found.mapped, str(row["model"]), task.topology, task.settings, found.best)
-    return stored.model_copy(update={"plan": stored_plan(found, row)}), found.mapped, found.best
+    plan_map = map_one(plan_of(row, stages), str(row["model"]), task.network, task.settings, task.until)
+    stored = stored_mapping(plan_map.mapped, str(row["model"]), task.topology, task.settings, plan_map.best)
+    return stored.model_copy(update={"plan": stored_plan(plan_map, row)}), plan_map.mapped, plan_map.best
 
 
 def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
@@ -251,8 +258,8 @@ def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
     from phaze.report.plan_figures import mappings
     from phaze.report.vega import save
 
-    shown = {one.way: one for one in (best, *mapped.heuristics)}
-    devices = pd.DataFrame([row for one in shown.values() for row in device_rows(one)])
+    shown = {mapping.way: mapping for mapping in (best, *mapped.heuristics)}
+    devices = pd.DataFrame([row for mapping in shown.values() for row in device_rows(mapping)])
     save(path, mappings(mapped.problem.network, devices, width=220))
 
 
@@ -264,48 +271,48 @@ def _topology_path(topology: str) -> Path:
     return path if path.suffix else named_file("topology", topology, FOLDER / "topologies")
 
 
-def _summary(found: StoredMapping) -> str:
+def _summary(stored: StoredMapping) -> str:
     """Text summary of a mapping."""
-    proof = "proven optimal" if found.proven else f"no mapping below {found.bound_s:.6g} s"
-    batches = {} if found.plan is None else {one.name: one.simulated_s for one in found.plan.times}
-    steps = {} if found.ranks is None else {one.name: one.time_s for one in found.ranks.times}
-    known = found.ways + tuple(one for one in found.heuristics if one not in found.ways)
+    proof = "proven optimal" if stored.proven else f"no mapping below {stored.bound_s:.6g} s"
+    batches = {} if stored.plan is None else {method.name: method.simulated_s for method in stored.plan.times}
+    steps = {} if stored.ranks is None else {method.name: method.time_s for method in stored.ranks.times}
+    methods = stored.ways + tuple(method for method in stored.heuristics if method not in stored.ways)
     lines = [
-        *_plan_lines(found),
-        *_rank_lines(found),
-        f"step {found.step_time_s:.6g} s, found by {found.found_by}",
-        f"without communication {found.compute_s:.6g} s",
-        f"longest stage time {found.objective_s:.6g} s, {proof}",
+        *_plan_lines(stored),
+        *_rank_lines(stored),
+        f"step {stored.step_time_s:.6g} s, found by {stored.found_by}",
+        f"without communication {stored.compute_s:.6g} s",
+        f"longest stage time {stored.objective_s:.6g} s, {proof}",
         *(
-            f"{one.name}: {_priced(steps.get(one.name))}{_batch(batches.get(one.name))}"
-            f"step {one.step_time_s:.6g} s{_proof(one)}"
-            for one in known
+            f"{method.name}: {_priced(steps.get(method.name))}{_batch(batches.get(method.name))}"
+            f"step {method.step_time_s:.6g} s{_proof(method)}"
+            for method in methods
         ),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _plan_lines(found: StoredMapping) -> list[str]:
-    plan = found.plan
+def _plan_lines(stored: StoredMapping) -> list[str]:
+    plan = stored.plan
     if plan is None:
         return []
-    shape = f"{len(plan.workers)} workers x {len(found.mapping[0])} lanes, units of {plan.unit}"
-    known = f"planned {plan.planned_s:.6g} s, without communication {plan.alone_s:.6g} s"
+    shape = f"{len(plan.workers)} workers x {len(stored.mapping[0])} lanes, units of {plan.unit}"
+    times = f"planned {plan.planned_s:.6g} s, without communication {plan.alone_s:.6g} s"
     return [
-        f"{found.model} on {plan.architecture}, {plan.hbm_gib:g} GiB, planned by {plan.planner}: {shape}",
-        f"batch {plan.simulated_s:.6g} s, simulated with its own schedule and contention; {known}",
+        f"{stored.model} on {plan.architecture}, {plan.hbm_gib:g} GiB, planned by {plan.planner}: {shape}",
+        f"batch {plan.simulated_s:.6g} s, simulated with its own schedule and contention; {times}",
         "under the GPipe model of the search:",
     ]
 
 
-def _rank_lines(found: StoredMapping) -> list[str]:
-    ranks = found.ranks
+def _rank_lines(stored: StoredMapping) -> list[str]:
+    ranks = stored.ranks
     if ranks is None:
         return []
-    shape = f"{len(found.mapping)} pipeline ranks x {len(found.mapping[0])} replicas, units of {ranks.unit}"
+    shape = f"{len(stored.mapping)} pipeline ranks x {len(stored.mapping[0])} replicas, units of {ranks.unit}"
     less = f"{1 - ranks.time_s / ranks.default_s:.2%} less than" if ranks.time_s < ranks.default_s else "as"
     return [
-        f"{found.model} on {found.topology}: {shape}",
+        f"{stored.model} on {stored.topology}: {shape}",
         f"a step takes {ranks.time_s:.6g} s, {less} the {ranks.default_s:.6g} s in the runtime's own order",
         "as `plan` prices it, with every group on its links; under the GPipe model of the search:",
     ]
@@ -319,9 +326,9 @@ def _batch(simulated_s: float | None) -> str:
     return "" if simulated_s is None else f"batch {simulated_s:.6g} s, "
 
 
-def _proof(one: StoredSearch) -> str:
+def _proof(method: StoredSearch) -> str:
     """Format a mapping method's longest stage time and its lower bound; empty if there is no result."""
-    if one.objective_s is None:
+    if method.objective_s is None:
         return ""
-    known = "proven optimal" if one.proven else f"none below {one.bound_s:.6g} s"
-    return f", longest stage time under its own cost model {one.objective_s:.6g} s, {known}"
+    proof = "proven optimal" if method.proven else f"none below {method.bound_s:.6g} s"
+    return f", longest stage time under its own cost model {method.objective_s:.6g} s, {proof}"

@@ -74,7 +74,7 @@ def model(
     name: ModelArgument,
     sequence: SequenceOption = None,
     system: SystemOption = "h100",
-    given: SetOption = None,
+    set_values: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Describe a model: parameters, FLOPs, blocks, stored bytes.
@@ -83,10 +83,10 @@ def model(
     """
     from phaze.spec.models import load_transformer
 
-    found = load_transformer(name, "model", user_fields=set_fields(given))
-    tokens = sequence or found.usual_sequence
-    found.check_sequence(tokens, "--sequence")
-    answer = answer_of(found, tokens, system)
+    spec = load_transformer(name, "model", user_fields=set_fields(set_values))
+    tokens = sequence or spec.usual_sequence
+    spec.check_sequence(tokens, "--sequence")
+    answer = answer_of(spec, tokens, system)
     typer.echo(json.dumps(answer, indent=1) if as_json else in_words(answer))
 
 
@@ -104,12 +104,12 @@ def answer_of(model: Model, sequence: int, system: str) -> ModelAnswer:
         active_parameters_by_group=_groups(model, active=True),
         forward_flops_per_token=2.0 * products,
         backward_flops_per_token=4.0 * products,
-        blocks=[_kind(model, kind, sequence) for kind in model.blocks],
-        kept_bytes_per_token=_kept(model, sequence, system),
+        blocks=[_block_answer(model, kind, sequence) for kind in model.blocks],
+        kept_bytes_per_token=_stored_bytes(model, sequence, system),
     )
 
 
-def _kept(model: Model, sequence: int, system: str) -> dict[str, dict[str, float]]:
+def _stored_bytes(model: Model, sequence: int, system: str) -> dict[str, dict[str, float]]:
     """Stored bytes per token by layer and recompute choice (half precision, fused attention)."""
     from phaze.layout import Layout
     from phaze.plan.layers.activations import LayerMemory, kept_by, kept_with_flash
@@ -118,9 +118,10 @@ def _kept(model: Model, sequence: int, system: str) -> dict[str, dict[str, float
 
     stack, layout = load_stack_of(load_cluster(system)[0]), Layout()
     layers = [kept_by(stack, layer, layout) for layer in library_workload(model, sequence, layout).layers]
-    found = [LayerMemory(kept_with_flash(layer), 0.0) for layer in layers]
+    memories = [LayerMemory(kept_with_flash(layer), 0.0) for layer in layers]
     return {
-        one.layer.name: {way: one.kept_bytes(way)[0] / sequence for way in _recomputes(one)} for one in found
+        memory.layer.name: {choice: memory.kept_bytes(choice)[0] / sequence for choice in _recomputes(memory)}
+        for memory in memories
     }
 
 
@@ -131,18 +132,18 @@ def _recomputes(cost: LayerMemory) -> list[str]:
 
     if cost.layer.name in KEPT:
         return ["none"]
-    own = [module for module in MODULES if cost.layer.forward_in(frozenset({module}))]
-    return ["none", *own, "full"]
+    modules = [module for module in MODULES if cost.layer.forward_in(frozenset({module}))]
+    return ["none", *modules, "full"]
 
 
 def _groups(model: Model, *, active: bool) -> dict[str, int]:
     from phaze.spec.counts import ModuleGroup
 
-    found = model.parameter_groups(active=active)
-    return {group: found[group] for group in get_args(ModuleGroup)}
+    parameters = model.parameter_groups(active=active)
+    return {group: parameters[group] for group in get_args(ModuleGroup)}
 
 
-def _kind(model: Model, kind: str, sequence: int) -> BlockAnswer:
+def _block_answer(model: Model, kind: str, sequence: int) -> BlockAnswer:
     block, norm = model.blocks[kind], model.norm_parameters(model.hidden)
     return BlockAnswer(
         kind=kind,
@@ -155,7 +156,7 @@ def _kind(model: Model, kind: str, sequence: int) -> BlockAnswer:
 
 def in_words(answer: ModelAnswer) -> str:
     """Model description, formatted as text tables."""
-    whole, active = answer["parameters_by_group"], answer["active_parameters_by_group"]
+    total, active = answer["parameters_by_group"], answer["active_parameters_by_group"]
     head = (
         f"{answer['model']}: {answer['parameters'] / 1e9:.4g}e9 parameters in {answer['layers']} "
         f"layers, {answer['active_parameters'] / 1e9:.4g}e9 active per "
@@ -163,20 +164,20 @@ def in_words(answer: ModelAnswer) -> str:
         f"{answer['backward_flops_per_token'] / 1e9:.4g} backward per token, for sequences of "
         f"{answer['sequence']:,}; masked attention scores are not counted\n"
     )
-    groups = [(name.replace("_", " "), whole[name], active.get(name, 0)) for name in whole if whole[name]]
+    groups = [(name.replace("_", " "), total[name], active.get(name, 0)) for name in total if total[name]]
     groups.append(("all but mtp", answer["parameters"], answer["active_parameters"]))
     lines = [f"{'parameters':<16}{'all':>20}{'active per token':>20}"]
-    lines += [f"{name:<16}{number:>20,}{met:>20,}" for name, number, met in groups]
+    lines += [f"{name:<16}{number:>20,}{active_number:>20,}" for name, number, active_number in groups]
     lines += ["", f"{'blocks':<28}{'layers':>8}{'each':>16}{'active per token':>18}{'GFLOPs forward':>16}"]
     lines += [
-        f"{one['kind']:<28}{one['layers']:>8}{one['parameters']:>16,}{one['active_parameters']:>18,}"
-        f"{one['forward_flops'] / 1e9:>16.4g}"
-        for one in answer["blocks"]
+        f"{block['kind']:<28}{block['layers']:>8}{block['parameters']:>16,}{block['active_parameters']:>18,}"
+        f"{block['forward_flops'] / 1e9:>16.4g}"
+        for block in answer["blocks"]
     ]
     lines += ["", "bytes stored per token and layer, by recompute choice"]
     lines += [
-        f"{name:<28}" + ", ".join(f"{way} {nbytes:,.0f}" for way, nbytes in ways.items())
-        for name, ways in answer["kept_bytes_per_token"].items()
+        f"{name:<28}" + ", ".join(f"{choice} {nbytes:,.0f}" for choice, nbytes in stored_bytes.items())
+        for name, stored_bytes in answer["kept_bytes_per_token"].items()
     ]
     return "\n".join([head, *lines])
 
@@ -250,13 +251,13 @@ def _comparison(specs: list[Path], modules: list[TorchModule], *, run_code: bool
     from phaze.workload.families.traced.trace import compare, csv_text
     from phaze.workload.families.traced.trace import trace as run
 
-    found = []
+    comparisons = []
     for path, module in zip(specs, modules, strict=True):
         model = load_model(path) if path.suffix == ".json" else load_model_named(module.name)
         if isinstance(model, Model):  # libraries do not implement its layers of multi-token prediction
             model = model.model_copy(update={"mtp": 0})
-        found.append(compare(run(module, 1, run_code=run_code), model, module.tokens))
-    return csv_text(found)
+        comparisons.append(compare(run(module, 1, run_code=run_code), model, module.tokens))
+    return csv_text(comparisons)
 
 
 def _write_layers(module: TorchModule, out: Path, *, run_code: bool) -> None:
@@ -265,9 +266,9 @@ def _write_layers(module: TorchModule, out: Path, *, run_code: bool) -> None:
     from phaze.workload.families.traced.trace import trace as run
 
     graph = layers_of(run(module, 1, run_code=run_code))
-    found = described(graph, module.name, module.tokens, causal=module.causal)
-    write_text(out, json.dumps({"kind": "traced", **found.model_dump(exclude_defaults=True)}) + "\n")
-    layers = ", ".join(f"{one.count} {one.layer}" for one in found.runs)
+    spec = described(graph, module.name, module.tokens, causal=module.causal)
+    write_text(out, json.dumps({"kind": "traced", **spec.model_dump(exclude_defaults=True)}) + "\n")
+    layers = ", ".join(f"{layer_run.count} {layer_run.layer}" for layer_run in spec.runs)
     typer.echo(f"{module.name}: {layers} of {module.tokens:,} tokens: {out}")
 
 
@@ -279,7 +280,7 @@ def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *
     from phaze.workload.families.traced.translate import graph_of
     from phaze.workload.operator_graphs import stored_operators
 
-    whole = graph_of(run(module, microbatch, run_code=run_code))
-    graph = profile_graph(whole, load_cluster(system)[1])
+    operators = graph_of(run(module, microbatch, run_code=run_code))
+    graph = profile_graph(operators, load_cluster(system)[1])
     write_document(stored_operators(graph, module.name, microbatch), out)
     typer.echo(f"{module.name}: {len(graph.names)} operators, {len(graph.edges)} edges: {out}")

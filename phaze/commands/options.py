@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from decimal import Decimal
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations
@@ -17,7 +17,7 @@ from phaze.base.errors import PhazeError
 from phaze.commands import completion
 from phaze.spec import names
 
-Asked = TypeVar("Asked")
+Options = TypeVar("Options")
 MOST = 2**31
 """Largest accepted number of samples or tokens."""
 MOST_STEP_TOKENS = 2**26
@@ -76,21 +76,21 @@ def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None
             f"{verb}: the cluster is missing", "pass --gpus, such as --gpus 256xH100, or --system"
         )
     if gpus is not None:
-        found = re.fullmatch("0*([1-9][0-9]{0,7})x(.+)", gpus, re.IGNORECASE)
-        if found is None:
+        match = re.fullmatch("0*([1-9][0-9]{0,7})x(.+)", gpus, re.IGNORECASE)
+        if match is None:
             raise PhazeError(
                 f"{verb}: --gpus: must be a number, x and a system, such as 256xH100, got {gpus}"
             )
         if system is not None or devices is not None:
             raise PhazeError(f"{verb}: --gpus {gpus} already sets --system and --devices", "leave these out")
-        devices, system = found.groups()
+        devices, system = match.groups()
     return str(known_system(system)), devices
 
 
 def amount(text: str | float) -> float:
     """Parse a number such as 15T or 4e6; BadParameter if malformed."""
-    if found := _AMOUNT.fullmatch(str(text)):
-        return float(Decimal(found[1]) * SUFFIXES[found[2].lower()])
+    if match := _AMOUNT.fullmatch(str(text)):
+        return float(Decimal(match[1]) * SUFFIXES[match[2].lower()])
     try:
         return float(text)
     except ValueError as error:
@@ -114,20 +114,20 @@ def compute(text: str) -> str:
     """Canonical name of a compute precision; BadParameter if unknown."""
     from phaze.layout import compute_of
 
-    return _read(compute_of, text)
+    return _parsed(compute_of, text)
 
 
 def load(text: str) -> str:
     """Parse an expert load, such as balanced or power_law_x; BadParameter if malformed."""
     from phaze.layout import load_of
 
-    return _read(load_of, text)
+    return _parsed(load_of, text)
 
 
-def _read(read: Callable[[str], str], text: str) -> str:
+def _parsed(parse: Callable[[str], str], text: str) -> str:
     """Parse a text; a parser's PhazeError becomes BadParameter, without the first word of its message."""
     try:
-        return read(text)
+        return parse(text)
     except PhazeError as error:
         raise typer.BadParameter(str(error).partition(" ")[2]) from error
 
@@ -166,7 +166,7 @@ def batch_samples(
     return nearest_batch(batch_tokens / sequence, devices)
 
 
-def grown(
+def optional_cluster(
     verb: str, gpus: str | None, system: str | None, devices: int | None
 ) -> tuple[str | None, int | None]:
     """System and number of devices, from --gpus or the separate options; None for an option not given."""
@@ -320,12 +320,12 @@ class StudyPlanOptions:
 
 def flags(noun: type) -> dict[str, str]:
     """Option name of every field of a dataclass, by field name."""
-    return {name: f"--{name.replace('_', '-')}" for name in (one.name for one in fields(noun))}
+    return {name: f"--{name.replace('_', '-')}" for name in (field.name for field in fields(noun))}
 
 
 def takes(
-    noun: type[Asked], described: Mapping[str, object] = MappingProxyType({})
-) -> Callable[[Callable[[Asked], None]], Callable[..., None]]:
+    noun: type[Options], described: Mapping[str, object] = MappingProxyType({})
+) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
     """Decorator: turn a function of one dataclass into a command with an argument or option for each field.
 
     `described` has the options of fields whose types do not have one. In help, options of a class precede
@@ -333,10 +333,14 @@ def takes(
     """
     hints = get_type_hints(noun, include_extras=True)
     hints |= {name: Annotated[hints[name], option] for name, option in described.items()}
-    own = [get_annotations(one) for one in noun.__mro__]
-    known = sorted(fields(noun), key=lambda one: next(i for i, names in enumerate(own) if one.name in names))  # type: ignore[arg-type]
+    annotations = [get_annotations(base) for base in noun.__mro__]
 
-    def verb(run: Callable[[Asked], None]) -> Callable[..., None]:
+    def rank(field: Field[object]) -> int:
+        return next(i for i, names in enumerate(annotations) if field.name in names)
+
+    ordered = sorted(fields(noun), key=rank)  # type: ignore[arg-type]
+
+    def verb(run: Callable[[Options], None]) -> Callable[..., None]:
         @wraps(run)
         def command(**values: object) -> None:
             run(noun(**values))
@@ -344,10 +348,10 @@ def takes(
         command.__annotations__ = hints
         command.__signature__ = Signature([  # type: ignore[attr-defined]
             Parameter(
-                one.name, Parameter.KEYWORD_ONLY, annotation=hints[one.name],
-                default=Parameter.empty if one.default is MISSING else one.default,
+                field.name, Parameter.KEYWORD_ONLY, annotation=hints[field.name],
+                default=Parameter.empty if field.default is MISSING else field.default,
             )
-            for one in known
+            for field in ordered
         ])  # fmt: skip
         return command
 
@@ -380,31 +384,31 @@ def set_fields(text: str | None) -> dict[str, object]:
     """Parse `--set` into fields with whole numbers, true, false or strings; PhazeError if malformed."""
     from phaze.spec.plain import short
 
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for part in text.split(",") if text else ():
         name, _, value = (piece.strip() for piece in part.partition("="))
-        if not name or not value or name in found:
+        if not name or not value or name in values:
             raise PhazeError(
                 "--set: must be FIELD=VALUE pairs, each field once, such as experts.per_token=2; got "
                 f"{short(part)}"
             )
         words: dict[str, object] = {"true": True, "false": False}
-        found[name] = int(value) if value.isdecimal() else words.get(value, value)
-    return found
+        values[name] = int(value) if value.isdecimal() else words.get(value, value)
+    return values
 
 
-def layout_fields(where: str, text: str | None, known: Collection[str]) -> dict[str, int | str]:
+def layout_fields(where: str, text: str | None, allowed: Collection[str]) -> dict[str, int | str]:
     """Parse layout fields such as tp=8,pp=16; PhazeError for an unknown field."""
     from phaze.base.nearest import did_you_mean
 
-    found: dict[str, int | str] = {}
+    values: dict[str, int | str] = {}
     for part in text.split(",") if text is not None else ():
         name, equals, value = part.strip().partition("=")
-        if not equals or not value or name not in known or name in found:
+        if not equals or not value or name not in allowed or name in values:
             raise PhazeError(
                 f"{where}: must be FIELD=VALUE pairs such as tp=8,pp=16, each field once, "
                 f"got {part.strip()!r}",
-                did_you_mean(name, known, "config/commands.md"),
+                did_you_mean(name, allowed, "config/commands.md"),
             )
-        found[name] = int(value) if value.isdecimal() else TRUTHS.get(value, value)
-    return found
+        values[name] = int(value) if value.isdecimal() else TRUTHS.get(value, value)
+    return values

@@ -45,14 +45,14 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
     """
     from phaze.base import files
 
-    inputs = [Path(os.path.realpath(one)) for one in reads if one is not None and Path(one).suffix]
+    inputs = [Path(os.path.realpath(file)) for file in reads if file is not None and Path(file).suffix]
     seen = set[Path]()
     for out in outs:
         if out is None:
             continue
         files.refuse_unwritable(out)
         path = Path(os.path.realpath(out))
-        if any(path == one or _is_same(path, one) for one in inputs):
+        if any(path == file or _is_same(path, file) for file in inputs):
             raise PhazeError(f"{out}: output would overwrite an input of this command", "name another file")
         if path in seen:
             raise PhazeError(f"{out}: two outputs have this name", "name another file for one of them")
@@ -63,17 +63,17 @@ def _is_same(path: Path, other: Path) -> bool:
     return path.exists() and other.exists() and path.samefile(other)
 
 
-def tell_unread(path: Path, columns: Iterable[object], known: Collection[str]) -> None:
+def tell_unread(path: Path, columns: Iterable[object], read: Collection[str]) -> None:
     """Name the columns of a table that are not read, each with the known column that it may stand for."""
-    if names := named_with_nearest((str(name) for name in columns if name not in known), known):
+    if names := named_with_nearest((str(name) for name in columns if name not in read), read):
         tell(f"{path}: columns that are not read: {names}")
 
 
-def named_with_nearest(unread: Iterable[str], known: Collection[str]) -> str:
+def named_with_nearest(unread: Iterable[str], columns: Collection[str]) -> str:
     """Names of unknown columns as text, each followed by the most similar known one, if there is one."""
     from phaze.base.nearest import nearest
 
-    near = {name: nearest(name, known, cutoff=0.8) for name in unread}
+    near = {name: nearest(name, columns, cutoff=0.8) for name in unread}
     return ", ".join(f"{name} (did you mean {same[0]}?)" if same else name for name, same in near.items())
 
 
@@ -88,10 +88,10 @@ def with_widths(frame: pd.DataFrame) -> pd.DataFrame:
     from phaze.tables.columns import widths_of
 
     at = list(frame.columns).index("layout")
-    found = frame.drop(columns="layout")
-    found.insert(at, "tensor", widths_of(frame, "tp"))
-    found.insert(at + 1, "microbatch", widths_of(frame, "microbatch"))
-    return found
+    table = frame.drop(columns="layout")
+    table.insert(at, "tensor", widths_of(frame, "tp"))
+    table.insert(at + 1, "microbatch", widths_of(frame, "microbatch"))
+    return table
 
 
 def print_records(frame: pd.DataFrame) -> None:
@@ -103,9 +103,9 @@ def tell_sequence(model: str, sequence: int | None) -> None:
     """Print the default sequence length on standard error if none was given."""
     from phaze.spec.models import load_model_named
 
-    found = load_model_named(model)
-    if sequence is None and found.token == "token":
-        typer.echo(f"Defaults used: --sequence {found.usual_sequence}", err=True)
+    spec = load_model_named(model)
+    if sequence is None and spec.token == "token":
+        typer.echo(f"Defaults used: --sequence {spec.usual_sequence}", err=True)
 
 
 @contextmanager

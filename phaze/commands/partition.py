@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from phaze.workload.operator_graphs import OperatorGraph
 
 
-_Other = tuple[str, dict[str, object], str]
+_Baseline = tuple[str, dict[str, object], str]
 """Result of a baseline planner: its name, its JSON row and its line of text."""
 SYSTEM = "titan-v-ethernet"
 """Default system, whose device runs the model: the system of the Parmesan paper."""
@@ -129,7 +129,7 @@ class PartitionOptions(FlowOptions):
 
 
 @options.takes(PartitionOptions)
-def partition(asked: PartitionOptions) -> None:
+def partition(request: PartitionOptions) -> None:
     """Partition a model's operators into pipeline stages.
 
     There are S stages of R devices each. With --devices, S and R are searched unless --stages and --replicas
@@ -139,25 +139,27 @@ def partition(asked: PartitionOptions) -> None:
     from phaze.spec.documents import write_document
     from phaze.workload.operator_graphs import stored_operators
 
-    system, devices = options.grown("partition", asked.gpus, asked.system, asked.devices)
-    refuse_outputs(asked.graph_out, asked.out, reads=(asked.graph, system))
-    terms = _terms(asked.memory_gib, asked.bandwidth_gbps, asked.microbatches, recompute=asked.recompute)
-    subject = _subject(asked.graph, asked.microbatch, system, asked.sequence)
+    system, devices = options.optional_cluster("partition", request.gpus, request.system, request.devices)
+    refuse_outputs(request.graph_out, request.out, reads=(request.graph, system))
+    terms = _terms(
+        request.memory_gib, request.bandwidth_gbps, request.microbatches, recompute=request.recompute
+    )
+    subject = _subject(request.graph, request.microbatch, system, request.sequence)
     operators, name, samples = subject.operators, subject.name, subject.microbatch
-    if asked.graph_out is not None:
-        write_document(stored_operators(operators, name, samples), asked.graph_out)
-    most = subject.hyper_operators if asked.hyper_operators is None else asked.hyper_operators
+    if request.graph_out is not None:
+        write_document(stored_operators(operators, name, samples), request.graph_out)
+    most = subject.hyper_operators if request.hyper_operators is None else request.hyper_operators
     with telling("partition"):
-        shape = (asked.stages, asked.replicas, devices)
-        found = _configurations(operators, terms, shape, most, asked.flow, asked.slack)
-    best = found[0]
+        shape = (request.stages, request.replicas, devices)
+        shapes = _configurations(operators, terms, shape, most, request.flow, request.slack)
+    best = shapes[0]
     if best.found is None:
         raise PhazeError(best.reason)
-    if asked.out is not None:
+    if request.out is not None:
         file = stored_stages(operators, best.found.chosen, terms, name, best.replicas, samples)
-        write_document(file, asked.out)
-    others = _baselines(operators, terms, best) if asked.baselines else []
-    typer.echo(_as_json(found, others, samples) if asked.as_json else _as_text(found, others, samples))
+        write_document(file, request.out)
+    others = _baselines(operators, terms, best) if request.baselines else []
+    typer.echo(_as_json(shapes, others, samples) if request.as_json else _as_text(shapes, others, samples))
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class _Subject:
 
 def _subject(graph: str, microbatch: int | None, system: str | None, sequence: int | None) -> _Subject:
     """Operator graph, read from a file or profiled for a model on a system's device."""
-    if _holds_operators(graph):
+    if _is_operator_graph(graph):
         _refuse_for_files(microbatch, system, sequence)
         return _read(graph)
     from phaze.partition.profile import profile_model
@@ -185,7 +187,7 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
     return _Subject(operators, Path(graph).stem, samples, model.hyper_operators)
 
 
-def _holds_operators(graph: str) -> bool:
+def _is_operator_graph(graph: str) -> bool:
     """True if the file contains an operator graph, not a model or a Hugging Face configuration."""
     from phaze.spec.huggingface import describes_model
     from phaze.spec.plain import read_json
@@ -238,63 +240,64 @@ def _configurations(
     return search(graph, terms, shape, CutOptions(hyper_operators, flow, slack))
 
 
-def _as_json(found: list[ShapeResult], others: list[_Other], samples: int) -> str:
-    rows = [_row(one, samples) for one in found]
+def _as_json(shapes: list[ShapeResult], others: list[_Baseline], samples: int) -> str:
+    rows = [_row(shape, samples) for shape in shapes]
     if others:
         rows[0]["baselines"] = {name: row for name, row, _ in others}
     return json.dumps(rows, indent=2)
 
 
-def _as_text(found: list[ShapeResult], others: list[_Other], samples: int) -> str:
-    best, *rest = (_in_words(one, samples) for one in found)
-    return "\n".join([best, *(line for _, _, line in others), *rest])
+def _as_text(shapes: list[ShapeResult], others: list[_Baseline], samples: int) -> str:
+    best, *slower = (_in_words(shape, samples) for shape in shapes)
+    return "\n".join([best, *(line for _, _, line in others), *slower])
 
 
-def _baselines(graph: OperatorGraph, terms: PartitionTerms, best: ShapeResult) -> list[_Other]:
+def _baselines(graph: OperatorGraph, terms: PartitionTerms, best: ShapeResult) -> list[_Baseline]:
     """Results of the baseline planners for the best configuration."""
     from phaze.partition.planners import compare_baselines
 
-    found = []
-    for one in compare_baselines(graph, terms, best.stages, best.replicas):
-        row: dict[str, object] = {"reason": one.reason}
-        line = f"  {one.planner}: {one.reason}"
-        if one.found is not None:
+    baselines = []
+    for baseline in compare_baselines(graph, terms, best.stages, best.replicas):
+        row: dict[str, object] = {"reason": baseline.reason}
+        line = f"  {baseline.planner}: {baseline.reason}"
+        if baseline.found is not None:
             row = {
-                "stages": int(one.found.stage_of.max()) + 1,
-                "stage_time_s": one.found.time_s,
-                "step_time_s": one.found.step_s,
-                "fits_memory": one.fits_memory,
+                "stages": int(baseline.found.stage_of.max()) + 1,
+                "stage_time_s": baseline.found.time_s,
+                "step_time_s": baseline.found.step_s,
+                "fits_memory": baseline.fits_memory,
             }
             line = (
-                f"  {one.planner}: slowest stage {one.found.time_s:.4g} s, step {one.found.step_s:.4g} s"
-                f", {row['stages']} stages{'' if one.fits_memory else ', does not fit in memory'}"
+                f"  {baseline.planner}: slowest stage {baseline.found.time_s:.4g} s, "
+                f"step {baseline.found.step_s:.4g} s, {row['stages']} stages"
+                f"{'' if baseline.fits_memory else ', does not fit in memory'}"
             )
-        found.append((str(one.planner), row, line))
-    return found
+        baselines.append((str(baseline.planner), row, line))
+    return baselines
 
 
-def _row(one: ShapeResult, microbatch: int) -> dict[str, object]:
-    row: dict[str, object] = {"stages": one.stages, "replicas": one.replicas}
-    if one.found is None:
-        return {**row, "reason": one.reason}
+def _row(shape: ShapeResult, microbatch: int) -> dict[str, object]:
+    row: dict[str, object] = {"stages": shape.stages, "replicas": shape.replicas}
+    if shape.found is None:
+        return {**row, "reason": shape.reason}
     return {
         **row,
-        "stage_time_s": one.found.chosen.time_s,
-        "bound_s": one.found.bound_s,
-        "proven": one.found.proven,
-        "step_time_s": one.found.chosen.step_s,
-        "samples_per_s": microbatch * one.microbatches_per_s,
-        "made_by": one.found.chosen.made_by,
+        "stage_time_s": shape.found.chosen.time_s,
+        "bound_s": shape.found.bound_s,
+        "proven": shape.found.proven,
+        "step_time_s": shape.found.chosen.step_s,
+        "samples_per_s": microbatch * shape.microbatches_per_s,
+        "made_by": shape.found.chosen.made_by,
     }
 
 
-def _in_words(one: ShapeResult, microbatch: int) -> str:
-    shape = f"S={one.stages} R={one.replicas}"
-    if one.found is None:
-        return f"{shape}: {one.reason}"
-    best = one.found.chosen
-    proof = "the minimum" if one.found.proven else "the bound"
+def _in_words(shape: ShapeResult, microbatch: int) -> str:
+    title = f"S={shape.stages} R={shape.replicas}"
+    if shape.found is None:
+        return f"{title}: {shape.reason}"
+    best = shape.found.chosen
+    proof = "the minimum" if shape.found.proven else "the bound"
     return (
-        f"{shape}: slowest stage {best.time_s:.4g} s ({one.found.gap:.2%} above {proof}), "
-        f"step {best.step_s:.4g} s, {microbatch * one.microbatches_per_s:.4g} samples/s, by {best.made_by}"
+        f"{title}: slowest stage {best.time_s:.4g} s ({shape.found.gap:.2%} above {proof}), "
+        f"step {best.step_s:.4g} s, {microbatch * shape.microbatches_per_s:.4g} samples/s, by {best.made_by}"
     )

@@ -117,7 +117,7 @@ class PlaceOptions(ModelOptions, PiperChoices):
 
 
 @options.takes(PlaceOptions, PIPER)
-def place(asked: PlaceOptions) -> None:
+def place(request: PlaceOptions) -> None:
     """Place a model on a cluster of a given accelerator.
 
     Prints the widths t and d, the stages s with their layers and memory, the throughput, and the
@@ -126,81 +126,83 @@ def place(asked: PlaceOptions) -> None:
     "Piper" override the values of an instance of --planner piper. With several architectures, separated by
     commas, or with --sweep it prints a table of them, with TPU v4 as built.
     """
-    if (asked.instance is None) == (asked.model is None):
+    if (request.instance is None) == (request.model is None):
         raise PhazeError("place: give either an instance file or --model, not both")
-    refuse_outputs(asked.out, reads=(asked.instance, asked.model, asked.architecture, asked.system))
-    piper = asked.planner == "piper"
+    refuse_outputs(request.out, reads=(request.instance, request.model, request.architecture, request.system))
+    piper = request.planner == "piper"
     if not piper:
         options.refuse(
-            asked.context, options.flags(PiperChoices), "place: {} applies to --planner piper only"
+            request.context, options.flags(PiperChoices), "place: {} applies to --planner piper only"
         )
-    if asked.instance is not None:
+    if request.instance is not None:
         of_models = [*options.flags(ModelOptions), "sweep", *["devices"] * (not piper)]
-        _refuse_options_of_models(asked.context, of_models)
-        text = _by_piper(asked.instance, asked) if piper else _by_phaze(asked.instance)
-        write_or_print(text + "\n", asked.out)
+        _refuse_options_of_models(request.context, of_models)
+        text = _place_with_piper(request.instance, request) if piper else _place_with_phaze(request.instance)
+        write_or_print(text + "\n", request.out)
     elif piper:
         raise PhazeError(
             "place: --planner piper needs an instance file", "to plan a model with Piper, run a study"
         )
     else:
-        _place_model(asked)
+        _place_model(request)
 
 
-def _place_model(asked: PlaceOptions) -> None:
+def _place_model(request: PlaceOptions) -> None:
     """Place a model, and print the placement or write it to a file."""
-    given = {name: getattr(asked, name) for name in ("flat_bandwidth", "hbm_gib", "tokens")}
-    options.refuse_unless_positive("place", **given)
+    limits = {name: getattr(request, name) for name in ("flat_bandwidth", "hbm_gib", "tokens")}
+    options.refuse_unless_positive("place", **limits)
     from phaze.commands.answers import PlacementQuestion, answer, describe_placement, in_one_line
 
-    asked = replace(asked, global_batch=_batch(asked), **_cluster(asked))
-    names = asked.architecture.split(",")
-    if asked.sweep or len(names) > 1:
+    request = replace(request, global_batch=_batch(request), **_cluster(request))
+    names = request.architecture.split(",")
+    if request.sweep or len(names) > 1:
         from phaze.commands.chips import compared, print_chips
 
-        if asked.out is not None:
+        if request.out is not None:
             raise PhazeError("place: -o applies to one architecture only", "print with --json instead")
         with telling("place"):
-            rows = compared(asked, names, asked.sweep or ())
-        print_chips(rows, as_json=asked.as_json)
+            rows = compared(request, names, request.sweep or ())
+        print_chips(rows, as_json=request.as_json)
         return
-    question = PlacementQuestion(str(asked.model), asked)
+    question = PlacementQuestion(str(request.model), request)
     with telling("place"):
-        found = describe_placement(question, answer(question))
-    text = json.dumps(found, indent=2) if asked.as_json else in_one_line(found)
-    write_or_print(text + "\n", asked.out)
+        described = describe_placement(question, answer(question))
+    text = json.dumps(described, indent=2) if request.as_json else in_one_line(described)
+    write_or_print(text + "\n", request.out)
 
 
-def _batch(asked: PlaceOptions) -> int:
+def _batch(request: PlaceOptions) -> int:
     """Batch size in samples, from --global-batch, --batch-tokens or the default."""
-    if asked.batch_tokens is None or asked.global_batch is not None:
-        return options.batch_samples("place", asked.global_batch, asked.batch_tokens, 1) or SAMPLES
+    if request.batch_tokens is None or request.global_batch is not None:
+        return options.batch_samples("place", request.global_batch, request.batch_tokens, 1) or SAMPLES
     from phaze.spec.models import load_model_named
 
-    tokens = load_model_named(str(asked.model)).usual_sequence if asked.sequence is None else asked.sequence
-    return options.batch_samples("place", None, asked.batch_tokens, tokens) or SAMPLES
+    tokens = (
+        load_model_named(str(request.model)).usual_sequence if request.sequence is None else request.sequence
+    )
+    return options.batch_samples("place", None, request.batch_tokens, tokens) or SAMPLES
 
 
-def _cluster(asked: PlaceOptions) -> dict[str, Any]:
+def _cluster(request: PlaceOptions) -> dict[str, Any]:
     """Values that --gpus supplies in place of other options: system, number of devices and architecture.
 
     The system's device is the architecture unless --architecture is given.
     """
-    if asked.gpus is None:
+    if request.gpus is None:
         return {}
-    own = asked.system if options.is_given(asked.context, "system") else None
-    named, number = options.grown("place", asked.gpus, own, asked.devices)
-    found: dict[str, Any] = {"system": named or asked.system, "devices": number}
-    if named is not None and not options.is_given(asked.context, "architecture"):
+    system = request.system if options.is_given(request.context, "system") else None
+    named, number = options.optional_cluster("place", request.gpus, system, request.devices)
+    changes: dict[str, Any] = {"system": named or request.system, "devices": number}
+    if named is not None and not options.is_given(request.context, "architecture"):
         from phaze.spec.files import is_path, read_mapping, system_path
 
         path = system_path(named)
-        device = str(read_mapping(path).get("device", asked.architecture))
-        found["architecture"] = str(path.parent / device) if is_path(device) else device
-    return found
+        device = str(read_mapping(path).get("device", request.architecture))
+        changes["architecture"] = str(path.parent / device) if is_path(device) else device
+    return changes
 
 
-def _by_phaze(instance: Path) -> str:
+def _place_with_phaze(instance: Path) -> str:
     from phaze.formulas.phaze.instance import place_instance, read_instance, result_text
 
     problem = read_instance(instance)
@@ -212,14 +214,14 @@ def _by_phaze(instance: Path) -> str:
     return result_text(result)
 
 
-def _by_piper(instance: Path, asked: PlaceOptions) -> str:
+def _place_with_piper(instance: Path, request: PlaceOptions) -> str:
     from phaze.formulas.downsets import DownsetsError
     from phaze.formulas.piper.instance import read_instance
     from phaze.formulas.piper.question import PiperQuestion
     from phaze.formulas.piper.results import answer, as_text
 
-    given = {name: getattr(asked, name) for name in options.flags(PiperChoices)}
-    question = PiperQuestion(devices=asked.devices, **given)
+    choices = {name: getattr(request, name) for name in options.flags(PiperChoices)}
+    question = PiperQuestion(devices=request.devices, **choices)
     stored = read_instance(instance)
     try:
         with telling("place"), ended_at_once() if question.levels else nullcontext():

@@ -175,7 +175,7 @@ class AnswerOptions:
         bool,
         typer.Option("--why", help="Add time and memory by part, the exclusions and the assumptions."),
     ] = False
-    given: options.SetOption = None
+    set_values: options.SetOption = None
     as_json: options.JsonOption = False
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan (JSON).")] = None
     page: Annotated[
@@ -193,64 +193,65 @@ class PlanOptions(SizeOptions, LayoutSearchOptions, RunOptions, AnswerOptions):
 
 
 @options.takes(PlanOptions)
-def plan(asked: PlanOptions) -> None:
+def plan(request: PlanOptions) -> None:
     """Plan the training of a model on a cluster.
 
     The answer has the fastest layouts that the runtime can run, with a proven lower bound. If nothing fits,
     or nothing ends within --days, the closest plan is printed and the exit status is 3.
     """
-    named, number = options.cluster("plan", asked.gpus, asked.system, asked.devices)
-    refuse_outputs(asked.out, asked.page, reads=(asked.model, named, asked.stack))
-    if asked.page is not None and asked.page.suffix.lower() not in (".html", ".htm"):
-        raise PhazeError(f"plan: --page {asked.page}: must end in .html")
-    options.refuse_unless_positive("plan", seconds=asked.seconds)
-    run = _run(asked)
-    unlike = _fixable("--explain", asked.explain)
-    questions = _questions(asked, named, number)
-    for option, given in (("-o", asked.out is not None), ("--fewest", asked.fewest)):
-        if given and len(questions) > 1:
+    named, number = options.cluster("plan", request.gpus, request.system, request.devices)
+    refuse_outputs(request.out, request.page, reads=(request.model, named, request.stack))
+    if request.page is not None and request.page.suffix.lower() not in (".html", ".htm"):
+        raise PhazeError(f"plan: --page {request.page}: must end in .html")
+    options.refuse_unless_positive("plan", seconds=request.seconds)
+    run = _training_run(request)
+    unlike = _fixable("--explain", request.explain)
+    questions = _questions(request, named, number)
+    for option, is_used in (("-o", request.out is not None), ("--fewest", request.fewest)):
+        if is_used and len(questions) > 1:
             raise PhazeError(f"plan: {option} accepts one number of devices; --devices has several")
-    alone = len(questions) == 1 and not asked.as_json
+    alone = len(questions) == 1 and not request.as_json
     with ended_at_once():
-        least = _fewest(questions[0]) if asked.fewest else None
+        least = _fewest(questions[0]) if request.fewest else None
         if least is not None:
             questions = [questions[0].model_copy(update={"devices": least.devices})]
-        phases = [PlanPhases(one, asked, run, unlike, least, prints=alone) for one in questions]
-        found = _answers(phases)
+        phases = [PlanPhases(question, request, run, unlike, least, prints=alone) for question in questions]
+        answers = _answers(phases)
         if not alone:
-            _print(found, as_json=asked.as_json)
-        if not asked.as_json and None in (asked.sequence, asked.global_batch):
-            typer.echo(_defaults(questions[0], asked))
-        _write_page(found, asked.page, asked.runtime)
-    if asked.out is not None and found[0].format == "phaze-no-plan":
-        typer.echo(f"plan: {asked.out} was not written: there is no plan", err=True)
-    if any(one.interrupted for one in phases):
+            _print(answers, as_json=request.as_json)
+        if not request.as_json and None in (request.sequence, request.global_batch):
+            typer.echo(_defaults(questions[0], request))
+        _write_page(answers, request.page, request.runtime)
+    if request.out is not None and answers[0].format == "phaze-no-plan":
+        typer.echo(f"plan: {request.out} was not written: there is no plan", err=True)
+    if any(phase.interrupted for phase in phases):
         raise typer.Exit(INTERRUPTED)
     if not any(
-        one.format == "phaze-plan" and (one.run is None or one.run.in_time is not False) for one in found
+        answer.format == "phaze-plan" and (answer.run is None or answer.run.in_time is not False)
+        for answer in answers
     ):
         raise typer.Exit(NOTHING_FITS)
 
 
-def _run(asked: RunOptions) -> AskedRun | None:
+def _training_run(request: RunOptions) -> AskedRun | None:
     """Training run to plan for, from the options; None without --tokens."""
     names = ("price", "days", "mtbf", "checkpoint", "restart")
-    rest = {name: getattr(asked, name) for name in names}
-    options.refuse_unless_positive("plan", tokens=asked.tokens, **rest)
-    given = [f"--{name}" for name, value in rest.items() if value is not None]
-    if asked.tokens is None:
-        if given:
-            raise PhazeError(f"plan: {given[0]} needs --tokens, the tokens of the whole training run")
+    terms = {name: getattr(request, name) for name in names}
+    options.refuse_unless_positive("plan", tokens=request.tokens, **terms)
+    passed = [f"--{name}" for name, value in terms.items() if value is not None]
+    if request.tokens is None:
+        if passed:
+            raise PhazeError(f"plan: {passed[0]} needs --tokens, the tokens of the whole training run")
         return None
     failures = ("--mtbf", "--checkpoint", "--restart")
-    lacking = [name for name in failures if name not in given]
+    lacking = [name for name in failures if name not in passed]
     if lacking and len(lacking) < len(failures):
         raise PhazeError(f"plan: {', '.join(failures)} must be given together; {lacking[0]} is missing")
     from phaze.spec.training_plan import AskedRun
 
     units = {"mtbf": "mtbf_hours", "checkpoint": "checkpoint_s", "restart": "restart_s"}
-    named = {units.get(name, name): value for name, value in rest.items()}
-    return AskedRun.parse({"tokens": asked.tokens, **named}, "plan")
+    named = {units.get(name, name): value for name, value in terms.items()}
+    return AskedRun.parse({"tokens": request.tokens, **named}, "plan")
 
 
 def _samples(sequence: int, devices: int) -> int:
@@ -263,17 +264,17 @@ def _samples(sequence: int, devices: int) -> int:
     return nearest_batch(max(BATCH_TOKENS, DEVICE_TOKENS * devices) / sequence, devices)
 
 
-def _defaults(question: AskedPlan, asked: PlanOptions) -> str:
+def _defaults(question: AskedPlan, request: PlanOptions) -> str:
     """Line that lists the defaults used, written as options."""
-    said = [] if asked.sequence is not None else [f"--sequence {question.sequence}"]
-    if asked.global_batch is None:
-        tokens, given = question.global_batch * question.sequence, asked.batch_tokens
-        of = f"{tokens / 2**20:.3g} Mi tokens"
-        if given is not None:
+    defaults = [] if request.sequence is not None else [f"--sequence {question.sequence}"]
+    if request.global_batch is None:
+        tokens, tokens_asked = question.global_batch * question.sequence, request.batch_tokens
+        size = f"{tokens / 2**20:.3g} Mi tokens"
+        if tokens_asked is not None:
             replicas = gcd(question.global_batch, question.devices)
-            of = f"{tokens:,} of {given:,} tokens, which up to {replicas:,} replicas share equally"
-        said.append(f"--global-batch {question.global_batch} ({of})")
-    return f"Defaults used: {', '.join([*said, f'--precision {question.precision}'])}"
+            size = f"{tokens:,} of {tokens_asked:,} tokens, which up to {replicas:,} replicas share equally"
+        defaults.append(f"--global-batch {question.global_batch} ({size})")
+    return f"Defaults used: {', '.join([*defaults, f'--precision {question.precision}'])}"
 
 
 def _fixable(option: str, text: str | None) -> dict[str, int | str]:
@@ -293,34 +294,34 @@ def _numbers(devices: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _questions(asked: PlanOptions, system: str, devices: str | None) -> list[AskedPlan]:
+def _questions(request: PlanOptions, system: str, devices: str | None) -> list[AskedPlan]:
     """One planning request per number of devices; PhazeError for invalid options, before slow work."""
-    fixed = _fixable("--fix", asked.fix)
+    fixed = _fixable("--fix", request.fix)
     from phaze.spec.models import (
         load_transformer,
     )  # imported after the checks, so that misspelt options fail fast
     from phaze.spec.systems import load_cluster, runtime_for, sized, stack_for
     from phaze.spec.training_plan import AskedPlan
 
-    spec = load_transformer(asked.model, "plan", user_fields=options.set_fields(asked.given))
-    if asked.load is not None and spec.experts is None:
+    spec = load_transformer(request.model, "plan", user_fields=options.set_fields(request.set_values))
+    if request.load is not None and spec.experts is None:
         raise PhazeError(f"plan: --load: {spec.name} has no experts")
-    if asked.lora is not None:
+    if request.lora is not None:
         spec = type(spec).parse(
-            {**spec.model_dump(exclude_none=True), "lora": asked.lora}, f"plan: --lora: {asked.model}"
+            {**spec.model_dump(exclude_none=True), "lora": request.lora}, f"plan: --lora: {request.model}"
         )
     cluster = load_cluster(system)[0]
-    trained = runtime_for(system, requested="megatron" if asked.runtime == "bridge" else asked.runtime)
-    stack = asked.stack or stack_for(cluster, trained)
-    tokens = spec.usual_sequence if asked.sequence is None else asked.sequence
+    trained = runtime_for(system, requested="megatron" if request.runtime == "bridge" else request.runtime)
+    stack = request.stack or stack_for(cluster, trained)
+    tokens = spec.usual_sequence if request.sequence is None else request.sequence
     spec.check_sequence(tokens, "plan")
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
-    batch = options.batch_samples("plan", asked.global_batch, asked.batch_tokens, tokens, max(numbers))
+    batch = options.batch_samples("plan", request.global_batch, request.batch_tokens, tokens, max(numbers))
     shared = {
         "model": spec, "system": system, "stack": stack, "sequence": tokens, "runtime": trained,
-        "precision": asked.precision, "load": asked.load, "rank": asked.rank,
+        "precision": request.precision, "load": request.load, "rank": request.rank,
         "fixed": dict(fixed), "global_batch": batch or _samples(tokens, max(numbers)),
     }  # fmt: skip
     for number in numbers:
@@ -335,9 +336,9 @@ def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
     widths = {name: int(fixed[name]) for name in DEVICE_AXES if isinstance(fixed.get(name), int)}
     product = prod(widths.values())
     if all(0 < width <= MOST_DEVICES for width in widths.values()) and devices % product:
-        said = ",".join(f"{name}={width}" for name, width in widths.items())
-        of = f"{' x '.join(map(str, widths.values()))} = {product}" if len(widths) > 1 else f"{product}"
-        raise PhazeError(f"plan: --fix: {said}: {of} must divide the number of devices, {devices}")
+        shape = ",".join(f"{name}={width}" for name, width in widths.items())
+        factors = f"{' x '.join(map(str, widths.values()))} = {product}" if len(widths) > 1 else f"{product}"
+        raise PhazeError(f"plan: --fix: {shape}: {factors} must divide the number of devices, {devices}")
 
 
 def _answers(phases: list[PlanPhases]) -> list[TrainingPlan | UnfitPlan]:
@@ -345,52 +346,54 @@ def _answers(phases: list[PlanPhases]) -> list[TrainingPlan | UnfitPlan]:
 
     After an interruption there are no answers to later requests.
     """
-    found = []
-    for one in phases:
-        found.append(one.answer())
-        if one.interrupted:
+    answers = []
+    for phase in phases:
+        answers.append(phase.answer())
+        if phase.interrupted:
             break
-    if phases[0].run is None or len(found) == 1:
-        return found
+    if phases[0].run is None or len(answers) == 1:
+        return answers
     from phaze.plan.layouts.training_run import ranked_runs
 
-    return ranked_runs(found)
+    return ranked_runs(answers)
 
 
-def _fewest(asked: AskedPlan) -> FewestNodes:
+def _fewest(question: AskedPlan) -> FewestNodes:
     """Smallest number of nodes on which the model fits."""
     from phaze.plan.layouts.answer import fewest
 
     with telling("plan"):
-        return fewest(asked)
+        return fewest(question)
 
 
-def _print(found: list[TrainingPlan | UnfitPlan], *, as_json: bool) -> None:
+def _print(answers: list[TrainingPlan | UnfitPlan], *, as_json: bool) -> None:
     from phaze.plan.layouts.words import sizes_in_words
     from phaze.spec.documents import text_of
 
-    if as_json and len(found) == 1:
-        typer.echo(text_of(found[0]), nl=False)
+    if as_json and len(answers) == 1:
+        typer.echo(text_of(answers[0]), nl=False)
     elif as_json:
-        typer.echo(json.dumps([one.model_dump(mode="json", exclude_none=True) for one in found], indent=1))
+        typer.echo(
+            json.dumps([answer.model_dump(mode="json", exclude_none=True) for answer in answers], indent=1)
+        )
     else:
-        typer.echo(sizes_in_words(found))
+        typer.echo(sizes_in_words(answers))
 
 
 def _write_page(
-    found: list[TrainingPlan | UnfitPlan], page: Path | None, runtime: RuntimeOption | None
+    answers: list[TrainingPlan | UnfitPlan], page: Path | None, runtime: RuntimeOption | None
 ) -> None:
     """Write the HTML page of the answers, unless there is no plan."""
     if page is None:
         return
-    if all(one.format == "phaze-no-plan" for one in found):
+    if all(answer.format == "phaze-no-plan" for answer in answers):
         typer.echo(f"plan: {page} was not written: there is no plan", err=True)
         return
     from phaze.base.files import write_text
     from phaze.report.plan_page import plan_page
 
     with telling("plan"):
-        text = plan_page(found, lambda plan: settings_for(plan, runtime)).page
+        text = plan_page(answers, lambda plan: settings_for(plan, runtime)).page
     write_text(page, text)
 
 
@@ -400,11 +403,11 @@ def settings_for(plan: TrainingPlan, runtime: RuntimeOption | None) -> Settings:
     from phaze.runtimes.maxtext import axes_of
     from phaze.runtimes.recipe import Recipe
 
-    told = runtime or plan.question.runtime
-    if told == "maxtext":
+    target = runtime or plan.question.runtime
+    if target == "maxtext":
         return {}, [f"phaze does not write MaxText configurations. This plan needs {axes_of(plan.layout)}."]
     try:
-        found = emitted(Recipe.of(plan), told, plan.question)
+        output = emitted(Recipe.of(plan), target, plan.question)
     except PhazeError as error:
         return {}, [str(error)]
-    return found.files, found.notes
+    return output.files, output.notes

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from phaze.spec.system import Device
     from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
 
-CLEARLY = 0.05
+MIN_GAIN = 0.05
 """Minimum relative gain over the last reported plan at which a faster plan is reported."""
 
 
@@ -71,19 +71,21 @@ class PlanPhases:
         with telling("plan"):
             search.run(number)
             first = planner.answer(search.plans(number), alone=True)
-        self._give(first, self._first(first))
+        self._publish(first, self._first_lines(first))
         with telling("plan"):
             search.run_on(top)
-            found = search.plans(number, top)
-            answer = planner.answer(found, top)
+            plans = search.plans(number, top)
+            answer = planner.answer(plans, top)
         if answer.format == "phaze-no-plan":
             return answer
         answer = self._with_run(answer)
-        again = [] if answer.layout == first.layout else ["A faster plan was found:", *self._first(answer)]
-        self._give(answer, [*again, *self._others(answer)])
+        faster_lines = (
+            [] if answer.layout == first.layout else ["A faster plan was found:", *self._first_lines(answer)]
+        )
+        self._publish(answer, [*faster_lines, *self._other_lines(answer)])
         with telling("plan"):
-            answer = self._completed(answer, found)
-        self._give(answer, self._last(answer))
+            answer = self._completed(answer, plans)
+        self._publish(answer, self._last_lines(answer))
         return answer
 
     def _report(self, search: LayoutSearch) -> None:
@@ -93,7 +95,7 @@ class PlanPhases:
 
         stop_gently(self._limit)
         seconds, rank = monotonic() - self._begun_s, self.question.rank
-        if search.best_s < self._reported_s * (1 - CLEARLY):
+        if search.best_s < self._reported_s * (1 - MIN_GAIN):
             shape = PricedLayout.of(search.question, search.fastest).shape
             first = self._reported_s == inf
             tell(f"plan: {better_line(search.best_s, shape, seconds, rank, first=first)}")
@@ -111,13 +113,13 @@ class PlanPhases:
         run = None if self.run is None else training_run(answer, self.question.devices, self.run)
         return answer.model_copy(update={"run": run, "fewest": self.fewest})
 
-    def _completed(self, answer: TrainingPlan, found: LayoutPlans) -> TrainingPlan:
+    def _completed(self, answer: TrainingPlan, plans: LayoutPlans) -> TrainingPlan:
         """The answer with the results of further searches, as far as they were requested."""
         options = self.options
-        whole = options.why or options.as_json or options.page is not None
-        answer = self._planner.further(answer, found, whole=whole)
+        complete = options.why or options.as_json or options.page is not None
+        answer = self._planner.further(answer, plans, whole=complete)
         if self.unlike:
-            explained = self._planner.explained(found.plans[0], self.unlike)
+            explained = self._planner.explained(plans.plans[0], self.unlike)
             answer = answer.model_copy(update={"explained": explained})
         if options.planners:
             from phaze.formulas.dynamic_programs import DynamicPrograms
@@ -126,7 +128,7 @@ class PlanPhases:
             answer = answer.model_copy(update={"planners": rows})
         return answer
 
-    def _give(self, answer: TrainingPlan | UnfitPlan, lines: Iterable[str]) -> None:
+    def _publish(self, answer: TrainingPlan | UnfitPlan, lines: Iterable[str]) -> None:
         """Print lines of an answer, and write the answer to the file."""
         if self.prints:
             for line in lines:
@@ -139,19 +141,19 @@ class PlanPhases:
         if self.options.out is not None and answer.format == "phaze-plan":
             write_document(answer, self.options.out)
 
-    def _first(self, answer: TrainingPlan | UnfitPlan) -> Iterable[str]:
+    def _first_lines(self, answer: TrainingPlan | UnfitPlan) -> Iterable[str]:
         from phaze.plan.layouts.words import first_in_words, unfit_in_words
 
         if answer.format == "phaze-no-plan":
             return [unfit_in_words(answer)]
         return first_in_words(answer, self._device)
 
-    def _others(self, answer: TrainingPlan) -> Iterable[str]:
+    def _other_lines(self, answer: TrainingPlan) -> Iterable[str]:
         from phaze.plan.layouts.words import others_in_words
 
         return others_in_words(answer, self._device)
 
-    def _last(self, answer: TrainingPlan) -> Iterable[str]:
+    def _last_lines(self, answer: TrainingPlan) -> Iterable[str]:
         from phaze.plan.layouts.words import evidence_in_words, last_in_words
 
         near = evidence_in_words(answer) if self.options.evidence else []

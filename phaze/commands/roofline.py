@@ -62,6 +62,6 @@ def totals(operators: pd.DataFrame) -> pd.DataFrame:
     by_layer = rows.groupby(keys, sort=False, as_index=False).agg(
         {"layers": "first", **dict.fromkeys(SUMS, "sum")}
     )
-    whole = rows.groupby(list(POINT), sort=False, as_index=False).agg(dict.fromkeys(SUMS, "sum"))
-    found = pd.concat([by_layer, whole.assign(layer="all", direction="both")], ignore_index=True)
-    return found.astype({"layers": "Int64"})
+    model = rows.groupby(list(POINT), sort=False, as_index=False).agg(dict.fromkeys(SUMS, "sum"))
+    layers_and_model = pd.concat([by_layer, model.assign(layer="all", direction="both")], ignore_index=True)
+    return layers_and_model.astype({"layers": "Int64"})

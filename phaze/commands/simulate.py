@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from phaze.pipeline.timeline import Timeline
 
 
-_OF_PLANS = {
+_PLAN_OPTIONS = {
     **options.flags(options.StudyPlanOptions),
     "trace": "--trace",
     "picture": "--picture",
     "as_json": "--json",
 }
 """Options, by field, that apply to plans but not to --runs."""
-_OF_STUDIES = {**options.flags(options.StudyPlanOptions), "gpus": "--gpus", "system": "--system"}
+_STUDY_OPTIONS = {**options.flags(options.StudyPlanOptions), "gpus": "--gpus", "system": "--system"}
 """Options, by field, that do not apply to a plan written by `phaze plan`."""
 
 
@@ -68,57 +68,58 @@ class SimulateOptions(options.StudyPlanOptions):
 
 
 @options.takes(SimulateOptions)
-def simulate(asked: SimulateOptions) -> None:
+def simulate(request: SimulateOptions) -> None:
     """Replay a plan event by event, or predict training runs.
 
     For a plan it prints the planner's time, the simulated time and the difference. If a file has several
     plans, the fastest that the options select is replayed. For runs (--runs) it predicts time, memory and
     the bottleneck, and compares them with measured times.
     """
-    if (asked.placement is None) == (asked.runs is None):
-        both = ", not both" * (asked.runs is not None)
+    if (request.placement is None) == (request.runs is None):
+        both = ", not both" * (request.runs is not None)
         raise PhazeError(f"simulate: give a file of plans or --runs{both}")
-    system, devices = options.grown("simulate", asked.gpus, asked.system, None)
-    refuse_outputs(asked.out, asked.trace, asked.picture, reads=(asked.placement, asked.runs, system))
-    if asked.placement is not None:
-        if asked.out is not None:
+    system, devices = options.optional_cluster("simulate", request.gpus, request.system, None)
+    refuse_outputs(
+        request.out, request.trace, request.picture, reads=(request.placement, request.runs, system)
+    )
+    if request.placement is not None:
+        if request.out is not None:
             raise PhazeError("simulate: -o applies to --runs only", "use --trace or --picture for a plan")
-        if asked.placement.suffix == ".json":
+        if request.placement.suffix == ".json":
             options.refuse(
-                asked.context,
-                _OF_STUDIES,
+                request.context,
+                _STUDY_OPTIONS,
                 "simulate: {} applies to plans of a study, not to a plan of `phaze plan`",
             )
-            _replay(asked.placement, asked.trace, asked.picture, as_json=asked.as_json)
+            _replay(request.placement, request.trace, request.picture, as_json=request.as_json)
             return
         options.refuse(
-            asked.context,
+            request.context,
             {"gpus": "--gpus"},
             "simulate: {} applies to --runs only; a plan has its own number of devices",
         )
-        _simulate_plan(asked.placement, asked, system)
+        _simulate_plan(request.placement, request, system)
         return
-    options.refuse(asked.context, _OF_PLANS, "simulate: {} applies to plans, not to --runs")
-    if asked.runs is None or asked.out is None:
+    options.refuse(request.context, _PLAN_OPTIONS, "simulate: {} applies to plans, not to --runs")
+    if request.runs is None or request.out is None:
         raise PhazeError("simulate: --runs needs -o, a CSV for the predictions")
-    _simulate_runs(asked.runs, system, devices, asked.out)
+    _simulate_runs(request.runs, system, devices, request.out)
 
 
-def _simulate_plan(placement: Path, asked: SimulateOptions, system: str | None) -> None:
-    from phaze.formulas.single import PlanFilter, simulate_file, stages_beside
+def _simulate_plan(placement: Path, request: SimulateOptions, system: str | None) -> None:
     from phaze.pipeline.trace import write_trace
     from phaze.spec.systems import load_network
 
-    refuse_as_picture(asked.picture)
-    refuse_outputs(asked.trace, asked.picture, reads=(stages_beside(placement),))
+    refuse_as_picture(request.picture)
+    refuse_outputs(request.trace, request.picture, reads=(stages_beside(placement),))
     network = None if system is None else load_network(system)
     with telling("simulate"):
-        answer = simulate_file(placement, PlanFilter(*asked.choice), network)
-    if asked.trace is not None:
-        write_trace(answer.price.timeline, asked.trace)
-    if asked.picture is not None:
-        _write_picture(answer.which(), answer.price.timeline, asked.picture)
-    typer.echo(json.dumps(answer.as_row(), indent=2) if asked.as_json else answer.in_words())
+        answer = simulate_file(placement, PlanFilter(*request.choice), network)
+    if request.trace is not None:
+        write_trace(answer.price.timeline, request.trace)
+    if request.picture is not None:
+        _write_picture(answer.which(), answer.price.timeline, request.picture)
+    typer.echo(json.dumps(answer.as_row(), indent=2) if request.as_json else answer.in_words())
 
 
 def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bool) -> None:
@@ -164,9 +165,9 @@ def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Pat
     typer.echo(f"{len(table)} run{'s' * (len(table) != 1)}, {predicted} predicted, of which {fit} fit: {out}")
     stacks = ", ".join(map(str, table[STACK].dropna().unique()))
     typer.echo(f"software stacks (for rows that name none, those of their systems): {stacks or 'none'}")
-    kept = [name for name in unknown_columns(table) if name not in ADDED]
-    if kept:
-        typer.echo(f"unknown columns, copied unchanged: {named_with_nearest(kept, COLUMNS)}")
+    copied = [name for name in unknown_columns(table) if name not in ADDED]
+    if copied:
+        typer.echo(f"unknown columns, copied unchanged: {named_with_nearest(copied, COLUMNS)}")
     if accuracy is not None:
         typer.echo(str(accuracy))
 
@@ -195,11 +196,11 @@ def certify(
             raise PhazeError(
                 f"{file}: {replayed.figures}; its certificate holds for other prices: run `phaze plan` again"
             )
-        found = certify_plan(plan, draws, seed)
-    if not found.counterexamples or as_json:
-        typer.echo(json.dumps(found.as_row(), indent=1) if as_json else found.in_words())
-    if found.counterexamples:
+        audit = certify_plan(plan, draws, seed)
+    if not audit.counterexamples or as_json:
+        typer.echo(json.dumps(audit.as_row(), indent=1) if as_json else audit.in_words())
+    if audit.counterexamples:
         raise PhazeError(
-            f"{file}: certificate.bound_s: {len(found.counterexamples)} of {draws} plans are faster than "
-            f"{found.bound_s:.6g} s, the fastest {found.counterexamples[0]}"
+            f"{file}: certificate.bound_s: {len(audit.counterexamples)} of {draws} plans are faster than "
+            f"{audit.bound_s:.6g} s, the fastest {audit.counterexamples[0]}"
         )

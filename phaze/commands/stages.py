@@ -45,7 +45,7 @@ SOLVES = (
 
 
 @options.takes(options.WorkloadOptions)
-def extract(asked: options.WorkloadOptions) -> None:
+def extract(request: options.WorkloadOptions) -> None:
     """Print the operators of a model's distinct layers.
 
     Operators are those of both passes, after fusion.
@@ -54,14 +54,14 @@ def extract(asked: options.WorkloadOptions) -> None:
 
     from phaze.commands.answers import read_workloads
 
-    tell_sequence(asked.model, asked.sequence)
-    widths, microbatches = asked.tensor or [1], asked.microbatch or [1]
-    points = read_workloads(asked.model, asked.sequence, widths, microbatches, asked.backward)
-    found = with_widths(pd.concat([point.tables["operators"] for point in points], ignore_index=True))
-    if asked.as_json:
-        print_records(found)
+    tell_sequence(request.model, request.sequence)
+    widths, microbatches = request.tensor or [1], request.microbatch or [1]
+    points = read_workloads(request.model, request.sequence, widths, microbatches, request.backward)
+    operators = with_widths(pd.concat([point.tables["operators"] for point in points], ignore_index=True))
+    if request.as_json:
+        print_records(operators)
     else:
-        typer.echo(found.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+        typer.echo(operators.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class EstimateOptions(OnArchitecture):
 
 
 @options.takes(EstimateOptions)
-def estimate(asked: EstimateOptions) -> None:
+def estimate(request: EstimateOptions) -> None:
     """Print the time, energy and roofline of every operator, and their totals.
 
     Times are on one core and on all cores, with the bottleneck on all. The roofline shows whether the peak
@@ -93,19 +93,19 @@ def estimate(asked: EstimateOptions) -> None:
     from phaze.commands.answers import estimate_subject
     from phaze.commands.roofline import totals
 
-    options.refuse_unless_positive("estimate", flat_bandwidth=asked.flat_bandwidth)
-    subject = _read(asked)
+    options.refuse_unless_positive("estimate", flat_bandwidth=request.flat_bandwidth)
+    subject = _read(request)
     with telling("estimate"):
-        found = estimate_subject(subject, asked.architecture, asked.system, asked.flat_bandwidth)
-    shown = with_widths(found)
-    if asked.sort is not None:
-        shown = _sorted(shown, asked.sort)
-    if asked.as_json:
+        estimates = estimate_subject(subject, request.architecture, request.system, request.flat_bandwidth)
+    shown = with_widths(estimates)
+    if request.sort is not None:
+        shown = _sorted(shown, request.sort)
+    if request.as_json:
         print_records(shown)
         return
     _print_frame(shown.assign(roofline=_rooflines(shown)), ESTIMATE)
     typer.echo()
-    _print_frame(with_widths(totals(found)), TOTALS)
+    _print_frame(with_widths(totals(estimates)), TOTALS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,27 +116,29 @@ class ScheduleOptions(OnArchitecture):
 
 
 @options.takes(ScheduleOptions)
-def schedule(asked: ScheduleOptions) -> None:
+def schedule(request: ScheduleOptions) -> None:
     """Print the latency of every layer, or the times of its operators.
 
     Each layer has its lower bound and the solver that proved it. --json has all figures.
     """
     from phaze.commands.answers import schedule_subject
 
-    options.refuse_unless_positive("schedule", flat_bandwidth=asked.flat_bandwidth)
-    subject = _read(asked)
+    options.refuse_unless_positive("schedule", flat_bandwidth=request.flat_bandwidth)
+    subject = _read(request)
     with telling("schedule"):
-        solves, schedules = schedule_subject(subject, asked.architecture, asked.system, asked.flat_bandwidth)
-    found = with_widths(schedules if asked.operators else solves)
-    if asked.as_json:
-        print_records(found)
+        solves, schedules = schedule_subject(
+            subject, request.architecture, request.system, request.flat_bandwidth
+        )
+    table = with_widths(schedules if request.operators else solves)
+    if request.as_json:
+        print_records(table)
     else:
-        _print_frame(found, SCHEDULE if asked.operators else SOLVES)
+        _print_frame(table, SCHEDULE if request.operators else SOLVES)
 
 
 def _sorted(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     """Rows sorted by a column, named by its title or its key; PhazeError if it is unknown."""
-    keys = {**{one: one for one in frame.columns}, **{one.title: one.key for one in ESTIMATE}}
+    keys = {**{key: key for key in frame.columns}, **{titled.title: titled.key for titled in ESTIMATE}}
     keys["roofline"] = "roof_share"
     if column not in keys:
         where = "the table and --json"
@@ -157,7 +159,7 @@ def _rooflines(frame: pd.DataFrame) -> list[str]:
 def _print_frame(frame: pd.DataFrame, columns: Sequence[Titled]) -> None:
     """Print a table, with columns for TMP width and microbatch only if their values differ."""
     several = {key for key in ("tensor", "microbatch") if frame[key].nunique() > 1}
-    widths = [one for one in WIDTHS if one.key in several]
+    widths = [column for column in WIDTHS if column.key in several]
     print_rows(rows_of(frame), [*widths, *columns])
 
 
@@ -183,13 +185,13 @@ SCHEDULE = (
 )  # fmt: skip
 
 
-def _read(asked: options.WorkloadOptions) -> Subject:
+def _read(request: options.WorkloadOptions) -> Subject:
     """Operators of the model for all requested TMP widths and microbatches."""
     from phaze.commands.answers import read_subject
 
-    tell_sequence(asked.model, asked.sequence)
-    widths, microbatches = asked.tensor or [1], asked.microbatch or [1]
-    return read_subject(asked.model, asked.sequence, widths, microbatches, asked.backward)
+    tell_sequence(request.model, request.sequence)
+    widths, microbatches = request.tensor or [1], request.microbatch or [1]
+    return read_subject(request.model, request.sequence, widths, microbatches, request.backward)
 
 
 def space(
@@ -208,15 +210,17 @@ def space(
     """
     from phaze.commands.answers import describe_space
 
-    found = describe_space(area_limit_mm2, minimum_share=minimum_share)
+    described = describe_space(area_limit_mm2, minimum_share=minimum_share)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(described, indent=2))
         return
-    typer.echo(f"{found['architectures']:,} architectures of at most {found['area_limit_mm2']:.5f} mm2")
+    typer.echo(
+        f"{described['architectures']:,} architectures of at most {described['area_limit_mm2']:.5f} mm2"
+    )
     for which in ("smallest", "largest"):
-        one = found[which]
-        if isinstance(one, dict):
-            typer.echo(f"{which}: {one['architecture']}, {one['area_mm2']:.5f} mm2")
+        architecture = described[which]
+        if isinstance(architecture, dict):
+            typer.echo(f"{which}: {architecture['architecture']}, {architecture['area_mm2']:.5f} mm2")
 
 
 Format = Literal["csv", "json"]

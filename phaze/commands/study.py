@@ -39,12 +39,12 @@ REASONS = {
     "ok": "what it depends on is made again",
 }
 """Snakemake's reasons for running a job again, in plain words."""
-COMPARED = ("tpu-v4-as-built", "tpu-v4")
+REFERENCE_CHIPS = ("tpu-v4-as-built", "tpu-v4")
 """Accelerators in every study: TPU v4 as built, and the Phaze paper's model of it, which limits the area."""
 WIDTHS = (1, 2, 4, 8)
 HBM_GIB = (32.0, 80.0, 192.0, 288.0)
 """HBM sizes of which a study tries two: the smallest with which every model fits, and the next one."""
-WHOLE = 0.5
+UNSPLIT_SHARE = 0.5
 """Share of the smallest HBM size up to which a model's states need no tensor parallelism."""
 POD = "tpu-v4-pod"
 """System of accelerators that no file in config/systems has."""
@@ -129,14 +129,14 @@ def status(
     time left is estimated from the times of finished jobs.
     """
     stages = study_status(directory, configfile)
-    left, shared = seconds_left(stages), cores or os.cpu_count() or 1
+    work_s, shared = seconds_left(stages), cores or os.cpu_count() or 1
     if as_json:
         rows = [asdict(stage) for stage in stages]
-        typer.echo(json.dumps({"stages": rows, "work_left_s": left, "cores": shared}, indent=2))
+        typer.echo(json.dumps({"stages": rows, "work_left_s": work_s, "cores": shared}, indent=2))
         return
     for stage in stages:
         typer.echo(_line(stage))
-    typer.echo(_summary(stages, left, shared))
+    typer.echo(_summary(stages, work_s, shared))
 
 
 def _line(stage: RuleProgress) -> str:
@@ -174,12 +174,12 @@ def study_status(folder: Path, configfile: Path | None) -> list[RuleProgress]:
             "run .venv/bin/phaze status in a checkout, after `make setup`",
         )
     check_config_files([] if configfile is None else [configfile])
-    files = read_summary(_ask(folder, configfile, "--summary"))
-    left = read_counts(_ask(folder, configfile, "--dry-run", "--quiet", "rules"))
-    return stages_of(files, left, folder)
+    files = read_summary(_snakemake(folder, configfile, "--summary"))
+    jobs_left = read_counts(_snakemake(folder, configfile, "--dry-run", "--quiet", "rules"))
+    return stages_of(files, jobs_left, folder)
 
 
-def _ask(folder: Path, configfile: Path | None, *arguments: str) -> str:
+def _snakemake(folder: Path, configfile: Path | None, *arguments: str) -> str:
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
     command += ["--directory", str(folder), *arguments]
     if configfile is not None:
@@ -211,12 +211,13 @@ def read_counts(text: str) -> dict[str, int]:
     return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
 
 
-def stages_of(files: list[File], left: dict[str, int], folder: Path) -> list[RuleProgress]:
+def stages_of(files: list[File], jobs_left: dict[str, int], folder: Path) -> list[RuleProgress]:
     """Finished and remaining jobs of every rule, in workflow order."""
     order = {rule: i for i, rule in enumerate(_rules())}
     rules = sorted({file.rule for file in files}, key=lambda rule: (order.get(rule, len(order)), rule))
     return [
-        _stage([file for file in files if file.rule == rule], left.get(rule, 0), folder) for rule in rules
+        _stage([file for file in files if file.rule == rule], jobs_left.get(rule, 0), folder)
+        for rule in rules
     ]
 
 
@@ -228,7 +229,7 @@ def _rules() -> list[str]:
     return [rule for text in texts for rule in re.findall(r"^rule (\w+):$", text, re.MULTILINE)]
 
 
-def _stage(files: list[File], left: int, folder: Path) -> RuleProgress:
+def _stage(files: list[File], jobs_left: int, folder: Path) -> RuleProgress:
     from phaze.base.job import benchmark_of
 
     stale = {file.log for file in files if file.reason}
@@ -237,7 +238,7 @@ def _stage(files: list[File], left: int, folder: Path) -> RuleProgress:
     return RuleProgress(
         rule=files[0].rule,
         done=len(jobs.keys() - stale),
-        left=left,
+        left=jobs_left,
         reasons=tuple(reason for reason in REASONS.values() if any(file.reason == reason for file in files)),
         job_s=mean(measured) if measured else None,
     )
@@ -254,10 +255,10 @@ def _seconds(benchmark: Path) -> float | None:
 
 def seconds_left(stages: list[RuleProgress]) -> float | None:
     """Estimated work left, in seconds; rules that never ran get the mean job time. None if no job ran."""
-    known = [stage.job_s for stage in stages if stage.job_s is not None]
-    if not known:
+    measured_s = [stage.job_s for stage in stages if stage.job_s is not None]
+    if not measured_s:
         return None
-    return sum(stage.left * (mean(known) if stage.job_s is None else stage.job_s) for stage in stages)
+    return sum(stage.left * (mean(measured_s) if stage.job_s is None else stage.job_s) for stage in stages)
 
 
 def new_study(
@@ -301,16 +302,18 @@ def new_study(
     _check(text, out)
     write_or_print(text, out)
     if out is not None:
-        accelerators = ", ".join(dict.fromkeys((*chips, *COMPARED)))
-        typer.echo(f"{out}: a study of {', '.join(models)} on {accelerators}; run it with\n  {_run(out)}")
+        accelerators = ", ".join(dict.fromkeys((*chips, *REFERENCE_CHIPS)))
+        typer.echo(
+            f"{out}: a study of {', '.join(models)} on {accelerators}; run it with\n  {_run_command(out)}"
+        )
 
 
-def _names(given: Sequence[str]) -> list[str]:
+def _names(texts: Sequence[str]) -> list[str]:
     """Distinct names of an option that can be repeated, each a list separated by commas."""
-    return [*dict.fromkeys(name.strip() for text in given for name in text.split(","))]
+    return [*dict.fromkeys(name.strip() for text in texts for name in text.split(","))]
 
 
-def _run(file: Path | str) -> str:
+def _run_command(file: Path | str) -> str:
     """Command that runs a study, in a checkout or with an installed package, which has no workflow."""
     run = f"snakemake --cores 4 --configfile {file}"
     if (ROOT / "Snakefile").is_file():
@@ -328,20 +331,20 @@ def _text(
     loaded = {name: load_model_named(name) for name in models}
     needs = [_needs(model, sequence) for model in loaded.values()]
     workloads = "".join(
-        f"  {model.name}: {{model: {given}, sequence: {need.sequence}, tensor: {list(need.widths)}}}\n"
-        for (given, model), need in zip(loaded.items(), needs, strict=True)
+        f"  {model.name}: {{model: {source}, sequence: {need.sequence}, tensor: {list(need.widths)}}}\n"
+        for (source, model), need in zip(loaded.items(), needs, strict=True)
     )
     first = max(HBM_GIB.index(need.hbm_gib) for need in needs)
     return TEMPLATE.format(
         schema=os.path.relpath(FOLDER / "schema.json", Path() if out is None else out.parent),
         models=", ".join(model.name for model in loaded.values()),
-        accelerators=" and ".join(chips or COMPARED[:1]),
+        accelerators=" and ".join(chips or REFERENCE_CHIPS[:1]),
         file=out or "my.yaml",
-        run=_run(out or "my.yaml"),
+        run=_run_command(out or "my.yaml"),
         save="" if out else "# Save this as my.yaml.\n",
         workloads=workloads,
         hbm_gib=[int(size) for size in HBM_GIB[first : first + 2]],
-        named=", ".join(dict.fromkeys((*chips, *COMPARED))),
+        named=", ".join(dict.fromkeys((*chips, *REFERENCE_CHIPS))),
         scenario=_scenario(chips, batch),
     )
 
@@ -370,14 +373,14 @@ def _needs(model: AnyModel, sequence: int | None) -> Needs:
     tokens = model.usual_sequence if sequence is None else sequence
     model.check_sequence(tokens, "new-study")
     training = Training(optimizer="adam", precision="mixed")
-    each = parameter_bytes(training.optimizer, training.precision)
+    bytes_per_parameter = parameter_bytes(training.optimizer, training.precision)
 
     def runs_of(width: int) -> Runs:
         (point,) = extract_subject(model, tokens, layouts_of((width,), (1,)), ExtractSettings()).points
-        return read_runs(point.tables["layers"], point.graph, each)[0]
+        return read_runs(point.tables["layers"], point.graph, bytes_per_parameter)[0]
 
     runs = {1: runs_of(1)}
-    if runs[1].static_bytes @ runs[1].totals > WHOLE * HBM_GIB[0] * GIB:
+    if runs[1].static_bytes @ runs[1].totals > UNSPLIT_SHARE * HBM_GIB[0] * GIB:
         runs |= {width: runs_of(width) for width in WIDTHS[1:] if model.divides(width)}
     for hbm_gib in HBM_GIB:
         for width, chain in runs.items():
@@ -395,7 +398,7 @@ def _scenario(chips: Sequence[str], batch: int) -> str:
     """
     from phaze.spec.systems import load_cluster, load_device_as_architecture, load_system, system_of_device
 
-    devices = (load_device_as_architecture(chip) for chip in chips if chip not in COMPARED)
+    devices = (load_device_as_architecture(chip) for chip in chips if chip not in REFERENCE_CHIPS)
     named = (system_of_device(device.name) for device in devices if device is not None)
     system = next(filter(None, named), POD)
     if system == POD:
@@ -427,8 +430,8 @@ def _check(text: str, out: Path | None) -> None:
     load_settings(dict(merged), folder=FOLDER, source=str(out or "study"))
 
 
-def _merged(base: Plain, own: Plain) -> Plain:
+def _merged(base: Plain, override: Plain) -> Plain:
     """Merge two configurations as Snakemake does: mappings key by key, while other values are replaced."""
-    if not isinstance(base, dict) or not isinstance(own, dict):
-        return own
-    return {**base, **{key: _merged(base.get(key), value) for key, value in own.items()}}
+    if not isinstance(base, dict) or not isinstance(override, dict):
+        return override
+    return {**base, **{key: _merged(base.get(key), value) for key, value in override.items()}}

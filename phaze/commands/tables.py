@@ -64,8 +64,8 @@ def scaled(key: str, title: str, unit: float) -> Titled:
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
     """Rows of a table; missing values are None."""
-    known = frame.astype(object).where(frame.notna(), None)
-    return [{str(key): value for key, value in row.items()} for row in known.to_dict(orient="records")]
+    values = frame.astype(object).where(frame.notna(), None)
+    return [{str(key): value for key, value in row.items()} for row in values.to_dict(orient="records")]
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[Titled]) -> None:
@@ -76,23 +76,23 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Titled]) -> None:
     if is_rich(sys.stdout):
         console = Console(file=unescaped(sys.stdout), highlight=False)
         fixed = [column for column in columns if not column.wraps]
-        needed = wide.measure(_table(rows, fixed, whole=True)).maximum + LEAST * (len(columns) - len(fixed))
-        console.print(_table(rows, columns, whole=max(needed, NARROW) <= console.width))
+        needed = wide.measure(_table(rows, fixed, fits=True)).maximum + LEAST * (len(columns) - len(fixed))
+        console.print(_table(rows, columns, fits=max(needed, NARROW) <= console.width))
         return
     with wide.capture() as lines:
-        wide.print(_table(rows, columns, whole=True))
+        wide.print(_table(rows, columns, fits=True))
     typer.echo("\n".join(line.rstrip() for line in lines.get().splitlines()))
 
 
-def _table(rows: Sequence[Row], columns: Sequence[Titled], *, whole: bool) -> Table:
-    """Build a rich table; if `whole`, only columns with `wraps` wrap."""
+def _table(rows: Sequence[Row], columns: Sequence[Titled], *, fits: bool) -> Table:
+    """Build a rich table; if `fits`, only columns with `wraps` wrap."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         justify: Literal["left", "right"] = "right" if column.right else "left"
-        no_wrap = whole and not column.wraps
+        no_wrap = fits and not column.wraps
         table.add_column(column.title, justify=justify, no_wrap=no_wrap, overflow="fold")
     for row in rows:
         table.add_row(*(Text(column.cell(row)) for column in columns))

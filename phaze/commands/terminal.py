@@ -131,4 +131,4 @@ class Verbs(TyperGroup):
         widest = max(map(len, self.commands))
         for title, verbs in groups.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(widest), said) for name, said in verbs])
+                formatter.write_dl([(name.ljust(widest), summary) for name, summary in verbs])

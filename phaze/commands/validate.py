@@ -140,8 +140,9 @@ def _parts_shown() -> str:
         for part in PARTS.values()
     ]
     constants = [
-        f"{one.of} {one.key}: {', '.join(one.sources)}" + " (one source)" * (len(one.sources) == 1)
-        for one in PublishedRuns.load().fitted
+        f"{constant.of} {constant.key}: {', '.join(constant.sources)}"
+        + " (one source)" * (len(constant.sources) == 1)
+        for constant in PublishedRuns.load().fitted
     ]
     return "\n".join([
         "\nkernel times, predicted and measured (--part shows each by device)",
@@ -156,10 +157,10 @@ def _left_out(source: str, *, as_json: bool) -> str:
     from phaze.validate.study import left_out
 
     with telling("validate"):
-        found = left_out(source)
+        errors = left_out(source)
     if as_json:
-        return found.to_json(orient="records", indent=2, double_precision=15)
-    return _formatted(found, ("source",), LEFT_OUT_SHOWN)
+        return errors.to_json(orient="records", indent=2, double_precision=15)
+    return _formatted(errors, ("source",), LEFT_OUT_SHOWN)
 
 
 def _part(name: str, files: list[Path] | None, system: str | None, out: Path | None, *, as_json: bool) -> str:
@@ -173,14 +174,14 @@ def _part(name: str, files: list[Path] | None, system: str | None, out: Path | N
 
     part = part_named(name)
     with telling("validate"):
-        found = compare(part, files or kernel_files(part), system)
+        comparison = compare(part, files or kernel_files(part), system)
     for file in files or ():
         tell_unread(file, columns_in(file), part.columns)
     if out is not None:
-        write_table(found.table, out)
+        write_table(comparison.table, out)
     if as_json:
-        return json.dumps(found.plain(), indent=2)
-    groups = [*found.by("device", "precision", "kind"), {"device": "all", **asdict(found.score)}]
+        return json.dumps(comparison.plain(), indent=2)
+    groups = [*comparison.by("device", "precision", "kind"), {"device": "all", **asdict(comparison.score)}]
     table = pd.DataFrame(groups).fillna({"precision": "", "kind": ""})
     return _formatted(table, ("device", "precision", "kind"), PART_SHOWN)
 
@@ -196,11 +197,11 @@ def _as_json(scores: pd.DataFrame, groups: pd.DataFrame, simulated: Collection[s
     """Scores of every source as JSON, with the regret in each of its groups of layouts."""
     from phaze.validate.scoreboard import rows_of
 
-    found = json.loads(scores.to_json(orient="records", double_precision=15))
-    for one in found:
-        mine = rows_of(one["source"], groups, simulated)
-        one["by_group"] = json.loads(mine.to_json(orient="records", double_precision=15))
-    return json.dumps(found, indent=2)
+    rows = json.loads(scores.to_json(orient="records", double_precision=15))
+    for row in rows:
+        source_groups = rows_of(row["source"], groups, simulated)
+        row["by_group"] = json.loads(source_groups.to_json(orient="records", double_precision=15))
+    return json.dumps(rows, indent=2)
 
 
 def _shown(scores: pd.DataFrame) -> str:
