@@ -91,6 +91,7 @@ class PlacementQuestion:
         for microbatch in request.microbatch or ():
             if batch % microbatch:
                 raise PhazeError(f"--microbatch: {microbatch} does not divide --global-batch {batch}")
+        # Microbatches of unequal size are not modelled, so they must divide the batch.
         divisors = tuple(b for b in POWERS if batch % b == 0)
         usual_gib = load_architecture(request.architecture).hbm_gib
         hbm_gib = next(size for size in (request.hbm_gib, usual_gib, LARGEST_HBM_GIB) if size is not None)
@@ -161,6 +162,7 @@ def answer(question: PlacementQuestion) -> PlacementAnswer:
     best = best_placement(evaluation.placements[evaluation.placements["planner"] == "phaze"])
     simulated = _simulated(subject, terms, evaluation, best)
     times_s = simulated["simulated_s"]
+    # Differences below rounding are ties, and the certified plan wins them.
     if "equal" in times_s and times_s["equal"] < times_s["phaze"] * (1 - 1e-9):
         best, stages = _equal_stages(subject, terms, evaluation, best, simulated.loc[["equal"]].iloc[0])
     else:
@@ -185,6 +187,7 @@ def _equal_stages(
     chain = point.runs.chain(*device.latencies)
     recompute = plan["memory"] != STASH
     setting = next(candidate for candidate in conditions.settings(layout) if candidate.recompute == recompute)
+    # With unlimited memory nothing is recomputed: the difference is what memory costs.
     ample = replace(setting, memory_bytes=float("inf"), recompute=False)
     result, unlimited = (
         place_equally(chain, layout, candidate, *point.repeated()) for candidate in (setting, ample)
@@ -260,6 +263,7 @@ def _estimated(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFra
         layers=operators["layer"].map(dict(point.counts)),
     )
     joined = rows.merge(estimate_point(point, chips, terms), on=[*POINT, "work", "design"])
+    # Energy is summed over parts of the chip and links; table `estimates` has a column for each.
     energy = joined[[f"{part}_all_j" for part in ENERGIES]].sum(axis=1)
     return joined.assign(energy_all_j=energy)
 
@@ -312,6 +316,7 @@ def describe_placement(question: PlacementQuestion, placement: PlacementAnswer) 
     training_tokens = TOKENS if tokens is None and token == "token" else tokens
     if training_tokens is not None:
         described["days_to_train"] = training_tokens / float(best["tokens_per_s"]) / SECONDS_PER_DAY
+    # The bound holds for planned times, so the gap does not use the simulated one.
     described["gap"] = 1.0 - float(best["bound_s"]) / float(best["time_per_batch_s"])
     described["assumptions"] = question.assumptions()
     return described

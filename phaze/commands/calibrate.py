@@ -57,6 +57,7 @@ def calibrate(
     with constants fitted to the other runs.
     """
     refuse_outputs(out, reads=(runs, system, kernels, device))
+    # Before slow imports, so that a misspelt name fails at once.
     for file in (runs, kernels):
         options.readable(file)
     if kernels is not None or device is not None:
@@ -85,6 +86,7 @@ def _fit_kernels(
 
     with telling("calibrate"):
         fits = fit_device(kernels, device, out)
+    # All parts read the same file: a column is unread only if no part reads it.
     tell_unread(kernels, columns_in(kernels), [name for part in PARTS.values() for name in part.columns])
     if as_json:
         return json.dumps({fit.part: asdict(fit) for fit in fits}, indent=2)
@@ -110,6 +112,7 @@ def _plain(measured: OwnRuns, fit: Calibrated) -> dict[str, object]:
 
 
 def _constant(fitted: FittedConstant) -> dict[str, object]:
+    # A constant that changes no run has no meaningful uncertainty; JSON has null for it.
     uncertainty = fitted.uncertainty if fitted.identifiable else None
     return {
         "name": fitted.constant.name,
@@ -134,6 +137,7 @@ def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
         f"fit, {fit.error:.1%} after, {fit.error_left_out:.1%} for runs left out of the fit"
     )
     lines += in_words(measured.unused)
+    # A fit may merely follow its own runs, so only errors of runs left out of it show an improvement.
     if fit.error_left_out >= fit.error_before:
         lines.append(
             f"no improvement shown: {out} does not predict runs left out of the fit better than {system}"

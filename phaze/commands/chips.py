@@ -74,8 +74,10 @@ def compared(request: PlaceOptions, names: Sequence[str], sweeps: Sequence[str])
     if len(sweeps) > MOST_KEYS:
         raise PhazeError(f"place: --sweep: at most {MOST_KEYS} keys, got {len(sweeps)}")
     variants = [Variant.of(text) for text in sweeps]
+    # Variants are written as files, because every later step loads an architecture by name or path.
     with TemporaryDirectory() as folder:
         chips = [path for name in names for path in _variants(name, variants, Path(folder))]
+        # TPU v4 as built is the reference row, unless the system lacks the clock and HBM bandwidth for it.
         if BUILT not in names and _is_known(request):
             chips.append(BUILT)
         return [_row(request, chip) for chip in chips]

@@ -53,6 +53,7 @@ def emit(
     if not replayed.same:
         typer.echo(f"emit: {planned}: {replayed.figures}", err=True)
     output = emitted(Recipe.of(plan), runtime, plan.question)
+    # The first file goes to --out or standard output, further files next to it under their own names.
     for number, (name, text) in enumerate(output.files.items()):
         path = out if out is None or not number else out.with_name(name)
         if number and out is not None:
@@ -177,6 +178,7 @@ def read(request: ReadOptions) -> None:
         stack = request.stack or stack_for(load_cluster(system)[0], runtime)
         machine = load_machine(system, stack=stack, devices=recipe.layout.devices)
         software = run.software(machine.stack)
+        # The run's flags decide what its software overlaps and fuses, not the defaults of the stack.
         machine = replace(machine, stack=software.stack)
         question = PlanQuestion(recipe.task, machine, RUNTIMES[runtime], flash=software.flash)
         priced = PricedLayout.of_recipe(question, recipe)
@@ -326,6 +328,7 @@ def _compare_flags(file: Path, plan: TrainingPlan, layout: str | None) -> Compar
     software = run.software(machine.stack)
     for sentence in run.remarks(software):
         typer.echo(f"compare: {sentence}", err=True)
+    # Only Megatron-LM's changes are named by its flags; others by fields of the layout.
     names = NAMES if question.runtime == "megatron" else {}
     return Comparison(run.recipe, plan, software.stack, flash=software.flash, names=names)
 
@@ -345,6 +348,7 @@ def _compare_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
         machine = replace(machine, stack=load_stack_of(question.stored_machine().cluster, name=run_row.stack))
     runs = run_row.runs
     if len(runs) > 1:
+        # Fields that the row omits have several candidates; the fastest that fits stands for the run.
         runs = next(settled([run_row], predict_rows([run_row], machine))).runs
     if not runs:
         raise PhazeError(f"{file}: {run_row.problem or 'no microbatch or number of chunks fits'}")
@@ -359,6 +363,7 @@ def _row(file: Path, row: int | None) -> RunRow:
 
     table, rows = read_rows(file)
     tell_unread(file, table, COLUMNS)
+    # A file with one row needs no --row.
     if not 1 <= (row or len(rows)) <= len(rows) or (row is None and len(rows) > 1):
         raise PhazeError(f"{file}: --row: must be a number from 1 to {len(rows)}, got {row or 'none'}")
     return rows[(row or 1) - 1]

@@ -51,6 +51,7 @@ def _source(path: Path) -> str:
                 break
             words.append(line.strip("# \n"))
     clause = CLAUSE.split(" ".join(words))[0]
+    # The clause may end inside parentheses.
     return clause + ")" * (clause.count("(") - clause.count(")"))
 
 
@@ -101,6 +102,7 @@ def _systems() -> Iterator[Row]:
     from phaze.spec.systems import load_network, load_tiled
 
     for path in _files("systems"):
+        # Only systems of tiled chips define DRAM; they have no network levels.
         if "dram" in read_mapping(path):
             tiled, chip = load_tiled(str(path))
             figures: Row = {"devices": tiled.chips, "device": chip.name, "levels": None, "stack": None}

@@ -103,8 +103,10 @@ def map_stages(request: MapOptions) -> None:
     """
     from phaze.base.deadline import Deadline
 
+    # The limit is for the whole command, so its clock starts before imports and reads.
     until = Deadline(request.time_limit_s)
     refuse_as_picture(request.picture)
+    # Plans of studies are the only Parquet files; stages and plans of `phaze plan` are JSON.
     is_plan = request.stages.suffix == ".parquet"
     refuse_outputs(
         request.times,
@@ -258,6 +260,7 @@ def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
     from phaze.report.plan_figures import mappings
     from phaze.report.vega import save
 
+    # A heuristic that is also the answer is drawn once.
     shown = {mapping.way: mapping for mapping in (best, *mapped.heuristics)}
     devices = pd.DataFrame([row for mapping in shown.values() for row in device_rows(mapping)])
     save(path, mappings(mapped.problem.network, devices, width=220))
@@ -276,6 +279,7 @@ def _summary(stored: StoredMapping) -> str:
     proof = "proven optimal" if stored.proven else f"no mapping below {stored.bound_s:.6g} s"
     batches = {} if stored.plan is None else {method.name: method.simulated_s for method in stored.plan.times}
     steps = {} if stored.ranks is None else {method.name: method.time_s for method in stored.ranks.times}
+    # Without heuristics as answers they are still shown for comparison.
     methods = stored.ways + tuple(method for method in stored.heuristics if method not in stored.ways)
     lines = [
         *_plan_lines(stored),

@@ -92,6 +92,7 @@ def model(
 
 def answer_of(model: Model, sequence: int, system: str) -> ModelAnswer:
     """Parameters, FLOPs per token and kinds of blocks of a model, with their stored bytes on a system."""
+    # A product of n multiply-adds is 2n FLOPs; the backward pass has two products for each forward one.
     products = model.products_per_token(sequence, causal=model.causal)
     return ModelAnswer(
         model=model.name,
@@ -130,6 +131,7 @@ def _recomputes(cost: LayerMemory) -> list[str]:
     from phaze.layout import MODULES
     from phaze.plan.layers.activations import KEPT
 
+    # Runtimes recompute blocks only, not the embedding or the head.
     if cost.layer.name in KEPT:
         return ["none"]
     modules = [module for module in MODULES if cost.layer.forward_in(frozenset({module}))]

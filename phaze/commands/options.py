@@ -90,6 +90,7 @@ def cluster(verb: str, gpus: str | None, system: str | None, devices: str | None
 def amount(text: str | float) -> float:
     """Parse a number such as 15T or 4e6; BadParameter if malformed."""
     if match := _AMOUNT.fullmatch(str(text)):
+        # In floating point 4.1 million is no whole number.
         return float(Decimal(match[1]) * SUFFIXES[match[2].lower()])
     try:
         return float(text)
@@ -333,6 +334,7 @@ def takes(
     """
     hints = get_type_hints(noun, include_extras=True)
     hints |= {name: Annotated[hints[name], option] for name, option in described.items()}
+    # Fields of a dataclass begin with those of its base classes; help is clearer the other way round.
     annotations = [get_annotations(base) for base in noun.__mro__]
 
     def rank(field: Field[object]) -> int:
@@ -345,6 +347,7 @@ def takes(
         def command(**values: object) -> None:
             run(noun(**values))
 
+        # Typer reads the parameters of a command from its signature, not from the dataclass.
         command.__annotations__ = hints
         command.__signature__ = Signature([  # type: ignore[attr-defined]
             Parameter(
@@ -360,6 +363,7 @@ def takes(
 
 def is_given(context: typer.Context, name: str) -> bool:
     """True if the user gave this parameter on the command line."""
+    # A default and the same value given by the user differ only in their source.
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

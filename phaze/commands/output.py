@@ -45,6 +45,7 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
     """
     from phaze.base import files
 
+    # Links are resolved, so that two names of one file are equal; names without suffix are no files.
     inputs = [Path(os.path.realpath(file)) for file in reads if file is not None and Path(file).suffix]
     seen = set[Path]()
     for out in outs:
@@ -60,6 +61,7 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
 
 
 def _is_same(path: Path, other: Path) -> bool:
+    # Hard links, and names that differ in case on some file systems.
     return path.exists() and other.exists() and path.samefile(other)
 
 
@@ -143,6 +145,7 @@ def telling(verb: str) -> Iterator[None]:
     """Show progress on standard error: one live line on a terminal, else a new line every ten seconds."""
     from phaze.base.progress import heard
 
+    # A log needs fewer lines than a terminal needs updates.
     if not is_rich(sys.stderr):
         with heard(verb, lambda text: tell(f"progress: {text}"), first_s=2.0, every_s=10.0):
             yield

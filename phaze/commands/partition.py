@@ -146,6 +146,7 @@ def partition(request: PartitionOptions) -> None:
     )
     subject = _subject(request.graph, request.microbatch, system, request.sequence)
     operators, name, samples = subject.operators, subject.name, subject.microbatch
+    # Written before the search, which may take long or find nothing.
     if request.graph_out is not None:
         write_document(stored_operators(operators, name, samples), request.graph_out)
     most = subject.hyper_operators if request.hyper_operators is None else request.hyper_operators
@@ -183,6 +184,7 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
 
     model, samples = load_model_named(graph), 1 if microbatch is None else microbatch
     tell_sequence(graph, sequence)
+    # A graph file stores times and sizes; for a model they are estimated for the device here.
     operators = profile_model(model, samples, SYSTEM if system is None else system, sequence=sequence)
     return _Subject(operators, Path(graph).stem, samples, model.hyper_operators)
 

@@ -174,6 +174,7 @@ def _place_model(request: PlaceOptions) -> None:
 def _batch(request: PlaceOptions) -> int:
     """Batch size in samples, from --global-batch, --batch-tokens or the default."""
     if request.batch_tokens is None or request.global_batch is not None:
+        # A batch in samples needs no sequence, so the model need not be loaded for it.
         return options.batch_samples("place", request.global_batch, request.batch_tokens, 1) or SAMPLES
     from phaze.spec.models import load_model_named
 
@@ -198,6 +199,7 @@ def _cluster(request: PlaceOptions) -> dict[str, Any]:
 
         path = system_path(named)
         device = str(read_mapping(path).get("device", request.architecture))
+        # The path of a device in a system's file is relative to that file.
         changes["architecture"] = str(path.parent / device) if is_path(device) else device
     return changes
 
@@ -224,6 +226,7 @@ def _place_with_piper(instance: Path, request: PlaceOptions) -> str:
     question = PiperQuestion(devices=request.devices, **choices)
     stored = read_instance(instance)
     try:
+        # Compiled code plans several levels, and Ctrl-C cannot interrupt it.
         with telling("place"), ended_at_once() if question.levels else nullcontext():
             return as_text(answer(stored, question))
     except DownsetsError as error:

@@ -207,6 +207,7 @@ def plan(request: PlanOptions) -> None:
     run = _training_run(request)
     unlike = _fixable("--explain", request.explain)
     questions = _questions(request, named, number)
+    # A file has one plan, and the fewest nodes are one number.
     for option, is_used in (("-o", request.out is not None), ("--fewest", request.fewest)):
         if is_used and len(questions) > 1:
             raise PhazeError(f"plan: {option} accepts one number of devices; --devices has several")
@@ -245,6 +246,7 @@ def _training_run(request: RunOptions) -> AskedRun | None:
         return None
     failures = ("--mtbf", "--checkpoint", "--restart")
     lacking = [name for name in failures if name not in passed]
+    # Goodput needs all three: how often jobs fail, and what a checkpoint and a restart cost.
     if lacking and len(lacking) < len(failures):
         raise PhazeError(f"plan: {', '.join(failures)} must be given together; {lacking[0]} is missing")
     from phaze.spec.training_plan import AskedRun
@@ -311,6 +313,7 @@ def _questions(request: PlanOptions, system: str, devices: str | None) -> list[A
             {**spec.model_dump(exclude_none=True), "lora": request.lora}, f"plan: --lora: {request.model}"
         )
     cluster = load_cluster(system)[0]
+    # Megatron-Bridge trains with Megatron-Core, so its layouts are those of Megatron.
     trained = runtime_for(system, requested="megatron" if request.runtime == "bridge" else request.runtime)
     stack = request.stack or stack_for(cluster, trained)
     tokens = spec.usual_sequence if request.sequence is None else request.sequence
@@ -318,6 +321,7 @@ def _questions(request: PlanOptions, system: str, devices: str | None) -> list[A
     numbers = [cluster.devices] if devices is None else _numbers(devices)
     for number in numbers:
         sized(cluster, number, f"plan: --devices: {system}")
+    # All numbers of devices train with the same batch, so that their answers compare.
     batch = options.batch_samples("plan", request.global_batch, request.batch_tokens, tokens, max(numbers))
     shared = {
         "model": spec, "system": system, "stack": stack, "sequence": tokens, "runtime": trained,
@@ -335,6 +339,7 @@ def _check_widths(fixed: Mapping[str, int | str], devices: int) -> None:
 
     widths = {name: int(fixed[name]) for name in DEVICE_AXES if isinstance(fixed.get(name), int)}
     product = prod(widths.values())
+    # A width of 0 cannot divide, and has a message of its own when the planner checks the fields.
     if all(0 < width <= MOST_DEVICES for width in widths.values()) and devices % product:
         shape = ",".join(f"{name}={width}" for name, width in widths.items())
         factors = f"{' x '.join(map(str, widths.values()))} = {product}" if len(widths) > 1 else f"{product}"

@@ -70,6 +70,7 @@ class PlanPhases:
         search, number = planner.search({}, self._report), wanted(top)
         with telling("plan"):
             search.run(number)
+            # The fastest plan is printed before its alternatives are searched.
             first = planner.answer(search.plans(number), alone=True)
         self._publish(first, self._first_lines(first))
         with telling("plan"):
@@ -93,6 +94,7 @@ class PlanPhases:
         from phaze.plan.layouts.priced import PricedLayout
         from phaze.plan.layouts.words import better_line, gap_line
 
+        # From now on there is a plan to answer with, so Ctrl-C need not end the process.
         stop_gently(self._limit)
         seconds, rank = monotonic() - self._begun_s, self.question.rank
         if search.best_s < self._reported_s * (1 - MIN_GAIN):
@@ -104,6 +106,7 @@ class PlanPhases:
             tell(f"plan: {gap_line(1 - search.bound_s / search.best_s, seconds)}")
             self._has_gap = True
         if self.options.out is not None:
+            # If the process is killed, the file has the best plan so far.
             self._write(self._planner.answer(search.plans(1), alone=True))
 
     def _with_run(self, answer: TrainingPlan) -> TrainingPlan:

@@ -39,6 +39,7 @@ def on_roofline(operators: pd.DataFrame, peaks: Peaks) -> pd.DataFrame:
     traffic at the peak bandwidth (memory). Collectives have no roof: it is empty, and the share is missing.
     """
     tensor, vector = operators["tensor_flops"].to_numpy(float), operators["vector_flops"].to_numpy(float)
+    # Tensor and vector cores work at the same time, so the slower of the two decides.
     compute_s = np.maximum(tensor / peaks.tensor_flops, vector / peaks.vector_flops)
     memory_s = operators["hbm_all_bytes"].to_numpy(float) / peaks.hbm_bytes
     roof_s = np.maximum(compute_s, memory_s)
@@ -64,4 +65,5 @@ def totals(operators: pd.DataFrame) -> pd.DataFrame:
     )
     model = rows.groupby(list(POINT), sort=False, as_index=False).agg(dict.fromkeys(SUMS, "sum"))
     layers_and_model = pd.concat([by_layer, model.assign(layer="all", direction="both")], ignore_index=True)
+    # Rows of the model have no number of layers, which plain integers cannot express.
     return layers_and_model.astype({"layers": "Int64"})

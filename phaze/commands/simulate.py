@@ -85,6 +85,7 @@ def simulate(request: SimulateOptions) -> None:
     if request.placement is not None:
         if request.out is not None:
             raise PhazeError("simulate: -o applies to --runs only", "use --trace or --picture for a plan")
+        # Plans of `phaze plan` are JSON, those of studies Parquet.
         if request.placement.suffix == ".json":
             options.refuse(
                 request.context,

@@ -139,11 +139,13 @@ def schedule(request: ScheduleOptions) -> None:
 def _sorted(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     """Rows sorted by a column, named by its title or its key; PhazeError if it is unknown."""
     keys = {**{key: key for key in frame.columns}, **{titled.title: titled.key for titled in ESTIMATE}}
+    # The column of roofs is text; its share is what is worth sorting.
     keys["roofline"] = "roof_share"
     if column not in keys:
         where = "the table and --json"
         raise PhazeError(f"estimate: --sort: {column}: is not a column", did_you_mean(column, [*keys], where))
     key = keys[column]
+    # Large numbers are of interest, and text is looked up from A to Z.
     falls = frame[key].dtype.kind in "if"
     return frame.sort_values(key, ascending=not falls, kind="stable", ignore_index=True)
 

@@ -186,9 +186,11 @@ def _snakemake(folder: Path, configfile: Path | None, *arguments: str) -> str:
         command += ["--configfile", str(configfile)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
+        # Snakemake names the file by its resolved path; the user knows the path as given.
         message = done.stderr.replace(f"{configfile and configfile.resolve()}", f"{configfile}")
         mistakes = MISTAKES.search(message)
         raise PhazeError(mistakes[1].strip() if mistakes else f"cannot plan the study:\n{message.strip()}")
+    # The job statistics of a dry run may be on either stream.
     return done.stdout + done.stderr if "--dry-run" in arguments else done.stdout
 
 
@@ -233,6 +235,7 @@ def _stage(files: list[File], jobs_left: int, folder: Path) -> RuleProgress:
     from phaze.base.job import benchmark_of
 
     stale = {file.log for file in files if file.reason}
+    # Files of one job share its log, so logs count jobs.
     jobs = {file.log: benchmark_of(folder / file.log) for file in files}
     measured = [seconds for path in jobs.values() if (seconds := _seconds(path)) is not None]
     return RuleProgress(
@@ -334,6 +337,7 @@ def _text(
         f"  {model.name}: {{model: {source}, sequence: {need.sequence}, tensor: {list(need.widths)}}}\n"
         for (source, model), need in zip(loaded.items(), needs, strict=True)
     )
+    # Sizes are shared by all workloads, so the largest need decides.
     first = max(HBM_GIB.index(need.hbm_gib) for need in needs)
     return TEMPLATE.format(
         schema=os.path.relpath(FOLDER / "schema.json", Path() if out is None else out.parent),
@@ -380,12 +384,14 @@ def _needs(model: AnyModel, sequence: int | None) -> Needs:
         return read_runs(point.tables["layers"], point.graph, bytes_per_parameter)[0]
 
     runs = {1: runs_of(1)}
+    # Small models fit without tensor parallelism, whose layouts would only lengthen the study.
     if runs[1].static_bytes @ runs[1].totals > UNSPLIT_SHARE * HBM_GIB[0] * GIB:
         runs |= {width: runs_of(width) for width in WIDTHS[1:] if model.divides(width)}
     for hbm_gib in HBM_GIB:
         for width, chain in runs.items():
             layout = Layout(tp=width)
             setting = Setting.of(Scenario(), training, layout, hbm_gib, recompute=True)
+            # Whether it fits depends on bytes only, so no time needs to be estimated.
             if isinstance(place_chain(chain.untimed(), layout, setting), Placement):
                 return Needs(tokens, tuple(runs), hbm_gib)
     return Needs(tokens, tuple(runs), HBM_GIB[-1])

@@ -64,6 +64,7 @@ def scaled(key: str, title: str, unit: float) -> Titled:
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
     """Rows of a table; missing values are None."""
+    # Numeric columns would turn None back into NaN.
     values = frame.astype(object).where(frame.notna(), None)
     return [{str(key): value for key, value in row.items()} for row in values.to_dict(orient="records")]
 
@@ -76,6 +77,7 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Titled]) -> None:
     if is_rich(sys.stdout):
         console = Console(file=unescaped(sys.stdout), highlight=False)
         fixed = [column for column in columns if not column.wraps]
+        # Columns that wrap shrink to their minimum before names and numbers wrap too.
         needed = wide.measure(_table(rows, fixed, fits=True)).maximum + LEAST * (len(columns) - len(fixed))
         console.print(_table(rows, columns, fits=max(needed, NARROW) <= console.width))
         return

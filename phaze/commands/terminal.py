@@ -101,6 +101,7 @@ def _styled(shown: TyperCommand | TyperGroup, least: int) -> Iterator[None]:
     """Context in which help uses Typer's panels if they fit the terminal, else plain wrapped lines."""
     panels = is_rich(sys.stdout) and get_terminal_size().columns >= least
     shown.rich_markup_mode = "rich" if panels else None
+    # Help has escape sequences of its own, which an escaping stream would print as text.
     with redirect_stdout(unescaped(sys.stdout)):
         yield
 

@@ -107,6 +107,7 @@ def validate(
     from phaze.validate.table import write_table
 
     with telling("validate"):
+        # Rows that name a system of their own ignore this one.
         machine = None if system is None else load_machine(system)
         runs = predict_files(files or measured_files(), machine)
     _refuse_unpredicted(runs)
@@ -199,6 +200,7 @@ def _as_json(scores: pd.DataFrame, groups: pd.DataFrame, simulated: Collection[s
 
     rows = json.loads(scores.to_json(orient="records", double_precision=15))
     for row in rows:
+        # The regret of choosing the predicted layout is known only inside a group of comparable runs.
         source_groups = rows_of(row["source"], groups, simulated)
         row["by_group"] = json.loads(source_groups.to_json(orient="records", double_precision=15))
     return json.dumps(rows, indent=2)

@@ -41,10 +41,13 @@ def rank_loads(tokens: int, experts: int, per_token: int, ranks: int, distributi
     power = exponent_of(distribution)
     if power is None:
         return np.full((1, experts // ranks), tokens * per_token / experts)
+    # Inverse transform sampling: the cumulative power law is inverted at uniform draws. The seed is fixed,
+    # so that equal questions have equal answers.
     uniform = np.random.default_rng(0).random((DRAWS, experts))
     low, high = 1.0, max(LARGEST_DRAW * tokens, 1.0) ** (1.0 - power)
     drawn = (low + (high - low) * uniform) ** (1.0 / (1.0 - power))
     rows = drawn / drawn.sum(axis=1, keepdims=True) * tokens * per_token
+    # An expert cannot receive more tokens than there are; others receive what is above that.
     excesses = np.maximum(rows - tokens, 0.0).sum(axis=1) / ranks
     capped = np.minimum(rows, tokens).reshape(DRAWS, ranks, experts // ranks)
     filled = np.array(
@@ -53,6 +56,7 @@ def rank_loads(tokens: int, experts: int, per_token: int, ranks: int, distributi
             for rows_of_ranks, excess in zip(capped, excesses, strict=True)
         ]
     )
+    # The step waits for the rank with the most tokens.
     busiest = filled.sum(axis=2).argmax(axis=1)
     busiest_rows: Floats = np.round(np.minimum(filled[np.arange(DRAWS), busiest], tokens))
     return busiest_rows
@@ -75,6 +79,7 @@ def _busiest(violation: float, experts: int, ranks: int) -> float:
     experts. The deviation of a rank is smaller by the square root of its number of experts. With one expert
     per rank the result is 1 + violation; with all experts on one rank it is 1.
     """
+    # The expected maximum of a single variable is 0; that of two avoids a division by zero.
     deviation = violation / max(_largest_of(experts), _largest_of(2))
     return 1.0 + deviation * _largest_of(ranks) / math.sqrt(experts / ranks)
 
@@ -87,6 +92,8 @@ def _largest_of(number: int) -> float:
 def _levelled(tokens: Floats, excess: float) -> Floats:
     """Dispatched tokens per expert (E,) after `excess` tokens have filled up the least loaded experts."""
     order = np.sort(tokens)
+    # Water filling: raising the i lowest loads to a common level uses up the excess. The right i is the
+    # first whose level stays below the next load.
     levels = (np.cumsum(order) + excess) / np.arange(1, len(order) + 1)
     level = levels[np.argmax(np.append(order[1:], np.inf) >= levels)]
     return np.maximum(tokens, level) if excess > 0 else tokens

@@ -85,6 +85,7 @@ class TimedGraph(Graph):
             check_values(key, getattr(self, key), n)
         check_values("edge_bytes", self.edge_bytes, len(self.edges))
         source, target = self.edges.reshape(-1, 2).T
+        # Edges that lead forward make the graph acyclic, and node order topological.
         if (source >= target).any() or (source < 0).any() or (target >= n).any():
             raise PhazeError(f"{self.kind}: edges must lead from {self.node} to a later one")
 

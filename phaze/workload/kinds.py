@@ -79,9 +79,11 @@ KINDS: dict[str, Kind] = {
     "rearrange": Kind("injective", ("add",), ("add",), idle=("forward", "backward")),
     "bias": Kind("injective", ("add",), ("add",), passes_gradient=True),
     "add": Kind("injective", ("add",), passes_gradient=True),
+    # The gradient of each factor is a product with the other one.
     "mul": Kind("injective", ("mul",), ("mul", "mul"), keeps="inputs"),
     "scale": _injective("mul"),
     "mask": _injective("masked_fill"),
+    # Stores nothing: its kernel recomputes its inputs.
     "weigh": Kind("injective", ("mul",), ("mul", "mul")),
     "clamp": _injective("relu", keeps="inputs"),
     "sigmoid": _injective("sigmoid", keeps="output"),
@@ -91,6 +93,7 @@ KINDS: dict[str, Kind] = {
     "gelu": _injective("gelu", keeps="inputs"),
     "silu": _injective("silu", keeps="inputs"),
     "relu": _injective("relu", keeps="output"),
+    # The square of a ReLU.
     "relu2": Kind("injective", ("relu", "mul"), ("relu", "mul"), "inputs"),
     "tanh": _injective("tanh", keeps="output"),
     "softmax": _reduction("softmax", "output"),
@@ -98,7 +101,9 @@ KINDS: dict[str, Kind] = {
     "nll_loss": _reduction("nll_loss", "nothing"),
     "layer_norm": Kind("reduction", ("layer_norm",), ("layer_norm",), "inputs", statistics=2),
     "rms_norm": Kind("reduction", ("layer_norm",), ("layer_norm",), "inputs", statistics=1),
+    # Backward, the gradients of the chosen scores are only moved to their places.
     "top_k": Kind("reduction", ("relu",), ("add",), per_input=True, idle=("backward",)),
+    # Forward copies rows, backward sums the gradients of the copies; `combine` is the reverse.
     "dispatch": Kind("reduction", ("add",), ("add",), idle=("forward",)),
     "combine": Kind("reduction", ("add",), ("add",), per_input=True, idle=("backward",)),
     "convolve": Kind("reduction", ("mul", "add"), ("mul", "mul", "add"), "inputs"),
@@ -108,6 +113,7 @@ KINDS: dict[str, Kind] = {
     "batch_norm": Kind("reduction", ("batch_norm",), ("batch_norm",), "inputs", rereads=1),
     "max_pool": Kind("reduction", ("relu",) * 9, ("add",), "mask"),
     "average_pool": Kind("reduction", ("add",), ("mul",), per_input=True),
+    # Backward, each output adds its gradient with a weight to four inputs.
     "upsample": Kind("reduction", ("mul",) * 4 + ("add",) * 3, ("mul",) * 4 + ("add",) * 4),
     "nearest": Kind("reduction", ("add",), ("add",), idle=("forward",)),
     "reshape": _VIEW,

@@ -46,6 +46,7 @@ def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload
     and sum.
     """
     width = layout.bytes_per_element
+    # Megatron's kernel of scale, mask and softmax ends with the softmax: dropout does not join it.
     settings = ExtractSettings.model_validate({"after_reductions": False, "bytes_per_element": width})
     return lower(build_graph(model, sequence, layout, width), model.name, layout, settings, products=False)
 
@@ -77,6 +78,7 @@ def build_graph(model: AnyModel, sequence: int, layout: Layout, bytes_per_elemen
     if isinstance(model, Traced):
         return traced_graph(model, layout.microbatch)
     model.check_sequence(sequence, where)
+    # Context parallelism shards a sequence, which an image does not have.
     if layout.cp > 1:
         raise PhazeError(f"{where}: cp: {layout.cp} must be 1, a sample is one image")
     if isinstance(model, ResNet):

@@ -82,6 +82,7 @@ def operator_graph(stored: StoredOperators) -> OperatorGraph:
 def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> StoredOperators:
     """Convert an operator graph to file content; PhazeError if numbers exceed the format's limits."""
     rows = np.stack([getattr(graph, key) for key in OPERATOR_FIELDS[1:-1]], axis=1).tolist()
+    # Files may omit layers, which only partitions by layer need.
     layers = graph.layers or (None,) * len(graph.names)
     content = {
         "format": "phaze-operators",

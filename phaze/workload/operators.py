@@ -36,6 +36,7 @@ def collectives(primitive: Primitive, role: PartRole, bytes_per_element: int, ki
     Data is read from HBM and written back there.
     """
     input_elements = primitive.inputs[0].elements
+    # The whole tensor counts: the input of a reduce-scatter, or the output of an all-gather.
     elements = input_elements if kind == "ring" else max(primitive.elements, input_elements)
     size = elements * bytes_per_element
     part = Part(
@@ -46,6 +47,7 @@ def collectives(primitive: Primitive, role: PartRole, bytes_per_element: int, ki
         network_bytes=size,
         axis=primitive.axis,
     )
+    # In a ring of r ranks every rank passes on r - 1 parts, one per step.
     return (part,) * (primitive.elements // input_elements - 1 if kind == "ring" else 1)
 
 
@@ -75,6 +77,7 @@ class Operator(OperatorBytes):
         kinds = {part.kind for part in self.parts}
         if not kinds:
             return "none"
+        # Nothing is fused into a collective, so one network part makes the whole operator one.
         if kinds & set(COLLECTIVES):
             return "network"
         if "matmul" not in kinds:

@@ -272,6 +272,7 @@ def _forked(layer: LayerGraph) -> set[int]:
     count: dict[int, int] = {}
     for primitive in layer.primitives:
         for tensor in primitive.inputs:
+            # Pieces of a split are disjoint, and a fork already sums the gradients of its readers.
             shares = tensor.source != INPUT and layer.primitives[tensor.source].kind in ("split", "fork")
             count[tensor.source] = count.get(tensor.source, 0) + (tensor.gradient and not shares)
     return {source for source, readers in count.items() if readers > 1}
@@ -307,6 +308,7 @@ class ModelGraph:
             raise PhazeError(f"the model has {total:,} operators, a graph may have {MOST_OPERATORS:,}")
         primitives: list[Primitive] = []
         ends: list[int] = []
+        # `_placed` reads `ends` between two layers: each layer's end is appended before the next is placed.
         for name, layer, sources in self._placed(ends):
             primitives += _moved(layer, name, len(primitives), [ends[q] for q in sources])
             ends.append(len(primitives) - 1)
@@ -336,6 +338,7 @@ def _moved(layer: LayerGraph, name: str, start: int, sources: list[int]) -> list
     def place(tensor: Tensor) -> Tensor:
         if tensor.source == INPUT:
             return replace(tensor, source=sources[0]) if sources else tensor
+        # The split is left out: its pieces are the outputs of the layers that this one reads.
         if split and tensor.source == 0:
             return Tensor(sources[tensor.piece], tensor.elements)
         return replace(tensor, source=tensor.source + start - split)
@@ -348,6 +351,7 @@ def _moved(layer: LayerGraph, name: str, start: int, sources: list[int]) -> list
 
 def _read_forks(primitives: list[Primitive]) -> tuple[Primitive, ...]:
     """Redirect readers of a forked tensor to the fork."""
+    # A layer may start with a fork of its input; other layers that read the same tensor must read that fork.
     forks = {p.inputs[0].source: index for index, p in enumerate(primitives) if p.kind == "fork"}
 
     def redirected(tensor: Tensor) -> Tensor:

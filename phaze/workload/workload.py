@@ -134,6 +134,7 @@ class Layer:
         A gather receives the whole sequence; a ring stores the current and the next part.
         """
         moved = [operator.parts for operator in self.forward.operators if operator.core == "network"]
+        # A ring's first part counts for all: its steps reuse two buffers.
         shares = {"all_gather": 1, "send": 2}
         return sum(
             shares.get(collective.kind, 0) * collective.network_bytes
@@ -227,6 +228,7 @@ class Workload:
     def _works(self) -> dict[Work, int]:
         """Index of each distinct operator workload, independent of the order of the layers."""
         distinct = {_work(o) for _, run in self._passes() for o in run.operators if o.core != "none"}
+        # Sorted, so that numbers do not depend on the order of the layers.
         return {work: number for number, work in enumerate(sorted(distinct))}
 
     def _operator_rows(self, works: Mapping[Work, int]) -> Iterator[Row]:
@@ -311,6 +313,7 @@ def _read_passes(frames: Mapping[str, pd.DataFrame]) -> dict[tuple[str, str], La
 def _read_layer(row: pd.Series, passes: Mapping[tuple[str, str], LayerPass]) -> Layer:
     name = str(row["layer"])
     groups: dict[ParameterGroup, int] = {group: int(row[f"{group}_parameters"]) for group in GROUP_COLUMNS}
+    # Table `layers` has no column for dense parameters: they are all others.
     groups["dense"] = int(row["parameters"]) - sum(groups.values())
     return Layer(
         name=name,

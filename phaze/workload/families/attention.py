@@ -28,7 +28,9 @@ class Heads:
 
 def attention(layer: LayerBuilder, part: ModelSlice, mixer: Attention, x: Tensor) -> Tensor:
     """Append attention and its output projection; the projection's bias is added after the sum over ranks."""
+    # GEMMs also compute the masked half: twice the mean number of keys under a causal mask.
     tp, keys = part.layout.tp, round(2 * mixer.attended(part.sequence, causal=True))
+    # With more ranks than key-value heads, ranks have copies.
     kv_heads = max(mixer.kv_heads // tp, 1)
     heads = Heads(mixer.heads // tp, kv_heads, mixer.query_size, mixer.value_size, keys)
     gate, first = None, layer.count
@@ -110,10 +112,13 @@ def _core(
     batch, rows = part.microbatch * heads.kv_heads, heads.heads // heads.kv_heads * queries
     first = layer.count
     gemm = Gemm(batch, rows, heads.size, heads.keys)
+    # Query heads of a key head are rows of its GEMM, because they multiply the same keys.
     scores = layer.add("matmul", "scores", q, k, gemm=gemm, scores=_shape(part, mixer, heads, queries))
     y = layer.add("scale", "scores_scale", scores)
+    # One byte per query and key, which samples share; without a causal mask one per key of each sample.
     mask = heads.keys * (queries if model.causal else part.microbatch)
     y = layer.add("mask", "scores_mask", y, constant_bytes=mask)
+    # A sink is one learned score per head.
     y = layer.add("softmax", "softmax", y, parameters=mixer.sinks * heads.heads)
     y = layer.dropout("softmax", y, model.attention_dropout)
     y = layer.add("matmul", "context", y, v, gemm=Gemm(batch, rows, heads.keys, heads.value_size))
@@ -139,6 +144,7 @@ def _projections(
     widths = {name: number * heads.size for name, number in numbers.items()}
     if mixer.shared_kv:
         del widths["value"]
+    # No rank has a whole key-value head, so its heads must be gathered from several ranks.
     if part.layout.tp > mixer.key_value_heads:
         flat = [_gathered_projection(layer, name, part, mixer, x, wide) for name, wide in widths.items()]
     elif part.model.fused_qkv:
@@ -148,6 +154,7 @@ def _projections(
     else:
         flat = [layer.dense(n, x, part.tokens, wide, bias=mixer.bias) for n, wide in widths.items()]
     by_head = [layer.by_heads(name, y) for name, y in zip(widths, flat, strict=True)]
+    # Without a projection of their own the values are the keys.
     q, k, v = by_head[0], by_head[1], by_head[-1]
     if mixer.qk_norm != "none":
         scales = (heads.size, heads.size) if mixer.qk_norm == "heads" else (widths["query"], widths["key"])

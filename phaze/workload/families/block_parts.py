@@ -127,6 +127,7 @@ def _routed(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor) 
     first = layer.count
     y = layer.dense("router", x, tokens, experts.count, bias=experts.bias)
     layer.mark("router", first)
+    # The scores are computed and stored in single precision, whatever the width of other tensors.
     wider = max(SCORE_BYTES - width, 0) * y.elements
     y = layer.add("softmax", "router_scores", y, kept_bytes=wider)
     chosen = tokens * experts.per_token
@@ -137,8 +138,10 @@ def _routed(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor) 
 def _combined(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor, weights: Tensor) -> Tensor:
     """Append token dispatch, the experts, and the weighted sum of each token's expert outputs."""
     layout, wide = part.layout, experts.sent_width(part.model.hidden)
+    # The load is that of routing the tokens of all ep ranks together.
     load = load_factor(layout.load, part.own_tokens * layout.ep, experts.count, experts.per_token, layout.ep)
     rows = ceil(part.own_tokens * experts.per_token * load)
+    # Ranks with shards of one expert need all its rows; ranks that repeat tokens have them already.
     gathers = layout.etp > 1 and not part.repeats_tokens
     y = layer.add("dispatch", "experts_dispatch", x, elements=rows * wide)
     if layout.ep > 1:
@@ -147,6 +150,7 @@ def _combined(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor
         total = y.elements * layout.etp
         y = layer.add("all_gather", "experts_all_gather", y, elements=total, axis="etp")
     if layout.ep > 1 or gathers:
+        # Rows arrive in the order of the sending ranks; batched GEMMs need them by expert.
         y = layer.add("rearrange", "experts_sort", y)
     y = _experts(layer, part, experts, y, weights)
     if layout.ep > 1 or gathers:
@@ -184,6 +188,7 @@ def _grouped(
     """Append a batched GEMM with one matrix per expert of the rank, and optional biases."""
     count = experts.count // part.layout.ep
     rows = x.elements // k
+    # Rows are padded to equal numbers per expert in the GEMM, but not in memory.
     gemm, weights = Gemm(count, -(-rows // count), k, n), count * k * n
     y = layer.add(
         "matmul", f"experts_{name}", x, elements=rows * n, gemm=gemm, parameters=weights, group="expert"
@@ -217,6 +222,7 @@ def mamba(layer: LayerBuilder, part: ModelSlice, mixer: Mamba, x: Tensor) -> Ten
         y = layer.add("rearrange", "scan_groups", y, elements=y.elements + copied_elements)
     pieces = layer.add("split", "scan_split", part.exchange(layer, "scan_in", y))
     first = layer.count
+    # After the exchange a rank has the tokens of all context-parallel ranks, but 1/cp of its heads.
     total, heads, groups = tokens * cp, mixer.heads // (tp * cp), max(mixer.groups // (tp * cp), 1)
     inner, states = heads * mixer.head_size, groups * mixer.state
     z = replace(pieces, elements=total * inner)
@@ -259,9 +265,11 @@ def _state_space(
         for i, size in enumerate((heads * p, groups * n, groups * n))
     )
     values = layer.add("mul", "scan_values", values, steps, parameters=3 * heads)  # A, D and the step bias
+    # Inside a chunk: scores of all pairs of tokens, which decay with their distance, times the values.
     scores = layer.add("matmul", "scan_scores", read, write, gemm=Gemm(count * groups, q, n, q))
     scores = layer.add("decay", "scan_decay", scores, elements=count * heads * q * q)
     within = layer.add("matmul", "scan_within", scores, values, gemm=Gemm(count * heads, q, q, p))
+    # Between chunks: each adds its tokens to the state, and reads the state of all earlier ones.
     states = layer.add("matmul", "scan_states", write, values, gemm=Gemm(count * heads, n, q, p))
     states = layer.add("recur", "scan_recur", states)
     across = layer.add("matmul", "scan_across", read, states, gemm=Gemm(count * heads, q, n, p))
@@ -275,6 +283,7 @@ def delta_net(layer: LayerBuilder, part: ModelSlice, mixer: DeltaNet, x: Tensor)
     y = layer.dense("scan_in", x, tokens, mixer.projected // tp, bias=False)
     pieces = layer.add("split", "scan_split", part.exchange(layer, "scan_in", y))
     first = layer.count
+    # As in `mamba`: all tokens for 1/cp of the heads.
     total, values, keys = tokens * cp, mixer.value_heads // (tp * cp), mixer.key_heads // (tp * cp)
     channels = 2 * keys * mixer.key_size + values * mixer.value_size
     z = replace(pieces, elements=total * values * mixer.value_size)
@@ -299,6 +308,7 @@ def _delta_rule(
     batch, k, v = count * heads, mixer.key_size, mixer.value_size
     mixed = layer.add("split", "state_split", mixed)
     keys_width = (mixed.elements - batch * q * v) // 2
+    # Value heads that share a query and key head get a copy of it each.
     query, key = (
         layer.add(
             "rearrange", f"{name}_heads", replace(mixed, elements=keys_width, piece=i), elements=batch * q * k
@@ -307,6 +317,8 @@ def _delta_rule(
     )
     values = replace(mixed, elements=batch * q * v, piece=2)
     values = layer.add("mul", "scan_values", values, steps, parameters=2 * heads)  # decay and its bias
+    # Each token overwrites what the state holds for its key, so updates in a chunk depend on one another by
+    # the overlaps of their keys: a triangular system.
     overlaps = layer.add("matmul", "scan_keys", key, key, gemm=Gemm(batch, q, k, q))
     solved = layer.add(
         "solve",
@@ -318,6 +330,7 @@ def _delta_rule(
     fresh = layer.add("matmul", "scan_fresh", solved, values, gemm=Gemm(batch, q, q, v))
     states = layer.add("matmul", "scan_states", key, fresh, gemm=Gemm(batch, k, q, v))
     states = layer.add("recur", "scan_recur", states)
+    # The update is the new value minus what the state holds for the key at the chunk's start.
     recalled = layer.add("matmul", "scan_known", moved, states, gemm=Gemm(batch, q, k, v))
     fresh = layer.add("add", "scan_update", fresh, recalled)
     scores = layer.add("matmul", "scan_scores", query, key, gemm=Gemm(batch, q, k, q))

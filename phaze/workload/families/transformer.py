@@ -193,9 +193,11 @@ def further_layer(part: ModelSlice) -> LayerGraph:
     (Megatron-Core, `MultiTokenPredictionLayer`).
     """
     model, layer = part.model, LayerBuilder(part.hidden_elements)
+    # The layers share one copy of the embedding, of which each counts an equal part.
     rows = 0 if model.tied_embeddings else -(-part.vocabulary // model.mtp)
     word = _lookup(layer, "word", part.tokens, model.word_width, rows, "tied")
     word = part.leave(layer, "word", word)
+    # Both inputs are normalised before a matrix joins them, as DeepSeek-V3 defines it.
     pair = (_norm(layer, "word_norm", part, word), _norm(layer, "stream_norm", part, layer.input))
     x = layer.add("rearrange", "join", *pair, elements=2 * part.hidden_elements)
     x = part.enter(layer, "join", x)
@@ -267,6 +269,7 @@ def _cross_entropy(layer: LayerBuilder, part: ModelSlice, logits: Tensor) -> Ten
     tokens = part.tokens
     inputs = [logits]
     if part.layout.tp > 1:
+        # Softmax subtracts the largest logit for numerical reasons only, so no gradient flows through it.
         local = replace(logits, elements=tokens, gradient=False)
         inputs.append(replace(part.sum_up(layer, "largest_logit", local), gradient=False))
     y = layer.add("log_softmax", "log_softmax", *inputs)

@@ -290,10 +290,12 @@ def _probabilities(
     area = stage.area
     windows = Scores(batch // stage.heads, area, area, area, area, stage.heads, stage.heads, head, head)
     scores = layer.add("matmul", f"{prefix}scores", q, k, gemm=gemm, scores=windows)
+    # One bias per head and relative position: offsets within a window range over 2w - 1 rows and columns.
     table = (2 * stage.window - 1) ** 2 * stage.heads
     index = stage.area**2 * INDEX_BYTES
     y = layer.add("bias", f"{prefix}position_bias", scores, parameters=table, constant_bytes=index)
     if shifted:
+        # Shifted windows join distant patches at the borders, so each window has a mask of its own.
         mask = stage.windows * stage.area**2 * stage.bytes_per_element
         y = layer.add("mask", f"{prefix}scores_mask", y, constant_bytes=mask)
     return scores, layer.add("softmax", f"{prefix}softmax", y)
@@ -302,6 +304,7 @@ def _probabilities(
 def _merge(name: str, stage: SwinStage) -> LayerGraph:
     layer = LayerBuilder(stage.elements)
     x = layer.add("rearrange", "neighbours", layer.input)
+    # 2 × 2 neighbours become one token of four times the width, of which a matrix keeps half.
     x = _norm(layer, "merge_norm", x, 4 * stage.width)
     x = layer.dense("merge", x, stage.tokens // 4, 2 * stage.width, bias=False)
     return layer.finish(name, x.elements)
@@ -327,11 +330,13 @@ def resnet_graph(model: ResNet, samples: int) -> ModelGraph:
 def semantic_fpn_graph(model: SemanticFpn, samples: int) -> ModelGraph:
     """Build a residual network with a feature pyramid, whose decoder reads the output of every stage."""
     layers, runs = _backbone(model.backbone, model.image, model.channels, samples)
+    # A stage ends where the name of the next run differs by more than the mark of a first block.
     ends = [
         q
         for q, (run, after) in enumerate(pairwise((*runs, LayerRun(""))))
         if _residual_stage(run) != _residual_stage(after)
     ]
+    # The stem is a run of its own, and the pyramid does not read it.
     decoder = _decoder(model, samples)
     return ModelGraph((*layers, decoder), (*runs, LayerRun(decoder.name, reads=tuple(ends[1:]))))
 
@@ -406,6 +411,7 @@ def _decoder(model: SemanticFpn, samples: int) -> LayerGraph:
     x = _segment(layer, model, _neck(layer, model, levels))
     x = x.with_tensor(layer.dropout("head", x.tensor, model.dropout))
     x = convolve(layer, "classifier", x, model.classes, bias=True)
+    # The finest level has a quarter of the image's height: stem and pooling halve it twice.
     for name in ("double", "redouble"):
         x = enlarge(layer, "upsample", f"logits_{name}", x)
     layer.classify(x.tensor, x.pixels)

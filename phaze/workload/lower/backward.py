@@ -50,34 +50,36 @@ def backward_pass(
     layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int, form: Form
 ) -> LayerPass:
     """Build the backward pass of a layer from its fused forward operators."""
-    makers = [_Maker(layer, group, bytes_per_element, form) for group in reversed(groups)]
+    builders = [_BackwardBuilder(layer, group, bytes_per_element, form) for group in reversed(groups)]
     last = len(groups) - 1
     forward = group_edges(layer, groups, bytes_per_element)
+    # Gradients flow against the tensors, and operators run in reverse: index i becomes last - i.
     edges = tuple(Edge(last - e.target, last - e.source, e.nbytes) for e in forward)
     if form == "split":
-        return _split_graph(makers, edges)
+        return _split_graph(builders, edges)
     gradients: Gradients = "data" if form == "data" else "both"
-    return LayerPass(tuple(m.operator(gradients) for m in makers), tuple(sorted(edges, key=_ends)))
+    return LayerPass(tuple(m.operator(gradients) for m in builders), tuple(sorted(edges, key=_ends)))
 
 
 def _ends(edge: Edge) -> tuple[int, int]:
     return edge.source, edge.target
 
 
-def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> LayerPass:
+def _split_graph(builders: list[_BackwardBuilder], edges: tuple[Edge, ...]) -> LayerPass:
     """Backward pass with a separate leaf operator for each operator's parameter gradients."""
     operators: list[Operator] = []
     data: dict[int, int] = {}
     weight: dict[int, int] = {}
-    for number, maker in enumerate(makers):
-        for gradients in maker.operators():
+    for number, builder in enumerate(builders):
+        for gradients in builder.operators():
             (weight if gradients == "weight" else data)[number] = len(operators)
-            operators.append(maker.operator(gradients))
+            operators.append(builder.operator(gradients))
     split_edges = [
         Edge(data[e.source], (data if e.target in data else weight)[e.target], e.nbytes) for e in edges
     ]
     for number in weight.keys() & data.keys():
-        inner = makers[number].inner_weight_bytes()
+        inner = builders[number].inner_weight_bytes()
+        # Gradients made inside the data operator reach the leaf from there, all others from their sources.
         if inner:
             split_edges.append(Edge(data[number], weight[number], inner))
         else:
@@ -87,7 +89,7 @@ def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> LayerPass:
     return LayerPass(tuple(operators), tuple(sorted(split_edges, key=_ends)))
 
 
-class _Maker:
+class _BackwardBuilder:
     """Builder of the backward operators of one forward operator."""
 
     def __init__(self, layer: LayerGraph, group: Group, bytes_per_element: int, form: Form) -> None:
@@ -103,6 +105,7 @@ class _Maker:
         weight = any(self._primitive(i).parameters for i in self._group)
         data = any(self._keys(i, "data") or self._products(i, "data") for i in self._group)
         sends = any(tensor.gradient for tensor in entering(self._layer, self._group))
+        # An operator without input gradients is still needed if it is the only one.
         kinds: list[Gradients] = ["data"] if data or sends or not weight else []
         return (*kinds, "weight") if weight else tuple(kinds)
 
@@ -144,6 +147,7 @@ class _Maker:
         keys = self._keys(index, gradients)
         if not keys:
             return self._products(index, gradients)
+        # Primitives of one operator share a stash on chip, so only the first reads it from HBM.
         fresh = set(self._stashes(index, gradients)) - read
         read |= fresh
         streamed = sum(s.nbytes for s in fresh) + primitive.constant_bytes
@@ -162,10 +166,13 @@ class _Maker:
     def _keys(self, index: int, gradients: Gradients) -> tuple[str, ...]:
         primitive = self._primitive(index)
         keys = primitive.traits.backward
+        # The sum of n gradients takes n - 1 additions.
         if primitive.kind == "fork" and gradients != "weight":
             return ("add",) * (len(self._layer.readers()[index]) - 1)
         if primitive.gemm is not None or not primitive.parameters or gradients == "both":
             return keys if gradients != "weight" else ()
+        # Split form: a norm sums its parameter gradients over the rows in an operator of its own. The input
+        # gradient of a bias or a lookup is no work, so its only operator is that of the parameters.
         if primitive.traits.role == "reduction":
             return keys if gradients == "data" else ("add",)
         return keys if gradients == "weight" else ()
@@ -175,10 +182,12 @@ class _Maker:
         if primitive.gemm is None:
             return ()
         left_part = product(primitive.gemm.left_gradient(), "data_gradient")
+        # The first layer of a model of images: pixels need no gradient.
         if primitive.parameters and not primitive.inputs[0].gradient:
             right_part = product(primitive.gemm.right_gradient(), "weight_gradient")
             return (right_part,) if gradients != "data" else ()
         if not primitive.parameters:
+            # Both operands are activations, as in attention.
             right_part = product(primitive.gemm.right_gradient(), "data_gradient")
             return (left_part, right_part) if gradients != "weight" else ()
         right_part = product(primitive.gemm.right_gradient(), "weight_gradient")
@@ -189,6 +198,7 @@ class _Maker:
         primitive = self._primitive(index)
         gradients = _trained(primitive, gradients)
         needs = {"both": True, "data": True, "weight": primitive.parameters > 0}[gradients]
+        # The input gradient of a GEMM needs its weights and the arriving gradient, not the stored input.
         if gradients == "data" and primitive.gemm is not None and primitive.parameters:
             needs = False
         return stashes(self._layer, index, self._width) if needs else ()
@@ -242,6 +252,7 @@ class _Maker:
             if (tensor := self._primitive(index).inputs[slot]).gradient and tensor.source not in self._group
         }
         for index in self._group:
+            # A leaf of the split form runs apart from its data operator and reads the gradient from HBM.
             leaf = self._form == "split" and self._primitive(index).parameters
             if leaf or self._primitive(index).gemm is not None:
                 needed.add(self._arriving[index])
@@ -261,6 +272,7 @@ def _trace(layer: LayerGraph, group: Group) -> tuple[dict[int, Gradient], dict[t
     for index in reversed(group):
         primitive = layer.primitives[index]
         arriving[index] = passed_to.get(index, Gradient(OUTSIDE, 0, primitive.elements))
+        # A fork adds gradients of several readers, so what it sends is new.
         passes = primitive.traits.passes_gradient and primitive.kind != "fork"
         for slot, tensor in enumerate(primitive.inputs):
             sent[index, slot] = arriving[index] if passes else Gradient(index, slot, tensor.elements)

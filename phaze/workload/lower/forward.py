@@ -53,6 +53,7 @@ def group_name(layer: LayerGraph, group: Group) -> str:
 def shared_regions(primitives: Sequence[Primitive]) -> frozenset[Region]:
     """Regions common to all primitives of an operator, ignoring views and biases that GEMMs add."""
     work = [primitive for primitive in primitives if primitive.traits.role != "view"]
+    # A GEMM adds its bias in the epilogue, so a bias outside the region does not split the operator.
     regions = [primitive.regions for primitive in work if primitive.kind != "bias"] or [
         primitive.regions for primitive in work
     ]
@@ -117,6 +118,7 @@ def _streamed_bytes(
     read = sum(tensor.elements for tensor in behind if tensor.source not in group)
     read += primitive.traits.rereads * primitive.inputs[0].elements if primitive.inputs else 0
     leaving = _leaving(layer, group)
+    # A GEMM in the operator writes the result: the mapper counts that traffic.
     mapped = any(layer.primitives[i].gemm is not None for i in group)
     written = primitive.elements if index == leaving and not mapped else 0
     inner = sum(s.nbytes for s in stashes if s.piece == MASK or (s.source in group and s.source != leaving))

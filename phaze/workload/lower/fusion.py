@@ -62,6 +62,7 @@ def _may_join(
     role, last = (layer.primitives[i].traits.role for i in (index, source))
     if role in ("matmul", "network") or last == "network":
         return False
+    # The last pass of a reduction is elementwise, so only elementwise primitives can follow it in a kernel.
     if last == "reduction" and not (after_reductions and role == "injective"):
         return False
     roles = [layer.primitives[i].traits.role for i in joined]

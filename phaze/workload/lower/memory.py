@@ -128,6 +128,8 @@ def kept_tensors(layer: LayerGraph, bytes_per_element: int) -> tuple[StoredTenso
 def statistics_bytes(layer: LayerGraph) -> int:
     """Bytes of the statistics that fused norm kernels store, one or two values per row."""
     norms = ((p.traits.statistics, p.elements, p.parameters) for p in layer.primitives)
+    # A norm has as many parameter vectors as statistics (layer norm two, RMS norm one), so its width is
+    # parameters / statistics.
     return SINGLE * sum(
         values * (elements * values // scales) for values, elements, scales in norms if values
     )
@@ -139,7 +141,9 @@ def _freeing(layer: LayerGraph, stash: Stash) -> frozenset[Region]:
         return frozenset()
     source = layer.primitives[stash.source]
     readers = list(_readers(layer, stash.source))
+    # A reader outside the recomputed region still needs the tensor to be stored.
     inside = frozenset.intersection(source.regions, *(reader.regions for reader in readers))
+    # A fused gate recomputes the activation from its input, provided that nothing else reads the result.
     gate = source.kind in GATED and {reader.kind for reader in readers} == {"mul"}
     return inside | source.regions & OUTPUTS | (frozenset({"gate"}) if gate else frozenset())
 

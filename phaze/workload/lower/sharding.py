@@ -139,6 +139,7 @@ def _cut_sizes(block: Block, tp: int) -> dict[str, int]:
     """Dimensions of a block that tp must divide, by name; shared key-value heads count as divisible."""
     sizes, mixer = {}, block.mixer
     if isinstance(mixer, Attention):
+        # Ranks may share key-value heads: they gather the evenly sharded projection (Megatron-Core).
         shared = tp % mixer.kv_heads == 0 and mixer.kv_width % tp == 0
         sizes = {"heads": mixer.heads, "key_value_heads": tp if shared else mixer.kv_heads}
     elif isinstance(mixer, Mamba):
@@ -172,6 +173,7 @@ def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: 
     for block in model.blocks.values():
         _check_block(model, block, layout)
     model.check_sequence(sequence, where)
+    # Each rank has one part from the beginning and one from the end of the sequence.
     if layout.cp > 1 and sequence % (2 * layout.cp):
         raise PhazeError(f"{where}: 2 * cp must divide the sequence {sequence}, got {2 * layout.cp}")
     if layout.cuts_sequence and sequence // layout.cp % layout.tp:

@@ -32,12 +32,14 @@ def layers_of(trace: Trace) -> ModelGraph:
     primitives = needed_of(trace)
     places = _places(primitives)
     ends = [0, *(q for q in range(1, len(places)) if places[q] != places[q - 1]), len(places)]
+    # Each block must occupy one contiguous range of operators.
     if [places[q] for q in ends[:-1]] != sorted(set(places)):
         raise PhazeError("trace: the model is not a chain: operators of different blocks alternate")
     distinct: dict[tuple[Primitive, ...], LayerGraph] = {}
     order = []
     for first, last in pairwise(ends):
         layer = _layer(primitives, first, last)
+        # Blocks are alike if their primitives are equal without block paths and with their own numbering.
         existing = distinct.get(layer.primitives)
         name = existing.name if existing else _layer_name(places, first, len(distinct))
         distinct.setdefault(layer.primitives, replace(layer, name=name))
@@ -52,6 +54,7 @@ def _places(primitives: Sequence[Primitive]) -> list[int]:
     lists = Counter(member[1] for member in members if member)
     if not lists:
         raise PhazeError("trace: the model has no list of blocks")
+    # Other lists, such as the experts of a block, are nested in blocks and match at their outer list.
     blocks = lists.most_common(1)[0][0]
     places = [int(member[2]) + 1 if member and member[1] == blocks else 0 for member in members]
     last = len(places) - next(q for q, place in enumerate(reversed(places)) if place)
@@ -146,6 +149,7 @@ def _primitive(operator: TracedOperator, samples: int) -> Primitive:
         raise PhazeError(
             f"operator {operator.name}: kind: must be one of {', '.join(KINDS)}, got {operator.kind}"
         )
+    # Token ids and labels grow with the samples.
     indices = operator.kind in ("lookup", "nll_loss")
     return Primitive(
         name=operator.name,
@@ -160,6 +164,7 @@ def _primitive(operator: TracedOperator, samples: int) -> Primitive:
 
 
 def _gemm(product: TracedProduct, samples: int, *, weights: bool) -> Gemm:
+    # Weights multiply more rows; products of activations, as in attention, are repeated per sample.
     rows = weights or product.batch == 1
     batch, m = (product.batch, samples * product.m) if rows else (samples * product.batch, product.m)
     return Gemm(batch, m, product.k, product.n, samples * product.unrolled)

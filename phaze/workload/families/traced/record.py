@@ -39,6 +39,7 @@ def _record(spec: TorchModule, microbatch: int) -> Trace:
         raise PhazeError(
             f"model {spec.name}: torch: {spec.torch} returned no module, got {type(module).__name__}"
         )
+    # A constructor may place tensors on a device of its own choice.
     module = module.to(META).train()
     recorder = Recorder(module, list(inputs.values()))
     with recorder:
@@ -60,6 +61,7 @@ def causal_language_model(config: str) -> object:
     """
     fields = json.loads(config)
     settings = call("transformers:AutoConfig.for_model", {**fields, "use_cache": False})
+    # Fused kernels would hide their products from the trace.
     kernels = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
     return call("transformers:AutoModelForCausalLM.from_config", {"config": settings, **kernels})
 
@@ -110,6 +112,7 @@ def _flops(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[int, int
         forward = counter.get_total_flops()
         if not results:
             raise ValueError("it returns no tensor of real numbers")
+        # The sum of all outputs is a scalar from which gradients reach all of them.
         torch.stack([tensor.sum() for tensor in results]).sum().backward()
     return forward, counter.get_total_flops() - forward
 
@@ -143,6 +146,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Run a function with hooks that track the path of the active module, and return its result."""
         hooks = []
         for name, module in self._module.named_modules():
+            # The default argument binds the name of this iteration.
             hooks.append(module.register_forward_pre_hook(lambda *_, name=name: self._path.append(name)))
             hooks.append(module.register_forward_hook(lambda *_: self._leave()))
         try:
@@ -166,6 +170,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         results = list(_tensors(outputs))
         for tensor in results:
             number = self.number(tensor)
+            # An in-place call returns its argument, and a parameter stays one.
             if self._origins.get(number) != "parameter":
                 self._origins[number] = "made"
         path = self._path[-1] if self._path else ""

@@ -181,6 +181,7 @@ def _add(state: TraceState, call: Call) -> None:
     tensors = [tensor for seen in call.inputs if (tensor := _tensor(state, seen)) is not None]
     weights = [_weights(state, seen) for seen in call.inputs]
     parameters = frozenset().union(*weights)
+    # In-place variants have the operator's name with an underscore at the end.
     operator = call.operator.rstrip("_") or call.operator
     if operator in CREATIONS or not (tensors or parameters):
         return
@@ -191,6 +192,7 @@ def _add(state: TraceState, call: Call) -> None:
     ):
         _record_alias(state, call, tensors, parameters)
         return
+    # Parameters belong to the first operator that reads them, so tied weights count once.
     fresh = parameters - state.owned
     state.owned |= fresh
     kind = _kind(call, operator, tensors, parameters)
@@ -295,6 +297,7 @@ def _arithmetic(call: Call, operator: str, tensors: list[Tensor], parameters: Na
         return "add" if operator in SUMS else "mul"
     if parameters:
         return "bias" if operator in SUMS else "mul"
+    # A scalar only scales; the first larger input is the tensor itself.
     constants = [seen for seen in call.inputs if seen.elements > 1][1:]
     if operator in SUMS:
         return "mask" if constants else "scale"
@@ -319,10 +322,12 @@ def _gemm(state: TraceState, call: Call, operator: str) -> Gemm:
     """
     if operator == "convolution":
         return _convolution(call)
+    # `addmm` and `baddbmm` have the summand before the two factors.
     left_shape, right_shape = (seen.shape for seen in call.inputs[-2:])
     batch = left_shape[0] if len(left_shape) == 3 else 1
     count = _experts(state, call)
     if count and batch % count == 0:
+        # The experts' matrix may be either factor; the other one is a row or a column.
         wide = max(left_shape[-2], right_shape[-1])
         return Gemm(count, batch // count, left_shape[-1], wide)
     return Gemm(batch, left_shape[-2], left_shape[-1], right_shape[-1])
@@ -332,6 +337,7 @@ def _convolution(call: Call) -> Gemm:
     """GEMM of a grouped convolution; weights are (kernels, channels per group, window)."""
     x, weight, out = call.inputs[0], call.inputs[1], call.outputs[0]
     kernels, channels = weight.shape[:2]
+    # A transposed convolution has its channels in the other order.
     if out.shape[1] != kernels or x.shape[1] % channels:
         raise PhazeError(f"{call.module or 'model'}: transposed convolutions are not known to phaze")
     groups = x.shape[1] // channels
