@@ -102,7 +102,7 @@ def profile_graph(layers: LayerGraph, device: Device) -> OperatorGraph:
 def library_operators(layer: LayerGraph) -> tuple[Group, ...]:
     """Group primitives into framework operators: a bias joins its GEMM, and a fork its source operator."""
     groups: dict[int, tuple[int, ...]] = {}
-    readers = layer.readers()
+    readers = layer.readers
     for index, primitive in enumerate(layer.primitives):
         source = primitive.inputs[0].source if primitive.inputs else -1
         joins = source in groups and len(readers[source]) == 1 and _joins(primitive, layer.primitives[source])

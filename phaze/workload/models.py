@@ -101,6 +101,7 @@ def _lower(layer: LayerGraph, settings: ExtractSettings, *, products: bool) -> L
     groups = fuse(
         layer, enabled=settings.fusion, products=products, after_reductions=settings.after_reductions
     )
+    form = settings.backward if settings.weight_gradients else "data"
     parameters: Counter[ParameterGroup] = Counter()
     for primitive in layer.primitives:
         parameters[primitive.group] += primitive.parameters
@@ -109,9 +110,7 @@ def _lower(layer: LayerGraph, settings: ExtractSettings, *, products: bool) -> L
     return Layer(
         name=layer.name,
         forward=forward_pass(layer, groups, width),
-        backward=backward_pass(
-            layer, groups, width, settings.backward if settings.weight_gradients else "data"
-        ),
+        backward=backward_pass(layer, groups, width, form),
         groups={group: number for group, number in parameters.items() if number},
         parameter_bytes=parameters.total() * width,
         input_bytes=layer.input_elements * width,

@@ -8,10 +8,10 @@ forward pass.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Self, TypeVar
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Axis, Module, OffloadedModule
@@ -130,6 +130,11 @@ class Primitive:
         """Number of parameters read; for an embedding table, only those of the rows looked up."""
         return min(self.elements, self.parameters) if self.kind == "lookup" else self.parameters
 
+    def reading(self, place: Mapping[int, int]) -> Self:
+        """Primitive that reads from new indices, by old ones; indices that are missing stay."""
+        inputs = tuple(replace(x, source=place.get(x.source, x.source)) for x in self.inputs)
+        return replace(self, inputs=inputs)
+
 
 @dataclass(frozen=True)
 class LayerGraph:
@@ -142,12 +147,9 @@ class LayerGraph:
     output_elements: int
     """Number of elements passed to the next layer, 0 in the last layer."""
 
+    @cached_property
     def readers(self) -> list[list[tuple[int, Tensor]]]:
         """Readers of every primitive's output, with the tensor that each reads."""
-        return self._readers
-
-    @cached_property
-    def _readers(self) -> list[list[tuple[int, Tensor]]]:
         readers: list[list[tuple[int, Tensor]]] = [[] for _ in self.primitives]
         for reader, primitive in enumerate(self.primitives):
             for tensor in primitive.inputs:
@@ -220,10 +222,6 @@ class LayerBuilder:
             primitive = self._primitives[index]
             self._primitives[index] = replace(primitive, regions=primitive.regions | {region})
 
-    def attend(self, first: Tensor, last: Tensor) -> None:
-        """Mark the primitives between two outputs, both included, as the attention core."""
-        self.mark("core_attn", first.source, last.source + 1)
-
     def dropout(self, name: str, x: Tensor, share: float) -> Tensor:
         """Append a dropout unless its rate is 0."""
         return self.add("dropout", f"{name}_dropout", x) if share else x
@@ -251,30 +249,30 @@ def with_forks(layer: LayerGraph) -> LayerGraph:
     primitives: list[Primitive] = []
     place: dict[int, int] = {}
     """New index to read instead of each old one: that of the primitive, or of its fork."""
+
+    def fork(name: str, index: int, elements: int) -> None:
+        output = (Tensor(place.get(index, index), elements),)
+        primitives.append(Primitive(f"{name}_fork", "fork", output, elements))
+        place[index] = len(primitives) - 1
+
     if INPUT in forked:
-        primitives.append(
-            Primitive("input_fork", "fork", (Tensor(INPUT, layer.input_elements),), layer.input_elements)
-        )
-        place[INPUT] = 0
+        fork("input", INPUT, layer.input_elements)
     for index, primitive in enumerate(layer.primitives):
-        inputs = tuple(replace(x, source=place.get(x.source, x.source)) for x in primitive.inputs)
-        primitives.append(replace(primitive, inputs=inputs))
+        primitives.append(primitive.reading(place))
         place[index] = len(primitives) - 1
         if index in forked:
-            output = (Tensor(place[index], primitive.elements),)
-            primitives.append(Primitive(f"{primitive.name}_fork", "fork", output, primitive.elements))
-            place[index] = len(primitives) - 1
+            fork(primitive.name, index, primitive.elements)
     return replace(layer, primitives=tuple(primitives))
 
 
 def _forked(layer: LayerGraph) -> set[int]:
     """Primitives whose whole output has several readers, and therefore receives several gradients."""
-    count: dict[int, int] = {}
+    count: Counter[int] = Counter()
     for primitive in layer.primitives:
         for tensor in primitive.inputs:
             # Pieces of a split are disjoint, and a fork already sums the gradients of its readers.
             shares = tensor.source != INPUT and layer.primitives[tensor.source].kind in ("split", "fork")
-            count[tensor.source] = count.get(tensor.source, 0) + (tensor.gradient and not shares)
+            count[tensor.source] += tensor.gradient and not shares
     return {source for source, readers in count.items() if readers > 1}
 
 
@@ -353,10 +351,4 @@ def _read_forks(primitives: list[Primitive]) -> tuple[Primitive, ...]:
     """Redirect readers of a forked tensor to the fork."""
     # A layer may start with a fork of its input; other layers that read the same tensor must read that fork.
     forks = {p.inputs[0].source: index for index, p in enumerate(primitives) if p.kind == "fork"}
-
-    def redirected(tensor: Tensor) -> Tensor:
-        return replace(tensor, source=forks.get(tensor.source, tensor.source))
-
-    return tuple(
-        p if p.kind == "fork" else replace(p, inputs=tuple(map(redirected, p.inputs))) for p in primitives
-    )
+    return tuple(p if p.kind == "fork" else p.reading(forks) for p in primitives)

@@ -43,6 +43,7 @@ def attention(layer: LayerBuilder, part: ModelSlice, mixer: Attention, x: Tensor
             gate = layer.dense("attention_gate", x, part.tokens, q.elements // part.tokens, bias=mixer.bias)
     layer.mark("qkv_linear", first)
     y = attend(layer, part, mixer, heads, (q, k, v))
+    y = layer.add("reshape", "context_reshape", layer.add("transpose", "context_transpose", y))
     if gate is not None:
         y = layer.add("mul", "attention_gated", y, layer.add("sigmoid", "attention_sigmoid", gate))
     y = layer.dense("attention_out", y, part.tokens, part.model.hidden, bias=False)
@@ -53,12 +54,12 @@ def attention(layer: LayerBuilder, part: ModelSlice, mixer: Attention, x: Tensor
 def attend(
     layer: LayerBuilder, part: ModelSlice, mixer: Attention, heads: Heads, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """Append attention over per-head queries, keys and values; return the results of all heads by token."""
+    """Append attention over per-head queries, keys and values; return the results by head."""
     if part.layout.cp > 1 and part.layout.heads_ranks > 1:
         return _attend_by_all_to_all(layer, part, mixer, heads, qkv)
     q, k, v = qkv
     k, v = (part.gather_context(layer, name, y) for name, y in (("key", k), ("value", v)))
-    return _by_tokens(layer, _core(layer, part, mixer, heads, (q, k, v), part.own_sequence))
+    return _core(layer, part, mixer, heads, (q, k, v), part.own_sequence)
 
 
 def _attend_by_all_to_all(
@@ -73,30 +74,18 @@ def _attend_by_all_to_all(
     layout, cp = part.layout, part.layout.heads_ranks
     axis: Axis = "cp" if cp == layout.cp else "cp-heads"
     copies = max(cp // heads.kv_heads, 1)
-    sent = [
-        _copied(layer, name, x, times)
-        for name, x, times in zip(("query", "key", "value"), qkv, (1, copies, copies), strict=True)
-    ]
-    q, k, v = (layer.add("all_to_all", f"{name}_all_to_all", x, axis=axis) for name, x in sent)
+    tensors = dict(zip(("query", "key", "value"), qkv, strict=True))
+    for name in ("key", "value") if copies > 1 else ():
+        x = tensors[name]
+        tensors[name] = layer.add("rearrange", f"{name}_copies", x, elements=x.elements * copies)
+    q, k, v = (layer.add("all_to_all", f"{name}_all_to_all", x, axis=axis) for name, x in tensors.items())
     if cp < layout.cp:
         k, v = (part.ring(layer, name, y, "cp-ring") for name, y in (("key", k), ("value", v)))
     share = replace(heads, heads=heads.heads // cp, kv_heads=heads.kv_heads * copies // cp)
     y = _core(layer, part, mixer, share, (q, k, v), part.own_sequence * cp)
     # The kernel's backward pass needs its result, which is then sent on.
-    y = layer.add(
-        "all_to_all", "context_all_to_all", y, axis=axis, kept_bytes=y.elements * part.bytes_per_element
-    )
-    return _by_tokens(layer, y)
-
-
-def _copied(layer: LayerBuilder, name: str, x: Tensor, times: int) -> tuple[str, Tensor]:
-    """Append `times` copies of the key or value heads; return the given name and the tensor."""
-    copied = layer.add("rearrange", f"{name}_copies", x, elements=x.elements * times) if times > 1 else x
-    return name, copied
-
-
-def _by_tokens(layer: LayerBuilder, y: Tensor) -> Tensor:
-    return layer.add("reshape", "context_reshape", layer.add("transpose", "context_transpose", y))
+    stored_bytes = y.elements * part.bytes_per_element
+    return layer.add("all_to_all", "context_all_to_all", y, axis=axis, kept_bytes=stored_bytes)
 
 
 def _core(
@@ -113,7 +102,12 @@ def _core(
     first = layer.count
     gemm = Gemm(batch, rows, heads.size, heads.keys)
     # Query heads of a key head are rows of its GEMM, because they multiply the same keys.
-    scores = layer.add("matmul", "scores", q, k, gemm=gemm, scores=_shape(part, mixer, heads, queries))
+    longest, mean = (mixer.attended(part.sequence, causal=causal) for causal in (False, model.causal))
+    sizes = Scores(
+        *(part.microbatch, queries, part.sequence, longest, mean),
+        *(heads.heads, heads.kv_heads, heads.size, heads.value_size),
+    )
+    scores = layer.add("matmul", "scores", q, k, gemm=gemm, scores=sizes)
     y = layer.add("scale", "scores_scale", scores)
     # One byte per query and key, which samples share; without a causal mask one per key of each sample.
     mask = heads.keys * (queries if model.causal else part.microbatch)
@@ -124,16 +118,6 @@ def _core(
     y = layer.add("matmul", "context", y, v, gemm=Gemm(batch, rows, heads.keys, heads.value_size))
     layer.mark("core_attn", first)
     return y
-
-
-def _shape(part: ModelSlice, mixer: Attention, heads: Heads, queries: int) -> Scores:
-    """Sizes of a shard's attention, as input of a fused kernel."""
-    causal, sequence = part.model.causal, part.sequence
-    longest, mean = mixer.attended(sequence, causal=False), mixer.attended(sequence, causal=causal)
-    return Scores(
-        *(part.microbatch, queries, sequence, longest, mean),
-        *(heads.heads, heads.kv_heads, heads.size, heads.value_size),
-    )
 
 
 def _projections(
@@ -175,12 +159,9 @@ def _gathered_projection(
     Megatron-Core does this if ranks share heads of keys and values (`SelfAttention`, version 0.16.1). The
     matrices are sharded evenly, and no shard has a whole head.
     """
-    tp = part.layout.tp
     width = mixer.query_width if name == "query" else mixer.kv_width
-    share = layer.dense(name, x, part.tokens, width // tp, bias=mixer.bias)
-    gathered = layer.add(
-        "all_gather", f"{name}_heads_all_gather", share, elements=share.elements * tp, axis="tp"
-    )
+    share = layer.dense(name, x, part.tokens, width // part.layout.tp, bias=mixer.bias)
+    gathered = part.gather(layer, f"{name}_heads", share, "tp")
     return layer.add("select", f"{name}_heads", gathered, elements=part.tokens * wide)
 
 
@@ -201,36 +182,27 @@ def _latent_projections(
     """
     heads, tokens = mixer.heads // part.layout.tp, part.tokens
     ranks = latent.kv_rank + latent.rope_size
-    query_latent = x
+    query_latent, query_name = x, "query_up" if latent.query_rank else "query"
     if latent.query_rank:
         query_latent = layer.dense("query_down", x, part.own_tokens, latent.query_rank, bias=mixer.bias)
         query_latent = layer.add("rms_norm", "query_norm", query_latent, parameters=latent.query_rank)
     pair = layer.dense("key_value_down", x, part.own_tokens, ranks, bias=mixer.bias)
     rope_bytes = part.own_tokens * latent.rope_size * part.bytes_per_element
-    pair = layer.add(
-        "split", "key_value_split", pair, kept_bytes=rope_bytes
-    )  # the norm's input is a view of the whole tensor
+    # The norm's input is a view of the whole tensor, which is stored with the rotary part.
+    pair = layer.add("split", "key_value_split", pair, kept_bytes=rope_bytes)
     latent_vector = replace(pair, elements=part.own_tokens * latent.kv_rank)
     latent_vector = layer.add("rms_norm", "key_value_norm", latent_vector, parameters=latent.kv_rank)
     rope_key = replace(pair, elements=part.own_tokens * latent.rope_size, piece=1)
     if mixer.index is not None:
         _index(layer, part, latent, mixer.index, query_latent, x)
     query_latent = part.enter(layer, "query_up" if latent.query_rank else "attention", query_latent)
-    latent_vector, rope_key = (
-        part.enter(layer, name, y) for name, y in (("key_value_up", latent_vector), ("key_rope", rope_key))
-    )
+    latent_vector = part.enter(layer, "key_value_up", latent_vector)
+    rope_key = part.enter(layer, "key_rope", rope_key)
     first = layer.count
-    q = layer.dense(
-        "query_up" if latent.query_rank else "query",
-        query_latent,
-        tokens,
-        heads * mixer.query_size,
-        bias=False,
-    )
+    q = layer.dense(query_name, query_latent, tokens, heads * mixer.query_size, bias=False)
     q = rotary(layer, "query", part, q, latent.rope_size)
-    key_values = layer.dense(
-        "key_value_up", latent_vector, tokens, heads * (latent.nope_size + latent.value_size), bias=False
-    )
+    width = heads * (latent.nope_size + latent.value_size)
+    key_values = layer.dense("key_value_up", latent_vector, tokens, width, bias=False)
     key_values = layer.add("split", "heads_split", key_values)
     nope = replace(key_values, elements=tokens * heads * latent.nope_size)
     rope_key = rotary(layer, "key", part, rope_key, latent.rope_size)
@@ -259,7 +231,6 @@ def _index(
     gemm = Gemm(part.microbatch, rows, indexer.head_size, part.sequence)
     y = layer.add("matmul", "index_scores", q, k, gemm=gemm)
     y = layer.add("relu", "index_relu", y)
-    y = layer.add(
-        "combine", "index_sum", layer.add("weigh", "index_weigh", y, weights), elements=tokens * part.sequence
-    )
+    y = layer.add("weigh", "index_weigh", y, weights)
+    y = layer.add("combine", "index_sum", y, elements=tokens * part.sequence)
     return layer.add("top_k", "index_choice", y, elements=tokens * min(indexer.top, part.sequence))

@@ -42,15 +42,8 @@ def dense_network(layer: LayerBuilder, part: ModelSlice, network: FeedForward, x
     """Append a feed-forward network; the bias of its second matrix is added after the sum over ranks."""
     first = layer.count
     x = part.enter(layer, "feed_forward", x)
-    y = _network(
-        layer,
-        part,
-        x,
-        "feed_forward",
-        network.width // part.layout.tp,
-        gated=network.gated,
-        bias=network.bias,
-    )
+    width = network.width // part.layout.tp
+    y = _network(layer, part, x, "feed_forward", width, gated=network.gated, bias=network.bias)
     y = part.leave(layer, "feed_forward_out", y)
     layer.mark("mlp", first)
     return y
@@ -84,9 +77,8 @@ def mixture(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor) 
     if part.shares_tokens:
         # Each rank drops the tokens of the others, and gathers all results afterwards.
         sharded = replace(part, layout=replace(part.layout, sequence_parallel=True))
-        own_tokens = layer.add(
-            "select", "experts_own_tokens", dispatched, elements=dispatched.elements // part.layout.tp
-        )
+        elements = dispatched.elements // part.layout.tp
+        own_tokens = layer.add("select", "experts_own_tokens", dispatched, elements=elements)
         y = sharded.enter(layer, "experts", _combined(layer, sharded, experts, own_tokens, weights))
     elif part.repeats_tokens:
         dispatched = part.enter(layer, "experts", dispatched)
@@ -103,16 +95,13 @@ def mixture(layer: LayerBuilder, part: ModelSlice, experts: Experts, x: Tensor) 
 
 def _check(part: ModelSlice, experts: Experts) -> None:
     layout, where = part.layout, f"model {part.model.name}"
-    if experts.count % layout.ep:
-        raise PhazeError(f"{where}: ep must divide experts.count {experts.count}, got {layout.ep}")
-    if experts.width % layout.expert_slices:
-        raise PhazeError(
-            f"{where}: etp must divide experts.width {experts.width}, got {layout.expert_slices}"
-        )
-    if experts.shared_width % layout.tp:
-        raise PhazeError(
-            f"{where}: tp must divide experts.shared_width {experts.shared_width}, got {layout.tp}"
-        )
+    for axis, key, ranks in (
+        ("ep", "count", layout.ep),
+        ("etp", "width", layout.expert_slices),
+        ("tp", "shared_width", layout.tp),
+    ):
+        if (size := getattr(experts, key)) % ranks:
+            raise PhazeError(f"{where}: {axis} must divide experts.{key} {size}, got {ranks}")
     if part.repeats_tokens and layout.etp not in (1, layout.tp):
         raise PhazeError(
             f"{where}: etp must be tp {layout.tp} without sequence parallelism, got {layout.etp}"
@@ -228,9 +217,8 @@ def mamba(layer: LayerBuilder, part: ModelSlice, mixer: Mamba, x: Tensor) -> Ten
     z = replace(pieces, elements=total * inner)
     steps = layer.add("softplus", "step", replace(pieces, elements=total * heads, piece=2))
     channels = inner + 2 * states
-    mixed = _convolved(
-        layer, replace(pieces, elements=total * channels, piece=1), channels, mixer.conv, bias=mixer.conv_bias
-    )
+    mixed = replace(pieces, elements=total * channels, piece=1)
+    mixed = _convolved(layer, mixed, channels, mixer.conv, bias=mixer.conv_bias)
     y = _state_space(layer, part, mixer, (heads, groups), mixed, steps)
     layer.mark("scan", first)
     first = layer.count
@@ -288,9 +276,8 @@ def delta_net(layer: LayerBuilder, part: ModelSlice, mixer: DeltaNet, x: Tensor)
     channels = 2 * keys * mixer.key_size + values * mixer.value_size
     z = replace(pieces, elements=total * values * mixer.value_size)
     steps = layer.add("sigmoid", "step", replace(pieces, elements=2 * total * values, piece=2))
-    mixed = _convolved(
-        layer, replace(pieces, elements=total * channels, piece=1), channels, mixer.conv, bias=False
-    )
+    mixed = replace(pieces, elements=total * channels, piece=1)
+    mixed = _convolved(layer, mixed, channels, mixer.conv, bias=False)
     y = _delta_rule(layer, part, mixer, values, mixed, steps)
     layer.mark("scan", first)
     first = layer.count
@@ -309,23 +296,16 @@ def _delta_rule(
     mixed = layer.add("split", "state_split", mixed)
     keys_width = (mixed.elements - batch * q * v) // 2
     # Value heads that share a query and key head get a copy of it each.
-    query, key = (
-        layer.add(
-            "rearrange", f"{name}_heads", replace(mixed, elements=keys_width, piece=i), elements=batch * q * k
-        )
-        for i, name in enumerate(("query", "key"))
-    )
+    pieces = [replace(mixed, elements=keys_width, piece=i) for i in range(2)]
+    query = layer.add("rearrange", "query_heads", pieces[0], elements=batch * q * k)
+    key = layer.add("rearrange", "key_heads", pieces[1], elements=batch * q * k)
     values = replace(mixed, elements=batch * q * v, piece=2)
     values = layer.add("mul", "scan_values", values, steps, parameters=2 * heads)  # decay and its bias
     # Each token overwrites what the state holds for its key, so updates in a chunk depend on one another by
     # the overlaps of their keys: a triangular system.
     overlaps = layer.add("matmul", "scan_keys", key, key, gemm=Gemm(batch, q, k, q))
-    solved = layer.add(
-        "solve",
-        "scan_solve",
-        layer.add("decay", "scan_keys_decay", overlaps),
-        times=max(min(SOLVE_BLOCK, q) // 2, 1),
-    )
+    overlaps = layer.add("decay", "scan_keys_decay", overlaps)
+    solved = layer.add("solve", "scan_solve", overlaps, times=max(min(SOLVE_BLOCK, q) // 2, 1))
     moved = layer.add("matmul", "scan_moved", solved, key, gemm=Gemm(batch, q, q, k))
     fresh = layer.add("matmul", "scan_fresh", solved, values, gemm=Gemm(batch, q, q, v))
     states = layer.add("matmul", "scan_states", key, fresh, gemm=Gemm(batch, k, q, v))

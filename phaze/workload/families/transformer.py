@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from phaze.layout import OffloadedModule
 from phaze.spec.blocks import Attention, Block
 from phaze.spec.rows import Gemm
 from phaze.spec.scans import Mamba
@@ -59,19 +58,14 @@ def embedding_layer(part: ModelSlice) -> LayerGraph:
     if model.projected:
         x = layer.dense("project_in", x, part.tokens, model.hidden, bias=False)
     if model.positions == "learned":
-        x = layer.add(
-            "add",
-            "position_add",
-            x,
-            _lookup(layer, "position", part.own_tokens, model.hidden, model.position_rows),
-        )
+        rows = _lookup(layer, "position", part.own_tokens, model.hidden, model.position_rows)
+        x = layer.add("add", "position_add", x, rows)
     if model.positions == "sinusoidal":
         table = part.own_sequence * model.hidden * part.bytes_per_element
         x = layer.add("add", "position_add", x, constant_bytes=table)
     if model.token_types:
-        x = layer.add(
-            "add", "type_add", x, _lookup(layer, "type", part.own_tokens, model.hidden, model.token_types)
-        )
+        rows = _lookup(layer, "type", part.own_tokens, model.hidden, model.token_types)
+        x = layer.add("add", "type_add", x, rows)
     if model.embedding_norm:
         x = _norm(layer, "embedding_norm", part, x)
     layer.dropout("embedding", x, model.embedding_dropout)
@@ -79,12 +73,7 @@ def embedding_layer(part: ModelSlice) -> LayerGraph:
 
 
 def _lookup(
-    layer: LayerBuilder,
-    name: str,
-    tokens: int,
-    width: int,
-    rows: int,
-    group: ParameterGroup = "embedding",
+    layer: LayerBuilder, name: str, tokens: int, width: int, rows: int, group: ParameterGroup = "embedding"
 ) -> Tensor:
     """Append an embedding lookup for every token; each shard of a word embedding writes the full tensor."""
     return layer.add(
@@ -112,10 +101,8 @@ def _block(layer: LayerBuilder, part: ModelSlice, block: Block, x: Tensor) -> Te
             layer, "attention", part, x, partial(attention, mixer=mixer), bias=mixer.output_bias, apart=apart
         )
     elif mixer is not None:
-        append_scan = (
-            partial(mamba, mixer=mixer) if isinstance(mixer, Mamba) else partial(delta_net, mixer=mixer)
-        )
-        x = _residual(layer, "scan", part, x, append_scan, bias=isinstance(mixer, Mamba) and mixer.bias)
+        scan = partial(mamba, mixer=mixer) if isinstance(mixer, Mamba) else partial(delta_net, mixer=mixer)
+        x = _residual(layer, "scan", part, x, scan, bias=isinstance(mixer, Mamba) and mixer.bias)
     if block.feed_forward and block.experts:
         return _residual(layer, "feed_forward", part, x, partial(_parallel_networks, block=block, stream=x))
     if block.feed_forward:
@@ -159,8 +146,11 @@ def _residual(
         y = _norm(layer, f"{name}_norm", part, x)
         if apart:
             layer.mark("layernorm", first)
-        if apart or name == "attention":
-            layer.mark(_offloaded_with(name, apart=apart), first)
+        # Offloading moves a module's input: that of the norm's kernel, or of the GEMM with the norm.
+        if name == "attention":
+            layer.mark("attn_norm" if apart else "qkv_linear", first)
+        elif apart:
+            layer.mark("mlp_norm", first)
     y = inner(layer, part, x=y)
     if bias:
         y = layer.bias(f"{name}_out", y, model.hidden)
@@ -171,17 +161,9 @@ def _residual(
     return _norm(layer, f"{name}_norm", part, y) if model.norm_position == "post" else y
 
 
-def _offloaded_with(name: str, *, apart: bool) -> OffloadedModule:
-    """Module with which a norm's input is offloaded: the norm, or the GEMM into which it is fused."""
-    if name == "attention":
-        return "attn_norm" if apart else "qkv_linear"
-    return "mlp_norm"
-
-
 def _norm(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: int = 0) -> Tensor:
-    return layer.add(
-        part.model.norm, name, x, parameters=part.model.norm_parameters(width or part.model.hidden)
-    )
+    parameters = part.model.norm_parameters(width or part.model.hidden)
+    return layer.add(part.model.norm, name, x, parameters=parameters)
 
 
 def further_layer(part: ModelSlice) -> LayerGraph:
@@ -226,7 +208,9 @@ def head_layer(part: ModelSlice) -> LayerGraph:
         first = layer.add("select", "first_token", x, elements=part.microbatch * model.hidden)
         losses.append(_sentence_loss(layer, part, first))
     if model.pooler:
-        pooled = _pool(layer, part, x)
+        first = layer.add("select", "first_token", x, elements=part.microbatch * model.hidden)
+        pooled = layer.dense("pooler", first, part.microbatch, model.hidden, bias=True)
+        pooled = layer.add("tanh", "pooler_tanh", pooled)
         if model.head == "masked-lm":
             losses.append(_sentence_loss(layer, part, pooled))
     if len(losses) == 2:
@@ -279,13 +263,6 @@ def _cross_entropy(layer: LayerBuilder, part: ModelSlice, logits: Tensor) -> Ten
     return part.sum_up(layer, "label_logit", replace(y, elements=tokens))
 
 
-def _pool(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
-    """Append the pooler: a dense layer with tanh on the first token of every sample."""
-    b, hidden = part.microbatch, part.model.hidden
-    y = layer.add("select", "first_token", x, elements=b * hidden)
-    return layer.add("tanh", "pooler_tanh", layer.dense("pooler", y, b, hidden, bias=True))
-
-
 def _sentence_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
     """Append the next-sentence prediction and its loss."""
     b = part.microbatch
@@ -295,18 +272,12 @@ def _sentence_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
 
 def with_adapters(graph: ModelGraph, rank: int) -> ModelGraph:
     """Freeze a model's parameters, and add a low-rank adapter to every matrix of its blocks."""
-    frozen = (_frozen(layer) for layer in graph.layers)
-    layers = (layer if layer.name in UNADAPTED else _adapted(layer, rank) for layer in frozen)
+    layers = []
+    for layer in graph.layers:
+        primitives = tuple(replace(p, frozen=p.parameters > 0) for p in layer.primitives)
+        frozen = replace(layer, primitives=primitives)
+        layers.append(frozen if layer.name in UNADAPTED else _adapted(frozen, rank))
     return replace(graph, layers=tuple(layers))
-
-
-def _frozen(layer: LayerGraph) -> LayerGraph:
-    return replace(
-        layer,
-        primitives=tuple(
-            replace(primitive, frozen=primitive.parameters > 0) for primitive in layer.primitives
-        ),
-    )
 
 
 def _adapted(layer: LayerGraph, rank: int) -> LayerGraph:
@@ -326,8 +297,7 @@ def _adapted(layer: LayerGraph, rank: int) -> LayerGraph:
         adapts = primitive.kind == "matmul" and primitive.parameters > 0
         if not adapts:
             add_adapters()
-        inputs = tuple(replace(x, source=place.get(x.source, x.source)) for x in primitive.inputs)
-        adapted.append(replace(primitive, inputs=inputs))
+        adapted.append(primitive.reading(place))
         place[index] = len(adapted) - 1
         if adapts:
             waiting.append((index, adapted[-1]))

@@ -106,11 +106,6 @@ def convolve(
     return FeatureMaps(y, x.samples, kernels, conv.out_size)
 
 
-def normalise(layer: LayerBuilder, name: str, x: FeatureMaps) -> FeatureMaps:
-    """Append a batch norm, with scale and shift per channel."""
-    return x.with_tensor(layer.add("batch_norm", f"{name}_norm", x.tensor, parameters=2 * x.channels))
-
-
 def rectify(layer: LayerBuilder, name: str, x: FeatureMaps) -> FeatureMaps:
     """Append a ReLU."""
     return x.with_tensor(layer.add("relu", f"{name}_relu", x.tensor))
@@ -126,16 +121,10 @@ def convolve_and_normalise(
     *,
     relu: bool = True,
 ) -> FeatureMaps:
-    """Append a convolution and a batch norm, and a ReLU if `relu` is set."""
-    y = normalise(layer, name, convolve(layer, name, x, kernels, window, stride))
+    """Append a convolution, a batch norm with scale and shift per channel, and a ReLU if `relu` is set."""
+    y = convolve(layer, name, x, kernels, window, stride)
+    y = y.with_tensor(layer.add("batch_norm", f"{name}_norm", y.tensor, parameters=2 * kernels))
     return rectify(layer, name, y) if relu else y
-
-
-def pool(layer: LayerBuilder, name: str, x: FeatureMaps) -> FeatureMaps:
-    """Append max pooling with 3 × 3 windows and stride 2."""
-    size = -(-x.size // 2)
-    y = layer.add("max_pool", name, x.tensor, elements=x.samples * x.channels * size**2)
-    return FeatureMaps(y, x.samples, x.channels, size)
 
 
 def enlarge(layer: LayerBuilder, kind: str, name: str, x: FeatureMaps) -> FeatureMaps:
@@ -187,30 +176,27 @@ class SwinStage:
 
 def swin_graph(model: Swin, samples: int, bytes_per_element: int) -> ModelGraph:
     """Build the layers of a Swin transformer for `samples` images."""
-    stages = [_stage(model, s, samples, bytes_per_element) for s in range(len(model.depths))]
+    stages = [
+        SwinStage(
+            samples=samples,
+            width=model.widths[s],
+            heads=model.heads[s],
+            size=model.sizes[s],
+            window=model.window_of(s),
+            shifts=model.shifts(s),
+            expansion=model.expansion,
+            bytes_per_element=bytes_per_element,
+        )
+        for s in range(len(model.depths))
+    ]
     layers, runs = [_embedding(model, stages[0])], [LayerRun("embedding")]
     for number, (stage, depth) in enumerate(zip(stages, model.depths, strict=True), start=1):
         if number > 1:
-            merge = _merge(f"merge-{number - 1}", stages[number - 2])
-            layers, runs = [*layers, merge], [*runs, LayerRun(merge.name)]
-        layers, runs = (
-            [*layers, _pair(f"stage-{number}", stage)],
-            [*runs, LayerRun(f"stage-{number}", depth // 2)],
-        )
+            layers.append(_merge(f"merge-{number - 1}", stages[number - 2]))
+            runs.append(LayerRun(layers[-1].name))
+        layers.append(_pair(f"stage-{number}", stage))
+        runs.append(LayerRun(layers[-1].name, depth // 2))
     return ModelGraph((*layers, _head(model, stages[-1])), (*runs, LayerRun("head")))
-
-
-def _stage(model: Swin, stage: int, samples: int, bytes_per_element: int) -> SwinStage:
-    return SwinStage(
-        samples=samples,
-        width=model.widths[stage],
-        heads=model.heads[stage],
-        size=model.sizes[stage],
-        window=model.window_of(stage),
-        shifts=model.shifts(stage),
-        expansion=model.expansion,
-        bytes_per_element=bytes_per_element,
-    )
 
 
 def _norm(layer: LayerBuilder, name: str, x: Tensor, width: int) -> Tensor:
@@ -255,7 +241,7 @@ def _attention(layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor, *,
     batch, head = stage.samples * stage.windows * stage.heads, stage.width // stage.heads
     gemm = Gemm(batch, stage.area, stage.area, head)
     y = layer.add("matmul", f"{prefix}context", y, v, gemm=gemm)
-    layer.attend(scores, y)
+    layer.mark("core_attn", scores.source)
     y = layer.add("transpose", f"{prefix}context_transpose", y)
     y = layer.add("reshape", f"{prefix}context_reshape", y)
     y = layer.dense(f"{prefix}attention_out", y, stage.tokens, stage.width, bias=True)
@@ -314,16 +300,22 @@ def _head(model: Swin, stage: SwinStage) -> LayerGraph:
     layer = LayerBuilder(stage.elements)
     x = _norm(layer, "final_norm", layer.input, stage.width)
     x = layer.add("transpose", "final_transpose", x)
-    x = layer.add("average_pool", "average_pool", x, elements=stage.samples * stage.width)
-    x = layer.dense("classifier", x, stage.samples, model.classes, bias=True)
-    layer.classify(x, stage.samples)
+    return _classify(layer, x, stage.samples, stage.width, model.classes)
+
+
+def _classify(layer: LayerBuilder, x: Tensor, samples: int, channels: int, classes: int) -> LayerGraph:
+    """Finish a head: average the pixels of each channel, and classify the samples."""
+    x = layer.add("average_pool", "average_pool", x, elements=samples * channels)
+    layer.classify(layer.dense("classifier", x, samples, classes, bias=True), samples)
     return layer.finish("head", 0)
 
 
 def resnet_graph(model: ResNet, samples: int) -> ModelGraph:
     """Build the layers of a residual network for `samples` images."""
     layers, runs = _backbone(model.backbone, model.image, model.channels, samples)
-    head = _resnet_head(model, samples)
+    channels, size = model.backbone.outputs[-1], model.backbone.sizes(model.image)[-1]
+    layer = LayerBuilder(samples * channels * size**2)
+    head = _classify(layer, layer.input, samples, channels, model.classes)
     return ModelGraph((*layers, head), (*runs, LayerRun(head.name)))
 
 
@@ -331,18 +323,11 @@ def semantic_fpn_graph(model: SemanticFpn, samples: int) -> ModelGraph:
     """Build a residual network with a feature pyramid, whose decoder reads the output of every stage."""
     layers, runs = _backbone(model.backbone, model.image, model.channels, samples)
     # A stage ends where the name of the next run differs by more than the mark of a first block.
-    ends = [
-        q
-        for q, (run, after) in enumerate(pairwise((*runs, LayerRun(""))))
-        if _residual_stage(run) != _residual_stage(after)
-    ]
+    names = [run.layer.removesuffix("-first") for run in runs]
+    ends = [q for q, (name, following) in enumerate(pairwise([*names, ""])) if name != following]
     # The stem is a run of its own, and the pyramid does not read it.
     decoder = _decoder(model, samples)
     return ModelGraph((*layers, decoder), (*runs, LayerRun(decoder.name, reads=tuple(ends[1:]))))
-
-
-def _residual_stage(run: LayerRun) -> str:
-    return run.layer.removesuffix("-first")
 
 
 def _backbone(
@@ -371,8 +356,9 @@ def _stem(backbone: Backbone, image: int, channels: int, samples: int) -> tuple[
     pixels = Tensor(INPUT, samples * channels * image**2, gradient=False)
     x = FeatureMaps(pixels, samples, channels, image)
     x = convolve_and_normalise(layer, "stem", x, backbone.stem, 7, 2)
-    x = pool(layer, "stem_pool", x)
-    return layer.finish("stem", x.tensor.elements), _next_input(x)
+    size = -(-x.size // 2)  # windows of 3 × 3 with stride 2
+    y = layer.add("max_pool", "stem_pool", x.tensor, elements=samples * x.channels * size**2)
+    return layer.finish("stem", y.elements), _next_input(FeatureMaps(y, samples, x.channels, size))
 
 
 def _bottleneck(
@@ -387,15 +373,6 @@ def _bottleneck(
         x = convolve_and_normalise(layer, "shortcut", x, out, 1, stride, relu=False)
     y = rectify(layer, "block", add_maps(layer, "block_add", y, x))
     return layer.finish(name, y.tensor.elements), _next_input(y)
-
-
-def _resnet_head(model: ResNet, samples: int) -> LayerGraph:
-    channels, size = model.backbone.outputs[-1], model.backbone.sizes(model.image)[-1]
-    layer = LayerBuilder(samples * channels * size**2)
-    x = layer.add("average_pool", "average_pool", layer.input, elements=samples * channels)
-    x = layer.dense("classifier", x, samples, model.classes, bias=True)
-    layer.classify(x, samples)
-    return layer.finish("head", 0)
 
 
 def _decoder(model: SemanticFpn, samples: int) -> LayerGraph:

@@ -14,6 +14,7 @@ counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from phaze.workload.kinds import BACKWARD, GATHERS
@@ -32,6 +33,7 @@ Gradients = Literal["both", "data", "weight"]
 OUTSIDE = -1
 """Value of `Gradient.maker` for a gradient that arrives from another operator."""
 
+_BY_ENDS = attrgetter("source", "target")
 _SUFFIX: dict[Gradients, str] = {"both": "backward", "data": "data_gradient", "weight": "weight_gradient"}
 
 
@@ -58,11 +60,7 @@ def backward_pass(
     if form == "split":
         return _split_graph(builders, edges)
     gradients: Gradients = "data" if form == "data" else "both"
-    return LayerPass(tuple(m.operator(gradients) for m in builders), tuple(sorted(edges, key=_ends)))
-
-
-def _ends(edge: Edge) -> tuple[int, int]:
-    return edge.source, edge.target
+    return LayerPass(tuple(m.operator(gradients) for m in builders), tuple(sorted(edges, key=_BY_ENDS)))
 
 
 def _split_graph(builders: list[_BackwardBuilder], edges: tuple[Edge, ...]) -> LayerPass:
@@ -86,7 +84,7 @@ def _split_graph(builders: list[_BackwardBuilder], edges: tuple[Edge, ...]) -> L
             split_edges += [
                 Edge(data[e.source], weight[number], e.nbytes) for e in edges if e.target == number
             ]
-    return LayerPass(tuple(operators), tuple(sorted(split_edges, key=_ends)))
+    return LayerPass(tuple(operators), tuple(sorted(split_edges, key=_BY_ENDS)))
 
 
 class _BackwardBuilder:
@@ -142,8 +140,9 @@ class _BackwardBuilder:
             # Regathering over tp overlaps with a product; regathering keys and values over cp is exposed.
             regathers = primitive.axis in ("cp", "cp-ring") and primitive.kind in GATHERS
             kinds = (BACKWARD[primitive.kind], *[primitive.kind] * regathers)
-            parts_by_kind = [collectives(primitive, "backward", self._width, kind) for kind in kinds]
-            return tuple(part for parts in parts_by_kind for part in parts)
+            return tuple(
+                part for kind in kinds for part in collectives(primitive, "backward", self._width, kind)
+            )
         keys = self._keys(index, gradients)
         if not keys:
             return self._products(index, gradients)
@@ -152,10 +151,8 @@ class _BackwardBuilder:
         read |= fresh
         streamed = sum(s.nbytes for s in fresh) + primitive.constant_bytes
         streamed += self._parameter_traffic(index, gradients)
-        if primitive.traits.rereads:
-            streamed += (
-                self._width * primitive.traits.rereads * (primitive.inputs[0].elements + primitive.elements)
-            )
+        elements = primitive.elements + sum(tensor.elements for tensor in primitive.inputs)
+        streamed += self._width * primitive.traits.rereads * elements
         if gradients == "weight":
             streamed += self._weight_bytes(with_operand=False) if index == self._first(gradients) else 0
         else:
@@ -168,7 +165,7 @@ class _BackwardBuilder:
         keys = primitive.traits.backward
         # The sum of n gradients takes n - 1 additions.
         if primitive.kind == "fork" and gradients != "weight":
-            return ("add",) * (len(self._layer.readers()[index]) - 1)
+            return ("add",) * (len(self._layer.readers[index]) - 1)
         if primitive.gemm is not None or not primitive.parameters or gradients == "both":
             return keys if gradients != "weight" else ()
         # Split form: a norm sums its parameter gradients over the rows in an operator of its own. The input
@@ -182,25 +179,22 @@ class _BackwardBuilder:
         if primitive.gemm is None:
             return ()
         left_part = product(primitive.gemm.left_gradient(), "data_gradient")
-        # The first layer of a model of images: pixels need no gradient.
-        if primitive.parameters and not primitive.inputs[0].gradient:
-            right_part = product(primitive.gemm.right_gradient(), "weight_gradient")
-            return (right_part,) if gradients != "data" else ()
         if not primitive.parameters:
             # Both operands are activations, as in attention.
             right_part = product(primitive.gemm.right_gradient(), "data_gradient")
             return (left_part, right_part) if gradients != "weight" else ()
         right_part = product(primitive.gemm.right_gradient(), "weight_gradient")
-        return {"both": (left_part, right_part), "data": (left_part,), "weight": (right_part,)}[gradients]
+        # The pixels that the first layer of a model of images reads need no gradient.
+        sends = gradients != "weight" and primitive.inputs[0].gradient
+        return (left_part,) * sends + (right_part,) * (gradients != "data")
 
     def _stashes(self, index: int, gradients: Gradients) -> tuple[Stash, ...]:
         """Stashes that one primitive reads; a GEMM with weights needs them only for the weight gradient."""
         primitive = self._primitive(index)
         gradients = _trained(primitive, gradients)
-        needs = {"both": True, "data": True, "weight": primitive.parameters > 0}[gradients]
         # The input gradient of a GEMM needs its weights and the arriving gradient, not the stored input.
-        if gradients == "data" and primitive.gemm is not None and primitive.parameters:
-            needs = False
+        weights = primitive.parameters > 0
+        needs = {"both": True, "data": not weights or primitive.gemm is None, "weight": weights}[gradients]
         return stashes(self._layer, index, self._width) if needs else ()
 
     def _scales(self, index: int) -> int:
@@ -222,7 +216,7 @@ class _BackwardBuilder:
 
     def _arriving_bytes(self) -> int:
         last = self._group[-1]
-        readers = self._layer.readers()[last]
+        readers = self._layer.readers[last]
         if not readers:
             return self._primitive(last).elements * self._width
         return sum(tensor.elements for _, tensor in readers if tensor.gradient) * self._width

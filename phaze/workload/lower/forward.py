@@ -8,6 +8,7 @@ output, which has the same size.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from phaze.spec.rows import PartRole
@@ -28,12 +29,11 @@ def forward_pass(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element
 def group_edges(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> tuple[Edge, ...]:
     """Edges between fused operators, with the bytes that the target reads."""
     place = {index: number for number, group in enumerate(groups) for index in group}
-    sizes: dict[tuple[int, int], int] = {}
+    sizes: Counter[tuple[int, int]] = Counter()
     for number, group in enumerate(groups):
         for tensor in entering(layer, group):
             if tensor.source != INPUT:
-                key = (place[tensor.source], number)
-                sizes[key] = sizes.get(key, 0) + tensor.elements * bytes_per_element
+                sizes[place[tensor.source], number] += tensor.elements * bytes_per_element
     return tuple(Edge(source, target, nbytes) for (source, target), nbytes in sorted(sizes.items()))
 
 
@@ -89,11 +89,8 @@ def _parts(
         return (product(primitive.gemm, "forward"),)
     if primitive.kind in COLLECTIVES or primitive.kind in GATHERS:
         return collectives(primitive, "forward", bytes_per_element, primitive.kind)
-    keys = primitive.traits.forward
-    if not keys:
-        return ()
     streamed = _streamed_bytes(layer, group, index, stashes, bytes_per_element)
-    return vector_parts(primitive, keys, "forward", streamed)
+    return vector_parts(primitive, primitive.traits.forward, "forward", streamed)
 
 
 def vector_parts(
@@ -104,8 +101,8 @@ def vector_parts(
     worked_elements = primitive.inputs[0].elements if traits.per_input else primitive.elements
     elements = 0 if role in traits.idle else worked_elements * primitive.times
     return tuple(
-        Part(key, role, elements=elements, streamed_bytes=streamed_bytes if first else 0)
-        for key, first in zip(keys, [True] + [False] * len(keys), strict=False)
+        Part(key, role, elements=elements, streamed_bytes=0 if number else streamed_bytes)
+        for number, key in enumerate(keys)
     )
 
 
@@ -116,16 +113,11 @@ def _streamed_bytes(
     primitive = layer.primitives[index]
     behind = dict.fromkeys(stored(layer, tensor) for tensor in primitive.inputs)
     read = sum(tensor.elements for tensor in behind if tensor.source not in group)
-    read += primitive.traits.rereads * primitive.inputs[0].elements if primitive.inputs else 0
-    leaving = _leaving(layer, group)
+    read += primitive.traits.rereads * sum(tensor.elements for tensor in primitive.inputs)
+    # The stored output that the operator passes on, looking through views.
+    leaving = stored(layer, Tensor(group[-1], layer.primitives[group[-1]].elements)).source
     # A GEMM in the operator writes the result: the mapper counts that traffic.
     mapped = any(layer.primitives[i].gemm is not None for i in group)
     written = primitive.elements if index == leaving and not mapped else 0
     inner = sum(s.nbytes for s in stashes if s.piece == MASK or (s.source in group and s.source != leaving))
     return (read + primitive.parameters_read + written) * bytes_per_element + primitive.constant_bytes + inner
-
-
-def _leaving(layer: LayerGraph, group: Group) -> int:
-    """Index of the primitive whose stored output the operator passes on, looking through views."""
-    last = group[-1]
-    return stored(layer, Tensor(last, layer.primitives[last].elements)).source

@@ -34,23 +34,16 @@ def fuse(
     """
     groups: dict[int, set[int]] = {}
     """Maps the last primitive of a group to all primitives of the group."""
-    readers = layer.readers()
     for index, primitive in enumerate(layer.primitives):
         group = {index}
         # The latest producer joins first: its result is the most recent.
         for source in sorted({t.source for t in primitive.inputs} - {INPUT}, reverse=True):
-            alone = len(readers[source]) == 1
-            joined = group | groups[source] if enabled and alone else set()
-            if joined and _may_join(
-                layer,
-                index,
-                joined,
-                max(groups[source]),
-                products=products,
-                after_reductions=after_reductions,
+            alone = enabled and len(layer.readers[source]) == 1
+            joined = group | groups[source]
+            if alone and _may_join(
+                layer, index, joined, source, products=products, after_reductions=after_reductions
             ):
-                group = joined
-                groups.pop(source)
+                group |= groups.pop(source)
         groups[index] = group
     return tuple(tuple(sorted(group)) for _, group in sorted(groups.items()))
 

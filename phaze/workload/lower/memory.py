@@ -80,15 +80,11 @@ def stashes(layer: LayerGraph, index: int, bytes_per_element: int) -> tuple[Stas
         return ()  # the input gradient needs the weights only
     if primitive.traits.keeps == "mask":
         return (Stash(index, MASK, primitive.elements, primitive.elements),)
-    kept_tensors = (stored(layer, tensor) for tensor in _stored_operands(primitive, index))
-    return tuple(Stash(t.source, t.piece, t.elements, t.elements * bytes_per_element) for t in kept_tensors)
-
-
-def _stored_operands(primitive: Primitive, index: int) -> tuple[Tensor, ...]:
-    keeps = primitive.traits.keeps
-    if keeps == "output":
-        return (Tensor(index, primitive.elements),)
-    return primitive.inputs if keeps == "inputs" else ()
+    operands = primitive.inputs if primitive.traits.keeps == "inputs" else ()
+    if primitive.traits.keeps == "output":
+        operands = (Tensor(index, primitive.elements),)
+    tensors = (stored(layer, tensor) for tensor in operands)
+    return tuple(Stash(t.source, t.piece, t.elements, t.elements * bytes_per_element) for t in tensors)
 
 
 def first_stashes(layer: LayerGraph, bytes_per_element: int) -> tuple[tuple[Stash, ...], ...]:
@@ -150,7 +146,7 @@ def _freeing(layer: LayerGraph, stash: Stash) -> frozenset[Region]:
 
 def _readers(layer: LayerGraph, source: int) -> Iterator[Primitive]:
     """Yield the primitives that read a tensor, directly or through views."""
-    for index, _ in layer.readers()[source]:
+    for index, _ in layer.readers[source]:
         primitive = layer.primitives[index]
         if primitive.traits.role == "view":
             yield from _readers(layer, index)

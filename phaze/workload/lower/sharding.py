@@ -87,21 +87,14 @@ class ModelSlice:
         With sequence parallelism, an all-gather forward.
         """
         if self.layout.cuts_sequence:
-            return layer.add(
-                "all_gather", f"{name}_all_gather", x, elements=x.elements * self.layout.tp, axis="tp"
-            )
+            return self.gather(layer, name, x, "tp")
         return layer.add("copy", f"{name}_copy", x, axis="tp") if self.layout.tp > 1 else x
 
     def leave(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Leave a tensor-parallel region: sum over the ranks; sequence parallelism also shards the result."""
         if self.layout.cuts_sequence:
-            return layer.add(
-                "reduce_scatter",
-                f"{name}_reduce_scatter",
-                x,
-                elements=x.elements // self.layout.tp,
-                axis="tp",
-            )
+            elements = x.elements // self.layout.tp
+            return layer.add("reduce_scatter", f"{name}_reduce_scatter", x, elements=elements, axis="tp")
         return self.sum_up(layer, name, x)
 
     def sum_up(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
@@ -112,8 +105,7 @@ class ModelSlice:
         """All-gather a tensor's columns over the tensor-parallel ranks, and select the rank's own tokens."""
         if self.layout.tp == 1:
             return x
-        elements = x.elements * self.layout.tp
-        y = layer.add("all_gather", f"{name}_columns_all_gather", x, elements=elements, axis="tp")
+        y = self.gather(layer, f"{name}_columns", x, "tp")
         return layer.add("select", f"{name}_columns", y, elements=self.hidden_elements)
 
     def gather_context(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
@@ -122,13 +114,17 @@ class ModelSlice:
             return x
         if self.layout.cp_kind == "p2p":
             return self.ring(layer, name, x, "cp")
-        elements = x.elements * self.layout.cp
-        return layer.add("all_gather", f"{name}_all_gather", x, elements=elements, axis="cp")
+        return self.gather(layer, name, x, "cp")
+
+    def gather(self, layer: LayerBuilder, name: str, x: Tensor, axis: Axis) -> Tensor:
+        """All-gather a tensor over the ranks of an axis."""
+        elements = x.elements * self.layout.group(axis).ranks
+        return layer.add("all_gather", f"{name}_all_gather", x, elements=elements, axis=axis)
 
     def ring(self, layer: LayerBuilder, name: str, x: Tensor, axis: Axis) -> Tensor:
         """Pass keys or values around a ring of ranks, so that the queries of each rank meet all keys."""
-        ranks = self.layout.group(axis).ranks
-        return layer.add("ring", f"{name}_ring", x, elements=x.elements * ranks, axis=axis)
+        elements = x.elements * self.layout.group(axis).ranks
+        return layer.add("ring", f"{name}_ring", x, elements=elements, axis=axis)
 
     def exchange(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """All-to-all from partial sequences of all heads to whole sequences of some heads, or back."""

@@ -79,22 +79,14 @@ def _layer(primitives: Sequence[Primitive], first: int, last: int) -> LayerGraph
         raise PhazeError(
             f"trace: the model is not a chain: {members[0].name} and later operators read {names}"
         )
-
-    def renumbered(x: Tensor) -> Tensor:
-        return replace(x, source=x.source - first if x.source >= first else INPUT)
-
-    moved_members = tuple(
-        replace(
-            primitive,
-            name=_MEMBER.sub("", primitive.name, count=1),
-            inputs=tuple(map(renumbered, primitive.inputs)),
-        )
+    place = {**dict.fromkeys(read, INPUT), **{index: index - first for index in range(first, last)}}
+    own_members = tuple(
+        replace(primitive.reading(place), name=_MEMBER.sub("", primitive.name, count=1))
         for primitive in members
     )
     input_elements = max((primitives[source].elements for source in read), default=0)
-    return LayerGraph(
-        "", moved_members, input_elements, members[-1].elements if last < len(primitives) else 0
-    )
+    output_elements = members[-1].elements if last < len(primitives) else 0
+    return LayerGraph("", own_members, input_elements, output_elements)
 
 
 def described(graph: ModelGraph, name: str, sequence: int, *, causal: bool = False) -> Traced:

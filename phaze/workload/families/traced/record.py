@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -128,12 +128,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._kept: list[torch.Tensor] = []
         self._numbers: dict[int, int] = {}
         self._origins: dict[int, Origin] = {}
-        for origin, tensors in (("parameter", module.parameters()), ("input", inputs)):
-            self._note(tensors, "parameter" if origin == "parameter" else "input")
-
-    def _note(self, tensors: Iterable[torch.Tensor], origin: Origin) -> None:
-        for tensor in tensors:
-            self._origins[self.number(tensor)] = origin
+        self._origins |= {self.number(tensor): "parameter" for tensor in module.parameters()}
+        self._origins |= {self.number(tensor): "input" for tensor in inputs}
 
     def number(self, tensor: torch.Tensor) -> int:
         """Identifying number of a tensor; the tensor is kept alive so that its id is not reused."""
@@ -156,6 +152,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 hook.remove()
 
     def _leave(self) -> None:
+        # A hook that returned the path would replace the module's output with it.
         self._path.pop()
 
     def __torch_dispatch__(

@@ -185,11 +185,9 @@ def _add(state: TraceState, call: Call) -> None:
     operator = call.operator.rstrip("_") or call.operator
     if operator in CREATIONS or not (tensors or parameters):
         return
-    if (
-        operator in DETACHING
-        or (operator in VIEWS and not tensors)
-        or _selects_experts(call, operator, tensors)
-    ):
+    # Kernels do not copy the matrices that `index` selects for the rows of an expert.
+    selects = operator in SELECTIONS and len(call.inputs[0].shape) == EXPERT_DIMS
+    if operator in DETACHING or ((operator in VIEWS or selects) and not tensors):
         _record_alias(state, call, tensors, parameters)
         return
     # Parameters belong to the first operator that reads them, so tied weights count once.
@@ -206,15 +204,12 @@ def _add(state: TraceState, call: Call) -> None:
         constant_bytes=_constant_bytes(state, call),
         group="embedding" if kind == "lookup" else "expert" if _experts(state, call) else "dense",
     )
+    source = len(state.primitives)
     state.primitives.append(primitive)
-    _record_outputs(
-        state, call, operator, gradient=bool(parameters) or any(tensor.gradient for tensor in tensors)
-    )
-
-
-def _selects_experts(call: Call, operator: str, tensors: list[Tensor]) -> bool:
-    """True if a call selects the matrix of an expert for every row; kernels do not copy these weights."""
-    return operator in SELECTIONS and not tensors and len(call.inputs[0].shape) == EXPERT_DIMS
+    gradient = bool(parameters) or any(tensor.gradient for tensor in tensors)
+    for piece, seen in enumerate(_results(call, operator)):
+        state.outputs[seen.number] = Tensor(source, seen.elements, piece, gradient)
+        state.weights.pop(seen.number, None)
 
 
 def _tensor(state: TraceState, seen: SeenTensor) -> Tensor | None:
@@ -239,8 +234,7 @@ def _record_alias(state: TraceState, call: Call, tensors: list[Tensor], paramete
             state.outputs[seen.number] = replace(tensors[0], gradient=False)
         else:
             state.weights[seen.number] = parameters
-            count = _experts(state, call)
-            if count:
+            if count := _experts(state, call):
                 state.experts[seen.number] = count
 
 
@@ -249,14 +243,6 @@ def _experts(state: TraceState, call: Call) -> int:
     if call.operator in SELECTIONS and len(call.inputs[0].shape) == EXPERT_DIMS:
         return call.inputs[0].shape[0]
     return next((state.experts[seen.number] for seen in call.inputs if seen.number in state.experts), 0)
-
-
-def _record_outputs(state: TraceState, call: Call, operator: str, *, gradient: bool) -> None:
-    """Record the results of a call as pieces of the last primitive's output."""
-    source = len(state.primitives) - 1
-    for piece, seen in enumerate(_results(call, operator)):
-        state.outputs[seen.number] = Tensor(source, seen.elements, piece, gradient)
-        state.weights.pop(seen.number, None)
 
 
 def _results(call: Call, operator: str) -> tuple[SeenTensor, ...]:
@@ -275,7 +261,9 @@ def _kind(call: Call, operator: str, tensors: list[Tensor], parameters: Names) -
     if operator in PRODUCTS:
         return "matmul"
     if operator in VIEWS:
-        return "split" if len(call.outputs) > 1 else _view(call, tensors)
+        if len(call.outputs) > 1:
+            return "split"
+        return "reshape" if call.outputs[0].elements == tensors[0].elements else "select"
     if not tensors:
         return "lookup"
     if operator in KINDS:
@@ -286,10 +274,6 @@ def _kind(call: Call, operator: str, tensors: list[Tensor], parameters: Names) -
     if call.outputs and call.outputs[0].elements <= largest:
         return "scale" if call.outputs[0].elements == largest else "average_pool"
     raise PhazeError(f"{call.module or 'model'}: operator {call.operator} of PyTorch is not known to phaze")
-
-
-def _view(call: Call, tensors: list[Tensor]) -> str:
-    return "reshape" if call.outputs[0].elements == tensors[0].elements else "select"
 
 
 def _arithmetic(call: Call, operator: str, tensors: list[Tensor], parameters: Names) -> str:
@@ -352,10 +336,4 @@ def _needed(primitives: list[Primitive], ends: Iterable[int]) -> tuple[Primitive
         if index in needed:
             needed |= {tensor.source for tensor in primitives[index].inputs} - {INPUT}
     place = {index: number for number, index in enumerate(sorted(needed))}
-
-    def renumbered(tensor: Tensor) -> Tensor:
-        return tensor if tensor.source == INPUT else replace(tensor, source=place[tensor.source])
-
-    return tuple(
-        replace(primitives[index], inputs=tuple(map(renumbered, primitives[index].inputs))) for index in place
-    )
+    return tuple(primitives[index].reading(place) for index in place)

@@ -176,7 +176,7 @@ def test_a_model_without_head_norm_and_pooler_ends_with_its_blocks() -> None:
 def test_a_tensor_with_several_readers_is_forked(part: ModelSlice) -> None:
     """Only a fork sends a gradient to several readers; the readers of a split share it without overlap."""
     for layer in transformer_graph(part).layers:
-        for primitive, readers in zip(layer.primitives, layer.readers(), strict=True):
+        for primitive, readers in zip(layer.primitives, layer.readers, strict=True):
             sizes = [tensor.elements for _, tensor in readers if tensor.gradient]
             if primitive.kind == "split":
                 assert sum(sizes) == primitive.elements
@@ -189,7 +189,7 @@ def test_a_tensor_with_several_readers_is_forked(part: ModelSlice) -> None:
 def test_every_primitive_leads_to_the_end_of_its_layer(part: ModelSlice) -> None:
     """Inputs precede their readers, sizes are positive, and only the last primitive has no reader."""
     for layer in transformer_graph(part).layers:
-        unread = [index for index, readers in enumerate(layer.readers()) if not readers]
+        unread = [index for index, readers in enumerate(layer.readers) if not readers]
         assert unread == [len(layer.primitives) - 1]
         for index, primitive in enumerate(layer.primitives):
             assert primitive.elements > 0

@@ -120,7 +120,7 @@ def test_unrolled_operators_are_those_of_the_layers(name: str) -> None:
 def test_one_gradient_comes_back_to_every_operator(name: str) -> None:
     """Tensors with several readers are forked, also across layers."""
     whole = network_of(name).unroll()
-    for primitive, readers in zip(whole.primitives, whole.readers(), strict=True):
+    for primitive, readers in zip(whole.primitives, whole.readers, strict=True):
         sizes = [tensor.elements for _, tensor in readers if tensor.gradient]
         if primitive.kind == "split":
             assert sum(sizes) == primitive.elements
