@@ -76,12 +76,6 @@ class PlacementQuestion:
     """Options of the command. `devices` defaults to all devices of the system; the batch is in
     samples."""
 
-    @property
-    def memory(self) -> dict[str, str]:
-        """Training options that determine memory: optimizer, precision and pipeline schedule."""
-        request = self.request
-        return {"optimizer": request.optimizer, "precision": request.precision, "schedule": request.pipeline}
-
     def training(self) -> Training:
         """Training settings of the search.
 
@@ -96,8 +90,11 @@ class PlacementQuestion:
         usual_gib = load_architecture(request.architecture).hbm_gib
         hbm_gib = next(size for size in (request.hbm_gib, usual_gib, LARGEST_HBM_GIB) if size is not None)
         recompute = (False, True) if request.recompute is None else (request.recompute,)
-        searched = {"microbatches": request.microbatch or divisors, "recompute": recompute}
-        return Training.parse({**searched, **self.memory, "hbm_gib": [hbm_gib]}, "place")
+        settings = {
+            "microbatches": request.microbatch or divisors, "recompute": recompute, "hbm_gib": [hbm_gib],
+            "optimizer": request.optimizer, "precision": request.precision, "schedule": request.pipeline,
+        }  # fmt: skip
+        return Training.parse(settings, "place")
 
     def scenario(self) -> Scenario:
         """Scenario: the cluster and the global batch."""
@@ -105,35 +102,32 @@ class PlacementQuestion:
         system = load_system_of(request.architecture, request.system, flat=request.flat_bandwidth)
         devices = system.devices if request.devices is None else request.devices
         if devices > system.devices:
-            _refuse_more(request.system, system.devices, devices)
+            network = load_network(request.system)
+            if not isinstance(network, Cluster):
+                raise PhazeError(
+                    f"place: --devices: must be at most the {system.devices} of system {request.system}, "
+                    f"got {devices}"
+                )
+            sized(network, devices, f"place: --devices: {request.system}")
         changes = {"global_batch": request.global_batch, "devices": devices}
         return Scenario.parse({**system.model_dump(), **changes}, "place")
 
     def assumptions(self) -> list[str]:
         """Assumptions underlying the answer."""
-        scenario, model = self.scenario(), load_model_named(self.model)
-        tokens = model.usual_sequence if self.request.sequence is None else self.request.sequence
+        scenario, model, request = self.scenario(), load_model_named(self.model), self.request
+        tokens = model.usual_sequence if request.sequence is None else request.sequence
         lines = [f"a flat network of {scenario.network_bandwidth_bytes_per_s:g} bytes/s"]
-        device = load_device_as_architecture(self.request.architecture)
+        device = load_device_as_architecture(request.architecture)
         if device is not None:
             clock, hbm = device.clock_hz, device.hbm_bandwidth_bytes_per_s
             lines.append(f"the clock of {device.name}, {clock:g} Hz, and its HBM, {hbm:g} bytes/s")
             lines += [f"all but its three figures as {device.assumed_from}"] * bool(device.assumed_from)
-        optimizer, precision, _ = self.memory.values()
-        lines.append(f"{optimizer} in {precision} precision, not shared among replicas")
+        lines.append(f"{request.optimizer} in {request.precision} precision, not shared among replicas")
         if model.token == "token":
             lines.append(f"samples of {tokens:,} tokens, attention scores kept in memory")
         factor = scenario.all_reduce_factor
         lines.append(f"gradients as {factor:g} (d - 1)/d of a stage's weights, exchanged after the batch")
         return lines
-
-
-def _refuse_more(name: str, most: int, devices: int) -> None:
-    """Raise PhazeError if a system cannot grow to this number of devices."""
-    network = load_network(name)
-    if not isinstance(network, Cluster):
-        raise PhazeError(f"place: --devices: must be at most the {most} of system {name}, got {devices}")
-    sized(network, devices, f"place: --devices: {name}")
 
 
 @dataclass(frozen=True)
@@ -175,23 +169,17 @@ def _equal_stages(
     subject: Subject, terms: Terms, evaluation: Evaluation, certified: pd.Series, plan: pd.Series
 ) -> tuple[pd.Series, pd.DataFrame]:
     """Row of table `placements` and rows of table `stages` of the plan with equal stages."""
-    layout, conditions = (
-        Layout(tp=int(plan["tensor"]), microbatch=int(plan["microbatch"])),
-        terms.conditions(subject),
-    )
+    layout = Layout(tp=int(plan["tensor"]), microbatch=int(plan["microbatch"]))
+    conditions, chips = terms.conditions(subject), evaluation.architectures
     layers, solves = (rows[rows["layout"] == layout.key] for rows in (subject.layers, evaluation.solves))
     point = read_point(layers, subject.graph, conditions)
-    (device,) = read_devices(
-        point, solves, evaluation.architectures, evaluation.architectures.assign(kept=True), conditions
-    )
+    (device,) = read_devices(point, solves, chips, chips.assign(kept=True), conditions)
     chain = point.runs.chain(*device.latencies)
     recompute = plan["memory"] != STASH
     setting = next(candidate for candidate in conditions.settings(layout) if candidate.recompute == recompute)
     # With unlimited memory nothing is recomputed: the difference is what memory costs.
     ample = replace(setting, memory_bytes=float("inf"), recompute=False)
-    result, unlimited = (
-        place_equally(chain, layout, candidate, *point.repeated()) for candidate in (setting, ample)
-    )
+    result, unlimited = (place_equally(chain, layout, s, *point.repeated()) for s in (setting, ample))
     unlimited_s = unlimited.time_s if isinstance(unlimited, Placement) else float("inf")
     placed = PlannerRun(device, chain, setting, "equal", result, float(certified["bound_s"]), unlimited_s)
     return pd.Series(placement_row(point, placed, conditions)), pd.DataFrame(stage_rows(point, placed))
@@ -287,11 +275,8 @@ def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: flo
     largest = max(point.layout.microbatch for point in subject.points)
     scenario = Scenario.parse(cluster, system)
     batch = {"global_batch": max(scenario.global_batch, largest)}
-    return Terms(
-        scenario=scenario.model_copy(update=batch),
-        training=Training(),
-        technology=load_technology(TECHNOLOGY),
-    )
+    scenario = scenario.model_copy(update=batch)
+    return Terms(scenario=scenario, training=Training(), technology=load_technology(TECHNOLOGY))
 
 
 def describe_placement(question: PlacementQuestion, placement: PlacementAnswer) -> Described:
@@ -330,8 +315,13 @@ def in_one_line(described: Described) -> str:
     """One-line summary of a placement."""
     if described["status"] != "placed":
         return f"infeasible: {described['reason']}{_assumed(described)}"
-    memory = ", ".join(_stage_memory(stage) for stage in _stages(described))
-    layers = ", ".join(f"{stage['first_layer']}-{stage['last_layer']}" for stage in _stages(described))
+    stages = described["memory"]
+    assert isinstance(stages, list)
+    memory = ", ".join(
+        f"{stage['memory_bytes'] / GIB:.2f} (+{stage['headroom_bytes'] / GIB:.2f} free)" for stage in stages
+    )
+    layers = ", ".join(f"{stage['first_layer']}-{stage['last_layer']}" for stage in stages)
+    days = f", {described['days_to_train']:.3g} days to train" if "days_to_train" in described else ""
     return (
         f"t={described['tensor']} d={described['data']} s={described['stages']}; layers {layers}; "
         f"microbatch {described['microbatch']}; {'recompute' if described['recompute'] else 'stash'}; "
@@ -339,7 +329,7 @@ def in_one_line(described: Described) -> str:
         f"{described['time_per_batch_s']:.4g} s per batch as planned, "
         f"{described['simulated_s']:.4g} s as simulated{_certified(described)}; "
         f"{described['tokens_per_s']:.4g} {described['token']}s/s, "
-        f"MFU {100 * float(str(described['mfu'])):.1f} %{_days(described)}; bound by {described['binding']}"
+        f"MFU {100 * float(str(described['mfu'])):.1f} %{days}; bound by {described['binding']}"
         f"{_assumed(described)}"
     )
 
@@ -362,23 +352,9 @@ def _assumed(described: Described) -> str:
     return f"; assumes {'; '.join(map(str, assumptions))}"
 
 
-def _days(described: Described) -> str:
-    return f", {described['days_to_train']:.3g} days to train" if "days_to_train" in described else ""
-
-
-def _stages(described: Described) -> Sequence[dict[str, float]]:
-    stages = described["memory"]
-    assert isinstance(stages, list)
-    return stages
-
-
-def _stage_memory(stage: dict[str, float]) -> str:
-    return f"{stage['memory_bytes'] / GIB:.2f} (+{stage['headroom_bytes'] / GIB:.2f} free)"
-
-
 def describe_space(area_limit_mm2: float | None, *, minimum_share: bool) -> Described:
     """Size and area limit of the search space, with its smallest and largest architecture."""
-    figures = load_technology("22nm").area_um2
+    figures = load_technology(TECHNOLOGY).area_um2
     if area_limit_mm2 is None:
         limit_um2 = area_um2(load_architecture("tpu-v4"), figures)
     else:

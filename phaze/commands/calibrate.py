@@ -154,11 +154,10 @@ def _line(fitted: FittedConstant) -> str:
     if not fitted.identifiable:
         return f"{name}unchanged: not identifiable, it changes no run by more than 0.5 %"
     uncertainty = f"± {fitted.uncertainty:.0%}" if fitted.uncertainty < 1 else "undetermined"
-    after, end = (
-        f"{name}→ {fitted.after:<10.4g}{uncertainty:<14}",
-        "at the end of its range; check the software stack",
-    )
-    return after + (end if fitted.at_end else f"changes runs by up to {fitted.effect:.0%} over its range")
+    effect = f"changes runs by up to {fitted.effect:.0%} over its range"
+    if fitted.at_end:
+        effect = "at the end of its range; check the software stack"
+    return f"{name}→ {fitted.after:<10.4g}{uncertainty:<14}{effect}"
 
 
 def measure(

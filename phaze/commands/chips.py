@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -10,14 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import typer
 import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
 from phaze.base.units import GIB, UM2_PER_MM2, digits
 from phaze.commands.answers import PlacementQuestion, answer
-from phaze.commands.tables import Titled, counts, print_rows
+from phaze.commands.tables import Titled, counts
 from phaze.spec.architecture import Architecture
 from phaze.spec.files import read_mapping
 from phaze.spec.strict_yaml import load
@@ -83,14 +81,6 @@ def compared(request: PlaceOptions, names: Sequence[str], sweeps: Sequence[str])
         return [_row(request, chip) for chip in chips]
 
 
-def print_chips(rows: Sequence[Row], *, as_json: bool) -> None:
-    """Print accelerators with their placements, as JSON or as a table."""
-    if as_json:
-        typer.echo(json.dumps(rows, indent=1))
-    else:
-        print_rows(rows, COLUMNS)
-
-
 def _variants(name: str, variants: Sequence[Variant], folder: Path) -> Iterator[str]:
     """Yield the path of a written file per combination of swept values; without sweeps, the name."""
     if not variants:
@@ -118,7 +108,8 @@ def _is_known(request: PlaceOptions) -> bool:
 def _row(request: PlaceOptions, chip: str) -> Row:
     placement = answer(PlacementQuestion(str(request.model), replace(request, architecture=chip)))
     best, placed = placement.best, placement.best["status"] == "placed"
-    layout, samples_per_s = layout_of(best), float(best["samples_per_s"])
+    layout = layout_of(best)
+    joules_per_s = float(best["joules_per_sample"]) * float(best["samples_per_s"])
     return {
         "architecture": str(best["architecture"]),
         "step_s": float(best["time_per_batch_s"]) if placed else None,
@@ -126,9 +117,7 @@ def _row(request: PlaceOptions, chip: str) -> Row:
         "memory_gib": float(placement.stages["memory_bytes"].max()) / GIB if placed else None,
         "bound_by": str(best["binding"]),
         "area_mm2": float(placement.evaluation.architectures["area_um2"].iloc[0]) / UM2_PER_MM2,
-        "watts": float(best["joules_per_sample"]) * samples_per_s / int(best["devices_used"])
-        if placed
-        else None,
+        "watts": joules_per_s / int(best["devices_used"]) if placed else None,
         "tensor": layout.tp,
         "data": int(best["data"]),
         "stages": int(best["stages"]),

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from phaze.validate.rows import RunRow
 
 
+LayoutOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What the training script sets, for DeepSpeed, whose JSON does not: such as "
+        "sequence=4096,tp=4,pp=2,recompute=full."
+    ),
+]
+
+
 def emit(
     planned: options.PlanArgument,
     runtime: Annotated[options.EmitOption, typer.Option("--for", help="Runtime that will train.")],
@@ -90,15 +99,6 @@ def emitted(recipe: Recipe, runtime: str, question: AskedPlan) -> Emitted:
         emit = emit_megatron if runtime == "megatron" else emit_bridge
         return emit(recipe, stack, blackwell=device_of(lowered_question.machine).is_blackwell)
     return {"torchtitan": emit_torchtitan, "deepspeed": emit_deepspeed}[runtime](recipe, stack)
-
-
-LayoutOption = Annotated[
-    str | None,
-    typer.Option(
-        help="What the training script sets, for DeepSpeed, whose JSON does not: such as "
-        "sequence=4096,tp=4,pp=2,recompute=full."
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,9 +291,8 @@ def compare(
     if row is not None and run.suffix != ".csv":
         raise PhazeError(f"compare: --row selects a row of a CSV; {run} is not a CSV")
     with telling("compare"):
-        comparison = (
-            _compare_row(run, row, plan) if run.suffix == ".csv" else _compare_flags(run, plan, layout)
-        )
+        is_row = run.suffix == ".csv"
+        comparison = _compare_row(run, row, plan) if is_row else _compare_flags(run, plan, layout)
         comparison.check(str(run))
         for sentence in comparison.remarks:
             typer.echo(f"compare: {sentence}", err=True)
@@ -312,16 +311,14 @@ def _compare_flags(file: Path, plan: TrainingPlan, layout: str | None) -> Compar
 
     question, machine = plan.question, plan.question.stored_machine()
     if question.runtime not in get_args(WrittenRuntime):
-        raise PhazeError(
-            f"compare: cannot read flags of {question.runtime}", "give the run as a row of a CSV"
-        )
+        message = f"compare: cannot read flags of {question.runtime}"
+        raise PhazeError(message, "give the run as a row of a CSV")
     script = _script_options("compare", layout, question.runtime)
     if question.runtime == "torchtitan":
         run = GivenRun.of_torchtitan(file, question.model, question.devices)
     elif question.runtime == "deepspeed":
-        run = GivenRun.of_deepspeed(
-            file, question.model, question.devices, {"sequence": question.sequence, **script}
-        )
+        script = {"sequence": question.sequence, **script}
+        run = GivenRun.of_deepspeed(file, question.model, question.devices, script)
     else:
         blackwell = machine.device.is_blackwell
         run = GivenRun.of_megatron(file, question.devices, question.model.vocabulary, blackwell=blackwell)

@@ -108,12 +108,8 @@ def map_stages(request: MapOptions) -> None:
     refuse_as_picture(request.picture)
     # Plans of studies are the only Parquet files; stages and plans of `phaze plan` are JSON.
     is_plan = request.stages.suffix == ".parquet"
-    refuse_outputs(
-        request.times,
-        request.out,
-        request.picture,
-        reads=_reads(request.stages, request.topology, is_plan=is_plan),
-    )
+    reads = _reads(request.stages, request.topology, is_plan=is_plan)
+    refuse_outputs(request.times, request.out, request.picture, reads=reads)
     _refuse_options(request.context, is_plan=is_plan)
     if not is_plan:
         options.readable(request.stages)
@@ -140,14 +136,9 @@ def map_stages(request: MapOptions) -> None:
         elif request.topology is None:
             raise PhazeError("map: --topology is missing; only a plan of `phaze plan` is mapped without it")
         else:
-            task = _MapTask(
-                request.stages,
-                request.topology,
-                read_topology(_topology_path(request.topology)),
-                settings,
-                until,
-            )
-            stored, mapped, best = _map_plan(task, request.choice) if is_plan else _map_stages(task)
+            network = read_topology(_topology_path(request.topology))
+            find = _map_plan if is_plan else _map_stages
+            stored, mapped, best = find(request, request.topology, network, settings, until)
     if request.times is not None:
         write_text(request.times, json.dumps(mapped.seconds, indent=1) + "\n")
     if request.out is not None:
@@ -168,43 +159,26 @@ def _reads(stages: Path, topology: str | None, *, is_plan: bool) -> list[Path]:
 
 
 def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
-    if is_plan:
-        of_stages = {"memory_gib_per_s": "--memory-gib-per-s"}
-        options.refuse(
-            context,
-            of_stages,
-            "map: {} applies to stages only; the simulated batch of a plan has no optimizer update",
-        )
-    else:
-        options.refuse(
-            context,
-            options.flags(options.StudyPlanOptions),
-            "map: {} selects a plan of a study; stages have none",
-        )
+    names = {"memory_gib_per_s": "--memory-gib-per-s"}
+    message = "map: {} applies to stages only; the simulated batch of a plan has no optimizer update"
+    if not is_plan:
+        names = options.flags(options.StudyPlanOptions)
+        message = "map: {} selects a plan of a study; stages have none"
+    options.refuse(context, names, message)
 
 
-@dataclass(frozen=True, eq=False)
-class _MapTask:
-    """Inputs of one mapping job: file of stages or plans, network, settings and deadline."""
-
-    source: Path
-    topology: str
-    network: DeviceNetwork
-    settings: MapSettings
-    until: Deadline
-
-
-def _map_stages(task: _MapTask) -> tuple[StoredMapping, Mapped, FoundMapping]:
+def _map_stages(
+    request: MapOptions, topology: str, network: DeviceNetwork, settings: MapSettings, until: Deadline
+) -> tuple[StoredMapping, Mapped, FoundMapping]:
     from phaze.map.ensemble import map_stages as find_mapping
     from phaze.map.ensemble import stored_mapping
     from phaze.spec.documents import read_as
     from phaze.spec.stages import StoredStages
     from phaze.workload.operator_graphs import stage_graph
 
-    stored = read_as(StoredStages, task.source)
-    mapped = find_mapping(stage_graph(stored), task.network, task.settings, task.until)
-    file = stored_mapping(mapped, stored.model, task.topology, task.settings)
-    return file, mapped, mapped.best
+    stored = read_as(StoredStages, request.stages)
+    mapped = find_mapping(stage_graph(stored), network, settings, until)
+    return stored_mapping(mapped, stored.model, topology, settings), mapped, mapped.best
 
 
 def _training_plan(file: Path) -> TrainingPlan | None:
@@ -241,15 +215,15 @@ def _map_ranks(
 
 
 def _map_plan(
-    task: _MapTask, choice: tuple[str | None, str | None, float | None, str | None]
+    request: MapOptions, topology: str, network: DeviceNetwork, settings: MapSettings, until: Deadline
 ) -> tuple[StoredMapping, Mapped, FoundMapping]:
     from phaze.formulas.single import PlanFilter, plan_of, read_wanted
     from phaze.map.ensemble import stored_mapping
     from phaze.map.plan_maps import map_one, stored_plan
 
-    row, stages = read_wanted(task.source, PlanFilter(*choice))
-    plan_map = map_one(plan_of(row, stages), str(row["model"]), task.network, task.settings, task.until)
-    stored = stored_mapping(plan_map.mapped, str(row["model"]), task.topology, task.settings, plan_map.best)
+    row, stages = read_wanted(request.stages, PlanFilter(*request.choice))
+    plan_map = map_one(plan_of(row, stages), str(row["model"]), network, settings, until)
+    stored = stored_mapping(plan_map.mapped, str(row["model"]), topology, settings, plan_map.best)
     return stored.model_copy(update={"plan": stored_plan(plan_map, row)}), plan_map.mapped, plan_map.best
 
 
@@ -277,8 +251,11 @@ def _topology_path(topology: str) -> Path:
 def _summary(stored: StoredMapping) -> str:
     """Text summary of a mapping."""
     proof = "proven optimal" if stored.proven else f"no mapping below {stored.bound_s:.6g} s"
-    batches = {} if stored.plan is None else {method.name: method.simulated_s for method in stored.plan.times}
-    steps = {} if stored.ranks is None else {method.name: method.time_s for method in stored.ranks.times}
+    times: dict[str, str] = {}
+    if stored.plan is not None:
+        times = {method.name: f"batch {method.simulated_s:.6g} s, " for method in stored.plan.times}
+    if stored.ranks is not None:
+        times = {method.name: f"price {method.time_s:.6g} s, " for method in stored.ranks.times}
     # Without heuristics as answers they are still shown for comparison.
     methods = stored.ways + tuple(method for method in stored.heuristics if method not in stored.ways)
     lines = [
@@ -288,8 +265,7 @@ def _summary(stored: StoredMapping) -> str:
         f"without communication {stored.compute_s:.6g} s",
         f"longest stage time {stored.objective_s:.6g} s, {proof}",
         *(
-            f"{method.name}: {_priced(steps.get(method.name))}{_batch(batches.get(method.name))}"
-            f"step {method.step_time_s:.6g} s{_proof(method)}"
+            f"{method.name}: {times.get(method.name, '')}step {method.step_time_s:.6g} s{_proof(method)}"
             for method in methods
         ),
     ]
@@ -320,14 +296,6 @@ def _rank_lines(stored: StoredMapping) -> list[str]:
         f"a step takes {ranks.time_s:.6g} s, {less} the {ranks.default_s:.6g} s in the runtime's own order",
         "as `plan` prices it, with every group on its links; under the GPipe model of the search:",
     ]
-
-
-def _priced(time_s: float | None) -> str:
-    return "" if time_s is None else f"price {time_s:.6g} s, "
-
-
-def _batch(simulated_s: float | None) -> str:
-    return "" if simulated_s is None else f"batch {simulated_s:.6g} s, "
 
 
 def _proof(method: StoredSearch) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
 import typer
 
+from phaze.base.errors import PhazeError
 from phaze.commands import completion
 from phaze.commands.options import (
     JsonOption,
@@ -16,18 +18,12 @@ from phaze.commands.options import (
     known_system,
     set_fields,
 )
-
-if TYPE_CHECKING:
-    from phaze.plan.layers.activations import LayerMemory
-    from phaze.spec.model import Model
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from phaze.base.errors import PhazeError
 from phaze.commands.output import refuse_outputs, write_or_print
 from phaze.spec.names import MOST
 
 if TYPE_CHECKING:
+    from phaze.plan.layers.activations import LayerMemory
+    from phaze.spec.model import Model
     from phaze.spec.torch_module import TorchModule
 
 

@@ -321,7 +321,7 @@ class StudyPlanOptions:
 
 def flags(noun: type) -> dict[str, str]:
     """Option name of every field of a dataclass, by field name."""
-    return {name: f"--{name.replace('_', '-')}" for name in (field.name for field in fields(noun))}
+    return {field.name: f"--{field.name.replace('_', '-')}" for field in fields(noun)}
 
 
 def takes(

@@ -47,22 +47,18 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
 
     # Links are resolved, so that two names of one file are equal; names without suffix are no files.
     inputs = [Path(os.path.realpath(file)) for file in reads if file is not None and Path(file).suffix]
+    # Hard links, and names that differ in case on some file systems, are the same file by `samefile` only.
     seen = set[Path]()
     for out in outs:
         if out is None:
             continue
         files.refuse_unwritable(out)
         path = Path(os.path.realpath(out))
-        if any(path == file or _is_same(path, file) for file in inputs):
+        if any(path == file or (path.exists() and file.exists() and path.samefile(file)) for file in inputs):
             raise PhazeError(f"{out}: output would overwrite an input of this command", "name another file")
         if path in seen:
             raise PhazeError(f"{out}: two outputs have this name", "name another file for one of them")
         seen.add(path)
-
-
-def _is_same(path: Path, other: Path) -> bool:
-    # Hard links, and names that differ in case on some file systems.
-    return path.exists() and other.exists() and path.samefile(other)
 
 
 def tell_unread(path: Path, columns: Iterable[object], read: Collection[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from phaze.base.errors import PhazeError
+from phaze.base.units import GIB
 from phaze.commands import completion, options
 from phaze.commands.output import refuse_outputs, tell_sequence, telling
 from phaze.spec.names import MOST
@@ -135,15 +137,19 @@ def partition(request: PartitionOptions) -> None:
     There are S stages of R devices each. With --devices, S and R are searched unless --stages and --replicas
     are given. All devices and all bandwidths are assumed equal; `phaze map` maps the stages to a network.
     """
-    from phaze.partition.study import stored_stages
+    from phaze.partition.flow import CutOptions
+    from phaze.partition.study import search, stored_stages
+    from phaze.partition.weights import PartitionTerms
     from phaze.spec.documents import write_document
     from phaze.workload.operator_graphs import stored_operators
 
     system, devices = options.optional_cluster("partition", request.gpus, request.system, request.devices)
     refuse_outputs(request.graph_out, request.out, reads=(request.graph, system))
-    terms = _terms(
-        request.memory_gib, request.bandwidth_gbps, request.microbatches, recompute=request.recompute
+    options.refuse_unless_positive(
+        "partition", memory_gib=request.memory_gib, bandwidth_gbps=request.bandwidth_gbps
     )
+    memory = math.inf if request.memory_gib is None else request.memory_gib * GIB
+    terms = PartitionTerms(request.bandwidth_gbps * 1e9, memory, request.microbatches, request.recompute)
     subject = _subject(request.graph, request.microbatch, system, request.sequence)
     operators, name, samples = subject.operators, subject.name, subject.microbatch
     # Written before the search, which may take long or find nothing.
@@ -152,7 +158,7 @@ def partition(request: PartitionOptions) -> None:
     most = subject.hyper_operators if request.hyper_operators is None else request.hyper_operators
     with telling("partition"):
         shape = (request.stages, request.replicas, devices)
-        shapes = _configurations(operators, terms, shape, most, request.flow, request.slack)
+        shapes = search(operators, terms, shape, CutOptions(most, request.flow, request.slack))
     best = shapes[0]
     if best.found is None:
         raise PhazeError(best.reason)
@@ -177,8 +183,17 @@ class _Subject:
 def _subject(graph: str, microbatch: int | None, system: str | None, sequence: int | None) -> _Subject:
     """Operator graph, read from a file or profiled for a model on a system's device."""
     if _is_operator_graph(graph):
-        _refuse_for_files(microbatch, system, sequence)
-        return _read(graph)
+        for name, value in (("--microbatch", microbatch), ("--system", system), ("--sequence", sequence)):
+            if value is not None:
+                raise PhazeError(
+                    f"partition: {name} applies to models only; a graph file already has times and sizes"
+                )
+        from phaze.spec.documents import read_as
+        from phaze.spec.operators import StoredOperators
+        from phaze.workload.operator_graphs import operator_graph
+
+        stored = read_as(StoredOperators, graph)
+        return _Subject(operator_graph(stored), stored.name, stored.microbatch)
     from phaze.partition.profile import profile_model
     from phaze.spec.models import load_model_named
 
@@ -196,50 +211,6 @@ def _is_operator_graph(graph: str) -> bool:
 
     path = Path(graph)
     return path.suffix == ".json" and not (path.is_file() and describes_model(read_json(path)))
-
-
-def _read(path: str) -> _Subject:
-    from phaze.spec.documents import read_as
-    from phaze.spec.operators import StoredOperators
-    from phaze.workload.operator_graphs import operator_graph
-
-    stored = read_as(StoredOperators, path)
-    return _Subject(operator_graph(stored), stored.name, stored.microbatch)
-
-
-def _refuse_for_files(microbatch: int | None, system: str | None, sequence: int | None) -> None:
-    for name, value in (("--microbatch", microbatch), ("--system", system), ("--sequence", sequence)):
-        if value is not None:
-            raise PhazeError(
-                f"partition: {name} applies to models only; a graph file already has times and sizes"
-            )
-
-
-def _terms(
-    memory_gib: float | None, bandwidth_gbps: float, microbatches: int, *, recompute: bool
-) -> PartitionTerms:
-    import math
-
-    from phaze.base.units import GIB
-    from phaze.partition.weights import PartitionTerms
-
-    options.refuse_unless_positive("partition", memory_gib=memory_gib, bandwidth_gbps=bandwidth_gbps)
-    memory = math.inf if memory_gib is None else memory_gib * GIB
-    return PartitionTerms(bandwidth_gbps * 1e9, memory, microbatches, recompute)
-
-
-def _configurations(
-    graph: OperatorGraph,
-    terms: PartitionTerms,
-    shape: tuple[int | None, int | None, int | None],
-    hyper_operators: int | None,
-    flow: Flow,
-    slack: float,
-) -> list[ShapeResult]:
-    from phaze.partition.flow import CutOptions
-    from phaze.partition.study import search
-
-    return search(graph, terms, shape, CutOptions(hyper_operators, flow, slack))
 
 
 def _as_json(shapes: list[ShapeResult], others: list[_Baseline], samples: int) -> str:

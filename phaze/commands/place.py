@@ -131,9 +131,8 @@ def place(request: PlaceOptions) -> None:
     refuse_outputs(request.out, reads=(request.instance, request.model, request.architecture, request.system))
     piper = request.planner == "piper"
     if not piper:
-        options.refuse(
-            request.context, options.flags(PiperChoices), "place: {} applies to --planner piper only"
-        )
+        message = "place: {} applies to --planner piper only"
+        options.refuse(request.context, options.flags(PiperChoices), message)
     if request.instance is not None:
         of_models = [*options.flags(ModelOptions), "sweep", *["devices"] * (not piper)]
         _refuse_options_of_models(request.context, of_models)
@@ -156,13 +155,17 @@ def _place_model(request: PlaceOptions) -> None:
     request = replace(request, global_batch=_batch(request), **_cluster(request))
     names = request.architecture.split(",")
     if request.sweep or len(names) > 1:
-        from phaze.commands.chips import compared, print_chips
+        from phaze.commands.chips import COLUMNS, compared
+        from phaze.commands.tables import print_rows
 
         if request.out is not None:
             raise PhazeError("place: -o applies to one architecture only", "print with --json instead")
         with telling("place"):
             rows = compared(request, names, request.sweep or ())
-        print_chips(rows, as_json=request.as_json)
+        if request.as_json:
+            typer.echo(json.dumps(rows, indent=1))
+        else:
+            print_rows(rows, COLUMNS)
         return
     question = PlacementQuestion(str(request.model), request)
     with telling("place"):

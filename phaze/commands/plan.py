@@ -378,9 +378,8 @@ def _print(answers: list[TrainingPlan | UnfitPlan], *, as_json: bool) -> None:
     if as_json and len(answers) == 1:
         typer.echo(text_of(answers[0]), nl=False)
     elif as_json:
-        typer.echo(
-            json.dumps([answer.model_dump(mode="json", exclude_none=True) for answer in answers], indent=1)
-        )
+        rows = [answer.model_dump(mode="json", exclude_none=True) for answer in answers]
+        typer.echo(json.dumps(rows, indent=1))
     else:
         typer.echo(sizes_in_words(answers))
 

@@ -63,6 +63,7 @@ class PlanPhases:
     def answer(self) -> TrainingPlan | UnfitPlan:
         """Search, and answer in phases."""
         from phaze.plan.layouts.answer import wanted
+        from phaze.plan.layouts.words import others_in_words
 
         planner, top = self._planner, self.options.top
         for option, fields in (("--fix", self.question.fixed), ("--explain", self.unlike)):
@@ -83,7 +84,7 @@ class PlanPhases:
         faster_lines = (
             [] if answer.layout == first.layout else ["A faster plan was found:", *self._first_lines(answer)]
         )
-        self._publish(answer, [*faster_lines, *self._other_lines(answer)])
+        self._publish(answer, [*faster_lines, *others_in_words(answer, self._device)])
         with telling("plan"):
             answer = self._completed(answer, plans)
         self._publish(answer, self._last_lines(answer))
@@ -150,11 +151,6 @@ class PlanPhases:
         if answer.format == "phaze-no-plan":
             return [unfit_in_words(answer)]
         return first_in_words(answer, self._device)
-
-    def _other_lines(self, answer: TrainingPlan) -> Iterable[str]:
-        from phaze.plan.layouts.words import others_in_words
-
-        return others_in_words(answer, self._device)
 
     def _last_lines(self, answer: TrainingPlan) -> Iterable[str]:
         from phaze.plan.layouts.words import evidence_in_words, last_in_words

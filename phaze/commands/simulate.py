@@ -87,18 +87,15 @@ def simulate(request: SimulateOptions) -> None:
             raise PhazeError("simulate: -o applies to --runs only", "use --trace or --picture for a plan")
         # Plans of `phaze plan` are JSON, those of studies Parquet.
         if request.placement.suffix == ".json":
-            options.refuse(
-                request.context,
-                _STUDY_OPTIONS,
-                "simulate: {} applies to plans of a study, not to a plan of `phaze plan`",
-            )
-            _replay(request.placement, request.trace, request.picture, as_json=request.as_json)
+            message = "simulate: {} applies to plans of a study, not to a plan of `phaze plan`"
+            options.refuse(request.context, _STUDY_OPTIONS, message)
+            options.readable(request.placement)
+            refuse_as_picture(request.picture)
+            _replay(request.placement, request)
             return
-        options.refuse(
-            request.context,
-            {"gpus": "--gpus"},
-            "simulate: {} applies to --runs only; a plan has its own number of devices",
-        )
+        message = "simulate: {} applies to --runs only; a plan has its own number of devices"
+        options.refuse(request.context, {"gpus": "--gpus"}, message)
+        refuse_as_picture(request.picture)
         _simulate_plan(request.placement, request, system)
         return
     options.refuse(request.context, _PLAN_OPTIONS, "simulate: {} applies to plans, not to --runs")
@@ -108,47 +105,43 @@ def simulate(request: SimulateOptions) -> None:
 
 
 def _simulate_plan(placement: Path, request: SimulateOptions, system: str | None) -> None:
-    from phaze.pipeline.trace import write_trace
+    from phaze.formulas.single import PlanFilter, simulate_file, stages_beside
     from phaze.spec.systems import load_network
 
-    refuse_as_picture(request.picture)
     refuse_outputs(request.trace, request.picture, reads=(stages_beside(placement),))
     network = None if system is None else load_network(system)
     with telling("simulate"):
         answer = simulate_file(placement, PlanFilter(*request.choice), network)
-    if request.trace is not None:
-        write_trace(answer.price.timeline, request.trace)
-    if request.picture is not None:
-        _write_picture(answer.which(), answer.price.timeline, request.picture)
+    _write_timeline(answer.which(), answer.price.timeline, request)
     typer.echo(json.dumps(answer.as_row(), indent=2) if request.as_json else answer.in_words())
 
 
-def _replay(file: Path, trace: Path | None, picture: Path | None, *, as_json: bool) -> None:
+def _replay(file: Path, request: SimulateOptions) -> None:
     """Replay a plan written by `phaze plan` on the system that it stores."""
-    options.readable(file)
     from phaze.spec.documents import read_as
     from phaze.spec.training_plan import TrainingPlan
 
-    refuse_as_picture(picture)
     plan = read_as(TrainingPlan, file)  # before slow imports
-    from phaze.pipeline.trace import write_trace
     from phaze.plan.layouts.replay import ReplayedPlan
 
     with telling("simulate"):
         answer = ReplayedPlan.of(plan, str(file))
         timeline = answer.now.price.timeline
-    if trace is not None:
-        write_trace(timeline, trace)
-    if picture is not None:
-        _write_picture(answer.which(), timeline, picture)
-    typer.echo(json.dumps(answer.as_row(), indent=1) if as_json else answer.in_words())
+    _write_timeline(answer.which(), timeline, request)
+    typer.echo(json.dumps(answer.as_row(), indent=1) if request.as_json else answer.in_words())
 
 
-def _write_picture(title: str, timeline: Timeline, path: Path) -> None:
-    from phaze.report.pipeline_picture import drawn_plan, picture
-    from phaze.report.vega import save
+def _write_timeline(title: str, timeline: Timeline, request: SimulateOptions) -> None:
+    """Write the requested trace and picture of a plan."""
+    if request.trace is not None:
+        from phaze.pipeline.trace import write_trace
 
-    save(path, picture(drawn_plan(title, timeline)))
+        write_trace(timeline, request.trace)
+    if request.picture is not None:
+        from phaze.report.pipeline_picture import drawn_plan, picture
+        from phaze.report.vega import save
+
+        save(request.picture, picture(drawn_plan(title, timeline)))
 
 
 def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Path) -> None:

@@ -29,8 +29,22 @@ if TYPE_CHECKING:
 
     from phaze.search.cosearch import Subject
 
+Format = Literal["csv", "json"]
+"""Formats of exported tables."""
 WIDTHS = (counts("tensor", "t"), counts("microbatch", "mbs"))
 _LAYER = (Titled("layer", "layer"), Titled("direction", "pass"))
+_OPERATOR = Titled("name", "operator", lambda value: str(value).replace("+", " + "), wraps=True)
+"""Column of the name of a fused operator, which can wrap at each +."""
+ESTIMATE = (
+    *_LAYER, _OPERATOR, Titled("core", "core"), scaled("latency_s", "core us", 1e-6),
+    scaled("latency_all_s", "us", 1e-6), Titled("limit_all", "bound by"), scaled("energy_all_j", "mJ", 1e-3),
+    scaled("flops", "GFLOP", 1e9), scaled("hbm_all_bytes", "MB", 1e6), Titled("roofline", "roofline"),
+)  # fmt: skip
+SCHEDULE = (
+    *_LAYER, counts("operator", "#"), _OPERATOR, Titled("resource", "type"),
+    Titled("core", "core", lambda core: "all" if core == -1 else number(core), right=True),
+    scaled("start_s", "start us", 1e-6), scaled("end_s", "end us", 1e-6),
+)  # fmt: skip
 TOTALS = (
     *_LAYER, counts("layers", "layers"), scaled("latency_all_s", "ms", 1e-3),
     scaled("energy_all_j", "mJ", 1e-3), scaled("flops", "GFLOP", 1e9), scaled("hbm_all_bytes", "MB", 1e6),
@@ -165,28 +179,6 @@ def _print_frame(frame: pd.DataFrame, columns: Sequence[Titled]) -> None:
     print_rows(rows_of(frame), [*widths, *columns])
 
 
-def _parts(value: object) -> str:
-    """Name of a fused operator, with spaces around each + so that it can wrap."""
-    return str(value).replace("+", " + ")
-
-
-def _core(value: object) -> str:
-    return "all" if value == -1 else number(value)
-
-
-_OPERATOR = Titled("name", "operator", _parts, wraps=True)
-ESTIMATE = (
-    *_LAYER, _OPERATOR, Titled("core", "core"), scaled("latency_s", "core us", 1e-6),
-    scaled("latency_all_s", "us", 1e-6), Titled("limit_all", "bound by"), scaled("energy_all_j", "mJ", 1e-3),
-    scaled("flops", "GFLOP", 1e9), scaled("hbm_all_bytes", "MB", 1e6), Titled("roofline", "roofline"),
-)  # fmt: skip
-SCHEDULE = (
-    *_LAYER, counts("operator", "#"), _OPERATOR, Titled("resource", "type"),
-    Titled("core", "core", _core, right=True), scaled("start_s", "start us", 1e-6),
-    scaled("end_s", "end us", 1e-6),
-)  # fmt: skip
-
-
 def _read(request: options.WorkloadOptions) -> Subject:
     """Operators of the model for all requested TMP widths and microbatches."""
     from phaze.commands.answers import read_subject
@@ -216,17 +208,12 @@ def space(
     if as_json:
         typer.echo(json.dumps(described, indent=2))
         return
-    typer.echo(
-        f"{described['architectures']:,} architectures of at most {described['area_limit_mm2']:.5f} mm2"
-    )
+    number, area_mm2 = described["architectures"], described["area_limit_mm2"]
+    typer.echo(f"{number:,} architectures of at most {area_mm2:.5f} mm2")
     for which in ("smallest", "largest"):
         architecture = described[which]
         if isinstance(architecture, dict):
             typer.echo(f"{which}: {architecture['architecture']}, {architecture['area_mm2']:.5f} mm2")
-
-
-Format = Literal["csv", "json"]
-"""Formats of exported tables."""
 
 
 def export(

@@ -135,14 +135,9 @@ def status(
         typer.echo(json.dumps({"stages": rows, "work_left_s": work_s, "cores": shared}, indent=2))
         return
     for stage in stages:
-        typer.echo(_line(stage))
+        why = f"   {stage.left} to run: {', '.join(stage.reasons)}" if stage.left else ""
+        typer.echo(f"{stage.rule:24} {stage.done:5} of {stage.done + stage.left:5} done{why}")
     typer.echo(_summary(stages, work_s, shared))
-
-
-def _line(stage: RuleProgress) -> str:
-    total = stage.done + stage.left
-    why = f"   {stage.left} to run: {', '.join(stage.reasons)}" if stage.left else ""
-    return f"{stage.rule:24} {stage.done:5} of {total:5} done{why}"
 
 
 def _summary(stages: list[RuleProgress], left_s: float | None, cores: int) -> str:
@@ -217,16 +212,13 @@ def stages_of(files: list[File], jobs_left: dict[str, int], folder: Path) -> lis
     """Finished and remaining jobs of every rule, in workflow order."""
     order = {rule: i for i, rule in enumerate(_rules())}
     rules = sorted({file.rule for file in files}, key=lambda rule: (order.get(rule, len(order)), rule))
-    return [
-        _stage([file for file in files if file.rule == rule], jobs_left.get(rule, 0), folder)
-        for rule in rules
-    ]
+    groups = {rule: [file for file in files if file.rule == rule] for rule in rules}
+    return [_stage(group, jobs_left.get(rule, 0), folder) for rule, group in groups.items()]
 
 
 def _rules() -> list[str]:
-    included = re.findall(
-        r'^include: "(.+)"$', (ROOT / "Snakefile").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    snakefile = (ROOT / "Snakefile").read_text(encoding="utf-8")
+    included = re.findall(r'^include: "(.+)"$', snakefile, re.MULTILINE)
     texts = ((ROOT / path).read_text(encoding="utf-8") for path in included)
     return [rule for text in texts for rule in re.findall(r"^rule (\w+):$", text, re.MULTILINE)]
 
@@ -306,9 +298,8 @@ def new_study(
     write_or_print(text, out)
     if out is not None:
         accelerators = ", ".join(dict.fromkeys((*chips, *REFERENCE_CHIPS)))
-        typer.echo(
-            f"{out}: a study of {', '.join(models)} on {accelerators}; run it with\n  {_run_command(out)}"
-        )
+        run = _run_command(out)
+        typer.echo(f"{out}: a study of {', '.join(models)} on {accelerators}; run it with\n  {run}")
 
 
 def _names(texts: Sequence[str]) -> list[str]:

@@ -26,6 +26,10 @@ LABELS = {"error": "red", "help": "cyan"}
 """Colours of the labels of messages."""
 
 
+_live: list[Live] = []
+"""Live progress line at the bottom of the terminal; empty if there is none."""
+
+
 def is_rich(stream: TextIO) -> bool:
     """True if the stream is a terminal that shows styles; NO_COLOR and TERM=dumb request plain text."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
@@ -50,10 +54,6 @@ def tell_labelled(label: str, text: str) -> None:
         return
     styled = typer.style(f"{label}:", fg=LABELS[label], bold=True)
     typer.echo(styled + line.removeprefix(f"{label}:"), file=unescaped(sys.stderr))
-
-
-_live: list[Live] = []
-"""Live progress line at the bottom of the terminal; empty if there is none."""
 
 
 def tell(text: str) -> None:

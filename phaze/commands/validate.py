@@ -110,7 +110,9 @@ def validate(
         # Rows that name a system of their own ignore this one.
         machine = None if system is None else load_machine(system)
         runs = predict_files(files or measured_files(), machine)
-    _refuse_unpredicted(runs)
+    if runs["predicted_s"].isna().all():
+        reasons = "; ".join(runs["status"].str.removeprefix("invalid: ").unique()[:3])
+        raise PhazeError(f"validate: of {len(runs)} runs none can be predicted: {reasons}")
     for file in files or ():
         tell_unread(file, read_texts(file), COLUMNS)
     if errors is not None:
@@ -141,9 +143,8 @@ def _parts_shown() -> str:
         for part in PARTS.values()
     ]
     constants = [
-        f"{constant.of} {constant.key}: {', '.join(constant.sources)}"
-        + " (one source)" * (len(constant.sources) == 1)
-        for constant in PublishedRuns.load().fitted
+        f"{fit.of} {fit.key}: {', '.join(fit.sources)}" + " (one source)" * (len(fit.sources) == 1)
+        for fit in PublishedRuns.load().fitted
     ]
     return "\n".join([
         "\nkernel times, predicted and measured (--part shows each by device)",
@@ -185,13 +186,6 @@ def _part(name: str, files: list[Path] | None, system: str | None, out: Path | N
     groups = [*comparison.by("device", "precision", "kind"), {"device": "all", **asdict(comparison.score)}]
     table = pd.DataFrame(groups).fillna({"precision": "", "kind": ""})
     return _formatted(table, ("device", "precision", "kind"), PART_SHOWN)
-
-
-def _refuse_unpredicted(runs: pd.DataFrame) -> None:
-    """Raise PhazeError with the reasons if no run has a prediction."""
-    if runs["predicted_s"].isna().all():
-        reasons = runs["status"].str.removeprefix("invalid: ").unique()
-        raise PhazeError(f"validate: of {len(runs)} runs none can be predicted: {'; '.join(reasons[:3])}")
 
 
 def _as_json(scores: pd.DataFrame, groups: pd.DataFrame, simulated: Collection[str]) -> str:

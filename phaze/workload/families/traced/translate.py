@@ -68,6 +68,8 @@ DETACHING = frozenset(("detach",))
 SELECTIONS = ("index", "index_select")
 EXPERT_DIMS = 3
 """Number of dimensions of stacked expert matrices."""
+Names = frozenset[int]
+"""Identifying numbers of a set of parameters."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +115,6 @@ class Trace:
     forward_flops: int
     """FLOPs of matrix multiplications and convolutions, as counted by PyTorch."""
     backward_flops: int
-
-
-# fmt: on
-
-
-Names = frozenset[int]
-"""Identifying numbers of a set of parameters."""
 
 
 @dataclass
