@@ -216,9 +216,9 @@ class LayerBuilder:
         """Number of primitives so far."""
         return len(self._primitives)
 
-    def mark(self, region: Region, first: int, end: int | None = None) -> None:
-        """Mark the primitives from `first` to `end` - 1, or to the last one, as part of a region."""
-        for index in range(first, self.count if end is None else end):
+    def mark(self, region: Region, first: int) -> None:
+        """Mark the primitives from `first` to the last one as part of a region."""
+        for index in range(first, self.count):
             primitive = self._primitives[index]
             self._primitives[index] = replace(primitive, regions=primitive.regions | {region})
 

@@ -406,18 +406,16 @@ def _neck(layer: LayerBuilder, model: SemanticFpn, levels: list[FeatureMaps]) ->
 
 
 def _segment(layer: LayerBuilder, model: SemanticFpn, levels: list[FeatureMaps]) -> FeatureMaps:
-    """Append convolutions that bring every level to the finest resolution, and the sum of the levels."""
-    total = _scale(layer, model, levels[0], 0)
-    for level in range(1, len(levels)):
-        x = _scale(layer, model, levels[level], level)
-        total = add_maps(layer, f"scale_add_{level + 1}", total, x)
+    """Append convolutions that bring every level to the finest resolution, and the sum of the levels.
+
+    An upsampling follows each convolution except on the finest level.
+    """
+    total = levels[0]
+    for level, maps in enumerate(levels):
+        x = maps
+        for step in range(model.convolutions[level]):
+            name = f"scale_{level + 1}_{step + 1}"
+            x = convolve_and_normalise(layer, name, x, model.head, 3)
+            x = enlarge(layer, "upsample", f"{name}_upsample", x) if level else x
+        total = add_maps(layer, f"scale_add_{level + 1}", total, x) if level else x
     return total
-
-
-def _scale(layer: LayerBuilder, model: SemanticFpn, x: FeatureMaps, level: int) -> FeatureMaps:
-    """Append the convolutions of one level, each followed by an upsampling except on the finest level."""
-    for step in range(model.convolutions[level]):
-        name = f"scale_{level + 1}_{step + 1}"
-        x = convolve_and_normalise(layer, name, x, model.head, 3)
-        x = enlarge(layer, "upsample", f"{name}_upsample", x) if level else x
-    return x
