@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,12 +45,8 @@ def _files(folder: str) -> Iterator[Path]:
 
 def _source(path: Path) -> str:
     """First clause of a file's leading comment, which names its content and where it was published."""
-    words = []
     with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            if not line.startswith("#"):
-                break
-            words.append(line.strip("# \n"))
+        words = [line.strip("# \n") for line in takewhile(lambda line: line.startswith("#"), lines)]
     clause = CLAUSE.split(" ".join(words))[0]
     # The clause may end inside parentheses.
     return clause + ")" * (clause.count("(") - clause.count(")"))

@@ -227,10 +227,8 @@ def plan(request: PlanOptions) -> None:
         typer.echo(f"plan: {request.out} was not written: there is no plan", err=True)
     if any(phase.interrupted for phase in phases):
         raise typer.Exit(INTERRUPTED)
-    if not any(
-        answer.format == "phaze-plan" and (answer.run is None or answer.run.in_time is not False)
-        for answer in answers
-    ):
+    plans = [answer for answer in answers if answer.format == "phaze-plan"]
+    if all(plan.run is not None and plan.run.in_time is False for plan in plans):
         raise typer.Exit(NOTHING_FITS)
 
 
@@ -299,9 +297,8 @@ def _numbers(devices: str) -> list[int]:
 def _questions(request: PlanOptions, system: str, devices: str | None) -> list[AskedPlan]:
     """One planning request per number of devices; PhazeError for invalid options, before slow work."""
     fixed = _fixable("--fix", request.fix)
-    from phaze.spec.models import (
-        load_transformer,
-    )  # imported after the checks, so that misspelt options fail fast
+    # Imported after the checks, so that misspelt options fail fast.
+    from phaze.spec.models import load_transformer
     from phaze.spec.systems import load_cluster, runtime_for, sized, stack_for
     from phaze.spec.training_plan import AskedPlan
 
@@ -309,9 +306,8 @@ def _questions(request: PlanOptions, system: str, devices: str | None) -> list[A
     if request.load is not None and spec.experts is None:
         raise PhazeError(f"plan: --load: {spec.name} has no experts")
     if request.lora is not None:
-        spec = type(spec).parse(
-            {**spec.model_dump(exclude_none=True), "lora": request.lora}, f"plan: --lora: {request.model}"
-        )
+        fields = spec.model_dump(exclude_none=True) | {"lora": request.lora}
+        spec = type(spec).parse(fields, f"plan: --lora: {request.model}")
     cluster = load_cluster(system)[0]
     # Megatron-Bridge trains with Megatron-Core, so its layouts are those of Megatron.
     trained = runtime_for(system, requested="megatron" if request.runtime == "bridge" else request.runtime)

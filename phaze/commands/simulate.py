@@ -79,9 +79,8 @@ def simulate(request: SimulateOptions) -> None:
         both = ", not both" * (request.runs is not None)
         raise PhazeError(f"simulate: give a file of plans or --runs{both}")
     system, devices = options.optional_cluster("simulate", request.gpus, request.system, None)
-    refuse_outputs(
-        request.out, request.trace, request.picture, reads=(request.placement, request.runs, system)
-    )
+    reads = (request.placement, request.runs, system)
+    refuse_outputs(request.out, request.trace, request.picture, reads=reads)
     if request.placement is not None:
         if request.out is not None:
             raise PhazeError("simulate: -o applies to --runs only", "use --trace or --picture for a plan")

@@ -140,9 +140,8 @@ def schedule(request: ScheduleOptions) -> None:
     options.refuse_unless_positive("schedule", flat_bandwidth=request.flat_bandwidth)
     subject = _read(request)
     with telling("schedule"):
-        solves, schedules = schedule_subject(
-            subject, request.architecture, request.system, request.flat_bandwidth
-        )
+        tables = schedule_subject(subject, request.architecture, request.system, request.flat_bandwidth)
+    solves, schedules = tables
     table = with_widths(schedules if request.operators else solves)
     if request.as_json:
         print_records(table)
