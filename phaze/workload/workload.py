@@ -105,11 +105,8 @@ class Layer:
 
     def waiting_bytes(self, modules: frozenset[OffloadedModule], recomputed: frozenset[Region]) -> int:
         """Bytes offloaded to the host for `modules`, excluding tensors freed by recomputing `recomputed`."""
-        return sum(
-            tensor.nbytes
-            for tensor in self.kept
-            if tensor.is_offloaded_with(modules) and not tensor.regions & recomputed
-        )
+        stored = (tensor for tensor in self.kept if not tensor.regions & recomputed)
+        return sum(tensor.nbytes for tensor in stored if tensor.is_offloaded_with(modules))
 
     def without(self, regions: frozenset[Region]) -> Self:
         """Layer that does not store the tensors of the given regions, because its kernels recompute them."""
@@ -133,14 +130,11 @@ class Layer:
 
         A gather receives the whole sequence; a ring stores the current and the next part.
         """
-        moved = [operator.parts for operator in self.forward.operators if operator.core == "network"]
         # A ring's first part counts for all: its steps reuse two buffers.
-        shares = {"all_gather": 1, "send": 2}
-        return sum(
-            shares.get(collective.kind, 0) * collective.network_bytes
-            for collective, *_ in moved
-            if collective.axis in ("cp", "cp-ring")
-        )
+        parts = [operator.parts[0] for operator in self.forward.operators if operator.core == "network"]
+        buffers = {"all_gather": 1, "send": 2}
+        gathers = [part for part in parts if part.axis in ("cp", "cp-ring")]
+        return sum(buffers.get(part.kind, 0) * part.network_bytes for part in gathers)
 
 
 @dataclass(frozen=True)

@@ -142,10 +142,8 @@ def _projections(
     q, k, v = by_head[0], by_head[1], by_head[-1]
     if mixer.qk_norm != "none":
         scales = (heads.size, heads.size) if mixer.qk_norm == "heads" else (widths["query"], widths["key"])
-        q, k = (
-            layer.add("rms_norm", f"{name}_norm", y, parameters=wide)
-            for name, y, wide in (("query", q, scales[0]), ("key", k, scales[1]))
-        )
+        q = layer.add("rms_norm", "query_norm", q, parameters=scales[0])
+        k = layer.add("rms_norm", "key_norm", k, parameters=scales[1])
     if part.model.positions == "rotary":
         q, k = (rotary(layer, name, part, y, mixer.head_size) for name, y in (("query", q), ("key", k)))
     return q, k, v
