@@ -47,13 +47,13 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
 
     # Links are resolved, so that two names of one file are equal; names without suffix are no files.
     inputs = [Path(os.path.realpath(file)) for file in reads if file is not None and Path(file).suffix]
-    # Hard links, and names that differ in case on some file systems, are the same file by `samefile` only.
     seen = set[Path]()
     for out in outs:
         if out is None:
             continue
         files.refuse_unwritable(out)
         path = Path(os.path.realpath(out))
+        # Hard links, and names that differ in case on some file systems, are equal by `samefile` only.
         if any(path == file or (path.exists() and file.exists() and path.samefile(file)) for file in inputs):
             raise PhazeError(f"{out}: output would overwrite an input of this command", "name another file")
         if path in seen:

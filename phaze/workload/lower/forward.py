@@ -111,8 +111,8 @@ def _streamed_bytes(
 ) -> int:
     """HBM traffic of a vector primitive inside a fused operator, in bytes."""
     primitive = layer.primitives[index]
-    behind = dict.fromkeys(stored(layer, tensor) for tensor in primitive.inputs)
-    read = sum(tensor.elements for tensor in behind if tensor.source not in group)
+    tensors = dict.fromkeys(stored(layer, tensor) for tensor in primitive.inputs)
+    read = sum(tensor.elements for tensor in tensors if tensor.source not in group)
     read += primitive.traits.rereads * sum(tensor.elements for tensor in primitive.inputs)
     # The stored output that the operator passes on, looking through views.
     leaving = stored(layer, Tensor(group[-1], layer.primitives[group[-1]].elements)).source
