@@ -46,8 +46,7 @@ def calibrate(
         ),
     ] = None,
     device: Annotated[
-        str | None,
-        typer.Option(help="Device that ran the kernels: a name in config/devices, or a path."),
+        str | None, typer.Option(help="Device that ran the kernels: a name in config/devices, or a path.")
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:

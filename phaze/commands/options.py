@@ -194,8 +194,7 @@ ModelArgument = Annotated[
     ),
 ]
 PlanArgument = Annotated[
-    Path,
-    typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o PLAN.json`.", callback=readable),
+    Path, typer.Argument(metavar="PLAN", help="Plan written by `phaze plan -o PLAN.json`.", callback=readable)
 ]
 MODEL = typer.Option(
     "--model",
@@ -232,8 +231,7 @@ SequenceOption = Annotated[
     ),
 ]
 TensorOption = Annotated[
-    list[int] | None,
-    typer.Option(help="Tensor-parallel width; can be repeated.", min=1, max=names.MOST),
+    list[int] | None, typer.Option(help="Tensor-parallel width; can be repeated.", min=1, max=names.MOST)
 ]
 MicrobatchOption = Annotated[
     list[int] | None, typer.Option(help="Samples in a microbatch; can be repeated.", min=1, max=names.MOST)
@@ -272,8 +270,7 @@ BackwardOption = Annotated[
 SetOption = Annotated[
     str | None,
     typer.Option(
-        "--set",
-        help="Values of fields that a trace does not determine, such as experts.per_token=2.",
+        "--set", help="Values of fields that a trace does not determine, such as experts.per_token=2."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -70,8 +70,7 @@ class FlowOptions:
     slack: Annotated[
         float,
         typer.Option(
-            help="Allowed slowdown of the slowest stage, if the step gets faster: 0.5 is 50 %.",
-            min=0,
+            help="Allowed slowdown of the slowest stage, if the step gets faster: 0.5 is 50 %.", min=0
         ),
     ] = 0.02
     system: Annotated[

@@ -40,8 +40,7 @@ PIPER = {
         help="Piper: network levels from the inside out, each units@GiB/s, such as 8@300,8@25."
     ),
     "max_downsets": typer.Option(
-        help="Piper: maximum number of downsets of a graph. Default: 100,000, or 2,000 with --levels.",
-        min=1,
+        help="Piper: maximum number of downsets of a graph. Default: 100,000, or 2,000 with --levels.", min=1
     ),
 }
 """Command-line options for the fields of `PiperChoices`."""
@@ -53,8 +52,7 @@ class ModelOptions(options.ArchitectureOptions):
 
     gpus: options.GpusOption = None
     global_batch: Annotated[
-        int | None,
-        typer.Option(help="Samples in a batch. Default: 4096.", parser=options.count, metavar="N"),
+        int | None, typer.Option(help="Samples in a batch. Default: 4096.", parser=options.count, metavar="N")
     ] = None
     batch_tokens: options.BatchTokensOption = None
     sequence: options.SequenceOption = None

@@ -172,8 +172,7 @@ class AnswerOptions:
         bool, typer.Option("--fewest", help="Plan on the fewest whole nodes on which the model fits.")
     ] = False
     why: Annotated[
-        bool,
-        typer.Option("--why", help="Add time and memory by part, the exclusions and the assumptions."),
+        bool, typer.Option("--why", help="Add time and memory by part, the exclusions and the assumptions.")
     ] = False
     set_values: options.SetOption = None
     as_json: options.JsonOption = False

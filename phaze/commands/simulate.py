@@ -61,8 +61,7 @@ class SimulateOptions(options.StudyPlanOptions):
         Path | None, typer.Option(help="File for a trace of the plan, for Perfetto or chrome://tracing.")
     ] = None
     picture: Annotated[
-        Path | None,
-        typer.Option(help="Picture of the plan's pipeline over time (.svg, .png or .pdf)."),
+        Path | None, typer.Option(help="Picture of the plan's pipeline over time (.svg, .png or .pdf).")
     ] = None
     as_json: options.JsonOption = False
 
