@@ -161,7 +161,6 @@ def read(request: ReadOptions) -> None:
     )
     _refuse_table(request.out, reads=(request.flags, system, request.model, request.stack))
     run = _read_run(request, system, None if count is None else int(count))
-    from phaze.plan.terms.memory import OK
     from phaze.plan.layouts.assumptions import uncalibrated
     from phaze.plan.layouts.priced import PricedLayout
     from phaze.plan.layouts.question import PlanQuestion
