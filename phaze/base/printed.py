@@ -1,6 +1,7 @@
 """Text for a terminal: no control characters, and no words that fill the screen."""
 
 import re
+import reprlib
 from typing import TextIO
 
 UNSEEN = re.compile(
@@ -11,6 +12,17 @@ LONGEST_WORD, LONGEST_LINE = 300, 1000
 """Maximum length of a word and of a line in an error message."""
 LONGEST_REMARK = 2000
 """Maximum length of a line in other messages, which may list all flags of a run."""
+LONGEST_KEY = 80
+"""Maximum length of a key in a message, in characters."""
+SHORT = reprlib.Repr()
+SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 100, 100
+"""Limits on values in messages: nested aliases let a few lines of YAML expand beyond any memory."""
+
+
+def short(value: object) -> str:
+    """Format a value for a message, truncated to 80 characters."""
+    text = SHORT.repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def printable(text: str) -> str:

@@ -383,7 +383,7 @@ def refuse(context: typer.Context, names: Mapping[str, str], message: str) -> No
 
 def set_fields(text: str | None) -> dict[str, object]:
     """Parse `--set` into fields with whole numbers, true, false or strings; PhazeError if malformed."""
-    from phaze.spec.plain import short
+    from phaze.base.printed import short
 
     values: dict[str, object] = {}
     for part in text.split(",") if text else ():

@@ -15,7 +15,7 @@ from phaze.commands.terminal import tell
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from phaze.commands.plan import PlanOptions
+    from phaze.commands.plan_options import PlanOptions
     from phaze.plan.layouts.answer import TrainingPlanner
     from phaze.plan.layouts.found import LayoutPlans
     from phaze.plan.layouts.search import LayoutSearch

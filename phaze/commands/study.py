@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -422,7 +422,7 @@ def _check(text: str, out: Path | None) -> None:
     from phaze.spec.plain import read_yaml
     from phaze.spec.strict_yaml import load
 
-    merged = _merged(read_yaml(FOLDER / "config.yaml"), load(text))
+    merged = _merged(read_yaml(FOLDER / "config.yaml"), cast("Plain", load(text)))
     assert isinstance(merged, dict)
     load_settings(dict(merged), folder=FOLDER, source=str(out or "study"))
 

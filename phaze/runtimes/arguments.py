@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import short
 from phaze.runtimes.flags import Flags
 from phaze.runtimes.settings import OtherSettings
-from phaze.spec.plain import short
 
 LOGGED = re.compile(
     r"^.*?-{3,} arguments -{3,}[^\n]*\n(.*?)(?:-{3,} end of arguments|\Z)", re.DOTALL | re.MULTILINE

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import cast
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import short
 from phaze.layout import READERS, Layout, cp_kind_of
 from phaze.runtimes.deepspeed import DEEPSPEED
 from phaze.runtimes.flags import Emitted
@@ -34,7 +35,7 @@ from phaze.runtimes.settings import (
 )
 from phaze.runtimes.untimed import unsettable_fields
 from phaze.spec.model import Model
-from phaze.spec.plain import Plain, parse_json, short
+from phaze.spec.plain import Plain, parse_json
 from phaze.spec.system import Stack
 
 TRAIN, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"

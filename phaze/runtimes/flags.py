@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from phaze.base.errors import PhazeError
-from phaze.base.printed import one_line
+from phaze.base.printed import one_line, short
 from phaze.layout import BALANCED, Layout, Load, load_of
 from phaze.runtimes.settings import OtherSettings, choice, integer
 from phaze.runtimes.shell import CONDITIONAL, command_of, is_program
-from phaze.spec.plain import short
 
 Flags = dict[str, tuple[str, ...]]
 EXPANDED = (

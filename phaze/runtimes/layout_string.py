@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby, pairwise
 
 from phaze.base.errors import PhazeError
-from phaze.spec.plain import short
+from phaze.base.printed import short
 
 _GROUP = re.compile(r"\(([^()]+)\)\*(\d+)")
 _ONE = re.compile(r"([EtmL])\*(\d+)")

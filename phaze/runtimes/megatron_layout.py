@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import short
 from phaze.layout import (
     BALANCED,
     CP_KINDS,
@@ -33,7 +34,6 @@ from phaze.runtimes.megatron_software import GROUP
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.shared_rules import expert_widths
 from phaze.spec.model import Model
-from phaze.spec.plain import short
 
 TP, CP, PP = (f"--{name}-parallel-size" for name in ("tensor-model", "context", "pipeline-model"))
 EP, ETP = "--expert-model-parallel-size", "--expert-tensor-parallel-size"

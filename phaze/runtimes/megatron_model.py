@@ -15,10 +15,10 @@ from itertools import accumulate, groupby, pairwise
 from pathlib import PurePosixPath
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import short
 from phaze.runtimes.flags import Flags, one_value, share, whole_number, word_of
 from phaze.spec.model import Model
 from phaze.spec.pattern import MIXERS, MOST_BLOCKS, pattern_of, period_of, words_of
-from phaze.spec.plain import short
 
 VOCAB_SIZE, VOCAB_FILE, MERGE_FILE = "--vocab-size", "--vocab-file", "--merge-file"
 TOKENIZER, TOKENIZER_MODEL, EXTRA_IDS = "--tokenizer-type", "--tokenizer-model", "--vocab-extra-ids"

@@ -9,13 +9,13 @@ from itertools import groupby
 from typing import Self
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import short
 from phaze.layout import Layout
 from phaze.pipeline.schedules.interleaved import least_group
 from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.rules import RecomputedCounts, Runtime, TrainingTask
 from phaze.spec.model import Model
 from phaze.spec.pattern import pattern_of, words_of
-from phaze.spec.plain import short
 from phaze.spec.training_plan import TrainingPlan
 
 NAMELESS = ("name", "hyper_operators", "untimed", "key_value_heads", "head_size", "embedding_width")

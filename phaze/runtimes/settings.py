@@ -17,9 +17,10 @@ from pydantic import Field
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import nearest
+from phaze.base.printed import short
 from phaze.runtimes.recipe import Recipe, flattened
 from phaze.spec.noun import Noun
-from phaze.spec.plain import Plain, short
+from phaze.spec.plain import Plain
 from phaze.spec.values import Label, Text
 
 TABLES = Path(__file__).parent / "tables"

@@ -20,6 +20,7 @@ from typing import cast
 import numpy as np
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import short
 from phaze.layout import Compute, Layout, Recompute, Zero
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline, StageCost
@@ -42,7 +43,7 @@ from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_files import settings_in
 from phaze.runtimes.untimed import unsettable_fields
 from phaze.spec.model import Model
-from phaze.spec.plain import Plain, short
+from phaze.spec.plain import Plain
 from phaze.spec.system import Stack
 
 COMPILE, ASYNC_TP = "compile.enable", "compile.enable_async_tensor_parallel"

@@ -12,9 +12,10 @@ import tomllib
 from collections.abc import Mapping
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import short
 from phaze.runtimes.flags import parse_flags, refuse_unexpanded
 from phaze.runtimes.settings import settings_of, settings_of_sections
-from phaze.spec.plain import parse_json, short
+from phaze.spec.plain import parse_json
 
 SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
 """Configuration classes by name, with the section that each of them sets wherever it is made."""

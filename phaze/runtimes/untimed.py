@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from phaze.base.printed import short
 from phaze.spec.model import Model
-from phaze.spec.plain import Plain, short
+from phaze.spec.plain import Plain
 
 Flag = tuple[str, ...]
 Fields = Mapping[str, Plain]

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 
@@ -33,32 +33,15 @@ from phaze.schedule.bounds import (
     vector_users,
     whole_task,
 )
-from phaze.schedule.graphs import CORES, LayerSchedule, ScheduledLayer
+from phaze.schedule.graphs import CORES, LayerSchedule, ScheduledLayer, Solution
 from phaze.schedule.verify import find_faults
-from phaze.solver import SolverRun, relative_gap, solver_versions
+from phaze.solver import relative_gap, solver_versions
 from phaze.spec.settings import ScheduleSettings
 
 log = logging.getLogger(__name__)
 
-Status = Literal["optimal", "feasible", "timed_out"]
 STATUSES = ("optimal", "feasible", "timed_out")
 """All statuses, from the best to the worst."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Solution(SolverRun):
-    """Shortest known schedule of a component, and the method that found it."""
-
-    status: Status
-    schedule: LayerSchedule
-    bound_s: float
-    """Lower bound on the latency of any schedule."""
-    method: Literal["bounds", "program"] = "bounds"
-    z_needed: bool = False
-    """True if the optimum without core limits needs too many cores, so that the program had to assign cores.
-    """
-    repeatable: bool = True
-    """True if no solver failed: one that was killed or out of memory may succeed next time."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.errors import PhazeError
+from phaze.solver import SolverRun
 
 Edges = tuple[tuple[int, int], ...]
 
@@ -26,6 +27,8 @@ CORES = ("tensor", "vector", "fused", "network", "none")
 TENSOR, VECTOR, FUSED, NETWORK, NONE = range(5)
 ALL_CORES = -1
 """Core number of an operator that runs on all cores of its type."""
+
+Status = Literal["optimal", "feasible", "timed_out"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,3 +263,19 @@ def downsets(order: Bools, limit: int) -> list[int] | None:
 
 def _mask(members: Bools) -> int:
     return sum(1 << int(i) for i in np.flatnonzero(members))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Solution(SolverRun):
+    """Shortest known schedule of a component, and the method that found it."""
+
+    status: Status
+    schedule: LayerSchedule
+    bound_s: float
+    """Lower bound on the latency of any schedule."""
+    method: Literal["bounds", "program"] = "bounds"
+    z_needed: bool = False
+    """True if the optimum without core limits needs too many cores, so that the program had to assign cores.
+    """
+    repeatable: bool = True
+    """True if no solver failed: one that was killed or out of memory may succeed next time."""

@@ -50,8 +50,7 @@ import pyomo.environ as pyo
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.schedule.bounds import EQUAL, Bounded, ComponentTask
-from phaze.schedule.decomposition import Solution, Status
-from phaze.schedule.graphs import ALL_CORES, FUSED, NETWORK, LayerSchedule
+from phaze.schedule.graphs import ALL_CORES, FUSED, NETWORK, LayerSchedule, Solution, Status
 from phaze.schedule.instance import ROUNDING, TYPES, ProgramData, make_instance
 from phaze.schedule.pairing import UNASSIGNED, assign_cores
 from phaze.schedule.paper import formulate_paper, link_carries_one_at_a_time, nothing_runs_beside_all_cores

@@ -17,9 +17,10 @@ from pydantic.alias_generators import to_camel
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_unwritable, write_text
+from phaze.base.printed import short
 from phaze.spec.names import MOST
 from phaze.spec.noun import mistakes
-from phaze.spec.plain import Plain, read_json, short
+from phaze.spec.plain import Plain, read_json
 from phaze.spec.values import Count, Positive, Size, Whole, repeated
 
 CHECKSUM = "sha256"

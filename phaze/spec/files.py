@@ -6,7 +6,8 @@ from pathlib import Path
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
-from phaze.spec.plain import read_yaml, short, shown
+from phaze.base.printed import short
+from phaze.spec.plain import read_yaml, shown
 
 PACKAGE = Path(__file__).resolve().parents[1]
 VARIABLE = "PHAZE_CONFIG"

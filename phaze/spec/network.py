@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
+from phaze.base.printed import LONGEST_KEY
 from phaze.spec.noun import Noun
-from phaze.spec.plain import LONGEST_KEY
 from phaze.spec.values import Positive, PositiveInt, Size
 
 Absent = Literal["widest", "refuse"]

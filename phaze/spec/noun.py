@@ -15,9 +15,8 @@ from pydantic_core import CoreSchema, ErrorDetails
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean, nearest
-from phaze.base.printed import one_line
+from phaze.base.printed import LONGEST_KEY, one_line, short
 from phaze.spec.files import read_mapping
-from phaze.spec.plain import LONGEST_KEY, short
 
 
 class Noun(BaseModel):

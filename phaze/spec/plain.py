@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import reprlib
 from collections import Counter
 from errno import EACCES, EISDIR
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import read_text, refuse_endless
@@ -17,17 +16,8 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 """Any value of YAML or JSON."""
 
 
-SHORT = reprlib.Repr()
-SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 100, 100
-"""Limits on values in messages: nested aliases let a few lines of YAML expand beyond any memory."""
-MOST_SHOWN, LONGEST_KEY = 300, 80
-"""Maximum length of a path and of a key in a message, in characters."""
-
-
-def short(value: object) -> str:
-    """Format a value for a message, truncated to 80 characters."""
-    text = SHORT.repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+MOST_SHOWN = 300
+"""Maximum length of a path in a message, in characters."""
 
 
 def read_yaml(path: Path) -> Plain:
@@ -36,7 +26,7 @@ def read_yaml(path: Path) -> Plain:
 
     text = read_source(path)
     try:
-        return load(text)
+        return cast(Plain, load(text))
     except ValueError as error:
         raise PhazeError(f"{path}: is not valid YAML: {error}") from error
 

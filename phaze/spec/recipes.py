@@ -16,6 +16,7 @@ from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
+from phaze.base.printed import short
 from phaze.layout import (
     MODEL_WIDTHS,
     Compute,
@@ -32,7 +33,6 @@ from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.model import Model
 from phaze.spec.models import load_transformer
 from phaze.spec.overlap import Overlap
-from phaze.spec.plain import short
 from phaze.spec.system import Captured, Stack
 from phaze.spec.values import Count, Flag, Label, PositiveInt, Text
 

@@ -6,7 +6,7 @@ import re
 
 import yaml
 
-from phaze.spec.plain import LONGEST_KEY, Plain, short
+from phaze.base.printed import LONGEST_KEY, short
 
 MOST_BITS = 1024
 """Maximum number of bits of an integer, as in the largest float; Python refuses to print longer ones."""
@@ -71,10 +71,10 @@ def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[objec
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
 
 
-def load(text: str) -> Plain:
+def load(text: str) -> object:
     """Load a YAML text; ValueError names the line."""
     try:
-        loaded: Plain = yaml.load(text, Loader=_StrictLoader)  # subclass of SafeLoader
+        loaded: object = yaml.load(text, Loader=_StrictLoader)  # subclass of SafeLoader
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
     return loaded

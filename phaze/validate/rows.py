@@ -16,6 +16,7 @@ import yaml
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless, write_text
 from phaze.base.nearest import choices
+from phaze.base.printed import short
 from phaze.cost.memory import Optimizer
 from phaze.layout import (
     COMPUTE_NAMES,
@@ -36,7 +37,6 @@ from phaze.spec.files import is_path, within
 from phaze.spec.memory import MemoryKind
 from phaze.spec.model import Model
 from phaze.spec.models import load_transformer
-from phaze.spec.plain import short
 from phaze.spec.recipes import STACK as RECIPES
 from phaze.spec.recipes import release_of
 from phaze.spec.systems import load_stack

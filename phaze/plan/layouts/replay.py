@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import short
 from phaze.plan.layouts.answer import question_of
 from phaze.plan.layouts.assumptions import versions
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.words import shape
 from phaze.runtimes.layout_string import blocks_of, layout_string
 from phaze.runtimes.recipe import Recipe
-from phaze.spec.plain import Plain, short
+from phaze.spec.plain import Plain
 from phaze.spec.training_plan import RankedPlan, TrainingPlan
 
 CLOSE = 1e-9

@@ -3,9 +3,10 @@
 from difflib import get_close_matches
 
 from phaze.base.errors import PhazeError
+from phaze.base.printed import short
 from phaze.spec.huggingface import experts, gpt, hybrid, latent, llama, relatives
 from phaze.spec.huggingface.keys import Config, Family
-from phaze.spec.plain import Plain, short
+from phaze.spec.plain import Plain
 
 _FILES = (experts, gpt, hybrid, latent, llama, relatives)
 FAMILIES: dict[str, Family] = dict(sorted(pair for file in _FILES for pair in file.FAMILIES.items()))

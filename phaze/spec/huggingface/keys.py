@@ -16,8 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
+from phaze.base.printed import short
 from phaze.spec.noun import mistakes
-from phaze.spec.plain import Plain, short
+from phaze.spec.plain import Plain
 from phaze.spec.values import Flag, Label, PositiveInt, Seed, Share
 
 # fmt: off

@@ -20,8 +20,8 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
+from phaze.base.printed import short
 from phaze.layout import COMPUTE_NAMES
-from phaze.spec.plain import short
 from phaze.spec.systems import system_of_device
 from phaze.validate.constants import Site
 

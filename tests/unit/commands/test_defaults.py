@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
-from phaze.commands.plan import PlanOptions
+from phaze.commands.plan_options import PlanOptions
 from phaze.plan.layouts import search
 from phaze.plan.layouts.study import request
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy

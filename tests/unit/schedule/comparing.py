@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.schedule.bounds import Bounded, ComponentTask, join_schedules, tasks_of
-from phaze.schedule.decomposition import Solution
-from phaze.schedule.graphs import ALL_CORES, LayerSchedule, ScheduledLayer
+from phaze.schedule.graphs import ALL_CORES, LayerSchedule, ScheduledLayer, Solution
 from phaze.schedule.program import solve_program
 from phaze.spec.settings import ScheduleSettings
 

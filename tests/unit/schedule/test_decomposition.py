@@ -14,8 +14,8 @@ import pytest
 from phaze.base.store import Store
 from phaze.schedule import decomposition, program
 from phaze.schedule.bounds import EQUAL, Bounded, ComponentTask, tasks_of
-from phaze.schedule.decomposition import LayerSolution, Solution, solve_layer
-from phaze.schedule.graphs import LayerSchedule, ScheduledLayer
+from phaze.schedule.decomposition import LayerSolution, solve_layer
+from phaze.schedule.graphs import LayerSchedule, ScheduledLayer, Solution
 from phaze.schedule.verify import find_faults
 from phaze.spec.settings import ScheduleSettings
 from tests.unit.schedule.comparing import known_schedule

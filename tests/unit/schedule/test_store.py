@@ -10,8 +10,8 @@ import pytest
 from phaze.base.store import Store, digest_of
 from phaze.schedule import decomposition
 from phaze.schedule.bounds import Bounded, ComponentTask, bound_task, tasks_of
-from phaze.schedule.decomposition import Solution, solve_task, task_content
-from phaze.schedule.graphs import ScheduledLayer
+from phaze.schedule.decomposition import solve_task, task_content
+from phaze.schedule.graphs import ScheduledLayer, Solution
 from phaze.spec.settings import ScheduleSettings
 from tests.unit.schedule.random_layers import random_layer
 

@@ -1,0 +1,175 @@
+"""Options of `phaze plan`: the size of the job, the layouts to search, the whole run, and the output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phaze.commands import completion, options
+from phaze.commands.options import RuntimeOption
+from phaze.spec.names import GAP, PRECISION, RANK, Rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeOptions:
+    """Options for the size of the training job: batch, devices and sequence."""
+
+    global_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples in a global batch. Default: 4 Mi tokens, or 1,024 tokens per device if that "
+            "is more.",
+            parser=options.count,
+            metavar="N",
+        ),
+    ] = None
+    batch_tokens: options.BatchTokensOption = None
+    devices: Annotated[
+        str | None,
+        typer.Option(help="Number of devices, or several separated by commas. Default: the system's."),
+    ] = None
+    sequence: options.SequenceOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutSearchOptions:
+    """Options for precision and runtime, and for the layouts to search."""
+
+    precision: Annotated[
+        str,
+        typer.Option(
+            "--precision",
+            "--compute",
+            help="Precision of GEMMs with the blocks' weights: bf16, fp8, fp8-cs, fp8-block, mxfp8 or nvfp4.",
+            parser=options.compute,
+            metavar="NAME",
+        ),
+    ] = PRECISION
+    load: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens dispatched to the experts of the busiest rank: balanced, a factor over "
+            "balanced, power_law_x or max_vio_x. Default: the software stack's.",
+            parser=options.load,
+            metavar="LOAD",
+        ),
+    ] = None
+    lora: Annotated[
+        int | None,
+        typer.Option(help="Train only LoRA adapters of this rank. Default: train all weights.", min=1),
+    ] = None
+    top: Annotated[int, typer.Option(help="Number of rows of the ranked table.", min=1, max=1000)] = 5
+    rank: Annotated[
+        Rank,
+        typer.Option(help="Time that ranks layouts: prudent (credits only measured overlap) or expected."),
+    ] = RANK
+    runtime: Annotated[
+        RuntimeOption | None,
+        typer.Option(help="Runtime that will train. Default: megatron, or maxtext on TPUs."),
+    ] = None
+    fix: Annotated[str | None, typer.Option(help="Fix fields of the layout, such as tp=8,pp=16.")] = None
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            help="Explain other values of fields, such as tp=4: the time that they lose, or why no such "
+            "plan fits."
+        ),
+    ] = None
+    gap: Annotated[
+        float,
+        typer.Option(
+            help="Stop when the plan is proven within this share of the fastest step; 0 proves optimality.",
+            min=0,
+            max=0.5,
+        ),
+    ] = GAP
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Time limit of the search: answer with the best plan so far and its gap, as after Ctrl-C. "
+            "Default: until the gap is closed.",
+            metavar="N",
+        ),
+    ] = None
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            help="Software stack: a name in config/stacks, or a path. Default: the system's for this "
+            "runtime.",
+            callback=options.known_stack,
+            autocompletion=completion.stacks,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options for the whole training run: tokens, price, deadline and failures."""
+
+    tokens: Annotated[
+        float | None,
+        typer.Option(
+            help="Tokens of the whole training run, such as 15T; adds its duration.",
+            parser=options.amount,
+            metavar="N",
+        ),
+    ] = None
+    price: Annotated[
+        float | None, typer.Option(help="Price of a device-hour; adds the cost. Needs --tokens.")
+    ] = None
+    days: Annotated[
+        float | None,
+        typer.Option(
+            help="Deadline in days; finds the cheapest number of devices that meets it. Needs --tokens."
+        ),
+    ] = None
+    mtbf: Annotated[
+        float | None,
+        typer.Option(
+            help="Device-hours between failures; adds the goodput. Needs --checkpoint and --restart."
+        ),
+    ] = None
+    checkpoint: Annotated[float | None, typer.Option(help="Seconds to write a checkpoint.")] = None
+    restart: Annotated[
+        float | None, typer.Option(help="Seconds from a failure until training continues.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """Options for the parts of the answer and the output files."""
+
+    planners: Annotated[
+        bool,
+        typer.Option(
+            "--planners",
+            help="Add the plans of Phaze's and Piper's planners. Takes minutes for 1,000 devices.",
+        ),
+    ] = False
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="Add the measured runs that are most similar to the plan.")
+    ] = False
+    fewest: Annotated[
+        bool, typer.Option("--fewest", help="Plan on the fewest whole nodes on which the model fits.")
+    ] = False
+    why: Annotated[
+        bool, typer.Option("--why", help="Add time and memory by part, the exclusions and the assumptions.")
+    ] = False
+    set_values: options.SetOption = None
+    as_json: options.JsonOption = False
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the plan (JSON).")] = None
+    page: Annotated[
+        Path | None, typer.Option(help="Page of the answer (.html): layouts, charts and flags, in one file.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(SizeOptions, LayoutSearchOptions, RunOptions, AnswerOptions):
+    """Options of `phaze plan`: model, cluster, search and output."""
+
+    model: options.ModelArgument
+    gpus: options.GpusOption = None
+    system: options.LevelsOption = None
