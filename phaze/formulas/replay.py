@@ -21,8 +21,9 @@ from phaze.base.units import GIB
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.plan.plan import Claim, Execution, Machine, Plan, Stage
 from phaze.plan.pricing.price import Price, silent

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from phaze.base.arrays import Bools, Floats
 
 if TYPE_CHECKING:
-    from phaze.pipeline.pipeline import Pipeline
+    from phaze.pipeline.stages import PipelineStages
 
 
 class JobKind(IntEnum):
@@ -46,7 +46,7 @@ def goes_back(kind: NDArray[np.integer]) -> Bools:
     return np.asarray((kind >= JobKind.BACKWARD) & (kind <= JobKind.INPUT_GRADIENT))
 
 
-def durations(pipeline: Pipeline) -> Floats:
+def durations(pipeline: PipelineStages) -> Floats:
     """Duration in seconds of each kind of job at each stage, (kinds, stages)."""
     table = np.zeros((len(JobKind), len(pipeline.stages)))
     parts = pieces(pipeline)
@@ -64,7 +64,7 @@ def durations(pipeline: Pipeline) -> Floats:
     return table + occupied_s(pipeline)
 
 
-def occupied_s(pipeline: Pipeline) -> Floats:
+def occupied_s(pipeline: PipelineStages) -> Floats:
     """Time that transfers occupy the device in each kind of job, in seconds, (kinds, stages)."""
     table = np.zeros((len(JobKind), len(pipeline.stages)))
     share = occupied_share(pipeline)
@@ -79,19 +79,19 @@ def occupied_s(pipeline: Pipeline) -> Floats:
     return table
 
 
-def occupied_share(pipeline: Pipeline) -> float:
+def occupied_share(pipeline: PipelineStages) -> float:
     """Share of a transfer that occupies its sender, and then its receiver."""
     return 1.0 if pipeline.transfers == "occupying" else pipeline.exposed_transfers
 
 
-def in_flight_s(pipeline: Pipeline) -> tuple[Floats, Floats]:
+def in_flight_s(pipeline: PipelineStages) -> tuple[Floats, Floats]:
     """Transfer times of activations and gradients that occupy no device, by boundary, (stages - 1,) each."""
     activation, gradient = borders(pipeline)
     share = 1.0 - occupied_share(pipeline)
     return share * activation, share * gradient
 
 
-def borders(pipeline: Pipeline) -> tuple[Floats, Floats]:
+def borders(pipeline: PipelineStages) -> tuple[Floats, Floats]:
     """Transfer time of an activation and of a gradient over each stage boundary, (stages - 1,) each.
 
     Transfers between stages of one device group take no time.
@@ -101,7 +101,7 @@ def borders(pipeline: Pipeline) -> tuple[Floats, Floats]:
     return pipeline.column("send_activation_s")[:-1] * crosses, gradient * crosses
 
 
-def overlap_s(pipeline: Pipeline) -> Floats:
+def overlap_s(pipeline: PipelineStages) -> Floats:
     """Time from the first gradient bucket to the end of the last backward pass, (stages,)."""
     parts = pieces(pipeline)
     if pipeline.rules.splits:
@@ -113,12 +113,12 @@ def overlap_s(pipeline: Pipeline) -> Floats:
     return span * (parts - 1) / parts
 
 
-def pieces(pipeline: Pipeline) -> Floats:
+def pieces(pipeline: PipelineStages) -> Floats:
     """Number of gradient buckets of each stage, (stages,)."""
     operators = pipeline.column("operators")
     return operators if pipeline.overlap_sync else np.ones_like(operators)
 
 
-def fetches_on_worker(pipeline: Pipeline) -> bool:
+def fetches_on_worker(pipeline: PipelineStages) -> bool:
     """True if Data_Fetch occupies the first stage."""
     return pipeline.transfers == "occupying" and pipeline.fetch_s > 0

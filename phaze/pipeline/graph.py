@@ -28,8 +28,9 @@ from phaze.pipeline.durations import (
     pieces,
 )
 from phaze.pipeline.orders import Jobs, batch_jobs, joined, replica_microbatches, worker_jobs
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import Passes
+from phaze.pipeline.stages import StageCost
 
 PASS_BYTES = 190
 """Measured memory of one microbatch's jobs in one stage, with their times, in bytes."""

@@ -11,8 +11,8 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Flat, Network
 from phaze.layout import Axis, Layout
-from phaze.pipeline.pipeline import Transfers
 from phaze.pipeline.schedules import SCHEDULES
+from phaze.pipeline.stages import Transfers
 from phaze.spec.rows import StageWork
 from phaze.spec.system import Stack
 

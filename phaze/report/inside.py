@@ -12,7 +12,8 @@ import pandas as pd
 
 from phaze.base.units import GIB, UM2_PER_MM2, digits
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.trace import job_rows
 from phaze.report import charts, over_time, style, words
 from phaze.report.anatomy import layer_counts, microbatches_of, operators_of, stages_of

@@ -23,8 +23,9 @@ from phaze.base.errors import PhazeError
 from phaze.base.printed import short
 from phaze.layout import Compute, Layout, Recompute, Zero
 from phaze.pipeline.durations import JobKind
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES as ORDERS
+from phaze.pipeline.stages import StageCost
 from phaze.runtimes.flags import Emitted, comments, load_comment, written_load
 from phaze.runtimes.megatron_software import Software
 from phaze.runtimes.recipe import Recipe

@@ -24,7 +24,8 @@ from phaze.cost.network.messages import Message, Plan, then, together
 from phaze.layout import Layout
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import synchronising_groups
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.trace import job_rows
 from phaze.pipeline.traffic import NetworkResult, Script, Sends, Turn, script, silent, simulate_script
 from phaze.spec.model import Model

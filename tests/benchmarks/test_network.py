@@ -15,7 +15,8 @@ from phaze.cost.network.delivery import deliver
 from phaze.cost.network.messages import Plan, then, together
 from phaze.layout import Layout
 from phaze.pipeline.durations import JobKind
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.traffic import simulate_script
 from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.on_tiles import TiledRun, programs_of, script_of

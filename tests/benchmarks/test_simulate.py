@@ -9,7 +9,8 @@ import pytest
 
 from phaze.layout import Layout
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.plan.machines import load_machine
 from phaze.plan.pricing.runs import Run
 from phaze.validate.table import predict

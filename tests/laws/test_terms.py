@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.arrays import Floats
-from phaze.pipeline.pipeline import StageCost
+from phaze.pipeline.stages import StageCost
 from phaze.plan.layouts.loads import LayoutLoads
 from phaze.plan.layouts.slices import Slices
 from phaze.plan.plan import Stage

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from phaze.pipeline.durations import JobKind
-from phaze.pipeline.pipeline import StageCost
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
 
 

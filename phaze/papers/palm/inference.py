@@ -40,7 +40,8 @@ from phaze.cost.network.network import Collective, Levels, Tier, rounds
 from phaze.formulas.cuts import least_worst
 from phaze.formulas.flushing import interval_sums
 from phaze.layout import Group
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.tiles.chip import Chip, TiledMachine
 from phaze.tiles.operators import Degrees, TileOperator, TransformerLayer, shares

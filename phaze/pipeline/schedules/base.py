@@ -18,7 +18,7 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.pipeline.durations import JobKind
 
 if TYPE_CHECKING:
-    from phaze.pipeline.pipeline import Pipeline
+    from phaze.pipeline.stages import PipelineStages
 
 MANY = 2**31
 """Maximum number of chunks for schedules without a limit."""
@@ -80,7 +80,7 @@ class Schedule(ABC):
         by_chunk = [ranks[::-1] if self.folded and chunk % 2 else ranks for chunk in range(chunks)]
         return np.concatenate(by_chunk)
 
-    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+    def problems(self, pipeline: PipelineStages) -> Iterator[str]:
         """Yield reasons why the schedule cannot run a pipeline.
 
         They name the invalid setting, its value and the allowed values. Each may assume that there is none of
@@ -96,11 +96,11 @@ class Schedule(ABC):
             yield f"{self.name} needs pp >= 2, two device groups or more, got {pipeline.depth}"
 
     @abstractmethod
-    def places(self, pipeline: Pipeline) -> Sequence[int]:
+    def places(self, pipeline: PipelineStages) -> Sequence[int]:
         """Maximum number of in-flight microbatches on a worker of each device group, over all its chunks."""
 
     @abstractmethod
-    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
+    def order(self, pipeline: PipelineStages, group: int, microbatches: Ints) -> Passes:
         """Passes, in order, of a worker that processes `microbatches`."""
 
     def lower_bound_s(self, loads_s: Floats, data: Sequence[int], microbatches: int) -> float:
@@ -115,14 +115,14 @@ class ExplicitSchedule(Schedule):
     in_runs = True
 
     @abstractmethod
-    def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
+    def ranks(self, pipeline: PipelineStages) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""
 
-    def order(self, pipeline: Pipeline, group: int, _: Ints) -> Passes:
+    def order(self, pipeline: PipelineStages, group: int, _: Ints) -> Passes:
         """Passes of a worker, which are those of its rank."""
         return self.ranks(pipeline)[group]
 
-    def places(self, pipeline: Pipeline) -> Sequence[int]:
+    def places(self, pipeline: PipelineStages) -> Sequence[int]:
         """Maximum number of in-flight microbatches of each rank."""
         return [self.most_in_flight(passes.kind) for passes in self.ranks(pipeline)]
 

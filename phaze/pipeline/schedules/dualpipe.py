@@ -17,7 +17,7 @@ import numpy as np
 from phaze.pipeline.schedules.base import ExplicitSchedule, Line, Passes, folded_passes
 
 if TYPE_CHECKING:
-    from phaze.pipeline.pipeline import Pipeline
+    from phaze.pipeline.stages import PipelineStages
 
 
 class DualPipeV(ExplicitSchedule):
@@ -28,14 +28,14 @@ class DualPipeV(ExplicitSchedule):
     folded = True
     splits = True
 
-    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+    def problems(self, pipeline: PipelineStages) -> Iterator[str]:
         """Yield the reason that there are fewer microbatches than stages."""
         yield from super().problems(pipeline)
         least, count = 2 * pipeline.depth, pipeline.lane_microbatches
         if count < least:
             yield f"microbatches of a replica must be at least {least} under {self.name}, got {count}"
 
-    def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
+    def ranks(self, pipeline: PipelineStages) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""
         return _folded(pipeline.depth, pipeline.lane_microbatches)
 
@@ -50,7 +50,7 @@ class DualPipe(DualPipeV):
     name = "dualpipe"
     streams = 2
 
-    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+    def problems(self, pipeline: PipelineStages) -> Iterator[str]:
         """Yield reasons: an odd number of ranks or microbatches, or non-zero `fetch_s` or `release_s`."""
         yield from super().problems(pipeline)
         depth, count = pipeline.depth, pipeline.lane_microbatches
@@ -60,7 +60,7 @@ class DualPipe(DualPipeV):
         if pipeline.fetch_s or pipeline.release_s:
             yield f"fetch_s and release_s must be 0 under {self.name}"
 
-    def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
+    def ranks(self, pipeline: PipelineStages) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""
         return _both_directions(pipeline.depth, pipeline.lane_microbatches)
 

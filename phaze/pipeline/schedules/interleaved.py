@@ -18,7 +18,7 @@ from phaze.pipeline.durations import JobKind
 from phaze.pipeline.schedules.base import MANY, Passes, Schedule, split_turns, turns
 
 if TYPE_CHECKING:
-    from phaze.pipeline.pipeline import Pipeline
+    from phaze.pipeline.stages import PipelineStages
 
 
 class Interleaved(Schedule):
@@ -35,7 +35,7 @@ class Interleaved(Schedule):
     lead: ClassVar[int] = 2
     """Number of warm-up passes by which a rank is ahead of the next one."""
 
-    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+    def problems(self, pipeline: PipelineStages) -> Iterator[str]:
         """Yield the reason that a group of several has fewer than p microbatches."""
         yield from super().problems(pipeline)
         size = group_of(pipeline)
@@ -45,15 +45,15 @@ class Interleaved(Schedule):
                 f"{pipeline.lane_microbatches} microbatches of a replica under {self.name}, got {size}"
             )
 
-    def warm_up(self, pipeline: Pipeline, rank: int) -> int:
+    def warm_up(self, pipeline: PipelineStages, rank: int) -> int:
         """Number of forward passes before the first pair of a forward and a backward pass."""
         return self.lead * (pipeline.depth - rank - 1) + (pipeline.chunks - 1) * group_of(pipeline)
 
-    def places(self, pipeline: Pipeline) -> Sequence[int]:
+    def places(self, pipeline: PipelineStages) -> Sequence[int]:
         """In-flight microbatches of each rank, over all its chunks: the warm-up passes plus one."""
         return [self.warm_up(pipeline, rank) + 1 for rank in range(pipeline.depth)]
 
-    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
+    def order(self, pipeline: PipelineStages, group: int, microbatches: Ints) -> Passes:
         """Passes of a rank, where each group of microbatches passes one chunk, then the next."""
         kind, number = turns(pipeline.in_flight[group], len(microbatches) * pipeline.chunks)
         return _in_rounds(pipeline, group, kind, number)
@@ -70,7 +70,7 @@ class InterleavedZeroBubble(Interleaved):
     splits = True
     lead = 1
 
-    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+    def problems(self, pipeline: PipelineStages) -> Iterator[str]:
         """Yield the reason that the m microbatches do not form m // p groups of equal size, or one group."""
         yield from super().problems(pipeline)
         count = pipeline.lane_microbatches
@@ -86,11 +86,11 @@ class InterleavedZeroBubble(Interleaved):
                 f"rounds, got {pipeline.microbatch_group}"
             )
 
-    def places(self, pipeline: Pipeline) -> Sequence[int]:
+    def places(self, pipeline: PipelineStages) -> Sequence[int]:
         """In-flight microbatches, equal on all ranks, including those with deferred weight gradients."""
         return (self.warm_up(pipeline, 0) + 1,) * pipeline.depth
 
-    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
+    def order(self, pipeline: PipelineStages, group: int, microbatches: Ints) -> Passes:
         """Passes of a rank, where each group of microbatches passes one chunk, then the next."""
         passes = len(microbatches) * pipeline.chunks
         window = min(self.warm_up(pipeline, group) + 1, passes)
@@ -113,12 +113,12 @@ def least_group(count: int, depth: int) -> int:
     return next(size for size in range(min(depth, count), count + 1) if is_group(count, depth, size))
 
 
-def group_of(pipeline: Pipeline) -> int:
+def group_of(pipeline: PipelineStages) -> int:
     """Group size g: number of microbatches that pass one chunk before they pass the next."""
     return pipeline.microbatch_group or least_group(pipeline.lane_microbatches, pipeline.depth)
 
 
-def _in_rounds(pipeline: Pipeline, rank: int, kind: Ints, number: Ints) -> Passes:
+def _in_rounds(pipeline: PipelineStages, rank: int, kind: Ints, number: Ints) -> Passes:
     """Convert pass indices in each direction to passes; backward passes start with the last chunk."""
     p, v, g = pipeline.depth, pipeline.chunks, group_of(pipeline)
     group, place = np.divmod(number, g * v)

@@ -34,7 +34,7 @@ from phaze.pipeline.durations import JobKind, durations, fetches_on_worker, in_f
 from phaze.pipeline.schedules.base import Passes, Schedule, turns
 
 if TYPE_CHECKING:
-    from phaze.pipeline.pipeline import Pipeline
+    from phaze.pipeline.stages import PipelineStages
 
 SAME = 1e-9
 """Relative difference below which intervals are equal."""
@@ -43,12 +43,12 @@ TRIALS = 64
 """Number of intervals tried before bisection for the smallest feasible one."""
 
 
-def stashes(pipeline: Pipeline) -> tuple[int, ...]:
+def stashes(pipeline: PipelineStages) -> tuple[int, ...]:
     """Number of microbatches that each replica of a device group stashes, ceil(s/d)."""
     return tuple(-(-s // d) for s, d in zip(pipeline.suffixes, pipeline.replicas, strict=True))
 
 
-def steady_windows(pipeline: Pipeline) -> tuple[int, ...]:
+def steady_windows(pipeline: PipelineStages) -> tuple[int, ...]:
     """In-flight microbatches (window) of each group at the smallest interval where none exceeds ceil(s/d)."""
     places = stashes(pipeline)
     if all(s % d == 0 for s, d in zip(pipeline.suffixes, pipeline.replicas, strict=True)):
@@ -72,12 +72,12 @@ def steady_windows(pipeline: Pipeline) -> tuple[int, ...]:
     return windows_at(pipeline, high)
 
 
-def slowest_s(pipeline: Pipeline) -> float:
+def slowest_s(pipeline: PipelineStages) -> float:
     """Time per microbatch of a lane, bound by the slowest stage, max (F + B)/d."""
     return float((_occupied(pipeline) / np.array(pipeline.replicas)).max())
 
 
-def windows_at(pipeline: Pipeline, interval_s: float) -> tuple[int, ...]:
+def windows_at(pipeline: PipelineStages, interval_s: float) -> tuple[int, ...]:
     """In-flight microbatches (window) of each group in a periodic schedule with the given interval."""
     load, spans = _occupied(pipeline).tolist(), _travel(pipeline).tolist()
     span, windows = 0.0, []
@@ -96,7 +96,7 @@ def windows_at(pipeline: Pipeline, interval_s: float) -> tuple[int, ...]:
     return tuple(windows[::-1])
 
 
-def _occupied(pipeline: Pipeline) -> Floats:
+def _occupied(pipeline: PipelineStages) -> Floats:
     """Time that a microbatch occupies a replica of each stage, (stages,)."""
     table = durations(pipeline)
     load: Floats = table[[JobKind.FORWARD, JobKind.RECOMPUTE, JobKind.BACKWARD]].sum(axis=0)
@@ -104,7 +104,7 @@ def _occupied(pipeline: Pipeline) -> Floats:
     return load
 
 
-def _travel(pipeline: Pipeline) -> Floats:
+def _travel(pipeline: PipelineStages) -> Floats:
     """Transfer time of a microbatch after each stage, activation plus gradient, (stages,)."""
     activation, gradient = in_flight_s(pipeline)
     return np.append(activation + gradient, 0.0)
@@ -116,11 +116,11 @@ class GPipe(Schedule):
     name = "gpipe"
     in_runs = True
 
-    def places(self, pipeline: Pipeline) -> Sequence[int]:
+    def places(self, pipeline: PipelineStages) -> Sequence[int]:
         """Maximum number of in-flight microbatches: all microbatches of the batch."""
         return (pipeline.lane_microbatches,) * pipeline.depth
 
-    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
+    def order(self, pipeline: PipelineStages, group: int, microbatches: Ints) -> Passes:
         """Forward passes up to the in-flight maximum, then backward and forward alternate."""
         kind, number = turns(pipeline.in_flight[group], len(microbatches))
         return Passes(kind, np.full(len(kind), group), microbatches[number])
@@ -136,7 +136,7 @@ class OneForwardOneBackward(GPipe):
 
     name = "1f1b"
 
-    def places(self, pipeline: Pipeline) -> Sequence[int]:
+    def places(self, pipeline: PipelineStages) -> Sequence[int]:
         """In-flight microbatches: ceil(s/d), for s workers from this group to the last, and d in this one."""
         return stashes(pipeline)
 
@@ -152,7 +152,7 @@ class TwoBuffered(GPipe):
     flushes = False
     in_runs = False
 
-    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+    def problems(self, pipeline: PipelineStages) -> Iterator[str]:
         """Yield the reason that a batch has too few microbatches for two weight versions."""
         yield from super().problems(pipeline)
         least = pipeline.suffixes[0] if pipeline.batches > 1 else max(pipeline.replicas)
@@ -162,7 +162,7 @@ class TwoBuffered(GPipe):
                 f"{least * pipeline.lanes} with data {pipeline.data or 1}, got {pipeline.microbatches}"
             )
 
-    def places(self, pipeline: Pipeline) -> Sequence[int]:
+    def places(self, pipeline: PipelineStages) -> Sequence[int]:
         """In-flight microbatches as under 1f1b, or fewer if some d does not divide its s."""
         return steady_windows(pipeline)
 
@@ -177,7 +177,7 @@ class LayerWise(OneForwardOneBackward):
     name = "layer-wise"
     in_runs = False
 
-    def problems(self, pipeline: Pipeline) -> Iterator[str]:
+    def problems(self, pipeline: PipelineStages) -> Iterator[str]:
         """Yield the reason that there is more than one stage."""
         yield from super().problems(pipeline)
         if pipeline.depth > 1:
@@ -192,7 +192,7 @@ class Inference(GPipe):
     flushes = False
     in_runs = False
 
-    def order(self, _: Pipeline, group: int, microbatches: Ints) -> Passes:
+    def order(self, _: PipelineStages, group: int, microbatches: Ints) -> Passes:
         """Forward passes in the order of the microbatches."""
         return Passes(
             np.full(len(microbatches), JobKind.FORWARD), np.full(len(microbatches), group), microbatches

@@ -25,7 +25,7 @@ from phaze.pipeline.durations import JobKind
 from phaze.pipeline.schedules.base import ExplicitSchedule, Passes, folded_passes
 
 if TYPE_CHECKING:
-    from phaze.pipeline.pipeline import Pipeline
+    from phaze.pipeline.stages import PipelineStages
 
 INTERVAL = 6
 """Slots between two microbatches: one for each of their passes on a rank."""
@@ -47,7 +47,7 @@ class _Spaced(ExplicitSchedule):
     pause: ClassVar[int]
     """Extra slots before the second chunk's backward pass if its passes would collide with others."""
 
-    def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
+    def ranks(self, pipeline: PipelineStages) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""
         return _ranks(pipeline.depth, pipeline.lane_microbatches, self.rise, self.pause)
 

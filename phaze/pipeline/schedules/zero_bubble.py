@@ -27,7 +27,7 @@ from phaze.pipeline.durations import JobKind, durations, in_flight_s
 from phaze.pipeline.schedules.base import ExplicitSchedule, Line, Passes, Schedule, folded_passes, split_turns
 
 if TYPE_CHECKING:
-    from phaze.pipeline.pipeline import Pipeline
+    from phaze.pipeline.stages import PipelineStages
 
 KINDS = (JobKind.FORWARD, JobKind.INPUT_GRADIENT, JobKind.WEIGHT_GRADIENT)
 F, B, W = range(3)
@@ -44,7 +44,7 @@ class ZeroBubbleV(ExplicitSchedule):
     folded = True
     splits = True
 
-    def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
+    def ranks(self, pipeline: PipelineStages) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""
         return _ranks(pipeline.depth, pipeline.lane_microbatches)
 
@@ -103,11 +103,11 @@ class ZeroBubble(Schedule):
     delay: ClassVar[int] = 1
     """Microbatches by which rank i defers weight gradients, divided by i."""
 
-    def places(self, pipeline: Pipeline) -> Sequence[int]:
+    def places(self, pipeline: PipelineStages) -> Sequence[int]:
         """In-flight microbatches of every rank, including those with deferred weight gradients."""
         return (self.delay * (pipeline.depth - 1) + 1,) * pipeline.depth
 
-    def order(self, pipeline: Pipeline, group: int, microbatches: Ints) -> Passes:
+    def order(self, pipeline: PipelineStages, group: int, microbatches: Ints) -> Passes:
         """Passes of rank i; weight gradients follow input gradients after delay · i microbatches."""
         window = min(self.delay * (pipeline.depth - group - 1) + 1, len(microbatches))
         kind, number = split_turns(window, len(microbatches), self.delay * group)
@@ -132,7 +132,7 @@ class ZeroBubbleByTimes(ExplicitSchedule):
     name = "zbb"
     splits = True
 
-    def ranks(self, pipeline: Pipeline) -> Sequence[Passes]:
+    def ranks(self, pipeline: PipelineStages) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""
         table = durations(pipeline)
         table[JobKind.INPUT_GRADIENT] += table[JobKind.RECOMPUTE]

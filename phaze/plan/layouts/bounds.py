@@ -30,9 +30,10 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.pipeline.durations import JobKind
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.schedules.interleaved import least_group
+from phaze.pipeline.stages import StageCost
 from phaze.plan.layouts.capacity import least_times
 from phaze.plan.layouts.held import held_of_stages
 from phaze.plan.layouts.loads import LayoutLoads

@@ -21,7 +21,8 @@ from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
 from phaze.pipeline.graph import EventGraph, has_jobs_of, kept_event_graph, shape_of
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.pricing.lowering import Lowering

@@ -21,8 +21,9 @@ from phaze.base.ranking import distinct_rows
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import EventGraph, kept_event_graph, shape_of
 from phaze.pipeline.orders import Jobs
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES
+from phaze.pipeline.stages import StageCost
 from phaze.plan.layouts.held import held_of_stages, undominated
 
 ROUNDS = 2

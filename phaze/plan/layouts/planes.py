@@ -31,7 +31,8 @@ from phaze.base.arrays import Floats, Ints
 from phaze.pipeline.durations import JobKind, durations, occupied_s, overlap_s
 from phaze.pipeline.graph import EventGraph
 from phaze.pipeline.longest_path import longest_path
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.divisions import DividedLayout, Division, Place
 from phaze.solver.linear import LinearProgram

@@ -13,7 +13,7 @@ from phaze.base.units import GIB
 from phaze.cost.memory import Optimizer
 from phaze.layout import WIDTHS, Layout, Recompute
 from phaze.pipeline.graph import refuse_endless
-from phaze.pipeline.pipeline import StageCost
+from phaze.pipeline.stages import StageCost
 from phaze.plan.layouts.divisions import Content, DividedLayout
 from phaze.plan.machines import prudent, usable_gib
 from phaze.plan.plan import Machine

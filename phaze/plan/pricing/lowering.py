@@ -29,7 +29,7 @@ from phaze.cost.kernels import KernelTimes
 from phaze.cost.memory import Optimizer
 from phaze.cost.network.dispatch import Routing
 from phaze.layout import ON_DEVICE, Layout, Recompute
-from phaze.pipeline.pipeline import Transfers
+from phaze.pipeline.stages import Transfers
 from phaze.plan.layers.activations import KEPT, WorkingBytes, copied_bytes, working_bytes
 from phaze.plan.layers.costs import HBM, HOST, NETWORK, LayerCost, kernel_times, layer_costs, time_together
 from phaze.plan.machines import device_of, host_bytes_per_s

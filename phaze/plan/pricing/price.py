@@ -24,7 +24,8 @@ import numpy as np
 from phaze.base.arrays import Floats
 from phaze.cost.network.network import Flat, sent_bytes
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.pipeline.timeline import RESOURCES, Bound, Step, Timeline
 from phaze.plan.plan import Machine, Pass, Plan, Stage

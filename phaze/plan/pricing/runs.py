@@ -9,8 +9,9 @@ from typing import Literal
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer
 from phaze.layout import EXPERT_FIELDS, Layout
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES
+from phaze.pipeline.stages import StageCost
 from phaze.plan.plan import Machine, Plan
 from phaze.plan.pricing.lowering import ModelTraining, lowered_plan, padded_vocabulary
 from phaze.runtimes.layout_string import by_cost, cuts_of, equal_counts, equal_stages

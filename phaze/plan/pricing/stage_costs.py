@@ -16,8 +16,9 @@ from typing import Literal
 import numpy as np
 
 from phaze.layout import Group, Layout
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES
+from phaze.pipeline.stages import StageCost
 from phaze.plan.plan import Execution, Machine, Plan, Stage
 from phaze.plan.terms.exchange import Exchange, collectives, in_passes, per_step
 from phaze.plan.terms.overlap import (

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES
+from phaze.pipeline.stages import StageCost
 
 NAMES = tuple(SCHEDULES)
 

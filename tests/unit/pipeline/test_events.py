@@ -10,7 +10,8 @@ import simpy
 
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from tests.oracles.links import Idle, Process, SharedLinks, Task, Transfer
 from tests.oracles.pipeline_events import simulate_events
 from tests.unit.pipeline.examples import ideal, random_pipeline

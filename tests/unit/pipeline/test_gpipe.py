@@ -18,7 +18,8 @@ from phaze.cost.network.device_networks import DeviceNetwork, flat_network
 from phaze.map.heuristics import consecutive_map, p2p_map
 from phaze.pipeline.gpipe import flat_step_time_s, shared_step_s, simulate_step, step_time_s, step_times_s
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.workload.graphs import edge_arrays
 from phaze.workload.operator_graphs import StageGraph
 from tests.unit.map.cases import drawn_network as drawn_nodes

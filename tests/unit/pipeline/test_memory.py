@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from phaze.cost.memory import microbatches_in_flight
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from tests.oracles.pipelines import recomputing
 from tests.unit.pipeline.examples import NAMES, ideal, random_pipeline
 

@@ -12,7 +12,8 @@ from phaze.cost.network.collectives import collective
 from phaze.cost.network.mesh import TileGrid, Wires, mesh
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.traffic import passing
 from phaze.tiles.placement import ring, s_shaped
 from tests.oracles.network_machine import Detail, NetworkMachine

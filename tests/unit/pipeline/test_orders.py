@@ -7,8 +7,9 @@ import pytest
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import all_jobs
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules.interleaved import is_group, least_group
+from phaze.pipeline.stages import StageCost
 from tests.unit.pipeline.examples import ideal
 
 Pass = tuple[str, int, int]

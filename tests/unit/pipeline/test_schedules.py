@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from phaze.base.errors import PhazeError
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES, Passes
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
 
 LETTERS = {

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules.plain import slowest_s, stashes, windows_at
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.steady import time_per_microbatch_s
 from tests.unit.pipeline.examples import dividing_data, random_stage
 

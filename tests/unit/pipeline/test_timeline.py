@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from phaze.pipeline.durations import JobKind, goes_back
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from tests.unit.pipeline.examples import NAMES, ideal, random_pipeline, random_stage
 
 TRANSFERS = ("send_activation_s", "send_gradient_s", "sync_s", "gather_s")

@@ -15,7 +15,8 @@ from phaze.layout import Layout
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import has_jobs_of, kept_event_graph, shape_of
 from phaze.pipeline.longest_path import longest_path, simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
 from tests.oracles.ideal_pipeline import ideal_time_s
 from tests.oracles.pipeline_events import simulate_events

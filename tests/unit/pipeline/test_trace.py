@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import Event, trace_events, write_trace
 from tests.oracles.pipelines import picture

@@ -16,7 +16,8 @@ from phaze.cost.network.network import Collective
 from phaze.cost.network.topology import Switching, Topology
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.traffic import Sends, Turn, script, silent, simulate_script
 from tests.oracles.layered import ring_s
 from tests.oracles.network_machine import NetworkMachine

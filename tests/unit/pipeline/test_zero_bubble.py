@@ -13,7 +13,8 @@ from phaze.layout import Layout
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import all_jobs
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.plan.machines import load_machine
 from phaze.plan.pricing.price import price
 from phaze.plan.pricing.runs import Run, plan_of_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phaze.pipeline.pipeline import StageCost
+from phaze.pipeline.stages import StageCost
 from phaze.plan.pricing.stage_costs import with_exchanges
 
 

@@ -10,7 +10,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Kind
 from phaze.layout import Layout
-from phaze.pipeline.pipeline import StageCost
+from phaze.pipeline.stages import StageCost
 from phaze.plan.machines import load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.pricing.price import price

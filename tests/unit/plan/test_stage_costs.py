@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phaze.layout import ZeroStage
-from phaze.pipeline.pipeline import StageCost
+from phaze.pipeline.stages import StageCost
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.plan.pricing.runs import plan_of_run

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
 from phaze.report.pipeline_picture import MOST_ROWS, DrawnPlan, picture

@@ -20,7 +20,8 @@ from phaze.base.arrays import Ints
 from phaze.layout import BALANCED, Compute, Layout, Load, Offload
 from phaze.pipeline.graph import kept_event_graph, shape_of
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of, load_machine
