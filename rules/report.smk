@@ -81,16 +81,9 @@ rule compare:
         "<results>/trials/{scenario}/{model}.parquet",
     params:
         **problem_of(),
-        strategies=study["report"]["strategies"],
         area_band_um2=study["screen"]["area_band_um2"],
         solutions=SOLUTIONS,
-        store=store_of("searches"),
-        code=source_digest(
-            "phaze.search.strategies",
-            "phaze.search.suggestions",
-            "phaze.search.throughputs",
-            programs=("glpsol",),
-        ),
+        code=source_digest("phaze.search.strategies", "phaze.search.throughputs", programs=("glpsol",)),
     log:
         "<logs>/trials/{scenario}/{model}.log",
     threads: 1

@@ -1,19 +1,15 @@
 """Compare search strategies on the same exact throughputs."""
 
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 
 import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.base.store import Store
 from phaze.search.cosearch import Problem
 from phaze.search.strategies import compare_strategies
-from phaze.search.suggestions import suggested_again
 from phaze.search.throughputs import restrict_search
-from phaze.spec.settings import StrategySettings, Training
+from phaze.spec.settings import Training
 from phaze.workload.workload import TABLES
 
 
@@ -25,17 +21,14 @@ def main(
     *,
     model: str,
     problem: Problem,
-    settings: dict[str, object],
     area_band_um2: float,
     solutions: str,
-    store: Store,
 ) -> None:
     """Search the grid with every strategy, and write the architectures each evaluates, in order."""
     subject, terms = problem.read_subject(files), problem.terms(solutions)
     chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
     bounds = tables.Screens.load(*screens)
     bounds = bounds[tables.are_among(bounds["architecture"], pd.Index(chips["architecture"]))]
-    chance = StrategySettings.parse(settings, "report.strategies")
     found = []
     for scope, training in scopes(problem.training):
         times = restrict_search(subject, terms, bounds, training)
@@ -47,8 +40,6 @@ def main(
                 model=model,
                 scope=scope,
                 area_band_um2=area_band_um2,
-                chance=chance if scope == "whole" else None,
-                suggest=partial(suggested_again, store),
             )
         )
     tables.Trials.save(pd.concat(found, ignore_index=True), out)
@@ -64,10 +55,7 @@ def scopes(training: Training) -> Iterator[tuple[str, Training]]:
 
 
 if __name__ == "__main__":
-    with (
-        logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
-        Store(Path(snakemake.params.store), snakemake.params.code) as store,
-    ):
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
         main(
             {table: list(snakemake.input[table]) for table in TABLES} | {"graph": [snakemake.input.graph]},
             list(snakemake.input.screens),
@@ -75,8 +63,6 @@ if __name__ == "__main__":
             snakemake.output[0],
             model=snakemake.wildcards.model,
             problem=Problem.of(dict(snakemake.params)),
-            settings=snakemake.params.strategies,
             area_band_um2=snakemake.params.area_band_um2,
             solutions=snakemake.params.solutions,
-            store=store,
         )

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 """Folder that contains the package phaze."""
 
 PACKAGE = "phaze"
-NUMERIC_LIBRARIES = ("highspy", "networkx", "numba", "numpy", "optuna", "pandas", "pyarrow", "pyomo", "scipy")
+NUMERIC_LIBRARIES = ("highspy", "networkx", "numba", "numpy", "pandas", "pyarrow", "pyomo", "scipy")
 """Libraries whose version can affect results; others (settings, command line) cannot."""
 
 DATA_SUFFIXES = (".css", ".csv", ".html", ".j2", ".js", ".json", ".md", ".svg", ".toml", ".yaml", ".yml")

@@ -18,7 +18,7 @@ from phaze.report.document import Block, Items, Prose, Section
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs, table_of
 from phaze.report.page_words import words_of
-from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SILVER, TEAL
+from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL
 from phaze.report.vega import WIDTH, coloured, panels, rule
 from phaze.report.words import file_name, join, percent
 from phaze.tables import COMMON, MILESTONES, Searches, Walks
@@ -241,21 +241,15 @@ def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 
 
 def _summary(trials: pd.DataFrame, optimum: float, tolerance: float) -> dict[str, float]:
-    runs = list(curves(trials))
-    near = [_first(run >= (1.0 - tolerance) * optimum) for run in runs]
-    # equal up to the rounding by which ties are decided
-    optimal = [_first(tied(run) >= tied(np.array([optimum]))) for run in runs]
-    # a run that ended earlier keeps its best value
-    best_after = {m: [run[min(m, len(run)) - 1] for run in runs] for m in MILESTONES}
+    best = _curve(trials)
     return {
-        "seeds": len(runs),
-        "evaluations": int(np.median([len(run) for run in runs])),
-        **{f"after_{m}": float(np.median(rates)) / optimum for m, rates in best_after.items()},
-        "final": float(np.median([run[-1] for run in runs])) / optimum,
-        "near": float(np.median(near)),
-        "optimal": float(np.median(optimal)),
-        "share_near": float(np.isfinite(near).mean()),
-        "share_optimal": float(np.isfinite(optimal).mean()),
+        "evaluations": len(best),
+        # a search that ended earlier keeps its best value
+        **{f"after_{m}": best[min(m, len(best)) - 1] / optimum for m in MILESTONES},
+        "final": best[-1] / optimum,
+        "near": _first(best >= (1.0 - tolerance) * optimum),
+        # equal up to the rounding by which ties are decided
+        "optimal": _first(tied(best) >= tied(np.array([optimum]))),
     }
 
 
@@ -270,9 +264,8 @@ def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     best, whole_space = optima(inputs.trials), inputs.trials[inputs.trials["scope"] == "whole"]
     for model, table in findings.searches.groupby("model", sort=False):
         trials, optimum = whole_space[whole_space["model"] == model], best[str(model), "whole"]
-        # first the certified strategy, then the paper's walks, then random strategies
-        places = table["strategy"].map({"certified": 0, "random": 2, "bayesian": 3}).fillna(1)
-        rows = table.loc[places.sort_values(kind="stable").index]
+        # first the certified strategy, then the paper's walks
+        rows = table.loc[(table["strategy"] != "certified").sort_values(kind="stable").index]
         draw = partial(found_by_strategies, trials, optimum, inputs.study.screen.tolerance)
         blocks += [
             WORDS.chart("strategies", draw, f"strategies-{file_name(model)}", model=model),
@@ -329,29 +322,28 @@ PARTS: tuple[Part, ...] = (searches, walk)
 def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) -> alt.TopLevelMixin:
     """Draw each strategy's best throughput, relative to the optimum, against its number of exact evaluations.
 
-    A band is the range over seeds. Marks with numbers are where the levels of the walk end.
+    Marks with numbers are where the levels of the walk end.
     """
     by_name = {str(name): strategy_trials for name, strategy_trials in trials.groupby("strategy")}
     levels = sorted(int(name.removeprefix(WALK)) for name in by_name if name.startswith(WALK))
-    parts = [_range(name, by_name[name], optimum) for name in ("random", "bayesian") if name in by_name]
+    parts = []
     if levels:
         # of levels that end at the same number, the smallest is labelled: it comes last in the dictionary
         ends = {len(by_name[f"{WALK}{level}"]): str(level) for level in reversed(levels)}
-        walk = _range("hysteresis", by_name[f"{WALK}{levels[-1]}"], optimum, [*ends])
+        walk = _best_after("hysteresis", by_name[f"{WALK}{levels[-1]}"], optimum, [*ends])
         parts.append(walk.assign(level=walk["evaluations"].map(ends)))
-    sure = _range("certified", by_name["certified"], optimum)
+    sure = _best_after("certified", by_name["certified"], optimum)
     last = sure["evaluations"] == sure["evaluations"].max()
     rows = pd.concat([*parts, sure.assign(level=last.map({True: "proof", False: None}))])
-    looks = {"random": TEAL, "bayesian": PURPLE, "hysteresis": AMBER, "certified": BLUE}
+    looks = {"hysteresis": AMBER, "certified": BLUE}
     base = alt.Chart(rows).encode(
         alt.X("evaluations:Q", title="exact evaluations", scale=alt.Scale(type="log", nice=False)),
-        alt.Y("median:Q", title="best found over the optimum"),
+        alt.Y("best:Q", title="best found over the optimum"),
         coloured("strategy", {name: looks[name] for name in looks if (rows["strategy"] == name).any()}),
-        tooltip=["strategy:N", "level:N", "evaluations:Q", "median:Q", "low:Q", "high:Q"],
+        tooltip=["strategy:N", "level:N", "evaluations:Q", "best:Q"],
     )
     ends_only = base.transform_filter("isValid(datum.level)")
     return alt.layer(
-        base.mark_area(opacity=0.18).encode(alt.Y("low:Q"), alt.Y2("high")),
         base.mark_line(strokeWidth=2),
         ends_only.mark_point(filled=True, opacity=1, shape="square", size=40),
         ends_only.mark_text(dy=14, fontWeight="bold").encode(text="level:N"),
@@ -360,16 +352,13 @@ def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) 
     ).properties(width=WIDTH, height=320)
 
 
-def _range(name: str, trials: pd.DataFrame, optimum: float, extra: Sequence[int] = ()) -> pd.DataFrame:
-    """Median and range over seeds of the best throughput so far; a finished run keeps its best value."""
-    runs = [run / optimum for run in curves(trials)]
-    spaced = np.rint(np.geomspace(1, max(map(len, runs)), MOST_POINTS)).astype(np.int64)
+def _best_after(name: str, trials: pd.DataFrame, optimum: float, extra: Sequence[int] = ()) -> pd.DataFrame:
+    """Best throughput over the optimum after numbers of evaluations, evenly spaced on a logarithmic scale."""
+    best = _curve(trials) / optimum
+    spaced = np.rint(np.geomspace(1, len(best), MOST_POINTS)).astype(np.int64)
     # the union also drops small numbers that round to the same integer
     evaluations = np.union1d(spaced, np.array(extra, dtype=np.int64))
-    best = np.array([run[np.minimum(evaluations, len(run)) - 1] for run in runs])
-    low, median, high = best.min(axis=0), np.median(best, axis=0), best.max(axis=0)
-    columns = {"evaluations": evaluations, "median": median, "low": low, "high": high}
-    return pd.DataFrame({"strategy": name, **columns})
+    return pd.DataFrame({"strategy": name, "evaluations": evaluations, "best": best[evaluations - 1]})
 
 
 def levels_reached(walks: dict[str, pd.DataFrame]) -> alt.TopLevelMixin:
@@ -414,7 +403,6 @@ def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2:
     ).properties(width=WIDTH, height=320)
 
 
-def curves(trials: pd.DataFrame) -> Iterator[Floats]:
-    """Yield the best throughput after 1, 2, … evaluations for each seed, (evaluations,)."""
-    for _, run in trials.groupby("seed"):
-        yield run.sort_values("evaluation")["best_samples_per_s"].to_numpy(np.float64)
+def _curve(trials: pd.DataFrame) -> Floats:
+    """Best throughput of a strategy after 1, 2, … evaluations, (evaluations,)."""
+    return trials.sort_values("evaluation")["best_samples_per_s"].to_numpy(np.float64)

@@ -7,11 +7,9 @@ exact schedules and placements. It counts once per strategy, even if the strateg
   architecture a has a time T(a) >= lower(a), and a feasible value above it. An architecture with lower(a) >
   min feasible is not the best, so the best of the others is the best of all.
 - *hysteresis-1* to *hysteresis-8* walk from the largest area down (`search.hysteresis`).
-- *random* draws without replacement.
-- *bayesian* is the tree-structured Parzen estimator of Optuna (`search.suggestions`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -19,12 +17,8 @@ import pandas as pd
 from phaze.base.ranking import name_ranks, tied
 from phaze.search.hysteresis import Evaluate, evaluated, walk_areas
 from phaze.search.stage import NOISE
-from phaze.search.suggestions import suggested
-from phaze.spec.settings import StrategySettings
 from phaze.tables import Trials
 
-Suggest = Callable[[pd.DataFrame, Evaluate, int, int, int], list[int]]
-"""Signature of a search strategy; returns rows of architectures in the order of their evaluation."""
 LEVELS = range(1, 9)
 """Hysteresis levels of Figures 8 and 9."""
 
@@ -37,19 +31,15 @@ def compare_strategies(
     model: str,
     scope: str,
     area_band_um2: float,
-    chance: StrategySettings | None = None,
-    suggest: Suggest = suggested,
 ) -> pd.DataFrame:
-    """Table `trials` of all strategies; random and Bayesian search run only if `chance` is given.
+    """Table `trials` of all strategies.
 
-    `bounds` as in `certified`; `evaluate` returns the exact throughputs of the search that `scope` names;
-    `suggest` is `suggested` or a cached version of it.
+    `bounds` as in `certified`; `evaluate` returns the exact throughputs of the search that `scope` names.
     """
     chips = architectures.sort_values("architecture", ignore_index=True)
     open_ = certified(chips, bounds)
-    trials = [_trials("certified", 0, evaluated(chips.iloc[open_], evaluate))] if open_ else []
+    trials = [_trials("certified", evaluated(chips.iloc[open_], evaluate))] if open_ else []
     trials += _walks(chips, evaluate, model, area_band_um2)
-    trials += [] if chance is None else _runs(chips, evaluate, chance, suggest)
     return Trials.check(
         pd.concat(trials, ignore_index=True).assign(model=model, scope=scope)[list(Trials.fields())]
     )
@@ -76,25 +66,13 @@ def _walks(
         architectures, evaluate, model=model, hysteresis=max(LEVELS), area_band_um2=area_band_um2
     )
     for level in LEVELS:
-        yield _trials(f"hysteresis-{level}", 0, longest[longest["level"] <= level])
+        yield _trials(f"hysteresis-{level}", longest[longest["level"] <= level])
 
 
-def _runs(
-    chips: pd.DataFrame, evaluate: Evaluate, chance: StrategySettings, suggest: Suggest
-) -> Iterator[pd.DataFrame]:
-    """Yield the trials of random and of Bayesian search, for every seed."""
-    for seed in range(chance.seeds):
-        drawn = np.random.default_rng(seed).permutation(len(chips))[: chance.evaluations]
-        yield _trials("random", seed, evaluated(chips.iloc[drawn], evaluate))
-        tried = suggest(chips, evaluate, seed, chance.evaluations, chance.suggestions)
-        yield _trials("bayesian", seed, evaluated(chips.iloc[tried], evaluate))
-
-
-def _trials(strategy: str, seed: int, evaluations: pd.DataFrame) -> pd.DataFrame:
+def _trials(strategy: str, evaluations: pd.DataFrame) -> pd.DataFrame:
     """Evaluations of one run of a strategy, in order."""
     return evaluations[["architecture", "area_um2", "samples_per_s"]].assign(
         strategy=strategy,
-        seed=seed,
         evaluation=np.arange(1, len(evaluations) + 1),
         best_samples_per_s=evaluations["samples_per_s"].cummax(),
     )

@@ -151,17 +151,10 @@ class PlaceSettings(Noun):
 
 
 class StrategySettings(Noun):
-    """Search strategies to compare in the report: certified, hysteresis 1 to 8, random, Bayesian."""
+    """Search strategies to compare in the report: certified, and hysteresis 1 to 8."""
 
     models: tuple[Name, ...] = ()
     """Models of the study to compare strategies on (including Figures 8 and 9); empty: no comparison."""
-    seeds: PositiveInt = 10
-    """Runs of each randomised strategy."""
-    evaluations: PositiveInt = 1000
-    """Maximum number of architectures evaluated by a run of random or Bayesian search."""
-    suggestions: PositiveInt = 400
-    """Maximum number of suggestions of a Bayesian run, including repeats and those that break the area
-    rules."""
 
 
 class CertifySettings(Noun):

@@ -45,8 +45,7 @@ class Trials(Table):
 
     keys = {
         **_SEARCHED,
-        "strategy": text("certified, hysteresis-1 to hysteresis-8, random, bayesian"),
-        "seed": count("seed of the random numbers, 0 for deterministic strategies"),
+        "strategy": text("certified, or hysteresis-1 to hysteresis-8"),
         "evaluation": count("number of the exact evaluation", 1),
     }
     columns = {
@@ -75,19 +74,16 @@ class Searches(Table):
 
     keys = {"model": MODEL, "strategy": text("search strategy, as in trials")}
     columns = {
-        "seeds": count("number of runs", 1),
-        "evaluations": count("exact evaluations of a run, median", 1),
+        "evaluations": count("exact evaluations", 1),
         **{
             f"after_{evaluations}": real(
-                f"best after {evaluations} evaluations or at the end, over the optimum, median"
+                f"best after {evaluations} evaluations or at the end, over the optimum"
             )
             for evaluations in MILESTONES
         },
-        "final": real("best at the end over the optimum, median"),
-        "near": real("evaluations to come within the tolerance, median; infinite if never", finite=False),
-        "optimal": real("evaluations to reach the optimum, median; infinite if never", finite=False),
-        "share_near": real("share of the runs that come within the tolerance"),
-        "share_optimal": real("share of the runs that find the optimum"),
+        "final": real("best at the end over the optimum"),
+        "near": real("evaluations to come within the tolerance; infinite if never", finite=False),
+        "optimal": real("evaluations to reach the optimum; infinite if never", finite=False),
     }
 
 

@@ -143,24 +143,20 @@ THROUGHPUTS = (900.0, 850, 1100, 1250, 1240, 1400, 1300, 1290, 1280, 1000)
 
 
 def trials() -> pd.DataFrame:
-    """Return the evaluations of the strategies: a walk whose level h visits h + 2 architectures, and two
-    seeds.
-    """
+    """Return the evaluations of the strategies: level h of the walk visits h + 2 architectures."""
     names = list(architectures()["architecture"])[: len(THROUGHPUTS)]
     found = dict(zip(names, THROUGHPUTS, strict=True))
-    runs = {("certified", 0): [names[5], names[6]]}
-    runs |= {(f"hysteresis-{level}", 0): names[: level + 2] for level in range(1, 9)}
-    runs |= {("random", seed): names[seed::3] for seed in (0, 1)}
-    runs |= {("bayesian", seed): names[4 + seed :: -1] for seed in (0, 1)}
+    runs = {"certified": [names[5], names[6]]}
+    runs |= {f"hysteresis-{level}": names[: level + 2] for level in range(1, 9)}
     rows = [
         {
-            "model": "bert-large", "scope": scope, "strategy": strategy, "seed": seed,
+            "model": "bert-large", "scope": scope, "strategy": strategy,
             "evaluation": evaluation, "architecture": name, "area_um2": (279.0 - names.index(name)) * 1e6,
             "samples_per_s": found[name],
             "best_samples_per_s": max(found[seen] for seen in run[:evaluation]),
         }
         for scope in SCOPES
-        for (strategy, seed), run in runs.items()
+        for strategy, run in runs.items()
         for evaluation, name in enumerate(run, 1)
     ]  # fmt: skip
     return Trials.check(pd.DataFrame(rows))
