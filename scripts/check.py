@@ -5,7 +5,7 @@ import pandas as pd
 from phaze import tables
 from phaze.base.errors import PhazeError
 from phaze.base.job import logged
-from phaze.report.verdicts import failures
+from phaze.pages.verdicts import failures
 
 
 def main(*checks: str) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import logged
 from phaze.cost.space import area_limit_um2
+from phaze.pages.page import write_report
+from phaze.pages.pipeline_picture import simulated_plan
 from phaze.report.build import build_report
 from phaze.report.inputs import DetailFiles, Inputs, read_times
-from phaze.report.pipeline_picture import simulated_plan
-from phaze.report.report import write_report
 from phaze.search.winners import Outcome
 from phaze.spec.architecture import Technology
 from phaze.spec.study import Study

@@ -8,9 +8,9 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.pages.page import Report, write_report
 from phaze.report.layouts import LayoutInputs, build_layout_report
 from phaze.report.measured_page import MeasuredInputs, build_measured_report
-from phaze.report.report import Report, write_report
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.measured import MeasuredStudy
 from phaze.spec.noun import Noun

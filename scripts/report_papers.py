@@ -8,6 +8,7 @@ import pandas as pd
 from phaze import tables
 from phaze.base.job import logged
 from phaze.cost.space import area_limit_um2
+from phaze.pages.page import write_report
 from phaze.papers.page import Paper, build_page
 from phaze.papers.palm.build import palm_paper
 from phaze.papers.palm.readings import TiledInputs
@@ -17,7 +18,6 @@ from phaze.papers.phaze.build import phaze_paper
 from phaze.papers.piper import PlanInputs, piper_paper
 from phaze.papers.publications import KINDS, Published
 from phaze.report.inputs import DetailFiles, Inputs
-from phaze.report.report import write_report
 from phaze.search.winners import Outcome
 from phaze.spec.architecture import Technology
 from phaze.spec.noun import Noun

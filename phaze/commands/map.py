@@ -231,8 +231,8 @@ def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
     import pandas as pd
 
     from phaze.map.study import device_rows
+    from phaze.pages.vega import save
     from phaze.report.plan_figures import mappings
-    from phaze.report.vega import save
 
     # A heuristic that is also the answer is drawn once.
     shown = {mapping.way: mapping for mapping in (best, *mapped.heuristics)}

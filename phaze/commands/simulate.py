@@ -136,8 +136,8 @@ def _write_timeline(title: str, timeline: Timeline, request: SimulateOptions) ->
 
         write_trace(timeline, request.trace)
     if request.picture is not None:
-        from phaze.report.pipeline_picture import drawn_plan, picture
-        from phaze.report.vega import save
+        from phaze.pages.pipeline_picture import drawn_plan, picture
+        from phaze.pages.vega import save
 
         save(request.picture, picture(drawn_plan(title, timeline)))
 

@@ -13,11 +13,11 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from phaze.report import over_time, style
-from phaze.report.document import Chart
-from phaze.report.page_words import PageWords
-from phaze.report.vega import WIDTH, coloured, panels
-from phaze.report.words import file_name
+from phaze.pages import over_time, style
+from phaze.pages.document import Chart
+from phaze.pages.page_words import PageWords
+from phaze.pages.vega import WIDTH, coloured, panels
+from phaze.pages.words import file_name
 from phaze.spec.names import Planner
 
 _PLANNERS: dict[Planner, tuple[str, str]] = {

@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 
 from phaze.base.units import GIB
+from phaze.pages.verdicts import ROUNDING, Checklist, Verdicts, check_rows, close, describe
 from phaze.papers.case_charts import GROUP
 from phaze.papers.cases import RUN, MapCases, PlanCases, TiledCases, considered, read_curve
 from phaze.papers.speed_ups import NETWORK, POINT, steps
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, check_rows, close, describe
 
 SLACK = 1 + ROUNDING
 PLAN_CHECKS: Checklist[PlanCases] = Checklist()

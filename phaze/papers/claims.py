@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.errors import PhazeError
+from phaze.pages.document import Sheet, sheet_of
+from phaze.pages.words import fill, join
 from phaze.papers.publications import Publication, PublishedClaim, TableClaims, evaluate
-from phaze.report.document import Sheet, sheet_of
-from phaze.report.words import fill, join
 from phaze.tables import Claims
 
 Values = dict[str, object]

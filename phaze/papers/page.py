@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from phaze.pages import page_words
+from phaze.pages.document import Block, Chart, FirstScreen, Heading, Items, Prose, Section, Sheet
+from phaze.pages.page import NamedTables, Report, page_of
+from phaze.pages.verdicts import checks_section
 from phaze.papers.claims import claims_sheet
 from phaze.papers.publications import Publication
-from phaze.report import page_words
-from phaze.report.document import Block, Chart, FirstScreen, Heading, Items, Prose, Section, Sheet
-from phaze.report.report import NamedTables, Report, page_of
-from phaze.report.verdicts import checks_section
 from phaze.tables import Checks, Claims
 
 words_of = partial(page_words.words_of, folder=Path(__file__).parent / "texts")

@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.units import digits
+from phaze.pages.document import Block, Items, Prose, Section, Sheet
+from phaze.pages.verdicts import run_checks
 from phaze.papers.case_checks import MAP_CHECKS
 from phaze.papers.cases import MapCases
 from phaze.papers.page import Paper, paper_of, words_of
 from phaze.papers.publications import PublishedMaps
 from phaze.papers.scores import geometric_mean, mean_factor
 from phaze.papers.speed_ups import speed_ups, steps
-from phaze.report.document import Block, Items, Prose, Section, Sheet
-from phaze.report.verdicts import run_checks
 from phaze.spec.map_study import MapCase, MapReading, Search
 from phaze.spec.topology import MeshOrTorus, RandomBlocks, UniformDist
 from phaze.tables import Checks, FiguresRead, Mappings, SearchGaps, SpeedUps

@@ -10,6 +10,9 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
+from phaze.pages.document import Chart, Items, Section, Sheet
+from phaze.pages.verdicts import run_checks
+from phaze.pages.words import join, percent
 from phaze.papers import case_charts
 from phaze.papers.case_charts import PLANNER_NAMES, relative
 from phaze.papers.case_checks import PLAN_CHECKS
@@ -17,9 +20,6 @@ from phaze.papers.cases import PlanCases, considered, read_curve
 from phaze.papers.claims import Function, check_claims
 from phaze.papers.page import Paper, paper_of, words_of
 from phaze.papers.publications import OUT_OF_MEMORY, PublishedPlans
-from phaze.report.document import Chart, Items, Section, Sheet
-from phaze.report.verdicts import run_checks
-from phaze.report.words import join, percent
 from phaze.spec.planning import PlanCase
 from phaze.tables import TABLES, Checks, Claims
 

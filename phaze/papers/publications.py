@@ -75,7 +75,7 @@ class PublishedClaim(DerivedNoun, ClaimTexts):
     """Claim of a publication: the published figure, our figure, and the condition for the claim to hold.
 
     Texts are templates. `{ours:times}` inserts a column of the rows, an aggregate, or a printed value, in a
-    format of `phaze.report.words`.
+    format of `phaze.pages.words`.
     """
 
     where: Columns | None = None

@@ -10,8 +10,8 @@ import pandas as pd
 
 from phaze import tables
 from phaze.layout import Layout
+from phaze.report.findings import COMMON, PER_MODEL, placed_rows
 from phaze.report.inputs import COMMON_SHARD, Details, Inputs, Only, Slicing, table_of
-from phaze.report.winners import COMMON, PER_MODEL, placed_rows
 from phaze.search.winners import Outcome, chip_named, chip_of
 from phaze.tables.columns import POINT, layout_of
 

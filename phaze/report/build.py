@@ -13,19 +13,34 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from phaze.report import anatomy, inside, overview, plan_checks, record, searches, winners
+from phaze.pages.document import FirstScreen, Sheet
+from phaze.pages.page import Report, page_of
+from phaze.pages.page_words import words_of
+from phaze.pages.verdicts import run_checks
+from phaze.pages.words import area, buffers, compute, join, percent, times
+from phaze.report import anatomy, inside, overview, plan_checks, record, searches
 from phaze.report import checks as checked
 from phaze.report.checks import Evidence
-from phaze.report.document import FirstScreen, Sheet
-from phaze.report.findings import COPIED, RESULT_TABLES, Findings, Part
+from phaze.report.findings import (
+    COMMON,
+    COPIED,
+    PER_MODEL,
+    RESULT_TABLES,
+    Findings,
+    Part,
+    baseline_design,
+    memory_table,
+    placed_rows,
+    ranking_table,
+    result_table,
+    row_of,
+)
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
 from phaze.report.measured_page import measured_section
-from phaze.report.page_words import words_of
 from phaze.report.planners import compared, on_networks, replayed, study_planner_sentence
 from phaze.report.recommend import loss_fact, recommend, recommended, recommended_on
 from phaze.report.record import count_proofs
-from phaze.report.report import Report, page_of
 from phaze.report.searches import (
     certificate,
     certificate_fact,
@@ -33,9 +48,6 @@ from phaze.report.searches import (
     front,
     summarise_searches,
 )
-from phaze.report.verdicts import run_checks
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, placed_rows, row_of
-from phaze.report.words import area, buffers, compute, join, percent, times
 from phaze.search.winners import chip_of
 from phaze.tables import TABLES, Comparisons
 
@@ -166,7 +178,7 @@ def build_report(inputs: Inputs) -> Report:
 
 def summarise(inputs: Inputs) -> Findings:
     """Build all result tables of a study, including the results of its checks."""
-    results = winners.results(inputs, inputs.cluster)
+    results = result_table(inputs, inputs.cluster)
     shown = PER_MODEL, COMMON, inputs.study.architectures.baseline or ""
     energies = anatomy.energies(results, shown)
     designs = tuple(results["design"].unique())
@@ -176,8 +188,8 @@ def summarise(inputs: Inputs) -> Findings:
         recommendations=recommend(inputs, results),
         gains=overview.find_gains(inputs, results),
         comparisons=compare_scenarios(inputs, results),
-        memories=winners.memories(inputs),
-        rankings=winners.rankings(inputs),
+        memories=memory_table(inputs),
+        rankings=ranking_table(inputs),
         breakdowns=anatomy.breakdowns(inputs, results, designs),
         bindings=anatomy.bindings(inputs, results),
         energies=energies,
@@ -197,7 +209,7 @@ def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
         return Comparisons.empty()
     main = next(iter(inputs.clusters))
     frames = [
-        (results if name == main else winners.results(inputs, cluster)).assign(scenario=name)
+        (results if name == main else result_table(inputs, cluster)).assign(scenario=name)
         for name, cluster in inputs.clusters.items()
     ]
     return Comparisons.check(pd.concat(frames, ignore_index=True))

@@ -12,10 +12,10 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.base.ranking import tied
 from phaze.layout import layouts_of
+from phaze.pages.verdicts import ROUNDING, Checklist, Verdicts, at_most, check_rows, close
 from phaze.report import anatomy
+from phaze.report.findings import PER_MODEL, placed_rows
 from phaze.report.inputs import Inputs
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, check_rows, close
-from phaze.report.winners import PER_MODEL, placed_rows
 from phaze.search.pareto import uncovered
 from phaze.search.winners import candidates, space_of
 from phaze.tables import CAUSES, COMMON, Schedules

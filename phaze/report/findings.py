@@ -1,21 +1,144 @@
-"""Findings of a report as tables: computed once, then shown as figures, page and Markdown."""
+"""Findings of a report as tables: computed once, then shown as figures, page and Markdown.
+
+Tables `memories`, `rankings` and `results` have the best placements by design and model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
-from phaze.report.document import Section
-from phaze.report.inputs import Inputs
-from phaze.report.winners import geometric_means
+from phaze.pages.document import Section
+from phaze.report.inputs import Families, Inputs
+from phaze.search.winners import (
+    Outcome,
+    best_of_each_hbm,
+    candidates,
+    choose,
+    in_order,
+    rank,
+    with_areas,
+)
+from phaze.tables import Memories, Rankings, Results
 
+if TYPE_CHECKING:
+    from phaze.spec.study import Study
+
+PER_MODEL = "per-model"
+COMMON = "common"
+EXPERT = "expert"
 COPIED = (
     "fronts", "plans", "plan_stages", "simulations", "simulation_stages", "plan_maps", "times",
     "certificates", "audits",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Design:
+    """Design in the results: an accelerator, or one per model, with the planner of its placements."""
+
+    name: str
+    planner: str
+    architectures: Mapping[str, str]
+    """Accelerator by model; models without one are absent."""
+
+
+def named_designs(study: Study, families: Families) -> Iterator[Design]:
+    """Yield the designs of named accelerators: baseline, families (a design per model), and all others."""
+    named, models = study.architectures.named, study.models
+    baseline = study.architectures.baseline
+    members = {name for family in families.values() for name in family.values()}
+    if baseline is not None:
+        for planner in ("expert-even", "expert", "phaze"):
+            yield Design(_title(baseline, planner), planner, dict.fromkeys(models, baseline))
+    for family, by_model in families.items():
+        present = {model: by_model[model] for model in models if by_model.get(model) in named}
+        for planner in ("expert", "phaze") if present else ():
+            yield Design(_title(family, planner), planner, present)
+    for name in named:
+        if name != baseline and name not in members:
+            yield Design(name, "phaze", dict.fromkeys(models, name))
+
+
+def _title(name: str, planner: str) -> str:
+    return name if planner == "phaze" else f"{name} {planner}"
+
+
+def baseline_design(study: Study) -> str | None:
+    """Reference design for speed-ups: the baseline with the expert placement; None without a baseline."""
+    return None if study.architectures.baseline is None else _title(study.architectures.baseline, EXPERT)
+
+
+def memory_table(inputs: Inputs) -> pd.DataFrame:
+    """Table `memories`: the best placement of each model with each HBM capacity."""
+    every = candidates(inputs.cluster)
+    placed = (rows for _, rows in every.groupby("model") if (rows["status"] == "placed").any())
+    best = [best_of_each_hbm(rows, inputs.study.screen.tolerance) for rows in placed]
+    return Memories.check(pd.concat(best)[list(Memories.fields())]) if best else Memories.empty()
+
+
+def ranking_table(inputs: Inputs) -> pd.DataFrame:
+    """Table `rankings`: best architectures at the chosen HBM size, and the smallest within tolerance."""
+    screen, every = inputs.study.screen, candidates(inputs.cluster)
+    ranked = (rank(rows, screen.best, screen.tolerance) for _, rows in every.groupby("model"))
+    best = [rows for rows in ranked if len(rows)]
+    return Rankings.check(pd.concat(best)[list(Rankings.fields())]) if best else Rankings.empty()
+
+
+def result_table(inputs: Inputs, cluster: Outcome) -> pd.DataFrame:
+    """Table `results`: one row per model and evaluated design, feasible or not."""
+    rows = pd.DataFrame(row for model in inputs.study.models for row in _results_of(inputs, cluster, model))
+    if rows.empty:
+        return Results.empty()
+    reference = rows[rows["design"] == baseline_design(inputs.study)].set_index("model")["samples_per_s"]
+    base = rows["model"].map(reference).fillna(0.0)
+    speedup = (rows["samples_per_s"] / base.where(base > 0, np.inf)).astype("float64")
+    return Results.check(rows.assign(speedup=speedup)[list(Results.fields())])
+
+
+def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Series]:
+    tolerance = inputs.study.screen.tolerance
+    placements = with_areas(cluster, cluster.placements[cluster.placements["model"] == model])
+    rows: dict[str, pd.Series | None] = {}
+    for design in named_designs(inputs.study, inputs.families):
+        named = placements["architecture"] == design.architectures.get(model, "")
+        of_planner = placements[named & (placements["planner"] == design.planner)]
+        rows[design.name] = choose(of_planner, tolerance)
+    every = candidates(cluster)
+    rows[PER_MODEL] = choose(every[every["model"] == model], tolerance)
+    if cluster.common is not None:
+        every, (name, hbm_gib) = cluster.common_placements, cluster.common
+        # the common accelerator is chosen together with its HBM capacity
+        same = (every["model"] == model) & (every["architecture"] == name) & (every["hbm_gib"] == hbm_gib)
+        common = in_order(with_areas(cluster, every[same & (every["planner"] == "phaze")]))
+        rows[COMMON] = common.iloc[0] if len(common) else None
+    for name, row in rows.items():
+        if row is not None:
+            yield pd.concat([row, pd.Series({"design": name})])
+
+
+def geometric_means(speedups: pd.DataFrame) -> pd.DataFrame:
+    """Geometric mean of the speed-ups of each design, and the number of models that it covers."""
+    # a design that cannot train a model has the speed-up 0, which has no logarithm
+    positive = speedups[speedups["speedup"] > 0]
+    logs = np.log(positive["speedup"]).groupby(positive["design"])
+    return pd.DataFrame({"speedup": np.exp(logs.mean()), "models": logs.size()}).reset_index()
+
+
+def placed_rows(results: pd.DataFrame, *designs: str) -> pd.DataFrame:
+    """Placed results of some designs."""
+    return results[results["design"].isin(designs) & (results["status"] == "placed")]
+
+
+def row_of(results: pd.DataFrame, model: str, design: str) -> pd.Series | None:
+    """Placed result of a model and design; None if absent."""
+    rows = placed_rows(results[results["model"] == model], design)
+    return rows.iloc[0] if len(rows) else None
 
 
 @dataclass(frozen=True)

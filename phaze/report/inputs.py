@@ -16,7 +16,7 @@ from phaze.search.winners import Outcome
 from phaze.spec.architecture import EnergyFigures
 
 if TYPE_CHECKING:  # plots and study settings, which jobs on a single cluster do not need
-    from phaze.report.pipeline_picture import DrawnPlan
+    from phaze.pages.pipeline_picture import DrawnPlan
     from phaze.spec.study import Study
 
 COMMON_SHARD = "common"

@@ -11,19 +11,18 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.units import GIB, UM2_PER_MM2, digits
+from phaze.pages import charts, over_time, style, words
+from phaze.pages.document import Block, Gallery, Heading, Prose, Section
+from phaze.pages.page_words import words_of
+from phaze.pages.style import AMBER, BLUE, PURPLE, RED, SAND, SKY
+from phaze.pages.vega import WIDTH, coloured
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.stages import StageCost
 from phaze.pipeline.trace import job_rows
-from phaze.report import charts, over_time, style, words
 from phaze.report.anatomy import layer_counts, microbatches_of, operators_of, stages_of
-from phaze.report.document import Block, Gallery, Heading, Prose, Section
-from phaze.report.findings import Findings, Part
+from phaze.report.findings import COMMON, PER_MODEL, Findings, Part, baseline_design, row_of
 from phaze.report.inputs import Inputs, table_of
-from phaze.report.page_words import words_of
-from phaze.report.style import AMBER, BLUE, PURPLE, RED, SAND, SKY
-from phaze.report.vega import WIDTH, coloured
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, row_of
 from phaze.search.winners import chip_of, in_order
 from phaze.tables import Variations
 

@@ -12,13 +12,13 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from phaze.report import style
-from phaze.report.document import FirstScreen, Gallery, Section
-from phaze.report.page_words import words_of
-from phaze.report.report import Report, case_page
-from phaze.report.vega import WIDTH, coloured
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, check_rows
-from phaze.report.words import fill, percent
+from phaze.pages import style
+from phaze.pages.document import FirstScreen, Gallery, Section
+from phaze.pages.page import Report, case_page
+from phaze.pages.page_words import words_of
+from phaze.pages.vega import WIDTH, coloured
+from phaze.pages.verdicts import ROUNDING, Checklist, Verdicts, check_rows
+from phaze.pages.words import fill, percent
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.names import Rank
 from phaze.spec.training_plan import TIE

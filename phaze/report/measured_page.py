@@ -11,15 +11,15 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from phaze.report import style
-from phaze.report.document import FirstScreen, Gallery, Prose, Section, Sheet
+from phaze.pages import style
+from phaze.pages.document import FirstScreen, Gallery, Prose, Section, Sheet
+from phaze.pages.page import Report, case_page
+from phaze.pages.page_words import words_of
+from phaze.pages.vega import WIDTH, coloured, rule
+from phaze.pages.verdicts import Checklist, Verdicts, check_rows
+from phaze.pages.words import percent
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.page_words import words_of
-from phaze.report.report import Report, case_page
-from phaze.report.vega import WIDTH, coloured, rule
-from phaze.report.verdicts import Checklist, Verdicts, check_rows
-from phaze.report.words import percent
 from phaze.spec.measured import MeasuredStudy
 from phaze.tables import ALL_MEASURED, ALL_SOURCES, TABLES
 

@@ -8,13 +8,12 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from phaze.report import charts, style
-from phaze.report.document import Block, Chart, Items, Prose, Section
-from phaze.report.findings import Findings, Part
+from phaze.pages import charts, style
+from phaze.pages.document import Block, Chart, Items, Prose, Section
+from phaze.pages.page_words import words_of
+from phaze.pages.words import area, fill, join, times
+from phaze.report.findings import COMMON, PER_MODEL, Findings, Part, baseline_design, row_of
 from phaze.report.inputs import Inputs
-from phaze.report.page_words import words_of
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, row_of
-from phaze.report.words import area, fill, join, times
 from phaze.search.winners import candidates, chip_named, in_order
 from phaze.spec.study import OWN_READING
 from phaze.tables import Gains

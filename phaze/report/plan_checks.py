@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from phaze.pages.page_words import words_of
+from phaze.pages.verdicts import ROUNDING, Checklist, Verdicts, at_most, check_rows, close, describe
 from phaze.report.anatomy import layer_chain
 from phaze.report.checks import Evidence, are_layers_once
-from phaze.report.page_words import words_of
+from phaze.report.findings import COMMON, PER_MODEL
 from phaze.report.planners import NEAR
 from phaze.report.recommend import recommend
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, check_rows, close, describe
-from phaze.report.winners import COMMON, PER_MODEL
 from phaze.spec.files import is_path
 from phaze.tables import BY_HAND, PLANNERS
 from phaze.tables.plans import PLAN

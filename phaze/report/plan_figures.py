@@ -12,9 +12,9 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.report.charts import ROW, bars, stacked
-from phaze.report.style import AMBER, BLUE, GREY, HUES, TEAL
-from phaze.report.vega import WIDTH, panels
+from phaze.pages.charts import ROW, bars, stacked
+from phaze.pages.style import AMBER, BLUE, GREY, HUES, TEAL
+from phaze.pages.vega import WIDTH, panels
 from phaze.spec.training_plan import NearRun, RankedPlan, RankMemory, WhatIf
 
 SQUARE, MOST_CELLS = 220, 64

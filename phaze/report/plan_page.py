@@ -11,16 +11,16 @@ import pandas as pd
 
 from phaze.base.units import GIB
 from phaze.layout import MODEL_WIDTHS
+from phaze.pages.document import FirstScreen, Items, Listing, Prose, Section, Sheet
+from phaze.pages.page import Report, page_of
+from phaze.pages.page_words import words_of
+from phaze.pages.pipeline_picture import DrawnPlan, drawn_plan, left_out
 from phaze.plan.layouts import words
 from phaze.plan.layouts.ranked_table import row_status
 from phaze.plan.layouts.replay import ReplayedPlan
 from phaze.plan.layouts.what_if import replanned
 from phaze.plan.terms.memory import OK
 from phaze.report import plan_figures
-from phaze.report.document import FirstScreen, Items, Listing, Prose, Section, Sheet
-from phaze.report.page_words import words_of
-from phaze.report.pipeline_picture import DrawnPlan, drawn_plan, left_out
-from phaze.report.report import Report, page_of
 from phaze.spec.system import Device
 from phaze.spec.training_plan import RankedPlan, TrainingPlan, UnfitPlan, WhatIf
 

@@ -10,14 +10,13 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import tied
-from phaze.report import charts, style
-from phaze.report.document import Block, Chart, Items, Prose, Section
-from phaze.report.findings import Findings
+from phaze.pages import charts, style
+from phaze.pages.document import Block, Chart, Items, Prose, Section
+from phaze.pages.page_words import words_of
+from phaze.pages.pipeline_picture import left_out
+from phaze.pages.words import file_name, fill, join, percent, times
+from phaze.report.findings import COMMON, PER_MODEL, Findings
 from phaze.report.inputs import Inputs
-from phaze.report.page_words import words_of
-from phaze.report.pipeline_picture import left_out
-from phaze.report.winners import COMMON, PER_MODEL
-from phaze.report.words import file_name, fill, join, percent, times
 from phaze.search.winners import with_areas
 from phaze.spec.study import Study
 from phaze.tables import BY_HAND, PLANNERS

@@ -15,14 +15,13 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import tied
-from phaze.report.document import Items, Prose, Section
-from phaze.report.findings import Findings
+from phaze.pages.document import Items, Prose, Section
+from phaze.pages.page_words import words_of
+from phaze.pages.verdicts import ROUNDING
+from phaze.pages.words import join, percent, samples, seconds, widths
+from phaze.report.findings import PER_MODEL, Findings
 from phaze.report.inputs import Inputs, table_of
-from phaze.report.page_words import words_of
 from phaze.report.planners import CHIP, NEAR, TITLES, titled
-from phaze.report.verdicts import ROUNDING
-from phaze.report.winners import PER_MODEL
-from phaze.report.words import join, percent, samples, seconds, widths
 from phaze.tables import Recommendations
 from phaze.tables.plans import PLAN
 

@@ -7,14 +7,13 @@ from functools import partial
 
 import pandas as pd
 
-from phaze.report import charts
-from phaze.report.document import Block, Items, Prose, Section, Sheet, sheet_of
-from phaze.report.findings import Findings, Part
+from phaze.pages import charts
+from phaze.pages.document import Block, Items, Prose, Section, Sheet, sheet_of
+from phaze.pages.page_words import words_of
+from phaze.pages.verdicts import checks_section
+from phaze.pages.words import times
+from phaze.report.findings import PER_MODEL, Findings, Part
 from phaze.report.inputs import Inputs
-from phaze.report.page_words import words_of
-from phaze.report.verdicts import checks_section
-from phaze.report.winners import PER_MODEL
-from phaze.report.words import times
 from phaze.tables import Proofs
 from phaze.tables.columns import by_numbers
 

@@ -12,15 +12,15 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.base.ranking import name_ranks, order, tied
 from phaze.base.units import UM2_PER_MM2, digits
-from phaze.report import winners
+from phaze.pages.document import Block, Items, Prose, Section
+from phaze.pages.page_words import words_of
+from phaze.pages.style import AMBER, BLUE, GREY, RED, SILVER, TEAL
+from phaze.pages.vega import WIDTH, coloured, panels, rule
+from phaze.pages.words import file_name, join, percent
 from phaze.report.checks import VERIFIED
-from phaze.report.document import Block, Items, Prose, Section
+from phaze.report.findings import COMMON as COMMON_DESIGN
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs, table_of
-from phaze.report.page_words import words_of
-from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL
-from phaze.report.vega import WIDTH, coloured, panels, rule
-from phaze.report.words import file_name, join, percent
 from phaze.tables import COMMON, MILESTONES, Searches, Walks
 
 WORDS = words_of("study")
@@ -114,7 +114,7 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         return
     largest = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
     several = fronts["area_limit_um2"].nunique() > 1
-    designs, results = [inputs.study.architectures.baseline, "phaze-common", winners.COMMON], findings.results
+    designs, results = [inputs.study.architectures.baseline, "phaze-common", COMMON_DESIGN], findings.results
     others = results[results["design"].isin(designs) & (results["status"] == "placed")]
     best = pd.concat([largest[largest[flag]].assign(of=name) for flag, name in OBJECTIVES.items()])
     name = "front-areas" if several else "front-area"

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.vega import panels, save
+from phaze.pages.vega import panels, save
 
 FILE = Path(".benchmarks/curves.png")
 NOTES = pytest.StashKey[list[str]]()

@@ -8,6 +8,8 @@ from functools import partial
 import pandas as pd
 
 from phaze import tables
+from phaze.pages.document import Block, Section
+from phaze.pages.verdicts import run_checks
 from phaze.papers import case_charts
 from phaze.papers.case_checks import TILED_CHECKS
 from phaze.papers.claims import check_claims
@@ -22,8 +24,6 @@ from phaze.papers.palm.readings import (
     readings_sheet,
     tabulate_readings,
 )
-from phaze.report.document import Block, Section
-from phaze.report.verdicts import run_checks
 from phaze.spec.tiled_study import TiledCase
 
 WORDS = words_of("palm")

@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.units import digits
+from phaze.pages.document import Sheet
+from phaze.pages.words import join, percent, times
 from phaze.papers.cases import TiledCases
 from phaze.papers.claims import Function, claims_on
 from phaze.papers.page import words_of
 from phaze.papers.publications import PublishedTiled
 from phaze.papers.scores import geometric_mean
-from phaze.report.document import Sheet
-from phaze.report.words import join, percent, times
 from phaze.tables import TiledReadings
 
 CLOSE = 0.2

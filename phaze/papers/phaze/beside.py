@@ -13,15 +13,15 @@ import pandas as pd
 
 from phaze.base.units import MIB
 from phaze.cost.utilisation import peak_flops_per_s
+from phaze.pages import charts
+from phaze.pages.document import Block, Sheet
+from phaze.pages.words import LIMITS, compute, fill, join, percent, samples, widths
 from phaze.papers.claims import check_claims
 from phaze.papers.page import words_of
 from phaze.papers.publications import Design, Published, PublishedArchitecture, PublishedWorkload
-from phaze.report import charts
 from phaze.report.anatomy import limits_of
-from phaze.report.document import Block, Sheet
+from phaze.report.findings import COMMON, PER_MODEL, baseline_design, geometric_means, placed_rows, row_of
 from phaze.report.inputs import Inputs
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, geometric_means, placed_rows, row_of
-from phaze.report.words import LIMITS, compute, fill, join, percent, samples, widths
 from phaze.search.winners import chip_of
 from phaze.tables import Claims
 

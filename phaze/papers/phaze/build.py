@@ -11,6 +11,8 @@ import pandas as pd
 from phaze.base.units import MIB
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout, layouts_of
+from phaze.pages.document import Block, Heading, Items, Prose
+from phaze.pages.words import compute, join, percent, storing, times, widths
 from phaze.papers.page import Paper, paper_of
 from phaze.papers.phaze.beside import (
     WORDS,
@@ -28,10 +30,8 @@ from phaze.papers.phaze.beside import (
 from phaze.papers.publications import Design, Mean, PublishedWorkload
 from phaze.papers.scores import geometric_mean, rms_factor
 from phaze.report.anatomy import limits_of
-from phaze.report.document import Block, Heading, Items, Prose
+from phaze.report.findings import row_of
 from phaze.report.inputs import Inputs, Only, Slicing
-from phaze.report.winners import row_of
-from phaze.report.words import compute, join, percent, storing, times, widths
 from phaze.search.winners import chip_of, choose, in_order, with_areas
 from phaze.spec.study import OWN_READING
 from phaze.tables import Claims, Layers, ReadingFigures, ReadingScores, Screens

@@ -1,7 +1,7 @@
 """Parts of a paper's page, for tests."""
 
+from phaze.pages.document import Block, Heading
 from phaze.papers.page import Paper
-from phaze.report.document import Block, Heading
 
 
 def parts(paper: Paper) -> dict[str, list[Block]]:

@@ -15,10 +15,10 @@ import pandas as pd
 
 from phaze.base.ranking import tied
 from phaze.layout import layouts_of
+from phaze.pages.pipeline_picture import simulated_plan
+from phaze.pages.verdicts import Checklist
 from phaze.report.checks import Evidence
 from phaze.report.inputs import Inputs, Only, Slicing
-from phaze.report.pipeline_picture import simulated_plan
-from phaze.report.verdicts import Checklist
 from phaze.search.pareto import uncovered
 from phaze.search.winners import Outcome
 from phaze.spec.architecture import EnergyFigures

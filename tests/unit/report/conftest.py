@@ -2,11 +2,11 @@
 
 import pytest
 
+from phaze.pages.page import Report
 from phaze.report.build import compose
 from phaze.report.checks import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.report import Report
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,8 @@ import pandas as pd
 import pytest
 
 from phaze.report import anatomy
-from phaze.report.findings import Findings
+from phaze.report.findings import PER_MODEL, Findings, row_of
 from phaze.report.inputs import Inputs, Only
-from phaze.report.winners import PER_MODEL, row_of
 from phaze.tables import Estimates, Stages, Table
 from phaze.tables.columns import layout_of
 

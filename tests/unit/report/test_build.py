@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
+from phaze.pages.document import Chart, Gallery, Heading, Items, Prose, Section, Sheet
+from phaze.pages.page import MOST_OPEN, Report
 from phaze.report.build import build_report, compose
-from phaze.report.document import Chart, Gallery, Heading, Items, Prose, Section, Sheet
 from phaze.report.findings import RESULT_TABLES, Findings
 from phaze.report.inputs import Inputs
 from phaze.report.record import count_proofs, proofs
-from phaze.report.report import MOST_OPEN, Report
 from phaze.tables import Fronts, Proofs, Sensitivities, Times, Trials
 
 

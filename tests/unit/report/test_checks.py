@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from phaze.pages.verdicts import run_checks
 from phaze.report.build import CHECKS
 from phaze.report.checks import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, Only, Slicing
-from phaze.report.verdicts import run_checks
 from phaze.tables import Table
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]

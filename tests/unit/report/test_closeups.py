@@ -4,10 +4,10 @@ from functools import partial
 
 import pandas as pd
 
-from phaze.report.document import Chart
+from phaze.pages.document import Chart
+from phaze.pages.style import wrapped
+from phaze.pages.vega import draw, spec_of
 from phaze.report.inside import gantt, pipeline, stage_memory
-from phaze.report.style import wrapped
-from phaze.report.vega import draw, spec_of
 
 
 def stages(depth: int) -> pd.DataFrame:

@@ -7,13 +7,12 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from phaze.pages.document import Items, Sheet
+from phaze.pages.words import times
 from phaze.report.build import Headline, answer
-from phaze.report.document import Items, Sheet
-from phaze.report.findings import Findings
+from phaze.report.findings import COMMON, PER_MODEL, Findings, row_of
 from phaze.report.inputs import Inputs
 from phaze.report.overview import assumptions, find_gains
-from phaze.report.winners import COMMON, PER_MODEL, row_of
-from phaze.report.words import times
 from phaze.spec.study import Study
 from phaze.tables import Gains, Readings
 from tests.unit.report.toy_chips import BASELINE

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from phaze.pages.words import times
 from phaze.report.build import Headline, answer
-from phaze.report.findings import Findings
+from phaze.report.findings import COMMON, PER_MODEL, Findings
 from phaze.report.inputs import Inputs
-from phaze.report.winners import COMMON, PER_MODEL
-from phaze.report.words import times
 from phaze.tables import Recommendations, Simulations
 from tests.unit.report.toy_chips import BASELINE
 

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pandas as pd
 
+from phaze.pages.verdicts import failures, run_checks
 from phaze.report.layouts import CHECKS, LayoutInputs, build_layout_report
-from phaze.report.verdicts import failures, run_checks
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.names import Rank
 from phaze.spec.training_plan import TIE

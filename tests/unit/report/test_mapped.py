@@ -7,8 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from phaze.pages.document import Items, Section, Sheet
 from phaze.report.checks import Evidence
-from phaze.report.document import Items, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import MAPPED_CHECKS

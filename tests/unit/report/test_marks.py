@@ -6,10 +6,10 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from phaze.report import charts
-from phaze.report.document import Chart, FirstScreen, Section, Sheet
-from phaze.report.report import page_of
-from phaze.report.vega import rule, single_value, spec_of
+from phaze.pages import charts
+from phaze.pages.document import Chart, FirstScreen, Section, Sheet
+from phaze.pages.page import page_of
+from phaze.pages.vega import rule, single_value, spec_of
 
 X, Y = alt.X("x:Q", title="area, mm²"), alt.Y("y:Q", title="samples/s")
 

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from phaze.pages.page import Report
 from phaze.report.build import build_report
+from phaze.report.findings import results
 from phaze.report.inputs import Inputs
-from phaze.report.report import Report
-from phaze.report.winners import results
 from phaze.search.winners import Outcome, choose
 from phaze.tables import CAUSES, PLANNERS, TABLES, Certificates, Placements, Plans
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from phaze.pages.pipeline_picture import MOST_ROWS, DrawnPlan, picture
+from phaze.pages.vega import save
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
-from phaze.report.pipeline_picture import MOST_ROWS, DrawnPlan, picture
-from phaze.report.vega import save
 
 STAGE = StageCost(
     1.0, 2.0, send_activation_s=0.5, send_gradient_s=0.5, sync_s=3.0, stash_bytes=1e9, fixed_bytes=1e9

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.commands.plan import settings_for
+from phaze.pages.document import Items, Listing, Prose, Sheet
+from phaze.pages.page import Report
 from phaze.plan.layouts.words import predicted
 from phaze.report import plan_page as subject
-from phaze.report.document import Items, Listing, Prose, Sheet
 from phaze.report.plan_figures import ranges
 from phaze.report.plan_page import front_of, plan_page
-from phaze.report.report import Report
 from phaze.spec.documents import read_as
 from phaze.spec.training_plan import TrainingPlan
 from tests.unit.test_main import MODEL

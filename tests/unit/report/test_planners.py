@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phaze.pages.document import Items, Section, Sheet
 from phaze.report.build import answer
 from phaze.report.checks import Evidence
-from phaze.report.document import Items, Section, Sheet
-from phaze.report.findings import Findings
+from phaze.report.findings import COMMON, PER_MODEL, Findings, row_of
 from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import PLANNER_CHECKS
 from phaze.report.planners import chosen, compared, study_planner_sentence
-from phaze.report.winners import COMMON, PER_MODEL, row_of
 from phaze.search.winners import ChipChoice, Outcome, choose_chips, choose_winner
 from phaze.tables import PLANNERS, Placements, Plans
 from tests.unit.report.builder import assert_caught, scaled, with_planner

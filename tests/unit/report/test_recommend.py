@@ -7,15 +7,14 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from phaze.pages.document import Items, Section, Sheet
+from phaze.pages.verdicts import run_checks
 from phaze.report.build import answer
 from phaze.report.checks import Evidence
-from phaze.report.document import Items, Section, Sheet
-from phaze.report.findings import Findings
+from phaze.report.findings import COMMON, PER_MODEL, Findings
 from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import SIMULATION_CHECKS
 from phaze.report.recommend import recommend, recommended
-from phaze.report.verdicts import run_checks
-from phaze.report.winners import COMMON, PER_MODEL
 from phaze.tables import Recommendations, Simulations
 from tests.unit.report.builder import with_planner
 

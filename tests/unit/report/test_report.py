@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from phaze.pages.page import Report, write_report
 from phaze.report.findings import RESULT_TABLES
-from phaze.report.report import Report, write_report
 from phaze.tables import TABLES
 
 

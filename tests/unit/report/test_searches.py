@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.document import Sheet
+from phaze.pages.document import Sheet
+from phaze.pages.page import Report
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.report import Report
 from phaze.report.searches import choose_by_hysteresis, curve_of, summarise_searches
 from phaze.tables import Searches, Trials, Walks
 from tests.unit.report.builder import THROUGHPUTS

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from phaze.pages.document import Chart, Items, Prose, Section, Sheet
+from phaze.pages.vega import draw
 from phaze.report.checks import Evidence
-from phaze.report.document import Chart, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import SIMULATION_CHECKS
 from phaze.report.planners import replayed
-from phaze.report.vega import draw
 from phaze.tables import Simulations
 from tests.unit.report.builder import assert_caught, scaled
 

@@ -4,8 +4,8 @@ from itertools import chain
 from pathlib import Path
 
 import phaze
+from phaze.pages.page_words import TEXTS, PageWords, words_of
 from phaze.papers.page import words_of as words_of_paper
-from phaze.report.page_words import TEXTS, PageWords, words_of
 
 PACKAGE = Path(phaze.__file__).parent
 

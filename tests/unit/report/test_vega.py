@@ -10,10 +10,10 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from phaze.report import vega
-from phaze.report.document import Chart, FirstScreen, Section, Sheet
-from phaze.report.report import Report, page_of
-from phaze.report.vega import WIDTH, as_json, spec_of
+from phaze.pages import vega
+from phaze.pages.document import Chart, FirstScreen, Section, Sheet
+from phaze.pages.page import Report, page_of
+from phaze.pages.vega import WIDTH, as_json, spec_of
 
 PARTS = pd.DataFrame({"part": ["</script>", "HBM"], "s": [5.0, 1.0]})
 

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from phaze.report.document import Sheet
-from phaze.report.verdicts import check_rows, checks_section, failures, run_checks
+from phaze.pages.document import Sheet
+from phaze.pages.verdicts import check_rows, checks_section, failures, run_checks
 
 ROWS = pd.DataFrame({"chip": ["a", "b", "c"], "area": [1.0, 9.0, 8.0]})
 TABLE = run_checks(

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report import winners
-from phaze.report.findings import Findings
+from phaze.report.findings import PER_MODEL, Findings, geometric_means, result_table, row_of
 from phaze.report.inputs import Inputs
 from phaze.search.winners import Outcome, best_of_each_hbm, candidates, choose, choose_winner, in_order
 from phaze.tables import Placements
@@ -86,7 +85,7 @@ def test_speedups_are_relative_to_the_baseline_with_expert_placement(findings: F
 
 def test_the_geometric_mean_leaves_out_what_has_no_speedup() -> None:
     frame = pd.DataFrame({"design": "d", "speedup": [2.0, 8.0, 0.0]})
-    mean = winners.geometric_means(frame).iloc[0]
+    mean = geometric_means(frame).iloc[0]
     assert (mean["speedup"], mean["models"]) == (pytest.approx(4.0), 2)
 
 
@@ -98,7 +97,7 @@ def test_the_winner_is_the_fastest_row_within_the_area_limit(inputs: Inputs, fin
         ]
         allowed = cluster.architectures[cluster.architectures["area_um2"] <= cluster.area_limit_um2]
         fastest = searched[searched["architecture"].isin(allowed["architecture"])]["time_per_batch_s"].min()
-        winner = winners.row_of(findings.results, model, winners.PER_MODEL)
+        winner = row_of(findings.results, model, PER_MODEL)
         assert winner is not None
         assert winner["time_per_batch_s"] <= fastest / (1 - inputs.study.screen.tolerance)
 
@@ -133,7 +132,7 @@ def test_rankings_start_at_one_and_hold_the_smallest_within_the_tolerance(
 def test_the_smallest_area_is_ranked_even_behind_the_best(inputs: Inputs) -> None:
     screen = inputs.study.screen.model_copy(update={"best": 1, "tolerance": 0.5})
     few = replace(inputs, study=inputs.study.model_copy(update={"screen": screen}))
-    ranked = winners.rankings(few)
+    ranked = ranking_table(few)
     bert = ranked[ranked["model"] == "bert-large"]
     assert bert["rank"].tolist()[0] == 1
     assert bert["smallest_area"].tolist() == [False, True]
@@ -142,7 +141,7 @@ def test_the_smallest_area_is_ranked_even_behind_the_best(inputs: Inputs) -> Non
 def test_a_study_without_baseline_has_no_speedups(inputs: Inputs) -> None:
     choice = inputs.study.architectures.model_copy(update={"baseline": None})
     bare = replace(inputs, study=inputs.study.model_copy(update={"architectures": choice}), families={})
-    found = winners.results(bare, bare.cluster)
+    found = result_table(bare, bare.cluster)
     assert (found["speedup"] == 0).all()
     assert {"tpu-v4", "per-model"} <= set(found["design"])
 
@@ -154,7 +153,7 @@ def of_model(cluster: Outcome, model: str) -> Outcome:
 
 def test_the_winner_of_one_model_is_that_of_the_report(inputs: Inputs, findings: Findings) -> None:
     found = choose_winner(of_model(inputs.cluster, "megatron-gpt3-175b"), 0.01)
-    shown = winners.row_of(findings.results, "megatron-gpt3-175b", winners.PER_MODEL)
+    shown = row_of(findings.results, "megatron-gpt3-175b", PER_MODEL)
     assert found is not None
     assert shown is not None
     keys = ["architecture", "hbm_gib", "layout", "recompute", "data", "stages"]
@@ -163,8 +162,8 @@ def test_the_winner_of_one_model_is_that_of_the_report(inputs: Inputs, findings:
 
 def test_a_workload_that_fits_nowhere_is_a_row_with_a_reason_and_has_no_winner(inputs: Inputs) -> None:
     cluster = unplaced(inputs.cluster, "bert-large")
-    found = winners.results(inputs, cluster)
-    row = found[(found["model"] == "bert-large") & (found["design"] == winners.PER_MODEL)].iloc[0]
+    found = result_table(inputs, cluster)
+    row = found[(found["model"] == "bert-large") & (found["design"] == PER_MODEL)].iloc[0]
     assert (row["status"], row["reason"]) == ("infeasible", "memory: too little")
     assert choose_winner(of_model(cluster, "bert-large"), 0.01) is None
 

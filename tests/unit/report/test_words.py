@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from phaze.report import words
+from phaze.pages import words
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from phaze.pages.document import Items, Sheet
+from phaze.pages.page import write_report
+from phaze.pages.verdicts import run_checks
 from phaze.papers.case_checks import TILED_CHECKS
 from phaze.papers.page import build_page
 from phaze.papers.palm.build import palm_paper
 from phaze.papers.palm.readings import WAFER, TiledInputs, fewest_microbatches, tabulate_readings
 from phaze.papers.publications import PublishedTiled
-from phaze.report.document import Items, Sheet
-from phaze.report.report import write_report
-from phaze.report.verdicts import run_checks
 from phaze.spec.tiled_study import ExchangeReading, TiledCase, TiledStudy
 from phaze.tables import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
 from tests.unit.papers.parts import part, parts

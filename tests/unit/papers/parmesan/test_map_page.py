@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from phaze.pages.document import Sheet
 from phaze.papers.page import build_page
 from phaze.papers.parmesan import MapInputs, parmesan_paper
 from phaze.papers.publications import PublishedMaps
 from phaze.papers.scores import geometric_mean, mean_factor, rms_factor
 from phaze.papers.speed_ups import speed_ups, steps
-from phaze.report.document import Sheet
 from phaze.spec.map_study import Maps
 from phaze.tables import (
     WAYS,

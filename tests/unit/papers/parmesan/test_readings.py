@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from phaze.pages.document import Items, Sheet
 from phaze.papers.page import Paper
 from phaze.papers.parmesan import MapInputs, parmesan_paper, read_figures
 from phaze.papers.publications import PublishedMaps
-from phaze.report.document import Items, Sheet
 from phaze.spec.map_study import Maps
 from phaze.tables import Mappings
 from tests.unit.papers.parmesan.test_map_page import MAPS, STEPS, inputs_with

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from phaze.layout import Layout
+from phaze.pages.document import Sheet
 from phaze.papers.page import build_page
 from phaze.papers.phaze.beside import (
     Beside,
@@ -23,7 +24,6 @@ from phaze.papers.phaze.beside import (
 from phaze.papers.phaze.build import phaze_paper
 from phaze.papers.phaze.build import reasons as reasons_of
 from phaze.papers.publications import Published
-from phaze.report.document import Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Details, Inputs, Only, Slicing
 from phaze.tables import Screens, Table

@@ -8,9 +8,9 @@ from math import exp, log, sqrt
 import pandas as pd
 import pytest
 
+from phaze.pages.document import Items, Sheet
 from phaze.papers.phaze.beside import Beside
 from phaze.papers.phaze.build import in_words, reading_figures, reading_scores, readings
-from phaze.report.document import Items, Sheet
 from phaze.spec.study import Reading
 from phaze.tables import Readings
 

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from phaze.pages.page import write_report
+from phaze.pages.verdicts import run_checks
 from phaze.papers.case_charts import relative
 from phaze.papers.case_checks import PLAN_CHECKS
 from phaze.papers.cases import read_curve
 from phaze.papers.page import build_page
 from phaze.papers.piper import PlanInputs, as_printed, extra_time, piper_paper
-from phaze.report.report import write_report
-from phaze.report.verdicts import run_checks
 from phaze.spec.planning import PlanStudy
 from tests.unit.papers.parts import parts
 from tests.unit.papers.piper.toy_plans import PLANS, PUBLISHED, toy_inputs

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.document import Sheet
+from phaze.pages.document import Sheet
+from phaze.pages.page import write_report
+from phaze.pages.verdicts import run_checks
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.measured_page import CHECKS, MeasuredInputs, build_measured_report, measured_section
-from phaze.report.report import write_report
-from phaze.report.verdicts import run_checks
 from phaze.spec.measured import MeasuredStudy, PublishedRuns
 from phaze.tables import FittedConstants, GroupRegrets, MeasuredRuns, SourceScores, ToolErrors
 from phaze.validate.study import measured_tables

@@ -19,7 +19,7 @@ from phaze.base.files import atomic_path
 from phaze.base.provenance import library_version
 from phaze.base.store import Store
 from phaze.base.units import digits
-from phaze.report.document import Chart
+from phaze.pages.document import Chart
 
 WIDTH: Final = "container"
 """Width of a chart: it fills its place in the page."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Bools, Floats
-from phaze.report.document import Section, sheet_of
+from phaze.pages.document import Section, sheet_of
 from phaze.tables import Checks
 
 ROUNDING = 1e-9

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from phaze.report.words import fill
+from phaze.pages.words import fill
 
 if TYPE_CHECKING:
     from altair import TopLevelMixin

@@ -16,9 +16,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from phaze.base.units import GIB
-from phaze.report.charts import MOST_PX, ROW
-from phaze.report.style import AMBER, BLUE, GREY, HUES, PURPLE, RED, SAND, SKY, TEAL
-from phaze.report.vega import WIDTH, coloured
+from phaze.pages.charts import MOST_PX, ROW
+from phaze.pages.style import AMBER, BLUE, GREY, HUES, PURPLE, RED, SAND, SKY, TEAL
+from phaze.pages.vega import WIDTH, coloured
 
 Profile = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Memory over time: times in s, and the bytes in use from each time on."""

@@ -16,7 +16,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from phaze.base.files import write_text
-from phaze.report.document import (
+from phaze.pages.document import (
     Chart,
     FirstScreen,
     Gallery,
@@ -27,9 +27,9 @@ from phaze.report.document import (
     Section,
     Sheet,
 )
-from phaze.report.style import COLOURS
-from phaze.report.vega import Drawn, draw, library
-from phaze.report.verdicts import Checklist, checks_section, failures, run_checks
+from phaze.pages.style import COLOURS
+from phaze.pages.vega import Drawn, draw, library
+from phaze.pages.verdicts import Checklist, checks_section, failures, run_checks
 from phaze.tables import Checks, Table
 
 Subject = TypeVar("Subject")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 
+from phaze.pages import words
+
 INK, MUTED, GRID = "#1c2430", "#5d6875", "#e4e8ec"
 BLUE, SKY, AMBER, SAND, GREY, SILVER = "#0b5394", "#5b9bd5", "#d07a12", "#f0c27f", "#77828e", "#c3cad1"
 RED, PURPLE, TEAL = "#b3261e", "#7b5ea7", "#2a8c82"
 HUES = (BLUE, AMBER, TEAL, PURPLE, SKY, RED, SAND, GREY)
 """Colours for series without a colour of their own."""
 LIMITS = {
-    "compute": ("compute", BLUE), "vector": ("vector lanes", SKY), "global_buffer": ("global buffer", PURPLE),
-    "hbm": ("HBM", AMBER), "network": ("network", RED), "none": ("nothing", SILVER),
+    name: (words.LIMITS[name], colour)
+    for name, colour in (
+        ("compute", BLUE), ("vector", SKY), ("global_buffer", PURPLE), ("hbm", AMBER), ("network", RED),
+        ("none", SILVER),
+    )
 }  # fmt: skip
 """Display name and colour of the bottlenecks of operators."""
 COLOURS = {

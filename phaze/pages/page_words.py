@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 from pydantic import Field
 
-from phaze.report.document import Block, Chart, Draw, Items, Section, Sheet, sheet_of
-from phaze.report.words import fill
+from phaze.pages.document import Block, Chart, Draw, Items, Section, Sheet, sheet_of
+from phaze.pages.words import fill
 from phaze.spec.noun import Noun
 
 TEXTS = Path(__file__).parent / "texts"

@@ -11,12 +11,14 @@ import pandas as pd
 
 from phaze.base.units import GIB, KIB, MIB, UM2_PER_MM2, digits
 from phaze.layout import Layout
-from phaze.report import style
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
 _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
-LIMITS = {limit: name for limit, (name, _) in style.LIMITS.items()}
+LIMITS = {
+    "compute": "compute", "vector": "vector lanes", "global_buffer": "global buffer", "hbm": "HBM",
+    "network": "network", "none": "nothing",
+}  # fmt: skip
 """Display names of the bottlenecks of operators."""
 
 

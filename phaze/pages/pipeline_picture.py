@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 
 from phaze.formulas.single import replay_one
+from phaze.pages.over_time import MICROBATCH_JOBS, MOST_LINES, Profile, Window, cells, memory, pipeline
+from phaze.pages.style import INK
+from phaze.pages.words import seconds
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
-from phaze.report.over_time import MICROBATCH_JOBS, MOST_LINES, Profile, Window, cells, memory, pipeline
-from phaze.report.style import INK
-from phaze.report.words import seconds
 
 WIDE = 1000
 """Width of the picture in pixels."""

@@ -8,9 +8,9 @@ import altair as alt
 import pandas as pd
 
 from phaze.base.units import UM2_PER_MM2
-from phaze.report import style
-from phaze.report.vega import BY_LINE, WIDTH, coloured, panels, rule
-from phaze.report.words import times
+from phaze.pages import style
+from phaze.pages.vega import BY_LINE, WIDTH, coloured, panels, rule
+from phaze.pages.words import times
 
 GEOMETRIC_MEAN = "geometric mean"
 Looks = Mapping[str, tuple[str, str]]
