@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.findings import PER_MODEL, Findings, geometric_means, result_table, row_of
+from phaze.report.findings import PER_MODEL, Findings, geometric_means, ranking_table, result_table, row_of
 from phaze.report.inputs import Inputs
 from phaze.search.winners import Outcome, best_of_each_hbm, candidates, choose, choose_winner, in_order
 from phaze.tables import Placements
