@@ -10,7 +10,7 @@ import pytest
 
 from phaze.pages.page import Report
 from phaze.report.build import build_report
-from phaze.report.findings import results
+from phaze.report.findings import result_table
 from phaze.report.inputs import Inputs
 from phaze.search.winners import Outcome, choose
 from phaze.tables import CAUSES, PLANNERS, TABLES, Certificates, Placements, Plans
@@ -58,7 +58,7 @@ def unplanned(inputs: Inputs, cluster: Outcome) -> pd.DataFrame:
     never = dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), np.inf)
     nothing |= {"network_bandwidth_bytes_per_s": 1e9, "hbm_bandwidth_bytes_per_s": 1e12}
     reasons = {"status": "infeasible", "reason": STASHING, "piper_reason": "there is no plan"}
-    chips = results(inputs, cluster)[["model", "architecture", "hbm_gib"]].drop_duplicates()
+    chips = result_table(inputs, cluster)[["model", "architecture", "hbm_gib"]].drop_duplicates()
     every = chips.merge(pd.DataFrame({"planner": PLANNERS}), how="cross")
     zero = dict.fromkeys(("samples_per_s", "sync_s", "all_reduce_factor"), 0.0)
     return Plans.check(every.assign(**nothing, **texts, **never, **reasons, **zero, flushes=False))
