@@ -200,7 +200,7 @@ def _without_html(value: object) -> object:
 
 def _environment(finalize: Callable[[object], object] | None = None) -> Environment:
     environment = Environment(
-        loader=PackageLoader("phaze.report"),
+        loader=PackageLoader("phaze.pages"),
         autoescape=select_autoescape(["html"]),
         finalize=finalize,
         undefined=StrictUndefined,
