@@ -62,20 +62,20 @@ class PlanPhases:
 
     def answer(self) -> TrainingPlan | UnfitPlan:
         """Search, and answer in phases."""
-        from phaze.plan.layouts.answer import wanted
+        from phaze.plan.layouts.answer import plan_count
         from phaze.plan.layouts.words import others_in_words
 
         planner, top = self._planner, self.options.top
         for option, fields in (("--fix", self.question.fixed), ("--explain", self.unlike)):
             planner.check(fields, f"plan: {option}")
-        search, number = planner.search({}, self._report), wanted(top)
+        search, number = planner.search({}, self._report), plan_count(top)
         with telling("plan"):
             search.run(number)
             # The fastest plan is printed before its alternatives are searched.
             first = planner.answer(search.plans(number), alone=True)
         self._publish(first, self._first_lines(first))
         with telling("plan"):
-            search.run_on(top)
+            search.extend(top)
             plans = search.plans(number, top)
             answer = planner.answer(plans, top)
         if answer.format == "phaze-no-plan":
@@ -121,7 +121,7 @@ class PlanPhases:
         """The answer with the results of further searches, as far as they were requested."""
         options = self.options
         complete = options.why or options.as_json or options.page is not None
-        answer = self._planner.further(answer, plans, whole=complete)
+        answer = self._planner.further(answer, plans, with_all=complete)
         if self.unlike:
             explained = self._planner.explained(plans.plans[0], self.unlike)
             answer = answer.model_copy(update={"explained": explained})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from phaze.layout import Group, Layout
 from phaze.plan.layers.costs import LayerCost
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.plan import Plan
-from phaze.plan.pricing.price import Price, price
+from phaze.plan.pricing.price import price
 from phaze.spec.planner_rows import PlannerRow, PlannerStage
 
 MICROBATCHES = (1, 2, 4)
@@ -45,63 +46,65 @@ class DynamicPrograms:
     def rows(self) -> Iterator[PlannerRow]:
         """Yield one table row per planner, with its plan or the reason why it has none."""
         chains = {layout: self.chain(layout) for layout in self.layouts()}
-        yield self._phaze(chains)
-        yield self._piper(chains)
+        yield self._phaze_row(chains)
+        yield self._piper_row(chains)
 
     def layouts(self) -> Iterator[Layout]:
         """Yield one-stage layouts: all tensor-parallel widths within a node, with all microbatch sizes."""
         task, network = self.question.task, self.question.machine.network
         most = network.tiers[0].devices if isinstance(network, Levels) else task.devices
-        for tp in range(1, min(most, task.devices) + 1):
-            if task.devices % tp == 0 and task.model.divides(tp):
-                for size in MICROBATCHES:
-                    if task.global_batch % size == 0:
-                        yield Layout(tp=tp, microbatch=size, compute=task.compute, load=task.load)
+        for tp, size in product(range(1, min(most, task.devices) + 1), MICROBATCHES):
+            if task.devices % tp == 0 and task.model.divides(tp) and task.global_batch % size == 0:
+                yield Layout(tp=tp, microbatch=size, compute=task.compute, load=task.load)
 
     def chain(self, layout: Layout) -> Chain:
         """Costs of the model's layers under a layout, as a chain from the embedding to the head."""
         workload, costs, _ = self.question.lowering(layout).layers(layout)
-        each = [costs[name] for name in workload.order]
+        layers = [costs[name] for name in workload.order]
         stack = self.question.machine.stack
         size = parameter_bytes(self.question.optimizer, layout.precision, stack.gradient_bytes)
-        parameters = np.array([cost.layer.parameters for cost in each], np.float64)
-        starts = np.arange(len(each) - 1)
+        parameters = np.array([cost.layer.parameters for cost in layers], np.float64)
+        starts = np.arange(len(layers) - 1)
         return Chain(
-            forward_s=_seconds(each, "forward_s"),
-            backward_s=_seconds(each, "backward_s"),
+            forward_s=_seconds(layers, "forward_s"),
+            backward_s=_seconds(layers, "backward_s"),
             parameter_bytes=size.weights * parameters,
             static_bytes=size.static * parameters,
-            activation_bytes=np.array([cost.kept_bytes("none")[0] for cost in each], np.float64),
-            tensor_parallel=np.ones(len(each), np.bool_),
+            activation_bytes=np.array([cost.kept_bytes("none")[0] for cost in layers], np.float64),
+            tensor_parallel=np.ones(len(layers), np.bool_),
             edges=np.stack([starts, starts + 1], axis=1),
-            edge_bytes=np.array([cost.layer.output_bytes for cost in each[:-1]], np.float64),
+            edge_bytes=np.array([cost.layer.output_bytes for cost in layers[:-1]], np.float64),
         )
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
         """Bandwidth of large messages between devices at opposite ends of the network."""
+        # Two devices half the cluster apart: their message crosses the outermost level.
         apart = Group(2, max(self.question.task.devices // 2, 1))
         return GIB / self.question.machine.network.seconds("send", float(GIB), apart)
 
-    def _phaze(self, chains: Mapping[Layout, Chain]) -> PlannerRow:
+    def _phaze_row(self, chains: Mapping[Layout, Chain]) -> PlannerRow:
         best: tuple[float, Layout, Placement] | None = None
-        for again in (False, True):
+        for recompute in (False, True):
             for layout, chain in chains.items():
-                found = place_chain(chain, layout, self._setting(layout, recompute=again), explain=False)
-                if isinstance(found, Placement) and (best is None or found.time_s < best[0]):
-                    best = found.time_s, replace(layout, recompute="full" if again else "none"), found
+                setting = self._setting(layout, recompute=recompute)
+                placement = place_chain(chain, layout, setting, explain=False)
+                if isinstance(placement, Placement) and (best is None or placement.time_s < best[0]):
+                    placed = replace(layout, recompute="full" if recompute else "none")
+                    best = placement.time_s, placed, placement
         if best is None:
             return PlannerRow(planner="phaze", reason=NONE)
-        planned_s, layout, found = best
-        whole = replace(layout, dp=found.data, pp=found.stages)
-        last = found.stages - 1  # stores all activations, as its backward pass follows at once
-        numbers = [0 if s == last and layout.recompute == "full" else None for s in range(found.stages)]
+        planned_s, layout, placement = best
+        placed_layout = replace(layout, dp=placement.data, pp=placement.stages)
+        last = placement.stages - 1  # stores all activations, as its backward pass follows at once
+        # None: as many as the layout says, all of them.
+        numbers = [0 if s == last and layout.recompute == "full" else None for s in range(placement.stages)]
         lowering = self.question.lowering(layout)
         stages = [
-            lowering.stage(range(cut[0], cut[-1] + 1), whole, number)
-            for cut, number in zip(found.layers, numbers, strict=True)
+            lowering.stage(range(cut[0], cut[-1] + 1), placed_layout, number)
+            for cut, number in zip(placement.layers, numbers, strict=True)
         ]
-        reason = self.question.runtime.why_not(self.question.task, whole, "1f1b")
+        reason = self.question.runtime.why_not(self.question.task, placed_layout, "1f1b")
         return self._row("phaze", lowering.plan(stages, "1f1b"), planned_s, reason)
 
     def _setting(self, layout: Layout, *, recompute: bool) -> Setting:
@@ -114,65 +117,63 @@ class DynamicPrograms:
             recompute=recompute,
         )
 
-    def _piper(self, chains: Mapping[Layout, Chain]) -> PlannerRow:
+    def _piper_row(self, chains: Mapping[Layout, Chain]) -> PlannerRow:
         task = self.question.task
         best: tuple[float, int, ProfiledLayers, PiperPlan] | None = None
         for size in dict.fromkeys(layout.microbatch for layout in chains):
-            own = {layout: chain for layout, chain in chains.items() if layout.microbatch == size}
-            names = [str(k) for k in range(len(next(iter(own.values()))))]
-            layers = read_layers(own, names, (False, True))
-            cluster = FlatCluster(
-                task.devices,
-                self.question.usable_bytes,
-                self.bandwidth_bytes_per_s,
-                task.global_batch // size,
-            )
+            same_size = {layout: chain for layout, chain in chains.items() if layout.microbatch == size}
+            names = [str(k) for k in range(len(next(iter(same_size.values()))))]
+            layers = read_layers(same_size, names, (False, True))
+            device = self.question.usable_bytes, self.bandwidth_bytes_per_s
+            cluster = FlatCluster(task.devices, *device, task.global_batch // size)
+            # A sample of Piper is a microbatch here; plans above the best time so far are of no use.
             below_s = best[0] * size if best else np.inf
-            found = plan_piper(layers, cluster, below_s=below_s)
-            if found is not None and found.time_per_sample_s / size < (best[0] if best else np.inf):
-                best = found.time_per_sample_s / size, size, layers, found
+            plan = plan_piper(layers, cluster, below_s=below_s)
+            if plan is not None and plan.time_per_sample_s / size < (best[0] if best else np.inf):
+                best = plan.time_per_sample_s / size, size, layers, plan
         if best is None:
             return PlannerRow(planner="piper", reason=NONE)
-        sample_s, size, layers, found = best
-        return self._row("piper", self._of_piper(size, layers, found), sample_s * task.global_batch, UNEVEN)
+        sample_s, size, layers, plan = best
+        priced = self._priced_piper_plan(size, layers, plan)
+        return self._row("piper", priced, sample_s * task.global_batch, UNEVEN)
 
-    def _of_piper(self, microbatch: int, layers: ProfiledLayers, found: PiperPlan) -> Plan:
+    def _priced_piper_plan(self, microbatch: int, layers: ProfiledLayers, piper_plan: PiperPlan) -> Plan:
         stages = []
-        for one in found.stages:
-            names = layers.options[one.layout.tp].names
-            again = sum(names[c] == RECOMPUTE for c in one.configurations)
+        for planned in piper_plan.stages:
+            names = layers.options[planned.layout.tp].names
+            recomputed = sum(names[c] == RECOMPUTE for c in planned.configurations)
             layout = replace(
-                one.layout, microbatch=microbatch, compute=self.question.task.compute,
-                recompute="full" if again else "none",
+                planned.layout, microbatch=microbatch, compute=self.question.task.compute,
+                recompute="full" if recomputed else "none",
             )  # fmt: skip
-            cut = range(one.layers[0], one.layers[-1] + 1)
-            stage = self.question.lowering(layout).stage(cut, layout, again if again else None)
+            cut = range(planned.layers[0], planned.layers[-1] + 1)
+            stage = self.question.lowering(layout).stage(cut, layout, recomputed if recomputed else None)
             # There are two versions of the weights.
             stages.append(replace(stage, fixed_bytes=stage.fixed_bytes + stage.weight_bytes))
         return self.question.lowering(stages[0].layout).plan(stages, "2bw")
 
     def _row(self, planner: str, plan: Plan, planned_s: float, reason: str | None) -> PlannerRow:
-        found: Price = price(plan, self.question.machine)
-        task, fullest = self.question.task, float(found.peak_bytes.max())
+        plan_price = price(plan, self.question.machine)
+        task, fullest = self.question.task, float(plan_price.peak_bytes.max())
         return PlannerRow(
             planner=planner,
-            time_s=found.time_s,
+            time_s=plan_price.time_s,
             planned_s=planned_s,
-            tokens_per_s_per_device=task.global_batch * task.sequence / found.time_s / task.devices,
+            tokens_per_s_per_device=task.global_batch * task.sequence / plan_price.time_s / task.devices,
             fullest_gib=fullest / GIB,
             fits=fullest <= self.question.limit_bytes(plan.layout),
             schedule=plan.schedule,
             microbatch=plan.layout.microbatch,
             stages=tuple(
                 PlannerStage(
-                    first_layer=one.first_layer, layers=one.layers, tp=one.layout.tp, dp=one.layout.dp,
-                    recompute=one.recompute_s > 0,
+                    first_layer=stage.first_layer, layers=stage.layers, tp=stage.layout.tp,
+                    dp=stage.layout.dp, recompute=stage.recompute_s > 0,
                 )
-                for one in plan.stages
+                for stage in plan.stages
             ),
             reason=reason,
         )  # fmt: skip
 
 
-def _seconds(each: list[LayerCost], name: str) -> Floats:
-    return np.array([float(getattr(cost, name).sum()) for cost in each])
+def _seconds(layers: list[LayerCost], name: str) -> Floats:
+    return np.array([float(getattr(cost, name).sum()) for cost in layers])

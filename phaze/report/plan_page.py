@@ -64,7 +64,7 @@ class PlanPage:
         """Step times with 10 % more of each resource."""
         question = self.plan.question
         priced = self.replayed.now
-        ranked = priced.asked(priced.question.ranked(question.rank))
+        ranked = priced.priced_for(priced.question.ranked(question.rank))
         return tuple(replanned(ranked, question.fixed, REPLANNED_PASSES))
 
     def report(self) -> Report:
@@ -150,7 +150,7 @@ class PlanPage:
         """Yield the section on memory by pipeline rank and over time, against the HBM capacity."""
         plan, hbm_gib = self.plan, self.device.hbm_gib
         # the framework and the allocator's gaps take the rest of the HBM
-        limit_gib = self.replayed.now.question.limit_bytes(self.replayed.now.divided.layout) / GIB
+        limit_gib = self.replayed.now.question.limit_bytes(self.replayed.now.staged.layout) / GIB
         used = "" if plan.in_use_gib is None else f" In use: {words.used(plan)}."
         by_rank = partial(plan_figures.memory_by_rank, plan.memory, hbm_gib)
         over_time = partial(self.drawn.memory, {"HBM": hbm_gib, "for tensors": limit_gib})

@@ -358,8 +358,8 @@ def interval(priced: PricedLayout, folder: Path = FOLDER) -> MeasuredInterval:
     """80 % interval of a layout's predicted time, from the measured runs most like it."""
     kind = RunKind.of(
         priced.question.machine,
-        priced.divided.layout,
-        priced.divided.schedule,
+        priced.staged.layout,
+        priced.staged.schedule,
         priced.question.task.model,
         priced.mfu,
     )

@@ -92,7 +92,7 @@ def test_published_layouts_beside_plans(benchmark: Benchmark) -> None:
         found = {}
         for one in rows:
             question = one.question
-            best_s = plan_layouts(question, wanted=1).plans[0].found.time_s
+            best_s = plan_layouts(question, number=1).plans[0].time_s
             found[f"{one.source} {one.label}"] = one.fastest(question)[1] / best_s
         return found
 

@@ -9,7 +9,7 @@ from itertools import combinations
 from random import Random
 
 from phaze.layout import Compute, Load
-from phaze.plan.layouts.divisions import Division
+from phaze.plan.layouts.divisions import Split
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of, load_machine
@@ -190,6 +190,6 @@ def _recomputed(
     return numbers if any(numbers) else blocks
 
 
-def split_of(recipe: Recipe) -> Division:
+def split_of(recipe: Recipe) -> Split:
     """Pipeline split of a recipe."""
-    return Division(recipe.blocks, recipe.recomputed)
+    return Split(recipe.blocks, recipe.recomputed)

@@ -128,8 +128,8 @@ def test_a_field_that_is_called_untimed_changes_no_price(name: str) -> None:
     prices = set()
     for untimed in _fewer(model.untimed):
         task = TrainingTask(model.model_copy(update={"untimed": untimed}), 512, 8, 8)
-        divided = PlanQuestion(task, own, MEGATRON).divided(layout, "1f1b")
-        stage = divided.stage("whole", range(divided.layers), 0)
+        staged = PlanQuestion(task, own, MEGATRON).staged(layout, "1f1b")
+        stage = staged.stage("whole", range(staged.layers), 0)
         prices.add(
             (stage.forward_s, stage.backward_s, stage.fixed_bytes, stage.stash_bytes, stage.work_bytes)
         )

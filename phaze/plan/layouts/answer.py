@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,10 +13,10 @@ import numpy as np
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB, digits
 from phaze.cost.products import speed_of
-from phaze.layout import Layout
+from phaze.plan.layouts import effort
 from phaze.plan.layouts.assumptions import assumptions, uncalibrated, versions
-from phaze.plan.layouts.divisions import Division, even_blocks
-from phaze.plan.layouts.found import LayoutPlans, PlannedLayout
+from phaze.plan.layouts.divisions import even_split
+from phaze.plan.layouts.found import LayoutPlans, PlannedLayout, UnfitLayout
 from phaze.plan.layouts.priced import MeasuredInterval, PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import LayoutSearch, layout_search, plan_layouts
@@ -48,42 +47,30 @@ from phaze.spec.training_plan import (
 
 WEIGHT_BYTES = 2
 """Minimum bytes per parameter: a cluster with less total memory cannot store the model."""
-MOST_RECIPES = 3
-"""Maximum number of recipes that are priced."""
-ENOUGH = 0.5
-"""Optimality gap for the search of `fewest`, in which any plan that fits is good enough."""
 
 
-def fewest(asked: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
+def fewest(request: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
     """Smallest number of whole nodes, within the requested devices, on which at least one layout fits.
 
     Numbers are tried in increasing order, so that each smaller one is ruled out by its own bound. Raises
     PhazeError if the model fits on none of them.
     """
-    machine = asked.stored_machine(folder)
-    node, smaller = min(machine.cluster.levels[0].devices, asked.devices), dict[str, object]()
-    least = asked.model.parameters * WEIGHT_BYTES / (machine.device.hbm_gib * GIB * node)
-    for nodes in range(max(ceil(least), 1), asked.devices // node + 1):
-        question = question_of(asked.model_copy(update={"devices": nodes * node}), folder)
-        found = plan_layouts(
-            question.ranked(asked.rank), asked.fixed, gap=ENOUGH, wanted=1, named=f"nodes {nodes}: "
-        )
-        if found.plans:
+    machine = request.stored_machine(folder)
+    node, smaller = min(machine.cluster.levels[0].devices, request.devices), dict[str, object]()
+    # Weights alone: gradients and optimizer states only add to them, so fewer nodes are never enough.
+    least = request.model.parameters * WEIGHT_BYTES / (machine.device.hbm_gib * GIB * node)
+    for nodes in range(max(ceil(least), 1), request.devices // node + 1):
+        question = question_of(request.model_copy(update={"devices": nodes * node}), folder)
+        ranked, label = question.ranked(request.rank), f"nodes {nodes}: "
+        plans = plan_layouts(ranked, request.fixed, gap=effort.FEWEST_GAP, number=1, label=label)
+        if plans.plans:
             return FewestNodes.parse({"nodes": nodes, "devices": nodes * node, **smaller}, "plan: --fewest")
-        smaller = _ruled_out(found) | {"smaller": nodes}
-    raise PhazeError(
-        f"plan: --fewest: {asked.model.name} fits on no number of nodes up to {asked.devices} devices"
-    )
-
-
-def _ruled_out(found: LayoutPlans) -> dict[str, object]:
-    """Evidence that a node count is too small: smallest memory shortfall and number of undecided layouts.
-
-    Dominated layouts need at least the memory of the layout that dominates them.
-    """
-    undecided = found.certificate.bounded["layout"]
-    lacking_gib = None if found.closest is None else found.closest[2] / GIB
-    return {"undecided": undecided, "lacking_gib": lacking_gib}
+        # Dominated layouts need at least the memory of the layout that dominates them: they are decided.
+        undecided = plans.certificate.bounded["layout"]
+        lacking_gib = plans.closest and plans.closest.lacking_bytes / GIB
+        smaller = {"undecided": undecided, "lacking_gib": lacking_gib, "smaller": nodes}
+    limit = f"no number of nodes up to {request.devices} devices"
+    raise PhazeError(f"plan: --fewest: {request.model.name} fits on {limit}")
 
 
 Interval = Callable[[PricedLayout], MeasuredInterval]
@@ -91,7 +78,7 @@ Interval = Callable[[PricedLayout], MeasuredInterval]
 Fixed = Mapping[str, int | str]
 
 
-def wanted(top: int) -> int:
+def plan_count(top: int) -> int:
     """Number of plans for a table of `top` rows: at least `COMPARED` are compared without overlap."""
     return max(top, COMPARED)
 
@@ -100,7 +87,7 @@ def wanted(top: int) -> int:
 class TrainingPlanner:
     """Planner for one planning request: it searches layouts, ranks plans and explains them."""
 
-    asked: AskedPlan
+    request: AskedPlan
     interval: Interval
     gap: float
     folder: Path = FOLDER
@@ -110,7 +97,7 @@ class TrainingPlanner:
     @cached_property
     def stored(self) -> AskedPlan:
         """Planning request as a plan file stores it, with the contents of the files that it names."""
-        return self.asked.stored(self.folder)
+        return self.request.stored(self.folder)
 
     @cached_property
     def expected(self) -> PlanQuestion:
@@ -120,7 +107,7 @@ class TrainingPlanner:
     @property
     def question(self) -> PlanQuestion:
         """Planning request with the estimates, expected or prudent, by which plans are ranked."""
-        return self.expected.ranked(self.asked.rank)
+        return self.expected.ranked(self.request.rank)
 
     def search(
         self, fixed: Fixed, on_better: Callable[[LayoutSearch], None] = lambda _: None
@@ -129,26 +116,27 @@ class TrainingPlanner:
 
         With a wide gap, a search by expected time starts from the plan of a short search by prudent time.
         """
-        named = f"with {','.join(f'{name}={value}' for name, value in fixed.items())}: " if fixed else ""
-        fixed = {**self.asked.fixed, **fixed}
-        wide = self.asked.rank == "expected" and self.gap > GAP
+        label = f"with {','.join(f'{name}={value}' for name, value in fixed.items())}: " if fixed else ""
+        fixed = {**self.request.fixed, **fixed}
+        # A wide gap may already hold for a poor first plan: the prudent plan is usually a better start.
+        wide = self.request.rank == "expected" and self.gap > GAP
         return layout_search(
-            self.question, fixed, gap=self.gap, on_better=on_better, named=named, limit=self.limit,
+            self.question, fixed, gap=self.gap, on_better=on_better, label=label, limit=self.limit,
             first=self._briefly(self.expected.prudent, fixed) if wide else (),
         )  # fmt: skip
 
     def best(self, top: int) -> LayoutPlans:
         """Best `top` plans, and at least `COMPARED` plans to compare without overlap."""
         search = self.search({})
-        search.run(wanted(top))
-        search.run_on(top)
-        return search.plans(wanted(top), top)
+        search.run(plan_count(top))
+        search.extend(top)
+        return search.plans(plan_count(top), top)
 
     def _briefly(self, question: PlanQuestion, fixed: Fixed) -> tuple[PlannedLayout, ...]:
         """Plan of a short search by the other kind of time; empty if it finds none."""
         return plan_layouts(
-            question, fixed, gap=self.gap, wanted=1, prove=False,
-            named=f"ranked by {question.rank} time for comparison: ", limit=self.limit,
+            question, fixed, gap=self.gap, number=1, prove=False,
+            label=f"ranked by {question.rank} time for comparison: ", limit=self.limit,
         ).plans  # fmt: skip
 
     def check(self, fixed: Fixed, where: str) -> None:
@@ -160,30 +148,29 @@ class TrainingPlanner:
             raise PhazeError(f"{where}: {error}") from error
 
     def answer(
-        self, found: LayoutPlans, top: int | None = None, *, alone: bool = False
+        self, search_plans: LayoutPlans, top: int | None = None, *, alone: bool = False
     ) -> TrainingPlan | UnfitPlan:
         """Build the answer from a search result: a plan with `top` table rows, or why none fits.
 
         With `alone` it is that of a search that goes on: the first plan, without comparisons.
         """
-        if not found.plans:
-            return self._unfit(found)
-        plans = found.plans[:1] if alone else found.plans
-        ranked = [PricedLayout.of(self.question, one) for one in plans]
+        if not search_plans.plans:
+            return self._unfit(search_plans)
+        plans = search_plans.plans[:1] if alone else search_plans.plans
+        ranked = [PricedLayout.of(self.question, plan) for plan in plans]
         rows = tuple(
-            self.row(one).model_copy(update={"twins": tuple(self._chosen(twin) for twin in plan.twins)})
-            for one, plan in zip(ranked[:top], plans[:top], strict=True)
+            self.row(priced).model_copy(update={"twins": tuple(self._chosen(twin) for twin in plan.twins)})
+            for priced, plan in zip(ranked[:top], plans[:top], strict=True)
         )
-        first = ranked[0]
-        expected = first.asked(self.expected)
+        first, expected = ranked[0], ranked[0].priced_for(self.expected)
         measured = self.interval(expected)
-        plan = TrainingPlan(
+        answer = TrainingPlan(
             **dict(rows[0]),
             question=self.stored,
             stages=first.stages,
             times_s=expected.parts_s,
             memory=tuple(expected.memory),
-            certificate=found.certificate,
+            certificate=search_plans.certificate,
             alternatives=rows,
             next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
             evidence=measured.nearest,
@@ -191,85 +178,83 @@ class TrainingPlanner:
             assumptions=tuple(assumptions(self.question)),
             versions=versions(self.expected),
         )
-        return plan if alone else plan.model_copy(update=self._compared(ranked, len(rows)))
-
-    def _compared(self, ranked: Sequence[PricedLayout], rows: int) -> dict[str, object]:
-        """Parts of the answer that compare the first plan with recipes and with the other plans."""
-        plan_s = ranked[0].price.time_s
-        recipes = recipe_rows(self.question, self.asked.system, plan_s, self.row, self.folder)
-        return {
+        if alone:
+            return answer
+        recipes = recipe_rows(self.question, self.request.system, first.price.time_s, self.row, self.folder)
+        comparisons = {
             "recipes": tuple(recipes),
-            "prudence": self._prudence(ranked) if self.asked.rank == "prudent" else None,
-            "rests_on": tuple(rests_on(ranked, rows)),
+            "prudence": self._prudence(ranked) if self.request.rank == "prudent" else None,
+            "rests_on": tuple(rests_on(ranked, len(rows))),
         }
+        return answer.model_copy(update=comparisons)
 
-    def further(self, plan: TrainingPlan, found: LayoutPlans, *, whole: bool) -> TrainingPlan:
+    def further(self, plan: TrainingPlan, search_plans: LayoutPlans, *, with_all: bool) -> TrainingPlan:
         """Complete an answer by what takes short searches, unless its time is over.
 
-        Without `whole` only by what may change the choice: a plan that surely fits, another batch, and the
+        Without `with_all` only by what may change the choice: a plan that surely fits, another batch, and the
         best plan by expected time where that orders the plans in another way.
         """
+        # Short searches also take seconds: none begins after the time limit.
         if self.limit.reason:
             return plan
-        ranked, fixed = [PricedLayout.of(self.question, one) for one in found.plans], self.asked.fixed
-        expected = [one.asked(self.expected) for one in ranked]
+        fixed = self.request.fixed
+        ranked = [PricedLayout.of(self.question, planned) for planned in search_plans.plans]
+        expected = [priced.priced_for(self.expected) for priced in ranked]
         changes: dict[str, object] = {
             "may_fit": made_to_fit(ranked, expected, fixed, len(plan.alternatives)),
             "other_batch": other_batch(ranked[0], fixed),
         }
-        if plan.question.rank == "prudent" and (whole or plan.prudence):
-            best = [PricedLayout.of(self.expected, one) for one in self._briefly(self.expected, fixed)]
+        if plan.question.rank == "prudent" and (with_all or plan.prudence):
+            fastest = self._briefly(self.expected, fixed)
+            best = [PricedLayout.of(self.expected, planned) for planned in fastest]
             none = "A short search by expected time found no faster plan."
             changes["prudence"] = self._prudence([*ranked, *best]) or none
-        if whole:
+        if with_all:
             changes["what_if"] = tuple(what_if(ranked[0], fixed))
         return plan.model_copy(update=changes)
 
     def row(self, priced: PricedLayout) -> RankedPlan:
         """Row of the ranked table for one priced layout."""
-        expected, prudent = (priced.asked(question) for question in (self.expected, self.expected.prudent))
+        expected, prudent = map(priced.priced_for, (self.expected, self.expected.prudent))
         return expected.row(self.interval(expected), prudent.price.time_s)
 
     def _chosen(self, planned: PlannedLayout) -> ChosenLayout:
-        return PricedLayout.of(self.question, planned).asked(self.expected).chosen
+        return PricedLayout.of(self.question, planned).priced_for(self.expected).chosen
 
     def _prudence(self, ranked: Sequence[PricedLayout]) -> str | None:
         """Sentence on the plan that takes least expected time; None if the first one does."""
-        expected = [one.asked(self.expected) for one in ranked]
-        chosen, best = expected[0], min(expected, key=_time_s)
+        expected = [priced.priced_for(self.expected) for priced in ranked]
+        chosen, best = expected[0], min(expected, key=lambda priced: priced.price.time_s)
         if chosen.price.time_s / best.price.time_s - 1 < TIE:
             return None
         faster = 1 - best.price.time_s / chosen.price.time_s
-        prudently = best.asked(self.expected.prudent)
-        lacking_gib = prudently.lacking_gib
-        but = (
-            f"but it may lack {digits(lacking_gib)} GiB"
-            if lacking_gib > 0
-            else f"prudent {prudently.price.time_s:.4g} s"
-        )
-        named = ", ".join(fields_in_words(best.chosen, best.recomputed_layers))
+        prudently = best.priced_for(self.expected.prudent)
+        drawback = f"prudent {prudently.price.time_s:.4g} s"
+        if prudently.lacking_gib > 0:
+            drawback = f"but it may lack {digits(prudently.lacking_gib)} GiB"
+        layout = ", ".join(fields_in_words(best.chosen, best.recomputed_layers))
         return (
-            f"Ranking by expected time would choose {named}: "
-            f"expected {best.price.time_s:.4g} s ({100 * faster:.1f} % faster), {but}."
+            f"Ranking by expected time would choose {layout}: "
+            f"expected {best.price.time_s:.4g} s ({100 * faster:.1f} % faster), {drawback}."
         )
 
     def explained(self, best: PlannedLayout, fixed: Fixed) -> Explained:
         """Best plan with some fields fixed, compared with the overall best, or why there is none."""
-        own, first = dict(fixed), PricedLayout.of(self.question, best)
+        fixed_fields, first = dict(fixed), PricedLayout.of(self.question, best)
         try:
             search = self.search(fixed)
         except PhazeError as error:
-            return Explained(fixed=own, reason=str(error))
+            return Explained(fixed=fixed_fields, reason=str(error))
         search.run(1)
-        found = search.plans(1)
-        if found.plans:
-            priced = PricedLayout.of(self.question, found.plans[0])
-            return Explained(fixed=own, best=self.row(priced), longer_s=priced.longer_s(first))
-        if found.closest is None:
-            return Explained(fixed=own, reason=self.refused(fixed, first.chosen))
-        nearest = self._nearest(found.closest)
+        plans = search.plans(1)
+        if plans.plans:
+            priced = PricedLayout.of(self.question, plans.plans[0])
+            return Explained(fixed=fixed_fields, best=self.row(priced), longer_s=priced.longer_s(first))
+        if plans.closest is None:
+            return Explained(fixed=fixed_fields, reason=self.refused(fixed, first.chosen))
+        nearest = self._nearest(plans.closest)
         return Explained(
-            fixed=own,
+            fixed=fixed_fields,
             lacking_gib=nearest.lacking_gib,
             closest=nearest.chosen,
             memory=tuple(nearest.memory),
@@ -278,54 +263,47 @@ class TrainingPlanner:
     def refused(self, fixed: Fixed, best: ChosenLayout | None = None) -> str:
         """Reason why the runtime cannot run the layout closest to `best` that has the fixed fields."""
         question, place = self.question, 0
-        grid = space(question.runtime, question.task, {**self.asked.fixed, **fixed})
+        grid = space(question.runtime, question.task, {**self.request.fixed, **fixed})
+        # The first broken rule is named, which helps most for a layout that is otherwise the best plan.
         if best is not None:
-            own = {**best.model_dump(), "schedule": grid.schedules.index(best.schedule)}
-            own |= {"recompute": grid.recomputes.index(best.recompute), "cp_kind": 0}
-            place = int(np.argmax(sum(getattr(grid, name) == own[name] for name in COLUMNS)))
+            values = {**best.model_dump(), "schedule": grid.schedules.index(best.schedule)}
+            values |= {"recompute": grid.recomputes.index(best.recompute), "cp_kind": 0}
+            place = int(np.argmax(sum(getattr(grid, name) == values[name] for name in COLUMNS)))
         reason = question.runtime.why_not(question.task, grid.layout(place), grid.schedule_of(place))
         return reason or f"{question.runtime.name} cannot run any layout with these fields"
 
-    def _nearest(self, closest: tuple[Layout, str, float]) -> PricedLayout:
+    def _nearest(self, closest: UnfitLayout) -> PricedLayout:
         """Layout with the smallest memory shortfall, split evenly and fully recomputed if possible."""
-        layout, schedule, _ = closest
-        divided = self.question.divided(layout, schedule)
-        blocks = even_blocks(divided)
-        return PricedLayout(
-            self.question, divided, Division(blocks, blocks if divided.partial else (0,) * len(blocks))
-        )
+        staged = self.question.staged(closest.layout, closest.schedule)
+        return PricedLayout(self.question, staged, even_split(staged))
 
-    def _unfit(self, found: LayoutPlans) -> UnfitPlan:
-        certificate = found.certificate.model_copy(update={"lacking_gib": None})
-        if found.closest is None:
+    def _unfit(self, plans: LayoutPlans) -> UnfitPlan:
+        # The closest layout is priced below: its shortfall replaces the lower bound of the certificate.
+        certificate = plans.certificate.model_copy(update={"lacking_gib": None})
+        if plans.closest is None:
             reason = f"{self.refused({})}; of {certificate.layouts:,} layouts none is legal"
             return UnfitPlan(question=self.stored, certificate=certificate, reason=reason)
-        nearest = self._nearest(found.closest)
-        lacking_gib = nearest.lacking_gib
-        limit_gib = self.question.limit_bytes(found.closest[0]) / GIB
+        nearest = self._nearest(plans.closest)
+        limit_gib = self.question.limit_bytes(plans.closest.layout) / GIB
         unknown = certificate.bounded["layout"]  # dominated layouts need no less memory
         none = f"no plan found, {unknown:,} layouts unknown, others exceed" if unknown else "no layout fits"
         return UnfitPlan(
             question=self.stored,
             certificate=certificate,
             reason=f"{none} the {limit_gib:.4g} GiB that a device has for tensors: the one that "
-            f"comes closest lacks {digits(lacking_gib)} GiB on the rank with peak memory",
+            f"comes closest lacks {digits(nearest.lacking_gib)} GiB on the rank with peak memory",
             layout=nearest.chosen,
-            lacking_gib=lacking_gib,
+            lacking_gib=nearest.lacking_gib,
             memory=tuple(nearest.memory),
         )
 
 
-def _time_s(priced: PricedLayout) -> float:
-    return priced.price.time_s
-
-
-def question_of(asked: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
+def question_of(request: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
     """Build the planning request with expected (not conservative) estimates; PhazeError if invalid."""
-    asked = asked.stored(folder)
-    machine = planned_machine(asked, folder)
-    speed_of(device_of(machine), asked.precision, "precision")
-    return PlanQuestion(TrainingTask.of(asked), machine, RUNTIMES[asked.runtime])
+    request = request.stored(folder)
+    machine = planned_machine(request, folder)
+    speed_of(device_of(machine), request.precision, "precision")
+    return PlanQuestion(TrainingTask.of(request), machine, RUNTIMES[request.runtime])
 
 
 def recipe_rows(
@@ -339,23 +317,23 @@ def recipe_rows(
 
     The newest recipe of each source comes before older ones. `row` makes a row of the ranked table.
     """
-    for recipe in recipes_of(question, system, folder)[:MOST_RECIPES]:
-        own = RecipeRow(
+    for recipe in recipes_of(question, system, folder)[: effort.MOST_RECIPES]:
+        stated = RecipeRow(
             source=recipe.source, release=recipe.release, shape=recipe.shape, stated_in=recipe.stated_in
         )
         try:
             priced = _priced_recipe(question, recipe)
         except PhazeError as error:
-            yield own.model_copy(update={"reason": str(error)})
+            yield stated.model_copy(update={"reason": str(error)})
             continue
-        chosen = {name: getattr(priced.divided.layout, name) for name in ("vp", "microbatch", "zero")}
+        chosen = {name: getattr(priced.staged.layout, name) for name in ("vp", "microbatch", "zero")}
         figures = {
             "shape": recipe.model_copy(update=chosen).shape,
             "plan": row(priced),
             "over_plan": priced.price.time_s / plan_s,
             "lacking_gib": priced.lacking_gib if priced.lacking_gib > 0 else None,
         }
-        yield own.model_copy(update=figures)
+        yield stated.model_copy(update=figures)
 
 
 def recipes_of(question: PlanQuestion, system: str, folder: Path = FOLDER) -> list[PublishedRecipe]:
@@ -367,22 +345,24 @@ def recipes_of(question: PlanQuestion, system: str, folder: Path = FOLDER) -> li
     if task.model.lora:
         return []
     systems = {name.split("-", maxsplit=1)[0] for name in names}
-    asked = (published_model(task.model, folder), task.compute, task.devices, task.sequence)
-    found = [
-        one
-        for one in published_recipes(folder)
-        if one.system in systems
-        and (one.model, one.precision, one.gpus, one.sequence) == asked
-        and task.global_batch % max(one.dp * (one.microbatch or 1), 1) == 0
+    sizes = task.compute, task.devices, task.sequence
+    candidates = [
+        recipe
+        for recipe in published_recipes(folder)
+        if recipe.system in systems
+        and (recipe.precision, recipe.gpus, recipe.sequence) == sizes
+        and task.global_batch % max(recipe.dp * (recipe.microbatch or 1), 1) == 0
     ]
-    newest = sorted(found, key=lambda one: one.release)
-    distinct = list({(one.shape, one.vp, one.pipeline_layout): one for one in newest}.values())[::-1]
-    before: Counter[str] = Counter()
-    places = []
-    for one in distinct:
-        places.append(before[one.source])
-        before[one.source] += 1
-    return [distinct[i] for i in sorted(range(len(distinct)), key=places.__getitem__)]
+    # To know a model by its sizes, all models with recipes are read: only if it matters.
+    model = published_model(task.model, folder) if candidates else ""
+    matching = [recipe for recipe in candidates if recipe.model == model]
+    oldest_first = sorted(matching, key=lambda recipe: recipe.release)
+    by_layout = {(recipe.shape, recipe.vp, recipe.pipeline_layout): recipe for recipe in oldest_first}
+    newest_first = [*by_layout.values()][::-1]
+    sources = [recipe.source for recipe in newest_first]
+    # The newest recipe of every source comes before the second of any, however many one source has.
+    newer = [sources[:i].count(source) for i, source in enumerate(sources)]
+    return [newest_first[i] for i in sorted(range(len(newer)), key=newer.__getitem__)]
 
 
 def _priced_recipe(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLayout:
@@ -392,16 +372,16 @@ def _priced_recipe(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLay
     Raises PhazeError if it can run none.
     """
     runs = [_recipe_of(question.task, recipe, vp) for vp in _virtual_stages(question.task, recipe)]
-    nearest = sorted(question.runtime.zeros, key=lambda zero: (abs(zero - recipe.zero), zero))
-    for zero in nearest:
-        own = [replace(run, layout=replace(run.layout, zero=zero)) for run in runs]
-        legal = [one for one in own if not question.runtime.why_not(one.task, one.layout, one.schedule)]
-        for one in legal:
-            one.check(question.runtime)
+    why_not = question.runtime.why_not
+    for zero in sorted(question.runtime.zeros, key=lambda zero: (abs(zero - recipe.zero), zero)):
+        at_zero = [replace(run, layout=replace(run.layout, zero=zero)) for run in runs]
+        legal = [run for run in at_zero if not why_not(run.task, run.layout, run.schedule)]
+        for run in legal:
+            run.check(question.runtime)
         if legal:
-            priced = [PricedLayout.of_recipe(question, one) for one in legal]
-            return min(priced, key=lambda one: (one.lacking_gib > 0, one.price.time_s))
-    raise PhazeError(str(question.runtime.why_not(runs[0].task, runs[0].layout, runs[0].schedule)))
+            priced = [PricedLayout.of_recipe(question, run) for run in legal]
+            return min(priced, key=lambda plan: (plan.lacking_gib > 0, plan.price.time_s))
+    raise PhazeError(str(why_not(runs[0].task, runs[0].layout, runs[0].schedule)))
 
 
 def _virtual_stages(task: TrainingTask, recipe: PublishedRecipe) -> list[int]:
@@ -410,6 +390,7 @@ def _virtual_stages(task: TrainingTask, recipe: PublishedRecipe) -> list[int]:
         return [max(len(stages_of(recipe.pipeline_layout)) // recipe.pp, 1)]
     if recipe.vp or recipe.pp == 1:
         return [recipe.vp or 1]
+    # Runtimes split evenly with embedding and loss counted as layers, or not.
     layers = task.model.layers + task.model.mtp
     most = range(1, (layers + ENDS) // recipe.pp + 1)
     even = [v for v in most if 0 in (layers % (recipe.pp * v), (layers + ENDS) % (recipe.pp * v))]
@@ -422,22 +403,17 @@ def _recipe_of(task: TrainingTask, recipe: PublishedRecipe, vp: int) -> Recipe:
     layout = recipe.layout(microbatch=1, vp=vp, load=task.load)
     stages = equal_stages(model.layers, model.mtp, layout.stages)
     if recipe.pipeline_layout:
-        stages = _with_further(stages_of(recipe.pipeline_layout), model.mtp)
+        stages = _with_mtp(stages_of(recipe.pipeline_layout), model.mtp)
     blocks = tuple(stage.count("t") + stage.count("m") for stage in stages)
     most = recipe.recomputed_blocks
-    again = blocks if most is None else equal_counts(blocks, model.mtp, most)
-    return Recipe(
-        model=model,
-        sequence=task.sequence,
-        global_batch=task.global_batch,
-        layout=layout,
-        schedule=recipe.schedule or ("interleaved" if layout.vp > 1 else "1f1b"),
-        blocks=blocks,
-        recomputed=again if layout.recompute == "full" else (0,) * len(blocks),
-    )
+    recomputed = blocks if most is None else equal_counts(blocks, model.mtp, most)
+    if layout.recompute != "full":
+        recomputed = (0,) * len(blocks)
+    schedule = recipe.schedule or ("interleaved" if layout.vp > 1 else "1f1b")
+    return Recipe(model, task.sequence, task.global_batch, layout, schedule, blocks, recomputed)
 
 
-def _with_further(stages: tuple[str, ...], mtp: int) -> tuple[str, ...]:
+def _with_mtp(stages: tuple[str, ...], mtp: int) -> tuple[str, ...]:
     """Stages with `mtp` multi-token-prediction layers, put before the loss if their number changes."""
     if "".join(stages).count("m") == mtp:
         return stages

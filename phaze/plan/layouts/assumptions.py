@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from phaze.base.provenance import library_version, phaze_version, source_digest
 from phaze.base.units import GIB
-from phaze.cost.network.network import Levels, Network
+from phaze.cost.network.network import Levels
 from phaze.layout import Compute
 from phaze.plan.layouts.priced import MeasuredInterval
 from phaze.plan.layouts.question import PlanQuestion
@@ -50,7 +50,11 @@ def assumptions(question: PlanQuestion) -> Iterator[str]:
         yield f"load of experts: {question.task.load}"
     yield _stack(machine.stack, question.task.experts > 0)
     yield f"vocabulary padded to a multiple of {VOCABULARY_MULTIPLE} tp"
-    yield f"ranks numbered tp-cp-dp-pp, tp fastest, over {_groups(machine.network)}; no contention of others"
+    groups = "the links of the network"
+    if isinstance(machine.network, Levels):
+        tiers = " and ".join(f"{tier.devices:,}" for tier in machine.network.tiers)
+        groups = f"groups of {tiers} devices"
+    yield f"ranks numbered tp-cp-dp-pp, tp fastest, over {groups}; no contention of others"
     yield "every step alike: no input stalls, evaluation, checkpoints, failures"
 
 
@@ -69,13 +73,6 @@ def uncalibrated(machine: Machine, interval: MeasuredInterval) -> str:
     if device.assumed_from is not None:
         reason += f"; all but its three figures is assumed to be that of {device.assumed_from}"
     return reason
-
-
-def _groups(network: Network) -> str:
-    """Description of the device groups that a network connects."""
-    if not isinstance(network, Levels):
-        return "the links of the network"
-    return f"groups of {' and '.join(f'{tier.devices:,}' for tier in network.tiers)} devices"
 
 
 def _products(compute: Compute) -> str:
@@ -102,11 +99,11 @@ def versions(question: PlanQuestion) -> dict[str, str]:
     prices.
     """
     runtime = question.runtime
-    own = {"phaze": phaze_version(), "prices": _prices(question.machine), runtime.name: runtime.version}
-    return own | {name: library_version(name) for name in ("highspy", "numba", "numpy")}
+    software = {"phaze": phaze_version(), "prices": _prices(question.machine), runtime.name: runtime.version}
+    return software | {name: library_version(name) for name in ("highspy", "numba", "numpy")}
 
 
 def _prices(machine: Machine) -> str:
     """Digest of the pricing code and of a machine."""
-    said = f"{source_digest('phaze.plan.layouts.priced')} {machine!r}"
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    code_and_machine = f"{source_digest('phaze.plan.layouts.priced')} {machine!r}"
+    return hashlib.sha256(code_and_machine.encode()).hexdigest()[:16]

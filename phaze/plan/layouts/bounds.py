@@ -35,7 +35,7 @@ from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.schedules.interleaved import least_group
 from phaze.pipeline.stages import StageCost
 from phaze.plan.layouts.capacity import least_times
-from phaze.plan.layouts.held import held_of_stages
+from phaze.plan.layouts.held import in_flight_by_stage
 from phaze.plan.layouts.loads import LayoutLoads
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, Slices, distinct_rows
@@ -230,7 +230,7 @@ def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: in
     rows = []
     for rank in range(depth):
         kind, stage = pipeline.rules.order(pipeline, rank, np.arange(count))[:2]
-        moments, ends = held_of_stages(pipeline, rank, kind, stage), (0, depth * chunks - 1)
+        moments, ends = in_flight_by_stage(pipeline, rank, kind, stage), (0, depth * chunks - 1)
         at_work = (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC) & np.isin(stage, ends, invert=True)
         first = np.where(at_work, stage - 1, -1)
         # Of moments with the most activations, the one whose working memory is certain counts.

@@ -8,7 +8,7 @@ does not fit alone, is made together with the fewest others that it needs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -16,10 +16,11 @@ from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.plan.layouts.answer import question_of
-from phaze.plan.layouts.divisions import Division, even_blocks
+from phaze.plan.layouts.divisions import Split, even_blocks
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.ranked_table import wrapped
+from phaze.plan.layouts.what_if import communicates
 from phaze.plan.layouts.words import table
 from phaze.plan.pricing.runs import Run
 from phaze.plan.terms.memory import OK
@@ -80,7 +81,7 @@ class ChangedRun:
     def as_row(self) -> dict[str, object]:
         """Row with the changes, step time and peak memory after them, and the reason for joint changes."""
         return {
-            "changes": [asdict(one) for one in self.changes],
+            "changes": [asdict(change) for change in self.changes],
             "time_s": self.time_s,
             "saved": self.saved,
             "fullest_gib": self.now.fullest_gib,
@@ -100,7 +101,7 @@ class Comparison:
     """True if the run's attention keeps its scores on the chip, like the plan's."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Names of fields in the run's file, where they differ from phaze's names."""
-    _known: dict[Taken, PricedLayout | str] = field(default_factory=dict)
+    _prices: dict[Taken, PricedLayout | str] = field(default_factory=dict)
     _questions: dict[Taken, PlanQuestion] = field(default_factory=dict)
 
     @cached_property
@@ -119,24 +120,14 @@ class Comparison:
     def software(self) -> dict[str, tuple[str, str]]:
         """Settings of the software that differ, each with the run's and the plan's value as text."""
         run, plan = self.stack or self.question.machine.stack, self.question.machine.stack
-        values: dict[str, tuple[object, object]] = {
-            f"overlap_{kind}": (kind in run.overlap, kind in plan.overlap) for kind in self._overlaps()
-        }
+        values: dict[str, tuple[object, object]] = {}
+        for kind in OVERLAPS:
+            if any(_may_overlap(kind, recipe) for recipe in (self.run, self.plan)):
+                values[f"overlap_{kind}"] = kind in run.overlap, kind in plan.overlap
         values |= {name: (getattr(run, name), getattr(plan, name)) for name in SETTINGS}
-        values[FLASH] = (self.flash, True)
-        values[STACK] = (_others(run, plan), _others(plan, run))
+        values |= {FLASH: (self.flash, True), STACK: (_others(run, plan), _others(plan, run))}
         texts = {name: (_text(before), _text(after)) for name, (before, after) in values.items()}
         return {name: (before, after) for name, (before, after) in texts.items() if before != after}
-
-    def _overlaps(self) -> Iterator[str]:
-        """Yield the kinds of communication that the run or the plan has and could overlap."""
-        for kind in OVERLAPS:
-            for recipe in (self.run, self.plan):
-                layout = recipe.layout
-                ranks = {"dp": layout.dp * layout.cp, "tp": layout.tp, "pp": layout.pp}
-                if pairs_passes(layout, recipe.model) if kind == "ep" else ranks[kind] > 1:
-                    yield kind
-                    break
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -158,13 +149,13 @@ class Comparison:
     @cached_property
     def fields(self) -> tuple[str, ...]:
         """Names of the changes that turn the run into the plan."""
-        names = [one.name for one in fields(Layout) if one.name not in FOLLOWS]
-        found = [name for name in names if getattr(self.run.layout, name) != getattr(self.plan.layout, name)]
-        found += [SCHEDULE] * (self.run.schedule != self.plan.schedule)
-        found += self.software
-        without = self._recipe(frozenset(found))
-        same = (without.blocks, without.recomputed) == (self.plan.blocks, self.plan.recomputed)
-        return tuple(found if same else [*found, STAGES])
+        run_fields, plan_fields = asdict(self.run.layout), asdict(self.plan.layout)
+        differing = [name for name in plan_fields if run_fields[name] != plan_fields[name]]
+        names = [name for name in differing if name not in FOLLOWS]
+        names += [SCHEDULE] * (self.run.schedule != self.plan.schedule) + [*self.software]
+        changed = self._recipe(frozenset(names))
+        same = (changed.blocks, changed.recomputed) == (self.plan.blocks, self.plan.recomputed)
+        return tuple(names if same else [*names, STAGES])
 
     @cached_property
     def steps(self) -> tuple[ChangedRun, ...]:
@@ -176,148 +167,145 @@ class Comparison:
         now = first = self._priced(taken)
         yield ChangedRun((), first)
         while len(taken) < len(self.fields):
-            made = self._next(taken)
-            reason = "; ".join(self._reasons(made, taken, now))
-            after = taken.union(made)
-            found = self._priced(after)
-            saved = (now.price.time_s - found.price.time_s) / first.price.time_s
-            changes = tuple(self._changes(taken, after, made))
-            yield ChangedRun(changes, found, saved, reason)
-            taken, now = after, found
+            chosen = self._next(taken)
+            reason = "; ".join(self._reasons(chosen, taken, now))
+            after = taken.union(chosen)
+            changed = self._priced(after)
+            saved = (now.price.time_s - changed.price.time_s) / first.price.time_s
+            yield ChangedRun(tuple(self._changes(taken, after, chosen)), changed, saved, reason)
+            taken, now = after, changed
 
     def _next(self, taken: Taken) -> tuple[str, ...]:
         """Change that saves the most time next, with those that it needs; software precedes the layout."""
         remaining, now = [name for name in self.fields if name not in taken], self._priced(taken)
         software: list[tuple[str, ...]] = [(name,) for name in remaining if name in self.software]
-        alone = [made for made in software if not self._refused(taken.union(made), now)]
-        ways = alone or [self._with_needed(name, remaining, taken, now) for name in remaining]
-        return min(ways, key=lambda made: self._priced(taken.union(made)).price.time_s)
+        alone = [changes for changes in software if not self._refusal(taken.union(changes), now)]
+        # Software that is possible alone comes first, so that its effect is not mixed with the layout's.
+        candidates = alone or [self._with_prerequisites(name, remaining, taken, now) for name in remaining]
+        return min(candidates, key=lambda changes: self._priced(taken.union(changes)).price.time_s)
 
-    def _with_needed(
-        self, name: str, left: Sequence[str], taken: Taken, now: PricedLayout
+    def _with_prerequisites(
+        self, name: str, remaining: Sequence[str], taken: Taken, now: PricedLayout
     ) -> tuple[str, ...]:
         """Fastest of the smallest sets of changes that include `name` and can be made together."""
-        others = [one for one in left if one != name]
+        others = [other for other in remaining if other != name]
         for number in range(len(others)):
-            ways = [(name, *more) for more in combinations(others, number)]
-            possible = [made for made in ways if not self._refused(taken.union(made), now)]
+            candidates = [(name, *added) for added in combinations(others, number)]
+            possible = [changes for changes in candidates if not self._refusal(taken.union(changes), now)]
             if possible:
-                return min(possible, key=lambda made: self._priced(taken.union(made)).price.time_s)
+                return min(possible, key=lambda changes: self._priced(taken.union(changes)).price.time_s)
+        # With all changes made the run is the plan, which is possible.
         return (name, *others)
 
-    def _reasons(self, made: Sequence[str], taken: Taken, now: PricedLayout) -> Iterator[str]:
+    def _reasons(self, chosen: Sequence[str], taken: Taken, now: PricedLayout) -> Iterator[str]:
         """Yield the reasons why a change is impossible without the changes made together with it."""
-        for number in range(1, len(made)):
-            with_others = f"with {' and '.join(made[1:number])} " if number > 1 else ""
-            yield with_others + self._refused(taken.union(made[:number]), now)
+        for number in range(1, len(chosen)):
+            with_others = f"with {' and '.join(chosen[1:number])} " if number > 1 else ""
+            yield with_others + self._refusal(taken.union(chosen[:number]), now)
 
-    def _refused(self, taken: Taken, now: PricedLayout) -> str:
+    def _refusal(self, taken: Taken, now: PricedLayout) -> str:
         """Reason why the run with these changes is impossible; empty if it is possible."""
-        found = self._found(taken)
-        if isinstance(found, str):
-            return found
-        if found.lacking_gib <= max(0.0, now.lacking_gib):
-            return ""
-        return f"tensors need {found.fullest_gib:.4g} of {found.fullest_gib - found.lacking_gib:.4g} GiB"
+        price = self._price_or_reason(taken)
+        if isinstance(price, str):
+            return price
+        # A run that already lacks memory may be changed as long as it does not lack more.
+        fits = price.lacking_gib <= max(0.0, now.lacking_gib)
+        limit_gib = price.fullest_gib - price.lacking_gib
+        return "" if fits else f"tensors need {price.fullest_gib:.4g} of {limit_gib:.4g} GiB"
 
     def _priced(self, taken: Taken) -> PricedLayout:
-        found = self._found(taken)
-        if isinstance(found, str):
-            raise PhazeError(f"compare: {found}")
-        return found
+        price = self._price_or_reason(taken)
+        if isinstance(price, str):
+            raise PhazeError(f"compare: {price}")
+        return price
 
-    def _found(self, taken: Taken) -> PricedLayout | str:
+    def _price_or_reason(self, taken: Taken) -> PricedLayout | str:
         """Price of the run with some changes, or the reason why these changes are impossible."""
-        if taken not in self._known:
+        # The greedy order and its reasons ask for the same sets of changes many times.
+        if taken not in self._prices:
             try:
-                self._known[taken] = self._price(taken)
+                recipe, question = self._recipe(taken), self._question(taken)
+                recipe.check(question.runtime)
+                priced = PricedLayout.of_recipe(question, recipe)
             except PhazeError as error:
-                self._known[taken] = str(error)
-        return self._known[taken]
-
-    def _price(self, taken: Taken) -> PricedLayout:
-        recipe, question = self._recipe(taken), self._question(taken)
-        recipe.check(question.runtime)
-        if not question.divided(recipe.layout, recipe.schedule).may_be(recipe.blocks):
-            raise PhazeError(
-                f"{question.runtime.name}: layers of multi-token prediction must be in one stage"
-            )
-        return PricedLayout.of_recipe(question, recipe)
+                self._prices[taken] = str(error)
+            else:
+                refused = f"{question.runtime.name}: layers of multi-token prediction must be in one stage"
+                self._prices[taken] = priced if priced.staged.is_valid(recipe.blocks) else refused
+        return self._prices[taken]
 
     def _question(self, taken: Taken) -> PlanQuestion:
         """Planning request of the plan, with the run's values of the settings that are not changed yet."""
         unchanged = frozenset(self.software) - taken
+        # Questions are shared, since each keeps the costs of layers that it has computed.
         if unchanged and unchanged not in self._questions:
             machine = self.question.machine
             run, plan = self.stack or machine.stack, machine.stack
-            settings: dict[str, object] = {
-                name: getattr(run if name in unchanged else plan, name) for name in SETTINGS
-            }
-            settings["overlap"] = tuple(
-                kind for kind in OVERLAPS if kind in (run if f"overlap_{kind}" in unchanged else plan).overlap
-            )
-            stack = (run if STACK in unchanged else plan).model_copy(update=settings)
-            self._questions[unchanged] = replace(
-                self.question, machine=replace(machine, stack=stack), flash=FLASH not in unchanged
-            )
+
+            def stack_of(change: str) -> Stack:
+                return run if change in unchanged else plan
+
+            settings: dict[str, object] = {name: getattr(stack_of(name), name) for name in SETTINGS}
+            overlap = tuple(kind for kind in OVERLAPS if kind in stack_of(f"overlap_{kind}").overlap)
+            stack = stack_of(STACK).model_copy(update=settings | {"overlap": overlap})
+            machine, flash = replace(machine, stack=stack), FLASH not in unchanged
+            self._questions[unchanged] = replace(self.question, machine=machine, flash=flash)
         return self._questions[unchanged] if unchanged else self.question
 
     def _recipe(self, taken: Taken) -> Recipe:
         """Recipe of the run with some changes; PhazeError if its widths do not divide the device count."""
         run, plan = self.run, self.plan
-        own = {name: getattr(plan.layout, name) for name in taken - {*self.software, SCHEDULE, STAGES}}
-        layout = replace(run.layout, **own, dp=1)
+        names = taken - {*self.software, SCHEDULE, STAGES}
+        layout = replace(run.layout, **{name: getattr(plan.layout, name) for name in names}, dp=1)
         if run.layout.devices % layout.devices:
-            raise PhazeError(
-                f"tp * cp * pp must divide the {run.layout.devices} devices, got {layout.devices}"
-            )
+            devices = f"the {run.layout.devices} devices"
+            raise PhazeError(f"tp * cp * pp must divide {devices}, got {layout.devices}")
         layout = replace(layout, dp=run.layout.devices // layout.devices)
         schedule = plan.schedule if SCHEDULE in taken else run.schedule
-        division = self._division(layout, schedule, taken)
-        return replace(
-            run, layout=layout, schedule=schedule, blocks=division.blocks, recomputed=division.recomputed
-        )
+        split = self._split(layout, schedule, taken)
+        return replace(run, layout=layout, schedule=schedule, **asdict(split))
 
-    def _division(self, layout: Layout, schedule: str, taken: Taken) -> Division:
+    def _split(self, layout: Layout, schedule: str, taken: Taken) -> Split:
         """Pipeline split of the plan or of the run if its stage count matches, otherwise an even one.
 
         If the layout recomputes and neither gives counts, all blocks are recomputed.
         """
-        own = self.plan if STAGES in taken else self.run
-        if layout.stages == own.layout.stages:
-            blocks = own.blocks
+        recipe = self.plan if STAGES in taken else self.run
+        if layout.stages == recipe.layout.stages:
+            blocks = recipe.blocks
         elif STAGES in taken:
-            raise PhazeError(f"the plan has {own.layout.stages} stages, got {layout.stages}")
+            raise PhazeError(f"the plan has {recipe.layout.stages} stages, got {layout.stages}")
         else:
-            blocks = even_blocks(self._question(taken).divided(layout, schedule))
+            blocks = even_blocks(self._question(taken).staged(layout, schedule))
         if layout.recompute != "full":
-            return Division(blocks, (0,) * len(blocks))
-        said = own.layout.recompute == "full" and blocks == own.blocks
-        return Division(blocks, own.recomputed if said else blocks)
+            return Split(blocks, (0,) * len(blocks))
+        has_counts = recipe.layout.recompute == "full" and blocks == recipe.blocks
+        return Split(blocks, recipe.recomputed if has_counts else blocks)
 
-    def _changes(self, before: Taken, after: Taken, made: Sequence[str]) -> Iterator[Change]:
+    def _changes(self, before: Taken, after: Taken, chosen: Sequence[str]) -> Iterator[Change]:
         """Yield the fields whose values differ, the requested changes first."""
-        one, other = self._words(before), self._words(after)
-        names = dict.fromkeys((*made, *other))
-        yield from (Change(name, one[name], other[name]) for name in names if one[name] != other[name])
+        values, new_values = self._values(before), self._values(after)
+        for name in dict.fromkeys((*chosen, *new_values)):
+            if values[name] != new_values[name]:
+                yield Change(name, values[name], new_values[name])
 
-    def _words(self, taken: Taken) -> dict[str, str]:
+    def _values(self, taken: Taken) -> dict[str, str]:
         """Values of all fields of the run with some changes applied, as text by field name."""
         recipe = self._recipe(taken)
-        words = {one.name: str(getattr(recipe.layout, one.name)).lower() for one in fields(Layout)}
-        words[STAGES] = layout_string(recipe.blocks, recipe.model.mtp)
-        words["recomputed blocks"] = str(sum(recipe.recomputed))
-        software = {name: values[name in taken] for name, values in self.software.items()}
-        return {SCHEDULE: recipe.schedule, **words, **software}
+        values = {name: str(value).lower() for name, value in asdict(recipe.layout).items()}
+        values[STAGES] = layout_string(recipe.blocks, recipe.model.mtp)
+        values["recomputed blocks"] = str(sum(recipe.recomputed))
+        software = {name: run_and_plan[name in taken] for name, run_and_plan in self.software.items()}
+        return {SCHEDULE: recipe.schedule, **values, **software}
 
-    def _named(self, change: Change) -> str:
+    def _renamed(self, change: Change) -> str:
         """Format a change, with the field named as in the run's file."""
         return str(replace(change, field=self.names.get(change.field, change.field)))
 
     def _cells(self, step: ChangedRun) -> list[str]:
         saved = f"{step.saved:.1%}" if step.changes else ""
-        said = ", ".join(map(self._named, step.changes))
-        return [f"{step.time_s:.4g} s", saved, f"{step.now.used.expected:.1f}", said]
+        changes = ", ".join(map(self._renamed, step.changes))
+        return [f"{step.time_s:.4g} s", saved, f"{step.now.used.expected:.1f}", changes]
 
     def as_row(self) -> dict[str, object]:
         """Step times of the run and of the plan, and the changes between them."""
@@ -332,22 +320,21 @@ class Comparison:
 
     def in_words(self) -> str:
         """Format the comparison: headline, table of changes, and notes."""
-        asked, run, last = self.planned.question, self.steps[0], self.steps[-1]
+        request, run, last = self.planned.question, self.steps[0], self.steps[-1]
         rows = [[str(i) if i else "run", *self._cells(step)] for i, step in enumerate(self.steps)]
         share = run.time_s / last.time_s - 1
-        found = (
-            f"{asked.model.name} on {asked.devices:,} devices of {asked.system}: the run takes "
+        headline = (
+            f"{request.model.name} on {request.devices:,} devices of {request.system}: the run takes "
             f"{run.time_s:.4g} s a step, the plan {last.time_s:.4g} s, {share:+.1%} throughput"
         )
-        return "\n".join([found, *table([HEAD, *rows]), *self._notes()])
+        return "\n".join([headline, *table([HEAD, *rows]), *self._notes()])
 
     def _notes(self) -> Iterator[str]:
         """Yield notes on combined changes, on a better subset of changes, and on memory."""
         for number, step in enumerate(self.steps):
             if step.because:
-                yield wrapped(
-                    f"{number}: {self._named(step.changes[0])} cannot be made alone: {step.because}"
-                )
+                change = self._renamed(step.changes[0])
+                yield wrapped(f"{number}: {change} cannot be made alone: {step.because}")
             if step.now.status != OK:
                 yield wrapped(f"{number or 'run'}: {step.now.status}")
         best = min(range(len(self.steps)), key=lambda number: self.steps[number].time_s)
@@ -355,6 +342,13 @@ class Comparison:
             step = self.steps[best]
             fits = "" if step.now.status == OK else f"; it {step.now.status}"
             yield wrapped(f"fewer changes are better: after {best} the run takes {step.time_s:.4g} s{fits}")
+
+
+def _may_overlap(kind: str, recipe: Recipe) -> bool:
+    """True if a recipe has a kind of communication that could overlap with compute."""
+    if kind == "ep":
+        return pairs_passes(recipe.layout, recipe.model)
+    return communicates(recipe.layout, kind)
 
 
 def _text(value: object) -> str:
@@ -368,15 +362,12 @@ def _text(value: object) -> str:
 
 def _others(stack: Stack, other: Stack) -> str:
     """Name of a stack, with the fields that are no settings and differ although the name is the same."""
-    names = {*Stack.model_fields} - {"overlap", *SETTINGS}
-    unlike = [
-        f"{name} {getattr(stack, name)}"
-        for name in sorted(names)
-        if getattr(stack, name) != getattr(other, name)
-    ]
-    return (
-        f"{stack.name} ({', '.join(unlike[:SHOWN])})" if unlike and stack.name == other.name else stack.name
-    )
+    # Stacks of one name differ if a file changes some fields of it: those tell the two apart.
+    names = sorted({*Stack.model_fields} - {"overlap", *SETTINGS})
+    unlike = [name for name in names if getattr(stack, name) != getattr(other, name)]
+    if not unlike or stack.name != other.name:
+        return stack.name
+    return f"{stack.name} ({', '.join(f'{name} {getattr(stack, name)}' for name in unlike[:SHOWN])})"
 
 
 def recipe_of_run(run: Run, model: Model) -> Recipe:
@@ -393,10 +384,11 @@ def recipe_of_run(run: Run, model: Model) -> Recipe:
         )
     run.check()
     blocks = tuple(stage.count("t") + stage.count("m") for stage in run.stages)
-    again = blocks if run.layout.recompute == "full" else (0,) * len(blocks)
+    recomputed = blocks if run.layout.recompute == "full" else (0,) * len(blocks)
     if run.recomputed is not None:
-        again = equal_counts(blocks, run.mtp, run.recomputed)
-    return Recipe(_model_of(run, model), run.seq, run.global_batch, run.layout, run.schedule, blocks, again)
+        recomputed = equal_counts(blocks, run.mtp, run.recomputed)
+    task = _model_of(run, model), run.seq, run.global_batch
+    return Recipe(*task, run.layout, run.schedule, blocks, recomputed)
 
 
 def _model_of(run: Run, model: Model) -> Model:
@@ -410,7 +402,7 @@ def _model_of(run: Run, model: Model) -> Model:
         "ffn": (run.ffn or 4 * run.hidden, model.feed_forward),
         "gated": (run.gated, model.gated), "lora": (run.lora, model.lora or 0),
     }  # fmt: skip
-    for name, (own, planned) in sizes.items():
-        if own != planned:
-            raise PhazeError(f"compare: {name} must be {planned}, that of the plan's model, got {own}")
+    for name, (run_size, planned) in sizes.items():
+        if run_size != planned:
+            raise PhazeError(f"compare: {name} must be {planned}, that of the plan's model, got {run_size}")
     return model

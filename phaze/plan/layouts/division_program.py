@@ -23,8 +23,8 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.units import GIB
-from phaze.plan.layouts.divisions import DividedLayout, Numbers, blocks_at, ordered_blocks
-from phaze.plan.layouts.held import held_at_work, held_while_busy
+from phaze.plan.layouts.divisions import Numbers, StagedLayout, layer_ranges, ordered_blocks
+from phaze.plan.layouts.held import in_flight_with_stage, peaks_with_work
 from phaze.plan.layouts.planes import Paths
 from phaze.solver.linear import LinearAnswer, LinearProgram
 
@@ -49,6 +49,7 @@ class CutProgram:
 
     def solve(self, *, exact: bool = False) -> LinearAnswer:
         """Solve for the minimum step time; with `exact`, layers per rank are integers."""
+        # The list of cuts is shared: programs within other limits may have added to it.
         for row, low_s in self.cuts[self._added :]:
             self.linear.add(row[None], np.full(1, -inf), np.array([-low_s]))
         self._added = len(self.cuts)
@@ -56,10 +57,10 @@ class CutProgram:
 
 
 @dataclass(frozen=True, eq=False)
-class DivisionProgram:
+class SplitProgram:
     """Lower bound on the step time over all pipeline splits of a layout, from linear cuts."""
 
-    divided: DividedLayout
+    staged: StagedLayout
     paths: Paths
     limit_bytes: float
     most_blocks: int
@@ -75,67 +76,67 @@ class DivisionProgram:
         """Limits on layers and recomputed layers that hold for all pipeline splits."""
         high = self._most.ravel()
         low: Floats = self.fewest.ravel().astype(float)
-        return SplitLimits(np.append(low, 0 * low), np.append(high, high * self.divided.partial))
+        return SplitLimits(np.append(low, 0 * low), np.append(high, high * self.staged.partial))
 
     @property
     def variables(self) -> int:
         """Number of variables: layers, recomputed layers, sums per rank, flags of used stages, step time."""
-        return 2 * self.divided.count * len(self.totals) + len(self.of_whole) + 1
+        return 2 * self.staged.count * len(self.totals) + len(self.integers) + 1
 
-    def constrained(self, limits: SplitLimits, more: int = 0) -> LinearProgram:
-        """Linear program within limits but without cuts; `more` further variables are appended."""
-        count, depth, partial = self.divided.count, self.divided.layout.pp, self.divided.partial
-        kinds, columns, ends = len(self.totals), self.variables, self._ends
-        each, ranked = count * kinds, depth * kinds * (1 + partial)
-        parts = np.cumsum([each, each, ranked, len(ends), int(self.divided.equal)])
+    def constrained(self, limits: SplitLimits, further: int = 0) -> LinearProgram:
+        """Linear program within limits but without cuts; `further` further variables are appended."""
+        count, depth, partial = self.staged.count, self.staged.layout.pp, self.staged.partial
+        kinds, columns, ends = len(self.totals), self.variables, self._optional
+        stage_kinds, ranked = count * kinds, depth * kinds * (1 + partial)
+        parts = np.cumsum([stage_kinds, stage_kinds, ranked, len(ends), int(self.staged.equal)])
         n, k, ranks, used, equal, _ = np.split(np.eye(columns), parts)
-        low, high = (one[:each].reshape(count, kinds).sum(axis=1)[ends] for one in limits)
+        low, high = (limit[:stage_kinds].reshape(count, kinds).sum(axis=1)[ends] for limit in limits)
         lower, upper = np.zeros(columns), np.full(columns, inf)
-        lower[: 2 * each], upper[: 2 * each] = limits
+        lower[: 2 * stage_kinds], upper[: 2 * stage_kinds] = limits
         lower[parts[2] : parts[3]], upper[parts[2] : parts[3]] = low >= 1, 1.0
-        whole = np.zeros(columns, np.bool_)
-        whole[self.of_whole] = True
-        free, cost = np.zeros(more), np.eye(columns)[-1]
-        program = LinearProgram(
-            np.append(cost, free),
-            np.append(lower, free),
-            np.append(upper, free + inf),
-            np.append(whole, free > 0),
-        )
-        totals, memory, room = self.totals, *self.memory_rows(limits)
-        own = np.kron(self._of_rank, np.eye(kinds))
+        integral = np.zeros(columns, np.bool_)
+        integral[self.integers] = True
+        # Further variables have no cost and no limit but 0.
+        none, cost = np.zeros(further), np.eye(columns)[-1]
+        lower, upper = np.append(lower, none), np.append(upper, none + inf)
+        program = LinearProgram(np.append(cost, none), lower, upper, np.append(integral, none > 0))
+        totals, memory, room_gib = self.totals, *self.memory_rows(limits)
+        # Sums per rank are the integer variables: p of them for each kind of layers instead of p v.
+        by_rank = np.kron(self._stages_by_rank, np.eye(kinds))
         of_kind, of_stage = np.tile(np.eye(kinds), count), np.repeat(np.eye(count), kinds, axis=1)
         program.add(of_kind @ n, totals, totals)
         if kinds > 1:
-            few, most = np.array(blocks_at(self.divided), float).T
-            program.add(of_stage @ n, few, np.minimum(most, self.most_blocks))
-            for rows, above in self._in_order(n.reshape(count, kinds, -1), k.reshape(count, kinds, -1)):
+            # With one kind of layers the limits of variables already say all of this.
+            program.add(of_stage @ n, *(limit.astype(float) for limit in self._ranges))
+            for rows, above in self._order_rows(n.reshape(count, kinds, -1), k.reshape(count, kinds, -1)):
                 program.add(rows, np.full(len(above), -inf), above)
-        of_ranks = np.vstack([own @ n, own @ k])[:ranked]
+        of_ranks = np.vstack([by_rank @ n, by_rank @ k])[:ranked]
         program.add(of_ranks - ranks, np.zeros(ranked), np.zeros(ranked))
+        # An empty stage needs no working memory: flags charge it only to stages that have layers.
         most_used = np.minimum(high, self.most_blocks)[:, None] * used
         program.add((of_stage @ n)[ends] - most_used, np.full(len(ends), -inf), np.zeros(len(ends)))
-        program.add(memory @ np.vstack([n, k, used]), np.full(len(room), -inf), room)
+        program.add(memory @ np.vstack([n, k, used]), np.full(len(room_gib), -inf), room_gib)
         if partial:
-            program.add(k - n, np.full(each, -inf), np.zeros(each))
-        if self.divided.equal:
-            self._same_number(program, of_stage @ n, of_stage @ k, equal, limits)
+            program.add(k - n, np.full(stage_kinds, -inf), np.zeros(stage_kinds))
+        if self.staged.equal:
+            self._add_equal_counts(program, of_stage @ n, of_stage @ k, equal, limits)
         return program
 
-    def _same_number(
+    def _add_equal_counts(
         self, program: LinearProgram, n: Floats, k: Floats, equal: Floats, limits: SplitLimits
     ) -> None:
         """Add the constraints of one number of recomputed layers for all stages; rows are (stages, columns).
 
         Layers of multi-token prediction recompute only if all layers do, so their stage has a lower limit.
         """
-        of_n = (one[: len(one) // 2].reshape(len(n), -1).sum(axis=1) for one in limits)
-        least, most = (np.minimum(one, self.most_blocks) for one in of_n)
+        layer_limits = (limit[: len(limit) // 2].reshape(len(n), -1).sum(axis=1) for limit in limits)
+        least, most = (np.minimum(limit, self.most_blocks) for limit in layer_limits)
         highest = max(float(most.max()), 1.0)
         low, high = np.minimum(highest, least), np.minimum(highest, most)
+        # Envelope of min(K, n) on its box, see the docstring of the module.
         slope = (high - low) / np.maximum(most - least, 1.0)
         apart, inside = np.zeros(len(n)), np.full(len(n), inf)
-        apart[-2:] = self.divided.further
+        apart[-2:] = self.staged.mtp
         program.add(equal, np.zeros(1), np.full(1, highest))
         program.add(k - equal, -inside, 0 * apart)
         program.add(k - np.outer(low / highest, equal), -apart, inside)
@@ -144,55 +145,58 @@ class DivisionProgram:
     def add_cut(self, cut: Floats) -> None:
         """Add a cut from a path's coefficients of 1, layers n and recomputed layers k, (stages, 1 + 2K)."""
         kinds = len(self.totals)
-        own, again = cut[:, 1 : 1 + kinds].ravel(), cut[:, 1 + kinds :].ravel()
-        row = np.concatenate([own, again, np.zeros(len(self.of_whole)), [-1.0]])
+        layers, recomputed = cut[:, 1 : 1 + kinds].ravel(), cut[:, 1 + kinds :].ravel()
+        row = np.concatenate([layers, recomputed, np.zeros(len(self.integers)), [-1.0]])
         self._cuts.append((row, float(cut[:, 0].sum())))
 
     def by_stage(self, point: Floats) -> Floats:
         """Reshape a solution n, k of shape (2 stages K,) to rows [1, n, k] by stage, (stages, 1 + 2K)."""
-        n, k = point.reshape(2, self.divided.count, -1)
+        n, k = point.reshape(2, self.staged.count, -1)
         n = np.maximum(n, self.fewest)  # except for a tolerance
-        found: Floats = np.concatenate([np.ones((len(n), 1)), n, k], axis=1)
-        return found
+        return np.concatenate([np.ones((len(n), 1)), n, k], axis=1)
 
-    def _in_order(self, n: Floats, k: Floats) -> Iterator[tuple[Floats, Floats]]:
+    def _order_rows(self, n: Floats, k: Floats) -> Iterator[tuple[Floats, Floats]]:
         """Yield constraints (rows, upper bounds) that the order of layers imposes on runs of layers.
 
         Runs are the layers of a stage, its recomputed and its other layers, and all layers up to the end of a
         stage; n and k are (stages, K, columns).
         """
-        order = self.divided.order
-        most = min(self.most_blocks, self.divided.layers)
-        runs = order.most_in_runs[: most + 1], order.fewest_in_runs[: most + 1]
-        parts = [n, k, n - k] if self.divided.partial else [n]
-        begun = np.cumsum(n, axis=0)
-        ways = [(part, *runs) for part in parts] + [(begun[:-1], order.before, order.before)]
-        for counts, high, low in ways:
+        order = self.staged.order
+        most = min(self.most_blocks, self.staged.layers)
+        runs = order.in_runs[0][: most + 1], order.in_runs[1][: most + 1]
+        parts = [n, k, n - k] if self.staged.partial else [n]
+        up_to_end = np.cumsum(n, axis=0)
+        ordered = [(part, *runs) for part in parts] + [(up_to_end[:-1], order.before, order.before)]
+        for counts, high, low in ordered:
             total = counts.sum(axis=1)
             for kind in range(n.shape[1]):
+                # Counts among t layers lie between two curves in t: hulls are their tightest linear limits.
                 for slope, room in _hull(high[:, kind]):
                     yield counts[:, kind] - slope * total, np.full(len(total), room)
                 for slope, room in _hull(-low[:, kind]):
                     yield -counts[:, kind] - slope * total, np.full(len(total), room)
 
     @cached_property
-    def _of_rank(self) -> Floats:
+    def _stages_by_rank(self) -> Floats:
         """Incidence matrix of ranks and stages, (ranks, stages), 0 or 1."""
-        ranks = np.arange(self.divided.layout.pp)
-        found: Floats = (self.divided.frame.groups == ranks[:, None]).astype(float)
-        return found
+        return np.asarray(self.staged.frame.groups == np.arange(self.staged.layout.pp)[:, None], float)
 
     @cached_property
     def totals(self) -> Floats:
         """Number of layers of the model by kind, (K,)."""
-        found: Floats = self.divided.order.before[-1].astype(float)
-        return found
+        return np.asarray(self.staged.order.before[-1], float)
 
     @cached_property
-    def _reach(self) -> tuple[Ints, Ints]:
+    def _ranges(self) -> tuple[Ints, Ints]:
+        """Fewest and most layers of every stage, (stages,) each."""
+        few, most = np.array(layer_ranges(self.staged)).T
+        return few, np.minimum(most, self.most_blocks)
+
+    @cached_property
+    def _layer_reach(self) -> tuple[Ints, Ints]:
         """Earliest possible first layer and latest possible end of every stage, (stages,) each."""
-        few, most = np.array(blocks_at(self.divided)).T
-        most, layers = np.minimum(most, self.most_blocks), self.divided.layers
+        (few, most), layers = self._ranges, self.staged.layers
+        # Stages before and after have at least their minimum and at most their maximum number of layers.
         before, after = (np.concatenate([[0], np.cumsum(side)[:-1]]) for side in (few, few[::-1]))
         least_end = np.concatenate([[0], np.cumsum(most[::-1])[:-1]])[::-1]
         start = np.maximum(before, layers - least_end - most)
@@ -202,60 +206,61 @@ class DivisionProgram:
     @cached_property
     def fewest(self) -> Floats:
         """Minimum number of layers of every kind on a stage, (stages, K)."""
-        few = np.array([float(low) for low, _ in blocks_at(self.divided)])[:, None]
+        few = self._ranges[0].astype(float)[:, None]
         return few if len(self.totals) == 1 else np.zeros((len(few), len(self.totals)))
 
     @cached_property
     def _most(self) -> Floats:
         """Maximum number of layers of every kind on a stage, within its reach, (stages, K)."""
-        before, (start, end) = self.divided.order.before, self._reach
+        before, (start, end) = self.staged.order.before, self._layer_reach
         within = (before[np.maximum(end, start)] - before[start]).astype(float)
-        high = np.array([float(min(high, self.most_blocks)) for _, high in blocks_at(self.divided)])
-        found: Floats = np.minimum(within, high[:, None])
-        return found
+        return np.asarray(np.minimum(within, self._ranges[1][:, None]))
 
     @cached_property
-    def _ends(self) -> Ints:
+    def _optional(self) -> Ints:
         """Indices of the stages that may be empty."""
-        return np.flatnonzero([low == 0 for low, _ in blocks_at(self.divided)])
+        return np.flatnonzero(self._ranges[0] == 0)
 
     @cached_property
-    def _moments(self) -> list[tuple[Ints, Ints]]:
-        """Microbatches in flight on every rank over time, with the active stage, see `held_while_busy`."""
-        return [held_while_busy(self.divided, rank) for rank in range(self.divided.layout.pp)]
+    def _in_flight(self) -> list[tuple[Ints, Ints]]:
+        """Microbatches in flight and the active stage of every rank over time, see `in_flight_with_stage`."""
+        return [in_flight_with_stage(self.staged, rank) for rank in range(self.staged.layout.pp)]
 
-    def _work(self, limits: SplitLimits) -> Floats:
+    def _work_bytes(self, limits: SplitLimits) -> Floats:
         """Minimum working memory of stages within limits, (stages, 1 + number of ends).
 
         The first column holds for any stage, the others are the excess of stages that may be empty, if not.
         """
-        of_any, *of_kinds, again = self.paths.planes.work
-        shape = 2, self.divided.count, -1
-        (low, low_again), (high, _) = (one.reshape(shape) >= 1 for one in limits)
-        each = np.array(of_kinds).T
-        filled = np.where(high, each, inf).min(axis=1)
-        filled = np.maximum(filled, np.where(low, each, 0.0).max(axis=1))
-        filled = np.maximum(filled, np.where(low_again.any(axis=1), again, 0.0))
+        of_any, *of_kinds, recompute = self.paths.planes.work
+        shape = 2, self.staged.count, -1
+        (low, recompute_low), (high, _) = (limit.reshape(shape) >= 1 for limit in limits)
+        by_kind = np.array(of_kinds).T
+        # The largest layer sets the working memory: at least that of the least kind a stage may have,
+        # and of every kind that it must have.
+        filled = np.where(high, by_kind, inf).min(axis=1)
+        filled = np.maximum(filled, np.where(low, by_kind, 0.0).max(axis=1))
+        filled = np.maximum(filled, np.where(recompute_low.any(axis=1), recompute, 0.0))
         filled = np.where(np.isfinite(filled), np.maximum(filled, of_any), of_any)
-        found = np.zeros((self.divided.count, 1 + len(self._ends)))
-        found[:, 0] = filled
-        for column, q in enumerate(self._ends.tolist()):
-            found[q, 0], found[q, 1 + column] = of_any[q], filled[q] - of_any[q]
-        return found
+        work = np.zeros((self.staged.count, 1 + len(self._optional)))
+        work[:, 0] = filled
+        for column, q in enumerate(self._optional.tolist()):
+            work[q, 0], work[q, 1 + column] = of_any[q], filled[q] - of_any[q]
+        return work
 
     def memory_rows(self, limits: SplitLimits) -> tuple[Floats, Floats]:
         """Memory constraints of ranks at their peaks, as rows of GiB per variable and available GiB."""
-        planes, count, kinds = self.paths.planes, self.divided.count, len(self.totals)
-        rows, room, work = [], [], self._work(limits)
-        for rank, moments in enumerate(self._moments):
-            own = self.divided.frame.stages_of(rank)
-            for held, busy in zip(*held_at_work(*moments, work), strict=True):
-                each = planes.fixed[own] + held[:, None] * planes.stash[own]
+        planes, count, kinds = self.paths.planes, self.staged.count, len(self.totals)
+        rows, room_gib, work = [], [], self._work_bytes(limits)
+        for rank, moments in enumerate(self._in_flight):
+            stages = self.staged.frame.stages_of(rank)
+            for in_flight, busy in zip(*peaks_with_work(*moments, work), strict=True):
+                stage_bytes = planes.fixed[stages] + in_flight[:, None] * planes.stash[stages]
                 row = np.zeros((2, count, kinds))
-                row[0, own], row[1, own] = each[:, 1 : 1 + kinds], each[:, 1 + kinds :]
+                row[0, stages], row[1, stages] = stage_bytes[:, 1 : 1 + kinds], stage_bytes[:, 1 + kinds :]
+                # GiB keep the coefficients of memory near those of layers and seconds, as solvers want them.
                 rows.append(np.append(row.ravel(), busy[1:]) / GIB)
-                room.append((self.limit_bytes - each[:, 0].sum() - busy[0]) / GIB)
-        return np.array(rows), np.array(room)
+                room_gib.append((self.limit_bytes - stage_bytes[:, 0].sum() - busy[0]) / GIB)
+        return np.array(rows), np.array(room_gib)
 
     def excess(self, blocks: Ints) -> tuple[Floats, Floats]:
         """Memory of a layer of the most common kind, and memory in excess of the limit, in GiB.
@@ -263,12 +268,12 @@ class DivisionProgram:
         Shapes are (rows, stages) and (rows,). Rows are ranks at their peaks; `blocks` are the layers per
         stage, (stages,).
         """
-        rows, room = self.memory_rows(self.limits)
-        own, used = np.split(rows, [2 * self.divided.count * len(self.totals)], axis=1)
-        each = own[:, : self.divided.count * len(self.totals)].reshape(len(rows), self.divided.count, -1)
-        counts = np.diff(self.divided.order.before[np.append(0, np.cumsum(blocks))], axis=0)
-        found: Floats = np.einsum("rsk,sk->r", each, counts) + used @ (blocks[self._ends] > 0) - room
-        return each[:, :, self.usual], found
+        rows, room_gib = self.memory_rows(self.limits)
+        layer_rows, used = np.split(rows, [2 * self.staged.count * len(self.totals)], axis=1)
+        layer_gib = layer_rows.reshape(len(rows), 2, self.staged.count, -1)[:, 0]
+        counts = np.diff(self.staged.order.before[np.append(0, np.cumsum(blocks))], axis=0)
+        needed_gib = np.einsum("rsk,sk->r", layer_gib, counts) + used @ (blocks[self._optional] > 0)
+        return layer_gib[:, :, np.argmax(self.totals)], needed_gib - room_gib
 
     def rounded(self, n: Floats, k: Floats) -> tuple[Numbers, Numbers]:
         """Round fractional layers and recomputed layers, (stages, K) each, to integer numbers by stage.
@@ -276,59 +281,55 @@ class DivisionProgram:
         With one kind, the layers of ranks are rounded first, then those of stages. With several, stage ends
         follow the cumulative work in layer order.
         """
-        layers = self.divided.layers
+        layers = self.staged.layers
         if n.shape[1] > 1:
-            each_s = self.divided.seconds
-            by_kind = np.array([each_s[self.divided.order.kind == kind][0] for kind in range(n.shape[1])])
-            ranges = blocks_at(self.divided)
-            blocks = np.array(ordered_blocks(each_s, np.cumsum(n @ by_kind), ranges, self.divided.further))
+            layer_s = self.staged.seconds
+            by_kind = np.array([layer_s[self.staged.order.kind == kind][0] for kind in range(n.shape[1])])
+            ranges = layer_ranges(self.staged)
+            blocks = np.array(ordered_blocks(layer_s, np.cumsum(n @ by_kind), ranges, self.staged.mtp))
         else:
-            of_ranks = _rounded_to(self._of_rank @ n[:, 0], layers)
+            # Ranks first: their sums are whole at the points of the integer program.
+            of_ranks = _rounded_to(self._stages_by_rank @ n[:, 0], layers)
             blocks = np.zeros(len(n), int)
             for rank, total in enumerate(of_ranks.tolist()):
-                own = self.divided.frame.stages_of(rank)
-                blocks[own] = _rounded_to(n[own, 0], total)
+                stages = self.staged.frame.stages_of(rank)
+                blocks[stages] = _rounded_to(n[stages, 0], total)
         # The point may come from another layout with the same events and fully recomputed layers.
-        again = np.minimum(np.ceil(k.sum(axis=1) - 1e-6).astype(int), blocks) * self.divided.partial
-        return tuple(blocks.tolist()), tuple(again.tolist())
+        recomputed = np.minimum(np.ceil(k.sum(axis=1) - 1e-6).astype(int), blocks) * self.staged.partial
+        return tuple(blocks.tolist()), tuple(recomputed.tolist())
 
     @property
-    def usual(self) -> int:
-        """Index of the most common layer kind."""
-        return int(np.argmax(self.totals))
-
-    @property
-    def of_whole(self) -> range:
+    def integers(self) -> range:
         """Indices of the integer variables: layers and recomputed layers per rank, and stage flags.
 
-        Recomputed layers per rank are included only if `divided.partial`. Each stage that may be empty has a
+        Recomputed layers per rank are included only if `staged.partial`. Each stage that may be empty has a
         0/1 flag, which must be 1 if the stage has layers. The number of recomputed layers comes last.
         """
-        each, depth = self.divided.count * len(self.totals), self.divided.layout.pp
-        ranked = depth * len(self.totals) * (1 + self.divided.partial)
-        return range(2 * each, 2 * each + ranked + len(self._ends) + self.divided.equal)
+        stage_kinds, depth = self.staged.count * len(self.totals), self.staged.layout.pp
+        ranked = depth * len(self.totals) * (1 + self.staged.partial)
+        return range(2 * stage_kinds, 2 * stage_kinds + ranked + len(self._optional) + self.staged.equal)
 
 
 def _hull(values: Ints) -> list[tuple[float, float]]:
     """Upper hull of the points (i, values[i]), as lines with slope and intercept."""
     corners: list[tuple[int, int]] = []
     for point in enumerate(values.tolist()):
-        while len(corners) > 1 and _turns_up(corners[-2], corners[-1], point):
+        while len(corners) > 1 and _is_below(corners[-2], corners[-1], point):
             corners.pop()
         corners.append(point)
     slopes = [(high - low) / (end - start) for (start, low), (end, high) in pairwise(corners)]
     return [(slope, low - slope * start) for slope, (start, low) in zip(slopes, corners, strict=False)]
 
 
-def _turns_up(first: tuple[int, int], second: tuple[int, int], third: tuple[int, int]) -> bool:
+def _is_below(first: tuple[int, int], second: tuple[int, int], third: tuple[int, int]) -> bool:
     """True if the second point is not above the line from the first to the third."""
     return (second[1] - first[1]) * (third[0] - first[0]) <= (third[1] - first[1]) * (second[0] - first[0])
 
 
 def _rounded_to(values: Floats, total: int) -> Ints:
     """Integers close to `values` that add up to `total`; the largest remainders are rounded up."""
+    # 1e-6: numbers that are whole up to the tolerance of the solver stay so.
     floors = np.floor(values + 1e-6).astype(int)
     up = np.argsort(floors - values, kind="stable")[: max(total - int(floors.sum()), 0)]
     floors[up] += 1
-    found: Ints = floors
-    return found
+    return floors

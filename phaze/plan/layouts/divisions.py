@@ -1,6 +1,6 @@
 """Pipeline splits of one layout, and the cost of each stage.
 
-A pipeline split (`Division`) has the number of layers of every virtual stage in data-flow order, and the
+A pipeline split (`Split`) has the number of layers of every virtual stage in data-flow order, and the
 number of recomputed ones, which come first. The order of the model decides whether a stage has layers of one
 kind or of several. The embedding is on the first stage, the head and the loss on the last one; both may be
 alone there. Stages with equal counts of every kind cost the same and are priced once.
@@ -24,6 +24,7 @@ from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
+from phaze.plan.layouts import effort
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.pricing.lowering import Lowering
 from phaze.plan.pricing.stage_costs import pipeline_of, stage_cost
@@ -31,10 +32,6 @@ from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.recipe import recomputed_on
 from phaze.runtimes.rules import ENDS, RecomputedCounts
 
-MOST_FEWER = 4
-"""Maximum number of layers by which the first and last stage together fall short of other stages."""
-MOVES = 300
-"""Maximum number of neighbours of a pipeline split that are simulated."""
 Place = Literal["first", "middle", "last", "whole"]
 """Position of a stage: with the embedding, in between, with the head, or with both."""
 FURTHER = "mtp"
@@ -72,29 +69,18 @@ class LayerOrder:
         return np.concatenate([np.zeros((1, len(self.kinds)), np.int64), np.cumsum(one_hot, axis=0)])
 
     @cached_property
-    def most_in_runs(self) -> Ints:
-        """Maximum number of layers of every kind among n consecutive layers, for every n, (L + 1, K)."""
-        lengths = range(len(self.names) + 1)
-        return np.array(
-            [(self.before[n:] - self.before[: len(self.before) - n]).max(axis=0) for n in lengths]
-        )
-
-    @cached_property
-    def fewest_in_runs(self) -> Ints:
-        """Minimum number of layers of every kind among n consecutive layers, for every n, (L + 1, K)."""
-        lengths = range(len(self.names) + 1)
-        return np.array(
-            [(self.before[n:] - self.before[: len(self.before) - n]).min(axis=0) for n in lengths]
-        )
+    def in_runs(self) -> tuple[Ints, Ints]:
+        """Most and fewest layers of every kind among n consecutive layers, for every n, (L + 1, K) each."""
+        runs = [self.before[n:] - self.before[: len(self.before) - n] for n in range(len(self.before))]
+        return np.array([run.max(axis=0) for run in runs]), np.array([run.min(axis=0) for run in runs])
 
     def counts(self, window: range) -> Numbers:
         """Number of layers of every kind in a range of layers."""
-        found: list[int] = (self.before[window.stop] - self.before[window.start]).tolist()
-        return tuple(found)
+        return tuple((self.before[window.stop] - self.before[window.start]).tolist())
 
 
 @dataclass(frozen=True)
-class Division:
+class Split:
     """Pipeline split: layers and recomputed layers of every virtual stage, (stages,) each."""
 
     blocks: Numbers
@@ -107,7 +93,7 @@ class Division:
 
 
 @dataclass(frozen=True, eq=False)
-class DividedLayout:
+class StagedLayout:
     """Layout under a schedule, with the costs and events to price any of its pipeline splits."""
 
     lowering: Lowering
@@ -129,11 +115,11 @@ class DividedLayout:
         return len(self.order.names)
 
     @property
-    def further(self) -> int:
+    def mtp(self) -> int:
         """Number of layers for multi-token prediction, which come last."""
         return self.order.names.count(FURTHER)
 
-    def may_be(self, blocks: Numbers) -> bool:
+    def is_valid(self, blocks: Numbers) -> bool:
         """True if the block counts per stage are valid.
 
         No stage between the ends is empty, and all layers of multi-token prediction are on the last stage. If
@@ -141,16 +127,16 @@ class DividedLayout:
         """
         if not all(blocks[1:-1]):
             return False
-        alone = self.layout.pp > 2 and blocks[-1] == 0 and blocks[-2] >= self.further
-        return len(blocks) == 1 or blocks[-1] >= self.further or alone
+        # The runtime may put the head on a stage of its own, behind the layers of multi-token prediction.
+        alone = self.layout.pp > 2 and blocks[-1] == 0 and blocks[-2] >= self.mtp
+        return len(blocks) == 1 or blocks[-1] >= self.mtp or alone
 
     @cached_property
     def seconds(self) -> Floats:
         """Time of both passes of every layer per microbatch, in seconds, (L,)."""
         costs = self.lowering.layers(self.layout).costs
-        each = [costs[name].forward_s.sum() + costs[name].backward_s.sum() for name in self.order.kinds]
-        found: Floats = np.array(each)[self.order.kind]
-        return found
+        kind_s = [costs[name].forward_s.sum() + costs[name].backward_s.sum() for name in self.order.kinds]
+        return np.array(kind_s)[self.order.kind]
 
     @property
     def count(self) -> int:
@@ -167,16 +153,16 @@ class DividedLayout:
         """True if one number of recomputed layers applies to all stages, as far as they have so many."""
         return self.partial and self.counts == "equal"
 
-    def again(self, division: Division) -> Numbers:
+    def recomputed_in(self, split: Split) -> Numbers:
         """Number of fully recomputed layers of every stage, (stages,)."""
         every = self.layout.recompute == "full" and not self.partial
-        return division.blocks if every else division.recomputed
+        return split.blocks if every else split.recomputed
 
-    def recomputing(self, blocks: Numbers, recomputed: Numbers) -> Division:
+    def recomputing(self, blocks: Numbers, recomputed: Numbers) -> Split:
         """Pipeline split that the runtime allows, with at least the given recomputed layers on each stage."""
         if self.partial:
-            recomputed = recomputed_on(self.counts, blocks, self.further, recomputed)
-        return Division(blocks, recomputed)
+            recomputed = recomputed_on(self.counts, blocks, self.mtp, recomputed)
+        return Split(blocks, recomputed)
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
@@ -188,20 +174,16 @@ class DividedLayout:
 
     def windows(self, place: Place, layers: int) -> list[range]:
         """Distinct ranges of `layers` layers that a stage at this pipeline position can contain."""
-        total = self.layers
-        starts: dict[Place, range] = {
-            "first": range(1),
-            "middle": range(total - layers + 1),
-            "last": range(total - layers, total - layers + 1),
-            "whole": range(1),
-        }
-        every = [range(start, start + layers) for start in starts[place]]
+        last = self.layers - layers
+        starts = {"middle": range(last + 1), "last": range(last, last + 1)}.get(place, range(1))
+        every = [range(start, start + layers) for start in starts]
+        # Of windows with equal counts the first is kept: reversed twice, as later keys replace earlier ones.
         return list({self.order.counts(window): window for window in reversed(every)}.values())[::-1]
 
     def content(self, place: Place, window: range, recomputed: int) -> Content:
         """Content of a stage: its position, and its layers and recomputed layers by kind."""
-        again = range(window.start, window.start + recomputed)
-        return place, self.order.counts(window), self.order.counts(again)
+        first_layers = range(window.start, window.start + recomputed)
+        return place, self.order.counts(window), self.order.counts(first_layers)
 
     def stage(self, place: Place, window: range, recomputed: int) -> Stage:
         """Stage with these layers at a pipeline position, cached by its content."""
@@ -209,12 +191,12 @@ class DividedLayout:
         if key not in self._stages:
             start = window.start + (place not in ("first", "whole"))
             stop = window.stop + 1 + (place in ("last", "whole"))
-            again = recomputed if self.partial else None
-            self._stages[key] = self.lowering.stage(range(start, stop), self.layout, again)
+            number = recomputed if self.partial else None
+            self._stages[key] = self.lowering.stage(range(start, stop), self.layout, number)
         return self._stages[key]
 
     @property
-    def _few(self) -> dict[Place, range]:
+    def _sample_windows(self) -> dict[Place, range]:
         """Example range of two layers for a stage at each pipeline position."""
         few = self.layers if self.count == 1 else min(2, self.layers)
         return {place: self.windows(place, few)[0] for place in dict.fromkeys(self.places)}
@@ -222,7 +204,10 @@ class DividedLayout:
     @cached_property
     def _template(self) -> Plan:
         """Plan with two layers per stage, independent of the model's depth."""
-        stages = {place: self.stage(place, window, int(self.partial)) for place, window in self._few.items()}
+        stages = {
+            place: self.stage(place, window, int(self.partial))
+            for place, window in self._sample_windows.items()
+        }
         return self.lowering.plan([stages[place] for place in self.places], self.schedule)
 
     def cost(self, place: Place, window: range, recomputed: int) -> StageCost:
@@ -256,10 +241,10 @@ class DividedLayout:
     @cached_property
     def frame(self) -> Pipeline:
         """Template pipeline shared by all pipeline splits; only the stage costs differ."""
-        few, again = self._few, int(self.partial)
-        costs = {place: self.cost(place, window, again) for place, window in few.items()}
-        each = [costs[place] for place in self.places]
-        return pipeline_of(self._template, self.lowering.machine, costs=each)
+        few, recomputed = self._sample_windows, int(self.partial)
+        costs = {place: self.cost(place, window, recomputed) for place, window in few.items()}
+        stages = [costs[place] for place in self.places]
+        return pipeline_of(self._template, self.lowering.machine, costs=stages)
 
     @cached_property
     def _shape(self) -> Pipeline:
@@ -275,86 +260,84 @@ class DividedLayout:
         """Free the event graph, which is rebuilt on demand."""
         self.__dict__.pop("events", None)
 
-    def pipeline(self, division: Division) -> Pipeline:
+    def pipeline(self, split: Split) -> Pipeline:
         """Pipeline with the stage costs of a pipeline split."""
-        numbers = zip(self.places, division.windows, division.recomputed, strict=True)
-        return self.framed([self.cost(*one) for one in numbers])
+        numbers = zip(self.places, split.windows, split.recomputed, strict=True)
+        return replace(self.frame, stages=tuple(self.cost(*content) for content in numbers))
 
-    def framed(self, costs: Sequence[StageCost]) -> Pipeline:
-        """Pipeline with the given stage costs."""
-        return replace(self.frame, stages=tuple(costs))
-
-    def timeline(self, division: Division) -> Timeline:
+    def timeline(self, split: Split) -> Timeline:
         """Simulated timeline of a step under a pipeline split."""
-        pipeline = self.pipeline(division)
-        known = has_jobs_of(pipeline, self._shape)
-        return simulate(pipeline, self.events.of(pipeline) if known else None)
+        pipeline = self.pipeline(split)
+        same_jobs = has_jobs_of(pipeline, self._shape)
+        return simulate(pipeline, self.events.of(pipeline) if same_jobs else None)
 
-    def plan(self, division: Division) -> Plan:
+    def plan(self, split: Split) -> Plan:
         """Build the plan for a pipeline split."""
-        again = division.recomputed if self.partial else [None] * self.count
-        ends = [1 + window.stop for window in division.windows]
+        numbers = split.recomputed if self.partial else [None] * self.count
+        ends = [1 + window.stop for window in split.windows]
         ends[-1] += 1
         cuts = [range(start, end) for start, end in pairwise([0, *ends])]
         stages = [
             self.lowering.stage(cut, self.layout, recomputed)
-            for cut, recomputed in zip(cuts, again, strict=True)
+            for cut, recomputed in zip(cuts, numbers, strict=True)
         ]
         return self.lowering.plan(stages, self.schedule)
 
 
-def blocks_at(divided: DividedLayout) -> list[tuple[int, int]]:
+def layer_ranges(staged: StagedLayout) -> list[tuple[int, int]]:
     """Minimum and maximum number of layers of every stage; only the first and last may be empty."""
-    if divided.count == 1:
-        return [(divided.layers, divided.layers)]
-    return [(int(place == "middle"), divided.layers) for place in divided.places]
+    if staged.count == 1:
+        return [(staged.layers, staged.layers)]
+    return [(int(place == "middle"), staged.layers) for place in staged.places]
 
 
-def even_blocks(divided: DividedLayout) -> Numbers:
+def even_blocks(staged: StagedLayout) -> Numbers:
     """Layers per stage, as even as possible; if they cannot be equal, the first and last have fewer.
 
     Layers of several kinds are weighted by the seconds of their passes.
     """
-    ranges = blocks_at(divided)
+    ranges = layer_ranges(staged)
     blocks = np.array([low for low, _ in ranges])
     ahead = np.zeros(len(blocks))
+    # Shares of a layer that the embedding and the head count for: between equal stages, the ends come last.
     ahead[0], ahead[-1] = 0.5, 0.9
-    for _ in range(divided.layers - int(blocks.sum())):
+    for _ in range(staged.layers - int(blocks.sum())):
         full = blocks >= [high for _, high in ranges]
-        blocks[int(np.argmin(blocks + ahead + full * 2.0 * divided.layers))] += 1
-    if divided.order.mixed and divided.count > 1:
-        weights = divided.seconds / divided.seconds.mean()
-        ends = np.cumsum(np.full(len(blocks), (divided.layers + ahead.sum()) / len(blocks)) - ahead)
-        return ordered_blocks(weights, ends, ranges, divided.further)
+        blocks[int(np.argmin(blocks + ahead + full * 2.0 * staged.layers))] += 1
+    if staged.order.mixed and staged.count > 1:
+        weights = staged.seconds / staged.seconds.mean()
+        ends = np.cumsum(np.full(len(blocks), (staged.layers + ahead.sum()) / len(blocks)) - ahead)
+        return ordered_blocks(weights, ends, ranges, staged.mtp)
     return tuple(blocks.tolist())
 
 
-def even_division(divided: DividedLayout) -> Division:
+def even_split(staged: StagedLayout) -> Split:
     """Even pipeline split; if the layout may recompute any layers, all are recomputed."""
-    blocks = even_blocks(divided)
-    return Division(blocks, blocks if divided.partial else (0,) * len(blocks))
+    blocks = even_blocks(staged)
+    return Split(blocks, blocks if staged.partial else (0,) * len(blocks))
 
 
-def by_chunks(divided: DividedLayout) -> list[Numbers]:
+def splits_by_chunks(staged: StagedLayout) -> list[Numbers]:
     """Pipeline splits with equal layer counts on all ranks; some consecutive chunks have one layer more.
 
     Only the first and the last stage have fewer layers, as many as equal counts require. Equal layers leave
-    one layer's room at both ends; layers of several kinds leave up to `MOST_FEWER`, in any way.
+    one layer's room at both ends; layers of several kinds leave up to `effort.MOST_FEWER`, in any way.
     """
-    depth, chunks, mixed = divided.layout.pp, divided.layout.vp, divided.order.mixed
-    fewer = -divided.layers % depth
-    few, more = divmod((divided.layers + fewer) // depth, chunks)
+    depth, chunks, mixed = staged.layout.pp, staged.layout.vp, staged.order.mixed
+    # Layers that are missing for equal counts on all ranks.
+    fewer = -staged.layers % depth
+    few, longer_chunks = divmod((staged.layers + fewer) // depth, chunks)
     starts = range(fewer + 1) if mixed else range(1, 2)
-    found = []
-    if chunks > 1 and few and (fewer <= MOST_FEWER if mixed else fewer == ENDS):
-        for longer, at_start in product(range(chunks - more + 1 if more else 1), starts):
+    splits = []
+    if chunks > 1 and few and (fewer <= effort.MOST_FEWER if mixed else fewer == ENDS):
+        for longer, at_start in product(range(chunks - longer_chunks + 1 if longer_chunks else 1), starts):
             blocks = np.full((chunks, depth), few)
-            blocks[longer : longer + more] += 1
+            blocks[longer : longer + longer_chunks] += 1
             blocks[0, 0] -= at_start
             blocks[-1, -1] -= fewer - at_start
             if blocks.min() >= 0:
-                found.append(tuple(blocks.ravel().tolist()))
-    return found
+                splits.append(tuple(blocks.ravel().tolist()))
+    return splits
 
 
 def ordered_blocks(
@@ -365,93 +348,98 @@ def ordered_blocks(
     `weights` are the layers' weights in order, (L,). The last `together` layers are on the last stage.
     `ranges` are the fewest and most layers of every stage.
     """
-    known = np.concatenate([[0.0], np.cumsum(weights)])
-    layers, found = len(weights), [0]
+    cumulative = np.concatenate([[0.0], np.cumsum(weights)])
+    layers, ends_at = len(weights), [0]
     together *= layers >= together + sum(few for few, _ in ranges)  # otherwise the head is alone
     for q, (few, most) in enumerate(ranges):
         later = ranges[q + 1 :]
-        low = max(found[-1] + few, layers - sum(one[1] for one in later))
-        high = min(found[-1] + most, layers - sum(one[0] for one in later) - together * bool(later))
-        nearest = int(np.argmin(np.abs(known - ends[q])))
-        found.append(min(max(nearest, low), high))
-    return tuple(end - start for start, end in pairwise(found))
+        fewest_later, most_later = (sum(limits[side] for limits in later) for side in (0, 1))
+        low = max(ends_at[-1] + few, layers - most_later)
+        high = min(ends_at[-1] + most, layers - fewest_later - together * bool(later))
+        nearest = int(np.argmin(np.abs(cumulative - ends[q])))
+        ends_at.append(min(max(nearest, low), high))
+    return tuple(end - start for start, end in pairwise(ends_at))
 
 
-def all_divisions(divided: DividedLayout) -> Iterator[Division]:
+def all_splits(staged: StagedLayout) -> Iterator[Split]:
     """Yield every pipeline split of a layout; with optional recompute, at least one layer is recomputed."""
-    for blocks in _all_blocks(blocks_at(divided), divided.layers):
-        if divided.may_be(blocks):
-            yield from (Division(blocks, recomputed) for recomputed in _all_recomputed(divided, blocks))
+    for blocks in _compositions(layer_ranges(staged), staged.layers):
+        if staged.is_valid(blocks):
+            yield from (Split(blocks, recomputed) for recomputed in _recompute_choices(staged, blocks))
 
 
-def has_more_divisions(divided: DividedLayout, number: int) -> bool:
+def has_more_splits(staged: StagedLayout, number: int) -> bool:
     """True if a count of layers per stage alone shows that there are more than `number` pipeline splits.
 
     It is that of splits with all layers of multi-token prediction on the last stage.
     """
-    free = divided.layers - divided.further - sum(few for few, _ in blocks_at(divided))
-    return divided.count > 1 and free >= 0 and comb(free + divided.count - 1, free) > number
+    # Stars and bars: ways to distribute the layers beyond the minimum over all stages.
+    free = staged.layers - staged.mtp - sum(few for few, _ in layer_ranges(staged))
+    return staged.count > 1 and free >= 0 and comb(free + staged.count - 1, free) > number
 
 
-def _all_recomputed(divided: DividedLayout, blocks: Numbers) -> Iterable[Numbers]:
+def _recompute_choices(staged: StagedLayout, blocks: Numbers) -> Iterable[Numbers]:
     """All numbers of recomputed layers of the stages that the runtime allows, at least one layer if any."""
     none = (0,) * len(blocks)
-    if not divided.partial:
+    if not staged.partial:
         return [none]
-    if divided.counts == "any":
+    if staged.counts == "any":
+        # Without any recomputed layer it would be the layout without recompute, which is searched by itself.
         return (numbers for numbers in product(*(range(n + 1) for n in blocks)) if any(numbers))
-    each = [equal_counts(blocks, divided.further, count) for count in range(1, max(blocks) + 1)]
-    return [numbers for numbers in dict.fromkeys([*each, blocks]) if any(numbers)]
+    equal = [equal_counts(blocks, staged.mtp, count) for count in range(1, max(blocks) + 1)]
+    return [numbers for numbers in dict.fromkeys([*equal, blocks]) if any(numbers)]
 
 
-def _all_blocks(ranges: Sequence[tuple[int, int]], layers: int) -> Iterator[Numbers]:
+def _compositions(ranges: Sequence[tuple[int, int]], layers: int) -> Iterator[Numbers]:
     """Yield all tuples of layer counts within ranges that add up to `layers`."""
     if not ranges:
         if not layers:
             yield ()
         return
     low, high = ranges[0]
-    least, most = (sum(one[side] for one in ranges[1:]) for side in (0, 1))
+    least, most = (sum(later_range[side] for later_range in ranges[1:]) for side in (0, 1))
     for n in range(max(low, layers - most), min(high, layers - least) + 1):
-        yield from ((n, *rest) for rest in _all_blocks(ranges[1:], layers - n))
+        yield from ((n, *others) for others in _compositions(ranges[1:], layers - n))
 
 
-def neighbours(divided: DividedLayout, division: Division) -> Iterator[Division]:
+def neighbours(staged: StagedLayout, split: Split) -> Iterator[Split]:
     """Yield the pipeline splits that differ by one moved layer or by one recomputed layer.
 
     Layers move between any two stages, or only between adjacent ones if there are many stages.
     """
-    blocks, again = division.blocks, division.recomputed
-    few, count = [low for low, _ in blocks_at(divided)], len(blocks)
+    blocks, recomputed = split.blocks, split.recomputed
+    few, count = [low for low, _ in layer_ranges(staged)], len(blocks)
     pairs = list(permutations(range(count), 2))
-    for source, target in pairs if len(pairs) <= MOVES // 4 else [p for p in pairs if abs(p[0] - p[1]) == 1]:
+    if len(pairs) > effort.MOST_MOVES // 4:
+        pairs = [(source, target) for source, target in pairs if abs(source - target) == 1]
+    for source, target in pairs:
         if blocks[source] > few[source]:
             moved = np.array(blocks)
             moved[[source, target]] += -1, 1
-            kept = moved if divided.equal and again == blocks else np.minimum(again, moved)
-            if kept.any() or not divided.partial:
-                yield divided.recomputing(tuple(moved.tolist()), tuple(kept.tolist()))
-        if again[source] and divided.partial and not divided.equal:
-            other = np.array(again)
+            k = moved if staged.equal and recomputed == blocks else np.minimum(recomputed, moved)
+            if k.any() or not staged.partial:
+                yield staged.recomputing(tuple(moved.tolist()), tuple(k.tolist()))
+        if recomputed[source] and staged.partial and not staged.equal:
+            other = np.array(recomputed)
             other[[source, target]] += -1, 1
             if blocks[source] > few[source]:
-                yield Division(tuple(moved.tolist()), tuple(other.tolist()))
+                yield Split(tuple(moved.tolist()), tuple(other.tolist()))
             if other[target] <= blocks[target]:
-                yield Division(blocks, tuple(other.tolist()))
-    if divided.partial:
-        yield from (Division(blocks, numbers) for numbers in _recomputed_beside(divided, division))
+                yield Split(blocks, tuple(other.tolist()))
+    if staged.partial:
+        yield from (Split(blocks, numbers) for numbers in _neighbouring_counts(staged, split))
 
 
-def _recomputed_beside(divided: DividedLayout, division: Division) -> Iterator[Numbers]:
+def _neighbouring_counts(staged: StagedLayout, split: Split) -> Iterator[Numbers]:
     """Yield numbers of recomputed layers with one more or one fewer, on one stage or, if equal, on all."""
-    blocks, again = division.blocks, division.recomputed
-    if divided.equal:
+    blocks, recomputed = split.blocks, split.recomputed
+    if staged.equal:
         # The same number on all stages may still leave out layers of multi-token prediction.
-        numbers = range(max(max(again) - 1, 1), max(again) + 2)
-        yield from (equal_counts(blocks, divided.further, number) for number in numbers)
+        numbers = range(max(max(recomputed) - 1, 1), max(recomputed) + 2)
+        yield from (equal_counts(blocks, staged.mtp, number) for number in numbers)
         yield blocks
         return
-    for q, number in enumerate(again):
-        for one in (number - 1, number + 1):
-            if 0 <= one <= blocks[q] and sum(again) - number + one:
-                yield (*again[:q], one, *again[q + 1 :])
+    for q, number in enumerate(recomputed):
+        for neighbour in (number - 1, number + 1):
+            if 0 <= neighbour <= blocks[q] and sum(recomputed) - number + neighbour:
+                yield (*recomputed[:q], neighbour, *recomputed[q + 1 :])

@@ -43,8 +43,7 @@ class EventFlows:
     @cached_property
     def key(self) -> bytes:
         """Hash that is equal for layouts with the same event graph."""
-        graph = self.paths.graph
-        jobs = graph.jobs
+        graph, jobs = self.paths.graph, self.paths.graph.jobs
         parts = (jobs.kind, jobs.stage, jobs.first, graph.preceded, graph.predecessor)
         return sha256(b"".join(np.asarray(part, np.int32).tobytes() for part in parts)).digest()
 
@@ -56,19 +55,17 @@ class EventFlows:
         """
         graph, jobs, planes = self.paths.graph, self.paths.graph.jobs, self.paths.planes
         takes = self.paths.times[:, None] * planes.seconds[jobs.kind, jobs.stage]
-        none = np.full(len(jobs), -1)
-        follows = np.ones(len(jobs), np.bool_)
-        follows[jobs.first[:-1]] = False
-        own = np.flatnonzero(follows)
+        begin = np.unique(jobs.first[:-1])
+        chained = np.setdiff1d(np.arange(len(jobs)), begin)
         late = self.paths.synchronising
         of_wait, delay = takes[self.paths.edges], graph.delay_s.copy()
+        # Gradients are sent while the last backward pass still runs, so that synchronisation waits for less.
         of_wait[late] -= planes.early[jobs.stage[self.paths.edges[late]]]
         delay[late] = 0.0
-        begin = np.flatnonzero(~follows)
-        job = np.concatenate([own, self.paths.edges, begin])
-        before = np.concatenate([own - 1, graph.predecessor, none[begin]])
-        seconds = np.concatenate([takes[own], of_wait, takes[begin]])
-        apart = np.concatenate([np.zeros(len(own)), delay, np.zeros(len(begin))]) + seconds[:, 0]
+        job = np.concatenate([chained, self.paths.edges, begin])
+        before = np.concatenate([chained - 1, graph.predecessor, np.full(len(begin), -1)])
+        seconds = np.concatenate([takes[chained], of_wait, takes[begin]])
+        apart = np.concatenate([np.zeros(len(chained)), delay, np.zeros(len(begin))]) + seconds[:, 0]
         first = program.add(self._rows(variables, job, before, seconds), apart)
         last = jobs.first[1:] - 1
         at_end = program.add(self._ends(variables, last), np.zeros(len(last)))
@@ -76,15 +73,18 @@ class EventFlows:
         if answer is None:
             return None
         point, prices = answer
-        own_prices, prices = prices[:first], np.maximum(prices, 0.0)
+        # Dual values of inequalities are at least 0, except for the tolerance of the solver.
+        split_prices, prices = prices[:first], np.maximum(prices, 0.0)
         through, leaving = np.zeros(len(jobs)), np.zeros(len(jobs))
-        through[own] = prices[first : first + len(own)]
-        along = prices[first + len(own) : first + len(own) + len(self.paths.edges)]
+        through[chained] = prices[first : first + len(chained)]
+        along = prices[first + len(chained) : first + len(chained) + len(self.paths.edges)]
         leaving[last] = prices[at_end : at_end + len(last)]
+        # The step ends once, so that its end has one unit of flow, except for a tolerance.
         leaving /= leaving.sum()
+        # Solvers conserve flow up to a tolerance: rebuilt from its proportions, it is a mean of paths.
         flow = unit_flow(jobs.first, graph.preceded, graph.predecessor, through, along, leaving)
         layers = 2 * planes.early.shape[0] * (planes.early.shape[1] // 2)
-        return Flow(*flow, point[:layers], own_prices)
+        return Flow(*flow, point[:layers], split_prices)
 
     def _ends(self, variables: int, last: Ints) -> SparseRows:
         """Constraint matrix: a step ends no earlier than its last jobs, (R, variables + N)."""
@@ -100,9 +100,9 @@ class EventFlows:
         kinds = (seconds.shape[1] - 1) // 2
         stage = jobs.stage[job][:, None]
         places = stage * kinds + np.arange(kinds)
-        columns = [places, places + planes.early.shape[0] * kinds, variables + job[:, None]]
+        job_columns = variables + np.stack([job, np.maximum(before, 0)], axis=1)
+        columns = [places, places + planes.early.shape[0] * kinds, job_columns]
         values = [-seconds[:, 1:], np.ones((len(job), 1)), -(before >= 0)[:, None].astype(float)]
-        columns.append(variables + np.maximum(before, 0)[:, None])
         return SparseRows.of(np.hstack(values), np.hstack(columns))
 
     def cut(self, flow: Flow) -> Floats:
@@ -110,28 +110,28 @@ class EventFlows:
         graph, jobs, planes = self.paths.graph, self.paths.graph.jobs, self.paths.planes
         of_kind = np.zeros(planes.seconds.shape[:2])
         np.add.at(of_kind, (jobs.kind, jobs.stage), flow.jobs)
-        found: Floats = np.einsum("ks,ksc->sc", of_kind, planes.seconds)
+        coefficients: Floats = np.einsum("ks,ksc->sc", of_kind, planes.seconds)
         late, stage = self.paths.synchronising, jobs.stage[self.paths.edges]
         delayed = flow.waits * graph.delay_s
         delayed[late] = 0.0
-        np.add.at(found[:, 0], stage, delayed)
-        np.subtract.at(found, stage[late], flow.waits[late, None] * planes.early[stage[late]])
-        return found
+        np.add.at(coefficients[:, 0], stage, delayed)
+        np.subtract.at(coefficients, stage[late], flow.waits[late, None] * planes.early[stage[late]])
+        return coefficients
 
 
 def unit_flow(
-    first: Ints, preceded: Ints, predecessor: Ints, own: Floats, waits: Floats, leaving: Floats
+    first: Ints, preceded: Ints, predecessor: Ints, chained: Floats, waits: Floats, leaving: Floats
 ) -> tuple[Floats, Floats]:
     """Unit flow through jobs, (N,), and along their dependencies, (E,), computed backwards.
 
-    The flow leaves the jobs as given by `leaving`. Each job shares its flow among `own`, from the job before
-    on its resource (N,), and `waits` (E,).
+    The flow leaves the jobs as given by `leaving`. Each job shares its flow among `chained`, from the job
+    before on its resource (N,), and `waits` (E,).
     """
-    begins, done = np.zeros((2, len(own)), np.bool_)
+    begins, done = np.zeros((2, len(chained)), np.bool_)
     begins[first[:-1]] = True
-    order, flow, along = np.empty(len(own), np.int64), leaving.copy(), np.zeros(len(predecessor))
+    order, flow, along = np.empty(len(chained), np.int64), leaving.copy(), np.zeros(len(predecessor))
     graph = first, preceded, predecessor
-    _share_flow(*graph, own, waits, begins, done, first[:-1].copy(), order, flow, along)
+    _share_flow(*graph, chained, waits, begins, done, first[:-1].copy(), order, flow, along)
     return flow, along
 
 
@@ -140,7 +140,7 @@ def _share_flow(
     first: Ints,
     preceded: Ints,
     predecessor: Ints,
-    own: Floats,
+    chained: Floats,
     waits: Floats,
     begins: Bools,
     done: Bools,
@@ -152,13 +152,13 @@ def _share_flow(
     """Distribute the unit flow over jobs and dependencies, from the last jobs backwards."""
     for place in range(list_in_order(first, preceded, predecessor, done, position, order) - 1, -1, -1):
         i = order[place]
-        total = 0.0 if begins[i] else own[i]
+        total = 0.0 if begins[i] else chained[i]
         for e in range(preceded[i], preceded[i + 1]):
             total += waits[e]
         if flow[i] == 0 or total <= 0:
             continue
         if not begins[i]:
-            flow[i - 1] += flow[i] * own[i] / total
+            flow[i - 1] += flow[i] * chained[i] / total
         for e in range(preceded[i], preceded[i + 1]):
             along[e] = flow[i] * waits[e] / total
             flow[predecessor[e]] += along[e]
@@ -172,9 +172,9 @@ def list_in_order(
 
     `done` (N,) marks jobs that are listed, `position` (R,) are the next jobs of resources.
     """
-    count, known = 0, -1
-    while known < count:
-        known = count
+    count, before = 0, -1
+    while before < count:
+        before = count
         for resource in range(len(first) - 1):
             while position[resource] < first[resource + 1]:
                 i, ready = position[resource], True

@@ -9,21 +9,19 @@ remaining option gets its own bound.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from math import inf
 from typing import Self
 
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
-from phaze.layout import Layout
 from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts, bounds_by
+from phaze.plan.layouts.found import UnfitLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, Slices
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.space import Space
-
-Closest = tuple[Layout, str, float]
-"""Layout that does not fit, its schedule, and a lower bound on its memory shortfall in bytes."""
 
 
 @dataclass(eq=False)
@@ -49,42 +47,36 @@ class LayoutFamilies:
     """Layouts of expanded families that may fit and are not dominated, (N,)."""
     family: Ints
     """Family index of each layout in `grid`, (N,)."""
-    own: LayoutBounds
+    layout_bounds: LayoutBounds
     """Lower bounds of each layout in `grid`."""
     dominated: int = 0
     """Number of dominated layouts in expanded families."""
     unfit: int = 0
     """Number of layouts in expanded families that do not fit."""
-    _closest: list[Closest] = field(default_factory=list)
-    """Layouts with the smallest memory shortfall of each batch expanded, with one and with several chunks."""
+    _closest: dict[bool, UnfitLayout] = field(default_factory=dict)
+    """Layout with the smallest memory shortfall in expanded families, with one (False) or several chunks."""
 
     @classmethod
     def of(cls, question: PlanQuestion, space: Space) -> Self:
         """Build the families of a layout space, not yet bounded; equivalent recompute options are dropped."""
         repeats = question.repeats(space.families.recomputes)
         options = space.options & ~repeats
-        some: Bools = np.asarray(options.any(axis=1))
-        kept = ~repeats | repeats.all()
-        words = tuple(word for word, one in zip(space.families.recomputes, kept, strict=True) if one)
-        every = replace(space.families.take(some), recomputes=words)
-        none = every.take(np.zeros(0, np.int64))
+        nonempty: Bools = np.asarray(options.any(axis=1))
+        distinct = ~repeats | repeats.all()
+        recomputes = tuple(compress(space.families.recomputes, distinct))
+        every = replace(space.families.take(nonempty), recomputes=recomputes)
+        bounds = LayoutBounds(*np.zeros((2, len(every))))
+        bounded, sharpened, opened = np.zeros((3, len(every)), np.bool_)
+        family = np.zeros(0, np.int64)
+        grid = every.take(family)
         return cls(
-            question,
-            space,
-            every,
-            options[some][:, kept],
-            LayoutBounds(np.zeros(len(every)), np.zeros(len(every))),
-            np.zeros(len(every), np.bool_),
-            np.zeros(len(every), np.bool_),
-            np.zeros(len(every), np.bool_),
-            none,
-            np.zeros(0, np.int64),
-            bound_layouts(question, none),
-        )
+            question, space, every, options[nonempty][:, distinct], bounds, bounded, sharpened, opened, grid,
+            family, bound_layouts(question, grid),
+        )  # fmt: skip
 
-    def closed(self, enough_s: float) -> Ints:
-        """Unexpanded families that may fit and may beat `enough_s`, by increasing bound."""
-        return self.bounds.in_order(~self.opened & (self.bounds.time_s < enough_s))
+    def closed(self, target_s: float) -> Ints:
+        """Unexpanded families that may fit and may beat `target_s`, by increasing bound."""
+        return self.bounds.in_order(~self.opened & (self.bounds.time_s < target_s))
 
     def bound(self) -> None:
         """Compute a first bound for every family."""
@@ -104,59 +96,63 @@ class LayoutFamilies:
             return
         few, options = self.every.take(which), self.options[which]
         slices = Slices.of(self.question, few)
+        # An option is left out if another one of the family is as good in every figure of the same shards.
         better = slices.dominated(few.recomputes)[slices.where] & options[:, None]
-        kept = options & ~better.any(axis=2)
-        place = np.nonzero(kept)[0]
-        rows = few.recomputing(kept)
-        found = bounds_by(self.question, rows, slices, place)
+        best = options & ~better.any(axis=2)
+        place = np.nonzero(best)[0]
+        rows = few.recomputing(best)
+        bounds = bounds_by(self.question, rows, slices, place)
         # A family's bound holds for its layouts, so that no bound falls when the family is expanded.
-        np.maximum(found.time_s, self.bounds.time_s[which[place]], out=found.time_s)
-        self._note_closest(rows, found)
-        fits = found.fits
+        np.maximum(bounds.time_s, self.bounds.time_s[which[place]], out=bounds.time_s)
+        self._note_closest(rows, bounds)
+        fits = bounds.fits
         least_s = np.full(len(which), inf)
-        np.minimum.at(least_s, place[fits], found.time_s[fits])
+        np.minimum.at(least_s, place[fits], bounds.time_s[fits])
         self.bounds.time_s[which] = np.maximum(self.bounds.time_s[which], least_s)
         # The families are expanded last: until then their common bounds count, also for other threads.
         self.grid = self.grid.joined(rows.take(fits))
         self.family = np.concatenate([self.family, which[place[fits]]])
-        self.own = self.own.joined(found.take(fits))
-        self.dominated += int((options & ~kept).sum())
+        self.layout_bounds = self.layout_bounds.joined(bounds.take(fits))
+        self.dominated += int((options & ~best).sum())
         self.unfit += int((~fits).sum())
         self.opened[which] = True
 
-    def _note_closest(self, rows: LayoutGrid, found: LayoutBounds) -> None:
+    def _note_closest(self, rows: LayoutGrid, bounds: LayoutBounds) -> None:
         for several in (False, True):
-            some = np.flatnonzero(~found.fits & ((rows.vp > 1) == several))
-            if len(some):
-                place = int(some[np.argmin(found.lacking_bytes[some])])
-                lacking_bytes = float(found.lacking_bytes[place])
-                self._closest.append((rows.layout(place), rows.schedule_of(place), lacking_bytes))
+            unfit = np.flatnonzero(~bounds.fits & ((rows.vp > 1) == several))
+            if len(unfit):
+                place = int(unfit[np.argmin(bounds.lacking_bytes[unfit])])
+                lacking_bytes = float(bounds.lacking_bytes[place])
+                if several not in self._closest or lacking_bytes < self._closest[several].lacking_bytes:
+                    layout = rows.layout(place), rows.schedule_of(place)
+                    self._closest[several] = UnfitLayout(*layout, lacking_bytes)
 
-    def closest(self) -> Closest | None:
+    def closest(self) -> UnfitLayout | None:
         """Layout with the smallest bound on its memory shortfall if none fits; None if there are no layouts.
 
         Interleaved layouts need at least as much memory, and their bounds are looser. They count only if
         there are no others.
         """
         for several in (False, True):
-            own = (self.every.vp > 1) == several
-            left = np.flatnonzero(own & ~self.opened & ~self.bounds.fits)
-            self.sharpen(left, "microbatch")
-            for family in left[np.argsort(self.bounds.lacking_bytes[left], kind="stable")].tolist():
-                known = min((one[2] for one in self._closest if (one[0].vp > 1) == several), default=inf)
-                if self.bounds.lacking_bytes[family] >= known:
+            same_chunks = (self.every.vp > 1) == several
+            candidates = np.flatnonzero(same_chunks & ~self.opened & ~self.bounds.fits)
+            self.sharpen(candidates, "microbatch")
+            order = np.argsort(self.bounds.lacking_bytes[candidates], kind="stable")
+            for family in candidates[order].tolist():
+                # Bounds of families are lower bounds: no later family can come closer than this one.
+                closest = self._closest.get(several)
+                if closest is not None and self.bounds.lacking_bytes[family] >= closest.lacking_bytes:
                     break
                 self.open(np.array([family]))
-            found = [one for one in self._closest if (one[0].vp > 1) == several]
-            if found:
-                return min(found, key=lambda one: one[2])
+            if several in self._closest:
+                return self._closest[several]
         return None
 
     @property
     def closed_s(self) -> float:
         """Smallest time bound of unexpanded families that may fit; infinite if all are expanded."""
-        left = ~self.opened & self.bounds.fits
-        return float(self.bounds.time_s[left].min(initial=inf))
+        fitting = ~self.opened & self.bounds.fits
+        return float(self.bounds.time_s[fitting].min(initial=inf))
 
     @property
     def same(self) -> int:
@@ -176,6 +172,6 @@ class LayoutFamilies:
     @property
     def lacking_bytes(self) -> float:
         """Smallest memory shortfall of any layout, in bytes; infinite if all fit."""
-        left = ~self.opened & ~self.bounds.fits
-        known = min((one[2] for one in self._closest), default=inf)
-        return min(known, float(self.bounds.lacking_bytes[left].min(initial=inf)))
+        unfit = ~self.opened & ~self.bounds.fits
+        least_bytes = min((layout.lacking_bytes for layout in self._closest.values()), default=inf)
+        return min(least_bytes, float(self.bounds.lacking_bytes[unfit].min(initial=inf)))

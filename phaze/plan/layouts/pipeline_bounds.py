@@ -288,7 +288,7 @@ class ShapeFlows:
     _flowed: dict[PipelineShape, list[int]] = field(default_factory=dict)
     """Layouts whose best flow was computed, by pipeline shape."""
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         """Discard all flows, so that flows of other layouts can be computed."""
         self._pipelines, self._flowed = None, {}
 
@@ -298,7 +298,7 @@ class ShapeFlows:
         Only bounds below `enough_s` count. False if the flow was already used, or too few layouts have the
         shape.
         """
-        bounds = self.families.own
+        bounds = self.families.layout_bounds
         if self._pipelines is None:
             undecided = np.flatnonzero(bounds.fits & (bounds.time_s < enough_s))
             self._pipelines = PipelineBounds.of(self.question, self.families.grid, undecided)

@@ -24,16 +24,16 @@ from phaze.pipeline.orders import Jobs
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.stages import StageCost
-from phaze.plan.layouts.held import held_of_stages, undominated
+from phaze.plan.layouts import effort
+from phaze.plan.layouts.held import in_flight_by_stage, undominated
 
 ROUNDS = 2
-"""Number of microbatch rounds that a shape models in full."""
+"""Number of microbatch rounds that a shape models in full.
+
+Bounds are at most 0.03 % lower than with three rounds, and programs take half as long.
+"""
 REPEATING = ("1f1b", "interleaved")
 """Schedules that alternate one backward and one forward pass."""
-MOST_JOBS = 25_000
-"""Maximum number of passes and updates in one linear program."""
-JOBS = 25
-"""Number of passes that add as much solve time as a program without passes (order of magnitude)."""
 
 T = TypeVar("T", bound=np.generic)
 
@@ -51,9 +51,9 @@ class PipelineShape(NamedTuple):
     def of(cls, schedule: str, depth: int, chunks: int, microbatches: int) -> PipelineShape:
         """Pipeline shape of a step with these numbers of ranks, chunks and microbatches."""
         rounds = max(1, microbatches // depth)
-        kept = ROUNDS * (depth if chunks == 1 else microbatches // rounds)
+        in_full = ROUNDS * (depth if chunks == 1 else microbatches // rounds)
         repeats = schedule in REPEATING and rounds > ROUNDS and (chunks == 1 or microbatches % rounds == 0)
-        return cls(schedule, depth, chunks, kept if repeats else microbatches)
+        return cls(schedule, depth, chunks, in_full if repeats else microbatches)
 
     @property
     def jobs(self) -> int:
@@ -63,7 +63,7 @@ class PipelineShape(NamedTuple):
     @property
     def work(self) -> int:
         """Rough cost of computing one event-graph flow, relative to one small linear program."""
-        return self.jobs // JOBS
+        return self.jobs // effort.JOBS_PER_PROGRAM
 
     @property
     def has_flows(self) -> bool:
@@ -74,7 +74,7 @@ class PipelineShape(NamedTuple):
         """
         rules = SCHEDULES[self.schedule]
         plain = not rules.splits and not rules.folded and rules.streams == 1
-        return plain and self.depth > 1 and self.jobs <= MOST_JOBS
+        return plain and self.depth > 1 and self.jobs <= effort.MOST_SHAPE_JOBS
 
     def pipeline(self, activation_s: float, gradient_s: float, exposed: float) -> Pipeline:
         """Build a template pipeline of this shape, with passes and updates only.
@@ -102,16 +102,16 @@ class PipelineShape(NamedTuple):
 @lru_cache(maxsize=256)
 def _held(shape: PipelineShape) -> list[tuple[Ints, Ints]]:
     pipeline = shape.pipeline(0.0, 0.0, 0.0)
-    jobs, found = kept_event_graph(shape_of(pipeline)).jobs, []
+    jobs, by_rank = kept_event_graph(shape_of(pipeline)).jobs, []
     for rank in range(shape.depth):
-        own = slice(*jobs.first[rank : rank + 2])
-        kind, stage = jobs.kind[own], jobs.stage[own]
+        jobs_of_rank = slice(*jobs.first[rank : rank + 2])
+        kind, stage = jobs.kind[jobs_of_rank], jobs.stage[jobs_of_rank]
         inner = ((stage > 0) | (shape.chunks == 1)) & (stage < len(pipeline.stages) - 1)
         inner &= (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC)
-        held = held_of_stages(pipeline, rank, kind, stage)
-        moments, _ = distinct_rows(np.column_stack([held, inner]))
-        found.append((pipeline.stages_of(rank), moments[undominated(moments)]))
-    return found
+        in_flight = in_flight_by_stage(pipeline, rank, kind, stage)
+        moments, _ = distinct_rows(np.column_stack([in_flight, inner]))
+        by_rank.append((pipeline.stages_of(rank), moments[undominated(moments)]))
+    return by_rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,31 +138,26 @@ class ShortGraph:
         stages = np.stack([np.repeat(pipeline.stages_of(rank), 2) for rank in range(pipeline.depth)])
         kinds = np.tile([JobKind.FORWARD, JobKind.BACKWARD], (pipeline.depth, pipeline.chunks))
 
-        def spread(own: NDArray[T], chains: Ints) -> NDArray[T]:
-            found = np.empty(count, own.dtype)
-            found[place], found[inserted.ravel()] = own, chains.ravel()
-            return found
+        def spread(original: NDArray[T], chains: Ints) -> NDArray[T]:
+            short = np.empty(count, original.dtype)
+            short[place], short[inserted.ravel()] = original, chains.ravel()
+            return short
 
         first = jobs.first + chain * np.arange(len(jobs.first))
-        more = Jobs(
-            spread(jobs.kind, kinds), spread(jobs.stage, stages), spread(jobs.microbatch, 0 * stages), first
-        )
+        passes = spread(jobs.kind, kinds), spread(jobs.stage, stages), spread(jobs.microbatch, 0 * stages)
+        short_jobs = Jobs(*passes, first)
         waiting = np.repeat(np.arange(len(jobs)), np.diff(graph.preceded))
-        kept = behind[waiting] == behind[graph.predecessor]
-        waits = np.bincount(place[waiting[kept]], minlength=count)
-        found = EventGraph(
-            more,
-            np.zeros(count),
-            np.concatenate([[0], np.cumsum(waits)]),
-            place[graph.predecessor[kept]],
-            graph.delay_s[kept],
-            graph.lag[kept],
-        )
-        return cls(found, spread(np.zeros(len(jobs), np.int64), 1 + 0 * stages).astype(float))
+        # Dependencies across the cut are left out: fewer of them only shorten paths, so bounds stay valid.
+        same_side = behind[waiting] == behind[graph.predecessor]
+        waits = np.bincount(place[waiting[same_side]], minlength=count)
+        preceded, predecessor = np.concatenate([[0], np.cumsum(waits)]), place[graph.predecessor[same_side]]
+        delays = graph.delay_s[same_side], graph.lag[same_side]
+        short = EventGraph(short_jobs, np.zeros(count), preceded, predecessor, *delays)
+        return cls(short, spread(np.zeros(len(jobs), np.int64), 1 + 0 * stages).astype(float))
 
-    def times(self, more: float) -> Floats:
-        """Multiplicity of each job, (N,): `more` in the chains that replace the middle rounds, else 1."""
-        return 1.0 + (more - 1.0) * self.between
+    def times(self, repetitions: float) -> Floats:
+        """Multiplicity of each job, (N,): `repetitions` in chains that replace the middle rounds, else 1."""
+        return 1.0 + (repetitions - 1.0) * self.between
 
 
 def _cuts(jobs: Jobs, depth: int) -> Ints:
@@ -171,11 +166,11 @@ def _cuts(jobs: Jobs, depth: int) -> Ints:
     It is in the middle of the alternating passes, one pair later on every next rank, so that few dependencies
     cross it.
     """
-    found, middle = [], 0
+    cuts, middle = [], 0
     for rank, (first, end) in enumerate(pairwise(jobs.first[: depth + 1].tolist())):
         forward = jobs.kind[first:end] == JobKind.FORWARD
         ahead = int(np.argmax(jobs.kind[first:end] == JobKind.BACKWARD))  # passes before the first pair
         turns = int(forward.sum()) - ahead
         middle = (turns - depth) // 2 if rank == 0 else middle + 1
-        found.append(first + ahead + 2 * min(max(middle, 0), turns))
-    return np.array(found)
+        cuts.append(first + ahead + 2 * min(max(middle, 0), turns))
+    return np.array(cuts)

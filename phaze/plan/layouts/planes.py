@@ -9,7 +9,7 @@ the range of n, without recompute and with all layers recomputed. Below ZeRO 2 t
 
     one kind of layers   With the same n, costs are linear in k, and so is the plane: it is below them for
                          every k if it is for k = 0 and k = n. Synchronisation and update of a batch are not
-                         linear; their least values over k stand for them (`DividedLayout.least_once_s`).
+                         linear; their least values over k stand for them (`StagedLayout.least_once_s`).
     several kinds        The recomputed layers of a run are a run themselves. Only the seconds of recompute
                          and the bytes per microbatch depend on k. They are linear in n and k of all kinds, so
                          that the slopes c, found from all runs, are exact, and the rest does not depend on k.
@@ -34,11 +34,10 @@ from phaze.pipeline.longest_path import longest_path
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
-from phaze.plan.layouts.divisions import DividedLayout, Division, Place
+from phaze.plan.layouts import effort
+from phaze.plan.layouts.divisions import Place, Split, StagedLayout
 from phaze.solver.linear import LinearProgram
 
-FEW_COUNTS = 8
-"""Maximum number of recompute counts over which the working memory of a run of layers is minimised."""
 STRAIGHT = 1e-9
 """Relative deviation from a plane up to which costs count as linear."""
 NEAR = 1e-6
@@ -68,53 +67,54 @@ class Planes:
     """Number of stage costs computed for these bounds."""
 
 
-def planes_of(divided: DividedLayout, most: int, near: Division) -> Planes:
+def planes_of(staged: StagedLayout, most: int, near: Split) -> Planes:
     """Linear bounds on the costs of stages of up to `most` layers, tightest near a pipeline split."""
-    by_place = {place: _Sampled(divided, place, most, near) for place in dict.fromkeys(divided.places)}
-    each = [by_place[place] for place in divided.places]
+    by_place = {place: _StageSamples(staged, place, most, near) for place in dict.fromkeys(staged.places)}
+    stages = [by_place[place] for place in staged.places]
     return Planes(
-        seconds=np.stack([one.seconds for one in each], axis=1),
-        early=np.stack([one.early for one in each]),
-        stash=np.stack([one.plane(lambda cost: cost.stash_bytes) for one in each]),
-        fixed=np.stack([one.plane(lambda cost: cost.fixed_bytes) for one in each]),
-        work=np.stack([one.work for one in each], axis=1),
-        samples=sum(len(one.costs) for one in by_place.values()),
+        seconds=np.stack([samples.seconds for samples in stages], axis=1),
+        early=np.stack([samples.early for samples in stages]),
+        stash=np.stack([samples.plane(lambda cost: cost.stash_bytes) for samples in stages]),
+        fixed=np.stack([samples.plane(lambda cost: cost.fixed_bytes) for samples in stages]),
+        work=np.stack([samples.work for samples in stages], axis=1),
+        samples=sum(len(samples.costs) for samples in by_place.values()),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Sampled:
+class _StageSamples:
     """Costs of the stages at one pipeline position, for a sample of layer counts."""
 
-    divided: DividedLayout
+    staged: StagedLayout
     place: Place
     most: int
-    near: Division
+    near: Split
 
     @cached_property
     def samples(self) -> list[tuple[range, int]]:
         """Layer ranges with recompute counts whose costs are computed; equivalent ones are dropped."""
-        divided, layers = self.divided, self.divided.layers
+        staged, layers = self.staged, self.staged.layers
         least = {"whole": layers, "middle": 1}.get(self.place, 0)
-        every = divided.layout.zero >= 2 or self.place == "whole"
+        # Costs are linear in k between the ends otherwise, see the docstring of the module.
+        every = staged.layout.zero >= 2 or self.place == "whole"
         rows = [
             (window, k)
             for length in range(least, max(self.most, least) + 1)
-            for window in divided.windows(self.place, length)
-            for k in (range(0, length + 1, 1 if every else max(length, 1)) if divided.partial else [0])
+            for window in staged.windows(self.place, length)
+            for k in (range(0, length + 1, 1 if every else max(length, 1)) if staged.partial else [0])
         ]
-        return list({divided.content(self.place, *row): row for row in rows}.values())
+        return list({staged.content(self.place, *row): row for row in rows}.values())
 
     @cached_property
     def numbers(self) -> tuple[Ints, Ints]:
         """Layers n and recomputed layers k of the samples, by kind, (samples, K) each."""
-        contents = [self.divided.content(self.place, *row) for row in self.samples]
-        return np.array([one[1] for one in contents]), np.array([one[2] for one in contents])
+        contents = [self.staged.content(self.place, *row) for row in self.samples]
+        return np.array([content[1] for content in contents]), np.array([content[2] for content in contents])
 
     @cached_property
     def costs(self) -> list[StageCost]:
         """Stage costs of the samples."""
-        return [self.divided.cost(self.place, *row) for row in self.samples]
+        return [self.staged.cost(self.place, *row) for row in self.samples]
 
     @cached_property
     def work(self) -> Floats:
@@ -123,87 +123,80 @@ class _Sampled:
         The shape is (1 + K + 1,). The working memory is that of the largest layer, so a stage has at least
         that of a part of it.
         """
-        every, (_, k) = np.array([cost.work_bytes for cost in self.costs]), self.numbers
-        least = float(every.min())
+        work_bytes, (_, k) = np.array([cost.work_bytes for cost in self.costs]), self.numbers
+        least = float(work_bytes.min())
         with_kind = [self._least_work(window, least) for window in self._shortest]
-        again = float(every[k[:, 0] > 0].min(initial=inf)) if k.shape[1] == 1 else least
-        return np.array([least, *with_kind, max(again, *with_kind) if k.shape[1] == 1 else least])
+        recompute = float(work_bytes[k[:, 0] > 0].min(initial=inf)) if k.shape[1] == 1 else least
+        return np.array([least, *with_kind, max(recompute, *with_kind) if k.shape[1] == 1 else least])
 
     @property
     def _shortest(self) -> list[range]:
         """Shortest run of layers at this position that contains each kind of layer, one run per kind."""
-        kind, layers = self.divided.order.kind, self.divided.layers
-        found = []
-        for number in range(len(self.divided.order.kinds)):
-            own = np.flatnonzero(kind == number)
-            start, end = int(own[0]), int(own[0]) + 1
-            found.append(
-                {
-                    "first": range(end),
-                    "middle": range(start, end),
-                    "last": range(int(own[-1]), layers),
-                    "whole": range(layers),
-                }[self.place]
-            )
-        return found
+        kind, layers = self.staged.order.kind, self.staged.layers
+        runs = []
+        for number in range(len(self.staged.order.kinds)):
+            first, last = np.flatnonzero(kind == number)[[0, -1]].tolist()
+            ends = {"first": (0, first + 1), "middle": (first, first + 1), "last": (last, layers)}
+            runs.append(range(*ends.get(self.place, (0, layers))))
+        return runs
 
     def _least_work(self, window: range, least: float) -> float:
         """Minimum working memory of a run of layers; `least` if it has too many recompute options."""
-        again = range(len(window) + 1) if self.divided.partial else range(1)
-        if len(again) > FEW_COUNTS:
+        counts = range(len(window) + 1) if self.staged.partial else range(1)
+        if len(counts) > effort.FEW_COUNTS:
             return least
-        return min(self.divided.cost(self.place, window, k).work_bytes for k in again)
+        return min(self.staged.cost(self.place, window, k).work_bytes for k in counts)
 
     @cached_property
-    def _own(self) -> list[int]:
+    def _stage_indices(self) -> list[int]:
         """Indices of the stages at this position of the pipeline."""
-        return [q for q, place in enumerate(self.divided.places) if place == self.place]
+        return [q for q, place in enumerate(self.staged.places) if place == self.place]
 
-    def _in_pipelines(self, of: Callable[[Pipeline], Floats], costs: Sequence[StageCost]) -> Floats:
+    def _of_pipelines(self, of: Callable[[Pipeline], Floats], costs: Sequence[StageCost]) -> Floats:
         """Values of a per-stage function of pipelines with these stage costs, (..., samples).
 
         No transfer occupies a stage in these pipelines.
         """
-        found, frame = [], replace(self.divided.frame, transfers="overlapped", exposed_transfers=0.0)
+        values, frame = [], replace(self.staged.frame, transfers="overlapped", exposed_transfers=0.0)
+        # As many samples at once as the template pipeline has stages.
         for first in range(0, len(costs), len(frame.stages)):
-            own = costs[first : first + len(frame.stages)]
-            found.append(of(replace(frame, stages=(*own, *frame.stages[len(own) :]))))
-        return np.concatenate(found, axis=-1)[..., : len(costs)]
+            group = costs[first : first + len(frame.stages)]
+            values.append(of(replace(frame, stages=(*group, *frame.stages[len(group) :]))))
+        return np.concatenate(values, axis=-1)[..., : len(costs)]
 
     @cached_property
     def seconds(self) -> Floats:
         """Linear lower bounds on the duration of each kind of job, (job kinds, 1 + 2K)."""
-        occupied = occupied_s(self.divided.frame)[:, self._own].min(axis=1)
-        every = self._in_pipelines(durations, self._least_costs) + occupied[:, None]
-        return np.stack([self._below(row) for row in every])
+        # Transfers that occupy a rank do not depend on its layers: least over the stages at this position.
+        occupied = occupied_s(self.staged.frame)[:, self._stage_indices].min(axis=1)
+        every = self._of_pipelines(durations, self._least_costs) + occupied[:, None]
+        return np.stack([self._lower_plane(row) for row in every])
 
     @property
     def _least_costs(self) -> list[StageCost]:
         """Costs of the samples, with times once a batch that are least over all recompute counts."""
-        if not self.divided.partial or self.divided.layout.zero >= 2:
+        if not self.staged.partial or self.staged.layout.zero >= 2:
             return self.costs
-        once = {
-            plain: self.divided.least_once_s(self.place, self.samples[plain][0])
-            for plain in {*self._beside.tolist()}
-        }
-        each = zip(self.costs, map(once.__getitem__, self._beside.tolist()), strict=True)
-        return [replace(cost, sync_s=sync_s, update_s=update_s) for cost, (sync_s, update_s) in each]
+        plain = self._plain.tolist()
+        once_s = {i: self.staged.least_once_s(self.place, self.samples[i][0]) for i in {*plain}}
+        timed = zip(self.costs, [once_s[i] for i in plain], strict=True)
+        return [replace(cost, sync_s=sync_s, update_s=update_s) for cost, (sync_s, update_s) in timed]
 
     @cached_property
     def early(self) -> Floats:
         """Linear upper bound on the time of sending gradients during the last backward pass, (1 + 2K,)."""
-        latest_s = -self._in_pipelines(overlap_s, self.costs)
-        mixed = self.divided.order.mixed
-        found = -self._below(latest_s[self._beside] if mixed else latest_s)
-        found += mixed * self.seconds[JobKind.RECOMPUTE]
-        return found
+        # An upper bound is minus a lower bound of the negated values.
+        latest_s = -self._of_pipelines(overlap_s, self.costs)
+        mixed = self.staged.order.mixed
+        latest = -self._lower_plane(latest_s[self._plain] if mixed else latest_s)
+        return np.asarray(latest + mixed * self.seconds[JobKind.RECOMPUTE])
 
     def plane(self, of: Callable[[StageCost], float]) -> Floats:
         """Linear lower bound on one of the stage costs, (1 + 2K,)."""
-        return self._below(np.array([of(cost) for cost in self.costs]))
+        return self._lower_plane(np.array([of(cost) for cost in self.costs]))
 
     @cached_property
-    def _beside(self) -> Ints:
+    def _plain(self) -> Ints:
         """For each sample, the index of the sample with the same layers and no recompute, (samples,)."""
         n, k = self.numbers
         plain = {tuple(row): i for i, row in enumerate(n.tolist()) if not k[i].any()}
@@ -212,13 +205,10 @@ class _Sampled:
     @cached_property
     def _centre(self) -> Floats:
         """Mean of 1, n and k over the pipeline split's stages at this position, (1 + 2K,)."""
-        order, windows = self.divided.order, self.near.windows
-        each = [
-            (1, *order.counts(windows[q]), *order.counts(windows[q][: self.near.recomputed[q]]))
-            for q in self._own
-        ]
-        found: Floats = np.mean(each, axis=0)
-        return found
+        order, windows = self.staged.order, self.near.windows
+        stages = [(windows[q], windows[q][: self.near.recomputed[q]]) for q in self._stage_indices]
+        points = [(1, *order.counts(window), *order.counts(first)) for window, first in stages]
+        return np.asarray(np.mean(points, axis=0))
 
     @cached_property
     def _points(self) -> tuple[Floats, Floats, Floats]:
@@ -229,12 +219,13 @@ class _Sampled:
         """
         n, k = self.numbers
         points = np.concatenate([np.ones((len(n), 1)), n, k], axis=1)
-        tilted = np.concatenate([np.ones((len(n), 1)), n, k * (not self.divided.order.mixed)], axis=1)
+        # Directions in which samples do not vary would leave the linear program unbounded.
+        tilted = np.concatenate([np.ones((len(n), 1)), n, k * (not self.staged.order.mixed)], axis=1)
         directions, sizes, _ = np.linalg.svd(tilted.T, full_matrices=False)
         weights = np.exp(-np.abs(points - self._centre).sum(axis=1))
         return points, weights, directions[:, sizes > NEAR * sizes[0]]
 
-    def _below(self, values: Floats) -> Floats:
+    def _lower_plane(self, values: Floats) -> Floats:
         """Linear lower bound on the values of all samples, (1 + 2K,).
 
         It passes through the ends of the range; if samples are not linear, it is the highest plane near the
@@ -242,24 +233,27 @@ class _Sampled:
         """
         n, k = self.numbers
         plain = np.flatnonzero(~k.any(axis=1))
+        # Slopes from the ends of the range, height from the lowest sample: below all, and exact if linear.
         b = slopes(n[plain] - n[plain[0]], values[plain] - values[plain[0]])
-        c = slopes(k, values - values[self._beside])
+        c = slopes(k, values - values[self._plain])
         above = values - n @ b - k @ c
         lowered: Floats = np.concatenate([[above.min()], b, c])
         size = float(np.abs(values).max())
         if above.max() - above.min() <= STRAIGHT * size:
             return lowered
         points, weights, directions = self._points
+        # Scaled to the size of the values, so that tolerances do not depend on seconds or bytes.
         room = (above - above.min()) / size
         free = np.full(directions.shape[1], inf)
+        # Highest plane that no sample is below, with samples weighted by closeness to the split.
         program = LinearProgram(-weights @ points @ directions, -free, free, free < 0)
         program.add(points @ directions, np.full(len(room), -inf), room)
         highest = program.solve()
         if highest.point is None or highest.bound == -inf:
             return lowered
-        found: Floats = lowered + size * directions @ highest.point
-        found[0] += (values - points @ found).min()  # except for a tolerance
-        return found
+        plane: Floats = lowered + size * directions @ highest.point
+        plane[0] += (values - points @ plane).min()  # except for a tolerance
+        return plane
 
 
 def slopes(points: Ints, values: Floats) -> Floats:
@@ -268,20 +262,19 @@ def slopes(points: Ints, values: Floats) -> Floats:
     `points` are (samples, K), `values` the targets of the plane there, (samples,). The farthest point comes
     first, then the point farthest from the line to it, and so on (Gram-Schmidt with pivots).
     """
-    rest, missed = points.astype(float), values.copy()
-    found = np.zeros(points.shape[1])
+    remaining, missed = points.astype(float), values.copy()
+    fitted = np.zeros(points.shape[1])
     for _ in range(points.shape[1]):
-        lengths = np.sqrt((rest**2).sum(axis=1))
+        lengths = np.sqrt((remaining**2).sum(axis=1))
         far = int(np.argmax(lengths))
         if lengths[far] < NEAR:
             break
-        unit = rest[far] / lengths[far]
-        slope = missed[far] / lengths[far]
-        along = rest @ unit
-        found += slope * unit
+        unit, slope = remaining[far] / lengths[far], missed[far] / lengths[far]
+        along = remaining @ unit
+        fitted += slope * unit
         missed = missed - slope * along
-        rest = rest - along[:, None] * unit
-    return found
+        remaining = remaining - along[:, None] * unit
+    return fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,19 +306,16 @@ class Paths:
 
     def seconds(self, point: Floats) -> Floats:
         """Duration of every kind of job on every stage, (kinds, stages), at a point, (stages, 1 + 2K)."""
-        found: Floats = np.maximum(np.einsum("ksc,sc->ks", self.planes.seconds, point), 0.0)
-        return found
+        return np.asarray(np.maximum(np.einsum("ksc,sc->ks", self.planes.seconds, point), 0.0))
 
     def timeline(self, seconds: Floats, point: Floats) -> Timeline:
         """Timeline of a step with these job durations in seconds, (kinds, stages)."""
         graph, jobs = self.graph, self.graph.jobs
         duration = seconds[jobs.kind, jobs.stage]
-        delay = graph.delay_s.copy()
-        late = self.synchronising
+        delay, late = graph.delay_s.copy(), self.synchronising
         delay[late] = -np.einsum("sc,sc->s", self.planes.early, point)[jobs.stage[self.edges[late]]]
-        start, arrival, binding, _ = longest_path(
-            jobs.first, duration, graph.preceded, graph.predecessor, delay
-        )
+        dependencies = graph.preceded, graph.predecessor, delay
+        start, arrival, binding, _ = longest_path(jobs.first, duration, *dependencies)
         return Timeline(self.frame, jobs, start, duration, arrival, binding)
 
     def cut(self, timeline: Timeline) -> Floats:
@@ -333,11 +323,12 @@ class Paths:
         jobs, planes = self.graph.jobs, self.planes
         path = np.array(timeline.critical_jobs)
         job, sent = path[:, 0], path[path[:, 1] > 0, 0]
-        found = np.zeros(planes.early.shape)
-        np.add.at(found, jobs.stage[job], planes.seconds[jobs.kind[job], jobs.stage[job]])
+        coefficients = np.zeros(planes.early.shape)
+        np.add.at(coefficients, jobs.stage[job], planes.seconds[jobs.kind[job], jobs.stage[job]])
         early = sent[jobs.kind[sent] == JobKind.SYNC]
-        np.subtract.at(found, jobs.stage[early], planes.early[jobs.stage[early]])
+        np.subtract.at(coefficients, jobs.stage[early], planes.early[jobs.stage[early]])
+        # Transfers between stages do not depend on layers: constants of the cut.
         late = sent[jobs.kind[sent] != JobKind.SYNC]
         on_the_way = timeline.arrival_s[late] - timeline.end_s[timeline.binding[late]]
-        np.add.at(found[:, 0], jobs.stage[late], on_the_way)
-        return found
+        np.add.at(coefficients[:, 0], jobs.stage[late], on_the_way)
+        return coefficients

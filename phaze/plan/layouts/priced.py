@@ -10,7 +10,7 @@ from phaze.base.units import GIB
 from phaze.cost.products import speed_of
 from phaze.cost.utilisation import model_flops_utilisation, peak_flops_per_s
 from phaze.layout import Compute
-from phaze.plan.layouts.divisions import DividedLayout, Division
+from phaze.plan.layouts.divisions import Split, StagedLayout
 from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.words import NEGLIGIBLE, shape
@@ -42,31 +42,31 @@ class PricedLayout:
     """Layout with one pipeline split, and its price under a planning request."""
 
     question: PlanQuestion
-    divided: DividedLayout
-    division: Division
+    staged: StagedLayout
+    split: Split
 
     @classmethod
     def of(cls, question: PlanQuestion, planned: PlannedLayout) -> PricedLayout:
         """Price a layout found by the search."""
-        return cls(question, planned.divided, planned.found.division)
+        return cls(question, planned.staged, planned.split)
 
-    def asked(self, question: PlanQuestion) -> PricedLayout:
+    def priced_for(self, question: PlanQuestion) -> PricedLayout:
         """Same plan, priced for another planning request."""
         if question is self.question:
             return self
-        layout = replace(self.divided.layout, load=question.task.load)
-        return PricedLayout(question, question.divided(layout, self.divided.schedule), self.division)
+        layout = replace(self.staged.layout, load=question.task.load)
+        return PricedLayout(question, question.staged(layout, self.staged.schedule), self.split)
 
     @classmethod
     def of_recipe(cls, question: PlanQuestion, recipe: Recipe) -> PricedLayout:
         """Price a recipe on the machine of a planning request."""
-        divided = question.divided(recipe.layout, recipe.schedule)
-        return cls(question, divided, Division(recipe.blocks, recipe.recomputed))
+        staged = question.staged(recipe.layout, recipe.schedule)
+        return cls(question, staged, Split(recipe.blocks, recipe.recomputed))
 
     @cached_property
     def price(self) -> Price:
         """Price of the plan: step time and memory."""
-        return price(self.divided.plan(self.division), self.divided.lowering.machine)
+        return price(self.staged.plan(self.split), self.staged.lowering.machine)
 
     @property
     def tokens_per_s_per_device(self) -> float:
@@ -93,7 +93,7 @@ class PricedLayout:
     @property
     def lacking_gib(self) -> float:
         """Memory shortfall of the rank with peak memory, in GiB; negative if it fits."""
-        return self.fullest_gib - self.question.limit_bytes(self.divided.layout) / GIB
+        return self.fullest_gib - self.question.limit_bytes(self.staged.layout) / GIB
 
     @property
     def used(self) -> UsedGib:
@@ -108,10 +108,9 @@ class PricedLayout:
     @property
     def chosen(self) -> ChosenLayout:
         """Layout in the format of a plan file."""
-        own = asdict(self.divided.layout)
-        del own["precision"]
-        text = layout_string(self.division.blocks, self.divided.further)
-        return ChosenLayout(**own, schedule=self.divided.schedule, pipeline_layout=text)
+        fields = {name: value for name, value in asdict(self.staged.layout).items() if name != "precision"}
+        text = layout_string(self.split.blocks, self.staged.mtp)
+        return ChosenLayout(**fields, schedule=self.staged.schedule, pipeline_layout=text)
 
     @property
     def shape(self) -> str:
@@ -121,56 +120,50 @@ class PricedLayout:
     @property
     def recomputed_layers(self) -> int:
         """Number of recomputed layers."""
-        return sum(self.divided.again(self.division))
+        return sum(self.staged.recomputed_in(self.split))
 
     @property
     def stages(self) -> tuple[StageShare, ...]:
         """Rank and layers of every virtual stage, in data-flow order."""
-        groups = self.divided.frame.groups.tolist()
-        order = self.divided.order
-        numbers = zip(self.division.windows, self.divided.again(self.division), strict=True)
-        return tuple(
-            StageShare(
-                rank=groups[q],
-                layers=len(window),
-                recomputed=again,
-                kinds=dict(zip(order.kinds, order.counts(window), strict=True)) if order.mixed else {},
-            )
-            for q, (window, again) in enumerate(numbers)
-        )
+        ranks, order, stages = self.staged.frame.groups.tolist(), self.staged.order, []
+        numbers = zip(ranks, self.split.windows, self.staged.recomputed_in(self.split), strict=True)
+        for rank, window, recomputed in numbers:
+            kinds = dict(zip(order.kinds, order.counts(window), strict=True)) if order.mixed else {}
+            stages.append(StageShare(rank=rank, layers=len(window), recomputed=recomputed, kinds=kinds))
+        return tuple(stages)
 
     @property
     def memory(self) -> Iterator[RankMemory]:
         """Yield the memory of every pipeline rank, by part."""
-        for rank in range(self.divided.layout.pp):
-            found = self.price.memory_of(rank)
+        for rank in range(self.staged.layout.pp):
+            rank_memory = self.price.memory_of(rank)
             yield RankMemory(
-                peak_gib=found.peak_bytes / GIB,
-                weights_gib=found.weight_bytes / GIB,
-                optimizer_gib=found.optimizer_bytes / GIB,
-                activations_gib=found.activation_bytes / GIB,
-                work_gib=found.recompute_bytes / GIB,
-                in_use_gib=used_gib(found),
-                parts_gib={name: nbytes / GIB for name, nbytes in found.in_use.beside.items()},
+                peak_gib=rank_memory.peak_bytes / GIB,
+                weights_gib=rank_memory.weight_bytes / GIB,
+                optimizer_gib=rank_memory.optimizer_bytes / GIB,
+                activations_gib=rank_memory.activation_bytes / GIB,
+                work_gib=rank_memory.recompute_bytes / GIB,
+                in_use_gib=used_gib(rank_memory),
+                parts_gib={name: nbytes / GIB for name, nbytes in rank_memory.in_use.beside.items()},
             )
 
     def row(self, interval: MeasuredInterval | None = None, prudent_s: float | None = None) -> RankedPlan:
         """Row of the ranked table, with the prediction interval from measured runs if there is one."""
         low_s, high_s = interval.ends_s if interval and interval.ends_s else (None, None)
-        found, each = self.price, self.tokens_per_s_per_device
-        most = max(found.shares, key=lambda name: found.shares[name])
+        plan_price, tokens_per_s = self.price, self.tokens_per_s_per_device
+        longest = max(plan_price.shares, key=lambda name: plan_price.shares[name])
         return RankedPlan(
-            time_s=found.time_s,
+            time_s=plan_price.time_s,
             time_s_low=low_s,
             time_s_high=high_s,
             prudent_s=prudent_s,
-            tokens_per_s_per_device=each,
+            tokens_per_s_per_device=tokens_per_s,
             mfu=self.mfu,
-            memory_gib=tuple((found.peak_bytes / GIB).tolist()),
+            memory_gib=tuple((plan_price.peak_bytes / GIB).tolist()),
             in_use_gib=self.used,
-            bubble_share=found.shares["pipeline bubble"],
-            exposed_communication_share=sum(found.shares[name] for name in COMMUNICATION),
-            bound_by=f"{most} ({100 * found.shares[most]:.0f} %)",
+            bubble_share=plan_price.shares["pipeline bubble"],
+            exposed_communication_share=sum(plan_price.shares[name] for name in COMMUNICATION),
+            bound_by=f"{longest} ({100 * plan_price.shares[longest]:.0f} %)",
             recomputed_layers=self.recomputed_layers,
             layout=self.chosen,
         )
@@ -178,9 +171,9 @@ class PricedLayout:
     def longer_s(self, other: PricedLayout) -> dict[str, float]:
         """Extra seconds of each part of a step compared with another plan, largest difference first."""
         names = dict.fromkeys((*self.parts_s, *other.parts_s))
-        found = {name: self.parts_s.get(name, 0.0) - other.parts_s.get(name, 0.0) for name in names}
-        ranked = sorted(found.items(), key=lambda item: -abs(item[1]))
-        return {name: more for name, more in ranked if abs(more) >= NEGLIGIBLE * other.price.time_s}
+        differences_s = {name: self.parts_s.get(name, 0.0) - other.parts_s.get(name, 0.0) for name in names}
+        ranked = sorted(differences_s.items(), key=lambda part: -abs(part[1]))
+        return {name: part_s for name, part_s in ranked if abs(part_s) >= NEGLIGIBLE * other.price.time_s}
 
 
 def used_gib(memory: Memory) -> UsedGib:

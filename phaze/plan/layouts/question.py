@@ -14,7 +14,7 @@ from phaze.cost.memory import Optimizer
 from phaze.layout import WIDTHS, Layout, Recompute
 from phaze.pipeline.graph import refuse_endless
 from phaze.pipeline.stages import StageCost
-from phaze.plan.layouts.divisions import Content, DividedLayout
+from phaze.plan.layouts.divisions import Content, StagedLayout
 from phaze.plan.machines import prudent, usable_gib
 from phaze.plan.plan import Machine
 from phaze.plan.pricing.lowering import Lowering, Lowerings
@@ -111,12 +111,12 @@ class PlanQuestion:
     def _lowerings(self) -> Lowerings:
         return Lowerings(self.task, self.machine, self.optimizer, self.flash)
 
-    def divided(self, layout: Layout, schedule: str) -> DividedLayout:
+    def staged(self, layout: Layout, schedule: str) -> StagedLayout:
         """Layout under a schedule, prepared for pricing any of its pipeline splits."""
         kin = replace(layout, vp=min(layout.vp, 2))  # more chunks change no stage costs
         costs = self._costs.setdefault((kin, schedule), {})
         counts = self.runtime.recomputed_counts
-        return DividedLayout(self.lowering(layout), layout, schedule, counts, _costs=costs)
+        return StagedLayout(self.lowering(layout), layout, schedule, counts, _costs=costs)
 
     @cached_property
     def _costs(self) -> dict[tuple[Layout, str], dict[Content, StageCost]]:

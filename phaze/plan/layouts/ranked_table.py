@@ -31,28 +31,28 @@ def ranked_table(plans: Sequence[RankedPlan], device: Device) -> Iterator[str]:
     modules are abbreviated by letters, explained in the last line. Other long notes
     are on lines of their own.
     """
-    axes = [name for name in MODEL_WIDTHS if any(getattr(one.layout, name) > 1 for one in plans)]
-    prudent = all(one.prudent_s is not None for one in plans)
+    axes = [name for name in MODEL_WIDTHS if any(getattr(plan.layout, name) > 1 for plan in plans)]
+    prudent = all(plan.prudent_s is not None for plan in plans)
     head = [*FIGURES[:1], *[PRUDENT] * prudent, *FIGURES[1:], *axes, "dp", "mbs", "ZeRO"]
-    rows = [[*_figures(i, one, prudent), *_axes(one, axes)] for i, one in enumerate(plans, start=1)]
+    rows = [_cells(i, plan, prudent, axes) for i, plan in enumerate(plans, start=1)]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     yield _line(head, widths) + "  recompute"
     letters: dict[str, str] = {}
-    for cells, one in zip(rows, plans, strict=True):
+    for cells, plan in zip(rows, plans, strict=True):
         line = f"{_line(cells, widths)} "
-        again = recompute(one.layout, one.recomputed_layers)
-        if len(line) + len(again) >= COLUMNS:
-            again = letters.setdefault(again, f"[{ascii_lowercase[len(letters)]}]")
-        fit = row_status(one, device).partition(":")[0]
-        for note in (again, *unusual(one.layout), *[fit] * (fit != OK), *_also(one)):
+        recompute_text = recompute(plan.layout, plan.recomputed_layers)
+        if len(line) + len(recompute_text) >= COLUMNS:
+            recompute_text = letters.setdefault(recompute_text, f"[{ascii_lowercase[len(letters)]}]")
+        fit = row_status(plan, device).partition(":")[0]
+        for note in (recompute_text, *unusual(plan.layout), *[fit] * (fit != OK), *_twin_notes(plan)):
             if len(line) + len(note) >= COLUMNS:
                 yield line.rstrip()
                 line = "  "
             line += f" {note}"
         yield line
     if letters:
-        spelt = ", ".join(f"{letter} {words}" for words, letter in letters.items())
-        yield wrapped(f"Recompute {spelt}.")
+        explained = ", ".join(f"{letter} {option}" for option, letter in letters.items())
+        yield wrapped(f"Recompute {explained}.")
 
 
 def row_status(plan: RankedPlan, device: Device) -> str:
@@ -65,44 +65,40 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
 
-def _figures(rank: int, one: RankedPlan, prudent: bool) -> list[str]:
-    times_s = [one.prudent_s] * prudent + [one.time_s]
+def _cells(rank: int, plan: RankedPlan, prudent: bool, axes: Sequence[str]) -> list[str]:
+    times_s = [plan.prudent_s] * prudent + [plan.time_s]
     return [
         str(rank),
         *(f"{seconds:.4g} s" for seconds in times_s if seconds is not None),
-        f"{one.mfu:.1%}",
-        f"{one.used_gib:.1f}",
-        f"{one.bubble_share:.1%}",
-        f"{one.exposed_communication_share:.1%}",
+        f"{plan.mfu:.1%}",
+        f"{plan.used_gib:.1f}",
+        f"{plan.bubble_share:.1%}",
+        f"{plan.exposed_communication_share:.1%}",
+        *(str(getattr(plan.layout, name)) for name in (*axes, "dp", "microbatch", "zero")),
     ]
 
 
-def _axes(one: RankedPlan, axes: Sequence[str]) -> list[str]:
-    layout = one.layout
-    widths = [getattr(layout, name) for name in axes]
-    return [f"{width}" for width in (*widths, layout.dp, layout.microbatch, layout.zero)]
-
-
-def _also(one: RankedPlan) -> Iterator[str]:
+def _twin_notes(plan: RankedPlan) -> Iterator[str]:
     """Yield notes on the layouts that tie with this one, with the fields in which they differ."""
-    for twin in one.twins[:MOST_TWINS]:
-        yield f"(also {differences(one.layout, twin)})"
-    if more := len(one.twins[MOST_TWINS:]):
-        yield f"({more} more)"
+    for twin in plan.twins[:MOST_TWINS]:
+        yield f"(also {differences(plan.layout, twin)})"
+    if unnamed := len(plan.twins[MOST_TWINS:]):
+        yield f"({unnamed} more)"
 
 
-def differences(one: ChosenLayout, other: ChosenLayout) -> str:
+def differences(layout: ChosenLayout, other: ChosenLayout) -> str:
     """Short list of the fields in which another layout differs, without implied fields."""
-    own, others = one.model_dump(), other.model_dump()
-    told = {
-        "sequence_parallel": 1 in (one.tp, other.tp),
-        "cp_kind": 1 in (one.cp, other.cp),
-        "schedule": one.schedule in USUAL and other.schedule in USUAL,
+    fields, other_fields = layout.model_dump(), other.model_dump()
+    implied = {
+        "sequence_parallel": 1 in (layout.tp, other.tp),
+        "cp_kind": 1 in (layout.cp, other.cp),
+        "schedule": layout.schedule in USUAL and other.schedule in USUAL,
     }
-    named = {name: value for name, value in others.items() if value != own[name] and not told.get(name)}
-    if len(named) > 1:
-        named.pop("pipeline_layout", None)
-    return ", ".join(f"{SHORT.get(name, name.replace('_', ' '))} {value}" for name, value in named.items())
+    names = [name for name, value in fields.items() if value != other_fields[name] and not implied.get(name)]
+    # The pipeline layout follows from the other fields unless it is the only difference.
+    if len(names) > 1 and "pipeline_layout" in names:
+        names.remove("pipeline_layout")
+    return ", ".join(f"{SHORT.get(name, name.replace('_', ' '))} {other_fields[name]}" for name in names)
 
 
 def recompute(layout: ChosenLayout, blocks: int | None) -> str:
@@ -112,10 +108,11 @@ def recompute(layout: ChosenLayout, blocks: int | None) -> str:
     stages are added up.
     """
     stages = stages_of(layout.pipeline_layout)
-    held, mtp = blocks_of(layout.pipeline_layout), sum(stage.count("m") for stage in stages)
-    if layout.recompute != "full" or blocks in (None, sum(held)):
+    blocks_by_stage, mtp = blocks_of(layout.pipeline_layout), sum(stage.count("m") for stage in stages)
+    if layout.recompute != "full" or blocks in (None, sum(blocks_by_stage)):
         return layout.recompute
-    totals = {sum(equal_counts(held, mtp, count)): count for count in range(max(held), 0, -1)}
+    counts = range(max(blocks_by_stage), 0, -1)
+    totals = {sum(equal_counts(blocks_by_stage, mtp, count)): count for count in counts}
     return f"full:{totals[blocks]}" if blocks in totals else f"full ({blocks} blocks)"
 
 

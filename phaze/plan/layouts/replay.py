@@ -40,20 +40,19 @@ class ReplayedPlan:
             recipe, question = Recipe.of(planned), question_of(planned.question)
             recipe.check(question.runtime)
             _check_agreement(planned)
-            for place, row in enumerate(planned.alternatives):
+            for index, row in enumerate(planned.alternatives):
                 refused = question.runtime.why_not(question.task, row.layout.spread, row.layout.schedule)
                 if refused is not None:
-                    raise PhazeError(f"alternatives.{place}.layout: {refused}")
-            found = cls(planned, PricedLayout.of_recipe(question, recipe))
-            if found.of_this_version:
-                found.check_prices()
+                    raise PhazeError(f"alternatives.{index}.layout: {refused}")
+            replayed = cls(planned, PricedLayout.of_recipe(question, recipe))
+            # Other versions of the prices may differ: then the difference is reported, and is no error.
+            if replayed.of_this_version:
+                replayed.check_prices()
             _check_bound(planned)
         except PhazeError as error:
-            lines = str(error).splitlines()
-            raise PhazeError(
-                "\n".join(f"{where}: {line.removeprefix(f'{where}: ')}" for line in lines)
-            ) from error
-        return found
+            lines = [line.removeprefix(f"{where}: ") for line in str(error).splitlines()]
+            raise PhazeError("\n".join(f"{where}: {line}" for line in lines)) from error
+        return replayed
 
     @property
     def of_this_version(self) -> bool:
@@ -64,10 +63,9 @@ class ReplayedPlan:
     @property
     def same(self) -> bool:
         """True if step time and memory are the same as in the file."""
-        memory_gib = [rank.peak_gib for rank in self.now.memory]
-        return _close(self.now.price.time_s, self.planned.time_s) and all(
-            _close(now, then) for now, then in zip(memory_gib, self.planned.memory_gib, strict=True)
-        )
+        now = self.now.price.time_s, *(rank.peak_gib for rank in self.now.memory)
+        then = self.planned.time_s, *self.planned.memory_gib
+        return all(_is_close(*pair) for pair in zip(now, then, strict=True))
 
     @property
     def figures(self) -> str:
@@ -81,25 +79,25 @@ class ReplayedPlan:
 
     def check_prices(self) -> None:
         """Raise PhazeError, naming field and values, if anything that follows from the layout differs."""
-        prudent = self.now.asked(self.now.question.prudent)
+        prudent = self.now.priced_for(self.now.question.prudent)
         recomputed = self.now.row(prudent_s=prudent.price.time_s).model_dump(mode="json", exclude={*SEARCHED})
         for name, parts in (("stages", self.now.stages), ("memory", self.now.memory)):
             recomputed[name] = [part.model_dump(mode="json") for part in parts]
         recomputed["times_s"] = self.now.parts_s
-        given = self.planned.model_dump(mode="json", exclude_none=True)  # older files lack some fields
-        for field in (name for name in recomputed if name in given):
-            for name, value, other in _differences(recomputed[field], given[field], field):
+        stored = self.planned.model_dump(mode="json", exclude_none=True)  # older files lack some fields
+        for field in (name for name in recomputed if name in stored):
+            for name, value, stored_value in _differences(recomputed[field], stored[field], field):
                 raise PhazeError(
-                    f"{name}: must be that of its layout, {_shown(value)}, got {_shown(other)}: it was "
-                    "changed since `plan` wrote it"
+                    f"{name}: must be that of its layout, {_shown(value)}, got {_shown(stored_value)}: it "
+                    "was changed since `plan` wrote it"
                 )
 
     def which(self) -> str:
         """One-line description of the plan."""
         plan = self.planned
-        asked = plan.question
+        request = plan.question
         return (
-            f"{asked.model.name} on {asked.devices:,} devices of {asked.system}, "
+            f"{request.model.name} on {request.devices:,} devices of {request.system}, "
             f"{shape(plan.layout, plan.recomputed_layers)}"
         )
 
@@ -135,19 +133,19 @@ def _check_agreement(planned: TrainingPlan) -> None:
     first, certificate = planned.alternatives[0] if planned.alternatives else planned, planned.certificate
     excluded = sum(certificate.illegal.values()) + sum(certificate.bounded.values())
     layouts = excluded + certificate.same + certificate.unfit + certificate.simulated
-    own: dict[str, tuple[object, object]] = {
+    pairs: dict[str, tuple[object, object]] = {
         "memory_gib": (planned.memory_gib, tuple(rank.peak_gib for rank in planned.memory)),
         "recomputed_layers": (planned.recomputed_layers, sum(stage.recomputed for stage in planned.stages)),
         "memory": (len(planned.memory), planned.layout.pp),
         "question.devices": (planned.question.devices, planned.layout.spread.devices),
         "certificate.layouts": (certificate.layouts, layouts),
     }
-    own |= {f"layout.{name}": (value, getattr(first.layout, name)) for name, value in planned.layout}
-    own |= {name: (getattr(planned, name), getattr(first, name)) for name in RankedPlan.model_fields}
-    for name, (given, other) in own.items():
-        if given != other:
+    pairs |= {f"layout.{name}": (value, getattr(first.layout, name)) for name, value in planned.layout}
+    pairs |= {name: (getattr(planned, name), getattr(first, name)) for name in RankedPlan.model_fields}
+    for name, (stored, expected) in pairs.items():
+        if stored != expected:
             raise PhazeError(
-                f"{name}: must agree with the rest of the file, {short(other)}, got {short(given)}"
+                f"{name}: must agree with the rest of the file, {short(expected)}, got {short(stored)}"
             )
 
 
@@ -155,7 +153,7 @@ def _check_bound(planned: TrainingPlan) -> None:
     """Raise PhazeError if the certificate's lower bound is not the one of its gap."""
     certificate = planned.certificate
     bound_s = (1 - certificate.gap) * planned.by(planned.question.rank)
-    if certificate.bound_s is not None and not _close(certificate.bound_s, bound_s):
+    if certificate.bound_s is not None and not _is_close(certificate.bound_s, bound_s):
         raise PhazeError(
             f"certificate.bound_s: must agree with the rest of the file, {bound_s:.9g} by gap and step time, "
             f"got {certificate.bound_s:.9g}"
@@ -170,7 +168,7 @@ def _differences(value: Plain, other: Plain, name: str) -> Iterator[tuple[str, P
         for key in {**value, **other}:
             yield from _differences(value.get(key), other.get(key), f"{name}.{key}")
     elif isinstance(value, float) and isinstance(other, float):
-        if not _close(value, other):
+        if not _is_close(value, other):
             yield name, value, other
     elif value != other:
         yield name, value, other
@@ -180,5 +178,5 @@ def _shown(value: Plain) -> str:
     return f"{value:.9g}" if isinstance(value, float) else short(value)
 
 
-def _close(one: float, other: float) -> bool:
-    return abs(one - other) <= CLOSE * abs(other)
+def _is_close(value: float, other: float) -> bool:
+    return abs(value - other) <= CLOSE * abs(other)

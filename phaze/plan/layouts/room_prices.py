@@ -34,12 +34,7 @@ GOLDEN = 0.6180339887498949
 
 
 def least_costs(
-    costs: Floats,
-    bytes_of: Floats,
-    rooms: Floats,
-    totals: Floats,
-    held: Floats,
-    prices: Floats,
+    costs: Floats, bytes_of: Floats, rooms: Floats, totals: Floats, in_flight: Floats, prices: Floats
 ) -> Floats:
     """Lower bound on the cost of assigning layers to stages, for each layout, (N,).
 
@@ -47,9 +42,9 @@ def least_costs(
     ranks), layers (K,), and microbatches in flight per stage (stages,). `prices` are the prices of kinds over
     their mean costs at the best point of a similar layout (K,). Stages are assigned to ranks round-robin.
     """
-    found, buffers = np.empty(len(costs)), np.empty((3, len(totals)))
-    _fill_costs(costs, bytes_of, rooms, totals, held, prices, found, buffers)
-    return found
+    bounds, buffers = np.empty(len(costs)), np.empty((3, len(totals)))
+    _fill_costs(costs, bytes_of, rooms, totals, in_flight, prices, bounds, buffers)
+    return bounds
 
 
 @njit
@@ -58,65 +53,62 @@ def _fill_costs(
     bytes_of: Floats,
     rooms: Floats,
     totals: Floats,
-    held: Floats,
+    in_flight: Floats,
     prices: Floats,
-    found: Floats,
+    bounds: Floats,
     line: Floats,
 ) -> None:
-    """Write the bounds of `least_costs` to `found`; `line` (3, K) is a buffer for `highest`."""
+    """Write the bounds of `least_costs` to `bounds`; `line` (3, K) is a buffer for `highest`."""
     stages, least, along = costs.shape[1], line[0], line[1]
-    for i in range(len(found)):
-        own, bytes_own, room = costs[i], bytes_of[i], rooms[i]
+    for i in range(len(bounds)):
+        layer_costs, layer_bytes, room = costs[i], bytes_of[i], rooms[i]
         for kind in range(len(totals)):
             least[kind], along[kind] = np.inf, 0.0
             for q in range(stages):
-                least[kind] = min(least[kind], own[q, kind, 0])
-        best = value_at(own, bytes_own, room, totals, held, line, 0.0)
-        for way in range(2):
+                least[kind] = min(least[kind], layer_costs[q, kind, 0])
+        best = value_at(layer_costs, layer_bytes, room, totals, in_flight, line, 0.0)
+        # Two lines from the least costs: to the prices of a similar layout, and to twice the least costs.
+        for direction in range(2):
             for kind in range(len(totals)):
                 target = 2.0 * least[kind]
-                if way == 0:
+                if direction == 0:
                     mean = 0.0
                     for q in range(stages):
-                        mean += own[q, kind, 0] / stages
+                        mean += layer_costs[q, kind, 0] / stages
                     target = prices[kind] * mean
                 along[kind] = target - least[kind]
-            best = max(best, highest(own, bytes_own, room, totals, held, line))
-        found[i] = best
+            best = max(best, highest(layer_costs, layer_bytes, room, totals, in_flight, line))
+        bounds[i] = best
 
 
 @njit_inlined
 def highest(
-    costs: Floats,
-    bytes_of: Floats,
-    room: Floats,
-    totals: Floats,
-    held: Floats,
-    line: Floats,
+    costs: Floats, bytes_of: Floats, room: Floats, totals: Floats, in_flight: Floats, line: Floats
 ) -> float:
     """Highest bound along a line of layer prices, from the point in row 0 in the direction of row 1.
 
     Row 2 is a buffer for a point.
     """
     low, middle, high, best = 0.0, 0.0, FIRST, -np.inf
+    # The value is concave along a line: double the step until it falls, which brackets the maximum.
     for _ in range(DOUBLINGS):
-        value = value_at(costs, bytes_of, room, totals, held, line, high)
+        value = value_at(costs, bytes_of, room, totals, in_flight, line, high)
         if value <= best:
             break
         best, low, middle, high = value, middle, high, 2.0 * high
-    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    at_left = value_at(costs, bytes_of, room, totals, held, line, left)
-    at_right = value_at(costs, bytes_of, room, totals, held, line, right)
+    lower, upper = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_lower = value_at(costs, bytes_of, room, totals, in_flight, line, lower)
+    at_upper = value_at(costs, bytes_of, room, totals, in_flight, line, upper)
     for _ in range(STEPS):
-        if at_left >= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - GOLDEN * (high - low)
-            at_left = value_at(costs, bytes_of, room, totals, held, line, left)
+        if at_lower >= at_upper:
+            high, upper, at_upper = upper, lower, at_lower
+            lower = high - GOLDEN * (high - low)
+            at_lower = value_at(costs, bytes_of, room, totals, in_flight, line, lower)
         else:
-            low, left, at_left = left, right, at_right
-            right = low + GOLDEN * (high - low)
-            at_right = value_at(costs, bytes_of, room, totals, held, line, right)
-    return max(best, at_left, at_right)
+            low, lower, at_lower = lower, upper, at_upper
+            upper = low + GOLDEN * (high - low)
+            at_upper = value_at(costs, bytes_of, room, totals, in_flight, line, upper)
+    return max(best, at_lower, at_upper)
 
 
 @njit_nested
@@ -125,82 +117,89 @@ def value_at(
     bytes_of: Floats,
     room: Floats,
     totals: Floats,
-    held: Floats,
+    in_flight: Floats,
     line: Floats,
-    way: float,
+    position: float,
 ) -> float:
-    """Lower bound at position `way` on a line of layer prices, with the best price per byte of each rank."""
-    found, start, along, prices = 0.0, line[0], line[1], line[2]
+    """Lower bound at a position on a line of layer prices, with the best price per byte of each rank."""
+    bound, start, along, prices = 0.0, line[0], line[1], line[2]
     for kind in range(len(totals)):
-        prices[kind] = start[kind] + way * along[kind]
-        found += prices[kind] * totals[kind]
+        prices[kind] = start[kind] + position * along[kind]
+        bound += prices[kind] * totals[kind]
     for rank in range(len(room)):
-        byte = least_byte(costs, bytes_of, rank, len(room), held, prices)
+        byte = least_byte(costs, bytes_of, rank, len(room), in_flight, prices)
         if byte == np.inf:
             return -np.inf
-        best, slope = of_rank(costs, bytes_of, rank, room, held, prices, byte)
+        best, slope = rank_value(costs, bytes_of, rank, room, in_flight, prices, byte)
         while slope > 0:  # only if the required layer of each stage is too large for the rank
-            byte = next_byte(costs, bytes_of, rank, len(room), held, byte)
+            byte = next_byte(costs, bytes_of, rank, len(room), in_flight, byte)
             if byte == np.inf:
                 break
-            value, slope = of_rank(costs, bytes_of, rank, room, held, prices, byte)
+            value, slope = rank_value(costs, bytes_of, rank, room, in_flight, prices, byte)
             best = max(best, value)
-        found += best
-    return found
+        bound += best
+    return bound
 
 
 @njit_inlined
-def least_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, prices: Floats) -> float:
+def least_byte(
+    costs: Floats, bytes_of: Floats, rank: int, depth: int, in_flight: Floats, prices: Floats
+) -> float:
     """Smallest price per byte at which every layer on a rank costs at least its layer price."""
-    found = 0.0
+    byte = 0.0
     for kind in range(costs.shape[1]):
         for q in range(rank, len(costs), depth):
-            lacking, again = prices[kind] - costs[q, kind, 0], costs[q, kind, 1]
+            lacking, recompute = prices[kind] - costs[q, kind, 0], costs[q, kind, 1]
             if lacking <= 0:
                 continue
-            own = bytes_of[kind, 0] + held[q] * bytes_of[kind, 1]
-            lean = own - held[q] * bytes_of[kind, 2]
-            if own <= 0 or (lacking > again and lean <= 0):
+            full_bytes = bytes_of[kind, 0] + in_flight[q] * bytes_of[kind, 1]
+            lean_bytes = full_bytes - in_flight[q] * bytes_of[kind, 2]
+            # No price per byte raises the cost of a layer that takes no bytes.
+            if full_bytes <= 0 or (lacking > recompute and lean_bytes <= 0):
                 return np.inf
-            found = max(found, lacking / own)
-            if lacking > again:
-                found = max(found, (lacking - again) / lean)
-    return found
+            byte = max(byte, lacking / full_bytes)
+            if lacking > recompute:
+                byte = max(byte, (lacking - recompute) / lean_bytes)
+    return byte
 
 
 @njit_inlined
-def next_byte(costs: Floats, bytes_of: Floats, rank: int, depth: int, held: Floats, byte: float) -> float:
+def next_byte(
+    costs: Floats, bytes_of: Floats, rank: int, depth: int, in_flight: Floats, byte: float
+) -> float:
     """Next higher price per byte at which recomputing becomes cheaper for some layer of the rank."""
-    found = np.inf
+    higher = np.inf
     for kind in range(costs.shape[1]):
         for q in range(rank, len(costs), depth):
-            saved = held[q] * bytes_of[kind, 2]
+            saved = in_flight[q] * bytes_of[kind, 2]
+            # Strictly higher by more than rounding, so that the search for a price per byte ends.
             if saved > 0 and costs[q, kind, 1] > byte * saved * (1 + 1e-9):
-                found = min(found, costs[q, kind, 1] / saved)
-    return found
+                higher = min(higher, costs[q, kind, 1] / saved)
+    return higher
 
 
 @njit_nested
-def of_rank(
-    costs: Floats, bytes_of: Floats, rank: int, room: Floats, held: Floats, prices: Floats, byte: float
+def rank_value(
+    costs: Floats, bytes_of: Floats, rank: int, room: Floats, in_flight: Floats, prices: Floats, byte: float
 ) -> tuple[float, float]:
     """Contribution of a rank to the bound at a price per byte, and its approximate slope in that price."""
-    found, slope = -byte * room[rank], -room[rank]
+    bound, slope = -byte * room[rank], -room[rank]
     for q in range(rank, len(costs), len(room)):
+        # The first and the last stage may be empty: their least cost is 0.
         if q in (0, len(costs) - 1):
             continue
-        more, grows = np.inf, 0.0
+        least, growth = np.inf, 0.0
         for kind in range(costs.shape[1]):
-            own = bytes_of[kind, 0] + held[q] * bytes_of[kind, 1]
-            saved = held[q] * bytes_of[kind, 2]
+            layer_bytes = bytes_of[kind, 0] + in_flight[q] * bytes_of[kind, 1]
+            saved = in_flight[q] * bytes_of[kind, 2]
             if byte * saved >= costs[q, kind, 1]:
-                own -= saved
-                cost = costs[q, kind, 0] + costs[q, kind, 1] + byte * own - prices[kind]
+                layer_bytes -= saved
+                cost = costs[q, kind, 0] + costs[q, kind, 1] + byte * layer_bytes - prices[kind]
             else:
-                cost = costs[q, kind, 0] + byte * own - prices[kind]
-            if cost < more:
-                more, grows = cost, own
-        if more > 0:
-            found += more
-        slope += grows
-    return found, slope
+                cost = costs[q, kind, 0] + byte * layer_bytes - prices[kind]
+            if cost < least:
+                least, growth = cost, layer_bytes
+        if least > 0:
+            bound += least
+        slope += growth
+    return bound, slope

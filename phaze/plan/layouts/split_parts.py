@@ -16,22 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.plan.layouts.division_program import CLOSE, DivisionProgram, SplitLimits
+from phaze.plan.layouts import effort
+from phaze.plan.layouts.division_program import CLOSE, SplitLimits, SplitProgram
 from phaze.plan.layouts.event_program import EventFlows, Flow
 from phaze.plan.layouts.time_limit import Work
 
-JOBS = 25
-"""Number of events that add as much solve time as a program without events (order of magnitude)."""
-FEW_NUMBERS = 32
-"""Number of variables of a linear program that counts as one unit of work."""
-WHOLE_WORK = 10
-"""Number of linear programs solved in the time of one integer program (order of magnitude)."""
-ROUNDS = 20
-"""Maximum number of flows computed for given layer counts per rank, over all pipeline splits."""
-PART_ROUNDS = 3
-"""Maximum number of flows computed for given layer counts per rank, within one subset of the splits."""
-MOST_TRIED = 6
-"""Maximum number of branchings that are compared for one subset of the pipeline splits."""
 WHOLE = 1e-3
 """Distance from an integer up to which a number of layers is treated as whole."""
 
@@ -51,7 +40,7 @@ class SplitPart(NamedTuple):
 class SplitParts:
     """Lower bounds for a layout's pipeline splits, from event-graph flows and branch and bound."""
 
-    program: DivisionProgram
+    program: SplitProgram
     flows: dict[bytes, list[Flow]]
     """Known flows by event graph; the first of each is the best one over all pipeline splits."""
     work: Work
@@ -60,7 +49,7 @@ class SplitParts:
     events: EventFlows = field(init=False)
     closed_s: float = inf
     """Smallest bound of the subsets that need not or cannot be divided further."""
-    _used: int = 0
+    _cuts_added: int = 0
     """Number of known flows that are already cuts of the program."""
     _parts: list[SplitPart] = field(default_factory=list)
     _count: int = 0
@@ -69,15 +58,15 @@ class SplitParts:
         self.events = EventFlows(self.program.paths)
 
     @property
-    def known(self) -> list[Flow]:
+    def graph_flows(self) -> list[Flow]:
         """Known flows through this layout's event graph."""
         return self.flows.setdefault(self.events.key, [])
 
-    def cut(self) -> None:
+    def add_cuts(self) -> None:
         """Add a cut to this layout's program for every known flow that has none yet."""
-        for flow in self.known[self._used :]:
+        for flow in self.graph_flows[self._cuts_added :]:
             self.program.add_cut(self.events.cut(flow))
-        self._used = len(self.known)
+        self._cuts_added = len(self.graph_flows)
 
     def best_flow(self, limits: SplitLimits, ranks: Floats | None = None) -> Flow | None:
         """Best flow for all pipeline splits within limits, or for those with the given layers per rank.
@@ -85,104 +74,111 @@ class SplitParts:
         It becomes a known flow. None if the constraints are infeasible.
         """
         jobs = len(self.events.paths.graph.jobs)
-        self.work.add(jobs // JOBS)
+        self.work.add(jobs // effort.JOBS_PER_PROGRAM)
         program = self.program.constrained(limits, jobs)
         if ranks is not None:
-            for variable, number in zip(self.program.of_whole, ranks.tolist(), strict=True):
+            for variable, number in zip(self.program.integers, ranks.tolist(), strict=True):
                 program.at_least(variable, number)
-        found = self.events.best(program, self.program.variables)
-        if found is not None:
-            self.known.append(found)
-        return found
+        flow = self.events.best(program, self.program.variables)
+        if flow is not None:
+            self.graph_flows.append(flow)
+        return flow
 
     def divide_among_ranks(
-        self, limits: SplitLimits, enough_s: float, rounds: int = ROUNDS, part_of: SplitPart | None = None
+        self,
+        limits: SplitLimits,
+        target_s: float,
+        rounds: int = effort.FLOW_ROUNDS,
+        part_of: SplitPart | None = None,
     ) -> tuple[float, Floats | None]:
         """Lower bound for whole layers on every rank, and the fractional split of the last flow, if any.
 
         Each round finds the layer counts with the lowest bound, and adds the best flow for exactly these
-        counts; the first flow of a subset is for all of its counts. It ends when the bound reaches `enough_s`
+        counts; the first flow of a subset is for all of its counts. It ends when the bound reaches `target_s`
         or stops rising.
         """
-        cut, bound_s, point = self.program.within(limits), part_of.bound_s if part_of else 0.0, None
+        program, bound_s, point = self.program.within(limits), part_of.bound_s if part_of else 0.0, None
         for turn in range(rounds + 1):
             exact = turn > 0 or part_of is None
-            self.cut()
-            self.work.add((WHOLE_WORK if exact else 1) * -(-self.program.variables // FEW_NUMBERS))
-            answer = cut.solve(exact=exact)
+            self.add_cuts()
+            self.work.add_program(self.program.variables, exact=exact)
+            answer = program.solve(exact=exact)
             bound_s = max(bound_s, answer.bound)
-            if bound_s >= enough_s or answer.point is None or turn == rounds:
+            if bound_s >= target_s or answer.point is None or turn == rounds:
                 break
-            numbers = np.round(answer.point[self.program.of_whole]) if exact else None
-            found = self.best_flow(limits, numbers)
-            if found is None:
+            # Integers of the solver are whole up to a tolerance.
+            numbers = np.round(answer.point[self.program.integers]) if exact else None
+            flow = self.best_flow(limits, numbers)
+            if flow is None:
                 break
-            point = found.point
+            point = flow.point
             self.on_point(point)
-            here_s = float((self.program.by_stage(point) * self.events.cut(found)).sum())
+            here_s = float((self.program.by_stage(point) * self.events.cut(flow)).sum())
+            # The best flow for these counts says no more than the cuts already do.
             if exact and here_s <= bound_s * (1 + CLOSE):
                 break
         return bound_s, point
 
-    def begin(self, bound_s: float, point: Floats) -> None:
+    def start_branching(self, bound_s: float, point: Floats) -> None:
         """Start branch and bound with one subset, which contains all pipeline splits."""
         self._parts = [SplitPart(bound_s, 0, self.program.limits, point)]
 
     @property
-    def begun(self) -> bool:
+    def is_branching(self) -> bool:
         """True once the pipeline splits are divided into subsets."""
         return bool(self._parts) or self._count > 0
 
-    def branch(self, enough_s: float) -> bool:
-        """Divide the subset with the smallest bound; False if none below `enough_s` can be divided.
+    def branch(self, target_s: float) -> bool:
+        """Divide the subset with the smallest bound; False if none below `target_s` can be divided.
 
         A subset is divided by the stages of one chunk whose layers (or recomputed layers) of one kind are
         fractional: all are rounded down, or a first one is rounded up.
         """
-        if not self._parts or self._parts[0].bound_s >= enough_s:
+        if not self._parts or self._parts[0].bound_s >= target_s:
             return False
         part = heappop(self._parts)
-        ways = list(self._ways(part))
-        if not ways:
+        branchings = list(self._branchings(part))
+        if not branchings:
             self.closed_s = min(self.closed_s, part.bound_s)
             return False
         tried = []
-        for way in ways[:MOST_TRIED]:
-            limits = _limited(part.limits, most=way)
-            bound_s, _ = self.divide_among_ranks(limits, enough_s, 1, part)
-            tried.append((bound_s, limits, way))
-            if bound_s >= enough_s:
+        # Strong branching: the one whose parts below raise the bound most leaves the smallest tree.
+        for branching in branchings[: effort.MOST_BRANCHINGS]:
+            limits = _limited(part.limits, most=branching)
+            bound_s, _ = self.divide_among_ranks(limits, target_s, 1, part)
+            tried.append((bound_s, limits, branching))
+            if bound_s >= target_s:
                 break
-        bound_s, limits, way = max(tried, key=lambda one: one[0])
-        self._add(part._replace(bound_s=bound_s), limits, enough_s)
+        bound_s, limits, branching = max(tried, key=lambda branch: branch[0])
+        self._add(part._replace(bound_s=bound_s), limits, target_s)
         before: dict[int, int] = {}
-        for variable, floor in way.items():
+        # The subsets are disjoint: each keeps the variables before its own rounded down.
+        for variable, floor in branching.items():
             up = _limited(_limited(part.limits, most=before), least={variable: floor + 1})
-            self._add(part, up, enough_s)
+            self._add(part, up, target_s)
             before[variable] = floor
         return True
 
     @property
     def bound_s(self) -> float:
         """Lower bound over all pipeline splits, from the bounds of their subsets."""
-        return min(self.closed_s, min((one.bound_s for one in self._parts), default=inf))
+        return min(self.closed_s, min((part.bound_s for part in self._parts), default=inf))
 
-    def _add(self, of: SplitPart, limits: SplitLimits, enough_s: float) -> None:
-        """Bound a new subset of `of`, and queue the subset for branching if the bound is below `enough_s`."""
-        bound_s, point = of.bound_s, None
-        if bound_s < enough_s:
-            bound_s, point = self.divide_among_ranks(limits, enough_s, PART_ROUNDS, of)
-        if bound_s >= enough_s:
+    def _add(self, parent: SplitPart, limits: SplitLimits, target_s: float) -> None:
+        """Bound a new subset of `parent`, and queue it for branching if its bound is below `target_s`."""
+        bound_s, point = parent.bound_s, None
+        if bound_s < target_s:
+            bound_s, point = self.divide_among_ranks(limits, target_s, effort.PART_FLOW_ROUNDS, parent)
+        if bound_s >= target_s:
             self.closed_s = min(self.closed_s, bound_s)
         else:
             self._count += 1
-            heappush(
-                self._parts, SplitPart(bound_s, self._count, limits, of.point if point is None else point)
-            )
+            point = parent.point if point is None else point
+            heappush(self._parts, SplitPart(bound_s, self._count, limits, point))
 
-    def _ways(self, part: SplitPart) -> Iterator[dict[int, int]]:
+    def _branchings(self, part: SplitPart) -> Iterator[dict[int, int]]:
         """Yield candidate branchings: the fractional layer counts of one kind in one chunk, rounded down."""
-        layout, (least, most) = self.program.divided.layout, part.limits
+        layout, (least, most) = self.program.staged.layout, part.limits
         point = np.clip(part.point, least, most)
         floors = np.floor(point + WHOLE)
         apart = np.minimum(point - floors, 1 - (point - floors))
@@ -194,16 +190,16 @@ class SplitParts:
             floors[:] = 0.0
             apart = np.minimum(point, 1 - least).clip(0.0)
         for row in places[np.argsort(-apart[places].sum(axis=1), kind="stable")]:
-            own = row[apart[row] > 0]
-            if len(own):
-                yield dict(zip(own.tolist(), floors[own].astype(int).tolist(), strict=True))
+            fractional = row[apart[row] > 0]
+            if len(fractional):
+                yield dict(zip(fractional.tolist(), floors[fractional].astype(int).tolist(), strict=True))
 
 
 def _limited(
     limits: SplitLimits, least: dict[int, int] | None = None, most: dict[int, int] | None = None
 ) -> SplitLimits:
     """Copy of limits, with tighter bounds on some layer counts."""
-    low, high = (one.copy() for one in limits)
+    low, high = (limit.copy() for limit in limits)
     for variable, number in (least or {}).items():
         low[variable] = max(low[variable], number)
     for variable, number in (most or {}).items():

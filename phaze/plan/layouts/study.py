@@ -16,7 +16,7 @@ from phaze.spec.systems import load_cluster, runtime_for, stack_for
 from phaze.spec.training_plan import AskedPlan, RankedPlan, TrainingPlan, UnfitPlan
 from phaze.tables.layouts import LayoutProofs, RankedLayouts
 
-OWN = tuple(name for name in RankedLayouts.columns if name in RankedPlan.model_fields)
+PLAN_COLUMNS = tuple(name for name in RankedLayouts.columns if name in RankedPlan.model_fields)
 """Columns that are fields of a ranked plan; the others are fields of its layout."""
 
 
@@ -27,8 +27,8 @@ def request(
     runtime = runtime_for(point.system, folder, study.runtime)
     stack = study.stack or stack_for(load_cluster(point.system, folder)[0], runtime, folder)
     sizes = {"devices": point.devices, "global_batch": study.global_batch, "sequence": study.sequence}
-    asked = {"model": model, "system": point.system, "stack": stack, "runtime": runtime, **sizes}
-    return AskedPlan.parse(asked, "layouts")
+    fields = {"model": model, "system": point.system, "stack": stack, "runtime": runtime, **sizes}
+    return AskedPlan.parse(fields, "layouts")
 
 
 def ranked_rows(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> pd.DataFrame:
@@ -48,17 +48,17 @@ def _keys(point: LayoutPoint, answer: TrainingPlan | UnfitPlan) -> dict[str, obj
 
 def _columns(plan: RankedPlan) -> dict[str, object]:
     layout = plan.layout.model_dump()
-    own = {name: getattr(plan, name) for name in OWN}
-    own |= {name: inf for name in ("time_s_low", "time_s_high") if own[name] is None}
-    return own | {name: layout[name] for name in RankedLayouts.columns if name in layout}
+    columns = {name: getattr(plan, name) for name in PLAN_COLUMNS}
+    # Columns are numbers: inf stands for no interval.
+    columns |= {name: inf for name in ("time_s_low", "time_s_high") if columns[name] is None}
+    return columns | {name: layout[name] for name in RankedLayouts.columns if name in layout}
 
 
 def proof_row(point: LayoutPoint, answer: TrainingPlan | UnfitPlan, machine: Machine) -> pd.DataFrame:
     """Row of table `layout_proofs` for one planning request."""
     certificate, unfit = answer.certificate, isinstance(answer, UnfitPlan)
-    counts = {
-        name: getattr(certificate, name) for name in ("layouts", "same", "unfit", "simulated", "divisions")
-    }
+    names = ("layouts", "same", "unfit", "simulated", "divisions")
+    counts = {name: getattr(certificate, name) for name in names}
     row = {
         **_keys(point, answer),
         **counts,

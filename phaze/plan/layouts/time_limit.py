@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 
+from phaze.plan.layouts import effort
+
 
 class OutOfTime(Exception):  # noqa: N818  # ends a search, whose answer is right
     """End of a search before its work is done; the message is the reason."""
@@ -41,3 +43,8 @@ class Work:
         """Count programs that will be solved next."""
         self.check()
         self.count += programs
+
+    def add_program(self, variables: int, *, exact: bool) -> None:
+        """Count a program that will be solved next; with `exact`, some of its variables are integers."""
+        size = -(-variables // effort.VARIABLES_PER_PROGRAM)
+        self.add((effort.INTEGER_WORK if exact else 1) * size)

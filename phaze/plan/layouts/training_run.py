@@ -39,48 +39,48 @@ def goodput_share(interval_s: float, failure_s: float, checkpoint_s: float, rest
     return interval_s / failure_s * exp(-restart_s / failure_s - spent) / -expm1(-spent)
 
 
-def goodput(asked: AskedRun, devices: int, step_s: float) -> Goodput | None:
+def goodput(run: AskedRun, devices: int, step_s: float) -> Goodput | None:
     """Goodput under random failures; checkpoints are at least one step apart.
 
     None if the question has no failures; PhazeError if they leave no time to train.
     """
-    if asked.mtbf_hours is None or asked.checkpoint_s is None or asked.restart_s is None:
+    if run.mtbf_hours is None or run.checkpoint_s is None or run.restart_s is None:
         return None
-    failure_s = asked.mtbf_hours * SECONDS_PER_HOUR / devices
-    interval_s = max(checkpoint_interval_s(failure_s, asked.checkpoint_s), step_s)
-    share = goodput_share(interval_s, failure_s, asked.checkpoint_s, asked.restart_s)
+    failure_s = run.mtbf_hours * SECONDS_PER_HOUR / devices
+    # A checkpoint is saved between steps.
+    interval_s = max(checkpoint_interval_s(failure_s, run.checkpoint_s), step_s)
+    share = goodput_share(interval_s, failure_s, run.checkpoint_s, run.restart_s)
     if share < LEAST_GOODPUT:
         raise PhazeError(
             f"plan: --mtbf: must be large enough to train: {devices} devices fail every {failure_s:.3g} s, "
-            f"with {asked.checkpoint_s:g} s for a checkpoint, {asked.restart_s:g} s for a restart and steps "
-            f"of {step_s:.3g} s, got {asked.mtbf_hours:g}"
+            f"with {run.checkpoint_s:g} s for a checkpoint, {run.restart_s:g} s for a restart and steps "
+            f"of {step_s:.3g} s, got {run.mtbf_hours:g}"
         )
     return Goodput(share=share, interval_s=interval_s, failure_s=failure_s)
 
 
-def training_run(plan: RankedPlan, devices: int, asked: AskedRun) -> TrainingRun:
+def training_run(plan: RankedPlan, devices: int, run: AskedRun) -> TrainingRun:
     """Days and cost of a complete training run at the expected step time, and days at the prudent one."""
-    steps = asked.tokens / (plan.tokens_per_s_per_device * devices * plan.time_s)
-    lost = goodput(asked, devices, plan.time_s)
+    steps = run.tokens / (plan.tokens_per_s_per_device * devices * plan.time_s)
+    lost = goodput(run, devices, plan.time_s)
 
     def days_at(step_s: float) -> float:
-        trained = goodput(asked, devices, step_s)
+        trained = goodput(run, devices, step_s)
         return steps * step_s / SECONDS_PER_DAY / (1.0 if trained is None else trained.share)
 
     days = days_at(plan.time_s)
     hours = days * HOURS_PER_DAY * devices
-    ends = (None if end is None else days * end / plan.time_s for end in (plan.time_s_low, plan.time_s_high))
-    days_low, days_high = ends
+    low_s, high_s = plan.time_s_low, plan.time_s_high
     return TrainingRun(
-        asked=asked,
+        asked=run,
         days=days,
-        days_low=days_low,
-        days_high=days_high,
+        days_low=None if low_s is None else days * low_s / plan.time_s,
+        days_high=None if high_s is None else days * high_s / plan.time_s,
         days_prudent=None if plan.prudent_s is None else days_at(plan.prudent_s),
         device_hours=hours,
-        cost=None if asked.price is None else hours * asked.price,
+        cost=None if run.price is None else hours * run.price,
         goodput=lost,
-        in_time=None if asked.days is None else days <= asked.days,
+        in_time=None if run.days is None else days <= run.days,
     )
 
 
@@ -89,15 +89,17 @@ def ranked_runs(plans: Sequence[TrainingPlan | UnfitPlan]) -> list[TrainingPlan 
 
     If none meets it, the closest is marked.
     """
-    runs = [(place, one.run) for place, one in enumerate(plans) if isinstance(one, TrainingPlan) and one.run]
-    in_time = [item for item in runs if item[1].in_time is not False]
-    best: dict[int, TrainingRun] = {}
-    for word, found in (
-        ("cheapest", min(in_time, key=lambda item: item[1].device_hours, default=None)),
-        ("fastest", min(in_time, key=lambda item: item[1].days, default=None)),
-        ("closest", None if in_time else min(runs, key=lambda item: item[1].days, default=None)),
+    runs = {i: plan.run for i, plan in enumerate(plans) if isinstance(plan, TrainingPlan) and plan.run}
+    in_time = [i for i, run in runs.items() if run.in_time is not False]
+    marked = dict[int, TrainingRun]()
+    for label, best in (
+        ("cheapest", min(in_time, key=lambda i: runs[i].device_hours, default=None)),
+        ("fastest", min(in_time, key=lambda i: runs[i].days, default=None)),
+        ("closest", None if in_time else min(runs, key=lambda i: runs[i].days, default=None)),
     ):
-        if found is not None:
-            run = best.get(found[0], found[1])
-            best[found[0]] = run.model_copy(update={"is_the": (*run.is_the, word)})
-    return [one.model_copy(update={"run": best[i]}) if i in best else one for i, one in enumerate(plans)]
+        if best is not None:
+            run = marked.get(best, runs[best])
+            marked[best] = run.model_copy(update={"is_the": (*run.is_the, label)})
+    return [
+        plan.model_copy(update={"run": marked[i]}) if i in marked else plan for i, plan in enumerate(plans)
+    ]

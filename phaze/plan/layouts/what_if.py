@@ -8,6 +8,7 @@ from math import gcd
 
 from phaze.cost.network.fabric import network_of
 from phaze.layout import DEVICE_AXES, Layout
+from phaze.plan.layouts import effort
 from phaze.plan.layouts.assumptions import HIDDEN
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
@@ -28,8 +29,6 @@ WORTH = 0.005
 """Minimum gain in throughput for which another batch is named."""
 COMPARED = 10
 """Minimum number of plans that are compared under other assumptions."""
-MOST_WORK = 100
-"""Maximum number of linear programs in a re-planning search, which proves nothing."""
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 """Setting of PyTorch's allocator that avoids lasting fragmentation."""
 
@@ -41,10 +40,10 @@ def what_if(plan: PricedLayout, fixed: Mapping[str, int | str]) -> Iterator[What
     fixes stay fixed.
     """
     for name, machine in _machines(plan.question):
-        yield _changed(plan, fixed, name, machine, again=name == MEMORY)[0]
+        yield _changed(plan, fixed, name, machine, replan=name == MEMORY)[0]
     task = plan.question.task
     batch = replace(task, global_batch=BATCHES * task.global_batch)
-    time_s = plan.asked(replace(plan.question, task=batch)).price.time_s
+    time_s = plan.priced_for(replace(plan.question, task=batch)).price.time_s
     yield WhatIf(change=f"batch x{BATCHES}", time_s=time_s / BATCHES, replanned=False)
 
 
@@ -54,31 +53,31 @@ def replanned(plan: PricedLayout, fixed: Mapping[str, int | str], most_passes: i
     Once the searches have simulated `most_passes` passes, by the number that the plan has, later changes keep
     the plan.
     """
-    layout, passes = plan.divided.layout, 0
-    each = 2 * layout.stages * layout.microbatches(plan.question.task.global_batch)
+    layout, passes = plan.staged.layout, 0
+    passes_per_split = 2 * layout.stages * layout.microbatches(plan.question.task.global_batch)
     for name, machine in _machines(plan.question):
-        changed, splits = _changed(plan, fixed, name, machine, again=passes < most_passes)
-        passes += splits * each
+        changed, splits = _changed(plan, fixed, name, machine, replan=passes < most_passes)
+        passes += splits * passes_per_split
         yield changed
 
 
 def _changed(
-    plan: PricedLayout, fixed: Mapping[str, int | str], name: str, machine: Machine, *, again: bool
+    plan: PricedLayout, fixed: Mapping[str, int | str], name: str, machine: Machine, *, replan: bool
 ) -> tuple[WhatIf, int]:
-    """Step time with more of one resource, re-planned if `again`, and the number of splits simulated for it.
+    """Step time with more of one resource, re-planned if `replan`, and the number of splits simulated for it.
 
     A new plan has the same widths.
     """
-    asked, splits = replace(plan.question, machine=machine), 0
-    times_s = [plan.asked(asked).price.time_s]
-    if again:
-        widths = {name: getattr(plan.divided.layout, name) for name in DEVICE_AXES}
-        named = f"with more {name.removeprefix('size of ')}: "
-        found = plan_layouts(asked, {**fixed, **widths}, wanted=1, most_work=MOST_WORK, named=named)
-        times_s += [one.found.time_s for one in found.plans]
-        splits = found.certificate.divisions
+    question, splits = replace(plan.question, machine=machine), 0
+    times_s = [plan.priced_for(question).price.time_s]
+    if replan:
+        widths = {name: getattr(plan.staged.layout, name) for name in DEVICE_AXES}
+        label, work = f"with more {name.removeprefix('size of ')}: ", effort.REPLAN_WORK
+        plans = plan_layouts(question, {**fixed, **widths}, number=1, most_work=work, label=label)
+        times_s += [faster.time_s for faster in plans.plans]
+        splits = plans.certificate.divisions
     change = f"{name} +{100 * (MORE - 1):.0f} %"
-    return WhatIf(change=change, time_s=min(times_s), replanned=again), splits
+    return WhatIf(change=change, time_s=min(times_s), replanned=replan), splits
 
 
 def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
@@ -88,15 +87,16 @@ def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
     """
     question = plans[0].question
     stack = question.machine.stack
-    for name in (one for one in stack.overlap if one in HIDDEN):
-        own = stack.model_copy(update={"overlap": tuple(one for one in stack.overlap if one != name)})
-        machine = replace(question.machine, stack=own)
-        asked = replace(question, machine=machine)
-        alike = [not _communicates(plan.divided.layout, name) for plan in plans]
-        times_s = [
-            (plan if same else plan.asked(asked)).price.time_s
-            for plan, same in zip(plans, alike, strict=True)
+    for name in (kind for kind in stack.overlap if kind in HIDDEN):
+        overlap = tuple(kind for kind in stack.overlap if kind != name)
+        machine = replace(question.machine, stack=stack.model_copy(update={"overlap": overlap}))
+        without_overlap = replace(question, machine=machine)
+        # Plans without this communication keep their price: none is computed.
+        changed = [
+            plan.priced_for(without_overlap) if communicates(plan.staged.layout, name) else plan
+            for plan in plans
         ]
+        times_s = [plan.price.time_s for plan in changed]
         best = times_s.index(min(times_s))
         if times_s[best] * (1 + TIE) < times_s[0]:
             named = "" if best < shown else f"({plans[best].shape}) "
@@ -123,25 +123,24 @@ def made_to_fit(
     if expected[0].status == OK:
         return None
     sentences = [f"Plan 1 {expected[0].status}."]
+    # Gaps of the allocator are the only part that a setting can avoid.
     if memory.of("device").high - memory.fragments.high <= capacity_bytes(device_of(first.question.machine)):
         sentences.append(f"{EXPANDABLE} may do.")
     place = next((place for place, plan in enumerate(expected) if plan.status == OK), None)
     plan = _surely_fitting(first.question, fixed) if place is None else ranked[place]
     if plan is None:
         return " ".join([*sentences, "A short search finds none that surely fits."])
-    named = plan.shape if place is None or place >= shown else f"Plan {place + 1}"
+    name = plan.shape if place is None or place >= shown else f"Plan {place + 1}"
     longer = plan.price.time_s / first.price.time_s - 1
     figures = f"{first.question.rank} {plan.price.time_s:.4g} s, {longer:+.1%}"
-    sentences.append(f"The first that surely fits: {named} ({figures}).")
+    sentences.append(f"The first that surely fits: {name} ({figures}).")
     return " ".join(sentences)
 
 
 def _surely_fitting(question: PlanQuestion, fixed: Mapping[str, int | str]) -> PricedLayout | None:
     """Best plan of a short search whose tensors leave room for the largest gaps of the allocator."""
-    roomy = question.roomy()
-    plans = plan_layouts(
-        roomy, fixed, gap=GAP, wanted=1, prove=False, named="layouts that surely fit: "
-    ).plans
+    roomy, label = question.roomy(), "layouts that surely fit: "
+    plans = plan_layouts(roomy, fixed, gap=GAP, number=1, prove=False, label=label).plans
     priced = (PricedLayout.of(roomy, plan) for plan in plans)
     return next((plan for plan in priced if plan.status == OK), None)
 
@@ -154,16 +153,13 @@ def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | Non
     task = plan.question.task
     batch = nearest_batch(task.global_batch, task.devices)
     question = replace(plan.question, task=replace(task, global_batch=batch))
-    named = f"batch of {batch} for comparison: "
-    plans = (
-        ()
-        if batch == task.global_batch
-        else plan_layouts(question, fixed, gap=GAP, wanted=1, prove=False, named=named).plans
-    )
-    for other in (PricedLayout.of(question, faster) for faster in plans):
+    label = f"batch of {batch} for comparison: "
+    if batch == task.global_batch:
+        return None
+    for faster in plan_layouts(question, fixed, gap=GAP, number=1, prove=False, label=label).plans:
+        other, replicas = PricedLayout.of(question, faster), gcd(task.global_batch, task.devices)
         gain = other.tokens_per_s_per_device / plan.tokens_per_s_per_device - 1
         if gain >= WORTH:
-            replicas = gcd(task.global_batch, task.devices)
             return (
                 f"{task.global_batch:,} samples allow at most {replicas:,} replicas. With --global-batch "
                 f"{batch} a short search finds {gain:.1%} more tokens/s ({question.rank}): {other.shape}."
@@ -171,7 +167,7 @@ def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | Non
     return None
 
 
-def _communicates(layout: Layout, kind: str) -> bool:
+def communicates(layout: Layout, kind: str) -> bool:
     """True if a layout has communication of the given kind."""
     widths = {"dp": layout.dp * layout.cp, "tp": layout.tp, "pp": layout.pp, "ep": layout.ep}
     return widths[kind] > 1

@@ -39,7 +39,7 @@ FASTER = 0.95
 """Ratio to the fastest recipe's step time below which measured evidence is listed."""
 NEAREST = 2
 """Number of similar measured runs that are named."""
-LEAST_SAID_GIB = 0.001
+LEAST_SHOWN_GIB = 0.001
 """Memory in GiB below which a shortfall or a part is not reported."""
 
 
@@ -61,7 +61,7 @@ def first_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
 def others_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
     """Yield the lines of the ranked table, and of comparisons with recipes and other plans."""
     yield from ranked_table(plan.alternatives, device)
-    said = [
+    sentences = [
         *recipes_in_words(plan, device),
         *why_first(plan),
         *([PRUDENT] if plan.question.rank == "prudent" else []),
@@ -70,51 +70,48 @@ def others_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
         *rows_in_words(plan.certificate, len(plan.alternatives)),
         *([] if plan.run is None else run_in_words(plan.run)),
     ]
-    yield from map(wrapped, said)
+    yield from map(wrapped, sentences)
 
 
 def last_in_words(plan: TrainingPlan, device: Device, *, why: bool) -> Iterator[str]:
     """Yield the lines that need further searches, and with `why` the details and assumptions."""
-    said = [
-        *([] if plan.may_fit is None else [plan.may_fit]),
-        *([] if plan.prudence is None else [plan.prudence]),
-        *([] if plan.other_batch is None else [plan.other_batch]),
-        *map(_planner_row, plan.planners),
-        *([] if plan.explained is None else explained(plan.explained, plan)),
-        *(_details(plan, device.hbm_gib) if why else [ASK]),
-    ]
-    yield from map(wrapped, said)
+    sentences = [plan.may_fit, plan.prudence, plan.other_batch, *map(_planner_row, plan.planners)]
+    sentences += [] if plan.explained is None else explained(plan.explained, plan)
+    sentences += _details(plan, device.hbm_gib) if why else [ASK]
+    yield from map(wrapped, filter(None, sentences))
 
 
-def fewest_in_words(found: FewestNodes) -> str:
+def fewest_in_words(fewest: FewestNodes) -> str:
     """Sentence on the fewest nodes on which a model fits, and why fewer do not suffice."""
-    said = f"Fewest: {found.nodes} node{'s' * (found.nodes != 1)} ({found.devices} devices)"
-    if found.smaller is None:
-        return f"{said}; fewer have less memory than the weights." if found.nodes > 1 else f"{said}."
-    smaller = f"{found.smaller} node{'s' * (found.smaller != 1)}"
-    if found.undecided:
-        return f"{said}; no plan was found for {smaller}, where {found.undecided:,} layouts are undecided."
-    if found.lacking_gib is None:
-        return f"{said}; the runtime can run no layout on {smaller}."
-    return f"{said}; on {smaller} every layout lacks {digits(found.lacking_gib)} GiB a device or more."
+    sentence = f"Fewest: {fewest.nodes} node{'s' * (fewest.nodes != 1)} ({fewest.devices} devices)"
+    if fewest.smaller is None:
+        return f"{sentence}; fewer have less memory than the weights." if fewest.nodes > 1 else f"{sentence}."
+    smaller = f"{fewest.smaller} node{'s' * (fewest.smaller != 1)}"
+    if fewest.undecided:
+        undecided = f"where {fewest.undecided:,} layouts are undecided"
+        return f"{sentence}; no plan was found for {smaller}, {undecided}."
+    if fewest.lacking_gib is None:
+        return f"{sentence}; the runtime can run no layout on {smaller}."
+    return f"{sentence}; on {smaller} every layout lacks {digits(fewest.lacking_gib)} GiB a device or more."
 
 
 def recipes_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
     """Yield a line for each published recipe, and evidence for a plan that is faster than all of them."""
     rank = plan.question.rank
-    for one in plan.recipes:
-        named = f"Recipe {one.source} {one.release} ({one.shape})"
-        if one.plan is None or one.over_plan is None:
-            yield f"{named}: {one.reason}"
+    for recipe in plan.recipes:
+        label = f"Recipe {recipe.source} {recipe.release} ({recipe.shape})"
+        if recipe.plan is None or recipe.over_plan is None:
+            yield f"{label}: {recipe.reason}"
             continue
-        status = row_status(one.plan, device)
-        if one.lacking_gib is None:
+        status = row_status(recipe.plan, device)
+        if recipe.lacking_gib is None:
             status = status.partition(":")[0]
         unfit = "" if status == OK else f"; {status}"
-        yield f"{named}: {rank} {one.plan.by(rank):.4g} s, {one.over_plan:.2f} × plan 1{unfit}"
-    over = [one.over_plan for one in plan.recipes if one.over_plan is not None and one.lacking_gib is None]
+        yield f"{label}: {rank} {recipe.plan.by(rank):.4g} s, {recipe.over_plan:.2f} × plan 1{unfit}"
+    # Recipes that do not fit are no evidence that the plan is faster.
+    over = [recipe.over_plan for recipe in plan.recipes if recipe.over_plan and recipe.lacking_gib is None]
     if over and min(over) * FASTER > 1:
-        near = [f"{one.source} {one.label} ({one.error:+.1%})" for one in plan.evidence[:NEAREST]]
+        near = [f"{recipe.source} {recipe.label} ({recipe.error:+.1%})" for recipe in plan.evidence[:NEAREST]]
         yield (
             f"Faster than every recipe by prediction. Measured runs like it, with the errors of their "
             f"predictions: {', '.join(near) or 'none'}."
@@ -127,7 +124,7 @@ def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     spent = ", ".join(f"{name} {s:.3g} s" for name, s in parts if s >= NEGLIGIBLE * plan.time_s)
     yield f"Time: {spent}."
     if len(plan.stages) > 1:
-        yield f"Pipeline split, layers of the stages in order: {_in_order(plan.stages)}."
+        yield f"Pipeline split, layers of the stages in order: {_runs_of_stages(plan.stages)}."
     yield from (f"Memory: {line}, of {hbm_gib:g} GiB." for line in _fullest(plan.memory))
     yield from counts_in_words(plan.certificate)
     yield from undecided_in_words(plan.certificate)
@@ -135,19 +132,19 @@ def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     yield f"Assumes {'; '.join(plan.assumptions)}."
 
 
-def _planner_row(one: PlannerRow) -> str:
+def _planner_row(row: PlannerRow) -> str:
     """Sentence on the plan that a planner from the literature found."""
-    if one.time_s is None or one.tokens_per_s_per_device is None or one.fullest_gib is None:
-        return f"{one.planner}: {one.reason}"
-    shapes = [f"tp={stage.tp} dp={stage.dp}" for stage in one.stages]
+    if row.time_s is None or row.tokens_per_s_per_device is None or row.fullest_gib is None:
+        return f"{row.planner}: {row.reason}"
+    shapes = [f"tp={stage.tp} dp={stage.dp}" for stage in row.stages]
     runs = ", ".join(f"{len([*same])} x {shape}" for shape, same in groupby(shapes))
-    notes = [] if one.fits else ["does not fit"]
-    notes += [] if one.reason is None else [one.reason]
-    figures = (
-        f"{one.time_s:.4g} s, {one.tokens_per_s_per_device:,.0f} tokens/s/device, "
-        f"{one.fullest_gib:.1f} GiB of tensors"
+    notes = [] if row.fits else ["does not fit"]
+    notes += [] if row.reason is None else [row.reason]
+    plan = (
+        f"{row.planner}: {row.time_s:.4g} s, {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
+        f"{row.fullest_gib:.1f} GiB of tensors with {runs} b={row.microbatch} {row.schedule}"
     )
-    return "; ".join([f"{one.planner}: {figures} with {runs} b={one.microbatch} {one.schedule}", *notes])
+    return "; ".join([plan, *notes])
 
 
 def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
@@ -164,7 +161,7 @@ def sizes_table(plans: Sequence[TrainingPlan | UnfitPlan]) -> list[list[str]]:
 
 def runs_by_devices(plans: Sequence[TrainingPlan | UnfitPlan]) -> dict[int, TrainingRun]:
     """Complete training runs by device count."""
-    return {one.question.devices: one.run for one in plans if isinstance(one, TrainingPlan) and one.run}
+    return {plan.question.devices: plan.run for plan in plans if isinstance(plan, TrainingPlan) and plan.run}
 
 
 def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
@@ -207,9 +204,8 @@ def _length(run: TrainingRun) -> str:
     others = [] if None in ends else [" to ".join(f"{end:.4g}" for end in ends)]
     others += [] if run.days_prudent is None else [f"{run.days_prudent:.4g} at the prudent one"]
     within = f" ({'; '.join(others)})" if others else ""
-    return (
-        f"{run.days:.4g} days at the expected step time{within}, {run.device_hours:,.0f} device-hours{paid}"
-    )
+    days = f"{run.days:.4g} days at the expected step time{within}"
+    return f"{days}, {run.device_hours:,.0f} device-hours{paid}"
 
 
 def run_in_words(run: TrainingRun) -> Iterator[str]:
@@ -227,10 +223,10 @@ def run_in_words(run: TrainingRun) -> Iterator[str]:
 
 def unfit_in_words(plan: UnfitPlan) -> str:
     """Reason why there is no plan, and the memory that the closest layout needs."""
-    said = [plan.reason]
+    sentences = [plan.reason]
     if plan.layout is not None:
-        said += [f"closest, with equal stages: {shape(plan.layout, None)}", *_fullest(plan.memory)]
-    return "\n".join(map(wrapped, [*said, *counts_in_words(plan.certificate)]))
+        sentences += [f"closest, with equal stages: {shape(plan.layout, None)}", *_fullest(plan.memory)]
+    return "\n".join(map(wrapped, [*sentences, *counts_in_words(plan.certificate)]))
 
 
 def better_line(time_s: float, layout: str, seconds: float, rank: Rank, *, first: bool) -> str:
@@ -260,19 +256,18 @@ def fields_in_words(layout: ChosenLayout, blocks: int | None) -> Iterator[str]:
 
 def recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
     """Yield the planning request, and the recommended layout with its predicted step time."""
-    asked = plan.question
-    lora = f", adapters of rank {asked.model.lora} alone trained" if asked.model.lora else ""
+    request = plan.question
+    lora = f", adapters of rank {request.model.lora} alone trained" if request.model.lora else ""
     yield (
-        f"{asked.model.name}{lora} on {asked.devices:,} {asked.system}: {asked.global_batch:,} samples of "
-        f"{asked.sequence:,} tokens, {asked.runtime}, {asked.precision}"
+        f"{request.model.name}{lora} on {request.devices:,} {request.system}: {request.global_batch:,} "
+        f"samples of {request.sequence:,} tokens, {request.runtime}, {request.precision}"
     )
     if plan.uncalibrated is not None:
         yield plan.uncalibrated
+    layout = ", ".join(fields_in_words(plan.layout, plan.recomputed_layers))
     yield (
-        f"Train with {', '.join(fields_in_words(plan.layout, plan.recomputed_layers))}; "
-        f"{split_in_words(plan.stages)}. "
-        f"{predicted(plan)}; {plan.mfu:.1%} MFU, {used(plan)} of {hbm_gib:g}, bound by "
-        f"{plan.bound_by}."
+        f"Train with {layout}; {split_in_words(plan.stages)}. {predicted(plan)}; {plan.mfu:.1%} MFU, "
+        f"{used(plan)} of {hbm_gib:g}, bound by {plan.bound_by}."
     )
 
 
@@ -281,11 +276,11 @@ def split_in_words(stages: Sequence[StageShare]) -> str:
     layers = [stage.layers for stage in stages]
     if len(stages) == 1:
         return f"{layers[0]} layers on one stage"
-    each = f"{min(layers)}" if min(layers) == max(layers) else f"{min(layers)} to {max(layers)}"
-    return f"{len(stages)} stages of {each} layers"
+    layer_range = f"{min(layers)}" if min(layers) == max(layers) else f"{min(layers)} to {max(layers)}"
+    return f"{len(stages)} stages of {layer_range} layers"
 
 
-def _in_order(stages: Sequence[StageShare]) -> str:
+def _runs_of_stages(stages: Sequence[StageShare]) -> str:
     """Format the layers per stage, with runs of identical stages combined."""
     alike = [(layers, len([*same])) for layers, same in groupby(stage.layers for stage in stages)]
     return ", ".join(f"{times} x {layers}" if times > 1 else f"{layers}" for layers, times in alike)
@@ -314,12 +309,11 @@ def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
 
 def predicted(plan: RankedPlan) -> str:
     """Format the predicted step time, with its interval if there is one."""
-    said = f"Predicted {plan.time_s:.4g} s a step"
+    time = f"Predicted {plan.time_s:.4g} s a step"
     if plan.time_s_low is None or plan.time_s_high is None:
-        return said
-    return (
-        f"{said}; 80 % interval {plan.time_s_low:.4g} to {plan.time_s_high:.4g} s, from similar measured runs"
-    )
+        return time
+    interval = f"{plan.time_s_low:.4g} to {plan.time_s_high:.4g} s"
+    return f"{time}; 80 % interval {interval}, from similar measured runs"
 
 
 def why_first(plan: TrainingPlan) -> Iterator[str]:
@@ -337,104 +331,102 @@ def why_first(plan: TrainingPlan) -> Iterator[str]:
         yield f"Next best: plan 2 ({plan_differences(plan, other)}) takes {share:.2%} longer: {parts}."
 
 
-def plan_differences(one: RankedPlan, other: RankedPlan) -> str:
+def plan_differences(plan: RankedPlan, other: RankedPlan) -> str:
     """List the fields in which another plan differs."""
-    named = [differences(one.layout, other.layout)]
-    if one.recomputed_layers != other.recomputed_layers:
-        named.append(f"recomputed blocks {other.recomputed_layers}")
-    return ", ".join(named)
+    labels = [differences(plan.layout, other.layout)]
+    if plan.recomputed_layers != other.recomputed_layers:
+        labels.append(f"recomputed blocks {other.recomputed_layers}")
+    return ", ".join(labels)
 
 
 def _parts(longer_s: Mapping[str, float]) -> str:
     """List the parts of a step that are longer or shorter, largest difference first."""
-    named = [f"{name} {more:+.3g} s" for name, more in list(longer_s.items())[:PARTS]]
+    labels = [f"{name} {part_s:+.3g} s" for name, part_s in list(longer_s.items())[:PARTS]]
     if len(longer_s) > PARTS:
-        named.append(f"other parts {sum(list(longer_s.values())[PARTS:]):+.3g} s")
-    return ", ".join(named) or "no part by as much as a thousandth of the step"
+        labels.append(f"other parts {sum(list(longer_s.values())[PARTS:]):+.3g} s")
+    return ", ".join(labels) or "no part by as much as a thousandth of the step"
 
 
-def proof_in_words(found: PlanCertificate, rank: Rank) -> Iterator[str]:
+def proof_in_words(proof: PlanCertificate, rank: Rank) -> Iterator[str]:
     """Yield a sentence on the proven lower bound, with the reason if the search ended early."""
-    if found.bound_s is not None:
-        early = "" if found.stopped is None else f" The search ended early: {found.stopped}."
+    if proof.bound_s is not None:
+        early = "" if proof.stopped is None else f" The search ended early: {proof.stopped}."
         yield (
-            f"Plan 1 is within {found.gap:.2%} of optimal: at this price no split of the {found.legal:,} "
-            f"layouts that the runtime can run takes less than {found.bound_s:.5g} s ({rank} time, proven)."
+            f"Plan 1 is within {proof.gap:.2%} of optimal: at this price no split of the {proof.legal:,} "
+            f"layouts that the runtime can run takes less than {proof.bound_s:.5g} s ({rank} time, proven)."
             f"{early}"
         )
 
 
-def rows_in_words(found: PlanCertificate, rows: int) -> Iterator[str]:
+def rows_in_words(proof: PlanCertificate, rows: int) -> Iterator[str]:
     """Yield a sentence on the rows of a table that are not proven, if any."""
-    if found.rows is not None and found.rows < rows:
-        after = f"Rows after {found.rows} are not" if found.rows else "No row is"
+    if proof.rows is not None and proof.rows < rows:
+        after = f"Rows after {proof.rows} are not" if proof.rows else "No row is"
         yield f"{after} proven to be the next best."
 
 
-def counts_in_words(found: PlanCertificate) -> Iterator[str]:
+def counts_in_words(proof: PlanCertificate) -> Iterator[str]:
     """Yield a sentence on the number of layouts by outcome."""
-    illegal = sum(found.illegal.values())
-    rules = ", ".join(f"{name} {count:,}" for name, count in found.illegal.items())
-    known = found.lacking_gib is not None and found.lacking_gib >= LEAST_SAID_GIB
-    lacking = f" (by {digits(found.lacking_gib or 0.0)} GiB or more)" if known else ""
+    illegal = sum(proof.illegal.values())
+    rules = ", ".join(f"{name} {count:,}" for name, count in proof.illegal.items())
+    is_known = proof.lacking_gib is not None and proof.lacking_gib >= LEAST_SHOWN_GIB
+    lacking = f" (by {digits(proof.lacking_gib or 0.0)} GiB or more)" if is_known else ""
     yield (
-        f"Of {found.layouts:,} layouts {illegal:,} are invalid for the runtime"
-        f"{f' ({rules})' if rules else ''}, {found.same:,} are duplicates, "
-        f"{found.unfit:,} do not fit{lacking}, "
-        f"{sum(found.bounded.values()):,} are excluded by bounds, {found.simulated:,} were simulated with "
-        f"{found.divisions:,} pipeline splits."
+        f"Of {proof.layouts:,} layouts {illegal:,} are invalid for the runtime"
+        f"{f' ({rules})' if rules else ''}, {proof.same:,} are duplicates, "
+        f"{proof.unfit:,} do not fit{lacking}, {sum(proof.bounded.values()):,} are excluded by bounds, "
+        f"{proof.simulated:,} were simulated with {proof.divisions:,} pipeline splits."
     )
 
 
-def undecided_in_words(found: PlanCertificate) -> Iterator[str]:
+def undecided_in_words(proof: PlanCertificate) -> Iterator[str]:
     """Yield a sentence on the undecided layouts that may beat the plan, with their largest gains."""
-    if not found.undecided:
+    if not proof.undecided:
         return
     usual = {"zero": 0, "recompute": "none", "cp_kind": "all_gather", "sequence_parallel": 0}
-    named = [
-        " ".join(f"{name}={value}" for name, value in one.fields.items() if value != usual.get(name, 1))
-        + f" by at most {one.gain:.1%}"
-        for one in found.undecided
+    labels = [
+        " ".join(f"{name}={value}" for name, value in undecided.fields.items() if value != usual.get(name, 1))
+        + f" by at most {undecided.gain:.1%}"
+        for undecided in proof.undecided
     ]
-    yield f"Undecided, {found.undecided_layouts:,} layouts that may be faster: {'; '.join(named)}."
+    yield f"Undecided, {proof.undecided_layouts:,} layouts that may be faster: {'; '.join(labels)}."
 
 
 def _what_if(plan: TrainingPlan) -> Iterator[str]:
     if plan.what_if:
         own_s = plan.by(plan.question.rank)
-        ways = [
-            f"{one.change} {1 - one.time_s / own_s:.1%}{' (re-planned)' * one.replanned}"
-            for one in plan.what_if
+        changes = [
+            f"{change.change} {1 - change.time_s / own_s:.1%}{' (re-planned)' * change.replanned}"
+            for change in plan.what_if
         ]
-        yield f"{plan.question.rank.capitalize()} time saved by more of one thing: {', '.join(ways)}."
+        yield f"{plan.question.rank.capitalize()} time saved by more of one thing: {', '.join(changes)}."
 
 
-def explained(found: Explained, plan: TrainingPlan) -> Iterator[str]:
+def explained(explanation: Explained, plan: TrainingPlan) -> Iterator[str]:
     """Yield the cost of fixing some layout fields, or the reason why that is impossible."""
-    fixed = " ".join(f"{name}={value}" for name, value in found.fixed.items())
-    if found.best is not None:
+    fixed = " ".join(f"{name}={value}" for name, value in explanation.fixed.items())
+    if explanation.best is not None:
         rank = plan.question.rank
-        share = found.best.by(rank) / plan.by(rank) - 1
-        expected = "" if rank == "expected" else f", expected {found.best.time_s:.4g} s,"
-        yield (
-            f"{fixed}: {rank} {found.best.by(rank):.4g} s ({share:+.1%}){expected} with "
-            f"{shape(found.best.layout, found.best.recomputed_layers)}: {_parts(found.longer_s)}"
-        )
-    elif found.closest is not None:
-        lacking = digits(found.lacking_gib or 0.0)
+        share = explanation.best.by(rank) / plan.by(rank) - 1
+        expected = "" if rank == "expected" else f", expected {explanation.best.time_s:.4g} s,"
+        layout = shape(explanation.best.layout, explanation.best.recomputed_layers)
+        time = f"{rank} {explanation.best.by(rank):.4g} s ({share:+.1%}){expected}"
+        yield f"{fixed}: {time} with {layout}: {_parts(explanation.longer_s)}"
+    elif explanation.closest is not None:
+        lacking = digits(explanation.lacking_gib or 0.0)
         yield f"{fixed}: does not fit, the rank with peak memory lacks {lacking} GiB"
-        yield f"closest, with equal stages: {shape(found.closest, None)}"
-        yield from _fullest(found.memory)
+        yield f"closest, with equal stages: {shape(explanation.closest, None)}"
+        yield from _fullest(explanation.memory)
     else:
-        yield f"{fixed}: {found.reason}"
+        yield f"{fixed}: {explanation.reason}"
 
 
 def used(plan: RankedPlan) -> str:
     """Format the peak memory of a device: expected, with its range if the file has one."""
-    found = plan.in_use_gib
-    if found is None:
+    in_use = plan.in_use_gib
+    if in_use is None:
         return f"{plan.fullest_gib:.1f} GiB"
-    return f"{found.expected:.1f} GiB ({found.low:.1f} to {found.high:.1f})"
+    return f"{in_use.expected:.1f} GiB ({in_use.low:.1f} to {in_use.high:.1f})"
 
 
 def _fullest(memory: Sequence[RankMemory]) -> Iterator[str]:
@@ -445,5 +437,5 @@ def _fullest(memory: Sequence[RankMemory]) -> Iterator[str]:
         f"rank {rank} of {len(memory)}: {total_gib:.4g} GiB in use, of which weights and "
         f"gradients {most.weights_gib:.4g}, optimizer {most.optimizer_gib:.4g}, activations "
         f"{most.activations_gib:.4g} ({most.work_gib:.4g} of them for the microbatch at work)"
-        + "".join(f", {name} {gib:.2g}" for name, gib in most.parts_gib.items() if gib >= LEAST_SAID_GIB)
+        + "".join(f", {name} {gib:.2g}" for name, gib in most.parts_gib.items() if gib >= LEAST_SHOWN_GIB)
     )

@@ -46,7 +46,7 @@ def test_a_plan_that_runs_and_fits_is_no_faster_than_the_certificate() -> None:
         phaze = next(DynamicPrograms(question).rows())
         assert phaze.time_s is not None
         if phaze.reason is None and phaze.fits:
-            assert phaze.time_s >= plan_layouts(question, wanted=1).certificate.bound_s
+            assert phaze.time_s >= plan_layouts(question, number=1).certificate.bound_s
             runs += 1
     assert runs
 

@@ -13,7 +13,7 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.plan.layouts.divisions import Division, even_blocks
+from phaze.plan.layouts.divisions import Split, even_blocks
 from phaze.plan.layouts.priced import PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import load_machine
@@ -108,9 +108,9 @@ def priced(layout: Layout, system: str = "a100-vtrain", stack: str | None = None
     machine = load_machine(system, stack=stack, devices=layout.devices)
     task = TrainingTask(load_transformer("llama2-7b", "test"), 2048, 64, layout.devices)
     question = PlanQuestion(task, machine, MEGATRON)
-    divided = question.divided(layout, "1f1b")
-    blocks = even_blocks(divided)
-    return PricedLayout(question, divided, Division(blocks, (0,) * len(blocks)))
+    staged = question.staged(layout, "1f1b")
+    blocks = even_blocks(staged)
+    return PricedLayout(question, staged, Split(blocks, (0,) * len(blocks)))
 
 
 def test_an_interval_of_a_plan_is_that_of_its_stack_device_and_layout() -> None:

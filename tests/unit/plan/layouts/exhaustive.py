@@ -99,7 +99,7 @@ class SmallCase:
 
 
 @dataclass(frozen=True)
-class PricedDivision:
+class PricedSplit:
     """Pipeline split of a layout, and its price."""
 
     blocks: Numbers
@@ -163,8 +163,8 @@ def divisions(
         blocks = tuple(end - start for start, end in pairwise((0, *ends, layers)))
         for again in product(*(range(n + 1) for n in blocks)):
             equal = any(again == tuple(min(k, n) for n in blocks) for k in range(layers + 1))
-            may_be = {"any": True, "equal": equal, "all": again in (blocks, (0,) * len(blocks))}[counts]
-            if may_be and any(again) == (layout.recompute == "full"):
+            is_valid = {"any": True, "equal": equal, "all": again in (blocks, (0,) * len(blocks))}[counts]
+            if is_valid and any(again) == (layout.recompute == "full"):
                 yield blocks, again
 
 
@@ -199,33 +199,31 @@ def priced(
     blocks: Numbers,
     again: Numbers,
     known: Costs | None = None,
-) -> PricedDivision:
+) -> PricedSplit:
     """Pipeline split with its price, and with what is known of other splits of the layout."""
     plan = planned(question, layout, schedule, blocks, again)
     found = QuickPrice(plan, question.machine, {} if known is None else known)
     peak_bytes = float(found.peak_bytes.max())
     time_s = found.time_s if peak_bytes <= question.limit_bytes(layout) else inf
-    return PricedDivision(blocks, again, time_s, peak_bytes)
+    return PricedSplit(blocks, again, time_s, peak_bytes)
 
 
-def priced_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedDivision]:
+def priced_splits(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedSplit]:
     """Every pipeline split of a layout, priced."""
     known: Costs = {}
     for blocks, again in divisions(layout, question.task.model.layers, question.runtime.recomputed_counts):
         yield priced(question, layout, schedule, blocks, again, known)
 
 
-def priced_layouts(
-    question: PlanQuestion, fixed: Fixed
-) -> dict[tuple[Layout, str], tuple[PricedDivision, ...]]:
+def priced_layouts(question: PlanQuestion, fixed: Fixed) -> dict[tuple[Layout, str], tuple[PricedSplit, ...]]:
     """Every pipeline split of every layout of a question."""
     every = list(legal_layouts(question, fixed))
     prepare(question, [layout for layout, _ in every])
     return {
-        (layout, schedule): tuple(priced_divisions(question, layout, schedule)) for layout, schedule in every
+        (layout, schedule): tuple(priced_splits(question, layout, schedule)) for layout, schedule in every
     }
 
 
-def fastest_s(divisions: tuple[PricedDivision, ...]) -> float:
+def fastest_s(divisions: tuple[PricedSplit, ...]) -> float:
     """Seconds of the fastest pipeline split that fits; infinite if none does."""
     return min((one.time_s for one in divisions), default=inf)

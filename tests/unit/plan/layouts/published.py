@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import inf
 
 from phaze.layout import Layout
-from phaze.plan.layouts.divisions import Division
+from phaze.plan.layouts.divisions import Split
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import load_machine
 from phaze.plan.pricing.price import price
@@ -59,7 +59,7 @@ def _time_s(run: Run, question: PlanQuestion) -> float:
     ends = [0, *(cut.stop - 1 for cut in run.cuts[:-1]), run.layers]
     blocks = tuple(end - start for start, end in pairwise(ends))
     again = blocks if run.layout.recompute == "full" else (0,) * len(blocks)
-    plan = question.divided(run.layout, run.schedule).plan(Division(blocks, again))
+    plan = question.staged(run.layout, run.schedule).plan(Split(blocks, again))
     found = price(plan, question.machine)
     return found.time_s if (found.peak_bytes <= question.limit_bytes(run.layout)).all() else inf
 

@@ -11,7 +11,7 @@ import pytest
 from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts.answer import TrainingPlanner, recipe_rows, recipes_of
-from phaze.plan.layouts.divisions import Division
+from phaze.plan.layouts.divisions import Split
 from phaze.plan.layouts.priced import MeasuredInterval, PricedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
@@ -63,7 +63,7 @@ def test_a_recipe_of_the_question_is_a_row_with_its_price() -> None:
     layout = found.plan.layout
     blocks = blocks_of(layout.pipeline_layout)
     assert blocks == (4,) * 20
-    plan = question.divided(layout.spread, "interleaved").plan(Division(blocks, (0,) * 20))
+    plan = question.staged(layout.spread, "interleaved").plan(Split(blocks, (0,) * 20))
     assert found.plan.time_s == price(plan, question.machine).time_s
 
 
@@ -131,9 +131,9 @@ def test_the_first_plan_of_the_same_widths_is_no_slower(recipe: PublishedRecipe)
     for plan in (one.plan for one in fitting if one.plan is not None):
         layout = plan.layout
         fixed: dict[str, int | str] = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp}
-        found = plan_layouts(question, fixed, gap=0.0, wanted=1)
+        found = plan_layouts(question, fixed, gap=0.0, number=1)
         assert found.certificate.bound_s <= plan.time_s * (1 + 1e-9)
-        assert found.plans[0].found.time_s <= plan.time_s * (1 + 1e-9)
+        assert found.plans[0].time_s <= plan.time_s * (1 + 1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -213,5 +213,5 @@ def test_with_a_wide_gap_the_plan_by_expected_time_is_no_slower_than_the_one_by_
             question.model_copy(update={"rank": rank}), lambda _: MeasuredInterval(None), 0.1
         )
         found = planner.best(1).plans[0]
-        times_s[rank] = PricedLayout.of(planner.question, found).asked(planner.expected).price.time_s
+        times_s[rank] = PricedLayout.of(planner.question, found).priced_for(planner.expected).price.time_s
     assert times_s["expected"] <= times_s["prudent"] * (1 + 1e-9)

@@ -15,7 +15,7 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts, held_by_rank, held_of_chunks
 from phaze.plan.layouts.capacity import CLOSE
-from phaze.plan.layouts.divisions import Division, blocks_at, even_blocks, even_division
+from phaze.plan.layouts.divisions import Split, even_blocks, even_split, layer_ranges
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.slices import Common, LayerFigures, Slices
 from phaze.plan.machines import device_of, load_machine
@@ -25,7 +25,7 @@ from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import legal_space
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.models import load_transformer
-from tests.unit.plan.layouts.exhaustive import PricedDivision, SmallCase, drawn_blocks, priced
+from tests.unit.plan.layouts.exhaustive import PricedSplit, SmallCase, drawn_blocks, priced
 
 DEEP = SmallCase("llama2-70b", 16, 2048, devices=8, hbm_gib=300.0, global_batch=8)
 DIVISIONS = 3
@@ -47,12 +47,12 @@ def leanest(figures: LayerFigures) -> LayerFigures:
     )
 
 
-def some_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedDivision]:
+def some_divisions(question: PlanQuestion, layout: Layout, schedule: str) -> Iterator[PricedSplit]:
     """Yield prices of nearly equal stages, and of random ones."""
-    divided, rng = question.divided(layout, schedule), np.random.default_rng(0)
-    drawn = [drawn_blocks(rng, blocks_at(divided), DEEP.layers) for _ in range(DIVISIONS)]
-    for blocks in (np.array(even_blocks(divided)), *drawn):
-        again = rng.integers(0, blocks + 1) * divided.partial
+    staged, rng = question.staged(layout, schedule), np.random.default_rng(0)
+    drawn = [drawn_blocks(rng, layer_ranges(staged), DEEP.layers) for _ in range(DIVISIONS)]
+    for blocks in (np.array(even_blocks(staged)), *drawn):
+        again = rng.integers(0, blocks + 1) * staged.partial
         for one in (0 * again, again):
             yield priced(question, layout, schedule, tuple(blocks.tolist()), tuple(one.tolist()))
 
@@ -63,8 +63,8 @@ def test_a_split_that_just_fits_is_not_ruled_out(recompute: Literal["none", "lay
     question = SmallCase("mixtral-8x7b", 32, 4096, 8, 100.0, global_batch=64).question("megatron")
     layout = Layout(tp=2, pp=2, vp=17, dp=2, sequence_parallel=True, recompute=recompute)
     blocks = (0, *(1,) * 32, 0)
-    split = Division(blocks, blocks if recompute == "full" else (0,) * 34)
-    peak_bytes = question.divided(layout, "interleaved").timeline(split).peak_bytes.max()
+    split = Split(blocks, blocks if recompute == "full" else (0,) * 34)
+    peak_bytes = question.staged(layout, "interleaved").timeline(split).peak_bytes.max()
     lacking_gib = (peak_bytes - question.limit_bytes(layout)) / GIB
     grid = question.runtime.grid(question.task.model, [(layout, "interleaved")])
     for more_gib, fits in ((1e-3, True), (-1.0, False)):
@@ -182,9 +182,9 @@ def test_least_working_memory_is_that_of_a_stage_with_one_layer(name: str) -> No
     places = np.flatnonzero(spread.grid.stages > 2)[::2].tolist()
     assert len(places) > 5
     for place in places:
-        divided = spread.question.divided(spread.grid.layout(place), spread.grid.schedule_of(place))
+        staged = spread.question.staged(spread.grid.layout(place), spread.grid.schedule_of(place))
         figures = spread.own.layers_of(np.array([place]), spread.grid.recompute[[place]])
-        work = divided.cost("middle", range(1, 2), 0).work_bytes
+        work = staged.cost("middle", range(1, 2), 0).work_bytes
         assert figures.work_bytes[0, 0] == pytest.approx(work)
 
 
@@ -220,8 +220,8 @@ def test_layers_that_wait_for_weights_hide_behind_layers_that_do_not(common: Com
     ]
     grid = MEGATRON.grid(task.model, [(one, "1f1b") for one in layouts])
     bounds_s = bound_layouts(question, grid, common).time_s
-    divided = [question.divided(one, "1f1b") for one in layouts]
-    times_s = [one.timeline(even_division(one)).time_s for one in divided]
+    staged = [question.staged(one, "1f1b") for one in layouts]
+    times_s = [one.timeline(even_split(one)).time_s for one in staged]
     assert (bounds_s <= times_s).all()
     if common == "nothing":
         assert (bounds_s >= 0.7 * np.array(times_s)).all()

@@ -10,7 +10,7 @@ import pytest
 
 from phaze.base.units import GIB
 from phaze.plan.layouts.contenders import GAP
-from phaze.plan.layouts.divisions import DividedLayout, Division
+from phaze.plan.layouts.divisions import Split, StagedLayout
 from phaze.plan.layouts.found import PlannedLayout
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.layouts.search import plan_layouts
@@ -42,28 +42,28 @@ def drawn(model: str, runtime: str) -> Iterator[PlanQuestion]:
         ).question(runtime)
 
 
-def lighter(question: PlanQuestion, plan: PlannedLayout) -> Iterator[tuple[DividedLayout, Division]]:
+def lighter(question: PlanQuestion, plan: PlannedLayout) -> Iterator[tuple[StagedLayout, Split]]:
     """The plan's layout and split with other recompute options, and with fewer recomputed blocks."""
-    split = plan.found.division
+    split = plan.split
     for option in question.runtime.recomputes(question.task.model):
         layout = replace(plan.layout, recompute=option)
         if option != "full" and not question.runtime.why_not(question.task, layout, plan.schedule):
-            yield question.divided(layout, plan.schedule), Division(split.blocks, (0,) * len(split.blocks))
+            yield question.staged(layout, plan.schedule), Split(split.blocks, (0,) * len(split.blocks))
     # Both runtimes have one count for all stages, or recompute all.
     for count in range(1, max(split.recomputed)):
-        yield plan.divided, Division(split.blocks, equal_counts(split.blocks, plan.divided.further, count))
+        yield plan.staged, Split(split.blocks, equal_counts(split.blocks, plan.staged.mtp, count))
 
 
 @pytest.mark.parametrize("runtime", ["megatron", "torchtitan"])
 @pytest.mark.parametrize("model", LAYER_PARAMETERS)
 def test_no_row_gets_faster_and_still_fits_with_less_recomputation(model: str, runtime: str) -> None:
     for question in drawn(model, runtime):
-        for plan in plan_layouts(question, wanted=ROWS, rows=ROWS).plans:
-            for divided, split in lighter(question, plan):
-                timeline = divided.timeline(split)
-                fits = timeline.peak_bytes.max() <= question.limit_bytes(divided.layout)
-                slower = timeline.time_s >= plan.found.time_s * (1 - ROUNDING)
-                assert slower or not fits, (divided.layout, split, plan.found)
+        for plan in plan_layouts(question, number=ROWS, rows=ROWS).plans:
+            for staged, split in lighter(question, plan):
+                timeline = staged.timeline(split)
+                fits = timeline.peak_bytes.max() <= question.limit_bytes(staged.layout)
+                slower = timeline.time_s >= plan.time_s * (1 - ROUNDING)
+                assert slower or not fits, (staged.layout, split, plan.time_s)
 
 
 def test_a_wide_gap_costs_less_than_a_hundredth_of_a_step() -> None:
@@ -73,4 +73,4 @@ def test_a_wide_gap_costs_less_than_a_hundredth_of_a_step() -> None:
     proven, wide = (plan_layouts(question, gap=gap) for gap in (GAP, 10 * GAP))
     assert proven.plans[0].layout.vp > 1
     assert proven.certificate.gap <= GAP
-    assert wide.plans[0].found.time_s <= proven.plans[0].found.time_s * 1.01
+    assert wide.plans[0].time_s <= proven.plans[0].time_s * 1.01

@@ -8,18 +8,18 @@ from math import inf
 import numpy as np
 import pytest
 
-from phaze.plan.layouts import division_search
-from phaze.plan.layouts.division_search import DivisionSearch
-from phaze.plan.layouts.divisions import Division
-from phaze.plan.layouts.held import held_at_work, held_while_busy
+from phaze.plan.layouts import effort
+from phaze.plan.layouts.division_search import SplitSearch
+from phaze.plan.layouts.divisions import Split
+from phaze.plan.layouts.held import in_flight_with_stage, peaks_with_work
 from phaze.plan.layouts.question import PlanQuestion
 from tests.unit.plan.layouts.exhaustive import (
-    PricedDivision,
+    PricedSplit,
     SmallCase,
     fastest_s,
     legal_layouts,
     prepare,
-    priced_divisions,
+    priced_splits,
 )
 
 CASE = SmallCase("llama2-7b", 6, 2048, devices=8, hbm_gib=14.0)
@@ -32,7 +32,7 @@ MEAN_LOSS, WORST_LOSS, BOUND_BELOW = 0.002, 0.025, 0.03
 below the best one the bound, on average."""
 
 
-def searched(question: PlanQuestion) -> list[tuple[DivisionSearch, tuple[PricedDivision, ...], float]]:
+def searched(question: PlanQuestion) -> list[tuple[SplitSearch, tuple[PricedSplit, ...], float]]:
     """Return searches that went as far as they go for some layouts, with all of their divisions, and the best
     time of these and of those without recomputation, as the bound is one of both.
     """
@@ -41,14 +41,14 @@ def searched(question: PlanQuestion) -> list[tuple[DivisionSearch, tuple[PricedD
     pipelines = pipelines[:: EVERY[question.runtime.name]]
     prepare(question, [layout for layout, _ in pipelines])
     for layout, schedule in pipelines:
-        search = DivisionSearch(question.divided(layout, schedule), question.limit_bytes(layout))
+        search = SplitSearch(question.staged(layout, schedule), question.limit_bytes(layout))
         search.guess()
         search.relax(inf)
         search.finish(inf)
-        every = tuple(priced_divisions(question, layout, schedule))
+        every = tuple(priced_splits(question, layout, schedule))
         plain = (
-            priced_divisions(question, replace(layout, recompute="none"), schedule)
-            if search.divided.partial
+            priced_splits(question, replace(layout, recompute="none"), schedule)
+            if search.staged.partial
             else ()
         )
         found.append((search, every, fastest_s((*every, *plain))))
@@ -59,17 +59,17 @@ def searched(question: PlanQuestion) -> list[tuple[DivisionSearch, tuple[PricedD
 def test_linear_programs_bound_all_divisions_and_find_one_almost_as_fast(
     runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(division_search, "FEW", 0)
+    monkeypatch.setattr(effort, "FEW_SPLITS", 0)
     losses, reaches = [], []
     for search, every, bounded_s in searched(CASE.question(runtime)):
         best_s = fastest_s(every)
         assert search.bound_s <= bounded_s * (1 + ROUNDING)
-        assert (search.found is None) == (best_s == inf)
-        if search.found is not None:
+        assert (search.best is None) == (best_s == inf)
+        if search.best is not None:
             own = {(one.blocks, one.recomputed): one.time_s for one in every}
-            found = search.found.division
-            assert own[found.blocks, search.divided.again(found)] == search.found.time_s
-            losses.append(search.found.time_s / best_s - 1)
+            found = search.best.split
+            assert own[found.blocks, search.staged.recomputed_in(found)] == search.best.time_s
+            losses.append(search.best.time_s / best_s - 1)
             reaches.append(search.bound_s / bounded_s)
     assert len(losses) > 10
     assert np.mean(losses) < MEAN_LOSS
@@ -83,29 +83,29 @@ def test_memory_of_the_program_is_that_of_the_simulation() -> None:
         question = CASE.question(runtime)
         pipelines = [one for one in legal_layouts(question) if one[0].pp == 4 and one[0].recompute == "none"]
         for layout, schedule in pipelines[:: EVERY[runtime]]:
-            divided = question.divided(layout, schedule)
-            search = DivisionSearch(divided, question.limit_bytes(layout))
-            few, rest = divmod(CASE.layers, divided.count)
-            blocks = tuple(few + (q in range(1, 1 + rest)) for q in range(divided.count))
-            division = Division(blocks, (0,) * divided.count)
-            costs = divided.pipeline(division).stages
-            held = divided.timeline(division).peak_bytes
+            staged = question.staged(layout, schedule)
+            search = SplitSearch(staged, question.limit_bytes(layout))
+            few, rest = divmod(CASE.layers, staged.count)
+            blocks = tuple(few + (q in range(1, 1 + rest)) for q in range(staged.count))
+            split = Split(blocks, (0,) * staged.count)
+            costs = staged.pipeline(split).stages
+            held = staged.timeline(split).peak_bytes
             for rank in range(layout.pp):
-                own = [costs[q] for q in divided.frame.stages_of(rank)]
+                own = [costs[q] for q in staged.frame.stages_of(rank)]
                 fixed, stash = (
                     np.array([getattr(one, name) for one in own]) for name in ("fixed_bytes", "stash_bytes")
                 )
                 work = np.array([one.work_bytes for one in costs])
-                moments, at_work = held_at_work(*held_while_busy(search.divided, rank), work[:, None])
+                moments, at_work = peaks_with_work(*in_flight_with_stage(search.staged, rank), work[:, None])
                 assert held[rank] == pytest.approx(fixed.sum() + (moments @ stash + at_work[:, 0]).max())
-                assert at_work.max() == work[divided.frame.stages_of(rank)].max()
+                assert at_work.max() == work[staged.frame.stages_of(rank)].max()
 
 
 def test_layers_of_several_kinds_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search finds the fastest splits of such layers; the order of few layers is all that keeps it from
     the bound.
     """
-    monkeypatch.setattr(division_search, "FEW", 0)
+    monkeypatch.setattr(effort, "FEW_SPLITS", 0)
     question = SmallCase("gpt-oss-20b", 6, 2048, devices=8, hbm_gib=40.0).question("megatron")
     kinds = "window-experts*2 attention-experts*2 window-experts attention-experts"
     model = question.task.model.model_copy(update={"pattern": kinds})
@@ -113,17 +113,17 @@ def test_layers_of_several_kinds_keep_their_order(monkeypatch: pytest.MonkeyPatc
     losses, reaches = [], []
     pipelines = [one for one in legal_layouts(mixed) if one[0].pp in (2, 4) and one[0].microbatch < 4]
     for layout, schedule in pipelines[:: 6 * EVERY["torchtitan"]]:
-        search = DivisionSearch(mixed.divided(layout, schedule), mixed.limit_bytes(layout))
+        search = SplitSearch(mixed.staged(layout, schedule), mixed.limit_bytes(layout))
         search.guess()
         search.relax(inf)
         search.finish(inf)
-        best_s = fastest_s(tuple(priced_divisions(mixed, layout, schedule)))
-        plain = tuple(priced_divisions(mixed, replace(layout, recompute="none"), schedule))
-        bounded_s = min(best_s, fastest_s(plain)) if search.divided.partial else best_s
+        best_s = fastest_s(tuple(priced_splits(mixed, layout, schedule)))
+        plain = tuple(priced_splits(mixed, replace(layout, recompute="none"), schedule))
+        bounded_s = min(best_s, fastest_s(plain)) if search.staged.partial else best_s
         assert search.bound_s <= bounded_s * (1 + ROUNDING)
-        if search.found is not None:
-            assert search.found.time_s >= best_s * (1 - ROUNDING)
-            losses.append(search.found.time_s / best_s - 1)
+        if search.best is not None:
+            assert search.best.time_s >= best_s * (1 - ROUNDING)
+            losses.append(search.best.time_s / best_s - 1)
             reaches.append(search.bound_s / bounded_s)
     assert len(losses) > 6
     assert np.mean(losses) < MEAN_LOSS

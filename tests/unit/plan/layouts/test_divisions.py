@@ -11,13 +11,13 @@ import pytest
 from phaze.layout import Layout
 from phaze.pipeline.durations import durations, occupied_s, overlap_s
 from phaze.plan.layouts.divisions import (
-    DividedLayout,
-    Division,
-    all_divisions,
-    blocks_at,
-    by_chunks,
+    Split,
+    StagedLayout,
+    all_splits,
     even_blocks,
-    even_division,
+    even_split,
+    layer_ranges,
+    splits_by_chunks,
 )
 from phaze.plan.layouts.planes import planes_of
 from phaze.plan.pricing.price import price
@@ -28,14 +28,14 @@ QUESTION = SmallCase("llama2-7b", LAYERS, 2048, devices=8, hbm_gib=80.0).questio
 ROUNDING = 1e-9
 
 
-def divided(schedule: str = "1f1b", **widths: int | str) -> DividedLayout:
+def staged(schedule: str = "1f1b", **widths: int | str) -> StagedLayout:
     """Return a layout of the eight devices, its other widths 1."""
-    return QUESTION.divided(Layout(**widths), schedule)  # type: ignore[arg-type]
+    return QUESTION.staged(Layout(**widths), schedule)  # type: ignore[arg-type]
 
 
 def test_windows_are_what_stages_hold_of_the_order() -> None:
-    assert Division((2, 0, 3), (0, 0, 0)).windows == [range(2), range(2, 2), range(2, 5)]
-    assert Division((5,), (0,)).windows == [range(5)]
+    assert Split((2, 0, 3), (0, 0, 0)).windows == [range(2), range(2, 2), range(2, 5)]
+    assert Split((5,), (0,)).windows == [range(5)]
 
 
 @pytest.mark.parametrize(
@@ -48,25 +48,25 @@ def test_windows_are_what_stages_hold_of_the_order() -> None:
     ],
 )
 def test_only_the_ends_may_be_empty(widths: Mapping[str, int], ranges: list[tuple[int, int]]) -> None:
-    assert blocks_at(divided("interleaved" if "vp" in widths else "1f1b", **widths)) == ranges
+    assert layer_ranges(staged("interleaved" if "vp" in widths else "1f1b", **widths)) == ranges
 
 
 def test_even_blocks_differ_by_one_and_leave_room_at_the_ends() -> None:
-    assert even_blocks(divided(pp=1)) == (5,)
-    assert even_blocks(divided(pp=2)) == (3, 2)
-    assert even_blocks(divided(pp=4)) == (1, 2, 1, 1)
-    assert even_blocks(divided("interleaved", pp=2, vp=3)) == (1, 1, 1, 1, 1, 0)
+    assert even_blocks(staged(pp=1)) == (5,)
+    assert even_blocks(staged(pp=2)) == (3, 2)
+    assert even_blocks(staged(pp=4)) == (1, 2, 1, 1)
+    assert even_blocks(staged("interleaved", pp=2, vp=3)) == (1, 1, 1, 1, 1, 0)
 
 
 def test_splits_by_chunks_are_equal_on_all_ranks_but_at_the_ends() -> None:
     six = SmallCase("llama2-7b", 6, 2048, devices=8, hbm_gib=80.0).question("torchtitan in part")
-    one = six.divided(Layout(pp=4, vp=2), "interleaved")
-    assert by_chunks(one) == [(0, 1, 1, 1, 1, 1, 1, 0)]
-    assert by_chunks(divided("interleaved", pp=2, vp=2)) == []  # 5 layers leave room at one end only
-    assert by_chunks(divided(pp=2)) == []
+    one = six.staged(Layout(pp=4, vp=2), "interleaved")
+    assert splits_by_chunks(one) == [(0, 1, 1, 1, 1, 1, 1, 0)]
+    assert splits_by_chunks(staged("interleaved", pp=2, vp=2)) == []  # 5 layers leave room at one end only
+    assert splits_by_chunks(staged(pp=2)) == []
     mixed = SmallCase("deepseek-v3", 61, 4096, devices=64, hbm_gib=80.0).question("megatron")
-    one = mixed.divided(Layout(pp=8, vp=3, ep=8), "interleaved")
-    splits = by_chunks(one)
+    one = mixed.staged(Layout(pp=8, vp=3, ep=8), "interleaved")
+    splits = splits_by_chunks(one)
     assert (2,) * 8 + (3,) * 15 + (1,) in splits
     for split in splits:
         of_ranks = np.array(split).reshape(3, 8).sum(axis=0)
@@ -79,8 +79,8 @@ def test_all_divisions_are_those_of_the_brute_force() -> None:
     cases = (("1f1b", 1), ("1f1b", 2), ("interleaved", 2), ("interleaved", 3))
     for recompute in ("none", "full"):
         for schedule, vp in cases:
-            one = divided(schedule, pp=2, vp=vp, recompute=recompute)
-            found = [(division.blocks, division.recomputed) for division in all_divisions(one)]
+            one = staged(schedule, pp=2, vp=vp, recompute=recompute)
+            found = [(split.blocks, split.recomputed) for split in all_splits(one)]
             assert len(found) == len({*found})
             assert {*found} == {*divisions(one.layout, LAYERS)}
 
@@ -92,10 +92,10 @@ def test_a_timeline_of_a_division_is_that_of_its_price() -> None:
         ("gpipe", 1, 2),
     )  # fmt: skip
     for schedule, vp, zero in cases:
-        one = divided(schedule, pp=2, vp=vp, dp=4, zero=zero, recompute="full")
-        for division in list(all_divisions(one))[::7]:
-            timeline = one.timeline(division)
-            plan = planned(QUESTION, one.layout, schedule, division.blocks, division.recomputed)
+        one = staged(schedule, pp=2, vp=vp, dp=4, zero=zero, recompute="full")
+        for split in list(all_splits(one))[::7]:
+            timeline = one.timeline(split)
+            plan = planned(QUESTION, one.layout, schedule, split.blocks, split.recomputed)
             own = price(plan, QUESTION.machine)
             assert timeline.time_s == pytest.approx(own.time_s, rel=ROUNDING)
             assert timeline.peak_bytes.max() == pytest.approx(own.peak_bytes.max(), rel=ROUNDING)
@@ -108,12 +108,12 @@ def test_no_stage_lies_below_its_planes(zero: int, *, prudent: bool) -> None:
     question = QUESTION.prudent if prudent else QUESTION
     for schedule in ("1f1b", "zb-h1"):
         layout = Layout(pp=4, dp=2, zero=zero, recompute="full")  # type: ignore[arg-type]
-        one = question.divided(layout, schedule)
+        one = question.staged(layout, schedule)
         assert (one.frame.exposed_transfers > 0) == prudent
-        planes = planes_of(one, LAYERS, even_division(one))
-        for division in all_divisions(one):
-            pipeline = one.pipeline(division)
-            n, k = np.array(division.blocks), np.array(division.recomputed)
+        planes = planes_of(one, LAYERS, even_split(one))
+        for split in all_splits(one):
+            pipeline = one.pipeline(split)
+            n, k = np.array(split.blocks), np.array(split.recomputed)
             point = np.stack([np.ones(one.count), n, k], axis=1)
             low_s = np.einsum("ksc,sc->ks", planes.seconds, point)
             assert (low_s <= durations(pipeline) * (1 + ROUNDING) + ROUNDING).all()
@@ -141,8 +141,8 @@ def test_no_run_of_layers_is_faster_than_its_planes_however_many_are_recomputed(
     case: SmallCase, runtime: str, widths: Mapping[str, int | str], most: int
 ) -> None:
     """Deep models have more counts of layers than a sample, and models of several kinds more runs."""
-    one = case.question(runtime).divided(Layout(**widths), "1f1b")  # type: ignore[arg-type]
-    planes = planes_of(one, most, even_division(one))
+    one = case.question(runtime).staged(Layout(**widths), "1f1b")  # type: ignore[arg-type]
+    planes = planes_of(one, most, even_split(one))
     overlapped = replace(one.frame, transfers="overlapped", exposed_transfers=0.0)
     for q, place in [(0, "first"), (1, "middle"), (one.count - 1, "last")][:: 1 if one.count > 2 else 2]:
         rows = [

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from phaze.layout import Layout
-from phaze.plan.layouts.division_program import DivisionProgram
-from phaze.plan.layouts.divisions import DividedLayout, all_divisions, even_division
+from phaze.plan.layouts.division_program import SplitProgram
+from phaze.plan.layouts.divisions import StagedLayout, all_splits, even_split
 from phaze.plan.layouts.event_program import EventFlows, Flow
 from phaze.plan.layouts.planes import Paths, planes_of
 from tests.unit.plan.layouts.exhaustive import SmallCase
@@ -23,11 +23,11 @@ LAYOUTS = [
 ROUNDING = 1e-9
 
 
-def flows_of(divided: DividedLayout) -> tuple[EventFlows, Flow]:
+def flows_of(staged: StagedLayout) -> tuple[EventFlows, Flow]:
     """Return the best flow of a layout."""
-    planes = planes_of(divided, divided.layers, even_division(divided))
-    events = EventFlows(Paths(divided.frame, divided.events, planes))
-    program = DivisionProgram(divided, events.paths, 2.0**50, divided.layers)
+    planes = planes_of(staged, staged.layers, even_split(staged))
+    events = EventFlows(Paths(staged.frame, staged.events, planes))
+    program = SplitProgram(staged, events.paths, 2.0**50, staged.layers)
     found = events.best(program.constrained(program.limits, len(events.paths.graph.jobs)), program.variables)
     assert found is not None
     return events, found
@@ -37,14 +37,14 @@ def flows_of(divided: DividedLayout) -> tuple[EventFlows, Flow]:
 def test_no_division_is_faster_than_a_flow_says_and_somewhere_between_none_is_slower(
     layout: Layout, schedule: str
 ) -> None:
-    divided = CASE.question("megatron").divided(layout, schedule)
-    events, flow = flows_of(divided)
+    staged = CASE.question("megatron").staged(layout, schedule)
+    events, flow = flows_of(staged)
     cut = events.cut(flow)
-    for division in all_divisions(divided):
-        point = np.stack([np.ones(divided.count), division.blocks, division.recomputed], axis=1)
-        assert (cut * point).sum() <= divided.timeline(division).time_s * (1 + ROUNDING)
+    for split in all_splits(staged):
+        point = np.stack([np.ones(staged.count), split.blocks, split.recomputed], axis=1)
+        assert (cut * point).sum() <= staged.timeline(split).time_s * (1 + ROUNDING)
     n, k = flow.point.reshape(2, -1)
-    there = np.stack([np.ones(divided.count), n, k], axis=1)
+    there = np.stack([np.ones(staged.count), n, k], axis=1)
     longest = events.paths.timeline(events.paths.seconds(there), there)
     assert (cut * there).sum() == pytest.approx(longest.time_s, rel=1e-3)
 
@@ -54,7 +54,7 @@ def test_a_flow_is_one_unit_and_bounds_layouts_with_the_same_events_too(
     layout: Layout, schedule: str
 ) -> None:
     question = CASE.question("megatron")
-    events, flow = flows_of(question.divided(layout, schedule))
+    events, flow = flows_of(question.staged(layout, schedule))
     graph, jobs = events.paths.graph, events.paths.graph.jobs
     assert (flow.jobs >= 0).all()
     assert flow.jobs.max() <= 1 + ROUNDING
@@ -64,23 +64,23 @@ def test_a_flow_is_one_unit_and_bounds_layouts_with_the_same_events_too(
     slices = replace(layout, tp=layout.dp * layout.tp, dp=1, zero=0)
     if layout.zero == 0:
         slices = replace(slices, microbatch=layout.dp)  # as many microbatches
-        other = question.divided(slices, schedule)
-        planes = planes_of(other, other.layers, even_division(other))
+        other = question.staged(slices, schedule)
+        planes = planes_of(other, other.layers, even_split(other))
         beside = EventFlows(Paths(other.frame, other.events, planes))
         if beside.key == events.key:
             cut = beside.cut(flow)
-            for division in all_divisions(other):
-                point = np.stack([np.ones(other.count), division.blocks, division.recomputed], axis=1)
-                assert (cut * point).sum() <= other.timeline(division).time_s * (1 + ROUNDING)
+            for split in all_splits(other):
+                point = np.stack([np.ones(other.count), split.blocks, split.recomputed], axis=1)
+                assert (cut * point).sum() <= other.timeline(split).time_s * (1 + ROUNDING)
 
 
 @pytest.mark.parametrize("recompute", ["layernorm", "full"])
 def test_only_layouts_that_recompute_whole_layers_take_their_number_from_a_point(recompute: str) -> None:
     """A point of another layout with the same events gives the number of recomputed layers."""
-    divided = CASE.question("megatron").divided(Layout(pp=2, dp=4, recompute=recompute), "1f1b")
-    planes = planes_of(divided, divided.layers, even_division(divided))
-    paths = Paths(divided.frame, divided.events, planes)
-    program = DivisionProgram(divided, paths, 2.0**50, divided.layers)
+    staged = CASE.question("megatron").staged(Layout(pp=2, dp=4, recompute=recompute), "1f1b")
+    planes = planes_of(staged, staged.layers, even_split(staged))
+    paths = Paths(staged.frame, staged.events, planes)
+    program = SplitProgram(staged, paths, 2.0**50, staged.layers)
     blocks, again = program.rounded(np.array([[3.0], [3.0]]), np.array([[0.4], [1.2]]))
     assert blocks == (3, 3)
     assert again == ((1, 2) if recompute == "full" else (0, 0))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from phaze.plan.layouts.contenders import GAP
+from phaze.plan.layouts.effort import MOST_WORK
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.guesses import CHOICES
-from phaze.plan.layouts.search import MOST_WORK, LayoutSearch, plan_layouts
+from phaze.plan.layouts.search import LayoutSearch, plan_layouts
 from phaze.runtimes.space import legal_space
 from tests.unit.plan.layouts.exhaustive import SmallCase
 
@@ -31,7 +32,7 @@ def test_neighbours_of_simple_layouts_lead_close_to_the_best_plan(name: str) -> 
     first_s = search.best_s
     search.guesses.descend()
     found = plan_layouts(CASES[name].question("megatron"), gap=0.02)
-    assert found.certificate.bound_s <= search.best_s <= CLOSE * found.plans[0].found.time_s
+    assert found.certificate.bound_s <= search.best_s <= CLOSE * found.plans[0].time_s
     assert search.best_s < first_s
     assert search.families.bounded.mean() < 0.5
 
@@ -40,7 +41,7 @@ def test_neighbours_differ_in_two_fields_at_most_each_by_one_value() -> None:
     search = _search(CASES["dense"])
     every = search.families.every
     start = len(every) // 2
-    near = search.guesses.near(start)
+    near = search.guesses.neighbours_of(start)
     values = {name: sorted(set(getattr(every, name).tolist())) for name in CHOICES}
     place = {name: [values[name].index(one) for one in getattr(every, name).tolist()] for name in CHOICES}
     expected = [

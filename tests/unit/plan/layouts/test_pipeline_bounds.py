@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from phaze.plan.layouts.bounds import bound_layouts
-from phaze.plan.layouts.division_search import DivisionSearch
-from phaze.plan.layouts.divisions import blocks_at
+from phaze.plan.layouts.division_search import SplitSearch
+from phaze.plan.layouts.divisions import layer_ranges
 from phaze.plan.layouts.pipeline_bounds import PipelineBounds
 from phaze.plan.layouts.question import PlanQuestion
 from phaze.runtimes.grid import LayoutGrid
@@ -55,10 +55,10 @@ def test_no_division_is_faster_than_any_flow_of_its_shape_says(case: str, overla
         for place in {first, *rng.choice(alike, min(len(alike), 3)).tolist()}:
             bound_s = bounds.by_flow(flow, np.array([place]))[0]
             layout, schedule = grid.layout(place), grid.schedule_of(place)
-            divided = question.divided(layout, schedule)
+            staged = question.staged(layout, schedule)
             for _ in range(DRAWN):
-                blocks = drawn_blocks(rng, blocks_at(divided), divided.layers)
-                again = rng.integers(0, blocks + 1) * divided.partial
+                blocks = drawn_blocks(rng, layer_ranges(staged), staged.layers)
+                again = rng.integers(0, blocks + 1) * staged.partial
                 own = priced(question, layout, schedule, tuple(blocks.tolist()), tuple(again.tolist()))
                 assert bound_s <= own.time_s * (1 + ROUNDING)
 
@@ -74,7 +74,7 @@ def test_the_flow_of_a_layout_is_nearly_its_best_division_and_above_its_bound() 
         flow = bounds.best(place)
         assert flow is not None
         own_s = bounds.by_flow(flow, np.array([place]))[0]
-        search = DivisionSearch(question.divided(grid.layout(place), grid.schedule_of(place)), 2.0**60)
+        search = SplitSearch(question.staged(grid.layout(place), grid.schedule_of(place)), 2.0**60)
         search.relax(np.inf)
         assert known[place] < own_s
         assert own_s == pytest.approx(search.bound_s, rel=0.04)
@@ -107,16 +107,16 @@ def test_no_division_that_fits_is_faster_than_any_flow_of_its_shape_says(case: s
             which = np.array([place])
             bound_s = bounds.by_flow(flow, which)[0]
             higher += bound_s > roomy.by_flow(flow, which)[0] * (1 + 1e-3)
-            search = DivisionSearch(
-                question.divided(grid.layout(place), grid.schedule_of(place)),
+            search = SplitSearch(
+                question.staged(grid.layout(place), grid.schedule_of(place)),
                 question.limit_bytes(grid.layout(place)),
             )
             search.guess()
             search.relax(np.inf)
             search.finish(np.inf)
             search.climb()
-            if search.found:
+            if search.best:
                 fitting += 1
-                assert bound_s <= search.found.time_s * (1 + ROUNDING)
+                assert bound_s <= search.best.time_s * (1 + ROUNDING)
     assert fitting > 2
     assert higher > 2

@@ -19,5 +19,5 @@ def test_the_first_plan_of_the_same_widths_is_at_most_as_slow(one: PublishedLayo
     question = one.question
     layout, published_s = one.fastest(question)
     assert published_s < inf
-    best = plan_layouts(question, {"tp": layout.tp, "pp": layout.pp, "cp": 1}, wanted=1).plans[0]
-    assert best.found.time_s <= published_s
+    best = plan_layouts(question, {"tp": layout.tp, "pp": layout.pp, "cp": 1}, number=1).plans[0]
+    assert best.time_s <= published_s

@@ -30,7 +30,7 @@ def plans() -> list[PricedLayout]:
     machine = load_machine("h100", stack="megatron-core-2024", devices=256)
     task = TrainingTask(load_transformer("llama-3.1-8b", "test"), 8192, 32, 256)
     question = PlanQuestion(task, machine, MEGATRON)
-    return [PricedLayout.of(question, plan) for plan in plan_layouts(question, wanted=6).plans]
+    return [PricedLayout.of(question, plan) for plan in plan_layouts(question, number=6).plans]
 
 
 def test_the_plan_that_would_win_without_an_assumption_is_faster_without_it(
@@ -47,7 +47,7 @@ def test_the_plan_that_would_win_without_an_assumption_is_faster_without_it(
     exposed = replace(machine, stack=machine.stack.model_copy(update={"overlap": kept}))
     question = PlanQuestion(plans[0].question.task, exposed, MEGATRON)
     times = [
-        price(question.divided(one.divided.layout, one.divided.schedule).plan(one.division), exposed).time_s
+        price(question.staged(one.staged.layout, one.staged.schedule).plan(one.split), exposed).time_s
         for one in plans
     ]
     assert times.index(min(times)) + 1 == int(found[1]) > 1
@@ -117,7 +117,7 @@ def _with_memory(plans: list[PricedLayout], hbm_gib: float) -> list[PricedLayout
     machine = plans[0].question.machine
     device = device_of(machine).model_copy(update={"hbm_gib": hbm_gib})
     question = replace(plans[0].question, machine=replace(machine, device=device))
-    return [one.asked(question) for one in plans]
+    return [one.priced_for(question) for one in plans]
 
 
 def _surely_fits(plan: PricedLayout, capacity_gib: float) -> bool:
@@ -163,7 +163,7 @@ def test_a_plan_that_surely_fits_keeps_the_fields_that_are_fixed(plans: list[Pri
 
 def test_a_search_that_finds_no_plan_that_surely_fits_says_so(plans: list[PricedLayout]) -> None:
     own = _with_memory(plans[:1], plans[0].price.memory.in_use.of("device").low / GIB + 1.5)
-    fixed: dict[str, int | str] = {"dp": plans[0].divided.layout.dp, "zero": 0, "recompute": "none"}
+    fixed: dict[str, int | str] = {"dp": plans[0].staged.layout.dp, "zero": 0, "recompute": "none"}
     sentence = made_to_fit(own, own, fixed)
     assert sentence is not None
     assert sentence.endswith("A short search finds none that surely fits.")

@@ -16,7 +16,7 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.layouts import contenders
 from phaze.plan.layouts.bounds import bound_layouts
-from phaze.plan.layouts.division_search import DivisionSearch
+from phaze.plan.layouts.division_search import SplitSearch
 from phaze.plan.layouts.families import LayoutFamilies
 from phaze.plan.layouts.found import are_twins
 from phaze.plan.layouts.priced import PricedLayout
@@ -30,7 +30,7 @@ from phaze.spec.training_plan import TIE
 from tests.unit.plan.layouts.exhaustive import (
     KNOWN,
     Costs,
-    PricedDivision,
+    PricedSplit,
     QuickPrice,
     SmallCase,
     divisions,
@@ -99,7 +99,7 @@ every_case = pytest.mark.parametrize(
 )
 ROUNDING = 1e-9
 ROWS = 5
-Priced = dict[tuple[Layout, str], tuple[PricedDivision, ...]]
+Priced = dict[tuple[Layout, str], tuple[PricedSplit, ...]]
 
 
 def the_first_plan_is_the_best_of_all_layouts_and_divisions(
@@ -108,12 +108,12 @@ def the_first_plan_is_the_best_of_all_layouts_and_divisions(
     best_s = min(map(fastest_s, every.values()))
     found = plan_layouts(question, fixed, gap=0.0)
     first, certificate = found.plans[0], found.certificate
-    fastest = min(plan.found.time_s for plan in found.plans)
+    fastest = min(plan.time_s for plan in found.plans)
     assert fastest == pytest.approx(best_s, rel=ROUNDING)
-    assert fastest <= first.found.time_s <= (1 + TIE) * fastest
-    assert price(first.divided.plan(first.found.division), question.machine).time_s == first.found.time_s
+    assert fastest <= first.time_s <= (1 + TIE) * fastest
+    assert price(first.staged.plan(first.split), question.machine).time_s == first.time_s
     assert certificate.bound_s == pytest.approx(best_s, rel=ROUNDING)
-    assert certificate.gap == pytest.approx(1 - best_s / first.found.time_s, abs=ROUNDING)
+    assert certificate.gap == pytest.approx(1 - best_s / first.time_s, abs=ROUNDING)
     excluded = sum(certificate.illegal.values()) + certificate.same + certificate.unfit
     others = sum(certificate.bounded.values()) + certificate.simulated
     assert certificate.layouts == excluded + others
@@ -130,19 +130,19 @@ def the_rows_are_the_best_distinct_layouts(question: PlanQuestion, fixed: Fixed,
     for (layout, schedule), priced in every.items():
         key = replace(layout, recompute="none"), schedule
         best_s[key] = min(best_s.get(key, inf), fastest_s(priced))
-    found = plan_layouts(question, fixed, gap=0.0, wanted=ROWS, rows=ROWS)
+    found = plan_layouts(question, fixed, gap=0.0, number=ROWS, rows=ROWS)
     rows = found.plans[: found.certificate.rows]
     assert len(rows) == min(ROWS, len(found.plans))  # so small a space is searched in whole
     shown = {(replace(one.layout, recompute="none"), one.schedule): one for one in rows}
     for one in list(shown.values()):
         shown |= {(replace(twin.layout, recompute="none"), twin.schedule): one for twin in one.twins}
-        assert all(abs(twin.found.time_s / one.found.time_s - 1) <= TIE for twin in one.twins)
+        assert all(abs(twin.time_s / one.time_s - 1) <= TIE for twin in one.twins)
     assert not any(are_twins(*pair) for pair in combinations(rows, 2))
-    last_s = max(one.found.time_s for one in rows)
+    last_s = max(one.time_s for one in rows)
     assert {key for key, time_s in best_s.items() if time_s * (1 + TIE) < last_s} <= shown.keys()
     for one in [*rows, *(twin for row in rows for twin in row.twins)]:
         key = replace(one.layout, recompute="none"), one.schedule
-        assert one.found.time_s == pytest.approx(best_s[key], rel=ROUNDING)
+        assert one.time_s == pytest.approx(best_s[key], rel=ROUNDING)
 
 
 def twins(every: dict[tuple[Layout, str], float]) -> Iterator[tuple[float, float]]:
@@ -191,8 +191,8 @@ def test_brute_force_prices_with_known_events_like_without(runtime: str) -> None
 def test_a_better_plan_is_told_as_soon_as_it_is_found() -> None:
     told: list[float] = []
     question = CASES["gpt2"].question("megatron")
-    found = plan_layouts(question, wanted=5, on_better=lambda search: told.append(search.best_s))
-    times = [plan.found.time_s for plan in found.plans]
+    found = plan_layouts(question, number=5, on_better=lambda search: told.append(search.best_s))
+    times = [plan.time_s for plan in found.plans]
     assert told == sorted(told, reverse=True)
     assert told[-1] == times[0]
     assert times == sorted(times)
@@ -224,36 +224,36 @@ def test_a_simpler_plan_leads_only_within_the_promised_gap() -> None:
     for gap in (0.001, 0.0004):
         found = plan_layouts(question, gap=gap)
         first, bound_s = found.plans[0], found.certificate.bound_s
-        least_s = min(plan.found.time_s for plan in found.plans)
-        assert found.certificate.gap == 1 - bound_s / first.found.time_s <= gap
-        tied = [plan for plan in found.plans if plan.found.time_s < least_s * (1 + TIE)]
+        least_s = min(plan.time_s for plan in found.plans)
+        assert found.certificate.gap == 1 - bound_s / first.time_s <= gap
+        tied = [plan for plan in found.plans if plan.time_s < least_s * (1 + TIE)]
         simplest = min(tied, key=lambda one: one.kinds)
-        assert (simplest == first) == (simplest.found.time_s * (1 - gap) <= max(bound_s, least_s * (1 - gap)))
+        assert (simplest == first) == (simplest.time_s * (1 - gap) <= max(bound_s, least_s * (1 - gap)))
 
 
 def test_the_bound_is_the_least_of_those_that_layouts_have_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In this case the bound of a queued layout is raised by the search for another one."""
-    searches: list[DivisionSearch] = []
+    searches: list[SplitSearch] = []
 
-    class Recorded(DivisionSearch):
+    class Recorded(SplitSearch):
         def guess(self, *, simple: bool = True) -> None:
             searches.append(self)
             super().guess(simple=simple)
 
-    monkeypatch.setattr(contenders, "DivisionSearch", Recorded)
+    monkeypatch.setattr(contenders, "SplitSearch", Recorded)
     question = SmallCase("gpt2-xl", 4, 1024, devices=4, hbm_gib=40.0, global_batch=64).question("megatron")
     families = LayoutFamilies.of(question, legal_space(question.runtime, question.task))
     own = LayoutSearch(question, families, 0.03, lambda _: None, 10_000)
     own.run(10)
     grid = own.families.grid
     bounds_s = {
-        (grid.layout(place), grid.schedule_of(place)): float(own.families.own.time_s[place])
+        (grid.layout(place), grid.schedule_of(place)): float(own.families.layout_bounds.time_s[place])
         for place in range(len(grid))
     }
     for one in searches:
-        key = one.divided.layout, one.divided.schedule
+        key = one.staged.layout, one.staged.schedule
         bounds_s[key] = max(bounds_s[key], one.bound_s)
     assert own.bound_s == min(own.best_s, families.closed_s, *bounds_s.values()) < own.best_s
 
@@ -264,23 +264,23 @@ def test_first_guesses_are_no_slower_than_layouts_of_one_stage() -> None:
     machine = load_machine("h100", stack="torchtitan", devices=case.devices)
     question = replace(case.question("torchtitan"), machine=machine)
     fixed = {"zero": 3, "cp": 1, "microbatch": 1}
-    free = plan_layouts(question, fixed, wanted=1, most_work=0)
-    one_stage = plan_layouts(question, {**fixed, "pp": 1}, wanted=1)
-    assert free.plans[0].found.time_s <= one_stage.plans[0].found.time_s
+    free = plan_layouts(question, fixed, number=1, most_work=0)
+    one_stage = plan_layouts(question, {**fixed, "pp": 1}, number=1)
+    assert free.plans[0].time_s <= one_stage.plans[0].time_s
 
 
 def test_a_plan_is_priced_once_for_its_own_question() -> None:
     question = CASES["gpt2"].question("megatron")
-    own = PricedLayout.of(question.ranked("prudent"), plan_layouts(question, wanted=1).plans[0])
-    assert own.asked(question.ranked("prudent")) is own
-    assert own.asked(question.ranked("expected")).question is question
+    own = PricedLayout.of(question.ranked("prudent"), plan_layouts(question, number=1).plans[0])
+    assert own.priced_for(question.ranked("prudent")) is own
+    assert own.priced_for(question.ranked("expected")).question is question
 
 
 def test_fixed_fields_stay() -> None:
     question = CASES["gpt2"].question("megatron")
     free, held = (plan_layouts(question, fixed, gap=0.0) for fixed in ({}, {"pp": 4, "zero": 1}))
     assert all((plan.layout.pp, plan.layout.zero) == (4, 1) for plan in held.plans)
-    assert held.plans[0].found.time_s >= free.plans[0].found.time_s
+    assert held.plans[0].time_s >= free.plans[0].time_s
 
 
 def test_a_certificate_names_what_it_leaves_undecided() -> None:
@@ -289,7 +289,7 @@ def test_a_certificate_names_what_it_leaves_undecided() -> None:
         "megatron"
     )
     found = plan_layouts(question, gap=0.0, most_work=0)
-    certificate, best_s = found.certificate, found.plans[0].found.time_s
+    certificate, best_s = found.certificate, found.plans[0].time_s
     named = certificate.undecided
     assert 0 < len(named) <= min(5, certificate.undecided_layouts)
     assert named[0].bound_s == certificate.bound_s < best_s
@@ -320,10 +320,12 @@ def test_a_reported_gap_is_that_of_all_layouts_whatever_is_left_to_examine() -> 
     search.run(1)
     bound_s, best_s = search.bound_s, search.best_s
     assert 0 < bound_s < best_s
-    places = search.families.own.in_order(search.families.own.time_s < np.inf)
+    places = search.families.layout_bounds.in_order(search.families.layout_bounds.time_s < np.inf)
     for place in places[-3:].tolist():  # a queue without the smallest bounds
-        search._queue = [(float(search.families.own.time_s[place]), place, search.contenders.at(place))]
-        message = search.standing()
+        search._queue = [
+            (float(search.families.layout_bounds.time_s[place]), place, search.contenders.contender_at(place))
+        ]
+        message = search.progress()
         assert f"gap {1 - bound_s / best_s:.1%}, " in message
 
 
@@ -341,7 +343,7 @@ def test_no_bound_falls_when_a_family_is_expanded() -> None:
         families.sharpen(np.arange(len(families.every)), "microbatch")
         bounds_s = families.bounds.time_s.copy()
         families.open(np.flatnonzero(families.bounds.fits))
-        assert (families.own.time_s >= bounds_s[families.family]).all(), (case, runtime)
+        assert (families.layout_bounds.time_s >= bounds_s[families.family]).all(), (case, runtime)
 
 
 def test_layers_whose_collectives_fsdp_keeps_from_hiding_are_costed_apart() -> None:

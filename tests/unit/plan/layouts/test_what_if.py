@@ -21,7 +21,7 @@ def _best(batch: int, devices: int = 24) -> PricedLayout:
     model = load_transformer("llama2-7b", "test").model_copy(update={"layers": 6})
     machine = load_machine("h100", devices=devices)
     question = PlanQuestion(TrainingTask(model, 2048, batch, devices), machine, MEGATRON)
-    return PricedLayout.of(question, plan_layouts(question, wanted=1).plans[0])
+    return PricedLayout.of(question, plan_layouts(question, number=1).plans[0])
 
 
 def test_a_batch_that_limits_replicas_is_named_with_the_nearest_that_does_not() -> None:
