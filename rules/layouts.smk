@@ -28,7 +28,7 @@ rule plan_layouts:
         point=lambda w: LAYOUTS.points[w.question].model_dump(mode="json"),
         model=lambda w: settings.layout_models[LAYOUTS.points[w.question].model],
         asked={key: value for key, value in study["layouts"].items() if key in ASKED},
-        code=source_digest("phaze.plan.layouts.answer", "phaze.validate.intervals"),
+        code=source_digest("phaze.plan.answer.answer", "phaze.validate.intervals"),
     log:
         "<logs>/ranked_layouts/{question}.log",
     threads: 1

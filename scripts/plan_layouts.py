@@ -7,8 +7,8 @@ from typing import get_args
 import pandas as pd
 
 from phaze.base.job import logged
-from phaze.plan.layouts.answer import TrainingPlanner
-from phaze.plan.layouts.study import proof_row, ranked_rows, request
+from phaze.plan.answer.answer import TrainingPlanner
+from phaze.plan.answer.study import proof_row, ranked_rows, request
 from phaze.spec.documents import write_document
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
 from phaze.spec.names import Rank

@@ -15,7 +15,7 @@ from phaze.commands.output import refuse_outputs, tell_unread, telling, write_or
 from phaze.spec.names import WrittenRuntime
 
 if TYPE_CHECKING:
-    from phaze.plan.layouts.comparison import Comparison
+    from phaze.plan.answer.comparison import Comparison
     from phaze.runtimes.flags import Emitted
     from phaze.runtimes.given import GivenRun
     from phaze.runtimes.recipe import Recipe
@@ -53,7 +53,7 @@ def emit(
     from phaze.spec.training_plan import TrainingPlan
 
     plan = read_as(TrainingPlan, planned)  # before slow imports
-    from phaze.plan.layouts.replay import ReplayedPlan
+    from phaze.plan.answer.replay import ReplayedPlan
     from phaze.runtimes.recipe import Recipe
 
     refuse_maxtext(plan, planned, runtime)
@@ -85,7 +85,7 @@ def refuse_maxtext(plan: TrainingPlan, planned: Path | str, runtime: str) -> Non
 
 def emitted(recipe: Recipe, runtime: str, question: AskedPlan) -> Emitted:
     """Flags or configuration files that make a runtime follow a recipe."""
-    from phaze.plan.layouts.answer import question_of
+    from phaze.plan.answer.answer import question_of
     from phaze.plan.machines import device_of
     from phaze.runtimes.bridge import emit_bridge
     from phaze.runtimes.deepspeed_config import emit_deepspeed
@@ -161,11 +161,12 @@ def read(request: ReadOptions) -> None:
     )
     _refuse_table(request.out, reads=(request.flags, system, request.model, request.stack))
     run = _read_run(request, system, None if count is None else int(count))
-    from phaze.plan.layouts.assumptions import uncalibrated
-    from phaze.plan.layouts.priced import PricedLayout
-    from phaze.plan.layouts.question import PlanQuestion
-    from phaze.plan.layouts.words import predicted, shape, used
+    from phaze.plan.answer.assumptions import uncalibrated
+    from phaze.plan.answer.priced import PricedLayout
+    from phaze.plan.answer.ranked_table import shape
+    from phaze.plan.answer.words import predicted, used
     from phaze.plan.machines import device_of, load_machine
+    from phaze.plan.question import PlanQuestion
     from phaze.plan.terms.memory import OK
     from phaze.runtimes.known import RUNTIMES
     from phaze.spec.systems import load_cluster, runtime_for, stack_for
@@ -304,7 +305,7 @@ def _compare_flags(file: Path, plan: TrainingPlan, layout: str | None) -> Compar
 
     The plan has what files of torchtitan and DeepSpeed lack, the model and the sequence.
     """
-    from phaze.plan.layouts.comparison import Comparison
+    from phaze.plan.answer.comparison import Comparison
     from phaze.runtimes.given import GivenRun
     from phaze.runtimes.megatron_flags import NAMES
 
@@ -331,7 +332,7 @@ def _compare_flags(file: Path, plan: TrainingPlan, layout: str | None) -> Compar
 
 def _compare_row(file: Path, row: int | None, plan: TrainingPlan) -> Comparison:
     """Compare the plan with the run in a table row; unspecified fields use the fastest choice that fits."""
-    from phaze.plan.layouts.comparison import Comparison, recipe_of_run
+    from phaze.plan.answer.comparison import Comparison, recipe_of_run
     from phaze.plan.machines import planned_machine
     from phaze.spec.systems import load_stack_of
     from phaze.validate.table import predict_rows, settled

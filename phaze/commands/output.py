@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from phaze.plan.layouts.time_limit import TimeLimit
+    from phaze.plan.time_limit import TimeLimit
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as in a shell."""

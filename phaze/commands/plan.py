@@ -190,21 +190,21 @@ def _answers(phases: list[PlanPhases]) -> list[TrainingPlan | UnfitPlan]:
             break
     if phases[0].run is None or len(answers) == 1:
         return answers
-    from phaze.plan.layouts.training_run import ranked_runs
+    from phaze.plan.answer.training_run import ranked_runs
 
     return ranked_runs(answers)
 
 
 def _fewest(question: AskedPlan) -> FewestNodes:
     """Smallest number of nodes on which the model fits."""
-    from phaze.plan.layouts.answer import fewest
+    from phaze.plan.answer.answer import fewest
 
     with telling("plan"):
         return fewest(question)
 
 
 def _print(answers: list[TrainingPlan | UnfitPlan], *, as_json: bool) -> None:
-    from phaze.plan.layouts.words import sizes_in_words
+    from phaze.plan.answer.words import sizes_in_words
     from phaze.spec.documents import text_of
 
     if as_json and len(answers) == 1:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from phaze.commands.plan_options import PlanOptions
-    from phaze.plan.layouts.answer import TrainingPlanner
-    from phaze.plan.layouts.found import LayoutPlans
-    from phaze.plan.layouts.search import LayoutSearch
-    from phaze.plan.layouts.time_limit import TimeLimit
+    from phaze.plan.answer.answer import TrainingPlanner
+    from phaze.plan.search.planned import LayoutPlans
+    from phaze.plan.search.search import LayoutSearch
+    from phaze.plan.time_limit import TimeLimit
     from phaze.spec.system import Device
     from phaze.spec.training_plan import AskedPlan, AskedRun, FewestNodes, TrainingPlan, UnfitPlan
 
@@ -48,8 +48,8 @@ class PlanPhases:
     """True if a gap was reported."""
 
     def __post_init__(self) -> None:
-        from phaze.plan.layouts.answer import TrainingPlanner
-        from phaze.plan.layouts.time_limit import TimeLimit
+        from phaze.plan.answer.answer import TrainingPlanner
+        from phaze.plan.time_limit import TimeLimit
         from phaze.validate.intervals import interval
 
         self._limit = TimeLimit(self.options.seconds or inf)
@@ -62,8 +62,8 @@ class PlanPhases:
 
     def answer(self) -> TrainingPlan | UnfitPlan:
         """Search, and answer in phases."""
-        from phaze.plan.layouts.answer import plan_count
-        from phaze.plan.layouts.words import others_in_words
+        from phaze.plan.answer.answer import plan_count
+        from phaze.plan.answer.words import others_in_words
 
         planner, top = self._planner, self.options.top
         for option, fields in (("--fix", self.question.fixed), ("--explain", self.unlike)):
@@ -92,8 +92,8 @@ class PlanPhases:
 
     def _report(self, search: LayoutSearch) -> None:
         """Report the first plan, each clearly faster one, and the first gap; write every plan to the file."""
-        from phaze.plan.layouts.priced import PricedLayout
-        from phaze.plan.layouts.words import better_line, gap_line
+        from phaze.plan.answer.priced import PricedLayout
+        from phaze.plan.answer.words import better_line, gap_line
 
         # From now on there is a plan to answer with, so Ctrl-C need not end the process.
         stop_gently(self._limit)
@@ -112,7 +112,7 @@ class PlanPhases:
 
     def _with_run(self, answer: TrainingPlan) -> TrainingPlan:
         """The answer with its training run and fewest nodes."""
-        from phaze.plan.layouts.training_run import training_run
+        from phaze.plan.answer.training_run import training_run
 
         run = None if self.run is None else training_run(answer, self.question.devices, self.run)
         return answer.model_copy(update={"run": run, "fewest": self.fewest})
@@ -146,14 +146,14 @@ class PlanPhases:
             write_document(answer, self.options.out)
 
     def _first_lines(self, answer: TrainingPlan | UnfitPlan) -> Iterable[str]:
-        from phaze.plan.layouts.words import first_in_words, unfit_in_words
+        from phaze.plan.answer.words import first_in_words, unfit_in_words
 
         if answer.format == "phaze-no-plan":
             return [unfit_in_words(answer)]
         return first_in_words(answer, self._device)
 
     def _last_lines(self, answer: TrainingPlan) -> Iterable[str]:
-        from phaze.plan.layouts.words import evidence_in_words, last_in_words
+        from phaze.plan.answer.words import evidence_in_words, last_in_words
 
         near = evidence_in_words(answer) if self.options.evidence else []
         return [*last_in_words(answer, self._device, why=self.options.why), *near]

@@ -120,7 +120,7 @@ def _replay(file: Path, request: SimulateOptions) -> None:
     from phaze.spec.training_plan import TrainingPlan
 
     plan = read_as(TrainingPlan, file)  # before slow imports
-    from phaze.plan.layouts.replay import ReplayedPlan
+    from phaze.plan.answer.replay import ReplayedPlan
 
     with telling("simulate"):
         answer = ReplayedPlan.of(plan, str(file))
@@ -180,7 +180,7 @@ def certify(
 
     plan = read_as(TrainingPlan, file)  # before slow imports
     from phaze.certify.plans import certify_plan
-    from phaze.plan.layouts.replay import ReplayedPlan
+    from phaze.plan.answer.replay import ReplayedPlan
 
     with telling("certify"):
         replayed = ReplayedPlan.of(plan, str(file))

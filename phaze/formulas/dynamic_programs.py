@@ -26,9 +26,9 @@ from phaze.formulas.piper.layers import FlatCluster, PiperPlan, ProfiledLayers
 from phaze.formulas.piper.planner import plan as plan_piper
 from phaze.layout import Group, Layout
 from phaze.plan.layers.costs import LayerCost
-from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.plan import Plan
 from phaze.plan.pricing.price import price
+from phaze.plan.question import PlanQuestion
 from phaze.spec.planner_rows import PlannerRow, PlannerStage
 
 MICROBATCHES = (1, 2, 4)

@@ -23,11 +23,11 @@ from phaze.cost.network.network import Kind, Members, Network, Size
 from phaze.layout import Group
 from phaze.map.ensemble import FoundMapping, Mapped, MapSettings, Way, map_stages
 from phaze.map.networks import units_of
-from phaze.plan.layouts.answer import question_of
-from phaze.plan.layouts.priced import PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.answer.answer import question_of
+from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.plan import Stage
 from phaze.plan.pricing.price import Price
+from phaze.plan.question import PlanQuestion
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.mapping import StoredRankMap
 from phaze.spec.stages import StoredMessage, StoredStage, StoredStages

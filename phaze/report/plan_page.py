@@ -15,10 +15,10 @@ from phaze.pages.document import FirstScreen, Items, Listing, Prose, Section, Sh
 from phaze.pages.page import Report, page_of
 from phaze.pages.page_words import words_of
 from phaze.pages.pipeline_picture import DrawnPlan, drawn_plan, left_out
-from phaze.plan.layouts import words
-from phaze.plan.layouts.ranked_table import row_status
-from phaze.plan.layouts.replay import ReplayedPlan
-from phaze.plan.layouts.what_if import replanned
+from phaze.plan.answer import ranked_table, words
+from phaze.plan.answer.ranked_table import row_status
+from phaze.plan.answer.replay import ReplayedPlan
+from phaze.plan.answer.what_if import replanned
 from phaze.plan.terms.memory import OK
 from phaze.report import plan_figures
 from phaze.spec.system import Device
@@ -125,7 +125,7 @@ class PlanPage:
         no_interval = None in (plan.time_s_low, plan.time_s_high)
         fit = row_status(plan, self.device).partition(":")[0]
         return (
-            words.shape(layout, plan.recomputed_layers) + (f" ({fit})" if fit != OK else ""),
+            ranked_table.shape(layout, plan.recomputed_layers) + (f" ({fit})" if fit != OK else ""),
             str(rank),
             "–" if plan.prudent_s is None else f"{plan.prudent_s:.4g} s",
             f"{plan.time_s:.4g} s",
@@ -140,7 +140,7 @@ class PlanPage:
     def time(self) -> Iterator[Section]:
         """Yield the section on the step time by part."""
         # the terminal leaves out the same negligible parts
-        least_s = words.NEGLIGIBLE * self.plan.time_s
+        least_s = ranked_table.NEGLIGIBLE * self.plan.time_s
         ranked = sorted(self.plan.times_s.items(), key=lambda item: -item[1])
         parts = {name: part_s for name, part_s in ranked if part_s >= least_s}
         draw = partial(plan_figures.by_part, parts, "seconds of a step", ".3g")

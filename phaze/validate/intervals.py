@@ -26,7 +26,7 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats, Names
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.plan.layouts.priced import MeasuredInterval, PricedLayout
+from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER

@@ -18,7 +18,7 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path
 from phaze.base.units import GIB
-from phaze.plan.layouts.priced import peak_of
+from phaze.plan.answer.priced import peak_of
 from phaze.plan.machines import device_of, grown, load_machine, proven, unfitted
 from phaze.plan.plan import Machine
 from phaze.plan.pricing.price import COMMUNICATION, price

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from phaze.plan.layouts.bounds import bound_layouts
-from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import LayoutSearch, plan_layouts
+from phaze.plan.bounds.layouts import bound_layouts
 from phaze.plan.machines import load_machine
+from phaze.plan.question import PlanQuestion
+from phaze.plan.search.search import LayoutSearch, plan_layouts
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import legal_space

@@ -9,11 +9,11 @@ from itertools import combinations
 from random import Random
 
 from phaze.layout import Compute, Load
-from phaze.plan.layouts.divisions import Split
-from phaze.plan.layouts.priced import PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
+from phaze.plan.question import PlanQuestion
+from phaze.plan.splits.split import Split
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import equal_counts

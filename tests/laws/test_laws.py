@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phaze.layout import Layout
-from phaze.plan.layouts.priced import PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import device_of
+from phaze.plan.question import PlanQuestion
 from phaze.plan.terms.overlap import kept_apart, takes_many_queues
 from phaze.runtimes.deepspeed_config import emit_deepspeed
 from phaze.runtimes.flags import Emitted

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from phaze.base.arrays import Floats
 from phaze.pipeline.stages import StageCost
-from phaze.plan.layouts.loads import LayoutLoads
-from phaze.plan.layouts.slices import Slices
+from phaze.plan.bounds.loads import LayoutLoads
+from phaze.plan.bounds.shards import Slices
 from phaze.plan.plan import Stage
 from phaze.plan.terms import exchange, overlap
 from phaze.plan.terms.state import StateTerms

@@ -13,8 +13,8 @@ from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.certify.plans import PlanAudit, certify_plan
 from phaze.layout import Compute
-from phaze.plan.layouts.answer import TrainingPlanner
-from phaze.plan.layouts.priced import MeasuredInterval
+from phaze.plan.answer.answer import TrainingPlanner
+from phaze.plan.answer.priced import MeasuredInterval
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import TrainingTask

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.commands.emit import emitted
-from phaze.plan.layouts.replay import ReplayedPlan
+from phaze.plan.answer.replay import ReplayedPlan
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.documents import read_as
 from phaze.spec.training_plan import TrainingPlan

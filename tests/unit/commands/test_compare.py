@@ -132,7 +132,7 @@ def test_fewer_changes_that_may_not_fit_say_so(
     """Without tensor and pipeline parallelism the run is faster than the plan."""
     fewer = r"fewer changes are better: after \d the run takes"
     assert re.search(rf"{fewer} [\d.]+ s$", _said(tmp_path, plan, ONE | {"zero": "1"}))
-    monkeypatch.setattr("phaze.plan.layouts.priced.status_of", lambda *_: "may fit: needs more")
+    monkeypatch.setattr("phaze.plan.answer.priced.status_of", lambda *_: "may fit: needs more")
     assert re.search(
         rf"{fewer} [\d.]+ s; it may fit: needs more$", _said(tmp_path, plan, ONE | {"zero": "1"})
     )

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.commands.plan_options import PlanOptions
-from phaze.plan.layouts import search
-from phaze.plan.layouts.study import request
+from phaze.plan.answer.study import request
+from phaze.plan.search import search
 from phaze.spec.layout_study import LayoutPoint, LayoutStudy
 from phaze.spec.models import load_transformer
 from phaze.spec.names import GAP

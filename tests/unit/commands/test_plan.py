@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.base.units import digits
-from phaze.plan.layouts.ranked_table import ranked_table
-from phaze.plan.layouts.words import explained, fewest_in_words, in_words, sizes_table, why_first
+from phaze.plan.answer.ranked_table import ranked_table
+from phaze.plan.answer.words import explained, fewest_in_words, in_words, sizes_table, why_first
 from phaze.runtimes.layout_string import blocks_of
 from phaze.spec.documents import read_as, text_of
 from phaze.spec.mapping import StoredMapping

@@ -13,8 +13,8 @@ from phaze.layout import Axis, Layout
 from phaze.map.ensemble import MapSettings
 from phaze.map.rank_maps import Arranged, map_ranks, ranks_on
 from phaze.map.search import SearchLimits
-from phaze.plan.layouts.answer import TrainingPlanner
-from phaze.plan.layouts.priced import MeasuredInterval
+from phaze.plan.answer.answer import TrainingPlanner
+from phaze.plan.answer.priced import MeasuredInterval
 from phaze.spec.models import load_transformer
 from phaze.spec.training_plan import AskedPlan, TrainingPlan
 

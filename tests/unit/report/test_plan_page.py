@@ -15,7 +15,7 @@ from phaze.__main__ import app
 from phaze.commands.plan import settings_for
 from phaze.pages.document import Items, Listing, Prose, Sheet
 from phaze.pages.page import Report
-from phaze.plan.layouts.words import predicted
+from phaze.plan.answer.words import predicted
 from phaze.report import plan_page as subject
 from phaze.report.plan_figures import ranges
 from phaze.report.plan_page import front_of, plan_page

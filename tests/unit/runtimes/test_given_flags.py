@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.plan.layouts.priced import PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import load_machine
+from phaze.plan.question import PlanQuestion
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.megatron_flags import megatron_software, read_megatron
 from phaze.runtimes.megatron_software import GROUP

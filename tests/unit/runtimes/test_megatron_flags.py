@@ -6,9 +6,9 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.plan.layouts.priced import PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import load_machine
+from phaze.plan.question import PlanQuestion
 from phaze.runtimes.flags import parse_flags
 from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.megatron import MEGATRON

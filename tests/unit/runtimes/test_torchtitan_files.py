@@ -8,9 +8,9 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.plan.layouts.priced import PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import load_machine
+from phaze.plan.question import PlanQuestion
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.runtimes.torchtitan_config import read_torchtitan, torchtitan_software
 from phaze.spec.models import load_transformer

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from phaze.base.errors import PhazeError
 from phaze.commands.emit import emitted
 from phaze.commands.options import EmitOption
-from phaze.plan.layouts.answer import TrainingPlanner
-from phaze.plan.layouts.priced import MeasuredInterval
+from phaze.plan.answer.answer import TrainingPlanner
+from phaze.plan.answer.priced import MeasuredInterval
 from phaze.runtimes.flags import comments, parse_flags
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.models import load_transformer, parse_model

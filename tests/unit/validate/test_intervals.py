@@ -13,10 +13,10 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.plan.layouts.divisions import Split, even_blocks
-from phaze.plan.layouts.priced import PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import load_machine
+from phaze.plan.question import PlanQuestion
+from phaze.plan.splits.split import Split, even_blocks
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.files import FOLDER

@@ -23,11 +23,11 @@ from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.stages import StageCost
 from phaze.pipeline.timeline import Timeline
-from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.pricing.price import Price
 from phaze.plan.pricing.stage_costs import pipeline_of, stage_cost
+from phaze.plan.question import PlanQuestion
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import RecomputedCounts, TrainingTask
 from phaze.runtimes.space import Fixed, space

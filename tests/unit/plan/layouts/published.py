@@ -8,11 +8,11 @@ from itertools import pairwise
 from math import inf
 
 from phaze.layout import Layout
-from phaze.plan.layouts.divisions import Split
-from phaze.plan.layouts.question import PlanQuestion
 from phaze.plan.machines import load_machine
 from phaze.plan.pricing.price import price
 from phaze.plan.pricing.runs import Run
+from phaze.plan.question import PlanQuestion
+from phaze.plan.splits.split import Split
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.systems import load_stack

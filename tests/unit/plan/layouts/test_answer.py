@@ -10,14 +10,14 @@ import pytest
 
 from phaze.base.units import GIB
 from phaze.layout import Layout
-from phaze.plan.layouts.answer import TrainingPlanner, recipe_rows, recipes_of
-from phaze.plan.layouts.divisions import Split
-from phaze.plan.layouts.priced import MeasuredInterval, PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import plan_layouts
-from phaze.plan.layouts.words import in_words
+from phaze.plan.answer.answer import TrainingPlanner, recipe_rows, recipes_of
+from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
+from phaze.plan.answer.words import in_words
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.pricing.price import price
+from phaze.plan.question import PlanQuestion
+from phaze.plan.search.search import plan_layouts
+from phaze.plan.splits.split import Split
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import blocks_of
 from phaze.runtimes.rules import TrainingTask

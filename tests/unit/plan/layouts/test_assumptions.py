@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from phaze.plan.layouts.assumptions import assumptions, uncalibrated
-from phaze.plan.layouts.priced import MeasuredInterval
-from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.answer.assumptions import assumptions, uncalibrated
+from phaze.plan.answer.priced import MeasuredInterval
 from phaze.plan.machines import load_machine
+from phaze.plan.question import PlanQuestion
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer

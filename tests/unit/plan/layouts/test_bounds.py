@@ -13,12 +13,12 @@ import pytest
 
 from phaze.base.units import GIB
 from phaze.layout import Layout
-from phaze.plan.layouts.bounds import LayoutBounds, bound_layouts, held_by_rank, held_of_chunks
-from phaze.plan.layouts.capacity import CLOSE
-from phaze.plan.layouts.divisions import Split, even_blocks, even_split, layer_ranges
-from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.slices import Common, LayerFigures, Slices
+from phaze.plan.bounds.capacity import CLOSE
+from phaze.plan.bounds.layouts import LayoutBounds, bound_layouts, held_by_rank, held_of_chunks
+from phaze.plan.bounds.shards import Common, LayerFigures, Slices
 from phaze.plan.machines import device_of, load_machine
+from phaze.plan.question import PlanQuestion
+from phaze.plan.splits.split import Split, even_blocks, even_split, layer_ranges
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.plan.layouts.capacity import CLOSE, least_times
+from phaze.plan.bounds.capacity import CLOSE, least_times
 
 RANKS, CHUNKS = 2, 2
 HELD = np.array([[3.0, 0.0, 4.0, 0.0], [2.0, 0.0, 3.0, 0.0]])

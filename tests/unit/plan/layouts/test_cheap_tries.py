@@ -9,12 +9,12 @@ from random import Random
 import pytest
 
 from phaze.base.units import GIB
-from phaze.plan.layouts.contenders import GAP
-from phaze.plan.layouts.divisions import Split, StagedLayout
-from phaze.plan.layouts.found import PlannedLayout
-from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import plan_layouts
 from phaze.plan.machines import load_machine
+from phaze.plan.question import PlanQuestion
+from phaze.plan.search.contenders import GAP
+from phaze.plan.search.planned import PlannedLayout
+from phaze.plan.search.search import plan_layouts
+from phaze.plan.splits.split import Split, StagedLayout
 from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask

@@ -8,11 +8,11 @@ from math import inf
 import numpy as np
 import pytest
 
-from phaze.plan.layouts import effort
-from phaze.plan.layouts.division_search import SplitSearch
-from phaze.plan.layouts.divisions import Split
-from phaze.plan.layouts.held import in_flight_with_stage, peaks_with_work
-from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan import effort
+from phaze.plan.question import PlanQuestion
+from phaze.plan.splits.in_flight import in_flight_with_stage, peaks_with_work
+from phaze.plan.splits.search import SplitSearch
+from phaze.plan.splits.split import Split
 from tests.unit.plan.layouts.exhaustive import (
     PricedSplit,
     SmallCase,

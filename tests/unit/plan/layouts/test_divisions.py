@@ -10,7 +10,9 @@ import pytest
 
 from phaze.layout import Layout
 from phaze.pipeline.durations import durations, occupied_s, overlap_s
-from phaze.plan.layouts.divisions import (
+from phaze.plan.pricing.price import price
+from phaze.plan.splits.planes import planes_of
+from phaze.plan.splits.split import (
     Split,
     StagedLayout,
     all_splits,
@@ -19,8 +21,6 @@ from phaze.plan.layouts.divisions import (
     layer_ranges,
     splits_by_chunks,
 )
-from phaze.plan.layouts.planes import planes_of
-from phaze.plan.pricing.price import price
 from tests.unit.plan.layouts.exhaustive import SmallCase, divisions, planned
 
 LAYERS = 5

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from phaze.layout import Layout
-from phaze.plan.layouts.division_program import SplitProgram
-from phaze.plan.layouts.divisions import StagedLayout, all_splits, even_split
-from phaze.plan.layouts.event_program import EventFlows, Flow
-from phaze.plan.layouts.planes import Paths, planes_of
+from phaze.plan.splits.event_program import EventFlows, Flow
+from phaze.plan.splits.planes import Paths, planes_of
+from phaze.plan.splits.program import SplitProgram
+from phaze.plan.splits.split import StagedLayout, all_splits, even_split
 from tests.unit.plan.layouts.exhaustive import SmallCase
 
 CASE = SmallCase("llama2-7b", 6, 2048, devices=8, hbm_gib=80.0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from phaze.plan.layouts.contenders import GAP
-from phaze.plan.layouts.effort import MOST_WORK
-from phaze.plan.layouts.families import LayoutFamilies
-from phaze.plan.layouts.guesses import CHOICES
-from phaze.plan.layouts.search import LayoutSearch, plan_layouts
+from phaze.plan.bounds.families import LayoutFamilies
+from phaze.plan.effort import MOST_WORK
+from phaze.plan.search.contenders import GAP
+from phaze.plan.search.guesses import CHOICES
+from phaze.plan.search.search import LayoutSearch, plan_layouts
 from phaze.runtimes.space import legal_space
 from tests.unit.plan.layouts.exhaustive import SmallCase
 

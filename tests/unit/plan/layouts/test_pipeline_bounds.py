@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phaze.plan.layouts.bounds import bound_layouts
-from phaze.plan.layouts.division_search import SplitSearch
-from phaze.plan.layouts.divisions import layer_ranges
-from phaze.plan.layouts.pipeline_bounds import PipelineBounds
-from phaze.plan.layouts.question import PlanQuestion
+from phaze.plan.bounds.flows import PipelineBounds
+from phaze.plan.bounds.layouts import bound_layouts
+from phaze.plan.question import PlanQuestion
+from phaze.plan.splits.search import SplitSearch
+from phaze.plan.splits.split import layer_ranges
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.space import legal_space
 from tests.unit.plan.layouts.exhaustive import SmallCase, drawn_blocks, priced

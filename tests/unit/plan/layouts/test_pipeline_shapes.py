@@ -10,7 +10,7 @@ import pytest
 from phaze.pipeline.graph import kept_event_graph, shape_of
 from phaze.pipeline.longest_path import longest_path, simulate
 from phaze.pipeline.stages import StageCost
-from phaze.plan.layouts.pipeline_shapes import ROUNDS, PipelineShape, ShortGraph
+from phaze.plan.bounds.pipeline_shapes import ROUNDS, PipelineShape, ShortGraph
 
 SHAPES = [("1f1b", 4, 1, 37), ("interleaved", 4, 3, 32), ("interleaved", 8, 2, 36), ("interleaved", 2, 4, 16)]
 

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.search.search import plan_layouts
 from tests.unit.plan.layouts.published import PublishedLayout, published_layouts
 
 DEVICES = 64

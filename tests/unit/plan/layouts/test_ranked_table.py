@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from phaze.base.units import GIB
-from phaze.plan.layouts.priced import PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.ranked_table import COLUMNS, ranked_table
-from phaze.plan.layouts.search import plan_layouts
+from phaze.plan.answer.priced import PricedLayout
+from phaze.plan.answer.ranked_table import COLUMNS, ranked_table
 from phaze.plan.machines import device_of, load_machine
+from phaze.plan.question import PlanQuestion
+from phaze.plan.search.search import plan_layouts
 from phaze.plan.terms.memory import capacity_bytes
 from phaze.runtimes.layout_string import blocks_of
 from phaze.runtimes.megatron import MEGATRON

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from phaze.base.units import GIB
-from phaze.plan.layouts.answer import TrainingPlanner
-from phaze.plan.layouts.assumptions import HIDDEN
-from phaze.plan.layouts.found import LayoutPlans
-from phaze.plan.layouts.priced import MeasuredInterval, PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import plan_layouts
-from phaze.plan.layouts.what_if import made_to_fit, rests_on
+from phaze.plan.answer.answer import TrainingPlanner
+from phaze.plan.answer.assumptions import HIDDEN
+from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
+from phaze.plan.answer.what_if import made_to_fit, rests_on
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.pricing.price import price
+from phaze.plan.question import PlanQuestion
+from phaze.plan.search.planned import LayoutPlans
+from phaze.plan.search.search import plan_layouts
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer
@@ -103,7 +103,7 @@ def test_a_plan_with_less_expected_time_is_named_although_the_short_search_misse
     """With a short search that finds nothing, the sentence names the fastest of the ranked plans."""
     planner, found = ranked
     nothing = replace(found, plans=())
-    monkeypatch.setattr("phaze.plan.layouts.answer.plan_layouts", lambda *_args, **_options: nothing)
+    monkeypatch.setattr("phaze.plan.answer.answer.plan_layouts", lambda *_args, **_options: nothing)
     plan = planner.answer(found)
     assert isinstance(plan, TrainingPlan)
     least_s = min(one.time_s for one in plan.alternatives)

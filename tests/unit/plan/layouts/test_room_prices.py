@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 from phaze.base.arrays import Floats
-from phaze.plan.layouts.room_prices import least_costs
+from phaze.plan.bounds.room_prices import least_costs
 
 DEPTH, CHUNKS = 3, 2
 STAGES = DEPTH * CHUNKS

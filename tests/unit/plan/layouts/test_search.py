@@ -14,17 +14,17 @@ import pytest
 from phaze.base.progress import doing
 from phaze.base.units import GIB
 from phaze.layout import Layout
-from phaze.plan.layouts import contenders
-from phaze.plan.layouts.bounds import bound_layouts
-from phaze.plan.layouts.division_search import SplitSearch
-from phaze.plan.layouts.families import LayoutFamilies
-from phaze.plan.layouts.found import are_twins
-from phaze.plan.layouts.priced import PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import LayoutSearch, plan_layouts
-from phaze.plan.layouts.slices import Slices
+from phaze.plan.answer.priced import PricedLayout
+from phaze.plan.bounds.families import LayoutFamilies
+from phaze.plan.bounds.layouts import bound_layouts
+from phaze.plan.bounds.shards import Slices
 from phaze.plan.machines import load_machine
 from phaze.plan.pricing.price import price
+from phaze.plan.question import PlanQuestion
+from phaze.plan.search import contenders
+from phaze.plan.search.planned import are_twins
+from phaze.plan.search.search import LayoutSearch, plan_layouts
+from phaze.plan.splits.search import SplitSearch
 from phaze.runtimes.space import Fixed, legal_space
 from phaze.spec.training_plan import TIE
 from tests.unit.plan.layouts.exhaustive import (

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from phaze.layout import Layout
-from phaze.plan.layouts import effort
-from phaze.plan.layouts.division_program import SplitLimits, SplitProgram
-from phaze.plan.layouts.division_search import SplitSearch
-from phaze.plan.layouts.divisions import all_splits
+from phaze.plan import effort
+from phaze.plan.splits.program import SplitLimits, SplitProgram
+from phaze.plan.splits.search import SplitSearch
+from phaze.plan.splits.split import all_splits
 from tests.unit.plan.layouts.exhaustive import SmallCase
 
 CASE = SmallCase("llama2-7b", 10, 2048, devices=8, hbm_gib=21.0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from phaze.plan.layouts.training_run import checkpoint_interval_s, goodput, goodput_share, training_run
-from phaze.plan.layouts.words import run_in_words
+from phaze.plan.answer.training_run import checkpoint_interval_s, goodput, goodput_share, training_run
+from phaze.plan.answer.words import run_in_words
 from phaze.spec.training_plan import AskedRun, ChosenLayout, RankedPlan
 
 HOUR_S = 3600.0

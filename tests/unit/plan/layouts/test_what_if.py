@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from phaze.plan.layouts.priced import PricedLayout
-from phaze.plan.layouts.question import PlanQuestion
-from phaze.plan.layouts.search import plan_layouts
-from phaze.plan.layouts.what_if import other_batch
+from phaze.plan.answer.priced import PricedLayout
+from phaze.plan.answer.what_if import other_batch
 from phaze.plan.machines import load_machine
+from phaze.plan.question import PlanQuestion
+from phaze.plan.search.search import plan_layouts
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer

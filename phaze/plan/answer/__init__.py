@@ -1,0 +1,1 @@
+"""Answer to a planning request: plans, certificate, comparisons and summaries."""

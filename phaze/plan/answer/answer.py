@@ -1,0 +1,422 @@
+"""Answer to a planning request: search, ranked plans, published recipes, explanations and the plan file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+
+from phaze.base.errors import PhazeError
+from phaze.base.units import GIB, digits
+from phaze.cost.products import speed_of
+from phaze.plan import effort
+from phaze.plan.answer.assumptions import assumptions, uncalibrated, versions
+from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
+from phaze.plan.answer.ranked_table import fields_in_words
+from phaze.plan.answer.what_if import COMPARED, made_to_fit, other_batch, rests_on, what_if
+from phaze.plan.bounds.families import UnfitLayout
+from phaze.plan.machines import device_of, planned_machine
+from phaze.plan.question import PlanQuestion
+from phaze.plan.search.planned import LayoutPlans, PlannedLayout
+from phaze.plan.search.search import LayoutSearch, layout_search, plan_layouts
+from phaze.plan.splits.split import even_split
+from phaze.plan.time_limit import TimeLimit
+from phaze.runtimes.grid import COLUMNS
+from phaze.runtimes.known import RUNTIMES
+from phaze.runtimes.layout_string import equal_counts, equal_stages, stages_of
+from phaze.runtimes.recipe import Recipe
+from phaze.runtimes.rules import ENDS, TrainingTask
+from phaze.runtimes.space import given_values, space
+from phaze.spec.files import FOLDER
+from phaze.spec.names import GAP
+from phaze.spec.recipes import PublishedRecipe, published_model, published_recipes
+from phaze.spec.training_plan import (
+    TIE,
+    AskedPlan,
+    ChosenLayout,
+    Explained,
+    FewestNodes,
+    RankedPlan,
+    RecipeRow,
+    TrainingPlan,
+    UnfitPlan,
+)
+
+WEIGHT_BYTES = 2
+"""Minimum bytes per parameter: a cluster with less total memory cannot store the model."""
+
+
+def fewest(request: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
+    """Smallest number of whole nodes, within the requested devices, on which at least one layout fits.
+
+    Numbers are tried in increasing order, so that each smaller one is ruled out by its own bound. Raises
+    PhazeError if the model fits on none of them.
+    """
+    machine = request.stored_machine(folder)
+    node, smaller = min(machine.cluster.levels[0].devices, request.devices), dict[str, object]()
+    # Weights alone: gradients and optimizer states only add to them, so fewer nodes are never enough.
+    least = request.model.parameters * WEIGHT_BYTES / (machine.device.hbm_gib * GIB * node)
+    for nodes in range(max(ceil(least), 1), request.devices // node + 1):
+        question = question_of(request.model_copy(update={"devices": nodes * node}), folder)
+        ranked, label = question.ranked(request.rank), f"nodes {nodes}: "
+        plans = plan_layouts(ranked, request.fixed, gap=effort.FEWEST_GAP, number=1, label=label)
+        if plans.plans:
+            return FewestNodes.parse({"nodes": nodes, "devices": nodes * node, **smaller}, "plan: --fewest")
+        # Dominated layouts need at least the memory of the layout that dominates them: they are decided.
+        undecided = plans.certificate.bounded["layout"]
+        lacking_gib = plans.closest and plans.closest.lacking_bytes / GIB
+        smaller = {"undecided": undecided, "lacking_gib": lacking_gib, "smaller": nodes}
+    limit = f"no number of nodes up to {request.devices} devices"
+    raise PhazeError(f"plan: --fewest: {request.model.name} fits on {limit}")
+
+
+Interval = Callable[[PricedLayout], MeasuredInterval]
+"""Function that returns the step-time interval of measured runs similar to a prediction."""
+Fixed = Mapping[str, int | str]
+
+
+def plan_count(top: int) -> int:
+    """Number of plans for a table of `top` rows: at least `COMPARED` are compared without overlap."""
+    return max(top, COMPARED)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPlanner:
+    """Planner for one planning request: it searches layouts, ranks plans and explains them."""
+
+    request: AskedPlan
+    interval: Interval
+    gap: float
+    folder: Path = FOLDER
+    """Configuration folder that contains the system files."""
+    limit: TimeLimit = field(default_factory=TimeLimit)
+
+    @cached_property
+    def stored(self) -> AskedPlan:
+        """Planning request as a plan file stores it, with the contents of the files that it names."""
+        return self.request.stored(self.folder)
+
+    @cached_property
+    def expected(self) -> PlanQuestion:
+        """Planning request with expected (not conservative) estimates of time and memory."""
+        return question_of(self.stored, self.folder)
+
+    @property
+    def question(self) -> PlanQuestion:
+        """Planning request with the estimates, expected or prudent, by which plans are ranked."""
+        return self.expected.ranked(self.request.rank)
+
+    def search(
+        self, fixed: Fixed, on_better: Callable[[LayoutSearch], None] = lambda _: None
+    ) -> LayoutSearch:
+        """Search for the fastest plans with additional fixed fields, not yet run.
+
+        With a wide gap, a search by expected time starts from the plan of a short search by prudent time.
+        """
+        label = f"with {','.join(f'{name}={value}' for name, value in fixed.items())}: " if fixed else ""
+        fixed = {**self.request.fixed, **fixed}
+        # A wide gap may already hold for a poor first plan: the prudent plan is usually a better start.
+        wide = self.request.rank == "expected" and self.gap > GAP
+        return layout_search(
+            self.question, fixed, gap=self.gap, on_better=on_better, label=label, limit=self.limit,
+            first=self._briefly(self.expected.prudent, fixed) if wide else (),
+        )  # fmt: skip
+
+    def best(self, top: int) -> LayoutPlans:
+        """Best `top` plans, and at least `COMPARED` plans to compare without overlap."""
+        search = self.search({})
+        search.run(plan_count(top))
+        search.extend(top)
+        return search.plans(plan_count(top), top)
+
+    def _briefly(self, question: PlanQuestion, fixed: Fixed) -> tuple[PlannedLayout, ...]:
+        """Plan of a short search by the other kind of time; empty if it finds none."""
+        return plan_layouts(
+            question, fixed, gap=self.gap, number=1, prove=False,
+            label=f"ranked by {question.rank} time for comparison: ", limit=self.limit,
+        ).plans  # fmt: skip
+
+    def check(self, fixed: Fixed, where: str) -> None:
+        """Raise PhazeError, prefixed with `where`, for layout fields or values unknown to the runtime."""
+        question = self.question  # its own errors are not those of `where`
+        try:
+            given_values(question.runtime, question.task, fixed)
+        except PhazeError as error:
+            raise PhazeError(f"{where}: {error}") from error
+
+    def answer(
+        self, search_plans: LayoutPlans, top: int | None = None, *, alone: bool = False
+    ) -> TrainingPlan | UnfitPlan:
+        """Build the answer from a search result: a plan with `top` table rows, or why none fits.
+
+        With `alone` it is that of a search that goes on: the first plan, without comparisons.
+        """
+        if not search_plans.plans:
+            return self._unfit(search_plans)
+        plans = search_plans.plans[:1] if alone else search_plans.plans
+        ranked = [PricedLayout.of(self.question, plan) for plan in plans]
+        rows = tuple(
+            self.row(priced).model_copy(update={"twins": tuple(self._chosen(twin) for twin in plan.twins)})
+            for priced, plan in zip(ranked[:top], plans[:top], strict=True)
+        )
+        first, expected = ranked[0], ranked[0].priced_for(self.expected)
+        measured = self.interval(expected)
+        answer = TrainingPlan(
+            **dict(rows[0]),
+            question=self.stored,
+            stages=first.stages,
+            times_s=expected.parts_s,
+            memory=tuple(expected.memory),
+            certificate=search_plans.certificate,
+            alternatives=rows,
+            next_longer_s=ranked[1].longer_s(first) if len(ranked) > 1 else {},
+            evidence=measured.nearest,
+            uncalibrated=None if measured.ends_s else uncalibrated(self.expected.machine, measured),
+            assumptions=tuple(assumptions(self.question)),
+            versions=versions(self.expected),
+        )
+        if alone:
+            return answer
+        recipes = recipe_rows(self.question, self.request.system, first.price.time_s, self.row, self.folder)
+        comparisons = {
+            "recipes": tuple(recipes),
+            "prudence": self._prudence(ranked) if self.request.rank == "prudent" else None,
+            "rests_on": tuple(rests_on(ranked, len(rows))),
+        }
+        return answer.model_copy(update=comparisons)
+
+    def further(self, plan: TrainingPlan, search_plans: LayoutPlans, *, with_all: bool) -> TrainingPlan:
+        """Complete an answer by what takes short searches, unless its time is over.
+
+        Without `with_all` only by what may change the choice: a plan that surely fits, another batch, and the
+        best plan by expected time where that orders the plans in another way.
+        """
+        # Short searches also take seconds: none begins after the time limit.
+        if self.limit.reason:
+            return plan
+        fixed = self.request.fixed
+        ranked = [PricedLayout.of(self.question, planned) for planned in search_plans.plans]
+        expected = [priced.priced_for(self.expected) for priced in ranked]
+        changes: dict[str, object] = {
+            "may_fit": made_to_fit(ranked, expected, fixed, len(plan.alternatives)),
+            "other_batch": other_batch(ranked[0], fixed),
+        }
+        if plan.question.rank == "prudent" and (with_all or plan.prudence):
+            fastest = self._briefly(self.expected, fixed)
+            best = [PricedLayout.of(self.expected, planned) for planned in fastest]
+            none = "A short search by expected time found no faster plan."
+            changes["prudence"] = self._prudence([*ranked, *best]) or none
+        if with_all:
+            changes["what_if"] = tuple(what_if(ranked[0], fixed))
+        return plan.model_copy(update=changes)
+
+    def row(self, priced: PricedLayout) -> RankedPlan:
+        """Row of the ranked table for one priced layout."""
+        expected, prudent = map(priced.priced_for, (self.expected, self.expected.prudent))
+        return expected.row(self.interval(expected), prudent.price.time_s)
+
+    def _chosen(self, planned: PlannedLayout) -> ChosenLayout:
+        return PricedLayout.of(self.question, planned).priced_for(self.expected).chosen
+
+    def _prudence(self, ranked: Sequence[PricedLayout]) -> str | None:
+        """Sentence on the plan that takes least expected time; None if the first one does."""
+        expected = [priced.priced_for(self.expected) for priced in ranked]
+        chosen, best = expected[0], min(expected, key=lambda priced: priced.price.time_s)
+        if chosen.price.time_s / best.price.time_s - 1 < TIE:
+            return None
+        faster = 1 - best.price.time_s / chosen.price.time_s
+        prudently = best.priced_for(self.expected.prudent)
+        drawback = f"prudent {prudently.price.time_s:.4g} s"
+        if prudently.lacking_gib > 0:
+            drawback = f"but it may lack {digits(prudently.lacking_gib)} GiB"
+        layout = ", ".join(fields_in_words(best.chosen, best.recomputed_layers))
+        return (
+            f"Ranking by expected time would choose {layout}: "
+            f"expected {best.price.time_s:.4g} s ({100 * faster:.1f} % faster), {drawback}."
+        )
+
+    def explained(self, best: PlannedLayout, fixed: Fixed) -> Explained:
+        """Best plan with some fields fixed, compared with the overall best, or why there is none."""
+        fixed_fields, first = dict(fixed), PricedLayout.of(self.question, best)
+        try:
+            search = self.search(fixed)
+        except PhazeError as error:
+            return Explained(fixed=fixed_fields, reason=str(error))
+        search.run(1)
+        plans = search.plans(1)
+        if plans.plans:
+            priced = PricedLayout.of(self.question, plans.plans[0])
+            return Explained(fixed=fixed_fields, best=self.row(priced), longer_s=priced.longer_s(first))
+        if plans.closest is None:
+            return Explained(fixed=fixed_fields, reason=self.refused(fixed, first.chosen))
+        nearest = self._nearest(plans.closest)
+        return Explained(
+            fixed=fixed_fields,
+            lacking_gib=nearest.lacking_gib,
+            closest=nearest.chosen,
+            memory=tuple(nearest.memory),
+        )
+
+    def refused(self, fixed: Fixed, best: ChosenLayout | None = None) -> str:
+        """Reason why the runtime cannot run the layout closest to `best` that has the fixed fields."""
+        question, place = self.question, 0
+        grid = space(question.runtime, question.task, {**self.request.fixed, **fixed})
+        # The first broken rule is named, which helps most for a layout that is otherwise the best plan.
+        if best is not None:
+            values = {**best.model_dump(), "schedule": grid.schedules.index(best.schedule)}
+            values |= {"recompute": grid.recomputes.index(best.recompute), "cp_kind": 0}
+            place = int(np.argmax(sum(getattr(grid, name) == values[name] for name in COLUMNS)))
+        reason = question.runtime.why_not(question.task, grid.layout(place), grid.schedule_of(place))
+        return reason or f"{question.runtime.name} cannot run any layout with these fields"
+
+    def _nearest(self, closest: UnfitLayout) -> PricedLayout:
+        """Layout with the smallest memory shortfall, split evenly and fully recomputed if possible."""
+        staged = self.question.staged(closest.layout, closest.schedule)
+        return PricedLayout(self.question, staged, even_split(staged))
+
+    def _unfit(self, plans: LayoutPlans) -> UnfitPlan:
+        # The closest layout is priced below: its shortfall replaces the lower bound of the certificate.
+        certificate = plans.certificate.model_copy(update={"lacking_gib": None})
+        if plans.closest is None:
+            reason = f"{self.refused({})}; of {certificate.layouts:,} layouts none is legal"
+            return UnfitPlan(question=self.stored, certificate=certificate, reason=reason)
+        nearest = self._nearest(plans.closest)
+        limit_gib = self.question.limit_bytes(plans.closest.layout) / GIB
+        unknown = certificate.bounded["layout"]  # dominated layouts need no less memory
+        none = f"no plan found, {unknown:,} layouts unknown, others exceed" if unknown else "no layout fits"
+        return UnfitPlan(
+            question=self.stored,
+            certificate=certificate,
+            reason=f"{none} the {limit_gib:.4g} GiB that a device has for tensors: the one that "
+            f"comes closest lacks {digits(nearest.lacking_gib)} GiB on the rank with peak memory",
+            layout=nearest.chosen,
+            lacking_gib=nearest.lacking_gib,
+            memory=tuple(nearest.memory),
+        )
+
+
+def question_of(request: AskedPlan, folder: Path = FOLDER) -> PlanQuestion:
+    """Build the planning request with expected (not conservative) estimates; PhazeError if invalid."""
+    request = request.stored(folder)
+    machine = planned_machine(request, folder)
+    speed_of(device_of(machine), request.precision, "precision")
+    return PlanQuestion(TrainingTask.of(request), machine, RUNTIMES[request.runtime])
+
+
+def recipe_rows(
+    question: PlanQuestion,
+    system: str,
+    plan_s: float,
+    row: Callable[[PricedLayout], RankedPlan],
+    folder: Path = FOLDER,
+) -> Iterator[RecipeRow]:
+    """Yield the rows of a request's distinct recipes, each compared with the plan's step time.
+
+    The newest recipe of each source comes before older ones. `row` makes a row of the ranked table.
+    """
+    for recipe in recipes_of(question, system, folder)[: effort.MOST_RECIPES]:
+        stated = RecipeRow(
+            source=recipe.source, release=recipe.release, shape=recipe.shape, stated_in=recipe.stated_in
+        )
+        try:
+            priced = _priced_recipe(question, recipe)
+        except PhazeError as error:
+            yield stated.model_copy(update={"reason": str(error)})
+            continue
+        chosen = {name: getattr(priced.staged.layout, name) for name in ("vp", "microbatch", "zero")}
+        figures = {
+            "shape": recipe.model_copy(update=chosen).shape,
+            "plan": row(priced),
+            "over_plan": priced.price.time_s / plan_s,
+            "lacking_gib": priced.lacking_gib if priced.lacking_gib > 0 else None,
+        }
+        yield stated.model_copy(update=figures)
+
+
+def recipes_of(question: PlanQuestion, system: str, folder: Path = FOLDER) -> list[PublishedRecipe]:
+    """Published recipes for the request's model, devices, sequence and precision that fit its batch.
+
+    Their microbatch size × dp divides the batch. Of equal layouts only the newest is listed.
+    """
+    task, names = question.task, (device_of(question.machine).name, Path(system).stem)
+    if task.model.lora:
+        return []
+    systems = {name.split("-", maxsplit=1)[0] for name in names}
+    sizes = task.compute, task.devices, task.sequence
+    candidates = [
+        recipe
+        for recipe in published_recipes(folder)
+        if recipe.system in systems
+        and (recipe.precision, recipe.gpus, recipe.sequence) == sizes
+        and task.global_batch % max(recipe.dp * (recipe.microbatch or 1), 1) == 0
+    ]
+    # To know a model by its sizes, all models with recipes are read: only if it matters.
+    model = published_model(task.model, folder) if candidates else ""
+    matching = [recipe for recipe in candidates if recipe.model == model]
+    oldest_first = sorted(matching, key=lambda recipe: recipe.release)
+    by_layout = {(recipe.shape, recipe.vp, recipe.pipeline_layout): recipe for recipe in oldest_first}
+    newest_first = [*by_layout.values()][::-1]
+    sources = [recipe.source for recipe in newest_first]
+    # The newest recipe of every source comes before the second of any, however many one source has.
+    newer = [sources[:i].count(source) for i, source in enumerate(sources)]
+    return [newest_first[i] for i in sorted(range(len(newer)), key=newer.__getitem__)]
+
+
+def _priced_recipe(question: PlanQuestion, recipe: PublishedRecipe) -> PricedLayout:
+    """Price a recipe, with the fastest virtual stages that fit if it does not specify them.
+
+    ZeRO is the nearest stage that the runtime can run with the other options, as runtimes differ in these.
+    Raises PhazeError if it can run none.
+    """
+    runs = [_recipe_of(question.task, recipe, vp) for vp in _virtual_stages(question.task, recipe)]
+    why_not = question.runtime.why_not
+    for zero in sorted(question.runtime.zeros, key=lambda zero: (abs(zero - recipe.zero), zero)):
+        at_zero = [replace(run, layout=replace(run.layout, zero=zero)) for run in runs]
+        legal = [run for run in at_zero if not why_not(run.task, run.layout, run.schedule)]
+        for run in legal:
+            run.check(question.runtime)
+        if legal:
+            priced = [PricedLayout.of_recipe(question, run) for run in legal]
+            return min(priced, key=lambda plan: (plan.lacking_gib > 0, plan.price.time_s))
+    raise PhazeError(str(why_not(runs[0].task, runs[0].layout, runs[0].schedule)))
+
+
+def _virtual_stages(task: TrainingTask, recipe: PublishedRecipe) -> list[int]:
+    """Numbers of virtual stages per rank to try: the recipe's, or all that split the model evenly."""
+    if recipe.pipeline_layout:
+        return [max(len(stages_of(recipe.pipeline_layout)) // recipe.pp, 1)]
+    if recipe.vp or recipe.pp == 1:
+        return [recipe.vp or 1]
+    # Runtimes split evenly with embedding and loss counted as layers, or not.
+    layers = task.model.layers + task.model.mtp
+    most = range(1, (layers + ENDS) // recipe.pp + 1)
+    even = [v for v in most if 0 in (layers % (recipe.pp * v), (layers + ENDS) % (recipe.pp * v))]
+    return even or [1]
+
+
+def _recipe_of(task: TrainingTask, recipe: PublishedRecipe, vp: int) -> Recipe:
+    """Convert a published recipe to the runtime's format, with the requested batch."""
+    model = task.model
+    layout = recipe.layout(microbatch=1, vp=vp, load=task.load)
+    stages = equal_stages(model.layers, model.mtp, layout.stages)
+    if recipe.pipeline_layout:
+        stages = _with_mtp(stages_of(recipe.pipeline_layout), model.mtp)
+    blocks = tuple(stage.count("t") + stage.count("m") for stage in stages)
+    most = recipe.recomputed_blocks
+    recomputed = blocks if most is None else equal_counts(blocks, model.mtp, most)
+    if layout.recompute != "full":
+        recomputed = (0,) * len(blocks)
+    schedule = recipe.schedule or ("interleaved" if layout.vp > 1 else "1f1b")
+    return Recipe(model, task.sequence, task.global_batch, layout, schedule, blocks, recomputed)
+
+
+def _with_mtp(stages: tuple[str, ...], mtp: int) -> tuple[str, ...]:
+    """Stages with `mtp` multi-token-prediction layers, put before the loss if their number changes."""
+    if "".join(stages).count("m") == mtp:
+        return stages
+    *before, last = (stage.replace("m", "") for stage in stages)
+    return (*before, last.replace("L", "m" * mtp + "L"))

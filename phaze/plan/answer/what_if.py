@@ -1,0 +1,195 @@
+"""Effect of single changes on a plan: HBM size and bandwidth, clock, network bandwidth and batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import gcd
+
+from phaze.cost.network.fabric import network_of
+from phaze.layout import DEVICE_AXES, Layout
+from phaze.plan import effort
+from phaze.plan.answer.assumptions import HIDDEN
+from phaze.plan.answer.priced import PricedLayout
+from phaze.plan.machines import device_of
+from phaze.plan.plan import Machine
+from phaze.plan.question import PlanQuestion
+from phaze.plan.search.search import plan_layouts
+from phaze.plan.terms.memory import OK, capacity_bytes
+from phaze.spec.names import GAP
+from phaze.spec.system import Cluster
+from phaze.spec.training_plan import TIE, WhatIf, nearest_batch
+
+MORE = 1.1
+"""Factor by which memory, bandwidths or clock are raised."""
+MEMORY = "size of HBM"
+"""Name of the only change after which `what_if` searches for a new plan."""
+BATCHES = 2
+WORTH = 0.005
+"""Minimum gain in throughput for which another batch is named."""
+COMPARED = 10
+"""Minimum number of plans that are compared under other assumptions."""
+EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+"""Setting of PyTorch's allocator that avoids lasting fragmentation."""
+
+
+def what_if(plan: PricedLayout, fixed: Mapping[str, int | str]) -> Iterator[WhatIf]:
+    """Yield a plan's step time with 10 % more of each resource, and with a larger batch.
+
+    Only the HBM size is re-planned; after other changes another plan may gain more. Fields that the question
+    fixes stay fixed.
+    """
+    for name, machine in _machines(plan.question):
+        yield _changed(plan, fixed, name, machine, replan=name == MEMORY)[0]
+    task = plan.question.task
+    batch = replace(task, global_batch=BATCHES * task.global_batch)
+    time_s = plan.priced_for(replace(plan.question, task=batch)).price.time_s
+    yield WhatIf(change=f"batch x{BATCHES}", time_s=time_s / BATCHES, replanned=False)
+
+
+def replanned(plan: PricedLayout, fixed: Mapping[str, int | str], most_passes: int) -> Iterator[WhatIf]:
+    """Yield the best step time at the same widths with 10 % more of each resource.
+
+    Once the searches have simulated `most_passes` passes, by the number that the plan has, later changes keep
+    the plan.
+    """
+    layout, passes = plan.staged.layout, 0
+    passes_per_split = 2 * layout.stages * layout.microbatches(plan.question.task.global_batch)
+    for name, machine in _machines(plan.question):
+        changed, splits = _changed(plan, fixed, name, machine, replan=passes < most_passes)
+        passes += splits * passes_per_split
+        yield changed
+
+
+def _changed(
+    plan: PricedLayout, fixed: Mapping[str, int | str], name: str, machine: Machine, *, replan: bool
+) -> tuple[WhatIf, int]:
+    """Step time with more of one resource, re-planned if `replan`, and the number of splits simulated for it.
+
+    A new plan has the same widths.
+    """
+    question, splits = replace(plan.question, machine=machine), 0
+    times_s = [plan.priced_for(question).price.time_s]
+    if replan:
+        widths = {name: getattr(plan.staged.layout, name) for name in DEVICE_AXES}
+        label, work = f"with more {name.removeprefix('size of ')}: ", effort.REPLAN_WORK
+        plans = plan_layouts(question, {**fixed, **widths}, number=1, most_work=work, label=label)
+        times_s += [faster.time_s for faster in plans.plans]
+        splits = plans.certificate.divisions
+    change = f"{name} +{100 * (MORE - 1):.0f} %"
+    return WhatIf(change=change, time_s=min(times_s), replanned=replan), splits
+
+
+def rests_on(plans: Sequence[PricedLayout], shown: int = 0) -> Iterator[str]:
+    """Yield the overlap assumptions without which another plan would be the fastest.
+
+    The first `shown` plans are named by their number, the others by their layout.
+    """
+    question = plans[0].question
+    stack = question.machine.stack
+    for name in (kind for kind in stack.overlap if kind in HIDDEN):
+        overlap = tuple(kind for kind in stack.overlap if kind != name)
+        machine = replace(question.machine, stack=stack.model_copy(update={"overlap": overlap}))
+        without_overlap = replace(question, machine=machine)
+        # Plans without this communication keep their price: none is computed.
+        changed = [
+            plan.priced_for(without_overlap) if communicates(plan.staged.layout, name) else plan
+            for plan in plans
+        ]
+        times_s = [plan.price.time_s for plan in changed]
+        best = times_s.index(min(times_s))
+        if times_s[best] * (1 + TIE) < times_s[0]:
+            named = "" if best < shown else f"({plans[best].shape}) "
+            yield (
+                f"Assumes that {HIDDEN[name]} overlap with compute. Without overlap plan {best + 1} "
+                f"{named}is the fastest of the first {len(plans)}: {times_s[best]:.4g} s (plan 1: "
+                f"{times_s[0]:.4g} s)."
+            )
+
+
+def made_to_fit(
+    ranked: Sequence[PricedLayout],
+    expected: Sequence[PricedLayout],
+    fixed: Mapping[str, int | str],
+    shown: int = 0,
+) -> str | None:
+    """Sentence on plan 1 if it may not fit: what may help, and the cost of the first plan that surely fits.
+
+    `ranked` are the plans at the price that ranks them, `expected` the same plans with expected memory. The
+    first `shown` plans are named by their number. If none of them surely fits, a short search looks for one.
+    None if plan 1 surely fits.
+    """
+    first, memory = ranked[0], expected[0].price.memory.in_use
+    if expected[0].status == OK:
+        return None
+    sentences = [f"Plan 1 {expected[0].status}."]
+    # Gaps of the allocator are the only part that a setting can avoid.
+    if memory.of("device").high - memory.fragments.high <= capacity_bytes(device_of(first.question.machine)):
+        sentences.append(f"{EXPANDABLE} may do.")
+    place = next((place for place, plan in enumerate(expected) if plan.status == OK), None)
+    plan = _surely_fitting(first.question, fixed) if place is None else ranked[place]
+    if plan is None:
+        return " ".join([*sentences, "A short search finds none that surely fits."])
+    name = plan.shape if place is None or place >= shown else f"Plan {place + 1}"
+    longer = plan.price.time_s / first.price.time_s - 1
+    figures = f"{first.question.rank} {plan.price.time_s:.4g} s, {longer:+.1%}"
+    sentences.append(f"The first that surely fits: {name} ({figures}).")
+    return " ".join(sentences)
+
+
+def _surely_fitting(question: PlanQuestion, fixed: Mapping[str, int | str]) -> PricedLayout | None:
+    """Best plan of a short search whose tensors leave room for the largest gaps of the allocator."""
+    roomy, label = question.roomy(), "layouts that surely fit: "
+    plans = plan_layouts(roomy, fixed, gap=GAP, number=1, prove=False, label=label).plans
+    priced = (PricedLayout.of(roomy, plan) for plan in plans)
+    return next((plan for plan in priced if plan.status == OK), None)
+
+
+def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | None:
+    """Sentence on the nearest batch that more devices share equally, if a short search finds it faster.
+
+    Replicas process equal numbers of samples: of 48 devices, only 16 can be replicas with 512 samples.
+    """
+    task = plan.question.task
+    batch = nearest_batch(task.global_batch, task.devices)
+    question = replace(plan.question, task=replace(task, global_batch=batch))
+    label = f"batch of {batch} for comparison: "
+    if batch == task.global_batch:
+        return None
+    for faster in plan_layouts(question, fixed, gap=GAP, number=1, prove=False, label=label).plans:
+        other, replicas = PricedLayout.of(question, faster), gcd(task.global_batch, task.devices)
+        gain = other.tokens_per_s_per_device / plan.tokens_per_s_per_device - 1
+        if gain >= WORTH:
+            return (
+                f"{task.global_batch:,} samples allow at most {replicas:,} replicas. With --global-batch "
+                f"{batch} a short search finds {gain:.1%} more tokens/s ({question.rank}): {other.shape}."
+            )
+    return None
+
+
+def communicates(layout: Layout, kind: str) -> bool:
+    """True if a layout has communication of the given kind."""
+    widths = {"dp": layout.dp * layout.cp, "tp": layout.tp, "pp": layout.pp, "ep": layout.ep}
+    return widths[kind] > 1
+
+
+def _machines(question: PlanQuestion) -> Iterator[tuple[str, Machine]]:
+    """Yield variants of a machine with one resource raised by 10 %, by name."""
+    machine, device = question.machine, device_of(question.machine)
+    keys = {MEMORY: "hbm_gib", "bandwidth of HBM": "hbm_bandwidth_bytes_per_s", "clock": "clock_hz"}
+    for name, key in keys.items():
+        faster = device.model_copy(update={key: MORE * getattr(device, key)})
+        yield name, machine.with_device(faster)
+    if machine.system is None:
+        return
+    for number, level in enumerate(machine.system.levels):
+        name = f"bandwidth among {level.devices:,} devices"
+        yield name, replace(machine, network=network_of(_with_faster(machine.system, number)))
+
+
+def _with_faster(cluster: Cluster, number: int) -> Cluster:
+    """Cluster with 10 % more bandwidth at one network level."""
+    levels = list(cluster.levels)
+    bandwidth = MORE * levels[number].bandwidth_bytes_per_s
+    levels[number] = levels[number].model_copy(update={"bandwidth_bytes_per_s": bandwidth})
+    return cluster.model_copy(update={"levels": tuple(levels)})

@@ -1,0 +1,431 @@
+"""Text and tables for the answer to a planning request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from phaze.base.units import digits
+from phaze.plan.answer.ranked_table import (
+    NEGLIGIBLE,
+    differences,
+    fields_in_words,
+    ranked_table,
+    row_status,
+    shape,
+    wrapped,
+)
+from phaze.plan.terms.memory import OK
+from phaze.spec.names import Rank
+from phaze.spec.planner_rows import PlannerRow
+from phaze.spec.system import Device
+from phaze.spec.training_plan import (
+    TIE,
+    Explained,
+    FewestNodes,
+    PlanCertificate,
+    RankedPlan,
+    RankMemory,
+    StageShare,
+    TrainingPlan,
+    TrainingRun,
+    UnfitPlan,
+)
+
+SIZES = ("devices", "step", "MFU", "GiB", "bubble", "comm", "gap", "layout")
+"""Column names of the table over device counts."""
+PRUDENT = "Prudent: credits only measured overlap; room for all memory but gaps of the allocator."
+"""Explanation of prudent time, by which plans are ranked by default."""
+ASK = "Ask further: --why, --explain tp=8, --evidence, --fewest, -o PLAN.json"
+PARTS = 3
+"""Maximum number of parts of a step that a comparison lists."""
+FASTER = 0.95
+"""Ratio to the fastest recipe's step time below which measured evidence is listed."""
+NEAREST = 2
+"""Number of similar measured runs that are named."""
+LEAST_SHOWN_GIB = 0.001
+"""Memory in GiB below which a shortfall or a part is not reported."""
+
+
+def in_words(plan: TrainingPlan, device: Device, *, why: bool = False) -> str:
+    """Summary of a plan on one screen: recommendation with its proof, ranked table, and why plan 1 is first.
+
+    With `why` also the details and assumptions of the answer.
+    """
+    parts = first_in_words(plan, device), others_in_words(plan, device), last_in_words(plan, device, why=why)
+    return "\n".join(line for part in parts for line in part)
+
+
+def first_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
+    """Yield the lines of the recommendation and its proof."""
+    proof = proof_in_words(plan.certificate, plan.question.rank)
+    yield from map(wrapped, [*recommendation(plan, device.hbm_gib), *proof])
+
+
+def others_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
+    """Yield the lines of the ranked table, and of comparisons with recipes and other plans."""
+    yield from ranked_table(plan.alternatives, device)
+    sentences = [
+        *recipes_in_words(plan, device),
+        *why_first(plan),
+        *([PRUDENT] if plan.question.rank == "prudent" else []),
+        *plan.rests_on,
+        *([] if plan.fewest is None else [fewest_in_words(plan.fewest)]),
+        *rows_in_words(plan.certificate, len(plan.alternatives)),
+        *([] if plan.run is None else run_in_words(plan.run)),
+    ]
+    yield from map(wrapped, sentences)
+
+
+def last_in_words(plan: TrainingPlan, device: Device, *, why: bool) -> Iterator[str]:
+    """Yield the lines that need further searches, and with `why` the details and assumptions."""
+    sentences = [plan.may_fit, plan.prudence, plan.other_batch, *map(_planner_row, plan.planners)]
+    sentences += [] if plan.explained is None else explained(plan.explained, plan)
+    sentences += _details(plan, device.hbm_gib) if why else [ASK]
+    yield from map(wrapped, filter(None, sentences))
+
+
+def fewest_in_words(fewest: FewestNodes) -> str:
+    """Sentence on the fewest nodes on which a model fits, and why fewer do not suffice."""
+    sentence = f"Fewest: {fewest.nodes} node{'s' * (fewest.nodes != 1)} ({fewest.devices} devices)"
+    if fewest.smaller is None:
+        return f"{sentence}; fewer have less memory than the weights." if fewest.nodes > 1 else f"{sentence}."
+    smaller = f"{fewest.smaller} node{'s' * (fewest.smaller != 1)}"
+    if fewest.undecided:
+        undecided = f"where {fewest.undecided:,} layouts are undecided"
+        return f"{sentence}; no plan was found for {smaller}, {undecided}."
+    if fewest.lacking_gib is None:
+        return f"{sentence}; the runtime can run no layout on {smaller}."
+    return f"{sentence}; on {smaller} every layout lacks {digits(fewest.lacking_gib)} GiB a device or more."
+
+
+def recipes_in_words(plan: TrainingPlan, device: Device) -> Iterator[str]:
+    """Yield a line for each published recipe, and evidence for a plan that is faster than all of them."""
+    rank = plan.question.rank
+    for recipe in plan.recipes:
+        label = f"Recipe {recipe.source} {recipe.release} ({recipe.shape})"
+        if recipe.plan is None or recipe.over_plan is None:
+            yield f"{label}: {recipe.reason}"
+            continue
+        status = row_status(recipe.plan, device)
+        if recipe.lacking_gib is None:
+            status = status.partition(":")[0]
+        unfit = "" if status == OK else f"; {status}"
+        yield f"{label}: {rank} {recipe.plan.by(rank):.4g} s, {recipe.over_plan:.2f} × plan 1{unfit}"
+    # Recipes that do not fit are no evidence that the plan is faster.
+    over = [recipe.over_plan for recipe in plan.recipes if recipe.over_plan and recipe.lacking_gib is None]
+    if over and min(over) * FASTER > 1:
+        near = [f"{recipe.source} {recipe.label} ({recipe.error:+.1%})" for recipe in plan.evidence[:NEAREST]]
+        yield (
+            f"Faster than every recipe by prediction. Measured runs like it, with the errors of their "
+            f"predictions: {', '.join(near) or 'none'}."
+        )
+
+
+def _details(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
+    """Yield time and memory by part, counts of layouts, effects of more resources, and assumptions."""
+    parts = sorted(plan.times_s.items(), key=lambda part: -part[1])
+    spent = ", ".join(f"{name} {s:.3g} s" for name, s in parts if s >= NEGLIGIBLE * plan.time_s)
+    yield f"Time: {spent}."
+    if len(plan.stages) > 1:
+        yield f"Pipeline split, layers of the stages in order: {_runs_of_stages(plan.stages)}."
+    yield from (f"Memory: {line}, of {hbm_gib:g} GiB." for line in _fullest(plan.memory))
+    yield from counts_in_words(plan.certificate)
+    yield from undecided_in_words(plan.certificate)
+    yield from _what_if(plan)
+    yield f"Assumes {'; '.join(plan.assumptions)}."
+
+
+def _planner_row(row: PlannerRow) -> str:
+    """Sentence on the plan that a planner from the literature found."""
+    if row.time_s is None or row.tokens_per_s_per_device is None or row.fullest_gib is None:
+        return f"{row.planner}: {row.reason}"
+    shapes = [f"tp={stage.tp} dp={stage.dp}" for stage in row.stages]
+    runs = ", ".join(f"{len([*same])} x {shape}" for shape, same in groupby(shapes))
+    notes = [] if row.fits else ["does not fit"]
+    notes += [] if row.reason is None else [row.reason]
+    plan = (
+        f"{row.planner}: {row.time_s:.4g} s, {row.tokens_per_s_per_device:,.0f} tokens/s/device, "
+        f"{row.fullest_gib:.1f} GiB of tensors with {runs} b={row.microbatch} {row.schedule}"
+    )
+    return "; ".join([plan, *notes])
+
+
+def sizes_in_words(plans: Sequence[TrainingPlan | UnfitPlan]) -> str:
+    """Table over device counts, and a sentence on each of the best counts that meet the target."""
+    return "\n".join([*table(sizes_table(plans)), *map(wrapped, best_runs(runs_by_devices(plans)))])
+
+
+def sizes_table(plans: Sequence[TrainingPlan | UnfitPlan]) -> list[list[str]]:
+    """Table header and one row per device count; a row without a plan gives the reason instead."""
+    run = next(iter(runs_by_devices(plans).values()), None)
+    head = [*SIZES[:-1], *(() if run is None else _run_cells(run)), SIZES[-1]]
+    return [head, *map(_size_row, plans)]
+
+
+def runs_by_devices(plans: Sequence[TrainingPlan | UnfitPlan]) -> dict[int, TrainingRun]:
+    """Complete training runs by device count."""
+    return {plan.question.devices: plan.run for plan in plans if isinstance(plan, TrainingPlan) and plan.run}
+
+
+def _size_row(plan: TrainingPlan | UnfitPlan) -> list[str]:
+    devices = f"{plan.question.devices:,}"
+    if isinstance(plan, UnfitPlan):
+        return [devices, plan.reason]
+    run = () if plan.run is None else _run_cells(plan.run).values()
+    figures = [
+        f"{plan.time_s:.4g} s", f"{plan.mfu:.1%}", f"{plan.used_gib:.1f}", f"{plan.bubble_share:.1%}",
+        f"{plan.exposed_communication_share:.1%}", f"{plan.certificate.gap:.2%}",
+    ]  # fmt: skip
+    return [devices, *figures, *run, shape(plan.layout, plan.recomputed_layers)]
+
+
+def _run_cells(run: TrainingRun) -> dict[str, str]:
+    """Table cells of a complete training run, by column."""
+    cells = {"days": f"{run.days:.4g}"}
+    if run.goodput is not None:
+        cells["goodput"] = f"{run.goodput.share:.1%}"
+    if run.cost is not None:
+        cells["cost"] = f"{run.cost:,.0f}"
+    return cells
+
+
+def best_runs(runs: Mapping[int, TrainingRun]) -> Iterator[str]:
+    """Yield a sentence on each device count that is the cheapest, fastest, or closest to the target."""
+    for devices, run in runs.items():
+        if run.is_the == ("closest",):
+            target = f"none ends within {run.asked.days:g} days"
+            yield f"{target}; {devices:,} devices come closest: {_length(run)}"
+        elif run.is_the:
+            within = "" if run.asked.days is None else f" within {run.asked.days:g} days"
+            yield f"the {' and the '.join(run.is_the)}{within}: {devices:,} devices, {_length(run)}"
+
+
+def _length(run: TrainingRun) -> str:
+    """Days, device-hours and cost of a complete training run, as text."""
+    paid = "" if run.cost is None else f", {run.cost:,.0f} at {run.asked.price:g} each"
+    ends = (run.days_low, run.days_high)
+    others = [] if None in ends else [" to ".join(f"{end:.4g}" for end in ends)]
+    others += [] if run.days_prudent is None else [f"{run.days_prudent:.4g} at the prudent one"]
+    within = f" ({'; '.join(others)})" if others else ""
+    days = f"{run.days:.4g} days at the expected step time{within}"
+    return f"{days}, {run.device_hours:,.0f} device-hours{paid}"
+
+
+def run_in_words(run: TrainingRun) -> Iterator[str]:
+    """Yield sentences on the days, cost and goodput of a complete training run."""
+    target = "" if run.in_time is None else f"; {'' if run.in_time else 'not '}within {run.asked.days:g} days"
+    yield f"{run.asked.tokens:.4g} tokens take {_length(run)}{target}"
+    if run.goodput is not None:
+        failure_h, interval_min = run.goodput.failure_s / 3600, run.goodput.interval_s / 60
+        yield (
+            f"goodput {run.goodput.share:.1%}: a failure every {failure_h:.3g} h, a checkpoint after every "
+            f"{interval_min:.3g} min of training, the interval of Young (1974) and Daly (2006) for "
+            f"{run.asked.checkpoint_s:g} s a checkpoint and {run.asked.restart_s:g} s a restart"
+        )
+
+
+def unfit_in_words(plan: UnfitPlan) -> str:
+    """Reason why there is no plan, and the memory that the closest layout needs."""
+    sentences = [plan.reason]
+    if plan.layout is not None:
+        sentences += [f"closest, with equal stages: {shape(plan.layout, None)}", *_fullest(plan.memory)]
+    return "\n".join(map(wrapped, [*sentences, *counts_in_words(plan.certificate)]))
+
+
+def better_line(time_s: float, layout: str, seconds: float, rank: Rank, *, first: bool) -> str:
+    """Progress line for the first plan of a search or a better one, with the step time used for ranking."""
+    which, then = ("first", "; looking for better ones") if first else ("better", "")
+    return f"{which} plan after {seconds:.1f} s: {rank} {time_s:.4g} s a step with {layout}{then}"
+
+
+def gap_line(gap: float, seconds: float) -> str:
+    """Progress line for the first proof of a search: how far the best plan may be from the fastest one."""
+    return f"within {gap:.1%} of optimal after {seconds:.1f} s"
+
+
+def recommendation(plan: TrainingPlan, hbm_gib: float) -> Iterator[str]:
+    """Yield the planning request, and the recommended layout with its predicted step time."""
+    request = plan.question
+    lora = f", adapters of rank {request.model.lora} alone trained" if request.model.lora else ""
+    yield (
+        f"{request.model.name}{lora} on {request.devices:,} {request.system}: {request.global_batch:,} "
+        f"samples of {request.sequence:,} tokens, {request.runtime}, {request.precision}"
+    )
+    if plan.uncalibrated is not None:
+        yield plan.uncalibrated
+    layout = ", ".join(fields_in_words(plan.layout, plan.recomputed_layers))
+    yield (
+        f"Train with {layout}; {split_in_words(plan.stages)}. {predicted(plan)}; {plan.mfu:.1%} MFU, "
+        f"{used(plan)} of {hbm_gib:g}, bound by {plan.bound_by}."
+    )
+
+
+def split_in_words(stages: Sequence[StageShare]) -> str:
+    """Pipeline split as text: number of stages and layers per stage."""
+    layers = [stage.layers for stage in stages]
+    if len(stages) == 1:
+        return f"{layers[0]} layers on one stage"
+    layer_range = f"{min(layers)}" if min(layers) == max(layers) else f"{min(layers)} to {max(layers)}"
+    return f"{len(stages)} stages of {layer_range} layers"
+
+
+def _runs_of_stages(stages: Sequence[StageShare]) -> str:
+    """Format the layers per stage, with runs of identical stages combined."""
+    alike = [(layers, len([*same])) for layers, same in groupby(stage.layers for stage in stages)]
+    return ", ".join(f"{times} x {layers}" if times > 1 else f"{layers}" for layers, times in alike)
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table with aligned columns; the last cell of a row may be longer."""
+    widths = [max(len(row[i]) for row in rows if len(row) > i + 1) for i in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        yield "  ".join([*cells, row[-1]]).rstrip()
+
+
+def evidence_in_words(plan: TrainingPlan) -> Iterator[str]:
+    """Yield a table of the measured runs most similar to a plan, one line each."""
+    if not plan.evidence:
+        yield "no measured run is similar to this plan"
+        return
+    yield "measured runs most like it, with how far their predictions are off, and what differs:"
+    rows = [
+        [run.source, run.label, f"{run.distance:.2f}", f"{run.error:+.1%}", ", ".join(run.differs) or "–"]
+        for run in plan.evidence
+    ]
+    yield from table([["source", "row", "distance", "error", "what differs"], *rows])
+
+
+def predicted(plan: RankedPlan) -> str:
+    """Format the predicted step time, with its interval if there is one."""
+    time = f"Predicted {plan.time_s:.4g} s a step"
+    if plan.time_s_low is None or plan.time_s_high is None:
+        return time
+    interval = f"{plan.time_s_low:.4g} to {plan.time_s_high:.4g} s"
+    return f"{time}; 80 % interval {interval}, from similar measured runs"
+
+
+def why_first(plan: TrainingPlan) -> Iterator[str]:
+    """Yield a sentence on how much longer the second-best plan takes, and in which parts of a step."""
+    if len(plan.alternatives) < 2:
+        return
+    other = plan.alternatives[1]
+    rank = plan.question.rank
+    share = other.by(rank) / plan.by(rank) - 1
+    if abs(share) < TIE:
+        ahead = "; the simpler one is ahead" * (share < 0)
+        yield f"Next best: plan 2 ({plan_differences(plan, other)}) takes as long{ahead}."
+    else:
+        parts = _parts(plan.next_longer_s)
+        yield f"Next best: plan 2 ({plan_differences(plan, other)}) takes {share:.2%} longer: {parts}."
+
+
+def plan_differences(plan: RankedPlan, other: RankedPlan) -> str:
+    """List the fields in which another plan differs."""
+    labels = [differences(plan.layout, other.layout)]
+    if plan.recomputed_layers != other.recomputed_layers:
+        labels.append(f"recomputed blocks {other.recomputed_layers}")
+    return ", ".join(labels)
+
+
+def _parts(longer_s: Mapping[str, float]) -> str:
+    """List the parts of a step that are longer or shorter, largest difference first."""
+    labels = [f"{name} {part_s:+.3g} s" for name, part_s in list(longer_s.items())[:PARTS]]
+    if len(longer_s) > PARTS:
+        labels.append(f"other parts {sum(list(longer_s.values())[PARTS:]):+.3g} s")
+    return ", ".join(labels) or "no part by as much as a thousandth of the step"
+
+
+def proof_in_words(proof: PlanCertificate, rank: Rank) -> Iterator[str]:
+    """Yield a sentence on the proven lower bound, with the reason if the search ended early."""
+    if proof.bound_s is not None:
+        early = "" if proof.stopped is None else f" The search ended early: {proof.stopped}."
+        yield (
+            f"Plan 1 is within {proof.gap:.2%} of optimal: at this price no split of the {proof.legal:,} "
+            f"layouts that the runtime can run takes less than {proof.bound_s:.5g} s ({rank} time, proven)."
+            f"{early}"
+        )
+
+
+def rows_in_words(proof: PlanCertificate, rows: int) -> Iterator[str]:
+    """Yield a sentence on the rows of a table that are not proven, if any."""
+    if proof.rows is not None and proof.rows < rows:
+        after = f"Rows after {proof.rows} are not" if proof.rows else "No row is"
+        yield f"{after} proven to be the next best."
+
+
+def counts_in_words(proof: PlanCertificate) -> Iterator[str]:
+    """Yield a sentence on the number of layouts by outcome."""
+    illegal = sum(proof.illegal.values())
+    rules = ", ".join(f"{name} {count:,}" for name, count in proof.illegal.items())
+    is_known = proof.lacking_gib is not None and proof.lacking_gib >= LEAST_SHOWN_GIB
+    lacking = f" (by {digits(proof.lacking_gib or 0.0)} GiB or more)" if is_known else ""
+    yield (
+        f"Of {proof.layouts:,} layouts {illegal:,} are invalid for the runtime"
+        f"{f' ({rules})' if rules else ''}, {proof.same:,} are duplicates, "
+        f"{proof.unfit:,} do not fit{lacking}, {sum(proof.bounded.values()):,} are excluded by bounds, "
+        f"{proof.simulated:,} were simulated with {proof.divisions:,} pipeline splits."
+    )
+
+
+def undecided_in_words(proof: PlanCertificate) -> Iterator[str]:
+    """Yield a sentence on the undecided layouts that may beat the plan, with their largest gains."""
+    if not proof.undecided:
+        return
+    usual = {"zero": 0, "recompute": "none", "cp_kind": "all_gather", "sequence_parallel": 0}
+    labels = [
+        " ".join(f"{name}={value}" for name, value in undecided.fields.items() if value != usual.get(name, 1))
+        + f" by at most {undecided.gain:.1%}"
+        for undecided in proof.undecided
+    ]
+    yield f"Undecided, {proof.undecided_layouts:,} layouts that may be faster: {'; '.join(labels)}."
+
+
+def _what_if(plan: TrainingPlan) -> Iterator[str]:
+    if plan.what_if:
+        own_s = plan.by(plan.question.rank)
+        changes = [
+            f"{change.change} {1 - change.time_s / own_s:.1%}{' (re-planned)' * change.replanned}"
+            for change in plan.what_if
+        ]
+        yield f"{plan.question.rank.capitalize()} time saved by more of one thing: {', '.join(changes)}."
+
+
+def explained(explanation: Explained, plan: TrainingPlan) -> Iterator[str]:
+    """Yield the cost of fixing some layout fields, or the reason why that is impossible."""
+    fixed = " ".join(f"{name}={value}" for name, value in explanation.fixed.items())
+    if explanation.best is not None:
+        rank = plan.question.rank
+        share = explanation.best.by(rank) / plan.by(rank) - 1
+        expected = "" if rank == "expected" else f", expected {explanation.best.time_s:.4g} s,"
+        layout = shape(explanation.best.layout, explanation.best.recomputed_layers)
+        time = f"{rank} {explanation.best.by(rank):.4g} s ({share:+.1%}){expected}"
+        yield f"{fixed}: {time} with {layout}: {_parts(explanation.longer_s)}"
+    elif explanation.closest is not None:
+        lacking = digits(explanation.lacking_gib or 0.0)
+        yield f"{fixed}: does not fit, the rank with peak memory lacks {lacking} GiB"
+        yield f"closest, with equal stages: {shape(explanation.closest, None)}"
+        yield from _fullest(explanation.memory)
+    else:
+        yield f"{fixed}: {explanation.reason}"
+
+
+def used(plan: RankedPlan) -> str:
+    """Format the peak memory of a device: expected, with its range if the file has one."""
+    in_use = plan.in_use_gib
+    if in_use is None:
+        return f"{plan.fullest_gib:.1f} GiB"
+    return f"{in_use.expected:.1f} GiB ({in_use.low:.1f} to {in_use.high:.1f})"
+
+
+def _fullest(memory: Sequence[RankMemory]) -> Iterator[str]:
+    """Yield the memory of the rank with peak memory, by part."""
+    rank, most = max(enumerate(memory), key=lambda item: item[1].peak_gib)
+    total_gib = most.peak_gib if most.in_use_gib is None else most.in_use_gib.expected
+    yield (
+        f"rank {rank} of {len(memory)}: {total_gib:.4g} GiB in use, of which weights and "
+        f"gradients {most.weights_gib:.4g}, optimizer {most.optimizer_gib:.4g}, activations "
+        f"{most.activations_gib:.4g} ({most.work_gib:.4g} of them for the microbatch at work)"
+        + "".join(f", {name} {gib:.2g}" for name, gib in most.parts_gib.items() if gib >= LEAST_SHOWN_GIB)
+    )

@@ -1,0 +1,1 @@
+"""Lower bounds on step time and memory of many layouts at once."""

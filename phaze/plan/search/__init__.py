@@ -1,0 +1,1 @@
+"""Search over all layouts of a runtime for the fastest plan, with a proof of optimality."""

@@ -1,0 +1,456 @@
+"""Search for the fastest plan among all layouts of a runtime, with a certificate of its optimality gap.
+
+First plans come from neighbours of simple layouts (`guesses`). Then every family of valid layouts that may
+fit gets a lower bound on its time (`families`). The first bound needs
+few shards. If it is below a known plan, a bound from less widely shared shards follows, and finally each
+layout of the family gets its own bound. The layout with the smallest bound is examined next: even stages are
+simulated, a linear program raises its bound and finds other pipeline splits (`division_search`).
+
+The search for the first plan ends when no bound is below its time by more than the gap. The search for
+further rows of the table ends when no bound is below the time of the last row.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple, TypedDict, Unpack
+
+import numpy as np
+
+from phaze.base.arrays import Ints
+from phaze.base.progress import busy
+from phaze.base.units import GIB
+from phaze.plan import effort
+from phaze.plan.bounds.families import LayoutFamilies
+from phaze.plan.bounds.flows import ShapeFlows
+from phaze.plan.bounds.shards import first_of_each
+from phaze.plan.question import PlanQuestion
+from phaze.plan.search.contenders import Contenders, LayoutContender
+from phaze.plan.search.guesses import Guesses
+from phaze.plan.search.planned import DistinctPlans, LayoutPlans, PlannedLayout, undecided_layouts
+from phaze.plan.splits.split import Split
+from phaze.plan.time_limit import OutOfTime, TimeLimit, Work
+from phaze.runtimes.space import legal_space
+from phaze.spec.names import GAP
+from phaze.spec.training_plan import TIE, PlanCertificate
+
+STUCK = "the bounds of the remaining layouts cannot be raised further"
+
+
+class SearchOptions(TypedDict, total=False):
+    """Options of a `LayoutSearch`, by its fields."""
+
+    gap: float
+    on_better: Callable[[LayoutSearch], None]
+    most_work: int
+    prove: bool
+    label: str
+    limit: TimeLimit
+    first: Sequence[PlannedLayout]
+
+
+class SearchStatus(NamedTuple):
+    """Work done, lower bound and layouts left, to tell how fast a search proceeds."""
+
+    work: int
+    bound_s: float
+    left: int
+    """Number of queued layouts that may be faster than the best plan."""
+
+
+@dataclass(eq=False)
+class LayoutSearch:
+    """Best-first search over families of layouts, ordered by lower bound.
+
+    Its bound holds at any time, so that it may end whenever there is a plan.
+    """
+
+    question: PlanQuestion
+    families: LayoutFamilies
+    gap: float = GAP
+    on_better: Callable[[LayoutSearch], None] = lambda _: None
+    """Callback for every plan that is faster than all before."""
+    most_work: int = effort.MOST_WORK
+    """Maximum number of linear programs; layouts left after that only widen the gap."""
+    prove: bool = True
+    """False if a good plan is enough, without a tight lower bound."""
+    label: str = ""
+    """Start of progress messages, which tells a search from the main one of a question."""
+    limit: TimeLimit = field(default_factory=TimeLimit)
+    first: Sequence[PlannedLayout] = ()
+    """Plans found by other estimates, whose layouts are simulated first."""
+    contenders: Contenders = field(init=False)
+    """Candidate layouts of the expanded families."""
+    guesses: Guesses = field(init=False)
+    """Heuristic that simulates promising families first."""
+    _limit: str = ""
+    """Limit of work that ended the search for the first plan; empty if none did."""
+    _out_of_time: str = ""
+    """Limit of time, or interruption, that ended the search; empty if none did."""
+    _running: bool = False
+    _shapes: ShapeFlows = field(init=False)
+    _queue: list[tuple[float, int, LayoutContender]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.contenders = Contenders(self.question, self.families, self.gap, lambda _: self.on_better(self))
+        self._shapes = ShapeFlows(self.question, self.families)
+        self.guesses = Guesses(self.contenders)
+
+    @property
+    def distinct(self) -> DistinctPlans:
+        """Fastest plan of every family."""
+        return self.contenders.distinct
+
+    @property
+    def best_s(self) -> float:
+        """Step time of the fastest plan."""
+        return self.distinct.best_s
+
+    @property
+    def fastest(self) -> PlannedLayout:
+        """Fastest plan so far."""
+        return min(self.distinct.by_family.values(), key=lambda plan: plan.time_s)
+
+    def run(self, number: int) -> None:
+        """Search until the gap is closed and `number` plans are known.
+
+        Without a proof, it ends after the guesses.
+        """
+        with self._in_time():
+            self._run(number)
+        self._lighten(1)
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Context that says where the search stands, and ends when its time is over and there is a plan."""
+        self.contenders.work.check, self._running = self._check_time, True
+        try:
+            with busy(lambda: f"{self.label}{self.progress()}"):
+                yield
+        except OutOfTime as reason:
+            self._out_of_time = str(reason)
+        finally:
+            self.contenders.work.check, self._running = Work.check, False
+
+    def _check_time(self) -> None:
+        """Raise OutOfTime if the search must end; it goes on until there is a plan."""
+        if self.best_s < inf and (reason := self.limit.reason):
+            raise OutOfTime(reason)
+
+    def _run(self, number: int) -> None:
+        for plan in self.first:
+            self.guesses.try_plan(plan)
+        self.guesses.start()
+        self.guesses.descend()
+        self.families.bound()
+        if self.distinct.by_family:
+            self.on_better(self)  # with a first proof
+        if self.prove:
+            self._sharpen()
+        self.guesses.try_groups()
+        self.guesses.descend()
+        self.contenders.climb(effort.MOST_CLIMBED)
+        if not self.prove:
+            return
+        self._open_families()
+        self._fill_queue(10 * number)
+        # Better plans leave fewer layouts for the expensive steps that follow.
+        self.guesses.try_undecided()
+        self._bound_shapes()
+        self.guesses.try_undecided()
+        self._examine_kinds()
+        self._limit = self._close_gap(self.most_work, effort.MOST_SEARCHED)
+        self._simulate_undecided()
+        for _, _, contender in sorted(self._queue)[: 10 * number]:
+            if len(self.distinct.by_family) >= number:
+                break
+            self.contenders.search_of(contender)
+        while len(self.distinct.by_family) < number and len(families := self.families.closed(inf)[:number]):
+            self.families.open(families)
+            for family in families.tolist():
+                self.guesses.simulate(family, most=effort.MOST_PER_FAMILY)
+
+    def _simulate_undecided(self) -> None:
+        """Simulate even splits of undecided layouts with the smallest bounds, then improve the best splits.
+
+        If the search stopped early, a faster plan may be among them.
+        """
+        undecided = [queued for bound_s, _, queued in sorted(self._queue) if bound_s < self.target_s]
+        for contender in undecided[: effort.MOST_SIMULATED]:
+            self.contenders.search_of(contender)
+        if undecided:
+            self.contenders.climb(effort.MOST_CLIMBED)
+
+    def extend(self, rows: int) -> None:
+        """Continue the search until no other layout can be faster than the last of `rows` table rows."""
+        if rows > 1 and self.distinct.by_family:
+            with self._in_time():
+                self._extend(rows)
+            self._lighten(rows)
+        self.question.forget(effort.MOST_SLICES)
+
+    def _extend(self, rows: int) -> None:
+        self._check_time()
+        self.contenders.climb(rows)
+        self.distinct.set_rows(rows)
+        self.contenders.extend_searches()
+        self._shapes.restart()
+        work = min(effort.FURTHER_WORK, self.most_work) + self._work
+        searched = effort.FURTHER_SEARCHED + self.contenders.searched
+        unfinished = True
+        while unfinished:
+            self._sharpen()
+            self._open_families()
+            self._queue = []
+            self._fill_queue(0, effort.MOST_QUEUED)
+            self._close_gap(work, searched)
+            # Rows that turn out as twins make room for slower ones.
+            unfinished = len(self.families.closed(self.target_s)) > 0
+
+    def _lighten(self, rows: int) -> None:
+        """Try the pipeline splits of the first table rows with less recomputation until no row changes."""
+        tried, changed = set[tuple[int, Split]](), True
+        while changed:
+            last_s = max((plan.time_s for plan in self.planned[:rows]), default=0.0)
+            plans = [row for row in self.distinct.by_family.items() if row[1].time_s <= last_s]
+            splits = {(family, plan.split) for family, plan in plans}
+            changed = not splits <= tried
+            for family, _ in sorted(splits - tried, key=lambda split: self.distinct.fastest_s(split[0])):
+                self.contenders.lighten(family)
+            tried |= splits
+
+    def _close_gap(self, most_work: int, most_searched: int) -> str:
+        """Examine layouts by increasing bound until the gap is closed; return the limit reached, if any.
+
+        Parts of pipeline splits raise the smallest bound only while every layout's bound may still rise.
+        A search ends at once where neither its bound nor the number of layouts left, at the rate at which
+        they changed, would close the gap within the limit: more work would leave about the same gap.
+        """
+        stuck, branching_work = "", 0
+        rated = self._status
+        while self._queue and self._queue[0][0] < self.target_s:
+            self._check_time()
+            if self.contenders.searched >= most_searched:
+                return f"the pipeline splits of {most_searched:,} layouts were searched, which is the limit"
+            if (work := self._work) >= most_work:
+                return f"the limit of {most_work:,} linear programs was reached"
+            if work >= rated.work + effort.RATE_WORK:
+                before, rated = rated, self._status
+                share = (work - before.work) / (most_work - work)
+                if (
+                    rated.bound_s - before.bound_s < share * (self.target_s - rated.bound_s)
+                    and before.left - rated.left < share * rated.left
+                ):
+                    return f"it proceeds too slowly to end within {most_work:,} linear programs"
+            _, place, contender = queued = heapq.heappop(self._queue)
+            is_branching = self.contenders.is_branching(contender)
+            if self.contenders.decided(contender) or (stuck and is_branching):
+                continue
+            self._examine(*queued)
+            if contender.unfinished:
+                heapq.heappush(self._queue, (self.contenders.bound_of(contender), place, contender))
+            elif not self.contenders.decided(contender):
+                stuck = stuck or STUCK
+            branching_work += is_branching * (self._work - work)
+            if branching_work >= (most := effort.MOST_BRANCHING_WORK):
+                stuck = f"the limit of {most:,} linear programs for parts of layouts was reached"
+        return stuck
+
+    @property
+    def _status(self) -> SearchStatus:
+        return SearchStatus(self._work, self.bound_s, self._undecided_count)
+
+    @property
+    def _undecided_count(self) -> int:
+        """Number of queued layouts that may be faster than the best plan."""
+        return sum(queued[0] < self.target_s for queued in tuple(self._queue))
+
+    def _examine(self, known_s: float, place: int, contender: LayoutContender) -> None:
+        """Raise the bound of a queued layout, unless it has risen since the layout was queued."""
+        risen = self.contenders.bound_of(contender) > known_s
+        if not risen and not self._shapes.bound_like(place, self.target_s):
+            self.contenders.examine(contender)
+
+    def _sharpen(self) -> None:
+        """Raise the bounds of all unexpanded families that may be faster than the best plan."""
+        undecided = self.families.closed(self.target_s)
+        for part in _parts(undecided[~self.families.sharpened[undecided]], effort.MOST_SHARPENED):
+            self._check_time()
+            self.families.sharpen(part, "microbatch")
+        self.question.forget(effort.MOST_SLICES)
+
+    def _open_families(self) -> None:
+        """Expand all families that may be faster than the best plan."""
+        for part in _parts(self.families.closed(self.target_s), effort.MOST_EXPANDED):
+            self._check_time()
+            self.families.open(part)
+
+    def _bound_shapes(self) -> None:
+        """Tighten lower bounds with flow relaxations, smallest bound first, while this can still pay off."""
+        done = []
+        # Flows of shapes raise many bounds at once, but half of the work is left for single layouts.
+        while self._queue and self._queue[0][0] < self.target_s and self._shapes.work < self.most_work // 2:
+            self._check_time()
+            known_s, place, contender = heapq.heappop(self._queue)
+            risen = self.contenders.bound_of(contender) > known_s
+            risen = risen or self._shapes.bound_like(place, self.target_s)
+            queued = (self.contenders.bound_of(contender), place, contender)
+            if risen:
+                heapq.heappush(self._queue, queued)
+            else:
+                done.append(queued)
+        self._queue = [*self._queue, *done]
+        heapq.heapify(self._queue)
+
+    @property
+    def target_s(self) -> float:
+        """Step-time threshold, in seconds: a lower bound that reaches it is not raised further."""
+        return self.contenders.target_s
+
+    def _examine_kinds(self) -> None:
+        """Tighten the smallest bound of each kind of layout once, and improve the best pipeline splits.
+
+        A plan that is hard to beat leaves fewer layouts to examine.
+        """
+        grid = self.families.grid
+        kinds = grid.pp, grid.vp > 1, grid.microbatch, grid.tp
+        for place in first_of_each(self._order(), *kinds)[: effort.MOST_GROUPS].tolist():
+            if self.families.layout_bounds.time_s[place] < self.target_s and self._work < self.most_work:
+                self.contenders.examine(self.contenders.contender_at(place))
+        self.contenders.climb(effort.MOST_CLIMBED)
+
+    def _fill_queue(self, further: int, most: int | None = None) -> None:
+        """Queue the layouts that may be faster than the last table row, and the next `further` layouts."""
+        order = self._order()[:most]
+        times = self.families.layout_bounds.time_s[order]
+        count = int(np.searchsorted(times, self.target_s)) + further
+        for contender in map(self.contenders.contender_at, order[:count].tolist()):
+            self._queue.append((self.contenders.bound_of(contender), contender.place, contender))
+        heapq.heapify(self._queue)
+        self.contenders.relate(order[:count])
+
+    def _order(self, most_s: float = inf) -> Ints:
+        """Indices of the layouts that may fit, with bounds up to `most_s`, by increasing bound."""
+        return self.families.layout_bounds.in_order(self.families.layout_bounds.time_s <= most_s)
+
+    @property
+    def planned(self) -> list[PlannedLayout]:
+        """Distinct simulated plans that fit, fastest first; ties are ordered by simplicity.
+
+        Of layouts that differ only in recompute, the fastest counts. The first one is within the gap of the
+        bound if any is.
+        """
+        # A simpler plan comes first in a tie only if the proof still covers it.
+        proven_s = min(max(self.best_s, self.bound_s / (1 - self.gap)), self.best_s * (1 + TIE))
+        return self.distinct.ranked(proven_s)
+
+    def proven_rows(self, plans: Sequence[PlannedLayout]) -> int:
+        """Number of leading rows that no other layout can beat by more than the gap."""
+        times_s = [plan.time_s for plan in plans]
+        last_s = max(times_s, default=0.0)
+        # Families that are not expanded count with their common bound.
+        low_s = self.families.closed_s
+        for place in self._order(last_s).tolist():
+            if self.families.layout_bounds.time_s[place] >= low_s:
+                break
+            bound_s = self.contenders.bound_of(self.contenders.contender_at(place))
+            if bound_s < min(last_s, self.contenders.fastest_s(place)) * (1 - self.gap):
+                low_s = min(low_s, bound_s)
+        return next((i for i, time_s in enumerate(times_s) if time_s * (1 - self.gap) > low_s), len(times_s))
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound on the step time over all layouts; it never falls."""
+        return min(self.best_s, self.families.closed_s, float(self.contenders.bounds_s.min(initial=inf)))
+
+    def progress(self) -> str:
+        """Progress message for another thread: layouts left, gap and best plan."""
+        best_s, bound_s = self.best_s, self.bound_s
+        if best_s == inf:
+            return "no plan yet"
+        message = f"{self._undecided_count:,} layouts left" if self._queue else "bounding layouts"
+        gap = f", gap {1 - bound_s / best_s:.1%}" if bound_s > 0 else ""
+        return f"{message}{gap}, best plan {self.question.rank} {best_s:.4g} s a step"
+
+    @property
+    def stopped(self) -> str | None:
+        """Reason why the search ended early; None if its gap is closed."""
+        if self._running or self._out_of_time:
+            return self._out_of_time or "it had not ended when this plan was found"
+        return None if self.bound_s >= self.best_s * (1 - self.gap) else self._limit or STUCK
+
+    def plans(self, number: int, rows: int = 1) -> LayoutPlans:
+        """The `number` fastest plans so far, with a certificate for the first `rows` of them."""
+        plans, families = tuple(self.planned[:number]), self.families
+        closest = None if plans else families.closest()
+        bound_s, unfit, dominated = self.bound_s, families.all_unfit, families.dominated
+        simulated = int(self.contenders.simulated.sum())
+        undecided, count = undecided_layouts(families.grid, self.contenders.bounds_s, self.best_s, self.gap)
+        certificate = PlanCertificate(
+            layouts=families.space.layouts,
+            illegal={name: count for name, count in families.space.illegal.items() if count},
+            same=families.same,
+            unfit=unfit,
+            lacking_gib=(closest.lacking_bytes if closest else families.lacking_bytes) / GIB
+            if unfit
+            else None,
+            bounded={
+                "layout": families.unknown + len(families.grid) - simulated,
+                **({"recompute": dominated} if dominated else {}),
+            },
+            simulated=simulated,
+            divisions=self.contenders.divisions,
+            bound_s=bound_s if bound_s < inf else None,
+            gap=1 - bound_s / plans[0].time_s if plans else 0.0,
+            rows=self.proven_rows(plans[:rows]),
+            stopped=self.stopped,
+            undecided=undecided,
+            undecided_layouts=count,
+        )
+        return LayoutPlans(plans, certificate, closest)
+
+    @property
+    def _work(self) -> int:
+        return self._shapes.work + self.contenders.work.count
+
+
+def _parts(which: Ints, most: int) -> Iterator[Ints]:
+    """Yield consecutive parts of an index array, each with at most `most` entries."""
+    for start in range(0, len(which), most):
+        yield which[start : start + most]
+
+
+def layout_search(
+    question: PlanQuestion,
+    fixed: Mapping[str, int | str] | None = None,
+    **options: Unpack[SearchOptions],
+) -> LayoutSearch:
+    """Search over the layouts of a question with some fields fixed, not yet run."""
+    space = legal_space(question.runtime, question.task, fixed)
+    question.refuse_endless(space.families)
+    families = LayoutFamilies.of(question, space)
+    return LayoutSearch(question, families, **options)
+
+
+def plan_layouts(
+    question: PlanQuestion,
+    fixed: Mapping[str, int | str] | None = None,
+    *,
+    number: int = 10,
+    rows: int = 1,
+    **options: Unpack[SearchOptions],
+) -> LayoutPlans:
+    """Search for the `number` fastest plans with some fields fixed, with a certificate of optimality.
+
+    The first `rows` plans are the best distinct ones, as far as the certificate proves it. Without `prove` it
+    is a short search for a good plan, whose certificate is loose. The other options are those of
+    `LayoutSearch`.
+    """
+    search = layout_search(question, fixed, **options)
+    search.run(number)
+    search.extend(rows)
+    return search.plans(number, rows)
