@@ -3,10 +3,11 @@ PYTHON ?= python3
 CORES ?= $(shell nproc)
 BIN := .venv/bin
 READY := .venv/.ready
+BASE ?= main
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup study quick wheel test runtimes benchmark lint format lock clean
+.PHONY: help setup study quick wheel test runtimes benchmark ratios check lint format lock clean
 
 help: ## Say what can be made
 	@awk -F ': .*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +38,13 @@ runtimes: ## Install Megatron-Core, torchtitan and DeepSpeed into .venv-runtimes
 
 benchmark: $(READY) ## Time every stage, and draw its cost against size into .benchmarks/
 	$(BIN)/pytest tests/benchmarks --benchmark-enable
+
+ratios: $(READY) ## Time the benchmarks of this tree against those of a commit (BASE=main)
+	@$(BIN)/python .ci/ratios $(BASE)
+
+check: $(READY) ## Lint, and run all tests that take no seconds, in four minutes on two cores; `make test` runs every test
+	@.ci/lint
+	PHAZE_DRAWS=20 $(BIN)/pytest -n $(CORES) --dist worksteal -m "not (slow or long or workflow or browser)"
 
 lint: $(READY) ## Check style, types, layers, spelling and the workflow
 	@.ci/lint

@@ -131,6 +131,7 @@ def test_shapes_times_designs_against_a_search_without_factors(
     benchmark.extra_info["mappings of a drawn pair, mean"] = np.mean([one.mappings for one in plain])
 
 
+@pytest.mark.slow
 def test_mappings_considered(benchmark: BenchmarkFixture, space: pd.DataFrame, shapes: Floats) -> None:
     """Count the mappings of pairs with a single core, which have the fewest: every array with its buffer."""
     cores, _ = distinct_cores(designs_of(space, "tensor"), HARDWARE.bytes_per_element)

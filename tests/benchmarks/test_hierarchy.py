@@ -15,6 +15,7 @@ from phaze.formulas.piper.layers import FlatCluster, Hierarchy, NetworkLevel, Pi
 Benchmark = Callable[..., PiperPlan | None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("microbatches", [512, 1920])
 @pytest.mark.parametrize("machines", [8, 64, 256])
 def test_plan_bert_on_machines_of_eight(

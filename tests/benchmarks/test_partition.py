@@ -26,6 +26,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", [4, 16])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_five_thousand_operators(benchmark: BenchmarkFixture, name: str, stages: int) -> None:

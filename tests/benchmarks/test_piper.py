@@ -65,12 +65,14 @@ def test_bert_on_2048_devices(benchmark: BenchmarkFixture) -> None:
     measure(benchmark, layers_in("bert32a100.json"), cluster_of(2048, 80, 1920), 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", GNMT_ROWS, ids="-".join)
 def test_gnmt_over_all_downsets(benchmark: BenchmarkFixture, row: tuple[str, str, str, str]) -> None:
     """17,914 downsets; the target is at most 2 s on two devices, and 20 s for every row of Table 1."""
     measure(benchmark, layers_in("gnmt.json"), cluster_of(int(row[1]), float(row[2]), 256), 1)
 
 
+@pytest.mark.slow
 def test_the_whole_curve_of_2048_devices(benchmark: BenchmarkFixture) -> None:
     """Best time on up to k devices for every k (Figure 2), as a ratio to a single plan."""
     layers, cluster = layers_in("bert32a100.json"), cluster_of(2048, 80, 1920)
@@ -81,6 +83,7 @@ def test_the_whole_curve_of_2048_devices(benchmark: BenchmarkFixture) -> None:
     benchmark.extra_info["distinct"] = len(np.unique(times))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in ROWS if row[:3] in SLOW], ids="-".join)
 def test_slow_rows_of_table_1(benchmark: BenchmarkFixture, row: tuple[str, str, str, str]) -> None:
     """One linear order, with any degree."""

@@ -55,6 +55,7 @@ def sized(benchmark: Any, model: str) -> PlanQuestion:
     return PlanQuestion(TrainingTask(model_, SEQUENCE, FEW, FEW), small.machine, MEGATRON)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", SIZES)
 def test_bounds_of_all_layouts(model: str, benchmark: Benchmark) -> None:
     question = sized(benchmark, model)
@@ -67,6 +68,7 @@ def test_bounds_of_all_layouts(model: str, benchmark: Benchmark) -> None:
         benchmark.extra_info.update(layouts=len(grid), layouts_per_s=len(grid) / seconds)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", SIZES)
 def test_plan_with_certificate(model: str, benchmark: Benchmark) -> None:
     """Time from the question on, without cached kernel times; with compiled code."""

@@ -17,6 +17,7 @@ def deep(layers: int) -> Model:
     return model.model_copy(update={"layers": layers})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [24, 48, 96, 192])
 def test_profile_against_operators(benchmark: BenchmarkFixture, layers: int) -> None:
     """All operators of one model on a Titan V, up to more than 5,000."""

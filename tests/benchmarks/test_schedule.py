@@ -27,6 +27,7 @@ Benchmark = Callable[..., object]
 SETTINGS = ScheduleSettings(node_limit=2000, wall_limit_s=120.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["forward", "paired", "split"])
 def test_bounds_of_many_architectures(kind: str, benchmark: Benchmark) -> None:
     """Bound a layer of about 35 operators on 1,000 architectures (100 without measuring)."""
@@ -50,32 +51,26 @@ def test_bounds_of_many_architectures(kind: str, benchmark: Benchmark) -> None:
     assert gap.mean() < (0.05 if kind == "split" else 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.solver
 @pytest.mark.parametrize("solver", ["highs", "glpk"])
 @pytest.mark.parametrize("kind", ["forward", "paired"])
 @pytest.mark.parametrize("formulation", ["sparse", "paper"])
 def test_a_component_of_a_transformer_layer(
-    kind: str,
-    solver: str,
-    formulation: str,
-    benchmark: Benchmark,
-    require_program: Callable[[str], str],
+    kind: str, solver: str, formulation: str, benchmark: Benchmark, require_program: Callable[[str], str]
 ) -> None:
     """Prove the largest component (12 operators) on 2 tensor and 4 vector cores, without bounds."""
     if solver == "glpk":
         require_program("glpsol")
     task = largest(kind, 2, 4)
     settings = SETTINGS.model_copy(update={"solver": (solver,), "formulation": formulation})
-    solution = benchmark.pedantic(
-        solve_program,
-        (task, known_schedule(task), settings),
-        rounds=1,
-    )
+    solution = benchmark.pedantic(solve_program, (task, known_schedule(task), settings), rounds=1)
     benchmark.extra_info.update(variables=solution.variables, constraints=solution.constraints)
     assert solution.status == "optimal"
     assert solution.schedule.latency_s == pytest.approx(bound_task(task).schedule.latency_s, rel=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.solver
 @pytest.mark.parametrize("programs", ["open", "all"])
 @pytest.mark.parametrize("backward", ["paired", "split"])
@@ -144,6 +139,7 @@ def in_series(layer: ScheduledLayer, times: int) -> ScheduledLayer:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.solver
 def test_every_way_of_solving_on_many_random_layers(
     benchmark: Benchmark, require_program: Callable[[str], str]

@@ -1,6 +1,7 @@
 """Time of the screen of a large shard: a few seconds, most of them for the bounds of layers."""
 
 import numpy as np
+import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.search.bounds import bound_layers
@@ -13,6 +14,7 @@ from tests.unit.search.shard import ENERGY, make_shard
 SIZE = 15_000
 
 
+@pytest.mark.slow
 def test_screen_of_a_large_shard(benchmark: BenchmarkFixture) -> None:
     """Fifteen thousand architectures, three HBM sizes, with and without recomputation."""
     shard = make_shard(SIZE)
@@ -39,6 +41,7 @@ def test_bounds_of_the_layers_of_a_large_shard(benchmark: BenchmarkFixture) -> N
     assert all(len(b.lower_s) == SIZE for b in bounds.values())
 
 
+@pytest.mark.slow
 def test_front_of_all_points_of_a_model(benchmark: BenchmarkFixture) -> None:
     """Three million: 29,360 architectures at 16 points, three HBM sizes, with and without recomputation."""
     rng = np.random.default_rng(0)

@@ -75,6 +75,7 @@ def test_place_against_devices(benchmark: BenchmarkFixture, devices: int) -> Non
     assert isinstance(placed, Placement)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [100, 1000, 10_000, 100_000])
 def test_screen_against_devices(benchmark: BenchmarkFixture, devices: int) -> None:
     """By number of devices for 1,000 architectures at once."""
@@ -83,6 +84,7 @@ def test_screen_against_devices(benchmark: BenchmarkFixture, devices: int) -> No
     assert np.isfinite(times).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architectures", [100, 1000, 10_000, 100_000])
 def test_screen_against_architectures(benchmark: BenchmarkFixture, architectures: int) -> None:
     """By number of architectures in one call, on 1,024 devices."""

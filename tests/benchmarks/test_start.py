@@ -30,6 +30,7 @@ def ratio(command: list[str], imports: list[str], enough: float) -> float:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "needed", "most"),
     [
