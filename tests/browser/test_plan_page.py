@@ -8,10 +8,9 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from tests.browser.test_page import opened, unfold
+from tests.commands import invoke
 
 pytestmark = pytest.mark.browser
 OPTIONS = "--system h100 --devices 8,16 --fix pp=2,cp=1 --tokens 1T --price 2"
@@ -22,7 +21,7 @@ TABLE = "#answer table tbody"
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan") / "plan.html"
     asked = ["plan", "llama-3.1-8b", *OPTIONS.split(), "--page", str(path)]
-    result = CliRunner().invoke(app, asked, catch_exceptions=False)
+    result = invoke(*asked)
     assert result.exit_code == 0, result.output
     return path
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import combinations
 from random import Random
@@ -13,7 +12,6 @@ from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.plan import Machine
 from phaze.plan.question import PlanQuestion
-from phaze.plan.splits.split import Split
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import equal_counts
@@ -66,32 +64,6 @@ class Drawn:
         where = f"{self.runtime.name} {recipe.model.name} on {device_of(machine).name}, {machine.stack.name}"
         split = f"blocks {recipe.blocks} recomputed {recipe.recomputed}"
         return f"{where}, overlap {overlap}: {recipe.layout} {recipe.schedule}, {split}"
-
-
-@dataclass
-class Tally:
-    """Number of draws of a law by runtime and family, and of those left out by reason."""
-
-    checked: Counter[tuple[str, str]] = field(default_factory=Counter)
-    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def note(self, drawn: Drawn, left_out: str) -> None:
-        """Count a draw, as left out if there is a reason."""
-        if left_out:
-            self.left_out[drawn.runtime.name, left_out] += 1
-        else:
-            self.checked[drawn.runtime.name, drawn.family] += 1
-
-    def lines(self) -> list[str]:
-        """Table of draws by runtime and family, and the reasons of those left out."""
-        runtimes = [name for name in RUNTIMES if any(one == name for one, _ in self.checked)]
-        lines = [f"{'family':24}" + "".join(f"{name:>12}" for name in runtimes)]
-        for family in FAMILIES:
-            counts = [self.checked[name, family] for name in runtimes]
-            lines.append(f"{family:24}" + "".join(f"{count:12,}" for count in counts))
-        lines.append(f"{'all':24}{sum(self.checked.values()):12,}")
-        lines += [f"left out: {count:,} of {name}: {why}" for (name, why), count in self.left_out.items()]
-        return lines
 
 
 @cache
@@ -188,8 +160,3 @@ def _recomputed(
         return equal_counts(blocks, asked.task.model.mtp, random.randint(1, max(blocks)))
     numbers = tuple(random.randint(0, held) for held in blocks)
     return numbers if any(numbers) else blocks
-
-
-def split_of(recipe: Recipe) -> Split:
-    """Pipeline split of a recipe."""
-    return Split(recipe.blocks, recipe.recomputed)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -25,28 +24,9 @@ from tests.laws.forms import FORMS, Form, Names, given_run
 from tests.laws.test_laws import LAWS, emitted_files
 
 ALIKE = (
-    "tp",
-    "cp",
-    "ep",
-    "etp",
-    "pp",
-    "dp",
-    "microbatch",
-    "zero",
-    "recompute",
-    "sequence_parallel",
-    "compute",
-)
+    "tp", "cp", "ep", "etp", "pp", "dp", "microbatch", "zero", "recompute", "sequence_parallel", "compute",
+)  # fmt: skip
 """Layout fields that every form of a plan's file has."""
-
-
-@pytest.fixture(scope="module")
-def tally() -> Iterator[Counter[tuple[str, str]]]:
-    """Number of draws by form and outcome, printed at the end (`-s`)."""
-    counts: Counter[tuple[str, str]] = Counter()
-    yield counts
-    for (form, outcome), number in sorted(counts.items()):
-        print(f"{form:20}{outcome:16}{number:8,}")  # noqa: T201
 
 
 @LAWS

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache
@@ -18,6 +18,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from snakemake.utils import update_config
 
 from phaze.base.errors import PhazeError
 from phaze.spec.architecture import Technology, load_technology
@@ -26,7 +27,6 @@ from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.huggingface import translate
 from phaze.spec.huggingface.keys import BASE, COSTLESS
 from phaze.spec.models import load_model
-from phaze.spec.plain import Plain
 from phaze.spec.study import Study
 from phaze.spec.systems import load_device, load_network, load_stack, load_tiled
 from phaze.spec.tiled import TiledDevice
@@ -36,19 +36,9 @@ from tests.laws.test_renamed_columns import renamed
 
 def study(path: Path) -> Study:
     """Study of a file and the default settings, joined as Snakemake joins them."""
-    return Study.parse(_joined(read_mapping(FOLDER / "config.yaml"), read_mapping(path)), str(path))
-
-
-def _joined(usual: Mapping[str, Plain], given: Mapping[str, Plain]) -> dict[str, Plain]:
-    return {
-        **usual,
-        **{
-            key: _joined(usual[key], value)  # type: ignore[arg-type]
-            if isinstance(value, dict) and isinstance(usual.get(key), dict)
-            else value
-            for key, value in given.items()
-        },
-    }
+    config = read_mapping(FOLDER / "config.yaml")
+    update_config(config, read_mapping(path))
+    return Study.parse(config, str(path))
 
 
 def tiles(path: Path) -> TiledDevice:
@@ -111,15 +101,6 @@ def _mappings(document: object) -> Iterator[dict[object, object]]:
     elif isinstance(document, list):
         for value in document:
             yield from _mappings(value)
-
-
-@pytest.fixture(scope="module")
-def tally() -> Iterator[Counter[tuple[str, str]]]:
-    """Number of draws by kind of file and outcome, printed at the end (`-s`)."""
-    counts: Counter[tuple[str, str]] = Counter()
-    yield counts
-    for (kind, outcome), number in sorted(counts.items()):
-        print(f"{kind:16}{outcome:16}{number:8,}")  # noqa: T201
 
 
 @LAWS

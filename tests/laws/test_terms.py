@@ -25,11 +25,7 @@ from tests.laws.test_laws import LAWS
 
 EXACT = 1e-12
 BUCKETS = Stack(gradient_bytes=4, second_gradients="buckets", whole_gradients=True)
-STACKS = (
-    Stack(),
-    BUCKETS,
-    Stack(gradient_bytes=4, second_gradients="all", fused_gradients=True),
-)
+STACKS = (Stack(), BUCKETS, Stack(gradient_bytes=4, second_gradients="all", fused_gradients=True))
 STATES = tuple(
     StateTerms(optimizer, precision, stack, 2e12, offloaded)
     for optimizer in ("adam", "sgd")

@@ -1,5 +1,6 @@
 """GitHub's workflow runs the same checks as any machine, with supported Pythons."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -56,6 +57,79 @@ def test_what_is_cached_follows_the_lock(workflow: dict) -> None:
     cache = next(step["with"] for step in job["steps"] if "cache" in step.get("uses", ""))
     assert job["env"]["PIP_CACHE_DIR"] == cache["path"]
     assert "requirements.lock" in cache["key"]
+
+
+def test_every_week_tests_run_with_the_newest_dependencies(project_root: Path) -> None:
+    """The lock is resolved again before it is installed."""
+    newest = yaml.safe_load((project_root / ".github/workflows/newest.yml").read_text())
+    assert newest[True]["schedule"]
+    commands = [step["run"] for step in newest["jobs"]["test"]["steps"] if "run" in step]
+    assert commands == ["make lock", "make setup", "make lint", "make test"]
+
+
+def test_hooks_of_commits_need_no_network_and_are_checks_of_lint(project_root: Path) -> None:
+    """Hooks run what `make setup` has installed, in the order in which they change files."""
+    config = yaml.safe_load((project_root / ".pre-commit-config.yaml").read_text())
+    assert [repository["repo"] for repository in config["repos"]] == ["local"]
+    hooks = config["repos"][0]["hooks"]
+    assert {hook["language"] for hook in hooks} == {"system"}
+    programs = [hook["entry"].split()[0].removeprefix(".venv/bin/") for hook in hooks]
+    assert programs == ["ruff", "ruff", "codespell", "snakefmt", "mypy"]
+    lint = (project_root / ".ci" / "lint").read_text()
+    assert all(f"check {program}" in lint for program in programs)
+
+
+def test_a_bug_report_asks_for_what_is_needed_to_repeat_it(project_root: Path) -> None:
+    """Every form has a label for each field, and a field that must be filled in."""
+    forms = {
+        path.stem: yaml.safe_load(path.read_text())
+        for path in (project_root / ".github/ISSUE_TEMPLATE").iterdir()
+    }
+    del forms["config"]
+    assert set(forms) == {"bug", "prediction", "question"}
+    needed = {
+        name: [field["id"] for field in form["body"] if field.get("validations", {}).get("required")]
+        for name, form in forms.items()
+    }
+    assert needed["bug"] == ["command", "output", "version"]
+    assert {"layout", "measured", "predicted"} <= set(needed["prediction"])
+    assert all(field["attributes"]["label"] for form in forms.values() for field in form["body"])
+
+
+@pytest.mark.slow
+def test_ratios_of_a_tree_to_itself_are_printed(tmp_path: Path, project_root: Path) -> None:
+    """A commit is checked out beside the tree for the time of the run."""
+    shutil.copytree(project_root / ".ci", tmp_path / ".ci")
+    (tmp_path / "tests" / "benchmarks").mkdir(parents=True)
+    benchmark = tmp_path / "tests" / "benchmarks" / "test_sum.py"
+    benchmark.write_text("def test_sum(benchmark):\n    benchmark(sum, range(1000))\n")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for arguments in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "Time a sum"]):
+        subprocess.run([*git, *arguments], check=True)
+    command = [sys.executable, tmp_path / ".ci" / "ratios", "HEAD"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[2].startswith("| test_sum.py::test_sum | ")
+    assert (
+        subprocess.run([*git, "worktree", "list"], capture_output=True, check=True).stdout.count(b"\n") == 1
+    )
+
+
+def test_most_tests_are_in_the_fast_lane(project_root: Path) -> None:
+    """`make check` runs at least 85 % of the tests, and every law."""
+    functions, left_out = 0, []
+    for path in sorted((project_root / "tests").rglob("test_*.py")):
+        text = path.read_text()
+        tests = text.count("\ndef test_")
+        functions += tests
+        if re.search(r"^pytestmark = .*(workflow|browser)", text, re.MULTILINE):
+            left_out += [path.parent.name] * tests
+        else:
+            left_out += [path.parent.name] * len(
+                re.findall(r"^@pytest\.mark\.(?:slow|long)$", text, re.MULTILINE)
+            )
+    assert len(left_out) < 0.15 * functions
+    assert "laws" not in left_out
 
 
 def test_a_package_may_grow_by_two_percent(project_root: Path, tmp_path: Path) -> None:

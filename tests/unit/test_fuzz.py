@@ -166,6 +166,7 @@ def test_hugging_face_configurations(tmp_path: Path) -> None:
     tally.close()
 
 
+@pytest.mark.slow
 def test_model_specs(tmp_path: Path) -> None:
     tally = Tally("model specs")
     path = tmp_path / "m.yaml"
@@ -187,6 +188,7 @@ def test_model_specs(tmp_path: Path) -> None:
     tally.close()
 
 
+@pytest.mark.slow
 def test_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tally = Tally("studies")
     folder = FOLDER.resolve()
@@ -265,6 +267,7 @@ def test_yaml_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text
     assert not Path("ran").exists()
 
 
+@pytest.mark.slow
 def test_verbs_answer_or_refuse_what_nobody_expects(tmp_path: Path) -> None:
     """Several of the cases of `python -m tests.fuzz`, which draws thousands."""
     with warnings.catch_warnings():

@@ -4,18 +4,19 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from typer import BadParameter
-from typer.testing import CliRunner, Result
 
-from phaze.__main__ import app, main
+from phaze.__main__ import main
 from phaze.base.errors import PhazeError
 from phaze.commands import answers
 from phaze.commands.options import amount, count
 from phaze.formulas.replay import replay_plans
+from tests.commands import assert_refused, invoke, invoke_json
 
 MODEL = """
 layers: 4
@@ -33,13 +34,6 @@ backbone: {stem: 8, blocks: [1, 3], widths: [4, 8]}
 """
 
 
-def run(*arguments: str) -> Result:
-    result = CliRunner().invoke(app, arguments)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
 @pytest.fixture(name="model")
 def tiny_model(tmp_path: Path) -> str:
     path = tmp_path / "tiny.yaml"
@@ -48,38 +42,31 @@ def tiny_model(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("validate",),
-        ("model", "gpt2"),
-        ("status",),
-        ("place", "-m", "gpt2"),
-        ("plan", "gpt2", "--gpus", "8xh100"),
-    ],
-    ids=lambda arguments: arguments[0],
+    "command",
+    ["validate", "model gpt2", "status", "place -m gpt2", "plan gpt2 --gpus 8xh100"],
+    ids=lambda command: command.split()[0],
 )
 def test_a_configuration_that_is_nowhere_is_one_message_that_names_the_variable(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PHAZE_CONFIG", "/nowhere")
-    with pytest.raises(PhazeError, match=r"^PHAZE_CONFIG /nowhere: must be a folder that contains systems"):
-        run(*arguments)
+    assert_refused("^PHAZE_CONFIG /nowhere: must be a folder that contains systems", command)
 
 
 def test_the_space_is_the_papers() -> None:
-    found = json.loads(run("space", "--json").stdout)
+    found = invoke_json("space")
     assert found["architectures"] == 29360
     assert found["area_limit_mm2"] == pytest.approx(278.82667631216, rel=1e-9)
     assert found["largest"]["architecture"] == "tc8-vc2-128x128-glb128"
-    assert "29,360 architectures" in run("space").stdout
+    assert "29,360 architectures" in invoke("space").stdout
 
 
 def test_without_the_share_rule_the_space_is_larger() -> None:
-    assert json.loads(run("space", "--json", "--no-minimum-share").stdout)["architectures"] == 51943
+    assert invoke_json("space --no-minimum-share")["architectures"] == 51943
 
 
 def test_place_answers_the_main_question_in_one_line(model: str) -> None:
-    output = run("place", "--model", model, "--devices", "8", "--global-batch", "32").stdout
+    output = invoke("place --model", model, "--devices", "8", "--global-batch", "32").stdout
     assert output.count("\n") == 1
     parts = ["t=", "d=", "s=", "layers", "microbatch", "HBM", "tokens/s", "MFU", "days to train", "bound by"]
     for part in (*parts, "s per batch as planned", "s as simulated"):
@@ -87,8 +74,7 @@ def test_place_answers_the_main_question_in_one_line(model: str) -> None:
 
 
 def test_place_in_json_says_what_the_line_says(model: str) -> None:
-    arguments = ["--devices", "8", "--global-batch", "32", "--tensor", "2", "--microbatch", "4", "--json"]
-    found = json.loads(run("place", "--model", model, *arguments).stdout)
+    found = invoke_json(f"place -m {model} --devices 8 --global-batch 32 --tensor 2 --microbatch 4")
     assert (found["status"], found["tensor"], found["microbatch"]) == ("placed", 2, 4)
     assert found["tensor"] * found["data"] * found["stages"] <= 8
     assert [stage["stage"] for stage in found["memory"]] == list(range(found["stages"]))
@@ -109,8 +95,8 @@ def test_place_answers_with_the_plan_of_the_least_simulated_time(
         return found.assign(simulated_s=np.where(equal == faster, 1.0, 2.0)), stages
 
     monkeypatch.setattr(answers, "replay_plans", timed)
-    arguments = ("place", "--model", model, "--devices", "8", "--global-batch", "32", "--tensor", "2")
-    found = json.loads(run(*arguments, "--json").stdout)
+    command = f"place --model {model} --devices 8 --global-batch 32 --tensor 2"
+    found = invoke_json(command)
     plan = found["equal_stages" if faster else "certified"]
     assert (found["planner"], found["simulated_s"]) == ("equal" if faster else "phaze", 1.0)
     assert found["time_per_batch_s"] == pytest.approx(plan["planned_s"])
@@ -119,7 +105,7 @@ def test_place_answers_with_the_plan_of_the_least_simulated_time(
     assert [stage["stage"] for stage in found["memory"]] == list(range(found["stages"]))
     assert found["samples_per_s"] == pytest.approx(32 / found["time_per_batch_s"])
     assert 0 <= found["gap"] < 1
-    assert ("(equal stages; the least as planned, t=2 " in run(*arguments).stdout) == faster
+    assert ("(equal stages; the least as planned, t=2 " in invoke(command).stdout) == faster
 
 
 def test_a_model_of_images_is_placed_as_a_chain_of_layers(tmp_path: Path) -> None:
@@ -127,42 +113,37 @@ def test_a_model_of_images_is_placed_as_a_chain_of_layers(tmp_path: Path) -> Non
     path = tmp_path / "small.yaml"
     path.write_text(RESNET)
     options = ("--devices", "2", "--global-batch", "8", "--microbatch", "2", "--json")
-    found = json.loads(run("place", "--model", str(path), *options).stdout)
+    found = json.loads(invoke("place --model", path, *options).stdout)
     assert (found["status"], found["tensor"], found["token"]) == ("placed", 1, "image")
-    assert " images/s" in run("place", "--model", str(path), *options[:-1]).stdout
-    printed = json.loads(run("extract", "--model", str(path), "--json").stdout)
+    assert " images/s" in invoke("place --model", path, *options[:-1]).stdout
+    printed = invoke_json("extract --model", path)
     assert {row["layer"] for row in printed} == {"stem", "stage-1-first", "stage-2-first", "stage-2", "head"}
 
 
 def test_a_feature_pyramid_is_extracted_but_not_placed() -> None:
     """It is not a chain of layers, and one message says so."""
-    printed = json.loads(run("extract", "--model", "semantic-fpn", "--json").stdout)
+    printed = invoke_json("extract --model semantic-fpn")
     assert "decoder" in {row["layer"] for row in printed}
-    with pytest.raises(PhazeError, match="model semantic-fpn is not a chain of layers"):
-        run("place", "--model", "semantic-fpn")
+    assert_refused("model semantic-fpn is not a chain of layers", "place --model semantic-fpn")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["config/torch/resnet-50.yaml", "-o", "x.json"], "allow it with --run-code"),
-        (
-            ["config/torch/resnet-50.yaml", "--run-code"],
-            "give one spec and -o for its graph, or pass --compare",
-        ),
-        (["config/torch/resnet-50.yaml", "config/torch/gpt2.yaml", "-o", "x.json"], "give one spec and -o"),
-        (["config/models/gpt2.yaml", "-o", "x.json", "--run-code"], "gpt2.yaml: torch: Field required"),
+        ("config/torch/resnet-50.yaml -o x.json", "allow it with --run-code"),
+        ("config/torch/resnet-50.yaml --run-code", "give one spec and -o for its graph, or pass --compare"),
+        ("config/torch/resnet-50.yaml config/torch/gpt2.yaml -o x.json", "give one spec and -o"),
+        ("config/models/gpt2.yaml -o x.json --run-code", "gpt2.yaml: torch: Field required"),
     ],
 )
-def test_trace_says_what_is_missing(arguments: list[str], message: str) -> None:
+def test_trace_says_what_is_missing(arguments: str, message: str) -> None:
     """No code runs unless the command is complete and allows it."""
-    with pytest.raises(PhazeError, match=message):
-        run("trace", *arguments)
+    assert_refused(message, f"trace {arguments}")
 
 
 def test_a_model_that_does_not_fit_says_by_how_much(model: str) -> None:
-    arguments = ("--model", model, "--devices", "1", "--global-batch", "32", "--hbm-gib", "0.0001")
-    assert "infeasible: memory" in run("place", *arguments).stdout
+    command = f"place --model {model} --devices 1 --global-batch 32 --hbm-gib 0.0001"
+    assert "infeasible: memory" in invoke(command).stdout
 
 
 def test_an_instance_in_the_format_of_the_authors_program_is_read_and_written(tmp_path: Path) -> None:
@@ -179,7 +160,7 @@ def test_an_instance_in_the_format_of_the_authors_program_is_read_and_written(tm
     }  # fmt: skip
     given, out = tmp_path / "instance.json", tmp_path / "out.json"
     given.write_text(json.dumps(instance))
-    run("place", str(given), "-o", str(out))
+    invoke("place", given, "-o", out)
     found = json.loads(out.read_text())
     assert (found["tensorParallelDegree"], found["dataParallelDegree"], len(found["stages"])) == (1, 1, 2)
     assert found["finalTimePerBatch"] == pytest.approx((4 + 2 - 1) * 3e-3)
@@ -193,41 +174,44 @@ def documented_graph(tmp_path: Path, project_root: Path) -> Path:
     return path
 
 
+def piper(graph: Path, options: str = "") -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(invoke(f"place --planner piper {graph} {options}").stdout)
+    return answer
+
+
 def test_piper_plans_the_graph_of_the_readme(graph: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    assert run("place", "--planner", "piper", str(graph), "-o", str(out)).stdout == ""
+    assert invoke("place --planner piper", graph, "-o", out).stdout == ""
     found = json.loads(out.read_text())
     assert sorted(layer for stage in found["stages"] for layer in stage["layers"]) == [0, 1]
     assert found["devices"] == sum(stage["d"] * stage["t"] for stage in found["stages"]) <= 4
     assert all(stage["memory_bytes"] <= 3e9 for stage in found["stages"])
-    assert json.loads(run("place", "--planner", "piper", str(graph)).stdout) == found
+    assert piper(graph) == found
 
 
 def test_options_of_piper_replace_what_its_input_says(graph: Path) -> None:
-    arguments = ("place", "--planner", "piper", str(graph))
-    base = json.loads(run(*arguments).stdout)["time_per_sample"]
-    one = json.loads(run(*arguments, "--devices", "1").stdout)
+    base = piper(graph)["time_per_sample"]
+    one = piper(graph, "--devices 1")
     assert (one["devices"], one["time_per_sample"]) == (1, 0.01 + 0.03)
-    exact = json.loads(run(*arguments, "--exactly", "--microbatches", "2").stdout)
+    exact = piper(graph, "--exactly --microbatches 2")
     assert exact["degree"] == 2
-    slow = json.loads(run(*arguments, "--bandwidth-gib", "0.5").stdout)
+    slow = piper(graph, "--bandwidth-gib 0.5")
     assert slow["time_per_sample"] > base
-    none = json.loads(run(*arguments, "--memory-gib", "0.1").stdout)
+    none = piper(graph, "--memory-gib 0.1")
     assert none["time_per_sample"] is None
     assert none["reason"].startswith("memory: ")
-    others = json.loads(run(*arguments, "--baselines", "--exact-knapsack").stdout)["baselines"]
+    others = piper(graph, "--baselines --exact-knapsack")["baselines"]
     assert all(other["time_per_sample"] >= base for other in others.values() if other["stages"])
 
 
 def test_piper_plans_for_levels(graph: Path) -> None:
     """Levels of one device have no effect; compared with --exact-knapsack, as levels choose exactly."""
-    arguments = ("place", "--planner", "piper", str(graph))
-    flat = json.loads(run(*arguments, "--devices", "4", "--bandwidth-gib", "25", "--exact-knapsack").stdout)
-    one = json.loads(run(*arguments, "--levels", "4@25,1@1").stdout)
+    flat = piper(graph, "--devices 4 --bandwidth-gib 25 --exact-knapsack")
+    one = piper(graph, "--levels 4@25,1@1")
     assert one["time_per_sample"] == pytest.approx(flat["time_per_sample"], rel=1e-9)
     assert [stage["level"] for stage in one["stages"]] == [2]
     assert sorted(v for stage in one["stages"][0]["stages"] for v in stage["layers"]) == [0, 1]
-    none = json.loads(run(*arguments, "--levels", "4@25,2@1", "--memory-gib", "0.1").stdout)
+    none = piper(graph, "--levels 4@25,2@1 --memory-gib 0.1")
     assert none["time_per_sample"] is None
     assert none["reason"].startswith("memory: ")
 
@@ -235,21 +219,20 @@ def test_piper_plans_for_levels(graph: Path) -> None:
 @pytest.mark.parametrize(
     ("levels", "message"),
     [
-        (("8x300",), "'8x300' is not a level, allowed are"),
-        (("8@300,",), "'' is not a level"),
-        (("0@300",), "'0@300' is not a level"),
-        (("8@1e400",), "'8@1e400' is not a level"),
-        (("2000@300,2000@25",), "make 4000000 devices, allowed are 1048576"),
-        (("8@300", "--devices", "8"), "--devices: not together with --levels"),
-        (("8@300", "--baselines"), "--baselines: not together with --levels"),
+        ("8x300", "'8x300' is not a level, allowed are"),
+        ("8@300,", "'' is not a level"),
+        ("0@300", "'0@300' is not a level"),
+        ("8@1e400", "'8@1e400' is not a level"),
+        ("2000@300,2000@25", "make 4000000 devices, allowed are 1048576"),
+        ("8@300 --devices 8", "--devices: not together with --levels"),
+        ("8@300 --baselines", "--baselines: not together with --levels"),
     ],
 )
 def test_levels_that_make_no_sense_are_refused(
-    levels: tuple[str, ...], message: str, graph: Path, tmp_path: Path
+    levels: str, message: str, graph: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.json"
-    with pytest.raises(PhazeError, match=message):
-        run("place", "--planner", "piper", str(graph), "-o", str(out), "--levels", *levels)
+    assert_refused(message, f"place --planner piper {graph} -o {out} --levels {levels}")
     assert not out.exists()
 
 
@@ -259,13 +242,14 @@ def test_piper_gives_the_optima_of_the_authors_program_and_the_papers_table(
 ) -> None:
     """GNMT on two devices of 3.5 GiB: the table prints 260.268, the program finds 260.2268."""
     inputs, out = shared_data / "piper", tmp_path / "out.json"
-    arguments = ("--devices", "2", "--memory-gib", "3.5", "--bandwidth-gib", "25", "-o", str(out))
-    table = ("place", "--planner", "piper", str(inputs / "gnmt.json"), *arguments, "--paper-table1")
-    run(*table, "--baselines")
+    command = (
+        f"place --planner piper {inputs}/gnmt.json --devices 2 --memory-gib 3.5 --bandwidth-gib 25 -o {out}"
+    )
+    invoke(command, "--paper-table1", "--baselines")
     found = json.loads(out.read_text())
     assert f"{found['time_per_sample']:.6g}" == "260.268"
     assert f"{found['baselines']['equi']['time_per_sample']:.6g}" == "260.268"
-    run(*table[:-1])
+    invoke(command)
     assert f"{json.loads(out.read_text())['time_per_sample']:.7g}" == "260.2268"
 
 
@@ -277,90 +261,70 @@ def test_too_many_downsets_are_one_message_and_nothing_is_written(graph: Path, t
     for layers, allowed in ((40, ()), (4, ("--max-downsets", "15"))):
         content["nodes"], content["edges"] = [{**layer, "id": i} for i in range(layers)], []
         graph.write_text(json.dumps(content))
-        with pytest.raises(
-            PhazeError, match=r"input\.json: .* downsets .*; see --max-downsets and --paper-table1"
-        ):
-            run("place", "--planner", "piper", str(graph), "-o", str(out), *allowed)
+        message = r"input\.json: .* downsets .*; see --max-downsets and --paper-table1"
+        assert_refused(message, f"place --planner piper {graph} -o {out}", *allowed)
         assert not out.exists()
-    run("place", "--planner", "piper", str(graph), "-o", str(out), "--max-downsets", "16")
+    invoke(f"place --planner piper {graph} -o {out} --max-downsets 16")
     assert len(json.loads(out.read_text())["stages"]) > 0
 
 
 def test_a_bad_graph_is_one_message_and_nothing_is_written(graph: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     graph.write_text(graph.read_text().replace('"destId": 1', '"destId": 7'))
-    with pytest.raises(
-        PhazeError, match=r"input\.json: edges: edge 0 -> 7: destId 7 is not the id of a node"
-    ):
-        run("place", "--planner", "piper", str(graph), "-o", str(out))
+    message = r"input\.json: edges: edge 0 -> 7: destId 7 is not the id of a node"
+    assert_refused(message, f"place --planner piper {graph} -o {out}")
     assert not out.exists()
 
 
 def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
-    operators = json.loads(run("extract", "--model", model, "--json").stdout)
-    estimates = json.loads(run("estimate", "--model", model, "--json").stdout)
-    solves = json.loads(run("schedule", "--model", model, "--json").stdout)
+    operators = invoke_json("extract --model", model)
+    estimates = invoke_json("estimate --model", model)
+    solves = invoke_json("schedule --model", model)
     assert {row["layer"] for row in operators} == {"embedding", "block", "head"}
     assert all(row["latency_all_s"] <= row["latency_s"] for row in estimates)
     assert len(solves) == 6
-    assert "all_reduce" in run("extract", "--model", model, "--tensor", "2").stdout
+    assert "all_reduce" in invoke("extract --model", model, "--tensor", "2").stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
-        (("place",), "give either an instance file or --model"),
-        (("place", "--model", "gpt9"), r"there is no model 'gpt9'"),
-        (("place", "--model", "gpt2", "--architecture", "tpu-v9"), "there is no architecture 'tpu-v9'"),
-        (("place", "--model", "gpt2", "--system", "moon"), "there is no system 'moon'"),
-        (("place", "--model", "gpt2", "--tensor", "5"), "tensor: 5 must be > 0 and divide heads"),
-        (
-            ("place", "--model", "gpt2", "--microbatch", "3"),
-            "--microbatch: 3 does not divide --global-batch 4096",
-        ),
-        (("place", "--model", "gpt2", "--sequence", "4096"), "sequence: 4096 must be"),
-        (("place", "--model", "gpt2", "--optimizer", "lion"), "optimizer: should be"),
-        (("place", "--model", "gpt2", "--planner", "piper"), "--planner piper needs an instance file"),
-        (("place", "--planner", "piper"), "give either an instance file or --model"),
-        (("place", "x.json", "--memory-gib", "8"), "--memory-gib applies to --planner piper only"),
-        (("place", "--model", "gpt2", "--exactly"), "--exactly applies to --planner piper only"),
-        (
-            ("place", "x.json", "--planner", "piper", "--bandwidth-gib", "0"),
-            "--bandwidth-gib: must be from 1e-12 to 1e",
-        ),
-        (("place", "x.json", "--planner", "piper", "--memory-gib", "inf"), r"to 1e\+18, got inf"),
-        (("place", "x.json", "--planner", "piper", "--devices", str(10**9)), "--devices: must be from 1 to"),
-        (
-            ("place", "x.json", "--planner", "piper", "--hbm-gib", "3"),
-            "--hbm-gib does not apply to the instance",
-        ),
-        (("place", "x.json", "--devices", "3"), "--devices does not apply to the instance"),
-        (("place", "x.json", "--levels", "8@300"), "--levels applies to --planner piper only"),
-        (("place", "none.json", "--planner", "piper"), "none.json: cannot be read"),
-        (("export", "none.parquet"), "none.parquet"),
-        (("validate", "headings.csv", "--system", "h100"), "headings.csv: has no run below its headings"),
-        (
-            ("validate", "run.csv"),
-            "of 1 runs none can be predicted: system must be given, in the row or with -",
-        ),
-        (("place", "/dev/zero"), "/dev/zero: cannot be read: is a device, not a file"),
-        (("place", "/dev/zero", "--planner", "piper"), "/dev/zero: cannot be read: is a device, not a file"),
-        (("export", "/dev/zero"), "/dev/zero: cannot be read as a table: is a device, not a file"),
+        ("place", "give either an instance file or --model"),
+        ("place --model gpt9", r"there is no model 'gpt9'"),
+        ("place --model gpt2 --architecture tpu-v9", "there is no architecture 'tpu-v9'"),
+        ("place --model gpt2 --system moon", "there is no system 'moon'"),
+        ("place --model gpt2 --tensor 5", "tensor: 5 must be > 0 and divide heads"),
+        ("place --model gpt2 --microbatch 3", "--microbatch: 3 does not divide --global-batch 4096"),
+        ("place --model gpt2 --sequence 4096", "sequence: 4096 must be"),
+        ("place --model gpt2 --optimizer lion", "optimizer: should be"),
+        ("place --model gpt2 --planner piper", "--planner piper needs an instance file"),
+        ("place --planner piper", "give either an instance file or --model"),
+        ("place x.json --memory-gib 8", "--memory-gib applies to --planner piper only"),
+        ("place --model gpt2 --exactly", "--exactly applies to --planner piper only"),
+        ("place x.json --planner piper --bandwidth-gib 0", "--bandwidth-gib: must be from 1e-12 to 1e"),
+        ("place x.json --planner piper --memory-gib inf", r"to 1e\+18, got inf"),
+        (f"place x.json --planner piper --devices {10**9}", "--devices: must be from 1 to"),
+        ("place x.json --planner piper --hbm-gib 3", "--hbm-gib does not apply to the instance"),
+        ("place x.json --devices 3", "--devices does not apply to the instance"),
+        ("place x.json --levels 8@300", "--levels applies to --planner piper only"),
+        ("place none.json --planner piper", "none.json: cannot be read"),
+        ("export none.parquet", "none.parquet"),
+        ("validate headings.csv --system h100", "headings.csv: has no run below its headings"),
+        ("validate run.csv", "of 1 runs none can be predicted: system must be given, in the row or with -"),
+        ("place /dev/zero", "/dev/zero: cannot be read: is a device, not a file"),
+        ("place /dev/zero --planner piper", "/dev/zero: cannot be read: is a device, not a file"),
+        ("export /dev/zero", "/dev/zero: cannot be read as a table: is a device, not a file"),
     ],
 )
 def test_a_mistake_is_one_message(
-    arguments: tuple[str, ...],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
-) -> None:
+) -> None:  # fmt: skip
     headings = "hidden,heads,layers,seq,vocab,gpus,global_batch\n"
     for name, text in {"headings.csv": headings, "run.csv": f"{headings}64,4,4,64,512,8,8\n"}.items():
         (tmp_path / name).write_text(text)
-    arguments = tuple(str(tmp_path / one) if (tmp_path / one).is_file() else one for one in arguments)
-    with pytest.raises(PhazeError, match=message):
-        run(*arguments)
+    arguments = [str(tmp_path / word) if (tmp_path / word).is_file() else word for word in command.split()]
+    assert_refused(message, *arguments)
     monkeypatch.setattr("sys.argv", ["phaze", *arguments])
     assert main() == 1
     told = capsys.readouterr().err.splitlines()
@@ -399,46 +363,47 @@ def test_what_is_no_whole_number_is_refused(text: str) -> None:
 def test_precision_has_the_names_of_rows(name: str, tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     for option in ("--precision", "--compute"):
-        run("plan", "gpt2", "--gpus", "1xh100", "--global-batch", "1", option, name, "-o", str(out))
+        invoke("plan gpt2 --gpus 1xh100 --global-batch 1", option, name, "-o", out)
         assert json.loads(out.read_text())["question"]["precision"] == "fp8-cs"
 
 
+@pytest.mark.slow
 def test_a_batch_in_tokens_is_the_nearest_that_the_devices_share(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     shared = ("plan", "gpt2", "--gpus", "2xh100", "--sequence", "1k")
-    run(*shared, "--batch-tokens", "9.5k", "--top", "1", "-o", str(out))
+    invoke(*shared, "--batch-tokens", "9.5k", "--top", "1", "-o", out)
     question = json.loads(out.read_text())["question"]
     assert (question["sequence"], question["global_batch"]) == (1000, 10)  # 9.5, for two replicas
     place = ("place", "--model", "gpt2", "--devices", "2")
     for both in (shared, place):
         with pytest.raises(PhazeError, match=r"--global-batch .* and --batch-tokens both set the batch"):
-            run(*both, "--batch-tokens", "9k", "--global-batch", "8")
+            invoke(*both, "--batch-tokens", "9k", "--global-batch", "8")
     with pytest.raises(PhazeError, match="must be at least 1000, the tokens of one sample, got 900"):
-        run(*shared, "--batch-tokens", "900")
-    told = run(*place, "--batch-tokens", "8192", "--json").stdout
-    assert json.loads(told) == json.loads(run(*place, "--global-batch", "8", "--json").stdout)
+        invoke(*shared, "--batch-tokens", "900")
+    told = invoke(*place, "--batch-tokens", "8192", "--json").stdout
+    assert json.loads(told) == invoke_json(*place, "--global-batch", "8")
 
 
+@pytest.mark.slow
 def test_devices_and_system_may_be_given_in_one() -> None:
     place = ("place", "--model", "GPT2", "--global-batch", "64", "--json")
-    one = run(*place, "--gpus", "8xTPU-v4-Pod").stdout
-    assert one == run(*place, "--system", "tpu-v4-pod", "--devices", "8").stdout
+    one = invoke(*place, "--gpus", "8xTPU-v4-Pod").stdout
+    assert one == invoke(*place, "--system", "tpu-v4-pod", "--devices", "8").stdout
     partition = ("partition", "bert-large", "--json")
-    both = run(*partition, "--system", "titan-v-ethernet", "--devices", "2").stdout
-    assert run(*partition, "--gpus", "2xTitan-V-Ethernet").stdout == both
+    both = invoke(*partition, "--system", "titan-v-ethernet", "--devices", "2").stdout
+    assert invoke(*partition, "--gpus", "2xTitan-V-Ethernet").stdout == both
     for verb in (place, partition):
         with pytest.raises(PhazeError, match="already sets --system and --devices; leave these out"):
-            run(*verb, "--gpus", "2xh100", "--devices", "2")
-        with pytest.raises(
-            PhazeError, match="--gpus: must be a number, x and a system, such as 256xH100, got 0xh"
-        ):
-            run(*verb, "--gpus", "0xh100")
+            invoke(*verb, "--gpus", "2xh100", "--devices", "2")
+        assert_refused(
+            "must be a number, x and a system, such as 256xH100, got 0xh", *verb, "--gpus", "0xh100"
+        )
 
 
 def test_systems_grow_for_runs(tmp_path: Path) -> None:
     path, out = tmp_path / "runs.csv", tmp_path / "out.csv"
     path.write_text("model,seq,gpus,global_batch,microbatch\ngpt2,64,8192,8192,1\n")
-    run("simulate", "--runs", str(path), "--gpus", "8192xH100", "-o", str(out))
+    invoke("simulate --runs", path, "--gpus", "8192xH100", "-o", out)
     assert ",ok; flash_attention true" in out.read_text().splitlines()[1]
 
 
@@ -446,28 +411,25 @@ TOO_LONG = "x" * 300
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "command",
     [
-        ("read", TOO_LONG, "--for", "megatron", "--gpus", "8xh100"),
-        ("partition", f"{TOO_LONG}.json", "--stages", "2"),
-        ("calibrate", "stages.json", "--system", "h100", "-o", TOO_LONG),
-        ("status", "--configfile", TOO_LONG),
-        ("map", "loop.yaml", "--topology", "two-level"),
-        ("map", "stages.json", "--topology", "loop.csv"),
-        ("model", "config.json"),
+        f"read {TOO_LONG} --for megatron --gpus 8xh100",
+        f"partition {TOO_LONG}.json --stages 2",
+        f"calibrate stages.json --system h100 -o {TOO_LONG}",
+        f"status --configfile {TOO_LONG}",
+        "map loop.yaml --topology two-level",
+        "map stages.json --topology loop.csv",
+        "model config.json",
     ],
 )
 def test_a_name_that_no_file_can_have_is_one_message(
-    arguments: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("loop.yaml", "loop.csv", "config.json"):
         (tmp_path / name).symlink_to(tmp_path / name)
     (tmp_path / "stages.json").write_text("{}")
     there = {path.name: str(path) for path in tmp_path.iterdir()}
-    monkeypatch.setattr("sys.argv", ["phaze", *(there.get(one, one) for one in arguments)])
+    monkeypatch.setattr("sys.argv", ["phaze", *(there.get(word, word) for word in command.split())])
     assert main() == 1
     told = capsys.readouterr().err
     assert told.startswith("error: ")
@@ -479,40 +441,39 @@ def test_a_batch_that_memory_cannot_hold_is_a_status_or_one_message(tmp_path: Pa
     """The events of all its microbatches would take terabytes."""
     path, out = tmp_path / "runs.csv", tmp_path / "out.csv"
     path.write_text(f"model,seq,gpus,global_batch,pp,microbatch\ngpt2,1024,8,{2**31},8,1\n")
-    run("simulate", "--runs", str(path), "--system", "h100", "-o", str(out))
+    invoke("simulate --runs", path, "--system", "h100", "-o", out)
     assert "invalid: the events of 2,147,483,648 microbatches in 8 stages need" in out.read_text()
     with pytest.raises(PhazeError, match=r"the events of 2,147,483,648 microbatches in \d+ stages need"):
-        run("plan", "gpt2", "--gpus", "8xh100", "--batch-tokens", str(2**31), "--sequence", "1")
+        invoke("plan gpt2 --gpus 8xh100 --batch-tokens", 2**31, "--sequence", "1")
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "command",
     [
-        ("extract", "--model", "gpt2", "--microbatch", str(10**40)),
-        ("schedule", "--model", "gpt2", "--tensor", str(2**40)),
-        ("map", "s.json", "--seed", str(10**40)),
-        ("certify", "p.json", "--seed", str(10**40)),
-        ("trace", "config.json", "-o", "x.json", "--sequence", str(2**31)),
+        f"extract --model gpt2 --microbatch {10**40}",
+        f"schedule --model gpt2 --tensor {2**40}",
+        f"map s.json --seed {10**40}",
+        f"certify p.json --seed {10**40}",
+        f"trace config.json -o x.json --sequence {2**31}",
     ],
 )
-def test_numbers_that_no_array_holds_are_refused(arguments: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(app, arguments)
+def test_numbers_that_no_array_holds_are_refused(command: str) -> None:
+    result = invoke(command)
     assert result.exit_code == 2
     assert "less than or equal to" in result.output
 
 
 def test_microbatches_larger_than_a_batch_are_scheduled(model: str) -> None:
     for verb in ("estimate", "schedule"):
-        assert json.loads(run(verb, "--model", model, "--microbatch", "8192", "--json").stdout)
+        assert invoke_json(verb, "--model", model, "--microbatch", "8192")
 
 
-@pytest.mark.parametrize("arguments", [("space",), ("space", "--json"), ("--help",)])
-def test_an_answer_that_cannot_be_printed_is_one_line(arguments: tuple[str, ...]) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", ["space", "space --json", "--help"])
+def test_an_answer_that_cannot_be_printed_is_one_line(arguments: str) -> None:
+    command = [sys.executable, "-m", "phaze", *arguments.split()]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "phaze", *arguments], stdout=full, stderr=subprocess.PIPE, text=True,
-            check=False,
-        )  # fmt: skip
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == (
         "error: cannot print the answer: No space left on device\nhelp: print to a terminal or another disk\n"
@@ -520,10 +481,9 @@ def test_an_answer_that_cannot_be_printed_is_one_line(arguments: tuple[str, ...]
 
 
 def test_images_are_trained_for_as_long_as_is_said() -> None:
-    arguments = ["place", "--model", "resnet-50", "--architecture", "tpu-v4", "--devices", "2"]
-    arguments += ["--global-batch", "8", "--microbatch", "1"]
-    assert "days to train" not in CliRunner().invoke(app, arguments).stdout
-    assert "days to train" in CliRunner().invoke(app, [*arguments, "--tokens", "1e8"]).stdout
+    command = "place -m resnet-50 -a tpu-v4 --devices 2 --global-batch 8 --microbatch 1"
+    assert "days to train" not in invoke(command).stdout
+    assert "days to train" in invoke(command, "--tokens", "1e8").stdout
 
 
 def test_a_folder_of_configuration_of_ones_own_comes_first(tmp_path: Path) -> None:

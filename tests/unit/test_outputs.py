@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.commands.output import refuse_outputs
+from tests.commands import assert_refused
 
 COMMANDS = {
     "place": ("place", "{}", "-o", "{}"),
@@ -38,8 +37,7 @@ def test_an_output_that_is_an_input_is_refused_and_the_input_stays(
 ) -> None:
     path = tmp_path / "input.yaml"
     path.write_text("as it was")
-    with pytest.raises(PhazeError, match="output would overwrite an input"):
-        CliRunner().invoke(app, [word.format(path) for word in command], catch_exceptions=False)
+    assert_refused("output would overwrite an input", *[word.format(path) for word in command])
     assert path.read_text() == "as it was"
 
 
@@ -50,8 +48,7 @@ def test_two_outputs_of_one_name_are_refused(tmp_path: Path) -> None:
         ("simulate", "p.parquet", "--trace", same, "--picture", same),
         ("partition", "g.json", "-o", same, "--graph-out", str(tmp_path / "." / "x.svg")),
     ):
-        with pytest.raises(PhazeError, match="two outputs have this name"):
-            CliRunner().invoke(app, command, catch_exceptions=False)
+        assert_refused("two outputs have this name", *command)
 
 
 def test_a_file_is_known_by_any_of_its_names(tmp_path: Path) -> None:

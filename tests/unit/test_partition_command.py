@@ -4,10 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.partition.flow import CutOptions
 from phaze.partition.study import Shape, ShapeResult
@@ -17,13 +14,7 @@ from phaze.spec.names import MOST
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
 from phaze.workload.operator_graphs import OperatorGraph
-
-
-def run(*arguments: str) -> Result:
-    result = CliRunner().invoke(app, ["partition", *arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+from tests.commands import assert_refused, invoke, invoke_json
 
 
 @pytest.fixture(name="graph")
@@ -43,7 +34,7 @@ def changed(graph: Path, **keys: object) -> str:
 
 def test_the_graph_of_the_readme_becomes_stages(graph: Path, tmp_path: Path) -> None:
     out = tmp_path / "stages.json"
-    said = run(str(graph), "--stages", "2", "--replicas", "3", "-o", str(out)).stdout
+    said = invoke("partition", graph, "--stages", "2", "--replicas", "3", "-o", out).stdout
     assert said.startswith("S=2 R=3: slowest stage ")
     stages = read_as(StoredStages, out)
     assert [stage.operators for stage in stages.stages] == [("embedding", "query"), ("feed-forward",)]
@@ -53,7 +44,7 @@ def test_the_graph_of_the_readme_becomes_stages(graph: Path, tmp_path: Path) -> 
 
 
 def test_devices_alone_are_searched(graph: Path) -> None:
-    rows = json.loads(run(str(graph), "--devices", "4", "--json").stdout)
+    rows = invoke_json("partition", graph, "--devices", "4")
     assert {(row["stages"], row["replicas"]) for row in rows} == {(1, 4), (2, 2)}
     rates = [row["samples_per_s"] for row in rows]
     assert rates == sorted(rates, reverse=True)
@@ -61,27 +52,27 @@ def test_devices_alone_are_searched(graph: Path) -> None:
 
 
 def test_others_can_be_compared(graph: Path) -> None:
-    (row,) = json.loads(run(str(graph), "--stages", "2", "--replicas", "2", "--baselines", "--json").stdout)
+    (row,) = invoke_json("partition", graph, "--stages", "2", "--replicas", "2", "--baselines")
     assert list(row["baselines"]) == ["pipedream", "topological", "piper", "phaze"]
     for other in row["baselines"].values():
         assert row["stage_time_s"] <= 1.02 * other["stage_time_s"]
-    lines = run(str(graph), "--stages", "3", "--replicas", "1", "--baselines").stdout.splitlines()
+    lines = invoke("partition", graph, "--stages", "3", "--replicas", "1", "--baselines").stdout.splitlines()
     assert lines[1] == "  pipedream: 3 stages need as many layers, the graph has 2"
 
 
 def test_without_recomputation_stages_are_faster(graph: Path) -> None:
     shape = ("--stages", "2", "--replicas", "1", "--json")
-    (with_it,) = json.loads(run(str(graph), *shape).stdout)
-    (without,) = json.loads(run(str(graph), *shape, "--no-recompute").stdout)
+    (with_it,) = json.loads(invoke("partition", graph, *shape).stdout)
+    (without,) = json.loads(invoke("partition", graph, *shape, "--no-recompute").stdout)
     assert without["stage_time_s"] < with_it["stage_time_s"]
 
 
 def test_a_model_is_profiled_and_its_graph_gives_the_same(tmp_path: Path) -> None:
     graph, first, second = (tmp_path / name for name in ("graph.json", "first.json", "second.json"))
     shape = ("--stages", "4", "--replicas", "2", "--microbatches", "8", "--bandwidth-gbps", "2")
-    run("resnet-50", "--microbatch", "8", *shape, "--graph-out", str(graph), "-o", str(first))
+    invoke("partition resnet-50 --microbatch 8", *shape, "--graph-out", graph, "-o", first)
     assert read_as(StoredOperators, graph).microbatch == 8
-    run(str(graph), *shape, "-o", str(second))
+    invoke("partition", graph, *shape, "-o", second)
     assert first.read_text() == second.read_text()
     stages = read_as(StoredStages, first)
     assert sum(stage.parameter_bytes for stage in stages.stages) == pytest.approx(4 * 25.557e6, rel=1e-3)
@@ -93,7 +84,7 @@ def test_a_published_configuration_is_a_model(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": 128}
     config.write_text(json.dumps({"model_type": "gpt2", **sizes}), encoding="utf-8")
-    assert "S=3 R=2: slowest stage" in run(str(config), "--stages", "3", "--replicas", "2").stdout
+    assert "S=3 R=2: slowest stage" in invoke("partition", config, "--stages", "3", "--replicas", "2").stdout
 
 
 @pytest.mark.parametrize(
@@ -111,50 +102,36 @@ def test_models_of_the_paper_bring_its_number_of_clusters(
 
     monkeypatch.setattr("phaze.partition.study.search", search)
     extra = () if given is None else ("-k", str(given))
-    with pytest.raises(PhazeError, match="enough"):
-        run(model, "--stages", "4", "--replicas", "2", *extra)
+    assert_refused("enough", "partition", model, "--stages", "4", "--replicas", "2", *extra)
     assert asked == [most]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (("--stages", "4", "--replicas", "1"), "4 stages need as many operators, the graph has 3"),
-        (("--stages", "2", "--replicas", "4", "--devices", "4"), "need 8 devices, there are 4"),
-        (("--stages", "8", "--devices", "4"), "4 devices cannot be shared evenly by 8 stages"),
-        (("--stages", "2"), "needs the stages and the replicas, or the devices"),
-        (
-            ("--stages", "2", "--replicas", "1", "--memory-gib", "0.1"),
-            "operator embedding needs 8e",
-        ),
-        (
-            ("--stages", "2", "--replicas", "1", "--memory-gib", "-1"),
-            "--memory-gib: must be a finite number > 0",
-        ),
-        (
-            ("--stages", "2", "--replicas", "1", "--memory-gib", "nan"),
-            "--memory-gib: must be a finite number > 0",
-        ),
-        (
-            ("--stages", "2", "--replicas", "1", "--bandwidth-gbps", "0"),
-            "--bandwidth-gbps: must be a finite number",
-        ),
-        (("--devices", "4", "--microbatch", "2"), "--microbatch applies to models"),
-        (("--devices", "4", "--system", "paper"), "--system applies to models"),
-        (("--devices", "4", "--sequence", "2"), "--sequence applies to models"),
+        ("--stages 4 --replicas 1", "4 stages need as many operators, the graph has 3"),
+        ("--stages 2 --replicas 4 --devices 4", "need 8 devices, there are 4"),
+        ("--stages 8 --devices 4", "4 devices cannot be shared evenly by 8 stages"),
+        ("--stages 2", "needs the stages and the replicas, or the devices"),
+        ("--stages 2 --replicas 1 --memory-gib 0.1", "operator embedding needs 8e"),
+        ("--stages 2 --replicas 1 --memory-gib -1", "--memory-gib: must be a finite number > 0"),
+        ("--stages 2 --replicas 1 --memory-gib nan", "--memory-gib: must be a finite number > 0"),
+        ("--stages 2 --replicas 1 --bandwidth-gbps 0", "--bandwidth-gbps: must be a finite number"),
+        ("--devices 4 --microbatch 2", "--microbatch applies to models"),
+        ("--devices 4 --system paper", "--system applies to models"),
+        ("--devices 4 --sequence 2", "--sequence applies to models"),
     ],
 )
 def test_what_cannot_be_asked_is_said_and_nothing_is_written(
-    graph: Path, tmp_path: Path, arguments: tuple[str, ...], said: str
+    graph: Path, tmp_path: Path, arguments: str, message: str
 ) -> None:
     out = tmp_path / "stages.json"
-    with pytest.raises(PhazeError, match=said):
-        run(str(graph), *arguments, "-o", str(out))
+    assert_refused(message, f"partition {graph} {arguments} -o {out}")
     assert not out.exists()
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"edges": [{"source": "query", "target": "value", "bytes": 1}]}, "'value' is not the name of an op"),
         (
@@ -167,40 +144,35 @@ def test_what_cannot_be_asked_is_said_and_nothing_is_written(
         ({"format": "phaze-stages"}, "format: "),
     ],
 )
-def test_a_bad_graph_is_named_with_its_file(graph: Path, keys: dict[str, object], said: str) -> None:
-    with pytest.raises(PhazeError, match=f"graph.json: .*{said}"):
-        run(changed(graph, **keys), "--devices", "2")
+def test_a_bad_graph_is_named_with_its_file(graph: Path, keys: dict[str, object], message: str) -> None:
+    assert_refused(f"graph.json: .*{message}", "partition", changed(graph, **keys), "--devices", "2")
 
 
 def test_operators_that_take_no_time_are_refused(graph: Path) -> None:
     still = [one | {"forward_s": 0, "backward_s": 0} for one in json.loads(graph.read_text())["operators"]]
-    with pytest.raises(PhazeError, match="the operators of the graph take no time"):
-        run(changed(graph, operators=still), "--stages", "2", "--replicas", "1")
+    command = f"partition {changed(graph, operators=still)} --stages 2 --replicas 1"
+    assert_refused("the operators of the graph take no time", command)
 
 
 def test_what_cannot_be_written_is_said_before_the_work(graph: Path, tmp_path: Path) -> None:
-    with pytest.raises(PhazeError, match="is a folder"):
-        run(str(graph), "--stages", "4", "--replicas", "1", "-o", str(tmp_path))
+    assert_refused("is a folder", "partition", graph, "--stages", "4", "--replicas", "1", "-o", tmp_path)
 
 
 def test_most_replicas_of_a_file_need_no_matrix_of_theirs(graph: Path) -> None:
     shape = ("--stages", "2", "--replicas", str(MOST))
-    assert run(str(graph), *shape).stdout.startswith(f"S=2 R={MOST}: ")
+    assert invoke("partition", graph, *shape).stdout.startswith(f"S=2 R={MOST}: ")
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(PhazeError, match=r"none\.json: cannot be read"):
-        run(str(tmp_path / "none.json"), "--devices", "2")
-    with pytest.raises(PhazeError, match="no-such-model"):
-        run("no-such-model", "--devices", "2")
-    with pytest.raises(PhazeError, match="is not a folder"):
-        run("resnet-50", "--stages", "2", "--replicas", "1", "-o", str(tmp_path / "none" / "out.json"))
+    assert_refused(r"none\.json: cannot be read", "partition", tmp_path / "none.json", "--devices", "2")
+    assert_refused("no-such-model", "partition no-such-model --devices 2")
+    assert_refused("is not a folder", "partition resnet-50 --stages 2 --replicas 1 -o", tmp_path / "none/out")
 
 
 def test_times_that_sum_up_to_more_than_files_may_hold_are_refused(graph: Path, tmp_path: Path) -> None:
     slow = [one | {"forward_s": 9e29} for one in json.loads(graph.read_text())["operators"]]
-    with pytest.raises(PhazeError, match=r"graph\.json: operators: forward_s and backward_s must sum up to"):
-        run(changed(graph, operators=slow), "--stages", "2", "--replicas", "1", "-o", str(tmp_path / "out"))
+    command = f"partition {changed(graph, operators=slow)} --stages 2 --replicas 1 -o {tmp_path / 'out'}"
+    assert_refused(r"graph\.json: operators: forward_s and backward_s must sum up to", command)
 
 
 @pytest.mark.parametrize("option", ["-o", "--graph-out"])
@@ -211,5 +183,4 @@ def test_a_model_too_slow_for_a_file_is_refused(tmp_path: Path, project_root: Pa
     system = (config / "systems" / "titan-v-ethernet.yaml").read_text()
     (tmp_path / "slow.yaml").write_text(system.replace("titan-v", "slow-device.yaml", 1))
     shape = ("--stages", "2", "--replicas", "1", "--system", str(tmp_path / "slow.yaml"))
-    with pytest.raises(PhazeError, match=r"gpt2: .*must .* 1e\+30, got"):
-        run("gpt2", *shape, option, str(tmp_path / "out.json"))
+    assert_refused(r"gpt2: .*must .* 1e\+30, got", "partition gpt2", *shape, option, tmp_path / "out.json")

@@ -7,13 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.search import cosearch
 from phaze.spec.config import load_scenario
 from phaze.spec.study import ScenarioChoice
+from tests.commands import assert_refused, invoke
 from tests.unit.test_main import MODEL
 
 H100 = ("--system", "h100", "--devices", "8", "--global-batch", "32")
@@ -27,7 +26,7 @@ def tiny_model(tmp_path: Path) -> str:
 
 
 def place(model: str, *arguments: str) -> str:
-    return CliRunner().invoke(app, ["place", "--model", model, *arguments], catch_exceptions=False).stdout
+    return invoke("place --model", model, *arguments).stdout
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
@@ -38,10 +37,10 @@ def test_a_size_that_is_none_is_refused_and_not_left_out(model: str, option: str
 
 
 def test_an_empty_name_of_a_system_is_no_system() -> None:
-    with pytest.raises(PhazeError, match="there is no system ''"):
-        CliRunner().invoke(app, ["partition", "bert-base", "--system", ""], catch_exceptions=False)
+    assert_refused("there is no system ''", "partition bert-base --system", "")
 
 
+@pytest.mark.slow
 def test_levels_of_a_network_are_no_flat_one_unless_its_bandwidth_is_said(model: str) -> None:
     with pytest.raises(
         PhazeError, match=r"h100.yaml: has network levels with 4.5e\+11, 5e\+10 bytes/s.*`plan`"
@@ -91,6 +90,6 @@ def test_a_placement_that_takes_long_says_which_point_it_is_at(
 
     monkeypatch.setattr(cosearch, "evaluate_point", slowly)
     arguments = ["place", "--model", model, "--devices", "8", "--global-batch", "32", "--tensor", "1"]
-    result = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+    result = invoke(*arguments, "--json")
     assert "progress: place: 2 s, TMP width and microbatch " in result.stderr
     assert json.loads(result.stdout)["status"] == "placed"

@@ -246,8 +246,7 @@ def test_the_caller_may_refuse_a_point() -> None:
         LIMITS,
         fault=lambda model: "" if model.taken["d"].value > 0.5 else "no d",
         backends=backends(
-            first=right,
-            second=lambda model: (put(model, "c", "d"), SolverAnswer("feasible", 12.0))[1],
+            first=right, second=lambda model: (put(model, "c", "d"), SolverAnswer("feasible", 12.0))[1]
         ),
     )
     assert (result.status, result.solver, result.objective, result.bound) == (

@@ -30,6 +30,7 @@ def heavy(*arguments: str, among: set[str]) -> set[str]:
     return among & {*done.stderr.split()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

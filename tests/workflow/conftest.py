@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-import shutil
+import subprocess
+import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-from tests.workflow.folders import Folder, write_study
+from tests.workflow.folders import ROOT, Folder, write_study
 from tests.workflow.studies import EVERYTHING
 
 Prepare = Callable[..., Folder]
+
+
+def install_plugin(extra: str, folder: Path, *others: str) -> str:
+    """Install the Snakemake plugin of an extra of the project into a folder, or skip the test."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command = [*pip, "--target", str(folder), *project["optional-dependencies"][extra], *others]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"the plugin cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+    return str(folder)
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +50,7 @@ def prepare(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Prepare
         with FileLock(shared / f"{name}.lock"):
             if not done.exists():
                 if like is not None:
-                    shutil.copytree(like.path, shared / name, symlinks=True)
+                    like.copy(shared / name)
                 write_study(shared / name, files, **changes).run(*targets)
                 done.touch()
         return Folder(shared / name)
@@ -54,5 +67,4 @@ def finished(prepare: Prepare) -> Folder:
 @pytest.fixture
 def folder(finished: Folder, tmp_path: Path) -> Folder:
     """Return a folder of its own in which the small study has run."""
-    shutil.copytree(finished.path, tmp_path / "study", symlinks=True)
-    return Folder(tmp_path / "study")
+    return finished.copy(tmp_path / "study")

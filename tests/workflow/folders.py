@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -155,6 +157,25 @@ class Folder:
         content = yaml.safe_load((self.path / file).read_text())
         change(content)
         (self.path / file).write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def copy(self, path: Path) -> Folder:
+        """Copy the folder with its results."""
+        shutil.copytree(self.path, path, symlinks=True)
+        return Folder(path, self.workflow)
+
+    def reported(self, table: str) -> pd.DataFrame:
+        """Return a table of the report."""
+        return pd.read_parquet(self.path / f"results/report/{table}.parquet")
+
+    def checks(self, name: str) -> pd.DataFrame:
+        """Return the checks of a page, all of which passed."""
+        checks = self.reported(name)
+        assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
+        return checks
+
+    def pages(self) -> set[str]:
+        """Return the names of the files of the report."""
+        return {path.name for path in (self.path / "results/report").iterdir()}
 
     def tables(self) -> dict[str, bytes]:
         """Return the bytes of every table by path under results/."""

@@ -6,7 +6,7 @@ from typing import TypedDict
 from tests.unit.formulas.piper.chains import repeated
 
 SMALL: dict[str, object] = {
-    "architectures": {"named": ["tpu-v4", "phaze-common"], "grid": None, "baseline": "tpu-v4"},
+    "architectures": {"named": ["tpu-v4", "phaze-common"], "grid": None, "baseline": "tpu-v4"}
 }
 FAST = {"note": "a fast network", "scenario": {"network_bandwidth_bytes_per_s": 1e13}}
 """Settings of a reading."""

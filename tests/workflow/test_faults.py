@@ -28,8 +28,7 @@ def extracted(prepare: Prepare) -> Folder:
 @pytest.fixture
 def folder(extracted: Folder, tmp_path: Path) -> Folder:
     """Return a folder of its own in which this was done."""
-    shutil.copytree(extracted.path, tmp_path / "study", symlinks=True)
-    return Folder(tmp_path / "study")
+    return extracted.copy(tmp_path / "study")
 
 
 def messages(run: Run) -> list[str]:

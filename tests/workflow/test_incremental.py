@@ -9,9 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
+from tests.commands import invoke
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import ROOT, STUDY, TINY, Folder
 from tests.workflow.studies import FAST
@@ -43,7 +42,7 @@ def test_the_status_of_a_study_says_what_is_done_and_what_is_stale_and_why(folde
     question += ["--configfile", str(folder.path / "study.yaml")]
 
     def answer() -> str:
-        return CliRunner().invoke(app, question, catch_exceptions=False).stdout
+        return invoke(*question).stdout
 
     assert answer().splitlines()[-1] == "complete: no jobs left"
     folder.edit(lambda study: study["schedule"].update(node_limit=12345))
@@ -58,7 +57,7 @@ def test_the_status_of_a_study_says_what_is_done_and_what_is_stale_and_why(folde
 
 
 def test_every_check_of_the_small_study_passes(finished: Folder) -> None:
-    checks = pd.read_parquet(finished.path / "results/report/checks.parquet")
+    checks = finished.reported("checks")
     assert len(checks) > 20
     assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
 
@@ -227,7 +226,7 @@ def test_every_plan_is_simulated(finished: Folder) -> None:
     simulations = pd.read_parquet(finished.path / "results/simulations/paper/tiny.parquet")
     key = ["model", "architecture", "hbm_gib", "planner"]
     assert simulations[key].equals(plans[key])
-    checks = pd.read_parquet(finished.path / "results/report/checks.parquet").set_index("check")
+    checks = finished.reported("checks").set_index("check")
     simulated = checks[checks.index.str.contains("simulated")]
     assert len(simulated) == 5
     assert simulated["passed"].all(), simulated

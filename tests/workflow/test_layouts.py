@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from tests.workflow.conftest import Prepare
@@ -23,19 +21,16 @@ def planned(prepare: Prepare) -> Folder:
 
 
 def test_a_page_of_the_training_plans_with_plans_that_pass_its_checks(planned: Folder) -> None:
-    report = planned.path / "results/report"
-    assert {"layouts.html", "layouts.md", "ranked_layouts.csv"} <= {path.name for path in report.iterdir()}
-    checks = pd.read_parquet(report / "layout-checks.parquet")
-    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
-    proofs = pd.read_parquet(report / "layout_proofs.parquet")
+    assert {"layouts.html", "layouts.md", "ranked_layouts.csv"} <= planned.pages()
+    planned.checks("layout-checks")
+    proofs = planned.reported("layout_proofs")
     assert proofs["status"].tolist() == ["planned"] * 2
     assert sorted(proofs["ranking"]) == ["expected", "prudent"]  # both in one job
     assert (planned.path / "results/training_plans/gpt2.h100.2.json").exists()
 
 
 def test_another_size_plans_only_its_own(planned: Folder, tmp_path: Path) -> None:
-    shutil.copytree(planned.path, tmp_path / "study", symlinks=True)
-    folder = Folder(tmp_path / "study")
+    folder = planned.copy(tmp_path / "study")
     assert folder.stale() == set()
     folder.edit(lambda study: study["layouts"].update(devices=[2, 4]))
     stale = {path for path in folder.stale() if not path.startswith("report/")}

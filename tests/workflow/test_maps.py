@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from tests.workflow.conftest import Prepare
@@ -48,36 +46,34 @@ def mapped(prepare: Prepare) -> Folder:
 
 
 def test_every_check_of_the_mappings_passes(mapped: Folder) -> None:
-    checks = pd.read_parquet(mapped.path / "results/report/map-checks.parquet")
-    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
+    checks = mapped.checks("map-checks")
     assert (checks.set_index("check")["rows"].drop(checks["check"].iloc[-1]) > 0).any()
 
 
 def test_a_page_of_the_mappings_and_no_other_report(mapped: Folder) -> None:
-    written = {path.name for path in (mapped.path / "results/report").iterdir()}
+    written = mapped.pages()
     assert {"papers.html", "papers.md", "mappings.csv", "speed-ups.csv"} <= written
     assert "report.html" not in written
 
 
 def test_every_way_is_in_the_table_for_every_seed(mapped: Folder) -> None:
-    table = pd.read_parquet(mapped.path / "results/report/mappings.parquet")
+    table = mapped.reported("mappings")
     random = table[(table["topology"] == "random") & (table["partitioner"] == "full")]
     assert sorted(random["seed"].unique()) == [1, 2]
     assert (random.groupby("seed")["way"].nunique() == 6).all()
 
 
 def test_a_reading_by_the_authors_search_has_no_other_way(mapped: Folder) -> None:
-    table = pd.read_parquet(mapped.path / "results/report/mappings.parquet")
+    table = mapped.reported("mappings")
     theirs = table[table["partitioner"] == "paper"]
     assert set(theirs["way"]) == {"p2p", "allreduce", "cs-map", "p2p-map"}
-    read = pd.read_parquet(mapped.path / "results/report/figures-read.parquet")
+    read = mapped.reported("figures-read")
     assert set(read["reading"]) == {"authors", "held"}
     assert set(read["subject"]) == {"mesh", "random"}
 
 
 def test_other_seeds_map_again_what_they_touch(mapped: Folder, tmp_path: Path) -> None:
-    shutil.copytree(mapped.path, tmp_path / "study", symlinks=True)
-    folder = Folder(tmp_path / "study")
+    folder = mapped.copy(tmp_path / "study")
     assert folder.stale() == set()
     folder.edit(lambda study: study["maps"]["topologies"]["random"].update(seeds=[1, 3]))
     stale = {path for path in folder.stale() if "random" in path or "mesh" in path or "graphs" in path}

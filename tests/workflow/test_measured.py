@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
 
@@ -25,17 +23,15 @@ def measured(prepare: Prepare) -> Folder:
 
 
 def test_a_page_of_the_measured_runs_without_the_report_of_models(measured: Folder) -> None:
-    written = {path.name for path in (measured.path / "results/report").iterdir()}
+    written = measured.pages()
     assert {"validate.html", "validate.md", "measured_runs.csv", "source_scores.csv"} <= written
     assert "report.html" not in written
-    checks = pd.read_parquet(measured.path / "results/report/measured-checks.parquet")
-    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
+    checks = measured.checks("measured-checks")
     assert (checks["rows"] > 0).sum() == len(checks) - 1  # no three of these layouts can be chosen between
 
 
 def test_another_source_compares_again_and_the_same_do_not(measured: Folder, tmp_path: Path) -> None:
-    shutil.copytree(measured.path, tmp_path / "study", symlinks=True)
-    folder = Folder(tmp_path / "study")
+    folder = measured.copy(tmp_path / "study")
     assert folder.stale() == set()
     folder.edit(lambda study: study["measured"].update(sources=["simumax-b200-dense"]))
     stale = folder.stale()
@@ -48,8 +44,7 @@ def test_the_page_of_all_sources_opens_with_its_figures(prepare: Prepare, projec
     """Every source of the default study: no check fails, and the page says what config/accuracy.md says."""
     sources = yaml.safe_load((project_root / "config/config.yaml").read_text())["measured"]["sources"]
     folder = prepare("measured-all", measured={"sources": sources}, tiled=TILED, models=[])
-    checks = pd.read_parquet(folder.path / "results/report/measured-checks.parquet")
-    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
+    folder.checks("measured-checks")
     text = (folder.path / "results/report/validate.md").read_text()
     assert "FAILED" not in text
     accuracy = (project_root / "config/accuracy.md").read_text()

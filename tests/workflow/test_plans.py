@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from tests.unit.formulas.piper.chains import repeated
@@ -40,19 +38,17 @@ def planned(prepare: Prepare) -> Folder:
 @pytest.fixture
 def folder(planned: Folder, tmp_path: Path) -> Folder:
     """Return a folder of its own in which they have run."""
-    shutil.copytree(planned.path, tmp_path / "study", symlinks=True)
-    return Folder(tmp_path / "study")
+    return planned.copy(tmp_path / "study")
 
 
 def test_every_check_of_the_plans_passes(planned: Folder) -> None:
-    checks = pd.read_parquet(planned.path / "results/report/case-checks.parquet")
-    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
+    checks = planned.checks("case-checks")
     assert (checks["rows"] > 0).all()
     planned.run("check")
 
 
 def test_a_page_of_the_plans_and_no_other_report(planned: Folder) -> None:
-    written = {path.name for path in (planned.path / "results/report").iterdir()}
+    written = planned.pages()
     assert {"papers.html", "papers.md", "cases.csv", "curves.csv"} <= written
     assert "report.html" not in written
 
@@ -81,4 +77,4 @@ def test_without_a_folder_only_what_is_ours_is_planned(folder: Folder) -> None:
     folder.run()
     text = (folder.path / "results/report/papers.md").read_text()
     assert "bars: its input chain is only in the authors' file chain.json" in text
-    assert set(pd.read_parquet(folder.path / "results/report/cases.parquet")["case"]) == {"sizes"}
+    assert set(folder.reported("cases")["case"]) == {"sizes"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -46,8 +45,7 @@ def test_every_reading_has_the_best_plan_of_every_named_architecture(read: Folde
 
 
 def test_the_studys_own_reading_is_what_the_workflow_finds(read: Folder, tmp_path: Path) -> None:
-    shutil.copytree(read.path, tmp_path / "study", symlinks=True)
-    folder = Folder(tmp_path / "study")
+    folder = read.copy(tmp_path / "study")
     folder.run("placements")
     files = (folder.path / "results/placements/paper").rglob("named.parquet")
     placed = pd.concat([pd.read_parquet(file) for file in files])
@@ -57,8 +55,7 @@ def test_the_studys_own_reading_is_what_the_workflow_finds(read: Folder, tmp_pat
 
 
 def test_another_setting_of_a_reading_evaluates_only_that_one_again(read: Folder, tmp_path: Path) -> None:
-    shutil.copytree(read.path, tmp_path / "study", symlinks=True)
-    folder = Folder(tmp_path / "study")
+    folder = read.copy(tmp_path / "study")
     assert folder.stale("readings") == set()
     folder.edit(lambda study: study["readings"]["headless"].update(training={"recompute": [True]}))
     assert folder.stale("readings") == {"readings/tiny.parquet"}
@@ -72,12 +69,12 @@ def test_another_setting_of_a_reading_evaluates_only_that_one_again(read: Folder
 
 
 def test_the_best_of_a_grid_is_read_as_well_and_its_gain_is_reported(finished: Folder) -> None:
-    results = pd.read_parquet(finished.path / "results/report/results.parquet").set_index("design")
+    results = finished.reported("results").set_index("design")
     winner = results.loc["per-model"]
     read = plans_of(finished).loc["study"]
     mine = read[read.index == winner["architecture"]]
     assert mine["time_per_batch_s"].min() <= winner["time_per_batch_s"]
-    gains = pd.read_parquet(finished.path / "results/report/gains.parquet")
+    gains = finished.reported("gains")
     assert set(zip(gains["design"], gains["reading"], strict=True)) >= {
         ("per-model", "study"), ("per-model", "fast"), ("common", "fast"),
     }  # fmt: skip

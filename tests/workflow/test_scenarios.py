@@ -32,7 +32,7 @@ def several(prepare: Prepare, finished: Folder) -> Folder:
 
 def results_of(folder: Folder) -> pd.DataFrame:
     """Return the results of every scenario by scenario and design."""
-    table = pd.read_parquet(folder.path / "results/report/comparisons.parquet")
+    table = folder.reported("comparisons")
     return table.set_index(["scenario", "design"])
 
 
@@ -86,4 +86,4 @@ def test_a_study_in_which_nothing_fits_ends_with_a_report_that_says_what_is_miss
     assert re.search(
         r"fits nowhere: memory: .* needs .* on its fullest device, 524.3 KiB given: .* too little", text
     )
-    assert pd.read_parquet(folder.path / "results/report/checks.parquet")["passed"].all()
+    assert folder.reported("checks")["passed"].all()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from tests.workflow.conftest import Prepare
@@ -32,17 +30,15 @@ def tiled(prepare: Prepare) -> Folder:
 
 
 def test_a_page_of_the_tiles_and_no_other_report(tiled: Folder) -> None:
-    written = {path.name for path in (tiled.path / "results/report").iterdir()}
+    written = tiled.pages()
     assert {"papers.html", "papers.md", "tiled_runs.csv", "tiled_links.csv"} <= written
     assert not {"report.html", "cases.csv"} & written
-    checks = pd.read_parquet(tiled.path / "results/report/tiled-checks.parquet")
-    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
+    checks = tiled.checks("tiled-checks")
     assert (checks["rows"] > 0).all()
 
 
 def test_other_microbatches_of_a_case_simulate_only_that(tiled: Folder, tmp_path: Path) -> None:
-    shutil.copytree(tiled.path, tmp_path / "study", symlinks=True)
-    folder = Folder(tmp_path / "study")
+    folder = tiled.copy(tmp_path / "study")
     assert folder.stale() == set()
     folder.edit(lambda study: study["tiled"]["cases"]["table"].update(microbatches=[8]))
     stale = {path for path in folder.stale() if not path.startswith("report/")}

@@ -159,6 +159,7 @@ def edited(package: Path, name: str, old: str, new: str, cache: Path | None = No
     return answer(package, cache)
 
 
+@pytest.mark.slow
 def test_a_comment_or_code_elsewhere_compiles_nothing_again(package: Path) -> None:
     """Comments or unrelated code in the same file, in a called file, or in that of a constant."""
     assert answer(package) == "3 7 0 0 0 0"
@@ -170,6 +171,7 @@ def test_a_comment_or_code_elsewhere_compiles_nothing_again(package: Path) -> No
         assert edited(package, name, old, new) == "3 7 0 0 0 0"
 
 
+@pytest.mark.slow
 def test_an_edit_of_what_is_called_compiles_again_what_reaches_it_and_nothing_else(package: Path) -> None:
     """An edit of called code or of a constant, in any file."""
     assert edited(package, "phaze/sums.py", "x + STEP", "x + 2 * STEP") == "5 7 1 1 0 0"
@@ -178,6 +180,7 @@ def test_an_edit_of_what_is_called_compiles_again_what_reaches_it_and_nothing_el
     assert answer(package) == "41 8 0 0 0 0"
 
 
+@pytest.mark.slow
 def test_another_installation_finds_what_is_compiled(package: Path, tmp_path: Path) -> None:
     """Two installations with the same cache folder."""
     cache = tmp_path / "kept"

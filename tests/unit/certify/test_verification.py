@@ -137,6 +137,7 @@ def test_what_is_not_proven_is_solved_again(auditor: Auditor, monkeypatch: pytes
     assert list(found["programs"]) == [1, 2]
 
 
+@pytest.mark.slow
 def test_all_that_times_depend_on_counts(auditor: Auditor) -> None:
     """Code, cluster, training, tables, and whether a point is stated to fit; not the set of points."""
     asked = conditions()

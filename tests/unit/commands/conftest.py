@@ -3,18 +3,22 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
+from tests.commands import invoke
 
-FIXED = "tp=2,cp=1,pp=2,vp=1,zero=1,recompute=none,microbatch=1,sequence_parallel=true"
+FIXED = "cp=1,pp=2,vp=1,zero=1,recompute=none,sequence_parallel=true"
+
+
+def write_plan(folder: Path, devices: int, fixed: str) -> Path:
+    """File of a plan for Llama 3.1 8B with some fields fixed, and as large a batch as there are devices."""
+    out = folder / "plan.json"
+    machine = f"--system h100 --devices {devices} --global-batch {devices} --sequence 2048"
+    command = f"plan llama-3.1-8b {machine} --fix {fixed} --top 1 --rank expected -o {out}"
+    assert invoke(command).exit_code == 0
+    return out
 
 
 @pytest.fixture(scope="session")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """File of a plan for Llama 3.1 8B on eight devices."""
-    out = tmp_path_factory.mktemp("planned") / "plan.json"
-    asked = ["plan", "llama-3.1-8b", "--system", "h100", "--devices", "8", "--global-batch", "8"]
-    asked += ["--sequence", "2048", "--fix", FIXED, "--top", "1", "--rank", "expected", "-o", str(out)]
-    assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
-    return out
+    """File of a plan on eight devices."""
+    return write_plan(tmp_path_factory.mktemp("planned"), 8, f"tp=2,{FIXED},microbatch=1")

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.commands.emit import emitted
 from phaze.plan.answer.replay import ReplayedPlan
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.documents import read_as
 from phaze.spec.training_plan import TrainingPlan
+from tests.commands import invoke
 
-RUN = CliRunner()
 Plan = dict[str, dict[str, object]]
 FREE = {
     "certificate", "alternatives", "recipes", "planners", "next_longer_s", "prudence", "rests_on", "what_if",
@@ -37,7 +35,7 @@ def _asked(verb: str, plan_file: Path, folder: Path, change: Callable[[Plan], No
     change(plan)
     file = folder / "changed.json"
     file.write_text(json.dumps(plan))
-    return RUN.invoke(app, [verb, str(file), *VERBS[verb]], catch_exceptions=False)
+    return invoke(verb, file, *VERBS[verb])
 
 
 def _faster(plan: Plan) -> None:
@@ -177,6 +175,7 @@ def test_every_changed_value_is_refused_by_file_and_field(plan_file: Path, tmp_p
             read_as(TrainingPlan, file)
 
 
+@pytest.mark.slow
 def test_plans_without_checksums_print_nothing_that_was_changed(plan_file: Path) -> None:
     """Whatever follows from the request, the layout and the stages is computed again and compared."""
     plan = json.loads(plan_file.read_text())

@@ -12,9 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.plan.machines import load_machine
@@ -23,30 +21,25 @@ from phaze.runtimes.recipe import Recipe
 from phaze.spec.models import load_transformer
 from phaze.validate.rows import read_row
 from phaze.validate.table import predict_rows
+from tests.commands import assert_refused, invoke, invoke_json
+from tests.unit.commands.conftest import FIXED, write_plan
 
-RUN = CliRunner()
 OWN = {
     "model": "llama-3.1-8b", "seq": "2048", "gpus": "16", "global_batch": "16", "tp": "8", "pp": "2",
     "dp": "1", "microbatch": "1", "zero": "0", "sequence_parallel": "true", "recompute": "full",
     "flash_attention": "true", "schedule": "1f1b",
 }  # fmt: skip
-FIXED = "tp=4,cp=1,pp=2,vp=1,zero=1,recompute=none,microbatch=2,sequence_parallel=true"
 
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("plan") / "plan.json"
-    asked = ["plan", "llama-3.1-8b", "--system", "h100", "--devices", "16", "--global-batch", "16"]
-    asked += ["--sequence", "2048", "--fix", FIXED, "--top", "1", "--rank", "expected", "-o", str(out)]
-    assert RUN.invoke(app, asked, catch_exceptions=False).exit_code == 0
-    return out
+    return write_plan(tmp_path_factory.mktemp("plan"), 16, f"tp=4,{FIXED},microbatch=2")
 
 
 def _compared(folder: Path, plan: Path, **said: str) -> dict[str, object]:
     file = folder / "run.csv"
     pd.DataFrame([OWN | said]).to_csv(file, index=False)
-    found = RUN.invoke(app, ["compare", str(file), str(plan), "--json"], catch_exceptions=False)
-    answer: dict[str, object] = json.loads(found.stdout)
+    answer: dict[str, object] = invoke_json("compare", file, plan)
     return answer
 
 
@@ -95,14 +88,13 @@ def test_what_the_runtime_cannot_run_alone_is_changed_with_what_it_needs(plan: P
 
 def test_flags_of_the_plan_itself_need_no_change(plan: Path, tmp_path: Path) -> None:
     flags = tmp_path / "flags.txt"
-    RUN.invoke(app, ["emit", str(plan), "--for", "megatron", "-o", str(flags)], catch_exceptions=False)
-    found = RUN.invoke(app, ["compare", str(flags), str(plan), "--json"], catch_exceptions=False)
-    answer = json.loads(found.stdout)
+    invoke("emit", plan, "--for", "megatron", "-o", flags)
+    answer = invoke_json("compare", flags, plan)
     assert answer["steps"] == []
     assert answer["saved"] == 0
     planned = json.loads(plan.read_text())
     assert answer["run_fullest_gib"] == max(planned["memory_gib"])
-    head, run = RUN.invoke(app, ["compare", str(flags), str(plan)]).stdout.splitlines()[1:3]
+    head, run = invoke("compare", flags, plan).stdout.splitlines()[1:3]
     assert head.split()[-2:] == ["GiB", "change"]
     assert run.split()[-1] == f"{planned['in_use_gib']['expected']:.1f}"
 
@@ -114,8 +106,7 @@ ONE = OWN | {"tp": "1", "pp": "1", "dp": "16", "recompute": "none", "sequence_pa
 def _said(folder: Path, plan: Path, row: dict[str, str]) -> str:
     file = folder / "run.csv"
     pd.DataFrame([row]).to_csv(file, index=False)
-    found = RUN.invoke(app, ["compare", str(file), str(plan)], catch_exceptions=False)
-    return " ".join(found.stdout.split())
+    return " ".join(invoke("compare", file, plan).stdout.split())
 
 
 def test_a_run_that_does_not_fit_says_so_as_simulate_does(plan: Path, tmp_path: Path) -> None:
@@ -141,9 +132,9 @@ def test_fewer_changes_that_may_not_fit_say_so(
 def _by_flags(folder: Path, plan: Path, change: Callable[[str], str]) -> Result:
     """Compare the plan with its own flags after a change."""
     flags = folder / "flags.txt"
-    RUN.invoke(app, ["emit", str(plan), "--for", "megatron", "-o", str(flags)], catch_exceptions=False)
+    invoke("emit", plan, "--for", "megatron", "-o", flags)
     flags.write_text(change(flags.read_text()))
-    return RUN.invoke(app, ["compare", str(flags), str(plan), "--json"], catch_exceptions=False)
+    return invoke("compare", flags, plan, "--json")
 
 
 def test_dropout_and_positions_beyond_the_sequence_are_remarks(plan: Path, tmp_path: Path) -> None:
@@ -236,8 +227,7 @@ def test_runs_that_are_no_match_for_the_plan_are_refused(
 def test_one_of_several_rows_is_asked_for(plan: Path, tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
     pd.DataFrame([OWN, OWN | {"zero": "1"}]).to_csv(file, index=False)
-    with pytest.raises(PhazeError, match="--row: must be a number from 1 to 2"):
-        RUN.invoke(app, ["compare", str(file), str(plan)], catch_exceptions=False)
-    said = RUN.invoke(app, ["compare", str(file), str(plan), "--row", "2"], catch_exceptions=False).stdout
+    assert_refused("--row: must be a number from 1 to 2", "compare", file, plan)
+    said = invoke("compare", file, plan, "--row", "2").stdout
     assert "zero" not in said
     assert "recompute full -> none" in said

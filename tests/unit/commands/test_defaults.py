@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 from pydantic_core import PydanticUndefined
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.commands.plan_options import PlanOptions
 from phaze.plan.answer.study import request
 from phaze.plan.search import search
@@ -18,6 +16,7 @@ from phaze.spec.layout_study import LayoutPoint, LayoutStudy
 from phaze.spec.models import load_transformer
 from phaze.spec.names import GAP
 from phaze.spec.training_plan import AskedPlan, AskedRun
+from tests.commands import invoke
 
 TABLE = "top"
 """Option that only sets the number of printed rows: a study's table has more."""
@@ -53,7 +52,7 @@ def test_a_question_is_the_same_from_a_command_from_python_and_from_a_study(
         "-o",
         str(out),
     ]
-    assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+    assert invoke(*asked).exit_code == 0
     question = AskedPlan.model_validate(json.loads(out.read_text())["question"])
     model = load_transformer("gpt2", "test")
     study = LayoutStudy(global_batch=1, sequence=64)

@@ -12,54 +12,44 @@ from phaze.__main__ import main
 from phaze.base.errors import PhazeError
 
 MINE = "layers: 4\nhiddens: 8\nhidden: 8\nheads: 1\nfeed_forward: 8\nvocabulary: 8\nposition_count: 8\n"
-PLAN = ("plan", "gpt2", "--gpus", "8xh100")
+PLAN = "plan gpt2 --gpus 8xh100"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "wrong", "fix"),
+    ("command", "status", "wrong", "fix"),
     [
-        (("plan", "gpt2-xxl"), 1, "there is no model 'gpt2-xxl'", "did you mean gpt2-xl or gpt2?"),
-        (("plan", "gpt2"), 1, "plan: the cluster is missing", "pass --gpus, such as --gpus 256xH100"),
-        (("plan", "gpt2", "--gpu", "8xh100"), 2, "No such option: --gpu", "did you mean --gpus?"),
-        (("plam",), 2, "No such command 'plam'.", "did you mean plan or place?"),
+        ("plan gpt2-xxl", 1, "there is no model 'gpt2-xxl'", "did you mean gpt2-xl or gpt2?"),
+        ("plan gpt2", 1, "plan: the cluster is missing", "pass --gpus, such as --gpus 256xH100"),
+        ("plan gpt2 --gpu 8xh100", 2, "No such option: --gpu", "did you mean --gpus?"),
+        ("plam", 2, "No such command 'plam'.", "did you mean plan or place?"),
+        (f"{PLAN} --rank x", 2, "'--rank': 'x' is not one of 'prudent', 'expected'", ""),
+        (f"{PLAN} --fix recomputed=1", 1, "got 'recomputed=1'", "did you mean recompute?"),
         (
-            (*PLAN, "--rank", "x"),
-            2,
-            "'--rank': 'x' is not one of 'prudent', 'expected'",
-            "",
-        ),
-        ((*PLAN, "--fix", "recomputed=1"), 1, "got 'recomputed=1'", "did you mean recompute?"),
-        (
-            ("emit", "p.json", "--for", "maxtext"),
+            "emit p.json --for maxtext",
             2,
             "'maxtext' is not one of 'bridge', 'megatron', 'torchtitan', 'deepspeed'",
             "",
         ),
-        (
-            ("export", "p.parquet", "--format", "xml"),
-            2,
-            "is not one of 'csv', 'json'",
-            "",
-        ),
-        ((*PLAN, "--tokens", "4X"), 2, "'--tokens': must be a number", ""),
-        (("plan",), 2, "Missing argument 'model'", "Usage: phaze plan [OPTIONS]"),
-        (("compare", "runs.csv"), 2, "Missing argument 'PLAN'", "Usage: phaze compare [OPTIONS]"),
-        ((*PLAN, "more"), 2, "unexpected extra argument", "Usage: phaze plan [OPTIONS]"),
-        (("models", "gpt9"), 1, "no row contains 'gpt9'", ""),
-        (("emit", "none.json", "--for", "megatron"), 1, "none.json: cannot be read: No such file", ""),
-        (("--confi", "x"), 2, "No such option: --confi", "did you mean --config?"),
-        (("model", "mine.yaml"), 1, "hiddens: is not a known key, got 8", "did you mean hidden?"),
-        (("plan", "mine.yaml", "--gpus", "8xh100"), 1, "hiddens: is not a known key", "did you mean hidden?"),
+        ("export p.parquet --format xml", 2, "is not one of 'csv', 'json'", ""),
+        (f"{PLAN} --tokens 4X", 2, "'--tokens': must be a number", ""),
+        ("plan", 2, "Missing argument 'model'", "Usage: phaze plan [OPTIONS]"),
+        ("compare runs.csv", 2, "Missing argument 'PLAN'", "Usage: phaze compare [OPTIONS]"),
+        (f"{PLAN} more", 2, "unexpected extra argument", "Usage: phaze plan [OPTIONS]"),
+        ("models gpt9", 1, "no row contains 'gpt9'", ""),
+        ("emit none.json --for megatron", 1, "none.json: cannot be read: No such file", ""),
+        ("--confi x", 2, "No such option: --confi", "did you mean --config?"),
+        ("model mine.yaml", 1, "hiddens: is not a known key, got 8", "did you mean hidden?"),
+        ("plan mine.yaml --gpus 8xh100", 1, "hiddens: is not a known key", "did you mean hidden?"),
     ],
 )
 def test_a_mistake_is_one_line_and_its_fix_another(
-    arguments: tuple[str, ...], status: int, wrong: str, fix: str, tmp_path: Path,
+    command: str, status: int, wrong: str, fix: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     files = {name: tmp_path / name for name in ("mine.yaml", "runs.csv")}
     for path in files.values():
         path.write_text(MINE)
-    monkeypatch.setattr("sys.argv", ["phaze", *(str(files.get(one, one)) for one in arguments)])
+    monkeypatch.setattr("sys.argv", ["phaze", *(str(files.get(word, word)) for word in command.split())])
     assert main() == status
     first, *others = capsys.readouterr().err.splitlines()
     assert first.startswith("error: ")

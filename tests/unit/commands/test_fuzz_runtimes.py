@@ -113,6 +113,7 @@ def test_emit(plan_file: Path, tmp_path: Path) -> None:
     tried(["emit", str(file), "--for", "megatron", "-o", str(out)], file, texts, [out])
 
 
+@pytest.mark.slow
 def test_read(flags: str, tmp_path: Path) -> None:
     random = Random(2)
     file, out = tmp_path / "flags.txt", tmp_path / "out.csv"

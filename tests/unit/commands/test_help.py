@@ -26,6 +26,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, columns: int | None, *arguments: str)
     return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [None, 80, 100, 120, 200])
 @pytest.mark.parametrize("name", [None, *NAMES])
 def test_help_is_whole_and_fits(

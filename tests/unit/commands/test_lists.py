@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
+from tests.commands import invoke
 
 LISTS = {
     "models": ["models"],
@@ -21,7 +20,7 @@ LISTS = {
 
 
 def printed(*arguments: str) -> str:
-    return CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
+    return invoke(*arguments).stdout
 
 
 @pytest.mark.parametrize("verb", LISTS)

@@ -3,13 +3,11 @@
 import json
 from pathlib import Path
 
-from typer.testing import CliRunner
-
-from phaze.__main__ import app
+from tests.commands import assert_refused, invoke
 
 
 def _answer(*arguments: str) -> dict[str, object]:
-    found = CliRunner().invoke(app, ["model", *arguments, "--json"])
+    found = invoke("model", *arguments, "--json")
     assert found.exit_code == 0, found.output
     answer: dict[str, object] = json.loads(found.stdout)
     return answer
@@ -37,14 +35,12 @@ def test_a_published_configuration_is_a_model(tmp_path: Path) -> None:
     block = 4 * 64 * 64 + 64 * 4 + 4 * 3 * 64 * 128 + 2 * 64
     assert _answer(str(path))["parameters"] == 2 * block + 2 * 256 * 64 + 64
     path.write_text(json.dumps(fields | {"model_type": "mimo"}))
-    found = CliRunner().invoke(app, ["model", str(path)])
-    assert found.exit_code == 1
-    assert "got 'mimo'" in str(found.exception)
+    assert_refused("got 'mimo'", "model", path)
 
 
 def test_the_answer_for_a_reader_has_every_kind_of_block() -> None:
     """Kinds with their layers, and their active parameters."""
-    found = CliRunner().invoke(app, ["model", "qwen3.5-35b-a3b", "--sequence", "4096"])
+    found = invoke("model qwen3.5-35b-a3b --sequence 4096")
     assert "delta-experts" in found.stdout
     assert "per token, for sequences of 4,096" in found.stdout
 

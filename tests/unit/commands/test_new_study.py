@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.commands import study as study_command
 from phaze.spec.config import load_settings
@@ -14,10 +12,11 @@ from phaze.spec.files import FOLDER, read_mapping
 from phaze.spec.noun import Noun
 from phaze.spec.systems import load_system
 from phaze.spec.values import Count, Positive
+from tests.commands import invoke
 
 
 def written(*arguments: str) -> str:
-    return CliRunner().invoke(app, ["new-study", *arguments], catch_exceptions=False).stdout
+    return invoke("new-study", *arguments).stdout
 
 
 def test_the_file_has_the_model_the_accelerators_and_its_schema(tmp_path: Path, project_root: Path) -> None:

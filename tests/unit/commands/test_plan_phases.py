@@ -9,35 +9,33 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.spec import documents
 from phaze.spec.documents import read_as
 from phaze.spec.training_plan import TrainingPlan
+from tests.commands import invoke
 
 LONG = ("llama-3.1-70b", "--lora", "16", "--gpus", "8xH100")
 """Planning request that has a plan after seconds, and whose proof takes a minute."""
 SHORT = ("gpt2", "--gpus", "8xH100", "--sequence", "1024", "--global-batch", "16")
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments, catch_exceptions=False)
-
-
 def stopped(path: Path) -> str | None:
     return read_as(TrainingPlan, path).certificate.stopped
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_the_search_with_its_answer_and_a_sound_bound(tmp_path: Path) -> None:
-    result = run("plan", *LONG, "--seconds", "0.001", "-o", str(path := tmp_path / "plan.json"))
+    result = invoke("plan", *LONG, "--seconds", "0.001", "-o", path := tmp_path / "plan.json")
     assert result.exit_code == 0, result.output
     words = " ".join(result.stdout.split())
     assert re.search(r"Train with .* The search ended early: its time limit of 0.001 s was reached\.", words)
     plan = read_as(TrainingPlan, path)
     assert plan.certificate.stopped == "its time limit of 0.001 s was reached"
     assert (plan.certificate.bound_s or 0.0) <= plan.prudent_s
-    checked = run("certify", str(path))
+    checked = invoke("certify", path)
     assert checked.exit_code == 0, checked.output
 
 
@@ -48,6 +46,7 @@ def test_a_time_limit_is_positive(seconds: str) -> None:
     assert "--seconds" in f"{result.output}{result.exception}"
 
 
+@pytest.mark.slow
 def test_an_interruption_prints_the_answer_so_far(tmp_path: Path) -> None:
     """Ctrl-C after the first plan; the exit status is that of an interruption."""
     path = tmp_path / "plan.json"
@@ -66,10 +65,11 @@ def test_an_interruption_prints_the_answer_so_far(tmp_path: Path) -> None:
     assert stopped(path) == "it was interrupted"
 
 
+@pytest.mark.slow
 def test_every_better_plan_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = list[TrainingPlan]()
     monkeypatch.setattr(documents, "write_document", lambda plan, _path: written.append(plan))
-    result = run("plan", *SHORT, "-o", str(tmp_path / "plan.json"))
+    result = invoke("plan", *SHORT, "-o", tmp_path / "plan.json")
     assert result.exit_code == 0
     times_s = [plan.prudent_s for plan in written]
     assert times_s == sorted(times_s, reverse=True)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
-from phaze.base.errors import PhazeError
+from tests.commands import assert_refused, invoke, invoke_json
 
-RUN = CliRunner()
 FLAGS = """
 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048
     --max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 32 --vocab-file bpe/vocab.json
@@ -24,8 +20,7 @@ ALL = "--overlap-grad-reduce --overlap-param-gather --tp-comm-overlap --grad-red
 def _read(folder: Path, more: str, *options: str) -> dict[str, object]:
     file = folder / "flags.txt"
     file.write_text(f"{FLAGS} {more}")
-    asked = ["read", str(file), "--for", "megatron", "--system", "h100", "--json", *options]
-    found: dict[str, object] = json.loads(RUN.invoke(app, asked, catch_exceptions=False).stdout)
+    found: dict[str, object] = invoke_json(f"read {file} --for megatron --system h100", *options)
     return found
 
 
@@ -63,9 +58,7 @@ def test_what_is_not_modelled_is_in_the_answer(tmp_path: Path) -> None:
 def test_the_fewest_devices_are_taken_and_said(tmp_path: Path) -> None:
     file = tmp_path / "flags.txt"
     file.write_text(FLAGS)
-    found = RUN.invoke(
-        app, ["read", str(file), "--for", "megatron", "--system", "h100"], catch_exceptions=False
-    )
+    found = invoke("read", file, "--for", "megatron", "--system", "h100")
     assert "flags on 2 devices of h100" in found.stdout
     assert "\noverlap dp+pp, gradients of 4 bytes" in found.stdout  # a dense model dispatches no tokens
     assert "the fewest that the layout allows, 2" in found.stderr
@@ -73,12 +66,12 @@ def test_the_fewest_devices_are_taken_and_said(tmp_path: Path) -> None:
 
 def test_a_run_that_does_not_fit_says_so(tmp_path: Path) -> None:
     file = tmp_path / "flags.txt"
-    asked = ["read", str(file), "--for", "megatron", "--system", "h100"]
+    command = f"read {file} --for megatron --system h100"
     for layers, fits in ((24, True), (400, False)):
         flags = FLAGS.replace("--tensor-model-parallel-size 2 --sequence-parallel", "")
         file.write_text(flags.replace("--num-layers 24", f"--num-layers {layers}"))
-        used = json.loads(RUN.invoke(app, [*asked, "--json"], catch_exceptions=False).stdout)["in_use_gib"]
-        said = RUN.invoke(app, asked, catch_exceptions=False).stdout
+        used = invoke_json(command)["in_use_gib"]
+        said = invoke(command).stdout
         assert "flags on 1 device of h100" in said
         assert f"; in use {used['expected']:.1f} GiB ({used['low']:.1f} to {used['high']:.1f}) of 80" in said
         assert (used["high"] <= 80) == fits
@@ -88,10 +81,9 @@ def test_a_run_that_does_not_fit_says_so(tmp_path: Path) -> None:
 def test_a_vocabulary_can_be_given(tmp_path: Path) -> None:
     file = tmp_path / "flags.txt"
     file.write_text(FLAGS.replace("--vocab-file bpe/vocab.json", ""))
-    asked = ["read", str(file), "--for", "megatron", "--system", "h100"]
-    with pytest.raises(PhazeError, match=rf"{file}: --vocab-size: must be given, or --vocab N"):
-        RUN.invoke(app, asked, catch_exceptions=False)
-    assert RUN.invoke(app, [*asked, "--vocab", "50257"], catch_exceptions=False).exit_code == 0
+    command = f"read {file} --for megatron --system h100"
+    assert_refused(rf"{file}: --vocab-size: must be given, or --vocab N", command)
+    assert invoke(command, "--vocab", "50257").exit_code == 0
 
 
 @pytest.mark.parametrize("verb", ["read", "compare", "emit"])
@@ -102,10 +94,5 @@ def test_files_that_cannot_be_read_are_named(kind: str, verb: str, plan_file: Pa
         file.mkdir()
     elif kind == "bytes":
         file.write_bytes(b"\xff\xfe\x00")
-    asked = {
-        "read": [str(file), "--for", "megatron", "--system", "h100"],
-        "compare": [str(file), str(plan_file)],
-        "emit": [str(file), "--for", "megatron"],
-    }
-    with pytest.raises(PhazeError, match=rf"^{file}: cannot be read"):
-        RUN.invoke(app, [verb, *asked[verb]], catch_exceptions=False)
+    options = {"read": "--for megatron --system h100", "compare": str(plan_file), "emit": "--for megatron"}
+    assert_refused(rf"^{file}: cannot be read", f"{verb} {file} {options[verb]}")

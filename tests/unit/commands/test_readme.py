@@ -33,6 +33,7 @@ def test_the_readme_is_short_and_has_five_tasks() -> None:
         assert len(re.findall(r"^phaze ", commands, re.MULTILINE)) <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", TASKS)
 def test_a_task_prints_what_the_readme_shows(title: str, folder: Path) -> None:
     commands, shown = TASKS[title]

@@ -5,22 +5,17 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.commands.tables import Titled, counts, print_rows
+from tests.commands import invoke
 
 TPU_V4 = {"tensor": 2 * 8 * 128**2 * 1.05e9, "hbm": 1.2e12}
 """Peak FLOP/s and HBM bandwidth of TPU v4 (Jouppi et al., ISCA 2023, Table 4)."""
 
 
 def printed(*arguments: str) -> str:
-    return (
-        CliRunner()
-        .invoke(app, [*arguments, "-m", "gpt2", "--sequence", "512"], catch_exceptions=False)
-        .stdout
-    )
+    return invoke(*arguments, "-m", "gpt2", "--sequence", "512").stdout
 
 
 def rows(*arguments: str) -> list[dict[str, object]]:

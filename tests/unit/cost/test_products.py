@@ -89,6 +89,7 @@ def test_a_faster_resource_never_makes_a_product_slower(
     assert after <= before * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @given(shape=st.tuples(st.just(1), *(st.integers(8, 20000) for _ in range(3))))
 def test_no_product_is_faster_than_the_peak(shape: tuple[int, int, int, int]) -> None:
     for name in ("a100-80gb", "h100-80gb", "gb300", "mi300x"):

@@ -39,6 +39,7 @@ def test_their_plans_hold_the_model_on_the_devices_at_the_price_of_their_stages(
         assert row.time_s == pytest.approx(found.time_s)
 
 
+@pytest.mark.slow
 def test_a_plan_that_runs_and_fits_is_no_faster_than_the_certificate() -> None:
     runs = 0
     for devices, gib in ((4, 48.0), (8, 24.0), (8, 48.0), (16, 24.0)):

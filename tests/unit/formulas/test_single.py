@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
-from phaze.base.errors import PhazeError
 from phaze.base.store import Store
 from phaze.formulas.planners import PlansAsked
 from phaze.formulas.replay import replay_plans
 from phaze.formulas.side_by_side import plan_model
 from phaze.tables import PLANNERS, Plans, PlanStages
+from tests.commands import assert_refused, invoke
 from tests.unit.formulas.test_side_by_side import EXPERT, SMALL, model
 
 
@@ -34,19 +32,15 @@ def study_results(tables: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path) -> 
     return tmp_path
 
 
-def run(study: Path, file: str, *arguments: str) -> str:
-    command = ("simulate", str(study / file), *arguments)
-    result = CliRunner().invoke(app, command)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.stdout
+def run(study: Path, command: str, *arguments: object) -> str:
+    return invoke(f"simulate {study}/{command}", *arguments).stdout
 
 
 @pytest.mark.parametrize("file", ["plans/paper/toy.parquet", "report/plans.parquet"])
 def test_a_plan_of_either_file_is_replayed_as_in_the_study(
     study: Path, file: str, tables: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
-    found = json.loads(run(study, file, "--planner", "phaze", "--architecture", "a0", "--json"))
+    found = json.loads(run(study, f"{file} --planner phaze --architecture a0 --json"))
     simulations = replay_plans(*tables, Store())[0]
     same = (simulations["planner"] == "phaze") & (simulations["architecture"] == "a0")
     row = simulations[same].iloc[0].to_dict()
@@ -69,16 +63,13 @@ def test_the_fastest_plan_is_taken(study: Path, tables: tuple[pd.DataFrame, pd.D
 
 def test_a_plan_is_simulated_on_the_flat_network_that_it_was_made_for(study: Path) -> None:
     flat = study / "flat.yaml"
-    arguments = ("--planner", "phaze", "-a", "a0", "--system", str(flat))
+    planned = "report/plans.parquet --planner phaze -a a0"
+    command = f"{planned} --system {flat}"
     flat.write_text("network_bandwidth_bytes_per_s: 1.0e+9\n", encoding="utf-8")
-    assert run(study, "report/plans.parquet", *arguments) == run(
-        study, "report/plans.parquet", *arguments[:-2]
-    )
+    assert run(study, command) == run(study, planned)
     flat.write_text("network_bandwidth_bytes_per_s: 2.0e+9\n", encoding="utf-8")
-    with pytest.raises(
-        PhazeError, match=r"network_bandwidth_bytes_per_s is 2e\+09, but the plan was made for 1e"
-    ):
-        run(study, "report/plans.parquet", *arguments)
+    message = r"network_bandwidth_bytes_per_s is 2e\+09, but the plan was made for 1e"
+    assert_refused(message, f"simulate {study}/{command}")
 
 
 def test_a_plan_for_another_system_takes_its_planners_time_under_its_planners_assumptions(
@@ -112,12 +103,12 @@ LEVELS = "device: tpu-v4\nlevels: [{devices: 8, bandwidth_bytes_per_s: 1.0e+9}]\
 )
 def test_a_plan_is_simulated_on_any_network(study: Path, text: str) -> None:
     (study / "net.yaml").write_text(text, encoding="utf-8")
-    arguments = "--system", str(study / "net.yaml"), "-a", "a0"
+    command = f"report/plans.parquet --system {study}/net.yaml -a a0 --planner phaze"
     trace = study / "trace.json"
-    words = run(study, "report/plans.parquet", *arguments, "--planner", "phaze", "--trace", str(trace))
+    words = run(study, command, "--trace", trace)
     assert "links carry something" in words
     assert json.loads(trace.read_text())["traceEvents"]
-    row = json.loads(run(study, "report/plans.parquet", *arguments, "--planner", "phaze", "--json"))
+    row = json.loads(run(study, command, "--json"))
     assert row["simulated_s"] > 0
     assert 0 <= row["link_share"] <= row["busiest_link_share"] <= 1
 
@@ -125,7 +116,7 @@ def test_a_plan_is_simulated_on_any_network(study: Path, text: str) -> None:
 @pytest.mark.parametrize("planner", ["phaze", "piper"])
 def test_the_trace_holds_every_pass(study: Path, planner: str) -> None:
     trace = study / "trace.json"
-    run(study, "report/plans.parquet", "--planner", planner, "-a", "a0", "--trace", str(trace))
+    run(study, f"report/plans.parquet --planner {planner} -a a0 --trace {trace}")
     events = json.loads(trace.read_text())["traceEvents"]
     passes = [event["name"] for event in events if event["ph"] == "X"]
     forward = sum(name.startswith("forward") for name in passes)
@@ -137,9 +128,7 @@ def test_the_trace_holds_every_pass(study: Path, planner: str) -> None:
 )
 def test_a_picture_is_written_in_the_format_of_its_name(study: Path, name: str, begins: bytes) -> None:
     (study / name).parent.mkdir(exist_ok=True)
-    words = run(
-        study, "report/plans.parquet", "--planner", "phaze", "-a", "a0", "--picture", str(study / name)
-    )
+    words = run(study, f"report/plans.parquet --planner phaze -a a0 --picture {study}/{name}")
     assert "planned by phaze" in words
     assert (study / name).read_bytes().startswith(begins)
     assert not list((study / name).parent.glob(".*")), "nothing unfinished stays behind"
@@ -148,69 +137,47 @@ def test_a_picture_is_written_in_the_format_of_its_name(study: Path, name: str, 
 @pytest.mark.parametrize("planner", ["phaze", "piper"])
 def test_the_picture_says_which_plan_it_is_and_what_is_what(study: Path, planner: str) -> None:
     (study / "net.yaml").write_text(LEVELS, encoding="utf-8")
-    arguments = "--system", str(study / "net.yaml"), "-a", "a0"
-    for system in ((), arguments):
+    for system in ("", f"--system {study}/net.yaml"):
         picture = study / "p.svg"
-        run(
-            study,
-            "report/plans.parquet",
-            "--planner",
-            planner,
-            "-a",
-            "a0",
-            *system,
-            "--picture",
-            str(picture),
-        )
+        run(study, f"report/plans.parquet --planner {planner} -a a0 {system} --picture {picture}")
         text = picture.read_text(encoding="utf-8")
         for words in (f"planned by {planner}", "forward", "backward", "GiB a device"):
             assert words in text
 
 
 @pytest.mark.parametrize(
-    ("file", "arguments", "message"),
+    ("command", "message"),
     [
-        (
-            "plans/paper/none.parquet",
-            ("--picture", "p.jpg"),
-            "--picture p.jpg: must end in .svg, .png, .pdf",
-        ),
-        ("plans/paper/toy.parquet", ("--planner", "nobody"), "planner nobody; allowed: equal, expert, phaze"),
-        ("plans/paper/toy.parquet", ("-a", "a1", "--planner", "piper"), "planner piper; allowed: phaze"),
-        ("plans/paper/toy.parquet", ("--hbm-gib", "7"), "no plan with hbm_gib 7.0; allowed: 1.0, 2.0"),
-        ("plans/paper/none.parquet", (), "none.parquet: file does not exist"),
-        ("/", (), "/: must be a .parquet file with plans of a study"),
-        ("plan_stages/paper/toy.parquet", (), "expected table plans"),
-        ("plans/paper/toy.parquet", ("-o", "x.csv"), "-o applies to --runs only"),
-        ("plans/paper/toy.parquet", ("--runs", "x.csv"), "give a file of plans or --runs, not both"),
+        ("plans/paper/none.parquet --picture p.jpg", "--picture p.jpg: must end in .svg, .png, .pdf"),
+        ("plans/paper/toy.parquet --planner nobody", "planner nobody; allowed: equal, expert, phaze"),
+        ("plans/paper/toy.parquet -a a1 --planner piper", "planner piper; allowed: phaze"),
+        ("plans/paper/toy.parquet --hbm-gib 7", "no plan with hbm_gib 7.0; allowed: 1.0, 2.0"),
+        ("plans/paper/none.parquet", "none.parquet: file does not exist"),
+        ("", "must be a .parquet file with plans of a study"),
+        ("plan_stages/paper/toy.parquet", "expected table plans"),
+        ("plans/paper/toy.parquet -o x.csv", "-o applies to --runs only"),
+        ("plans/paper/toy.parquet --runs x.csv", "give a file of plans or --runs, not both"),
     ],
-)  # fmt: skip
-def test_a_mistake_is_one_message(study: Path, file: str, arguments: tuple[str, ...], message: str) -> None:
-    with pytest.raises(PhazeError, match=message):
-        run(study, file, *arguments)
+)
+def test_a_mistake_is_one_message(study: Path, command: str, message: str) -> None:
+    assert_refused(message, f"simulate {study}/{command}")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
-        ((), r"^simulate: give a file of plans or --runs$"),
-        (("--runs", "x.csv"), r"^simulate: --runs needs -o, "),
+        ("", "^simulate: give a file of plans or --runs$"),
+        ("--runs x.csv", "^simulate: --runs needs -o, "),
+        ("--runs x.csv -o y.csv --trace t.json", "--trace applies to plans, not to --runs"),
+        ("--runs x.csv -o y.csv --picture p.svg", "--picture applies to plans, not to --runs"),
     ],
 )
-def test_what_is_missing_is_named(arguments: tuple[str, ...], message: str) -> None:
-    with pytest.raises(PhazeError, match=message):
-        CliRunner().invoke(app, ["simulate", *arguments, "--system", "h100"], catch_exceptions=False)
-
-
-@pytest.mark.parametrize(("option", "value"), [("--trace", "t.json"), ("--picture", "p.svg")])
-def test_options_of_plans_are_refused_for_runs(option: str, value: str) -> None:
-    command = ["simulate", "--runs", "x.csv", "--system", "h100", "-o", "y.csv", option, value]
-    with pytest.raises(PhazeError, match=f"{option} applies to plans, not to --runs"):
-        CliRunner().invoke(app, command, catch_exceptions=False)
+def test_what_is_missing_or_does_not_apply_is_named(options: str, message: str) -> None:
+    assert_refused(message, f"simulate --system h100 {options}")
 
 
 def test_what_is_not_feasible_says_why(tables: tuple[pd.DataFrame, pd.DataFrame], study: Path) -> None:
     plans = tables[0].assign(status="infeasible", reason="memory: too little")
     Plans.save(plans, study / "plans/paper/toy.parquet")
-    with pytest.raises(PhazeError, match="no feasible plan of those asked for: memory: too little"):
-        run(study, "plans/paper/toy.parquet")
+    message = "no feasible plan of those asked for: memory: too little"
+    assert_refused(message, f"simulate {study}/plans/paper/toy.parquet")

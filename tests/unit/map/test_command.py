@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.spec.documents import read_as
 from phaze.spec.mapping import StoredMapping
+from tests.commands import assert_refused, invoke
 
 FAST = ("--tries", "2000", "--steps", "500")
 
@@ -35,7 +34,7 @@ def test_a_mapping_is_written_the_same_twice_with_measured_times_apart(tmp_path:
     stages, texts = written_stages(tmp_path, 8), []
     for name in ("one.json", "two.json"):
         options = ["--topology", "two-level", "-o", str(tmp_path / name), "--times", str(tmp_path / "t.json")]
-        result = CliRunner().invoke(app, ["map", stages, *options, *FAST])
+        result = invoke("map", stages, *options, *FAST)
         assert result.exit_code == 0, result.stdout
         texts.append((tmp_path / name).read_text(encoding="utf-8"))
     assert texts[0] == texts[1]
@@ -54,18 +53,17 @@ def test_a_mapping_is_written_the_same_twice_with_measured_times_apart(tmp_path:
 def test_a_mapping_is_drawn_beside_those_by_hand(tmp_path: Path) -> None:
     options = ("--topology", "two-level", "--picture")
     stages, picture = written_stages(tmp_path, 8), tmp_path / "map.svg"
-    assert CliRunner().invoke(app, ["map", stages, *options, str(picture), *FAST]).exit_code == 0
+    assert invoke("map", stages, *options, picture, *FAST).exit_code == 0
     drawn = picture.read_text(encoding="utf-8")
     assert all(name in drawn for name in ("CS map", "p2p map", "replica by replica"))
-    result = CliRunner().invoke(app, ["map", stages, *options, str(tmp_path / "map.txt")])
-    assert isinstance(result.exception, PhazeError)
-    assert "map.txt: must end in .svg, .png, .pdf" in str(result.exception)
+    with pytest.raises(PhazeError, match=r"map\.txt: must end in \.svg, \.png, \.pdf"):
+        invoke("map", stages, *options, tmp_path / "map.txt")
 
 
 @pytest.mark.parametrize(("choice", "ways"), [("auto", 1), ("exact", 1), ("ensemble", 4)])
 def test_heuristics_stay_out_of_the_answer_if_asked(tmp_path: Path, choice: str, ways: int) -> None:
     options = ["--topology", "dgx-1", "--instantiation", choice, "--no-heuristics", "--json"]
-    result = CliRunner().invoke(app, ["map", written_stages(tmp_path, 4), *options, *FAST])
+    result = invoke("map", written_stages(tmp_path, 4), *options, *FAST)
     found = StoredMapping.model_validate_json(result.stdout)
     assert len(found.ways) == ways
     assert [one.name for one in found.heuristics] == ["cs-map", "p2p-map"]
@@ -79,9 +77,7 @@ def test_heuristics_stay_out_of_the_answer_if_asked(tmp_path: Path, choice: str,
     ],
 )
 def test_mistakes_are_one_message(tmp_path: Path, replicas: int, topology: str, message: str) -> None:
-    result = CliRunner().invoke(app, ["map", written_stages(tmp_path, replicas), "--topology", topology])
-    assert isinstance(result.exception, PhazeError)
-    assert message in str(result.exception)
+    assert_refused(message, "map", written_stages(tmp_path, replicas), "--topology", topology)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e30])
@@ -90,6 +86,6 @@ def test_sizes_at_their_limits_have_a_result(tmp_path: Path, size: float) -> Non
     stored = json.loads(stages.read_text(encoding="utf-8"))
     stored["stages"] = [dict.fromkeys(("forward_s", "backward_s", "parameter_bytes"), size)] * 2
     stages.write_text(json.dumps(stored), encoding="utf-8")
-    result = CliRunner().invoke(app, ["map", str(stages), "--topology", "two-level", "--json", *FAST])
+    result = invoke("map", stages, "--topology", "two-level", "--json", *FAST)
     assert result.exit_code == 0, result.exception
     assert StoredMapping.model_validate_json(result.stdout).step_time_s > 0

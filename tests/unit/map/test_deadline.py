@@ -10,9 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.deadline import Deadline, OutOfTimeError, slices
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.annealing import Cooling, anneal, new_state, step_task
@@ -23,6 +21,7 @@ from phaze.map.objective import MappingProblem, lower_bound_s
 from phaze.map.schemes import near_devices
 from phaze.map.search import SearchLimits, search
 from phaze.map.symmetry import device_symmetry
+from tests.commands import invoke
 from tests.unit.map.cases import drawn_network, drawn_stages
 
 BIG = drawn_stages(2, 4, 5), drawn_network(2, 24, "directed", latency=True)
@@ -118,7 +117,7 @@ def test_the_time_limit_of_the_command_begins_before_it_reads(
 
     monkeypatch.setattr("phaze.map.networks.read_topology", slowly)
     given = ("map", str(stages), "--topology", str(network), "--time-limit", "0.2", "--json")
-    found = json.loads(CliRunner().invoke(app, given).stdout)
+    found = json.loads(invoke(*given).stdout)
     assert found["ways"][0]["timed_out"]
     assert found["ways"][0]["tries"] == 0
 

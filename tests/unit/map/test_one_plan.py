@@ -8,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.deadline import Deadline
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
@@ -22,6 +20,7 @@ from phaze.map.search import SearchLimits
 from phaze.spec.documents import read_as
 from phaze.spec.mapping import StoredMapping
 from phaze.tables import Plans, PlanStages
+from tests.commands import assert_refused, invoke
 from tests.unit.formulas.test_side_by_side import EXPERT, SMALL, model
 from tests.unit.map.test_plan_maps import PLANS
 
@@ -69,7 +68,7 @@ def test_a_plan_of_a_file_is_mapped_the_same_twice(plans: str, tmp_path: Path, p
     texts = []
     for name in ("one.json", "two.json"):
         options = ("--planner", planner, "--topology", "two-level", "-o", str(tmp_path / name))
-        result = CliRunner().invoke(app, ["map", plans, *options, *FAST])
+        result = invoke("map", plans, *options, *FAST)
         assert result.exit_code == 0, result.exception
         texts.append((tmp_path / name).read_text(encoding="utf-8"))
     assert texts[0] == texts[1]
@@ -86,35 +85,28 @@ def test_a_plan_of_a_file_is_mapped_the_same_twice(plans: str, tmp_path: Path, p
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
-        (("--planner", "nobody"), "has no plan with planner nobody; allowed: phaze, piper"),
-        (("-a", "a9"), "has no plan with architecture a9; allowed: a0"),
-        (("--memory-gib-per-s", "9"), "--memory-gib-per-s applies to stages only"),
+        ("--planner nobody", "has no plan with planner nobody; allowed: phaze, piper"),
+        ("-a a9", "has no plan with architecture a9; allowed: a0"),
+        ("--memory-gib-per-s 9", "--memory-gib-per-s applies to stages only"),
     ],
 )
-def test_a_mistake_is_one_message(plans: str, arguments: tuple[str, ...], message: str) -> None:
-    result = CliRunner().invoke(app, ["map", plans, "--topology", "two-level", *arguments, *FAST])
-    assert isinstance(result.exception, PhazeError)
-    assert message in str(result.exception)
+def test_a_mistake_is_one_message(plans: str, options: str, message: str) -> None:
+    assert_refused(message, f"map {plans} --topology two-level {options}", *FAST)
 
 
 def test_a_plan_that_needs_more_devices_is_refused(plans: str, tmp_path: Path) -> None:
     pair = tmp_path / "pair.csv"
     pair.write_text(",1e9\n1e9,\n", encoding="utf-8")
-    result = CliRunner().invoke(app, ["map", plans, "--topology", str(pair), *FAST])
-    assert isinstance(result.exception, PhazeError)
-    assert "network: has 2 devices, the plan needs" in str(result.exception)
+    assert_refused("network: has 2 devices, the plan needs", "map", plans, "--topology", pair, *FAST)
 
 
 def test_a_file_that_is_absent_is_one_message(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["map", str(tmp_path / "none.parquet"), "--topology", "two-level"])
-    assert isinstance(result.exception, PhazeError)
-    assert "file does not exist; a study writes results/plans" in str(result.exception)
+    with pytest.raises(PhazeError, match="file does not exist; a study writes results/plans"):
+        invoke("map", tmp_path / "none.parquet", "--topology", "two-level")
 
 
 def test_options_of_plans_are_refused_for_stages(tmp_path: Path) -> None:
     command = ["map", str(tmp_path / "s.json"), "--topology", "two-level", "--planner", "phaze"]
-    result = CliRunner().invoke(app, command)
-    assert isinstance(result.exception, PhazeError)
-    assert "--planner selects a plan of a study" in str(result.exception)
+    assert_refused("--planner selects a plan of a study", *command)

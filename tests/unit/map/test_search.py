@@ -93,6 +93,7 @@ class AssignmentProgram:
         return found.objective
 
 
+@pytest.mark.slow
 @pytest.mark.solver
 @pytest.mark.parametrize("shape", [(4, 2), (2, 3)])
 @pytest.mark.parametrize("instantiation", INSTANTIATIONS)

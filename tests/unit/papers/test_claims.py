@@ -55,11 +55,7 @@ def test_parts_have_all_claims_in_turn_and_functions_find_what_no_aggregate_says
 @pytest.mark.parametrize(
     ("claim", "table", "message"),
     [
-        (
-            {**SMALL, "holds": "ours <= length"},
-            "chips",
-            "'chip {chip} is small': .*'length'.*area",
-        ),
+        ({**SMALL, "holds": "ours <= length"}, "chips", "'chip {chip} is small': .*'length'.*area"),
         (SMALL, "cores", "there is no table 'cores'; there are \\['chips'\\]"),
         ({**SMALL, "by": []}, "chips", "printed: numbers by the values of a column need"),
         ({**SMALL, "every": "area > 0"}, "chips", "every: needs named"),

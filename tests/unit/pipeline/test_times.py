@@ -124,6 +124,7 @@ def test_layer_wise_execution_is_a_pipeline_of_depth_1() -> None:
     assert simulated == pytest.approx(5 * per_microbatch + per_batch, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", NAMES)
 def test_longest_paths_and_discrete_events_agree(schedule: str) -> None:
     """On 360 random pipelines: unequal loads and replicas, chunks, recomputation, overlap, transfers."""
@@ -260,6 +261,7 @@ def test_impossible_costs_are_refused(value: float) -> None:
         StageCost(1.0, sync_s=value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [name for name in NAMES if name not in ("2bw", "zbb")])
 def test_times_on_a_kept_graph_are_those_of_the_pipeline(schedule: str) -> None:
     """Also on a graph that recomputes more than the pipeline; except for 2bw and zbb, whose order depends on

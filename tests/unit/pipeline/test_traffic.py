@@ -75,10 +75,7 @@ def test_it_agrees_with_the_machine_of_discrete_events(switching: Switching) -> 
 def test_one_draft_serves_all_devices() -> None:
     """Equal pipelines on other tiles have the same messages between other nodes."""
     pipeline, tiles = random_case(1)
-    first, second = (
-        script(pipeline, Sends(LINE, BYTES)),
-        script(replace(pipeline), Sends(tiles, BYTES)),
-    )
+    first, second = (script(pipeline, Sends(LINE, BYTES)), script(replace(pipeline), Sends(tiles, BYTES)))
     assert first.graph is second.graph
     moved = np.array(tiles)[:, 0]
     sent = first.plan.size_bytes > 0

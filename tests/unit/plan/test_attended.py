@@ -113,7 +113,7 @@ def test_a_part_takes_at_least_its_share_of_the_whole_sequence(system: str, kind
 def test_a_clock_that_power_holds_down_slows_arithmetic_alone() -> None:
     machine = load_machine("h100", stack="megatron-core-2024", devices=8)
     times, core = kernel_times(machine, 2), block().attention("forward")
-    full = replace(times, device=times.device.model_copy(update={"sustained_clock": 1.0}), _attention={})
+    full = replace(times, device=times.device.model_copy(update={"sustained_clock": 1.0}), _attention_s={})
     slow, fast = (fused_attention(core, Layout(), Stack(), one).backward.seconds for one in (times, full))
     compute = KERNEL_LIMITS.index("compute")
     assert fast[compute] / slow[compute] == pytest.approx(times.device.sustained_clock)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
+import pytest
+
 from phaze.base.errors import PhazeError
 from phaze.cost.network.fabric import network_of
 from phaze.plan.machines import device_of, load_machine
@@ -49,10 +51,7 @@ def faster(machine: Machine, system: str, factor: float) -> Iterator[tuple[str, 
     device, stack = device_of(machine), machine.stack
     for key in ("clock_hz", "hbm_bandwidth_bytes_per_s"):
         yield key, machine.with_device(device.model_copy(update={key: factor * getattr(device, key)}))
-    yield (
-        "kernel_s",
-        machine.with_device(device.model_copy(update={"kernel_s": device.kernel_s / factor})),
-    )
+    yield ("kernel_s", machine.with_device(device.model_copy(update={"kernel_s": device.kernel_s / factor})))
     launch_s = stack.launch_s / factor
     yield "launch_s", replace(machine, stack=stack.model_copy(update={"launch_s": launch_s}))
     cluster = sized(load_cluster(system)[0], machine.devices, "system")
@@ -68,6 +67,7 @@ def step_s(run: Run, machine: Machine) -> float:
     return price(plan_of_run(run, machine), machine).time_s
 
 
+@pytest.mark.slow
 def test_no_resource_that_is_faster_makes_a_step_longer() -> None:
     random, priced = Random(0), 0
     while priced < DRAWS:

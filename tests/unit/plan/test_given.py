@@ -251,10 +251,7 @@ def test_model_flops_are_those_of_the_published_formula() -> None:
         ({"gpus": 17}, "tp \\* pp \\* dp must be gpus 17, got 16"),
         ({"global_batch": 60}, "microbatch \\* dp must divide global_batch 60, got 8"),
         ({"heads": 15}, "heads must divide hidden 1024, got 15"),
-        (
-            {"layers": 1, "pp": 4, "dp": 2, "global_batch": 64},
-            "pp \\* chunks must be at most 3, the layers",
-        ),
+        ({"layers": 1, "pp": 4, "dp": 2, "global_batch": 64}, "pp \\* chunks must be at most 3, the layers"),
         ({"vp": 2}, "chunks must be 1 under 1f1b"),
         ({"gpus": 4484, "dp": 1121, "global_batch": 4484}, "gpus: devices must be a multiple of 8"),
         ({"tp": 1, "dp": 8, "kv_heads": 3}, "key_value_heads 3 must divide heads 16"),

@@ -18,6 +18,7 @@ def winner(findings: Findings, model: str, design: str = PER_MODEL) -> pd.Series
     return row
 
 
+@pytest.mark.slow
 def test_parts_of_the_time_sum_to_the_time_per_batch(findings: Findings) -> None:
     parts = ["forward_s", "backward_s", "transfer_s", "fill_s", "sync_s"]
     times = findings.results.set_index(["model", "design"])["time_per_batch_s"]

@@ -101,6 +101,7 @@ def test_few_words_precede_the_first_figure(report: Report) -> None:
     assert len(re.split(r"(?<=[.?!]) (?=[A-Z])", report.answer.sentence)) == 2
 
 
+@pytest.mark.slow
 def test_open_figures_are_those_that_the_answer_names_else_the_first_of_each_section(report: Report) -> None:
     first = [next(section.charts).name for section in report.sections if any(section.charts)]
     none = replace(report, answer=replace(report.answer, figures=()))

@@ -21,6 +21,7 @@ from phaze.report.plan_figures import ranges
 from phaze.report.plan_page import front_of, plan_page
 from phaze.spec.documents import read_as
 from phaze.spec.training_plan import TrainingPlan
+from tests.commands import invoke
 from tests.unit.test_main import MODEL
 
 FLAGS = ({"flags.txt": "--tensor-model-parallel-size 1\n"}, ["set these yourself: pp 2"])
@@ -35,7 +36,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> list[TrainingPlan]:
     for devices in (8, 16):
         out = folder / f"{devices}.json"
         given = ("--gpus", f"{devices}xH100", "--global-batch", "16", "--fix", "pp=2", "--tokens", "1e9")
-        result = CliRunner().invoke(app, ["plan", str(folder / "tiny.yaml"), *given, "-o", str(out)])
+        result = invoke("plan", folder / "tiny.yaml", *given, "-o", out)
         assert result.exit_code == 0, result.output
         found.append(read_as(TrainingPlan, out))
     return found
@@ -50,6 +51,7 @@ def blocks(report: Report, anchor: str) -> Iterator[object]:
     yield from next(section.blocks for section in report.sections if section.anchor == anchor)
 
 
+@pytest.mark.slow
 def test_the_page_has_every_part_of_the_answer_in_order(report: Report) -> None:
     assert [section.anchor for section in report.sections] == [
         "time-by-part", "memory-by-rank", "pipeline", "expected-prudent", "evidence", "rivals", "sizes",

@@ -7,12 +7,7 @@ import pandas as pd
 from phaze.tables import Simulations, SimulationStages
 from phaze.tables.plans import PLAN
 
-DIFFERENCES = {
-    "phaze": 0.11,
-    "equal": -0.10,
-    "expert": -0.10,
-    "piper": -0.20,
-}
+DIFFERENCES = {"phaze": 0.11, "equal": -0.10, "expert": -0.10, "piper": -0.20}
 """Relative deviation of the simulated from the planned time."""
 
 LINKS = {"slices_link_share": 0.25, "stages_link_share": 0.125, "replicas_link_share": 0.0625}

@@ -75,18 +75,7 @@ def test_equal_stages_are_written_once() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "tL",
-        "Et",
-        "E||L",
-        "Et|L|tL",
-        "EtL*3",
-        "Etm|mL",
-        "EtmtL",
-        "((t|)*2)*2",
-        "E(t|)*99999999999999L",
-    ],
+    ["", "tL", "Et", "E||L", "Et|L|tL", "EtL*3", "Etm|mL", "EtmtL", "((t|)*2)*2", "E(t|)*99999999999999L"],
 )
 def test_another_string_is_refused(text: str) -> None:
     with pytest.raises(PhazeError, match=r"layout string: (must have E for|repeats expand to more than)"):

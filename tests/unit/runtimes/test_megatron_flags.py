@@ -45,6 +45,7 @@ def test_what_is_read_is_what_was_written() -> None:
         )
 
 
+@pytest.mark.slow
 def test_models_of_today_are_written_read_and_priced_as_they_are() -> None:
     questions: dict[tuple[str, str], PlanQuestion] = {}
     for number, recipe in enumerate(drawn(MEGATRON, 25, OF_TODAY, ("bf16", "mxfp8"))):

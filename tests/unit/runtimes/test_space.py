@@ -206,6 +206,7 @@ def test_a_grid_gives_back_its_layouts() -> None:
     assert listed(grid.take(grid.tp == 1)) == layouts[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", [MEGATRON, TORCHTITAN], ids=lambda runtime: runtime.name)
 def test_every_legal_layout_can_be_cut(runtime: Runtime) -> None:
     """Valid layouts can shard the model: with grouped, latent and sink heads, experts and scans."""

@@ -140,6 +140,7 @@ TRAINED = (("llama-3.1-8b", 64, 512), ("qwen3-30b-a3b", 64, 512), ("deepseek-v3"
 """Models with device counts and batch sizes: dense, with experts, and also with latent attention."""
 
 
+@pytest.mark.slow
 def test_layouts_are_written_read_and_priced_as_they_are() -> None:
     questions: dict[tuple[str, str], PlanQuestion] = {}
     same = 0

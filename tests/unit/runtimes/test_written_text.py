@@ -90,6 +90,7 @@ def _check_files(plan: TrainingPlan) -> int:
     return written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", CODE, ids=["double quotes", "single quotes", "carriage return", "separator"])
 def test_no_text_of_a_plan_becomes_code(text: str, plan: TrainingPlan) -> None:
     document = json.loads(plan.model_dump_json(exclude_none=True))

@@ -50,6 +50,7 @@ def schedule_by_bounds(
     return sum(bounded.lower_s for _, bounded in pieces), schedule
 
 
+@pytest.mark.slow
 @given(SEEDS, st.integers(2, 5), st.sampled_from(["plain", "network", "overlap"]))
 @settings(max_examples=120)
 def test_the_optimum_lies_between_the_bounds(seed: int, operators: int, kind: str) -> None:

@@ -79,6 +79,7 @@ def stored(folder: Path) -> int:
     return sum(1 for _ in folder.rglob("*.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.solver
 @pytest.mark.usefixtures("fault")
 def test_the_next_solver_solves_the_layer(best: LayerSolution, tmp_path: Path) -> None:

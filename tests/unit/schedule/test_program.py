@@ -79,6 +79,7 @@ def comparisons(
     return compare(request.param)
 
 
+@pytest.mark.slow
 def test_programs_find_what_exhaustive_search_finds(comparisons: tuple[Comparison, ...]) -> None:
     """Both formulations prove the same optimum, with either solver."""
     for comparison in comparisons:

@@ -223,6 +223,7 @@ def test_equal_layers_of_other_architectures_and_models_are_not_solved_again(
     assert set(solves["architecture"]) == {"wide", "narrow", "narrow-too"}
 
 
+@pytest.mark.slow
 @pytest.mark.solver
 def test_communication_may_overlap(
     inputs: tuple[pd.DataFrame, ...], results: tuple[pd.DataFrame, pd.DataFrame]

@@ -18,11 +18,7 @@ OPERATORS = {
     "block": ["fused", "tensor", "vector", "tensor", "none", "fused"],
     "head": ["tensor", "vector"],
 }
-EDGES = {
-    "embedding": [],
-    "block": [(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (4, 5), (3, 5)],
-    "head": [(0, 1)],
-}
+EDGES = {"embedding": [], "block": [(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (4, 5), (3, 5)], "head": [(0, 1)]}
 COUNTS = {"embedding": 1, "block": 5, "head": 1}
 
 

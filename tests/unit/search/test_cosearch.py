@@ -30,9 +30,9 @@ from phaze.search.cosearch import (
 from phaze.search.stage import screen_architectures
 from phaze.search.throughputs import exact_times, restrict_search, walk_models
 from phaze.spec.architecture import Grid, load_technology
-from phaze.spec.model import Model
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training
 from phaze.spec.system import Scenario
+from tests.unit.certify.study import model as tiny
 
 BEST, TOLERANCE = 3, 0.01
 SHARDS = {"small-buffer": (2.0,), "large-buffer": (32.0,)}
@@ -40,25 +40,10 @@ SMALL, LARGE = 0.0125, 0.25
 """HBM sizes in GiB: the models fit the small one only with recomputation, TMP or more stages."""
 
 
-def tiny(name: str, layers: int, hidden: int) -> Model:
-    """Return a transformer of few small layers."""
-    return Model(
-        name=name,
-        layers=layers,
-        hidden=hidden,
-        heads=4,
-        feed_forward=4 * hidden,
-        vocabulary=2048,
-        positions="learned",
-        position_count=128,
-        activation="gelu",
-    )
-
-
 SOLVED = TemporaryDirectory(prefix="phaze-solutions-")
 """Cache of programs for all stages and evaluations, as in a study."""
 
-MODELS = {"wide": tiny("wide", 4, 512), "deep": tiny("deep", 10, 256)}
+MODELS = {"wide": tiny("wide", 4, 512, 2048), "deep": tiny("deep", 10, 256, 1024)}
 
 
 @cache
@@ -154,6 +139,7 @@ def answers(placements: pd.DataFrame) -> dict[float, tuple[list[str], str | None
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_what_the_screen_keeps_gives_the_answers_of_the_exhaustive_search(name: str) -> None:
     """The best few, the smallest within 1 % and the best time of every HBM size, over points and shards."""
@@ -173,6 +159,7 @@ def test_memory_decides_in_this_space() -> None:
     assert mine.loc[mine["status"] == "placed", "stages"].nunique() > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 96)])
 def test_exact_times_lie_between_the_bounds_of_the_screen(backward: str, step: int) -> None:
     """Every placement respects its row of the screen, and the fast computation of its time agrees."""

@@ -102,6 +102,7 @@ def exhaustive_front(rows: pd.DataFrame) -> set[tuple[object, ...]]:
     return members
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("limit", [LIMIT, *SMALLER])
 def test_the_front_is_that_of_a_study_of_the_limit_without_any_screening(name: str, limit: float) -> None:
@@ -166,11 +167,7 @@ def test_a_model_that_fits_nowhere_has_an_empty_front() -> None:
     """Nothing is evaluated, and the tables are empty."""
     nowhere = [frame.assign(lower_s=np.inf, lower_j=np.inf) for frame in screens("deep")]
     result = find_front(subject("deep"), nowhere, architectures(), terms(), spaces())
-    for table, frame in (
-        (Fronts, result.fronts),
-        (Placements, result.placements),
-        (Stages, result.stages),
-    ):
+    for table, frame in ((Fronts, result.fronts), (Placements, result.placements), (Stages, result.stages)):
         assert table.check(frame).empty
 
 

@@ -59,6 +59,7 @@ def final(trials: pd.DataFrame) -> pd.Series:
     return trials.groupby("strategy")["best_samples_per_s"].max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_the_certified_search_finds_the_best_and_no_walk_more(seed: int) -> None:
     chips, times = grid(seed)

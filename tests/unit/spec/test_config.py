@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from snakemake.utils import update_config
 
 from phaze.base.errors import PhazeError
 from phaze.spec.architecture import Architecture
@@ -78,12 +79,10 @@ def test_every_study_that_comes_with_phaze_is_valid(config: Config, path: Path) 
 
 
 def merged(base: Config, over: Config) -> Config:
-    """Merge like Snakemake: mappings into each other, anything else replaced."""
-    result = copy.deepcopy(base)
-    for key, value in over.items():
-        old = result.get(key)
-        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return result
+    """Settings of a study and changes to them, merged by Snakemake."""
+    settings = copy.deepcopy(base)
+    update_config(settings, over)
+    return settings
 
 
 @pytest.mark.parametrize(

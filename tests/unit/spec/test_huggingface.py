@@ -90,12 +90,7 @@ def test_an_absent_number_of_key_value_heads_means_all_heads(tmp_path: Path) -> 
 def test_fields_without_cost_change_nothing(tmp_path: Path) -> None:
     """Tokens and task settings are ignored."""
     config = published("gpt2")
-    costless = {
-        **config,
-        "bos_token_id": 7,
-        "id2label": {"0": "no"},
-        "use_cache": False,
-    }
+    costless = {**config, "bos_token_id": 7, "id2label": {"0": "no"}, "use_cache": False}
     assert load(tmp_path, costless) == load(tmp_path, config)
 
 
@@ -134,11 +129,7 @@ BAD = {
     ),
     "no number": ("gpt2", {"n_layer": math.nan}, ["n_layer", "integer", "nan"]),
     "dropout of one": ("gpt2", {"resid_pdrop": 1}, ["resid_pdrop", "less than 1", "got 1"]),
-    "text for a flag": (
-        "Llama-2-7b-hf",
-        {"tie_word_embeddings": "no"},
-        ["tie_word_embeddings", "boolean"],
-    ),
+    "text for a flag": ("Llama-2-7b-hf", {"tie_word_embeddings": "no"}, ["tie_word_embeddings", "boolean"]),
     "heads do not divide": ("gpt2", {"n_head": 7}, ["heads 7", "hidden 768"]),
     "unknown family": ("gpt2", {"model_type": "mamba"}, ["model_type", "llama", "'mamba'", "phaze trace"]),
     "no family": ("gpt2", {"model_type": None}, ["model_type", "nearest", "None"]),

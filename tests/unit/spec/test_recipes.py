@@ -106,8 +106,7 @@ def test_every_published_run_has_a_recipe_of_its_release() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "release"),
-    [("26.04.01 NeMo Container", "26.04.01"), (" 25.09", "25.09"), ("26.02", "26.02")],
+    ("text", "release"), [("26.04.01 NeMo Container", "26.04.01"), (" 25.09", "25.09"), ("26.02", "26.02")]
 )
 def test_a_release_is_the_beginning_of_a_text(text: str, release: str) -> None:
     assert release_of(text) == release

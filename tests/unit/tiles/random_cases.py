@@ -75,8 +75,7 @@ def random_case(rng: Generator) -> Case:
     execution = TileExecution(training, shared=not training and bool(rng.random() < 0.5))
     part = TRAINED[int(rng.integers(4))] if training else "forward"
     return Case(
-        part,
-        tuple(StageProgram(chip, TileStage(tiles, operators, placed), execution) for tiles in stages),
+        part, tuple(StageProgram(chip, TileStage(tiles, operators, placed), execution) for tiles in stages)
     )
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.spec.speeds.attention import AttentionKernel, AttentionPass
 from phaze.spec.systems import load_device
@@ -18,18 +16,13 @@ from phaze.validate.constants import Site
 from phaze.validate.parts.attention import LONG, AttentionPart
 from phaze.validate.parts.base import in_a_loop, site_of
 from phaze.validate.parts.registry import kernel_files
+from tests.commands import invoke
 
 PART = AttentionPart()
 HEADINGS = "device,batch_size,isl,num_heads,num_key_value_heads,head_dim,latency_ms,source\n"
 LINE = "H100-SXM,1,4096,32,8,128,1.0,h100_sxm/attention/trtllm/1.3\n"
 PLANTED = AttentionPass(
-    share=0.5,
-    heads={64: 0.8, 256: 1.1},
-    unmasked=1.05,
-    fill=200.0,
-    tail=0.4,
-    start_s=1e-5,
-    traffic=1.5,
+    share=0.5, heads={64: 0.8, 256: 1.1}, unmasked=1.05, fill=200.0, tail=0.4, start_s=1e-5, traffic=1.5
 )
 
 
@@ -165,10 +158,7 @@ def test_a_row_without_a_kernel_is_of_the_first_one_of_its_device(tmp_path: Path
     named.write_text(
         f"{head},kernel\nH100-SXM,{sizes},bf16,50,{next(iter(load_device('h100-80gb').attention))}\n"
     )
-    texts = [
-        CliRunner().invoke(app, ["validate", "--part", "attention", str(path), "--json"]).stdout
-        for path in (own, named)
-    ]
+    texts = [invoke("validate --part attention", path, "--json").stdout for path in (own, named)]
     found, same = (json.loads(text, parse_constant=pytest.fail) for text in texts)
     assert found["answered"] == same["answered"] == 1
     assert found["median"] == same["median"]

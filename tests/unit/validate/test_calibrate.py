@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.plan.machines import load_machine
 from phaze.spec.system import Cluster
@@ -19,6 +16,7 @@ from phaze.validate.calibration import FittedConstant
 from phaze.validate.constants import Site
 from phaze.validate.rows import read_rows
 from phaze.validate.table import predict_rows
+from tests.commands import assert_refused, invoke, invoke_json
 
 SYSTEM = "a100-vtrain"
 TRUE = {"device.sustained_clock": 0.8, "stack.launch_s": 1.9e-5}
@@ -29,13 +27,6 @@ RUNS = """hidden,heads,layers,seq,vocab,gpus,global_batch,tp,microbatch,note
 8192,64,1,1024,51200,4,16,2,2,
 2048,16,2,1024,51200,4,16,2,1,
 """
-
-
-def run(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(app, [str(one) for one in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 def measured(folder: Path, **columns: str) -> Path:
@@ -54,9 +45,10 @@ def measured(folder: Path, **columns: str) -> Path:
 def fitted_system(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict]:
     folder = tmp_path_factory.mktemp("calibrate")
     runs, out = measured(folder), folder / "mine.yaml"
-    return runs, out, json.loads(run("calibrate", runs, "--system", SYSTEM, "-o", out, "--json").stdout)
+    return runs, out, invoke_json("calibrate", runs, "--system", SYSTEM, "-o", out)
 
 
+@pytest.mark.slow
 def test_the_constants_of_the_cluster_are_found_again_and_others_stay(
     fitted: tuple[Path, Path, dict],
 ) -> None:
@@ -71,6 +63,7 @@ def test_the_constants_of_the_cluster_are_found_again_and_others_stay(
         assert constants[name]["after"] == constants[name]["before"]
 
 
+@pytest.mark.slow
 def test_the_file_says_device_stack_and_runs_and_is_the_same_each_time(
     fitted: tuple[Path, Path, dict], tmp_path: Path
 ) -> None:
@@ -81,16 +74,16 @@ def test_the_file_says_device_stack_and_runs_and_is_the_same_each_time(
     cluster, device = load_cluster(str(out))
     assert device.sustained_clock == found["constants"][0]["after"]
     assert load_stack_of(cluster).launch_s == found["constants"][2]["after"]
-    run("calibrate", runs, "--system", SYSTEM, "-o", tmp_path / "again.yaml")
+    invoke("calibrate", runs, "--system", SYSTEM, "-o", tmp_path / "again.yaml")
     assert (tmp_path / "again.yaml").read_text() == out.read_text()
 
 
 def test_every_command_takes_the_file_for_a_system(fitted: tuple[Path, Path, dict], tmp_path: Path) -> None:
     runs, out, found = fitted
-    run("simulate", "--runs", runs, "--system", out, "-o", tmp_path / "out.csv")
+    invoke("simulate --runs", runs, "--system", out, "-o", tmp_path / "out.csv")
     table = pd.read_csv(tmp_path / "out.csv")
     assert (table["time_s"] / table["measured_s"] - 1).abs().mean() == pytest.approx(found["error"], rel=1e-3)
-    (score,) = json.loads(run("validate", runs, "--system", out, "--json").stdout)
+    (score,) = invoke_json("validate", runs, "--system", out)
     assert score["mean_error"] == pytest.approx(found["error"], rel=1e-3)
     assert isinstance(load_network(str(out)), Cluster)
     flat = load_system_of("a100-80gb", str(out), flat=1e10)
@@ -141,13 +134,12 @@ def test_what_is_no_table_of_three_runs_is_one_message_and_writes_nothing(tmp_pa
         (table.drop(columns="hidden"), r"runs\.csv: columns hidden are missing"),
     ):
         changed.to_csv(runs, index=False)
-        with pytest.raises(PhazeError, match=message):
-            run("calibrate", runs, "--system", SYSTEM, "-o", out)
-    with pytest.raises(PhazeError, match=r"must end in \.yaml"):
-        run("calibrate", runs, "--system", SYSTEM, "-o", tmp_path / "mine.txt")
+        assert_refused(message, "calibrate", runs, "--system", SYSTEM, "-o", out)
+    assert_refused(r"must end in \.yaml", "calibrate", runs, "--system", SYSTEM, "-o", tmp_path / "mine.txt")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.csv"]
 
 
+@pytest.mark.slow
 def test_runs_that_cannot_fit_as_described_are_refused_with_the_likeliest_column(tmp_path: Path) -> None:
     """Attention scores in memory would need more than the device has, and the runs ran."""
     runs, out = tmp_path / "runs.csv", tmp_path / "mine.yaml"
@@ -158,18 +150,19 @@ def test_runs_that_cannot_fit_as_described_are_refused_with_the_likeliest_column
         PhazeError,
         match=r": 2 runs .* 2 × does not fit the memory as described, .*flash_attention true 2 of these 2",
     ):
-        run("calibrate", runs, "--system", "h100", "-o", out)
+        invoke("calibrate", runs, "--system", "h100", "-o", out)
     assert not out.exists()
     runs.write_text("\n".join([*said, *(f"{row},".lower() for row in rows)]))
-    assert run("calibrate", runs, "--system", "h100", "-o", out).exit_code == 0
+    assert invoke("calibrate", runs, "--system", "h100", "-o", out).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_constant_that_ends_at_an_end_of_its_range_is_reported(tmp_path: Path) -> None:
     """Runs a third as long as any device allows give the highest clock."""
     runs, out = measured(tmp_path), tmp_path / "mine.yaml"
     table = pd.read_csv(runs)
     table.assign(measured_s=table["measured_s"] / 3).to_csv(runs, index=False)
-    found = json.loads(run("calibrate", runs, "--system", SYSTEM, "-o", out, "--json").stdout)
+    found = invoke_json("calibrate", runs, "--system", SYSTEM, "-o", out)
     ends = {one["name"]: one["at_end"] for one in found["constants"]}
     assert ends["device.sustained_clock"]
     for one in Site.load(SYSTEM).constants:

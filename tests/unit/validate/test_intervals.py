@@ -87,6 +87,7 @@ def test_an_interval_widens_with_the_distance_until_nothing_is_like_a_run() -> N
     assert unknown.unmeasured == ("stack maxtext", "device tpu-v9")
 
 
+@pytest.mark.slow
 def test_published_runs_lie_in_intervals_as_often_as_is_said() -> None:
     """With the intervals of all sources, and with those of the other sources."""
     table = PublishedErrors.load().table.assign(time_s=1.0, calibrated=None)

@@ -60,6 +60,7 @@ def test_all_reduces_of_vtrain_are_near_what_it_measured() -> None:
     assert errors.max() <= 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", FITTED)
 def test_constants_of_systems_are_those_that_a_fit_returns(system: str) -> None:
     rows, site = PART.read(MEASURED), Site.load(system)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.spec.systems import load_device, system_of_device
 from phaze.validate.parts.base import in_a_loop, site_of
 from phaze.validate.parts.products import ProductsPart
 from phaze.validate.parts.registry import PARTS, kernel_files
+from tests.commands import assert_refused, invoke, invoke_json
 
 HEAD = "device,gemm_dtype,m,n,k,latency_ms,source\n"
 GOOD = "H100-SXM,bfloat16,4096,4096,4096,0.21,mine\n"
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -38,27 +32,23 @@ def run(*arguments: str | Path) -> Result:
 def test_a_bad_row_is_refused_with_its_line(tmp_path: Path, row: str, said: str) -> None:
     table = tmp_path / "kernels.csv"
     table.write_text(HEAD + GOOD + row + "\n")
-    with pytest.raises(PhazeError, match=f"kernels.csv: line 3: {said}"):
-        run("validate", "--part", "products", table)
+    assert_refused(f"kernels.csv: line 3: {said}", "validate --part products", table)
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "kernels.csv"
     table.write_text("device,m,n\nH100-SXM,1,1\n")
-    with pytest.raises(PhazeError, match=r"columns gemm_dtype, k, latency_ms are missing"):
-        run("validate", "--part", "products", table)
-    with pytest.raises(PhazeError, match=r"--part must be one of products, .*, got kernels"):
-        run("validate", "--part", "kernels", table)
+    assert_refused(r"columns gemm_dtype, k, latency_ms are missing", "validate --part products", table)
+    assert_refused(r"--part must be one of products, .*, got kernels", "validate --part kernels", table)
     table.write_text(HEAD + GOOD.replace("H100-SXM", "RTX 9090"))
-    with pytest.raises(PhazeError, match="no row of RTX 9090 can be priced"):
-        run("validate", "--part", "products", table)
+    assert_refused("no row of RTX 9090 can be priced", "validate --part products", table)
 
 
 def test_errors_are_of_all_rows_and_by_device_and_precision(tmp_path: Path) -> None:
     """Rows of unknown devices are counted, but not answered."""
     table, out = tmp_path / "kernels.csv", tmp_path / "out.csv"
     table.write_text(HEAD + GOOD + GOOD.replace("bfloat16", "fp8") + GOOD.replace("H100-SXM", "RTX 9090"))
-    found = json.loads(run("validate", "--part", "products", table, "--json", "-o", out).stdout)
+    found = invoke_json("validate --part products", table, "-o", out)
     assert (found["rows"], found["answered"]) == (3, 2)
     assert [(one["device"], one["precision"], one["answered"]) for one in found["groups"]] == [
         ("H100-SXM", "bf16", 1), ("H100-SXM", "fp8", 1), ("RTX 9090", "bf16", 0),
@@ -69,7 +59,7 @@ def test_errors_are_of_all_rows_and_by_device_and_precision(tmp_path: Path) -> N
 
 def test_tables_of_the_configuration_are_answered_whole() -> None:
     for part in PARTS.values():
-        found = json.loads(run("validate", "--part", part.name, "--json").stdout)
+        found = invoke_json("validate --part", part.name)
         assert found["rows"] == found["answered"] > 100, part.name
         assert found["median"] <= 0.1, part.name
 
@@ -90,9 +80,7 @@ def test_a_device_is_fitted_to_kernels_and_keeps_the_rest(tmp_path: Path) -> Non
     mine = rows[(rows["device"] == "H100-SXM") & (rows["precision"] == "bf16")]
     mine = mine.assign(part="products", latency_ms=1.1e3 * part.predicted(mine))
     mine[["part", "device", "precision", "m", "n", "k", "latency_ms"]].to_csv(slow, index=False)
-    found = json.loads(
-        run("calibrate", "--kernels", slow, "--device", "h100-80gb", "-o", own, "--json").stdout
-    )
+    found = invoke_json("calibrate --kernels", slow, "--device", "h100-80gb", "-o", own)
     assert found["products"]["before"]["bias"] == pytest.approx(1 / 1.1 - 1, abs=1e-6)
     assert found["products"]["after"]["median"] < 0.02
     before, after = load_device("h100-80gb"), load_device(str(own))
@@ -104,14 +92,12 @@ def test_a_device_is_fitted_to_kernels_and_keeps_the_rest(tmp_path: Path) -> Non
 def test_kernels_of_several_devices_are_fitted_to_none(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     with pytest.raises(PhazeError, match="must have kernels of one device, got A100"):
-        run("calibrate", "--kernels", kernel_files(ProductsPart())[0], "--device", "h100-80gb", "-o", own)
+        invoke("calibrate --kernels", kernel_files(ProductsPart())[0], "--device", "h100-80gb", "-o", own)
     with pytest.raises(PhazeError, match="--kernels needs --device"):
-        run("calibrate", "--kernels", kernel_files(ProductsPart())[0], "-o", own)
-    with pytest.raises(PhazeError, match=r"give RUNS.csv with --system, or --kernels with --device"):
-        run("calibrate", "-o", own)
+        invoke("calibrate --kernels", kernel_files(ProductsPart())[0], "-o", own)
+    assert_refused(r"give RUNS.csv with --system, or --kernels with --device", "calibrate -o", own)
     assert not own.exists()
 
 
 def test_only_published_sources_can_be_left_out() -> None:
-    with pytest.raises(PhazeError, match="--leave-out must be all or one of bloom-topology-sweep"):
-        run("validate", "--leave-out", "mine")
+    assert_refused("--leave-out must be all or one of bloom-topology-sweep", "validate --leave-out mine")

@@ -17,13 +17,7 @@ from phaze.plan.pricing.runs import plan_of_run
 from phaze.spec.files import FOLDER
 from phaze.validate.intervals import KEYS, PublishedErrors, error_table
 from phaze.validate.rows import read_row, read_rows
-from phaze.validate.scoreboard import (
-    MEASURED,
-    measured_files,
-    predicted_runs,
-    runs_with_intervals,
-    score,
-)
+from phaze.validate.scoreboard import MEASURED, measured_files, predicted_runs, runs_with_intervals, score
 from phaze.validate.table import predict
 from phaze.workload.models import library_workload
 
@@ -81,6 +75,7 @@ def test_every_source_has_a_bound() -> None:
     assert {path.stem for path in measured_files()} == MOST.keys() | MEMORY.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", sorted(MOST.keys() - {"vtrain-single-node"}))
 def test_errors_stay_within_what_was_reached(source: str) -> None:
     runs, found = compared(source)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.spec.measured import PublishedRuns
 from phaze.validate.rows import read_row
 from phaze.validate.scoreboard import score, scoreboard
 from phaze.validate.table import predict_rows
+from tests.commands import invoke, invoke_json
 
 RUN = {
     "hidden": "1024", "heads": "16", "layers": "4", "seq": "512", "vocab": "51200", "gpus": "8",
@@ -137,14 +135,14 @@ def test_the_command_prints_a_table_or_json_and_writes_the_runs(tmp_path: Path) 
     pd.DataFrame(rows).to_csv(table, index=False)
     out = tmp_path / "out.csv"
     errors = tmp_path / "errors.csv"
-    shown = CliRunner().invoke(app, ["validate", str(table), "-o", str(out), "--errors", str(errors)])
+    shown = invoke("validate", table, "-o", out, "--errors", errors)
     assert shown.exit_code == 0
     assert "mine" in shown.stdout
     runs, ratios = pd.read_csv(out), pd.read_csv(errors)
     assert len(runs) == 3
     assert ratios["ratio"].to_numpy() == pytest.approx(runs["measured_s"] / runs["predicted_s"], abs=1e-4)
     assert ratios["stack"].tolist() == ["megatron-lm"] * 3
-    (found,) = json.loads(CliRunner().invoke(app, ["validate", str(table), "--json"]).stdout)
+    (found,) = invoke_json("validate", table)
     assert (found["rows"], found["groups"], found["memory_error"]) == (3, 1, None)
     (group,) = found["by_group"]
     assert group["group"].endswith("system a100-selene, stack megatron-lm, precision bf16")
@@ -170,7 +168,7 @@ def test_json_has_the_groups_of_each_line(tmp_path: Path) -> None:
     rows = [{**RUN, "system": "a100-selene", "microbatch": b, "measured_s": "0.5"} for b in ("1", "2", "4")]
     for path in files:
         pd.DataFrame(rows).to_csv(path, index=False)
-    found = json.loads(CliRunner().invoke(app, ["validate", *map(str, files), "--json"]).stdout)
+    found = invoke_json("validate", *map(str, files))
     sources = {one["source"]: {group["source"] for group in one["by_group"]} for one in found}
     assert sources["all measured"] == {"mine"}
     assert sources["all"] == {"mine", "vtrain-single-node"}

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.validate.table import predict, predict_table
+from tests.commands import assert_refused, invoke
 from tests.unit.validate.examples import SMALL, machine
 
 ROWS = """hidden,heads,layers,seq,vocab,gpus,tp,pp,dp,microbatch,global_batch,note,measured_s
@@ -182,43 +181,21 @@ def test_a_table_may_be_empty(tmp_path: Path) -> None:
 
 def test_the_command_writes_the_table_and_ends_with_the_errors(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "predicted.csv"
-    result = CliRunner().invoke(
-        app, ["simulate", "--runs", str(runs), "--system", "a100-selene", "-o", str(out)]
-    )
+    result = invoke("simulate --runs", runs, "--system", "a100-selene", "-o", out)
     assert result.exit_code == 0, result.output
     assert "5 runs, 3 predicted, of which 2 fit: " in result.output
     assert "3 measured rows: mean absolute error" in result.output
     assert "rank correlation" in result.output
     written = pd.read_csv(out)
     assert ",2,1," in out.read_text().splitlines()[1]
-    for name in (
-        "time_s",
-        "memory_gib",
-        "weights_gib",
-        "optimizer_gib",
-        "activation_gib",
-        "model_flops_per_gpu",
+    names = ["time_s", "memory_gib", "weights_gib", "optimizer_gib", "activation_gib", "model_flops_per_gpu"]
+    assert not (written[names] <= 0).any(axis=None)
+    assert written[names].notna().any().all()
+
+
+def test_what_is_wrong_before_the_runs_are_read_is_one_message(runs: Path, tmp_path: Path) -> None:
+    for source, system, out, message in (
+        (runs, "paper", "out.csv", "must define a device and network levels"),
+        ("none.csv", "a100-selene", "none/a", "is not a folder"),
     ):
-        assert (written[name].dropna() > 0).all()
-
-
-def test_a_system_without_a_device_is_refused(runs: Path, tmp_path: Path) -> None:
-    arguments = ["simulate", "--runs", str(runs), "--system", "paper", "-o", str(tmp_path / "out.csv")]
-    result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, PhazeError)
-    assert "must define a device and network levels" in str(result.exception)
-
-
-def test_what_cannot_be_written_is_said_before_the_runs_are_read(tmp_path: Path) -> None:
-    arguments = [
-        "simulate",
-        "--runs",
-        "none.csv",
-        "--system",
-        "a100-selene",
-        "-o",
-        str(tmp_path / "none" / "a"),
-    ]
-    result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, PhazeError)
-    assert "is not a folder" in str(result.exception)
+        assert_refused(message, "simulate --runs", source, "--system", system, "-o", tmp_path / out)

@@ -6,16 +6,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.workflow.batch.programs import PROGRAMS
-from tests.workflow.conftest import Prepare
+from tests.workflow.conftest import Prepare, install_plugin
 from tests.workflow.folders import ROOT, write_study
 from tests.workflow.studies import SMALL
 
@@ -54,18 +52,7 @@ class Batch:
 @pytest.fixture(scope="session")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a folder with Snakemake's plugin for such systems."""
-    folder = tmp_path_factory.mktemp("plugin")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    done = subprocess.run(
-        [*pip, "--target", str(folder), *project["optional-dependencies"]["batch"]],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"the plugin cannot be installed: {done.stderr.strip().splitlines()[-1]}")
-    return str(folder)
+    return install_plugin("batch", tmp_path_factory.mktemp("plugin"))
 
 
 @pytest.fixture

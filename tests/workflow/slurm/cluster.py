@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "sinfo")
-PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 CONFIGURED = Path("/etc/slurm/slurm.conf")
 """Path where programs in jobs look for the cluster; the plugin removes environment variables."""
 MEMORY_MB = 3000

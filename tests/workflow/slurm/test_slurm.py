@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.workflow.conftest import install_plugin
 from tests.workflow.folders import ROOT, write_study
 from tests.workflow.slurm.cluster import Cluster, running_cluster, why_not
 
@@ -30,16 +28,9 @@ TARGETS = ("placements", "results/commons/paper.parquet")
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a folder with Snakemake's Slurm plugin, which would slow down every call if installed."""
-    folder = tmp_path_factory.mktemp("plugin")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["optional-dependencies"]["slurm"], "snakemake-executor-plugin-slurm-jobstep<1"]
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    done = subprocess.run(
-        [*pip, "--target", str(folder), *wanted], capture_output=True, text=True, check=False
+    return install_plugin(
+        "slurm", tmp_path_factory.mktemp("plugin"), "snakemake-executor-plugin-slurm-jobstep<1"
     )
-    if done.returncode:
-        pytest.skip(f"the plugin cannot be installed: {done.stderr.strip().splitlines()[-1]}")
-    return str(folder)
 
 
 @pytest.fixture(scope="module")

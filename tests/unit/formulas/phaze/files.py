@@ -11,14 +11,19 @@ Plain = dict[str, Any]
 Change = Callable[[Plain], object]
 
 
+NOTHING = object()
+
+
 def put(*path: str | int, value: object) -> Change:
-    """Return a change that sets the value at a path."""
+    """Return a change that sets the value at a path, or removes it."""
 
     def change(content: Plain) -> object:
         place: Any = content
         for key in path[:-1]:
             place = place[key]
         place[path[-1]] = value
+        if value is NOTHING:
+            del place[path[-1]]
         return content
 
     return change
@@ -26,15 +31,7 @@ def put(*path: str | int, value: object) -> Change:
 
 def drop(*path: str | int) -> Change:
     """Return a change that removes the value at a path."""
-
-    def change(content: Plain) -> object:
-        place: Any = content
-        for key in path[:-1]:
-            place = place[key]
-        del place[path[-1]]
-        return content
-
-    return change
+    return put(*path, value=NOTHING)
 
 
 def edge(source: int, target: int) -> Plain:

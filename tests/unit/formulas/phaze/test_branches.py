@@ -64,6 +64,7 @@ def best_time(graph: Chain, tensor: int, setting: Setting) -> float:
     return found.time_s if isinstance(found, Placement) else inf
 
 
+@pytest.mark.slow
 def test_no_placement_is_faster_than_the_one_found() -> None:
     for seed in range(CASES):
         graph, tensor, setting = random_case(seed)

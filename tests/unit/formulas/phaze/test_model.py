@@ -95,11 +95,7 @@ def solves(point: dict[str, object]) -> pd.DataFrame:
             "mac_j": joules * (1 if direction == "forward" else 2),
         }
         for a, name in enumerate(NAMES)
-        for layer, base, joules in (
-            ("embedding", 0.001, 1.0),
-            ("block", 0.02, 2.0),
-            ("head", 0.01, 4.0),
-        )
+        for layer, base, joules in (("embedding", 0.001, 1.0), ("block", 0.02, 2.0), ("head", 0.01, 4.0))
         for direction in ("forward", "backward")
     ]
     rest = {name: 0 for name in Solves.columns if name not in rows[0]}

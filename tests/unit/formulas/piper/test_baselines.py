@@ -72,6 +72,7 @@ def test_no_baseline_within_the_memory_is_faster_and_each_keeps_its_promise(seed
     assert times["equi"] <= times["equi-no-tp"]
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("row", range(6))
 def test_the_optima_of_the_authors_program_come_out(row: int, shared_data: Path) -> None:

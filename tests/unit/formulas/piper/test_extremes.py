@@ -33,12 +33,7 @@ def test_an_exchange_that_comes_first_and_takes_forever_leaves_the_next_as_it_is
         forward_sync_bytes=np.array([[0.0], [NEVER], [0.0]]),
         backward_sync_bytes=np.zeros((3, 1)),
     )
-    joined = replace(
-        layers,
-        edges=np.array([[0, 1]]),
-        edge_bytes=np.array([1.0]),
-        options={1: options},
-    )
+    joined = replace(layers, edges=np.array([[0, 1]]), edge_bytes=np.array([1.0]), options={1: options})
     assert time_of(plan(joined, FlatCluster(2, 100.0, 1.0, 2))) == 4 + 2 * 1
 
 

@@ -87,10 +87,7 @@ def branched(rng: np.random.Generator) -> ProfiledLayers:
     none = np.zeros((len(options), len(edges)))
     widened = replace(chain.options[1], forward_sync_bytes=none, backward_sync_bytes=none)
     return replace(
-        chain,
-        edges=edges,
-        edge_bytes=rng.integers(0, 9, len(edges)).astype(float),
-        options={1: widened},
+        chain, edges=edges, edge_bytes=rng.integers(0, 9, len(edges)).astype(float), options={1: widened}
     )
 
 

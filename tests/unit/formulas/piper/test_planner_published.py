@@ -69,6 +69,7 @@ def time_on(
     return found.time_per_sample_s if found else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "devices", "gib", "microbatches", "baseline", "optimum"), optima())
 def test_optima_are_those_of_the_authors_program(
     name: str, devices: int, gib: float, microbatches: int, baseline: str, optimum: str
@@ -84,6 +85,7 @@ def test_optima_are_those_of_the_authors_program(
         assert f"{found:.{decimals}f}" == optimum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in ROWS if row[:3] not in SLOW], ids="-".join)
 def test_table_1_comes_out_along_one_linear_order(row: tuple[str, str, str, str]) -> None:
     """Gradients are synchronised once per d microbatches, for any d (Piper, Appendix F)."""

@@ -13,8 +13,6 @@ from phaze.formulas.piper.layers import ProfiledLayers
 from phaze.formulas.piper.study import repeat_layers
 from tests.unit.formulas.piper.chains import layers_of, repeated
 
-Edge = tuple[str, str, float]
-
 
 def blocks(layers: ProfiledLayers) -> list[int]:
     """Return the repeated layers in the order of the data flow."""

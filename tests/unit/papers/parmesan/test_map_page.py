@@ -13,11 +13,7 @@ from phaze.papers.publications import PublishedMaps
 from phaze.papers.scores import geometric_mean, mean_factor, rms_factor
 from phaze.papers.speed_ups import speed_ups, steps
 from phaze.spec.map_study import Maps
-from phaze.tables import (
-    WAYS,
-    Mappings,
-    SearchGaps,
-)
+from phaze.tables import WAYS, Mappings, SearchGaps
 from tests.unit.papers.parts import part, parts
 
 MAPS = Maps.parse(

@@ -43,6 +43,7 @@ def utilisation_table(printed: Beside) -> Sheet:
     return sheet
 
 
+@pytest.mark.slow
 def test_our_row_stands_above_the_printed_one(printed: Beside) -> None:
     sheet = accelerators_sheet(printed)
     assert [row[1] for row in sheet.rows] == ["ours", "paper"] * 3

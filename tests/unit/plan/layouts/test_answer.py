@@ -121,6 +121,7 @@ def test_adapters_have_no_recipe() -> None:
     assert not recipes_of(replace(question, task=replace(question.task, model=model)), "h100")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", small(), ids=lambda one: f"{one.model}-{one.system}-{one.precision}")
 def test_the_first_plan_of_the_same_widths_is_no_slower(recipe: PublishedRecipe) -> None:
     assert recipe.global_batch is not None
@@ -202,6 +203,7 @@ def test_a_recipe_that_cannot_run_gives_the_reason(answered: TrainingPlan) -> No
     assert "fastest recipe" not in text
 
 
+@pytest.mark.slow
 def test_with_a_wide_gap_the_plan_by_expected_time_is_no_slower_than_the_one_by_prudent_time() -> None:
     question = AskedPlan(
         model=load_transformer("llama-3.1-8b", "test"), system="a100-roce", stack="megatron-core", devices=16,

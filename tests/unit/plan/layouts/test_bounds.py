@@ -74,6 +74,7 @@ def test_a_split_that_just_fits_is_not_ruled_out(recompute: Literal["none", "lay
         assert bound_layouts(sized, grid).fits.tolist() == [fits]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", TORCHTITAN.schedules)
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_no_division_is_faster_than_the_bound_of_its_layout(schedule: str, share: float) -> None:
@@ -136,6 +137,7 @@ def spread_of(name: str, pairs: bool) -> Spread:
     return Spread(question, tight, grid, Slices.of(question, grid, "nothing"), bounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("common", ["recompute", "microbatch", "tokens"])
 @pytest.mark.parametrize(
     ("name", "pairs"), [("llama2-7b", False), ("qwen3-30b-a3b", False), ("qwen3-30b-a3b", True)]
@@ -176,6 +178,7 @@ def test_bounds_of_what_layouts_have_in_common_are_below_those_of_each(
     assert (few.time_s[fits] <= many.time_s[fits] * (1 + CLOSE)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama2-7b", "qwen3-30b-a3b"])
 def test_least_working_memory_is_that_of_a_stage_with_one_layer(name: str) -> None:
     spread = spread_of(name, pairs=False)

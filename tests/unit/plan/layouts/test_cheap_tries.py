@@ -54,6 +54,7 @@ def lighter(question: PlanQuestion, plan: PlannedLayout) -> Iterator[tuple[Stage
         yield plan.staged, Split(split.blocks, equal_counts(split.blocks, plan.staged.mtp, count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["megatron", "torchtitan"])
 @pytest.mark.parametrize("model", LAYER_PARAMETERS)
 def test_no_row_gets_faster_and_still_fits_with_less_recomputation(model: str, runtime: str) -> None:
@@ -66,6 +67,7 @@ def test_no_row_gets_faster_and_still_fits_with_less_recomputation(model: str, r
                 assert slower or not fits, (staged.layout, split, plan.time_s)
 
 
+@pytest.mark.slow
 def test_a_wide_gap_costs_less_than_a_hundredth_of_a_step() -> None:
     """The fastest splits into several chunks per rank are found by climbing, without the proof."""
     task = TrainingTask(load_transformer("llama-3.1-8b", "test"), 8192, 64, 8)

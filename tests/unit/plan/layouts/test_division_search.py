@@ -55,6 +55,7 @@ def searched(question: PlanQuestion) -> list[tuple[SplitSearch, tuple[PricedSpli
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_linear_programs_bound_all_divisions_and_find_one_almost_as_fast(
     runtime: str, monkeypatch: pytest.MonkeyPatch

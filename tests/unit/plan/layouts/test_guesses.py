@@ -25,6 +25,7 @@ def _search(case: SmallCase, fixed: dict[str, int | str] | None = None) -> Layou
     return LayoutSearch(question, families, GAP, lambda _: None, MOST_WORK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_neighbours_of_simple_layouts_lead_close_to_the_best_plan(name: str) -> None:
     search = _search(CASES[name])
@@ -53,6 +54,7 @@ def test_neighbours_differ_in_two_fields_at_most_each_by_one_value() -> None:
     assert near.tolist() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixed", [{"microbatch": 2}, {"pp": 4, "vp": 2}, {"tp": 32, "microbatch": 64}])
 def test_fixed_fields_have_a_first_plan_too(fixed: dict[str, int | str]) -> None:
     search = _search(CASES["dense"], fixed)

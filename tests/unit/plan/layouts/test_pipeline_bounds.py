@@ -33,6 +33,7 @@ def pipelines(question: PlanQuestion, **fixed: int | str) -> tuple[LayoutGrid, P
     return grid, PipelineBounds.of(question, grid, np.arange(len(grid)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("overlap", ["all", "proven", "none"])
 def test_no_division_is_faster_than_any_flow_of_its_shape_says(case: str, overlap: str) -> None:
@@ -87,6 +88,7 @@ TIGHT = {
 """Memory that forces recomputation in some stages, and steps with rounds that shapes omit."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TIGHT)
 @pytest.mark.parametrize("prudent", [False, True])
 def test_no_division_that_fits_is_faster_than_any_flow_of_its_shape_says(case: str, prudent: bool) -> None:

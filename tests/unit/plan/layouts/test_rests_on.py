@@ -33,6 +33,7 @@ def plans() -> list[PricedLayout]:
     return [PricedLayout.of(question, plan) for plan in plan_layouts(question, number=6).plans]
 
 
+@pytest.mark.slow
 def test_the_plan_that_would_win_without_an_assumption_is_faster_without_it(
     plans: list[PricedLayout],
 ) -> None:
@@ -77,6 +78,7 @@ def small_planner(rank: Rank) -> TrainingPlanner:
     return TrainingPlanner(asked, lambda _: MeasuredInterval((1.0, 2.0)), gap=0.005)
 
 
+@pytest.mark.slow
 def test_more_plans_are_compared_than_a_short_table_shows() -> None:
     """The winner without overlap is not among the rows of a table of one row."""
     planner = small_planner("expected")
@@ -97,6 +99,7 @@ def ranked() -> tuple[TrainingPlanner, LayoutPlans]:
     return planner, planner.best(4)
 
 
+@pytest.mark.slow
 def test_a_plan_with_less_expected_time_is_named_although_the_short_search_misses_it(
     ranked: tuple[TrainingPlanner, LayoutPlans], monkeypatch: pytest.MonkeyPatch
 ) -> None:

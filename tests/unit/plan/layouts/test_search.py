@@ -165,6 +165,7 @@ def no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(
     assert all(one == other for one, other in twins(best_s))
 
 
+@pytest.mark.slow
 @every_case
 def test_the_search_finds_the_best_of_all_layouts_and_its_bounds_are_right(
     case: SmallCase, runtime: str
@@ -177,6 +178,7 @@ def test_the_search_finds_the_best_of_all_layouts_and_its_bounds_are_right(
     no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(question, fixed, every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", KNOWN)
 def test_brute_force_prices_with_known_events_like_without(runtime: str) -> None:
     question = CASES["llama"].question(runtime)
@@ -217,6 +219,7 @@ def test_where_nothing_fits_it_is_said_what_is_lacking_at_least() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_simpler_plan_leads_only_within_the_promised_gap() -> None:
     """The simplest plan within a thousandth of the fastest comes first if it is within one gap."""
     case = SmallCase("llama-3.1-8b", 8, 512, devices=4, hbm_gib=40.0, global_batch=32)
@@ -335,6 +338,7 @@ def searched(question: PlanQuestion, most_work: int) -> LayoutSearch:
     return LayoutSearch(question, families, 0.0, lambda _: None, most_work)
 
 
+@pytest.mark.slow
 def test_no_bound_falls_when_a_family_is_expanded() -> None:
     for case, runtime in product(CASES.values(), RUNTIMES):
         question = case.question(runtime)

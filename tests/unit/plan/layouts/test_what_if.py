@@ -24,6 +24,7 @@ def _best(batch: int, devices: int = 24) -> PricedLayout:
     return PricedLayout.of(question, plan_layouts(question, number=1).plans[0])
 
 
+@pytest.mark.slow
 def test_a_batch_that_limits_replicas_is_named_with_the_nearest_that_does_not() -> None:
     plan, free = _best(128), _best(120)
     sentence = other_batch(plan, {})

@@ -118,6 +118,7 @@ def test_a_run_without_a_reason_a_lost_source_and_an_empty_interval_fail_the_che
     assert failed(replace(INPUTS, measured_runs=thin)) == ["intervals have a width and are where the time is"]
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_the_page_of_all_measured_runs_has_the_figures_of_the_other_pages(project_root: Path) -> None:
     """Of all sources whose times do not look simulated."""
