@@ -20,7 +20,7 @@ from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import legal_space
 from phaze.spec.models import load_transformer
-from tests.unit.plan.layouts.published import published_layouts
+from tests.unit.plan.search.published import published_layouts
 
 Benchmark = Callable[..., Any]
 SIZES = {"llama-3.1-8b": (64, 128), "llama-3.1-70b": (1024, 1024), "llama-3.1-405b": (16384, 2048)}

@@ -10,7 +10,7 @@ from phaze.formulas.dynamic_programs import NONE, UNEVEN, DynamicPrograms
 from phaze.layout import Layout
 from phaze.plan.pricing.price import price
 from phaze.plan.search.search import plan_layouts
-from tests.unit.plan.layouts.exhaustive import SmallCase
+from tests.unit.plan.search.exhaustive import SmallCase
 
 CASE = SmallCase("llama2-7b", 6, 2048, devices=16, hbm_gib=24.0, global_batch=16)
 

@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from phaze.plan.search.search import plan_layouts
-from tests.unit.plan.layouts.published import PublishedLayout, published_layouts
+from tests.unit.plan.search.published import PublishedLayout, published_layouts
 
 DEVICES = 64
 SMALL = [one for one in published_layouts() if one.row.runs[0].gpus < DEVICES]

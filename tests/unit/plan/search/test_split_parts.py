@@ -10,7 +10,7 @@ from phaze.plan import effort
 from phaze.plan.splits.program import SplitLimits, SplitProgram
 from phaze.plan.splits.search import SplitSearch
 from phaze.plan.splits.split import all_splits
-from tests.unit.plan.layouts.exhaustive import SmallCase
+from tests.unit.plan.search.exhaustive import SmallCase
 
 CASE = SmallCase("llama2-7b", 10, 2048, devices=8, hbm_gib=21.0)
 ROUNDING = 1e-6

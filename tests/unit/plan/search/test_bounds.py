@@ -25,7 +25,7 @@ from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import legal_space
 from phaze.runtimes.torchtitan import TORCHTITAN
 from phaze.spec.models import load_transformer
-from tests.unit.plan.layouts.exhaustive import PricedSplit, SmallCase, drawn_blocks, priced
+from tests.unit.plan.search.exhaustive import PricedSplit, SmallCase, drawn_blocks, priced
 
 DEEP = SmallCase("llama2-70b", 16, 2048, devices=8, hbm_gib=300.0, global_batch=8)
 DIVISIONS = 3

@@ -14,7 +14,7 @@ from phaze.plan.splits.search import SplitSearch
 from phaze.plan.splits.split import layer_ranges
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.space import legal_space
-from tests.unit.plan.layouts.exhaustive import SmallCase, drawn_blocks, priced
+from tests.unit.plan.search.exhaustive import SmallCase, drawn_blocks, priced
 
 DRAWN = 6
 ROUNDING = 1e-9

@@ -19,7 +19,7 @@ from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer
-from tests.unit.plan.layouts.exhaustive import SmallCase
+from tests.unit.plan.search.exhaustive import SmallCase
 
 LAYER_PARAMETERS = {"llama-3.1-8b": 2.2e8, "mixtral-8x7b": 1.45e9}
 SEEDS = {"llama-3.1-8b": 2, "mixtral-8x7b": 0}

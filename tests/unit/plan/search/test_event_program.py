@@ -12,7 +12,7 @@ from phaze.plan.splits.event_program import EventFlows, Flow
 from phaze.plan.splits.planes import Paths, planes_of
 from phaze.plan.splits.program import SplitProgram
 from phaze.plan.splits.split import StagedLayout, all_splits, even_split
-from tests.unit.plan.layouts.exhaustive import SmallCase
+from tests.unit.plan.search.exhaustive import SmallCase
 
 CASE = SmallCase("llama2-7b", 6, 2048, devices=8, hbm_gib=80.0)
 LAYOUTS = [

@@ -27,7 +27,7 @@ from phaze.plan.search.search import LayoutSearch, plan_layouts
 from phaze.plan.splits.search import SplitSearch
 from phaze.runtimes.space import Fixed, legal_space
 from phaze.spec.training_plan import TIE
-from tests.unit.plan.layouts.exhaustive import (
+from tests.unit.plan.search.exhaustive import (
     KNOWN,
     Costs,
     PricedSplit,

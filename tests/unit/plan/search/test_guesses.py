@@ -10,7 +10,7 @@ from phaze.plan.search.contenders import GAP
 from phaze.plan.search.guesses import CHOICES
 from phaze.plan.search.search import LayoutSearch, plan_layouts
 from phaze.runtimes.space import legal_space
-from tests.unit.plan.layouts.exhaustive import SmallCase
+from tests.unit.plan.search.exhaustive import SmallCase
 
 CASES = {
     "dense": SmallCase("llama-3.1-8b", 8, 4096, devices=32, hbm_gib=12.0, global_batch=64),

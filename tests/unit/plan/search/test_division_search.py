@@ -13,7 +13,7 @@ from phaze.plan.question import PlanQuestion
 from phaze.plan.splits.in_flight import in_flight_with_stage, peaks_with_work
 from phaze.plan.splits.search import SplitSearch
 from phaze.plan.splits.split import Split
-from tests.unit.plan.layouts.exhaustive import (
+from tests.unit.plan.search.exhaustive import (
     PricedSplit,
     SmallCase,
     fastest_s,

@@ -21,7 +21,7 @@ from phaze.plan.splits.split import (
     layer_ranges,
     splits_by_chunks,
 )
-from tests.unit.plan.layouts.exhaustive import SmallCase, divisions, planned
+from tests.unit.plan.search.exhaustive import SmallCase, divisions, planned
 
 LAYERS = 5
 QUESTION = SmallCase("llama2-7b", LAYERS, 2048, devices=8, hbm_gib=80.0).question("torchtitan in part")
