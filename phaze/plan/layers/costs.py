@@ -343,11 +343,10 @@ def _seconds(
     """
     stack = clocked.machine.stack
     operators = without_sums(run_alone(operators, clocked.layout, stack), stack)
-    by_host = launched(operators, stack.cuda_graphs)
     owned = [(operator, kernels_of(operator)) for operator in operators]
     kernels = [kernel for _, operator_kernels in owned for kernel in operator_kernels]
-    # Attention enters the time of products that tensor-parallel exchanges overlap with.
     total, weight_s = attention.seconds.copy(), 0.0
+    # Attention enters the time of products that tensor-parallel exchanges overlap with.
     products_s = attention.seconds.copy()
     in_steps, waits_s = in_steps_of(operators, stack), np.zeros(len(kernels))
     waits = waits_for_host(operators, stack)
@@ -378,21 +377,22 @@ def _seconds(
     if waits:
         total[HOST] = waits_s.sum() + max(extra.launches * stack.launch_s - extra_s, 0.0)
     else:
-        operator_kernels = [
-            operator for operator, launches in zip(operators, by_host, strict=True) if launches
-        ]
-        count = sum(len(kernels_of(operator)) for operator in operator_kernels) + len(
-            _cast(operator_kernels, clocked.layout)
-        )
-        count += (
-            sum(bool(part.axis) for operator in operator_kernels for part in operator.parts) + extra.launches
-        )
-        count += more_launches(operator_kernels, clocked.layout.tp, stack)
-        fused = 0 if {"attn", "full"} & {*stack.cuda_graphs} else attention.launches
-        count += fused + (STEPS - 1) * in_steps
+        launches = extra.launches + _launches(operators, clocked, attention)
         # The host runs ahead: only what it needs beyond the device's time is exposed.
-        total[HOST] = max(count * stack.launch_s - total.sum(), 0.0)
+        total[HOST] = max(launches * stack.launch_s - total.sum(), 0.0)
     return total, weight_s
+
+
+def _launches(operators: Sequence[Operator], clocked: Clocked, attention: FusedPass) -> int:
+    """Number of kernels of consecutive operators that the host launches, collectives and casts included."""
+    stack = clocked.machine.stack
+    by_host = launched(operators, stack.cuda_graphs)
+    launching = [operator for operator, by in zip(operators, by_host, strict=True) if by]
+    count = sum(len(kernels_of(operator)) for operator in launching) + len(_cast(launching, clocked.layout))
+    count += sum(bool(part.axis) for operator in launching for part in operator.parts)
+    count += more_launches(launching, clocked.layout.tp, stack)
+    fused = 0 if {"attn", "full"} & {*stack.cuda_graphs} else attention.launches
+    return count + fused + (STEPS - 1) * in_steps_of(operators, stack)
 
 
 def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from math import ceil
 from typing import Literal
@@ -71,25 +70,24 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         stage_pass.held_s(machine.hbm_bytes_per_s) if tensors == "all" else stage_pass.seconds
         for stage_pass in stage.passes.values()
     ]
-    reduce_s, gather_s = (_exchange_s(stage, machine, kind) for kind in ("reduce_scatter", "all_gather"))
-    share = plan.execution.overlap_sync
-    forward_wait_s = _wait_s(stage, machine, ("all_gather",), 0, share)
-    free_s = passes_s[0] - forward_wait_s
-    lost, waited_s = lost_share(machine), partial(_waited_s, stage, machine)
+    share, lost = plan.execution.overlap_sync, lost_share(machine)
     after_s = 0.0
     if per_step("all_gather", zero):
-        waiting_s, operators = share * waited_s("all_gather"), stage.pieces or stage.layers
-        after_s = float(
-            gathered_after_s(
-                gather_s, free_s, share=share, lost=lost, waited_s=waiting_s, operators=operators
-            )
+        gathered_s = gathered_after_s(
+            _exchange_s(stage, machine, "all_gather"),
+            passes_s[0] - _wait_s(stage, machine, ("all_gather",), 0, share),
+            share=share,
+            lost=lost,
+            waited_s=share * _waited_s(stage, machine, "all_gather"),
+            operators=stage.pieces or stage.layers,
         )
+        after_s = float(gathered_s)
     activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
     sync_s, late_s = _sync_s(plan, machine, q, passes_s[1] + passes_s[2])
     slowed_s = 0.0
     if share:
         kind = _sync_kind(stage, machine)
-        waiting_s = share * waited_s(kind) if kind else 0.0
+        waiting_s = share * _waited_s(stage, machine, kind) if kind else 0.0
         # The last backward pass overlaps with the synchronisation, and is slowed by it.
         slowed_s = float(slowdown_s(sync_s, passes_s[1] + passes_s[2], lost, waiting_s))
     # A message takes two SMs, which slows the concurrent pass of its sender.
@@ -113,22 +111,30 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         fixed_bytes=stage.fixed_bytes,
         update_bytes=stage.states_bytes,
     )
-    if not in_passes("reduce_scatter", zero):
-        return cost
+    return _sharded(cost, stage, machine, share) if in_passes("reduce_scatter", zero) else cost
+
+
+def _sharded(cost: StageCost, stage: Stage, machine: Machine, share: float) -> StageCost:
+    """Cost of a stage whose replicas exchange gradients, and with ZeRO 3 weights, in every pass."""
+    lost, gathers = lost_share(machine), in_passes("all_gather", stage.layout.zero)
     # Weights of ZeRO 2 stay whole during a step; they are gathered after the update alone.
-    gather_s *= in_passes("all_gather", zero)
+    gather_s = _exchange_s(stage, machine, "all_gather") * gathers
+    reduce_s = _exchange_s(stage, machine, "reduce_scatter")
     # Weight gradients that are computed apart send nothing while the pass communicates.
     during: list[Exchange] = [] if cost.weight_s else ["reduce_scatter"]
-    during += ["all_gather"] * in_passes("all_gather", zero)
+    during += ["all_gather"] * gathers
     return with_exchanges(
         cost,
         gather_s,
         reduce_s,
-        (forward_wait_s, _wait_s(stage, machine, during, 1, share)),
+        (
+            _wait_s(stage, machine, ("all_gather",), 0, share),
+            _wait_s(stage, machine, during, 1, share),
+        ),
         overlap=share,
         lost_s=(
-            share * longer_s(lost, gather_s, 0.0, waited_s("all_gather")),
-            share * longer_s(lost, reduce_s, 0.0, waited_s("reduce_scatter")),
+            share * longer_s(lost, gather_s, 0.0, _waited_s(stage, machine, "all_gather")),
+            share * longer_s(lost, reduce_s, 0.0, _waited_s(stage, machine, "reduce_scatter")),
         ),
     )
 
