@@ -143,7 +143,7 @@ def _shown(measured: OwnRuns, fit: Calibrated, system: str, out: Path) -> str:
         )
     if measured.named:
         lines.append(
-            "some rows name their own system, which overrides --system; remove that column to use {system}"
+            f"some rows name their own system, which overrides --system; remove that column to use {system}"
         )
     return "\n".join([*lines, str(out)])
 

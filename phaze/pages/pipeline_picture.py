@@ -48,7 +48,7 @@ class DrawnPlan:
 
     title: str
     jobs: pd.DataFrame
-    """Jobs in the format of `report.over_time`; times in seconds."""
+    """Jobs in the format of `pages.over_time`; times in seconds."""
     profiles: Mapping[int, Profile]
     """Memory over time, by stage, of a device of the stage's first replica."""
     lanes: int = 1

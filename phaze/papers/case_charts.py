@@ -1,4 +1,4 @@
-"""Charts of the cases of `report.cases`: planners on profiled inputs, and tiled accelerators.
+"""Charts of the cases of `papers.cases`: planners on profiled inputs, and tiled accelerators.
 
 Planners: throughput over the best, and time by number of devices. Tiled accelerators: throughput and
 occupancy by split, pipelines over time, maps of links.

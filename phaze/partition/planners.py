@@ -2,8 +2,8 @@
 
 - pipedream: layers in one order, messages overlapped with computation, memory ignored;
 - topological: operators in one topological order, which RaNNC fixes before its dynamic program;
-- piper, phaze: `plan.piper` and `plan.phaze` on the graph of layers, with one device per stage and the memory
-  of (14), independent of in-flight microbatches. Piper may use fewer stages.
+- piper, phaze: `formulas.piper` and `formulas.phaze` on the graph of layers, with one device per stage and
+  the memory of (14), independent of in-flight microbatches. Piper may use fewer stages.
 """
 
 from __future__ import annotations

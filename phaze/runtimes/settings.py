@@ -66,10 +66,11 @@ def read_fields(fields: Iterable[FieldSettings], settings: Settings) -> dict[str
 def integer(settings: Settings, name: str) -> int:
     """Read a setting as an integer >= 1; PhazeError for any other value."""
     text = str(settings[name])
-    # Python refuses to convert texts of thousands of digits: the first 19 tell whether there are too many.
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:19]) < 10**18):
+    # Python refuses to convert texts of thousands of digits: 19 tell whether there are too many.
+    digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
+    if not (digits and int(digits[:19]) < 10**18):
         raise PhazeError(f"{name}: must be a whole number >= 1, got {short(settings[name])}")
-    return int(text)
+    return int(digits)
 
 
 def choice(settings: Settings, name: str, words: Mapping[str, Value]) -> Value:

@@ -3,9 +3,9 @@
 Every distinct layer has a lower bound and a feasible value of its latency on every architecture
 (`schedule.bounds`). A placement's time per batch never falls when a layer's latency rises, and its memory
 does not depend on latencies. The best placement with the lower bounds is therefore a lower bound on the best
-time per batch, and the best placement with the feasible latencies is feasible. `plan.phaze.chains` finds both
-exactly. Schedules solved later are no longer than the feasible ones and no shorter than the bounds, so their
-time per batch lies in between.
+time per batch, and the best placement with the feasible latencies is feasible. `formulas.phaze.chains` finds
+both exactly. Schedules solved later are no longer than the feasible ones and no shorter than the bounds, so
+their time per batch lies in between.
 """
 
 from collections.abc import Mapping, Sequence

@@ -275,8 +275,7 @@ def _merge_fields(fields: Fields, user_fields: Mapping[str, object]) -> Fields:
 
 def _end_fields(order: Sequence[TracedLayer], hidden: int) -> Fields:
     """Spec fields read from the layers before and after the blocks."""
-    # Tables as wide as the blocks: of tokens, and of positions if these are learned. Narrower ones have no
-    # row.
+    # Tables of tokens, and of positions if these are learned, in rows as wide as the blocks.
     rows = [operator.parameters // hidden for operator in order[0].operators if operator.kind == "lookup"]
     rows = [count for count in rows if count]
     if not rows:

@@ -1,6 +1,6 @@
 """Best placement of a layer graph with branches (Phaze, Section 5 and Appendix B).
 
-`plan.phaze.flush` places chains, whose stages are intervals on t devices or one. This module places any
+`formulas.phaze.flush` places chains, whose stages are intervals on t devices or one. This module places any
 directed acyclic graph: stages are differences of nested downsets, and a stage may have more devices and run
 branches concurrently. Times, memory and tie-breaking are those of chains; a chain gets the same placement
 from both modules. With N downsets, S nested pairs of them, n layers and up to n stages with k possible

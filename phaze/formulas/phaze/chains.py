@@ -1,8 +1,8 @@
 """Best time per batch of a chain of layers of any kinds, computed for many architectures at once.
 
-The optimum is that of the dynamic program of `plan.phaze.flush`, for every architecture with its own layer
-latencies. Memory and the devices of a cut do not depend on the architecture, so both are computed once, for
-the search of `plan.phaze.sequences`.
+The optimum is that of the dynamic program of `formulas.phaze.flush`, for every architecture with its own
+layer latencies. Memory and the devices of a cut do not depend on the architecture, so both are computed once,
+for the search of `formulas.phaze.sequences`.
 """
 
 from __future__ import annotations

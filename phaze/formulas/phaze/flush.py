@@ -6,7 +6,7 @@ For one TMP width t, over data widths d <= min(K, B), pipeline depths s, and cut
 
 such that d pipelines have no more than K devices and every stage fits the memory at its position from the
 end. The weights are those of the stage that has most, or of the first stage, and f is the factor of an
-all-reduce (`Setting`). `pipeline.cuts.best_cut` finds the best d, s and cut. Under 1F1B the memory does not
+all-reduce (`Setting`). `formulas.cuts.best_cut` finds the best d, s and cut. Under 1F1B the memory does not
 depend on d, so one table serves all widths; under GPipe there is one table per number of microbatches in a
 pipeline.
 """

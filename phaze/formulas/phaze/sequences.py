@@ -9,7 +9,7 @@ Only loads up to a limit can be better than the best time found so far. Within i
 than a stage that starts later. Two passes therefore give the window of every stage: one from the front gives
 `latest(p)`, the last layer at which stage p can start, and one from the end `earliest(p)`, the first. Usually
 the pass from the front fails early, and no cut of that depth is better. Otherwise the recurrence of
-`pipeline.cuts`, inside the windows, gives the best of them:
+`formulas.cuts`, inside the windows, gives the best of them:
 
     worst(1, i) = load of [i, n)
     worst(p, i) = min over j in window(p - 1) of max(worst(p - 1, j), load of [i, j))    for i in window(p)

@@ -4,8 +4,8 @@ Columns per layout: microbatches; seconds of the embedding and of the head per m
 forward seconds of the embedding; 1 if the last microbatch's backward passes on earlier ranks count, else 0;
 fixed seconds after the updates of a rank. Columns per kind of layer: seconds per microbatch; of these
 forward; recompute seconds; update seconds; static bytes; bytes stored per microbatch; bytes saved by
-recompute; least working memory of a stage with the layer. `held` are the microbatches in flight per rank,
-see `bounds`.
+recompute; least working memory of a stage with the layer. `in_flight` are the microbatches in flight per rank
+(`bounds.layouts`).
 """
 
 from __future__ import annotations

@@ -42,10 +42,6 @@ from phaze.plan.question import PlanQuestion
 from phaze.plan.splits.in_flight import in_flight_by_stage
 from phaze.runtimes.grid import COLUMNS, LayoutGrid
 
-ENDLESS = 2.0**50
-"""Collective size in bytes at which fixed time and the choice of algorithm no longer matter."""
-ROUNDING = 1e-9
-"""Relative tolerance for equal bandwidths."""
 _NOTHING = StageCost(0.0)
 AT_ONCE = 250_000
 """Maximum number of layouts that are bounded in one batch, which limits memory use."""

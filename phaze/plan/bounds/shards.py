@@ -162,7 +162,7 @@ class Slices:
             [options[0].costs[name].links_s for name in order.kinds] for options in shards.lowered
         ])  # fmt: skip
         if common != "nothing":
-            layers, ends = _any_option(layers), ends.min(axis=1, keepdims=True)
+            layers, ends = _any_option(layers), _any_end(ends)
         return cls(order, layers, ends, links, shards.where, share)
 
     def layers_of(self, which: Ints, recompute: Ints) -> LayerFigures:
@@ -207,6 +207,8 @@ class Slices:
         for option in several:
             for other in several:
                 ahead = (weighed[:, other] <= weighed[:, option]).all(axis=(1, 2))
+                # Embedding and head differ only by the hardware queues that an option allows.
+                ahead &= (self.ends[:, other] <= self.ends[:, option]).all(axis=1)
                 if other > option:
                     ahead &= (weighed[:, other] < weighed[:, option]).any(axis=(1, 2))
                 dominates[:, option, other] = ahead & (other != option)
@@ -364,6 +366,17 @@ def _any_option(layers: Floats) -> Floats:
     # Rounding must not make the joint option slower than the one that it bounds.
     figures[:, 0, :, at["again_s"]] = rate * saved.max(axis=1) * (1 - ROUNDING)
     return figures
+
+
+def _any_end(ends: Floats) -> Floats:
+    """Costs of embedding and head (S, 1, figures) that bound every recompute option, from (S, R, figures)."""
+    least: Floats = ends.min(axis=1, keepdims=True)
+    for whole, part in (("first_s", "first_forward_s"), ("last_s", "last_forward_s")):
+        total, forward = EndFigures._fields.index(whole), EndFigures._fields.index(part)
+        # Forward and backward pass each, so that their difference bounds the backward pass as well.
+        backward = (ends[..., total] - ends[..., forward]).min(axis=1, keepdims=True)
+        least[..., total] = least[..., forward] + backward
+    return least
 
 
 def _end_figures(first: LayerCost, last: LayerCost) -> tuple[float, ...]:

@@ -84,17 +84,17 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
         after_s = float(gathered_s)
     activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
     sync_s, late_s = _sync_s(plan, machine, q, passes_s[1] + passes_s[2])
+    # A message takes two SMs, which slows the concurrent pass of its sender.
+    if plan.execution.transfers == "overlapped":
+        lost_to_sends = lost_to_messages(machine) * (1.0 - plan.execution.exposed_transfers)
+        passes_s[0] += lost_to_sends * activation_s
+        passes_s[2] += lost_to_sends * gradient_s
     slowed_s = 0.0
     if share:
         kind = _sync_kind(stage, machine)
         waiting_s = share * _waited_s(stage, machine, kind) if kind else 0.0
         # The last backward pass overlaps with the synchronisation, and is slowed by it.
         slowed_s = float(slowdown_s(sync_s, passes_s[1] + passes_s[2], lost, waiting_s))
-    # A message takes two SMs, which slows the concurrent pass of its sender.
-    if plan.execution.transfers == "overlapped":
-        lost_to_sends = lost_to_messages(machine) * (1.0 - plan.execution.exposed_transfers)
-        passes_s[0] += lost_to_sends * activation_s
-        passes_s[2] += lost_to_sends * gradient_s
     cost = StageCost(
         forward_s=passes_s[0],
         backward_s=passes_s[2],

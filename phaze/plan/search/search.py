@@ -1,10 +1,10 @@
 """Search for the fastest plan among all layouts of a runtime, with a certificate of its optimality gap.
 
 First plans come from neighbours of simple layouts (`guesses`). Then every family of valid layouts that may
-fit gets a lower bound on its time (`families`). The first bound needs
-few shards. If it is below a known plan, a bound from less widely shared shards follows, and finally each
-layout of the family gets its own bound. The layout with the smallest bound is examined next: even stages are
-simulated, a linear program raises its bound and finds other pipeline splits (`division_search`).
+fit gets a lower bound on its time (`families`). The first bound needs few shards. If it is below a known
+plan, a bound from less widely shared shards follows, and finally each layout of the family gets its own
+bound. The layout with the smallest bound is examined next: even stages are simulated, a linear program raises
+its bound and finds other pipeline splits (`splits.search`).
 
 The search for the first plan ends when no bound is below its time by more than the gap. The search for
 further rows of the table ends when no bound is below the time of the last row.

@@ -1,8 +1,9 @@
 """Bytes and seconds of model state: weights, gradients, optimizer states, and their update.
 
 `parameters` are those of a rank before ZeRO shards their states over `ranks` ranks. All terms increase with
-the parameters, and decrease with the ranks and with the ZeRO stage, except the update: ZeRO 1 also passes
-over the whole gradient buffer.
+the parameters, in proportion to them. Ranks and ZeRO stage are given for every layout, so no bound depends on
+how terms change with them: a second copy of gradients in buckets, or whole gradients of a pipeline, may make
+a layout with more ranks or a higher stage larger.
 """
 
 from __future__ import annotations

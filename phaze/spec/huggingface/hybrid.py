@@ -92,7 +92,7 @@ def _mtp_kind(extras: Config, signs: str | None) -> str:
     pattern: Config = {name: (signs or "").partition("/")[0]}
     if signs is None:
         name, pattern = "mtp_layers_block_type", extras
-    names = (name,) if signs else (name, "mtp_hybrid_override_pattern")
+    names = (name,) if signs is not None else (name, "mtp_hybrid_override_pattern")
     parts, _ = _layer_parts(pattern, *names)
     kind = "-".join(parts or ("attention", "experts"))
     try:

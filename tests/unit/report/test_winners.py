@@ -13,7 +13,7 @@ from phaze.tables import Placements
 
 
 def rows(*times: float, **columns: list[object]) -> pd.DataFrame:
-    """Return placements as `winners` sees them, one for every time."""
+    """Return placements as `search.winners` sees them, one for every time."""
     frame = pd.DataFrame(
         {
             "time_per_batch_s": times,
