@@ -298,6 +298,7 @@ def test_a_walk_over_several_models_is_on_their_mean() -> None:
     assert np.allclose(visits["samples_per_s"], expected[visits["architecture"]], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 96)])
 def test_throughputs_from_the_screens_are_exact(backward: str, step: int) -> None:
     """If bounds meet, times are taken from the screens, otherwise evaluated, once each."""

@@ -93,6 +93,7 @@ def test_errors_stay_within_what_was_reached(source: str) -> None:
     assert all(text in line for text in shown), shown
 
 
+@pytest.mark.slow
 def test_the_errors_from_which_intervals_come_are_those_of_the_runs() -> None:
     """To update: python -m phaze validate --errors config/errors.csv."""
     stored = PublishedErrors.load().table
@@ -105,6 +106,7 @@ def test_the_errors_from_which_intervals_come_are_those_of_the_runs() -> None:
     assert measured / predicted == pytest.approx(one_node[::EVERY], abs=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", sorted(MOST.keys() - {"vtrain-single-node"}))
 def test_what_has_run_fits_the_memory(source: str) -> None:
     """Except for three of Megatron-Bridge's, listed in `config/accuracy.md`.
@@ -117,6 +119,7 @@ def test_what_has_run_fits_the_memory(source: str) -> None:
     assert too_large.mean() <= (0.02 if source == "megatron-bridge" else 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", sorted(MEMORY))
 def test_memory_is_what_was_measured(source: str) -> None:
     """Memory of tensors (SimuMax, Megatron-LM), the allocator (torchtitan), or the device (BLOOM)."""
