@@ -257,8 +257,8 @@ def passed_s(
 class RankLimits(NamedTuple):
     """Memory and time available on a rank for its layers."""
 
-    held: Floats
-    """Microbatches in flight, as a row of `held_by_rank`."""
+    in_flight: Floats
+    """Microbatches in flight, as a row of `in_flight_by_rank`."""
     room: float
     """Bytes available for layers."""
     spare_s: float
@@ -288,7 +288,7 @@ def next_layers(kinds: Floats, before: Ints, placed: int, near: int, limits: Ran
 @njit_nested
 def fits(kinds: Floats, before: Ints, start: int, end: int, limits: RankLimits) -> bool:
     """True if the layers from `start` to `end` fit a rank's memory and time per microbatch."""
-    in_flight, count = limits.held, limits.microbatches
+    in_flight, count = limits.in_flight, limits.microbatches
     work, update, stored, saved, cheapest = 0.0, 0.0, 0.0, 0.0, np.inf
     for kind in range(len(kinds)):
         n, costs = before[end, kind] - before[start, kind], kinds[kind]
@@ -313,7 +313,7 @@ def fits(kinds: Floats, before: Ints, start: int, end: int, limits: RankLimits) 
 
 @njit_nested
 def least_extra(kinds: Floats, in_flight: Floats) -> tuple[float, float]:
-    """Minimum bytes of a rank's additional activations (column b of `_held`), without and with recompute.
+    """Minimum bytes of a rank's additional activations (column b), without and with recompute.
 
     They count for the kind that stores the least.
     """

@@ -68,7 +68,7 @@ class PipelineFlow:
     """Flow by virtual stage in the microbatch rounds that are modelled in full."""
     between: Floats
     """Flow by virtual stage per microbatch of the rounds in between, (stages,)."""
-    held: Floats
+    in_flight: Floats
     """Microbatches in flight per stage at the times that limit memory, (stages,)."""
     at_work: Floats
     """Share of those times at which a stage with layers is active, by rank, (ranks,)."""
@@ -166,7 +166,7 @@ class PipelineBounds:
             loads.bytes_each[which],
             self._rooms(which, flow.shape, flow.at_work),
             self.totals.astype(float),
-            flow.held,
+            flow.in_flight,
             flow.prices,
         )
         layers_s += loads.start_s[which]
@@ -220,7 +220,7 @@ class PipelineBounds:
         none = np.zeros((count, 1 + 2 * kinds))
         planes = Planes(seconds, none, none, none, np.zeros(count), 0)
         events = EventFlows(Paths(pipeline, short.graph, planes, short.times(between_count)))
-        moments = [(stages, moment) for stages, in_flight in shape.held() for moment in in_flight]
+        moments = [(stages, moment) for stages, in_flight in shape.moments() for moment in in_flight]
         program = self._program(layout, moments, len(short.graph.jobs))
         flow = events.best(program, 2 * count * kinds + 1)
         if flow is None:
@@ -231,7 +231,7 @@ class PipelineBounds:
         costs_s = costs_s + passing.update[:, None] * loads.update_s[layout]
         prices = flow.prices[:kinds] / costs_s.mean(axis=0)
         of_moments = -flow.prices[kinds + max(count - 2, 0) :][: len(moments)]
-        in_flight, at_work = _held(moments, of_moments, shape)
+        in_flight, at_work = _mean_in_flight(moments, of_moments, shape)
         return PipelineFlow(shape, passing, between, in_flight, at_work, prices)
 
     def _program(self, layout: int, moments: list[tuple[Ints, Ints]], jobs: int) -> LinearProgram:
@@ -340,7 +340,9 @@ def _passing(flow: Flow, short: ShortGraph, count: int) -> tuple[Passing, Floats
     return passing, through(between & (jobs.kind == JobKind.FORWARD))
 
 
-def _held(moments: list[tuple[Ints, Ints]], prices: Floats, shape: PipelineShape) -> tuple[Floats, Floats]:
+def _mean_in_flight(
+    moments: list[tuple[Ints, Ints]], prices: Floats, shape: PipelineShape
+) -> tuple[Floats, Floats]:
     """Price-weighted means over memory peaks: microbatches in flight by stage, active share by rank.
 
     Prices are dual prices. A rank without prices counts at its peak.

@@ -97,7 +97,7 @@ class _Figures(NamedTuple):
     rows: Floats
     by_kind: Floats
     shapes: Ints
-    held: Floats
+    in_flight: Floats
 
 
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> LayoutBounds:
@@ -151,7 +151,7 @@ def _bounds_of_part(
 def _figures_of(loads: LayoutLoads) -> _Figures:
     """Columns of `least_times` for the layouts with these loads."""
     grid, count = loads.grid, loads.microbatches
-    in_flight, first = _held(loads.question, grid)
+    in_flight, first = _in_flight_rows(loads.question, grid)
     by_kind = np.stack([
         loads.forward_s + loads.backward_s,
         loads.forward_s,
@@ -176,7 +176,7 @@ def _figures_of(loads: LayoutLoads) -> _Figures:
     return _Figures(rows, by_kind, shapes, in_flight)
 
 
-def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
+def _in_flight_rows(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
     """Microbatches in flight, one row per rank of each distinct pipeline, and each layout's first row.
 
     Layouts with the same pipeline share its rows. Columns are a, b, c and d. A rank with n layers stores
@@ -186,15 +186,15 @@ def _held(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:
     count = grid.microbatches(question.task.global_batch)
     keys = np.stack([grid.schedule, grid.pp, grid.vp, count], axis=1)
     distinct, _, where = distinct_rows(keys)
-    rows = [held_by_rank(grid.schedules[name], pp, vp, m) for name, pp, vp, m in distinct.tolist()]
+    rows = [in_flight_by_rank(grid.schedules[name], pp, vp, m) for name, pp, vp, m in distinct.tolist()]
     starts = np.cumsum([0, *(len(row) for row in rows)])[:-1]
     return np.concatenate(rows), starts[where]
 
 
-def held_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
-    """Microbatches in flight on each rank of a pipeline, (ranks, 4), with the columns of `_held`."""
+def in_flight_by_rank(schedule: str, depth: int, chunks: int, count: int) -> Floats:
+    """Microbatches in flight on each rank of a pipeline, (ranks, 4); columns as in `_in_flight_rows`."""
     if chunks > 1:
-        return held_of_chunks(schedule, depth, chunks, *_enough(depth, count))
+        return in_flight_of_chunks(schedule, depth, chunks, *_enough(depth, count))
     pipeline = Pipeline((_NOTHING,) * depth, count, schedule)
     in_flight = np.array(pipeline.in_flight, float)
     first = np.maximum(np.arange(depth) - 1, 0)  # a first stage without layers stores nothing
@@ -213,7 +213,7 @@ def _enough(depth: int, count: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def held_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: int = 0) -> Floats:
+def in_flight_of_chunks(schedule: str, depth: int, chunks: int, count: int, group: int = 0) -> Floats:
     """Microbatches in flight on ranks with several stages, (ranks, 4), from the order of their passes.
 
     At the peak of a rank, all but one layer of each stage may be in the stage with the fewest microbatches.

@@ -90,17 +90,17 @@ class PipelineShape(NamedTuple):
             exposed_transfers=exposed,
         )
 
-    def held(self) -> list[tuple[Ints, Ints]]:
+    def moments(self) -> list[tuple[Ints, Ints]]:
         """Stages of each rank, and its in-flight microbatches per stage at possible memory peaks.
 
         The second array has one row per peak, (peaks, chunks + 1). Its last column is 1 if the stage that
         computes has no head, and has layers whenever the rank has any.
         """
-        return _held(self)
+        return _moments(self)
 
 
 @lru_cache(maxsize=256)
-def _held(shape: PipelineShape) -> list[tuple[Ints, Ints]]:
+def _moments(shape: PipelineShape) -> list[tuple[Ints, Ints]]:
     pipeline = shape.pipeline(0.0, 0.0, 0.0)
     jobs, by_rank = kept_event_graph(shape_of(pipeline)).jobs, []
     for rank in range(shape.depth):

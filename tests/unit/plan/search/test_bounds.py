@@ -14,7 +14,7 @@ import pytest
 from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.bounds.capacity import CLOSE
-from phaze.plan.bounds.layouts import LayoutBounds, bound_layouts, held_by_rank, held_of_chunks
+from phaze.plan.bounds.layouts import LayoutBounds, bound_layouts, in_flight_by_rank, in_flight_of_chunks
 from phaze.plan.bounds.shards import Common, LayerFigures, Slices
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.question import PlanQuestion
@@ -94,14 +94,14 @@ def test_ranks_hold_of_many_microbatches_what_they_hold_of_enough() -> None:
     for schedule, depth, rounds in product(
         ("interleaved", "interleaved-zb", "zbv", "dualpipev"), (2, 4, 5), (5, 9)
     ):
-        rows = held_by_rank(schedule, depth, 2, rounds * depth)
-        assert rows.tolist() == held_of_chunks(schedule, depth, 2, rounds * depth).tolist()
+        rows = in_flight_by_rank(schedule, depth, 2, rounds * depth)
+        assert rows.tolist() == in_flight_of_chunks(schedule, depth, 2, rounds * depth).tolist()
 
 
 @pytest.mark.parametrize(("depth", "count"), [(2, 31), (3, 50), (4, 49), (4, 50), (5, 64), (6, 85)])
 def test_ranks_hold_of_uneven_groups_what_they_hold_of_enough(depth: int, count: int) -> None:
-    rows = held_by_rank("interleaved", depth, 3, count)
-    assert rows.tolist() == held_of_chunks("interleaved", depth, 3, count).tolist()
+    rows = in_flight_by_rank("interleaved", depth, 3, count)
+    assert rows.tolist() == in_flight_of_chunks("interleaved", depth, 3, count).tolist()
 
 
 def test_memory_that_a_layout_lacks_grows_with_its_states() -> None:

@@ -51,7 +51,7 @@ def test_no_path_through_a_short_step_takes_longer_than_the_step(
 def test_ranks_hold_no_more_in_a_short_step(schedule: str, depth: int, chunks: int, count: int) -> None:
     shape = PipelineShape.of(schedule, depth, chunks, count)
     whole = shape._replace(microbatches=count)
-    for (stages, few), (same, many) in zip(shape.held(), whole.held(), strict=True):
+    for (stages, few), (same, many) in zip(shape.moments(), whole.moments(), strict=True):
         assert stages.tolist() == same.tolist()
         assert few.sum(axis=1).max() == many.sum(axis=1).max()
         assert all((one <= many).all(axis=1).any() for one in few)
