@@ -85,6 +85,7 @@ def test_plan_with_certificate(model: str, benchmark: Benchmark) -> None:
     assert clocks[-1].first_s > 0
 
 
+@pytest.mark.slow
 def test_published_layouts_beside_plans(benchmark: Benchmark) -> None:
     """Plan 1 is at most as slow as the published layout; ratios are in `extra_info`."""
     every = list(published_layouts())

@@ -79,6 +79,7 @@ def test_no_more_devices_than_the_system_has(model: str) -> None:
         place(model, "--devices", "1025")
 
 
+@pytest.mark.slow
 def test_a_placement_that_takes_long_says_which_point_it_is_at(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_no_drawn_plan_is_faster_than_the_bound(runtime: str) -> None:
         assert planned(runtime, pp).certificate.bound_s == found.bound_s
 
 
+@pytest.mark.slow
 def test_drawn_plans_are_different_ones_that_the_runtime_can_run() -> None:
     for runtime, pp in (("megatron", None), ("torchtitan", 4)):
         asked = planned(runtime, pp).question

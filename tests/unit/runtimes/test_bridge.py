@@ -3,6 +3,8 @@
 import ast
 from dataclasses import replace
 
+import pytest
+
 from phaze.layout import Layout
 from phaze.runtimes.bridge import emit_bridge
 from phaze.runtimes.megatron import MEGATRON
@@ -31,6 +33,7 @@ def changes(text: str) -> dict[str, object]:
     return values
 
 
+@pytest.mark.slow
 def test_fields_are_those_of_the_layout_and_the_batch() -> None:
     for recipe in drawn(MEGATRON, 12, OF_TODAY, ("bf16", "mxfp8")):
         emitted, layout = emit_bridge(recipe, STACK), recipe.layout
