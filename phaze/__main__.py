@@ -109,9 +109,9 @@ def main() -> int:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if sys.stdout is None:
         return _mistake(PhazeError("cannot print the answer: standard output is closed"))
-    said, told = EscapedStream(sys.stdout), EscapedStream(sys.stderr, LONGEST_REMARK)
+    output, errors = EscapedStream(sys.stdout), EscapedStream(sys.stderr, LONGEST_REMARK)
     try:
-        with redirect_stdout(said), redirect_stderr(told):  # type: ignore[type-var]
+        with redirect_stdout(output), redirect_stderr(errors):  # type: ignore[type-var]
             return _status()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -135,7 +135,7 @@ def _status() -> int:
         )
     except OSError as error:
         if error.filename is not None:
-            said = f"{error.filename}: cannot be read or written: {error.strerror or error}"
+            problem = f"{error.filename}: cannot be read or written: {error.strerror or error}"
             return _mistake(PhazeError(said, "check the path and its permissions"))
         _print_no_more()
         said = f"cannot print the answer: {error.strerror or error}"

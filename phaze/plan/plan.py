@@ -143,7 +143,7 @@ class Stage(StageWork):
 
     @property
     def replicated(self) -> tuple[tuple[float, Axis], ...]:
-        """Fractions of the weights, dense and expert, with the axis of ranks that replicate each."""
+        """Fractions of the weights, dense and expert, with the axis of ranks that have copies of each."""
         dense: tuple[float, Axis] = (1.0 - self.expert_share, "dp-cp")
         return (dense, (self.expert_share, "edp")) if self.expert_share else (dense,)
 

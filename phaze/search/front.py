@@ -210,11 +210,11 @@ def _with_exact(rows: pd.DataFrame, fresh: pd.DataFrame, placements: pd.DataFram
         pd.MultiIndex.from_frame(rows[list(fresh)].iloc[near]).isin(pd.MultiIndex.from_frame(fresh))
     ]
     values = exact.set_index(KEY).reindex(pd.MultiIndex.from_frame(rows[KEY].iloc[evaluated]))
-    time, joules, known = (rows[name].to_numpy(copy=True) for name in ("time", "joules", "known"))
+    time, joules, is_known = (rows[name].to_numpy(copy=True) for name in ("time", "joules", "known"))
     time[evaluated] = tied(values["time_per_batch_s"].to_numpy())
     joules[evaluated] = tied(values["joules_per_sample"].to_numpy())
-    known[evaluated] = True
-    return rows.assign(time=time, joules=joules, known=known)
+    is_known[evaluated] = True
+    return rows.assign(time=time, joules=joules, known=is_known)
 
 
 def describe_front(rows: pd.DataFrame, spaces: Spaces, placements: pd.DataFrame) -> pd.DataFrame:

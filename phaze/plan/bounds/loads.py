@@ -260,12 +260,11 @@ class LayoutLoads:
     def _exchanged_s(self, kind: Exchange, width: int) -> Floats:
         grid, layers = self.grid, self.layers
         total_s = np.zeros((1, 1, 1))
-        for parameters, replicas, stride in (
-            (layers.dense, grid.sharers, grid.tp),
-            (layers.experts, grid.edp, grid.expert_stride),
+        for parameters, *columns in (
+            (layers.dense, grid.sharers, grid.shards, grid.tp),
+            (layers.experts, grid.edp, grid.expert_shards, grid.expert_stride),
         ):
             sharded_bytes = width * parameters * (self._zero >= 1)
-            columns = replicas, stride, np.full_like(replicas, grid.replicate)
             groups = tuple(column.astype(float)[:, None] for column in columns)
             for name, nbytes, ranks, apart in collectives(kind, sharded_bytes, *groups):
                 byte_s = collective_s(self.question, name, ranks[:, 0], apart[:, 0])[1]

@@ -371,8 +371,8 @@ def _any_option(layers: Floats) -> Floats:
 def _any_end(ends: Floats) -> Floats:
     """Costs of embedding and head (S, 1, figures) that bound every recompute option, from (S, R, figures)."""
     least: Floats = ends.min(axis=1, keepdims=True)
-    for whole, part in (("first_s", "first_forward_s"), ("last_s", "last_forward_s")):
-        total, forward = EndFigures._fields.index(whole), EndFigures._fields.index(part)
+    for both, part in (("first_s", "first_forward_s"), ("last_s", "last_forward_s")):
+        total, forward = EndFigures._fields.index(both), EndFigures._fields.index(part)
         # Forward and backward pass each, so that their difference bounds the backward pass as well.
         backward = (ends[..., total] - ends[..., forward]).min(axis=1, keepdims=True)
         least[..., total] = least[..., forward] + backward

@@ -211,15 +211,17 @@ def _exchanged(stage: Stage, kind: Exchange) -> list[list[tuple[Exchange, float,
     """Collectives of the replicas of a stage, with bytes and ranks, for each part of its weights."""
     weights = stage.weight_bytes - stage.frozen_bytes * (stage.layout.zero < 3)  # updated, or all with ZeRO 3
     size = weights if kind == "all_gather" else stage.exchanged_bytes
-    layout, groups = stage.layout, [(part, stage.layout.group(axis)) for part, axis in stage.replicated]
+    groups = [
+        (part, stage.layout.group(axis), stage.layout.sharding(axis)) for part, axis in stage.replicated
+    ]
     return [
         [
             (name, nbytes, Group(int(ranks), int(stride)))
             for name, nbytes, ranks, stride in collectives(
-                kind, part * size, group.ranks, group.stride, layout.replicate
+                kind, part * size, group.ranks, within.ranks, group.stride
             )
         ]
-        for part, group in groups
+        for part, group, (within, _) in groups
     ]
 
 
@@ -245,7 +247,7 @@ def _sync_kind(stage: Stage, machine: Machine) -> Exchange | None:
     zero = stage.layout.zero
     if zero >= 2:
         return None
-    all_reduces = machine.stack.zero_1 == "all_reduce" and stage.layout.replicate == 1
+    all_reduces = machine.stack.zero_1 == "all_reduce" and stage.layout.shards == stage.layout.sharers
     return "all_reduce" if zero == 0 or all_reduces else "reduce_scatter"
 
 

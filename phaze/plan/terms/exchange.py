@@ -30,19 +30,20 @@ def per_step(kind: Exchange, zero: Count) -> Count:
 
 
 def collectives(
-    kind: Exchange, size_bytes: Number, ranks: Number, stride: Number, replicate: Number
+    kind: Exchange, size_bytes: Number, ranks: Number, shards: Number, stride: Number
 ) -> Iterator[tuple[Exchange, Number, Number, Number]]:
-    """Yield the collectives with which `ranks` replicas exchange gradients or weights of this size.
+    """Yield the collectives with which `ranks` replicas, `stride` apart, exchange gradients or weights.
 
     Each has a kind, a size in bytes, a number of members, and their distance.
 
-    Groups that replicate each other's shards all-reduce the gradients of a shard after scattering them
-    (Megatron-Core `num_distributed_optimizer_instances`, torchtitan `data_parallel_replicate_degree`).
+    Replicas share the states in groups of `shards`. Copies of a shard all-reduce its gradients after each
+    group has scattered them (Megatron-Core `num_distributed_optimizer_instances`, torchtitan
+    `data_parallel_replicate_degree`).
     """
     if kind == "all_reduce":
         yield kind, size_bytes, ranks, stride
         return
-    shards = ranks // replicate
     yield kind, size_bytes, shards, stride
-    if kind == "reduce_scatter" and np.any(replicate > 1):
-        yield "all_reduce", size_bytes / shards, replicate, stride * shards
+    copies = ranks // shards
+    if kind == "reduce_scatter" and np.any(copies > 1):
+        yield "all_reduce", size_bytes / shards, copies, stride * shards
