@@ -136,10 +136,10 @@ def _status() -> int:
     except OSError as error:
         if error.filename is not None:
             problem = f"{error.filename}: cannot be read or written: {error.strerror or error}"
-            return _mistake(PhazeError(said, "check the path and its permissions"))
+            return _mistake(PhazeError(problem, "check the path and its permissions"))
         _print_no_more()
-        said = f"cannot print the answer: {error.strerror or error}"
-        return _mistake(PhazeError(said, "print to a terminal or another disk"))
+        problem = f"cannot print the answer: {error.strerror or error}"
+        return _mistake(PhazeError(problem, "print to a terminal or another disk"))
 
 
 def _mistake(error: PhazeError) -> int:
