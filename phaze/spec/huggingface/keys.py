@@ -99,7 +99,7 @@ NEEDED = (
     "experts.count", "experts.per_token", "experts.width", "mamba.heads", "mamba.head_size", "mamba.state",
 )  # fmt: skip
 """Fields that a model part requires where the part is optional in a family."""
-ALIKE = 0.9
+ALIKE = 0.86
 """Similarity from which an unknown field counts as a known one that is misspelt, even if it is off."""
 OVERRIDES = "per_layer_config"
 """Published field with overrides for individual layers, by layer number (`transformers` 5.24)."""
