@@ -93,6 +93,13 @@ def validate(
     if part is not None:
         typer.echo(_part(part, files, system, out, as_json=as_json))
         return
+    typer.echo(_compared(files, system, out, errors, as_json=as_json))
+
+
+def _compared(
+    files: list[Path] | None, system: str | None, out: Path | None, errors: Path | None, *, as_json: bool
+) -> str:
+    """Errors of runs, by source and over all, as tables or JSON; writes the files that are asked for."""
     from phaze.plan.machines import load_machine
     from phaze.spec.measured import PublishedRuns
     from phaze.validate.intervals import error_table
@@ -123,11 +130,8 @@ def validate(
     if out is not None:
         write_table(runs, out)
     if as_json:
-        typer.echo(_as_json(scores, groups_of(runs), simulated))
-        return
-    typer.echo(_shown(scores))
-    if not files:
-        typer.echo(_parts_shown())
+        return _as_json(scores, groups_of(runs), simulated)
+    return _shown(scores) if files else f"{_shown(scores)}\n{_parts_shown()}"
 
 
 def _parts_shown() -> str:
