@@ -233,13 +233,13 @@ def trace(
 
     refuse_outputs(out, reads=specs)
     modules = [load_torch_module(path, sequence or USUAL_SEQUENCE) for path in specs]
-    if not compare and (len(modules) > 1 or out is None):
-        raise PhazeError("trace: give one spec and -o for its graph, or pass --compare")
     if compare:
         write_or_print(_comparison(specs, modules, run_code=run_code), out)
-    elif out is not None and layers:
+    elif out is None or len(modules) > 1:
+        raise PhazeError("trace: give one spec and -o for its graph, or pass --compare")
+    elif layers:
         _write_layers(modules[0], out, run_code=run_code)
-    elif out is not None:
+    else:
         _write_graph(modules[0], microbatch, system, out, run_code=run_code)
 
 
