@@ -22,7 +22,7 @@ from phaze.pages.words import fill, percent
 from phaze.spec.layout_study import LayoutStudy
 from phaze.spec.names import Rank
 from phaze.spec.training_plan import TIE
-from phaze.tables import TABLES
+from phaze.tables.layouts import LayoutProofs, RankedLayouts
 
 WORDS = words_of("layouts")
 SIZE = "model", "system", "devices", "ranking"
@@ -63,7 +63,10 @@ def build_layout_report(inputs: LayoutInputs) -> Report:
         "training plans",
         inputs,
         ("layout-checks", CHECKS, WORDS.sentences["checked"]),
-        {name: (TABLES[name], getattr(inputs, name)) for name in ("ranked_layouts", "layout_proofs")},
+        {
+            "ranked_layouts": (RankedLayouts, inputs.ranked_layouts),
+            "layout_proofs": (LayoutProofs, inputs.layout_proofs),
+        },
         _answer(inputs),
         _sections(inputs),
         (WORDS.sentences[name] for name in ("ranked", "priced", "bounded", "chunked")),
