@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
+from math import gcd, lcm
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_args
 
 from phaze.base.errors import PhazeError
@@ -266,6 +267,13 @@ class Layout(LayoutFields[int, bool, Zero, str]):
             cp_kind=kind.replace(LEVELS, f"{LEVELS}:") or "all_gather",
             load=load or BALANCED,
         )
+
+    @property
+    def fewest_replicas(self) -> int:
+        """Smallest dp that experts and copies of shards allow, whatever dp this layout has."""
+        # replicate divides dp, and ep * etp * replicate divides tp * cp * dp.
+        experts = self.folded * self.replicate
+        return lcm(experts // gcd(experts, self.tp * self.cp), self.replicate)
 
     def group(self, axis: Axis) -> Group:
         """Process group of a rank along a parallel axis."""

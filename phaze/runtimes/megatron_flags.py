@@ -8,7 +8,6 @@ are returned.
 from __future__ import annotations
 
 import re
-from math import gcd, lcm
 from typing import Any
 
 from phaze.base.errors import PhazeError
@@ -216,9 +215,7 @@ def _replicas(flags: Flags, devices: int | None, layout: Layout) -> int:
     """Number of replicas; if the device count is unknown, the fewest that the expert ranks allow."""
     slices = layout.tp * layout.cp * layout.pp
     if devices is None and "--nproc-per-node" not in flags:
-        experts = layout.folded * layout.replicate
-        # Smallest dp with replicate | dp and ep * etp * replicate | tp * cp * dp.
-        return lcm(experts // gcd(experts, layout.tp * layout.cp), layout.replicate)
+        return layout.fewest_replicas
     count = devices or whole_number(flags, "--nnodes", 1) * whole_number(flags, "--nproc-per-node")
     if count % slices:
         raise PhazeError(f"devices: must be a multiple of tp * cp * pp {slices}, got {count}")

@@ -122,7 +122,7 @@ def features_of(layout: Layout, schedule: str, model: Model) -> Iterator[str]:
         f"schedule {schedule}": layout.pp > 1,
         f"cp {layout.cp_kind.partition(':')[0].replace('+', ' and ')}": layout.cp > 1,
         f"ZeRO-{layout.zero}": layout.dp > 1,
-        "HSDP": layout.replicate > 1,
+        "HSDP": layout.sharers > layout.shards,
         "expert tensor parallelism": model.experts is not None and layout.etp > 1,
         "offloaded modules": bool(offloaded.modules),
         "offloaded layers": offloaded.layers > 0,
@@ -148,7 +148,7 @@ def parallelism_of(layout: Layout) -> str:
     """Kinds of parallelism that a layout uses, such as tp+dp; fsdp is ZeRO 3, hsdp replicated shards."""
     widths = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp, "dp": layout.dp}
     kinds = [name for name, width in widths.items() if width > 1]
-    kinds += ["fsdp"] * (layout.zero == 3) + ["hsdp"] * (layout.replicate > 1)
+    kinds += ["fsdp"] * (layout.zero == 3) + ["hsdp"] * (layout.sharers > layout.shards)
     return "+".join(kinds) or "one"
 
 
