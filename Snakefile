@@ -79,7 +79,8 @@ onstart:
     if workflow.is_main_process:
         try:
             begin_run(Path(workflow.pathvars.apply("<results>")))
-            fork_jobs(Path(".snakemake"))
+            if reason := fork_jobs(Path(".snakemake")):
+                logger.info(f"jobs start one by one, not as forks of a server: {reason}")
         except PhazeError as error:
             raise WorkflowError(str(error)) from None
 

@@ -35,6 +35,8 @@ from phaze.base.files import write_text
 
 THREADS = ("OMP", "GOTO", "OPENBLAS", "MKL", "NUMEXPR")
 """Libraries for which Snakemake sets <library>_NUM_THREADS in a job."""
+OFF = "off"
+"""Value of the environment variable that makes every job start on its own."""
 LONGEST_PATH = 100
 """Longest path of a socket, and of an interpreter after `#!`; systems permit 103 and 127 characters."""
 
@@ -44,28 +46,35 @@ _servers: list[subprocess.Popen[bytes]] = []
 """Servers that this process has started; each ends when its standard input, held here, is closed."""
 
 
-def fork_jobs(folder: Path) -> None:
+def fork_jobs(folder: Path) -> str:
     """Start the jobs of this Snakemake process as forks of a server, through a client written to the folder.
 
-    Does nothing if the system cannot pass file descriptors, or if a path is too long or needs quoting. Jobs
-    in a conda environment, on a cluster or with several threads start as usual.
+    Returns the reason why they start one by one instead, and otherwise an empty text. Jobs in a conda
+    environment, on a cluster or with several threads start as usual.
     """
     python = folder.resolve() / "python"
-    if not hasattr(socket, "recv_fds") or any(shlex.quote(x) != x for x in (sys.executable, str(python))):
-        return
+    if os.environ.get(fork_client.SOCKET) == OFF:
+        return f"the environment variable {fork_client.SOCKET} is {OFF}"
+    if not hasattr(socket, "recv_fds"):
+        return "the system cannot pass open files between processes"
+    for path in (Path(sys.executable), python):
+        if shlex.quote(str(path)) != str(path):
+            return f"the path {path} needs quotes in a shell"
     if fork_client.SOCKET not in os.environ:
         path = Path(mkdtemp(prefix="phaze-"), "socket")
         if max(len(str(path)), len(sys.executable)) > LONGEST_PATH:
             path.parent.rmdir()
-            return
+            return f"a path is longer than {LONGEST_PATH} characters: {path} or {sys.executable}"
         start_server(path, __spec__.name)
         os.environ[fork_client.SOCKET] = str(path)
     client = f"#!{sys.executable} -IS\n{Path(fork_client.__file__).read_text(encoding='utf-8')}"
     if not python.is_file() or python.read_text(encoding="utf-8") != client:
         write_text(python, client)
         python.chmod(0o755)
-    if os.access(python, os.X_OK):  # else the file system runs no programs
-        sys.executable = str(python)
+    if not os.access(python, os.X_OK):
+        return f"the file system of {folder.resolve()} runs no programs"
+    sys.executable = str(python)
+    return ""
 
 
 def start_server(path: Path, module: str, *arguments: str) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from phaze.base.fork_server import fork_jobs
+
 PARENT = """
 import os, subprocess, sys
 from pathlib import Path
@@ -130,6 +132,21 @@ def test_jobs_of_several_threads_and_without_a_server_start_as_usual(jobs: Jobs)
     jobs.end()
     assert vanishes(Path(jobs.socket).parent)
     assert "phaze.base.fork_server" not in jobs.run(script)[1]
+
+
+@pytest.mark.parametrize(
+    ("folder", "variable", "reason"),
+    [("jobs", "off", "PHAZE_FORKS is off"), ("my jobs", None, "needs quotes in a shell")],
+)
+def test_jobs_that_start_one_by_one_have_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, variable: str | None, reason: str
+) -> None:
+    python = sys.executable
+    monkeypatch.delenv("PHAZE_FORKS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("PHAZE_FORKS", variable)
+    assert reason in fork_jobs(tmp_path / folder)
+    assert sys.executable == python
 
 
 def test_the_program_in_place_of_python_runs_anything_else_with_python(jobs: Jobs) -> None:
