@@ -11,3 +11,5 @@ Bools = NDArray[np.bool_]
 Names = NDArray[np.str_]
 Number = TypeVar("Number", float, Floats)
 """A number, or an array of numbers: functions of it serve one case and many at once."""
+Count = TypeVar("Count", int, Ints)
+"""A whole number, or an array of whole numbers."""

@@ -15,11 +15,11 @@ from functools import cached_property
 
 import numpy as np
 
-from phaze.base.arrays import Ints
+from phaze.base.arrays import Ints, Number
 from phaze.base.deadline import Deadline
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.cost.network.network import Kind, Members, Network, Size
+from phaze.cost.network.network import Kind, Members, Network
 from phaze.layout import Group
 from phaze.map.ensemble import FoundMapping, Mapped, MapSettings, Way, map_stages
 from phaze.map.networks import units_of
@@ -50,13 +50,13 @@ class Arranged:
     """Device of every rank, (N,)."""
     _known: dict[tuple[Kind, float, Group], tuple[float, ...]] = field(default_factory=dict)
 
-    def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
+    def seconds(self, kind: Kind, size_bytes: Number, group: Members) -> Number:
         """Time of a collective, or of a message from one rank to the next; 0 for one rank."""
         if not isinstance(group, Group) or isinstance(size_bytes, np.ndarray):
             return self.network.seconds(kind, size_bytes, group)
         return max(self._each(kind, size_bytes, group), default=0.0)
 
-    def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+    def by_level(self, kind: Kind, size_bytes: Number, group: Members) -> tuple[Number, ...]:
         """Time of a collective, attributed to a single level."""
         return (self.seconds(kind, size_bytes, group),)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self
 
-from phaze.base.arrays import Bools, Ints
+from phaze.base.arrays import Bools, Count
 from phaze.base.errors import PhazeError
 from phaze.layout import (
     BALANCED,
@@ -55,7 +55,6 @@ MODEL_SIZES = ("mtp", "heads", "kv_heads", "kv_width", "feed_forward", "hidden",
 """Model fields that reasons of rules may contain."""
 MANY_CONNECTIONS = "32"
 """Maximum value of `CUDA_DEVICE_MAX_CONNECTIONS`."""
-Number = TypeVar("Number", int, Ints)
 RecomputedCounts = Literal["any", "equal", "all"]
 """Numbers of fully recomputed blocks that a runtime's virtual stages can have.
 
@@ -253,7 +252,7 @@ def modules_in(model: Model) -> set[Module]:
     return {module for module, present in has.items() if present}
 
 
-def most_stages(model: Model, pp: Number) -> Number:
+def most_stages(model: Model, pp: Count) -> Count:
     """Maximum number of pipeline stages of which none is empty, for one pipeline depth or for many.
 
     All layers of multi-token prediction are on one stage: the last, or, on a rank behind the first, the one

@@ -14,14 +14,13 @@ to one peer in the same manner, without a copy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from phaze.base.arrays import Floats
+from phaze.base.arrays import Number
 from phaze.spec.speeds.collectives import NcclSpeeds
 
-Size = TypeVar("Size", float, Floats)
 PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 2, "reduce": 2}
 """Number of passes of n − 1 ring steps in each kind of collective."""
 
@@ -46,7 +45,7 @@ class Nccl:
         default_factory=dict, compare=False, repr=False
     )
 
-    def seconds(self, kind: str, size_bytes: Size, ranks: int) -> Size:
+    def seconds(self, kind: str, size_bytes: Number, ranks: int) -> Number:
         """Time of collectives on whole tensors, or of messages, excluding start-up time; 0 for one rank."""
         algorithms = self._algorithms.get((kind, ranks))
         if algorithms is None:

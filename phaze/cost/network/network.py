@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from phaze.base.arrays import Floats, Ints
+from phaze.base.arrays import Floats, Ints, Number
 from phaze.cost.network.nccl import Nccl
 from phaze.layout import Group
 
@@ -25,8 +25,6 @@ Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all",
 Kind = Collective | Literal["send"]
 Members = Group | Sequence[int] | Ints
 """Participants: ranks at a stride, or device numbers in ring order."""
-Size = TypeVar("Size", float, Floats)
-"""Size of one collective in bytes, or an array of such sizes."""
 
 EXCHANGES: dict[Collective, float] = {
     "all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0, "broadcast": 2.0,
@@ -44,10 +42,10 @@ TREE_SHARE = 0.9
 class Network(Protocol):
     """Interface of the network models: time of collectives and messages between devices."""
 
-    def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
+    def seconds(self, kind: Kind, size_bytes: Number, group: Members) -> Number:
         """Time of a collective, or of a message from one rank to the next; 0 for one rank."""
 
-    def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+    def by_level(self, kind: Kind, size_bytes: Number, group: Members) -> tuple[Number, ...]:
         """Time of a collective on the links of each level, in seconds, innermost level first."""
 
 
@@ -56,7 +54,7 @@ def rounds(kind: Collective, ranks: int) -> float:
     return EXCHANGES[kind] * (ranks - 1)
 
 
-def sent_bytes(kind: Collective, size_bytes: Size, ranks: int) -> Size:
+def sent_bytes(kind: Collective, size_bytes: Number, ranks: int) -> Number:
     """Bytes that a rank sends: 2 (n − 1)/n of the tensor in an all-reduce, (n − 1)/n in most others.
 
     In a broadcast or reduce it is the mean: one end sends nothing, the others the tensor.
@@ -78,7 +76,7 @@ class Flat:
     latency_s: float = 0.0
     """Latency of a ring step."""
 
-    def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
+    def seconds(self, kind: Kind, size_bytes: Number, group: Members) -> Number:
         """Time of a collective or message."""
         ranks = _ranks(group)
         if kind == "send":
@@ -86,15 +84,15 @@ class Flat:
         charged = self.charged_bytes(kind, size_bytes, ranks)
         return charged / self.bandwidth_bytes_per_s + rounds(kind, ranks) * self.latency_s
 
-    def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+    def by_level(self, kind: Kind, size_bytes: Number, group: Members) -> tuple[Number, ...]:
         """Time of a collective; the network has a single level."""
         return (self.seconds(kind, size_bytes, group),)
 
-    def charged_bytes(self, kind: Collective, size_bytes: Size, ranks: int) -> Size:
+    def charged_bytes(self, kind: Collective, size_bytes: Number, ranks: int) -> Number:
         """Bytes that a collective charges to the bandwidth of each device."""
         return self.all_reduce_factor / 2 * (rounds(kind, ranks) / ranks * size_bytes)
 
-    def endless_s(self, kind: Collective, size_bytes: Size) -> Size:
+    def endless_s(self, kind: Collective, size_bytes: Number) -> Number:
         """Time of a collective for n → ∞ ranks, without latencies; multiply it by (n − 1)/n for n ranks."""
         return self.all_reduce_factor / 2 * (EXCHANGES[kind] * size_bytes) / self.bandwidth_bytes_per_s
 
@@ -160,7 +158,7 @@ class Levels:
             inside, cells = tier.devices, set(outer)
         return tuple(counts)
 
-    def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
+    def seconds(self, kind: Kind, size_bytes: Number, group: Members) -> Number:
         """Time of a collective, summed over levels, or of a message on the level that connects both ends.
 
         A reduce-scatter leaves each rank of a level its shard, so n ranks exchange (n − 1)/n of the tensor
@@ -177,7 +175,7 @@ class Levels:
             start_s = max(tier.start_s * (ranks > 1) for tier, ranks in met)
         return sum(levels_s, 0.0 * size_bytes) + start_s
 
-    def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+    def by_level(self, kind: Kind, size_bytes: Number, group: Members) -> tuple[Number, ...]:
         """Time of a collective or message on the links of each level, in seconds, innermost level first."""
         if kind == "send":
             return self._message_s(size_bytes, group)
@@ -210,7 +208,7 @@ class Levels:
         stride = group.stride if isinstance(group, Group) else 1
         return 1.0 if stride < shared or shared == 1 else self.tiers[level - 1].devices / shared
 
-    def _message_s(self, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+    def _message_s(self, size_bytes: Number, group: Members) -> tuple[Number, ...]:
         levels_s = [0.0 * size_bytes] * len(self.tiers)
         if _ranks(group) > 1:
             ends = self.meeting(Group(2, group.stride) if isinstance(group, Group) else group[:2])
@@ -230,11 +228,11 @@ class Wired(ABC):
     def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
         """Latency and seconds per byte from every source to its target, as arrays."""
 
-    def by_level(self, kind: Kind, size_bytes: Size, group: Members) -> tuple[Size, ...]:
+    def by_level(self, kind: Kind, size_bytes: Number, group: Members) -> tuple[Number, ...]:
         """Time of a collective, as a single level, because only simulated messages distinguish links."""
         return (self.seconds(kind, size_bytes, group),)
 
-    def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
+    def seconds(self, kind: Kind, size_bytes: Number, group: Members) -> Number:
         """Time of a collective around the members, or of a message from the first to the second."""
         members = _devices(group)[::-1] if kind == "reduce" else _devices(group)
         count = len(members)
@@ -258,7 +256,9 @@ class Wired(ABC):
         return collective_s[()]  # type: ignore[return-value]  # a number for a number
 
 
-def _ring_s(kind: Collective, part_bytes: Size, tier: Tier, ranks: int, inside: int, ports: float) -> Size:
+def _ring_s(
+    kind: Collective, part_bytes: Number, tier: Tier, ranks: int, inside: int, ports: float
+) -> Number:
     """Time of a ring collective on the links of a level, among `ranks` groups of `inside` ranks each."""
     # In an all-to-all each rank has `inside` peers in every other group; a ring takes one step per other
     # group.
@@ -269,7 +269,7 @@ def _ring_s(kind: Collective, part_bytes: Size, tier: Tier, ranks: int, inside: 
     return EXCHANGES[kind] * others * (part_bytes / bandwidth + latency_s)
 
 
-def _tree_s(size_bytes: Size, ranks: int, ports: float, tier: Tier) -> Size:
+def _tree_s(size_bytes: Number, ranks: int, ports: float, tier: Tier) -> Number:
     """Time of an all-reduce up and down a tree (NCCL, `ncclTopoTuneModel`)."""
     # Depth of a binary tree, once up and once down.
     steps = 2 * (ranks.bit_length() - 1)

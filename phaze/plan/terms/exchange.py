@@ -7,14 +7,13 @@ all-gathered: once per step, or in every pass, gradients from ZeRO 2 on and weig
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 
-from phaze.base.arrays import Ints, Number
+from phaze.base.arrays import Count, Number
 
 Exchange = Literal["all_reduce", "reduce_scatter", "all_gather"]
-Count = TypeVar("Count", int, Ints)
 FIRST_IN_PASSES: dict[Exchange, int] = {"reduce_scatter": 2, "all_gather": 3}
 """First ZeRO stage under which an exchange occurs in every pass, instead of once per step."""
 
