@@ -377,14 +377,17 @@ def _seconds(
     if waits:
         total[HOST] = waits_s.sum() + max(extra.launches * stack.launch_s - extra_s, 0.0)
     else:
-        launches = extra.launches + _launches(operators, clocked, attention)
+        launches = extra.launches + _launches(operators, clocked, attention) + (STEPS - 1) * in_steps
         # The host runs ahead: only what it needs beyond the device's time is exposed.
         total[HOST] = max(launches * stack.launch_s - total.sum(), 0.0)
     return total, weight_s
 
 
 def _launches(operators: Sequence[Operator], clocked: Clocked, attention: FusedPass) -> int:
-    """Number of kernels of consecutive operators that the host launches, collectives and casts included."""
+    """Number of kernels of consecutive operators that the host launches, collectives and casts included.
+
+    Scores without a fused kernel count as one.
+    """
     stack = clocked.machine.stack
     by_host = launched(operators, stack.cuda_graphs)
     launching = [operator for operator, by in zip(operators, by_host, strict=True) if by]
@@ -392,7 +395,7 @@ def _launches(operators: Sequence[Operator], clocked: Clocked, attention: FusedP
     count += sum(bool(part.axis) for operator in launching for part in operator.parts)
     count += more_launches(launching, clocked.layout.tp, stack)
     fused = 0 if {"attn", "full"} & {*stack.cuda_graphs} else attention.launches
-    return count + fused + (STEPS - 1) * in_steps_of(operators, stack)
+    return count + fused
 
 
 def _with_exchanges(cost: LayerCost, clocked: Clocked) -> LayerCost:

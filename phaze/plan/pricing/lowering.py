@@ -431,7 +431,7 @@ class StageLayers:
         """Bytes of weights and gradients by field of a stage, and the share of experts in them."""
         size = self._state.size
         parameters = sum(count * cost.layer.parameters for count, cost in self.counts)
-        trained, experts = (sum(numbers) for numbers in zip(*self._trained_by_layer, strict=True))
+        trained, experts = self._trained_parameters
         at_end = self.cut.start == 0 or self.cut.stop == len(self.workload.order)
         tied = self.workload.parameters("tied") * (trained == parameters) * at_end
         return {
@@ -447,18 +447,16 @@ class StageLayers:
         return self.lowering.state(self.layout)
 
     @cached_property
-    def _trained_by_layer(self) -> list[tuple[int, int]]:
-        """Number of trained parameters, and of those of experts, of each distinct layer."""
-        return [
-            (count * cost.layer.trained, count * cost.layer.groups.get("expert", 0))
-            for count, cost in self.counts
-        ]
+    def _trained_parameters(self) -> tuple[int, int]:
+        """Number of trained parameters, and of those of experts."""
+        trained = sum(count * cost.layer.trained for count, cost in self.counts)
+        return trained, sum(count * cost.layer.groups.get("expert", 0) for count, cost in self.counts)
 
     @cached_property
     def _trained(self) -> tuple[tuple[int, int, int], ...]:
         """Trained parameters, ZeRO stage, and ranks that shard the states, for dense layers and experts."""
         layout = self.layout
-        trained, experts = (sum(numbers) for numbers in zip(*self._trained_by_layer, strict=True))
+        trained, experts = self._trained_parameters
         return (trained - experts, layout.zero, layout.shards), (experts, layout.zero, layout.expert_shards)
 
     @cached_property

@@ -77,8 +77,10 @@ class StateTerms:
 
     def host_bytes(self, parameters: Number, zero: Number, ranks: Number) -> Number:
         """Bytes of optimizer states of trained parameters in host memory between two steps."""
+        if not self.offloaded:
+            return parameters * 0.0
         states = replace(self.size, weights=0, gradients=0)
-        return state_bytes(parameters, states, zero, ranks) * self.offloaded
+        return state_bytes(parameters, states, zero, ranks)
 
     def frozen_bytes(self, parameters: Number, zero: Number, ranks: Number) -> Number:
         """Bytes of frozen weights, which have no gradient and no optimizer state, on a device."""
