@@ -136,10 +136,10 @@ def _write_timeline(title: str, timeline: Timeline, request: SimulateOptions) ->
 
         write_trace(timeline, request.trace)
     if request.picture is not None:
-        from phaze.pages.pipeline_picture import drawn_plan, picture
+        from phaze.pages.pipeline_picture import picture, timeline_picture
         from phaze.pages.vega import save
 
-        save(request.picture, picture(drawn_plan(title, timeline)))
+        save(request.picture, picture(timeline_picture(title, timeline)))
 
 
 def _simulate_runs(runs: Path, system: str | None, devices: int | None, out: Path) -> None:

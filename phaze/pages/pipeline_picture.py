@@ -43,7 +43,7 @@ ROWS, PASSES = 8, 40
 
 
 @dataclass(frozen=True)
-class DrawnPlan:
+class PipelinePicture:
     """Simulated plan to draw, with the maximum numbers of rows and passes to show."""
 
     title: str
@@ -134,7 +134,7 @@ class DrawnPlan:
         return memory(self.lines, self.time_s, ("seconds of a step", "GiB a device"), limits=limits_gib)
 
 
-def picture(plan: DrawnPlan) -> alt.TopLevelMixin:
+def picture(plan: PipelinePicture) -> alt.TopLevelMixin:
     """Draw the stages over time, with their memory below, for a picture file."""
     wide = WIDE / len(plan.windows)
     notes = [line for note in _notes(plan) for line in wrap(note, LETTERS)]
@@ -146,7 +146,7 @@ def picture(plan: DrawnPlan) -> alt.TopLevelMixin:
     return figure
 
 
-def _numbered(plan: DrawnPlan, window: Window, wide: float) -> alt.LayerChart | alt.FacetChart:
+def _numbered(plan: PipelinePicture, window: Window, wide: float) -> alt.LayerChart | alt.FacetChart:
     """Draw the cells of a window, with microbatch numbers in the passes that have room for them."""
     chart = pipeline(plan.drawn, [window], "seconds of a step")
     # a file has a fixed width, unlike a page, so that the room for a number is known
@@ -161,7 +161,7 @@ def _numbered(plan: DrawnPlan, window: Window, wide: float) -> alt.LayerChart | 
     return alt.layer(chart, numbers)
 
 
-def _notes(plan: DrawnPlan) -> Iterator[str]:
+def _notes(plan: PipelinePicture) -> Iterator[str]:
     yield (
         "Above: a cell is a pass with the number of its microbatch, from 1, where it fits; thin lines below "
         "cells: tensors on their way to the stage, gradients exchanged meanwhile; white: the stage waits."
@@ -179,7 +179,7 @@ def _notes(plan: DrawnPlan) -> Iterator[str]:
     yield from left_out(plan)
 
 
-def left_out(plan: DrawnPlan) -> Iterator[str]:
+def left_out(plan: PipelinePicture) -> Iterator[str]:
     """Yield sentences on the parts of the plan that the picture omits."""
     hidden = [row for row in range(len(plan.workers)) if row not in plan.rows]
     if hidden:
@@ -200,16 +200,16 @@ def left_out(plan: DrawnPlan) -> Iterator[str]:
     )
 
 
-def drawn_plan(title: str, timeline: Timeline) -> DrawnPlan:
+def timeline_picture(title: str, timeline: Timeline) -> PipelinePicture:
     """Prepare a simulated timeline for drawing."""
     jobs = pd.DataFrame([*job_rows(timeline), *transfer_rows(timeline)])
     profiles = {stage: (profile.time_s, profile.bytes_) for stage, profile in stage_memory(timeline).items()}
     pipeline = timeline.pipeline
-    return DrawnPlan(title, jobs, profiles, pipeline.lanes, pipeline.batches)
+    return PipelinePicture(title, jobs, profiles, pipeline.lanes, pipeline.batches)
 
 
-def simulated_plan(plan_stages: pd.DataFrame, plan: pd.Series) -> DrawnPlan:
+def simulated_plan(plan_stages: pd.DataFrame, plan: pd.Series) -> PipelinePicture:
     """Simulate one row of table `plans`, with the stages of all plans, and prepare it for a small picture."""
     answer = replay_one(plan, plan_stages)
-    drawn = drawn_plan(answer.which(), answer.price.timeline)
+    drawn = timeline_picture(answer.which(), answer.price.timeline)
     return replace(drawn, most_rows=ROWS, most_passes=PASSES)

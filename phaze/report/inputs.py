@@ -16,7 +16,7 @@ from phaze.search.winners import Outcome
 from phaze.spec.architecture import EnergyFigures
 
 if TYPE_CHECKING:  # plots and study settings, which jobs on a single cluster do not need
-    from phaze.pages.pipeline_picture import DrawnPlan
+    from phaze.pages.pipeline_picture import PipelinePicture
     from phaze.spec.study import Study
 
 COMMON_SHARD = "common"
@@ -134,7 +134,7 @@ class Inputs:
     """Table `audits` of the first scenario, all models."""
     source_scores: pd.DataFrame = field(default_factory=tables.SourceScores.empty)
     """Errors of predictions of published training runs, by source."""
-    pictures: Callable[[pd.Series], DrawnPlan] | None = None
+    pictures: Callable[[pd.Series], PipelinePicture] | None = None
     """Function that simulates a row of table `plans` for its picture; None omits pictures."""
 
     def graph_of(self, model: str) -> pd.DataFrame:

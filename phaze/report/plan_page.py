@@ -14,7 +14,7 @@ from phaze.layout import MODEL_WIDTHS
 from phaze.pages.document import FirstScreen, Items, Listing, Prose, Section, Sheet
 from phaze.pages.page import Report, page_of
 from phaze.pages.page_words import words_of
-from phaze.pages.pipeline_picture import DrawnPlan, drawn_plan, left_out
+from phaze.pages.pipeline_picture import PipelinePicture, left_out, timeline_picture
 from phaze.plan.answer import ranked_table, words
 from phaze.plan.answer.ranked_table import row_status
 from phaze.plan.answer.replay import ReplayedPlan
@@ -54,9 +54,9 @@ class PlanPage:
         return ReplayedPlan.of(self.plan)
 
     @cached_property
-    def drawn(self) -> DrawnPlan:
+    def drawn(self) -> PipelinePicture:
         """Simulated pipeline of the plan, prepared for drawing."""
-        picture = drawn_plan("", self.replayed.now.price.timeline)
+        picture = timeline_picture("", self.replayed.now.price.timeline)
         return replace(picture, most_rows=ROWS, most_passes=PASSES)
 
     @cached_property

@@ -41,8 +41,8 @@ from phaze.spec.training_plan import TIE, PlanCertificate
 STUCK = "the bounds of the remaining layouts cannot be raised further"
 
 
-class SearchOptions(TypedDict, total=False):
-    """Options of a `LayoutSearch`, by its fields."""
+class SearchKeywords(TypedDict, total=False):
+    """Fields of a `LayoutSearch` that a caller may set, as keyword arguments."""
 
     gap: float
     on_better: Callable[[LayoutSearch], None]
@@ -427,7 +427,7 @@ def _parts(which: Ints, most: int) -> Iterator[Ints]:
 def layout_search(
     question: PlanQuestion,
     fixed: Mapping[str, int | str] | None = None,
-    **options: Unpack[SearchOptions],
+    **options: Unpack[SearchKeywords],
 ) -> LayoutSearch:
     """Search over the layouts of a question with some fields fixed, not yet run."""
     space = legal_space(question.runtime, question.task, fixed)
@@ -442,7 +442,7 @@ def plan_layouts(
     *,
     number: int = 10,
     rows: int = 1,
-    **options: Unpack[SearchOptions],
+    **options: Unpack[SearchKeywords],
 ) -> LayoutPlans:
     """Search for the `number` fastest plans with some fields fixed, with a certificate of optimality.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from phaze.pages.pipeline_picture import MOST_ROWS, DrawnPlan, picture
+from phaze.pages.pipeline_picture import MOST_ROWS, PipelinePicture, picture
 from phaze.pages.vega import save
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline
@@ -20,10 +20,10 @@ STAGE = StageCost(
 )
 
 
-def shown(timeline: Timeline) -> DrawnPlan:
+def shown(timeline: Timeline) -> PipelinePicture:
     jobs = pd.DataFrame([*job_rows(timeline), *transfer_rows(timeline)])
     held = {stage: (of.time_s, of.bytes_) for stage, of in stage_memory(timeline).items()}
-    return DrawnPlan("toy", jobs, held, timeline.pipeline.lanes, timeline.pipeline.batches)
+    return PipelinePicture("toy", jobs, held, timeline.pipeline.lanes, timeline.pipeline.batches)
 
 
 def drawn(tmp_path: Path, pipeline: Pipeline) -> str:
