@@ -62,7 +62,7 @@ MOST_SHARPENED = 30_000
 """Maximum number of families whose bounds are raised together."""
 MOST_EXPANDED = 3_000
 """Maximum number of families expanded together."""
-MOST_SLICES = 300
+MOST_SHARDS = 300
 """Maximum number of shards whose costs stay in memory for reuse."""
 MOST_LOADED = 32
 """Maximum number of layouts whose linear programs stay in memory between examinations.

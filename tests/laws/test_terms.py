@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from phaze.base.arrays import Floats
 from phaze.pipeline.stages import StageCost
 from phaze.plan.bounds.loads import LayoutLoads
-from phaze.plan.bounds.shards import Slices
+from phaze.plan.bounds.shards import ShardCosts
 from phaze.plan.plan import Stage
 from phaze.plan.terms import exchange, overlap
 from phaze.plan.terms.state import StateTerms
@@ -154,7 +154,7 @@ def loads_of(drawn: Drawn) -> LayoutLoads:
     """Loads of the one layout of a drawn plan."""
     question, recipe = drawn.question, drawn.recipe
     grid = question.runtime.grid(recipe.model, [(recipe.layout, recipe.schedule)])
-    return LayoutLoads.of(question, grid, Slices.of(question, grid), np.zeros(1, np.int64))
+    return LayoutLoads.of(question, grid, ShardCosts.of(question, grid), np.zeros(1, np.int64))
 
 
 def sums(
@@ -162,7 +162,7 @@ def sums(
 ) -> tuple[dict[str, float], dict[str, float], list[str]]:
     """Bounds and prices of a stage's figures by name, and the names of those that nothing leaves open."""
     layout = drawn.recipe.layout
-    kinds = Slices.of(drawn.question, loads.grid).order
+    kinds = ShardCosts.of(drawn.question, loads.grid).order
     blocks = range(max(stage.first_layer, 1) - 1, min(stage.last_layer, len(kinds.names)))
     numbers = np.array([sum(kinds.kind[i] == k for i in blocks) for k in range(len(kinds.kinds))])
     first, last = stage.first_layer == 0, stage.last_layer > len(kinds.names)

@@ -2,8 +2,8 @@
 
 A family has all layouts that differ only in recompute. Its bound holds for every recompute option, so a
 family whose bound is not below the best plan is excluded with all of its layouts. The other families are
-expanded: options that another option of the same shard dominates are dropped (`Slices.dominated`), and each
-remaining option gets its own bound.
+expanded: options that another option of the same shard dominates are dropped (`ShardCosts.dominated`), and
+each remaining option gets its own bound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Ints
 from phaze.layout import Layout
 from phaze.plan.bounds.layouts import LayoutBounds, bound_layouts, bounds_by
-from phaze.plan.bounds.shards import Common, Slices
+from phaze.plan.bounds.shards import Common, ShardCosts
 from phaze.plan.question import PlanQuestion
 from phaze.runtimes.grid import LayoutGrid
 from phaze.runtimes.space import Space
@@ -103,13 +103,13 @@ class LayoutFamilies:
         if not len(which):
             return
         few, options = self.every.take(which), self.options[which]
-        slices = Slices.of(self.question, few)
+        shard_costs = ShardCosts.of(self.question, few)
         # An option is left out if another one of the family is as good in every figure of the same shards.
-        better = slices.dominated(few.recomputes)[slices.where] & options[:, None]
+        better = shard_costs.dominated(few.recomputes)[shard_costs.where] & options[:, None]
         best = options & ~better.any(axis=2)
         place = np.nonzero(best)[0]
         rows = few.recomputing(best)
-        bounds = bounds_by(self.question, rows, slices, place)
+        bounds = bounds_by(self.question, rows, shard_costs, place)
         # A family's bound holds for its layouts, so that no bound falls when the family is expanded.
         np.maximum(bounds.time_s, self.bounds.time_s[which[place]], out=bounds.time_s)
         self._note_closest(rows, bounds)

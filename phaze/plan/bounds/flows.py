@@ -27,7 +27,7 @@ from phaze.plan.bounds.families import LayoutFamilies
 from phaze.plan.bounds.loads import LayoutLoads
 from phaze.plan.bounds.pipeline_shapes import PipelineShape, ShortGraph
 from phaze.plan.bounds.room_prices import least_costs
-from phaze.plan.bounds.shards import Slices, distinct_rows
+from phaze.plan.bounds.shards import ShardCosts, distinct_rows
 from phaze.plan.pricing.stage_costs import send_s
 from phaze.plan.question import PlanQuestion
 from phaze.plan.splits.event_program import EventFlows, Flow
@@ -118,7 +118,7 @@ class PipelineBounds:
         number = {shape: place for place, shape in enumerate(shapes)}
         return cls(
             places,
-            LayoutLoads.of(question, grid, Slices.of(question, grid), np.arange(len(grid))),
+            LayoutLoads.of(question, grid, ShardCosts.of(question, grid), np.arange(len(grid))),
             question.limits_bytes(grid),
             _sent_s(question, grid),
             1.0 - question.machine.stack.overlap_share("pp"),

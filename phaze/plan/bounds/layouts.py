@@ -36,7 +36,7 @@ from phaze.pipeline.schedules.interleaved import least_group
 from phaze.pipeline.stages import StageCost
 from phaze.plan.bounds.capacity import least_times
 from phaze.plan.bounds.loads import LayoutLoads
-from phaze.plan.bounds.shards import Common, Slices, distinct_rows
+from phaze.plan.bounds.shards import Common, ShardCosts, distinct_rows
 from phaze.plan.machines import device_of
 from phaze.plan.question import PlanQuestion
 from phaze.plan.splits.in_flight import in_flight_by_stage
@@ -103,8 +103,8 @@ class _Figures(NamedTuple):
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> LayoutBounds:
     """Lower bounds on time and memory of all layouts of a grid, from the costs of shared model shards.
 
-    `common` sets how much the layouts of a shard may differ (`Slices`). Unless it is "nothing", the bounds
-    hold for every recompute option, and most are means over ranks only.
+    `common` sets how much the layouts of a shard may differ (`ShardCosts`). Unless it is "nothing", the
+    bounds hold for every recompute option, and most are means over ranks only.
     """
     if not len(grid):
         return LayoutBounds(np.zeros(0), np.zeros(0))
@@ -112,32 +112,39 @@ def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "no
     if common != "nothing" and not device_of(question.machine).products:
         common = "recompute"
     if common == "nothing":
-        return bounds_by(question, grid, Slices.of(question, grid), np.arange(len(grid)))
+        return bounds_by(question, grid, ShardCosts.of(question, grid), np.arange(len(grid)))
     fewer = ("recompute", "cp_kind") if common == "tokens" else ("recompute",)
     others = [getattr(grid, name) for name in COLUMNS if name not in fewer]
     _, first, where = distinct_rows(np.stack(others, axis=1))
     few = replace(grid.take(first), recompute=np.zeros_like(first))
-    slices = Slices.of(question, few, common)
-    bounds = bounds_by(question, few, slices, np.arange(len(few)), on_average=True)
+    shard_costs = ShardCosts.of(question, few, common)
+    bounds = bounds_by(question, few, shard_costs, np.arange(len(few)), on_average=True)
     return LayoutBounds(bounds.time_s[where], bounds.lacking_bytes[where])
 
 
 def bounds_by(
-    question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, *, on_average: bool = False
+    question: PlanQuestion,
+    grid: LayoutGrid,
+    shard_costs: ShardCosts,
+    which: Ints,
+    *,
+    on_average: bool = False,
 ) -> LayoutBounds:
     """Lower bounds for layouts from known shard costs; `which` are their indices in the shards' grid."""
     # Batches keep arrays of all layouts, kinds and levels within memory.
     parts = np.array_split(np.arange(len(grid)), -(-len(grid) // AT_ONCE))
-    bounds = [_bounds_of_part(question, grid.take(part), slices, which[part], on_average) for part in parts]
+    bounds = [
+        _bounds_of_part(question, grid.take(part), shard_costs, which[part], on_average) for part in parts
+    ]
     return LayoutBounds(*(np.concatenate(columns) for columns in zip(*bounds, strict=True)))
 
 
 def _bounds_of_part(
-    question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints, on_average: bool
+    question: PlanQuestion, grid: LayoutGrid, shard_costs: ShardCosts, which: Ints, on_average: bool
 ) -> tuple[Floats, Floats]:
     """Lower bounds for one batch of layouts, which is small enough to be processed at once."""
-    figures, by_kind, shapes, in_flight = _figures_of(LayoutLoads.of(question, grid, slices, which))
-    before, limits = slices.order.before, question.limits_bytes(grid)
+    figures, by_kind, shapes, in_flight = _figures_of(LayoutLoads.of(question, grid, shard_costs, which))
+    before, limits = shard_costs.order.before, question.limits_bytes(grid)
     time_s, lacking = least_times(figures, by_kind, shapes, in_flight, before, limits, on_average)
     if on_average:
         # The mean over ranks is quick; only layouts that may win deserve the bound by rank.

@@ -23,7 +23,7 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.units import GIB
 from phaze.layout import Group, Layout
 from phaze.pipeline.schedules import SCHEDULES
-from phaze.plan.bounds.shards import EndFigures, LayerFigures, Slices, distinct_rows
+from phaze.plan.bounds.shards import EndFigures, LayerFigures, ShardCosts, distinct_rows
 from phaze.plan.question import PlanQuestion
 from phaze.plan.terms.exchange import Exchange, collectives, in_passes, per_step
 from phaze.plan.terms.overlap import (
@@ -65,11 +65,11 @@ class LayoutLoads:
     """Number of layers of each kind, (K,)."""
 
     @classmethod
-    def of(cls, question: PlanQuestion, grid: LayoutGrid, slices: Slices, which: Ints) -> Self:
+    def of(cls, question: PlanQuestion, grid: LayoutGrid, shard_costs: ShardCosts, which: Ints) -> Self:
         """Loads of layouts, which have the indices `which` in the grid of the shards."""
-        layers = slices.layers_of(which, grid.recompute)
-        ends = slices.ends_of(which, grid.recompute)
-        return cls(question, grid, layers, ends, slices.links_of(which), slices.order.before[-1])
+        layers = shard_costs.layers_of(which, grid.recompute)
+        ends = shard_costs.ends_of(which, grid.recompute)
+        return cls(question, grid, layers, ends, shard_costs.links_of(which), shard_costs.order.before[-1])
 
     @cached_property
     def microbatches(self) -> Floats:

@@ -1,6 +1,6 @@
 """Costs of a layout's model shard: layers by kind under all recompute options, embedding and head.
 
-A shard (`Slices`) depends on few fields of a layout, so many layouts share it. Shards that differ only in
+A shard (`ShardCosts`) depends on few fields of a layout, so many layouts share it. Shards that differ only in
 microbatch size have a common bound: a microbatch that is k times as large takes at most k times as long,
 because products fill their waves at least as well and fixed times of kernels and messages occur once. It
 stores k times the bytes. Context parallelism divides the tokens of a rank, apart from the exchanges between
@@ -110,7 +110,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, eq=False)
-class Slices:
+class ShardCosts:
     """Costs of all S model shards of a grid of layouts, under its R recompute options.
 
     With `_any_option` a single option bounds all of them.

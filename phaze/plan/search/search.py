@@ -191,7 +191,7 @@ class LayoutSearch:
             with self._in_time():
                 self._extend(rows)
             self._lighten(rows)
-        self.question.forget(effort.MOST_SLICES)
+        self.question.forget(effort.MOST_SHARDS)
 
     def _extend(self, rows: int) -> None:
         self._check_time()
@@ -281,7 +281,7 @@ class LayoutSearch:
         for part in _parts(undecided[~self.families.sharpened[undecided]], effort.MOST_SHARPENED):
             self._check_time()
             self.families.sharpen(part, "microbatch")
-        self.question.forget(effort.MOST_SLICES)
+        self.question.forget(effort.MOST_SHARDS)
 
     def _open_families(self) -> None:
         """Expand all families that may be faster than the best plan."""

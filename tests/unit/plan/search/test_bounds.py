@@ -15,7 +15,7 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.bounds.capacity import CLOSE
 from phaze.plan.bounds.layouts import LayoutBounds, bound_layouts, in_flight_by_rank, in_flight_of_chunks
-from phaze.plan.bounds.shards import Common, LayerFigures, Slices
+from phaze.plan.bounds.shards import Common, LayerFigures, ShardCosts
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.question import PlanQuestion
 from phaze.plan.splits.split import Split, even_blocks, even_split, layer_ranges
@@ -122,7 +122,7 @@ class Spread:
     question: PlanQuestion
     tight: PlanQuestion
     grid: LayoutGrid
-    own: Slices
+    own: ShardCosts
     bounds: tuple[LayoutBounds, LayoutBounds]
 
 
@@ -134,7 +134,7 @@ def spread_of(name: str, pairs: bool) -> Spread:
     repeats = question.repeats(every.recomputes)[every.recompute]
     grid = every.take(np.flatnonzero(~repeats)[::79])
     bounds = bound_layouts(question, grid, "nothing"), bound_layouts(tight, grid, "nothing")
-    return Spread(question, tight, grid, Slices.of(question, grid, "nothing"), bounds)
+    return Spread(question, tight, grid, ShardCosts.of(question, grid, "nothing"), bounds)
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_bounds_of_what_layouts_have_in_common_are_below_those_of_each(
     grid, own = spread.grid, spread.own
     assert len(np.unique(grid.cp)) > 2
     assert len(np.unique(grid.recompute)) > 2
-    which, shared = np.arange(len(grid)), Slices.of(spread.question, grid, common)
+    which, shared = np.arange(len(grid)), ShardCosts.of(spread.question, grid, common)
     words = 0 * grid.recompute
     for number, (least, each) in enumerate(
         zip(

@@ -17,7 +17,7 @@ from phaze.layout import Layout
 from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.bounds.families import LayoutFamilies
 from phaze.plan.bounds.layouts import bound_layouts
-from phaze.plan.bounds.shards import Slices
+from phaze.plan.bounds.shards import ShardCosts
 from phaze.plan.machines import load_machine
 from phaze.plan.pricing.price import price
 from phaze.plan.question import PlanQuestion
@@ -361,6 +361,6 @@ def test_layers_whose_collectives_fsdp_keeps_from_hiding_are_costed_apart() -> N
     costs = [float(each["block"].forward_s.sum()) for each in (hidden, apart, fresh)]
     assert costs[0] < costs[1] == costs[2]
     grid = question.runtime.grid(question.task.model, [(one, "1f1b") for one in layouts])
-    slices = Slices.of(question, grid)
+    slices = ShardCosts.of(question, grid)
     forward_s = slices.layers_of(np.arange(2), grid.recompute).forward_s
     assert forward_s[0].sum() < forward_s[1].sum()
