@@ -1,13 +1,12 @@
-"""Inputs and outputs of planners; all planners use the same scheduled layers.
+"""Inputs and outputs of the papers' planners, which all use the same scheduled layers.
 
-A planner is a function in a file or folder of its own, listed in `side_by_side.PLANNERS`.
+A planner (`plan.Planner`) is a function in a file or folder of its own, listed in `side_by_side.PLANNERS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,6 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.cost.network.network import Flat
 from phaze.formulas.flushing import Chain
-from phaze.formulas.phaze.flush import Infeasible
 from phaze.formulas.phaze.point import Conditions, Point, read_devices, read_point
 from phaze.layout import Layout
 from phaze.plan.plan import Claim, Plan, Stage, Traffic
@@ -128,13 +126,6 @@ class Planned:
     def gap(self) -> float:
         """Relative gap between the plan's time and the proven lower bound."""
         return 1.0 - self.bound_s / self.plan.claimed.time_per_sample_s
-
-
-class Planner(Protocol):
-    """Interface of a planner: a function that finds the best plan for a planning task."""
-
-    def __call__(self, task: PlanningTask) -> Planned | Infeasible:
-        """Find the best plan, or return the reason for infeasibility."""
 
 
 def read_tasks(

@@ -28,7 +28,6 @@ from phaze.formulas.piper.chain import RECOMPUTE, STASH
 from phaze.formulas.piper.study import plan_piper, price_planned
 from phaze.formulas.planners import (
     Planned,
-    Planner,
     PlanningTask,
     PlansAsked,
     Prospect,
@@ -36,7 +35,7 @@ from phaze.formulas.planners import (
     read_tasks,
 )
 from phaze.layout import Layout, Recompute
-from phaze.plan.plan import Plan, Stage
+from phaze.plan.plan import Plan, Planner, Stage
 from phaze.spec.rows import StageWork
 from phaze.tables import Plans, PlanStages
 
@@ -131,7 +130,7 @@ def _stage(
 
 Row = dict[str, object]
 
-PLANNERS: dict[str, Planner] = {
+PLANNERS: dict[str, Planner[PlanningTask, Planned | Infeasible]] = {
     "phaze": plan_phaze,
     "piper": plan_piper,
     "equal": plan_equal,

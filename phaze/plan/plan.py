@@ -1,11 +1,11 @@
-"""Classes that describe a plan: machine, stages with their work, execution, and the planner's claim."""
+"""Classes that describe a plan: machine, stages with their work, execution, planner and its claim."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from phaze.spec.system import Cluster, Device
 
 Way = Literal["forward", "recompute", "backward"]
+Request_contra = TypeVar("Request_contra", contravariant=True)
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+class Planner(Protocol[Request_contra, Answer_co]):
+    """Function that finds the best plan for a request, with a lower bound on the time of all plans."""
+
+    def __call__(self, request: Request_contra, /) -> Answer_co:
+        """Find the best plan, or return the reason for infeasibility."""
 
 
 @dataclass(frozen=True)

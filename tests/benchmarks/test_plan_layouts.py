@@ -15,7 +15,7 @@ import pytest
 from phaze.plan.bounds.layouts import bound_layouts
 from phaze.plan.machines import load_machine
 from phaze.plan.question import PlanQuestion
-from phaze.plan.search.search import LayoutSearch, plan_layouts
+from phaze.plan.search.search import LayoutPlanner, LayoutSearch
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.runtimes.space import legal_space
@@ -72,12 +72,12 @@ def test_bounds_of_all_layouts(model: str, benchmark: Benchmark) -> None:
 @pytest.mark.parametrize("model", SIZES)
 def test_plan_with_certificate(model: str, benchmark: Benchmark) -> None:
     """Time from the question on, without cached kernel times; with compiled code."""
-    plan_layouts(sized(benchmark, "llama-3.1-8b"), {"tp": 1, "cp": 1})
+    LayoutPlanner(fixed={"tp": 1, "cp": 1})(sized(benchmark, "llama-3.1-8b"))
     clocks: list[Clock] = []
 
     def plan() -> float:
         clocks.append(Clock())
-        return plan_layouts(sized(benchmark, model), on_better=clocks[-1]).certificate.gap
+        return LayoutPlanner(on_better=clocks[-1])(sized(benchmark, model)).certificate.gap
 
     gap = benchmark.pedantic(plan, rounds=1)  # type: ignore[attr-defined]
     benchmark.extra_info.update(first_plan_s=clocks[-1].first_s, gap=gap)  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ def test_published_layouts_beside_plans(benchmark: Benchmark) -> None:
         found = {}
         for one in rows:
             question = one.question
-            best_s = plan_layouts(question, number=1).plans[0].time_s
+            best_s = LayoutPlanner(number=1)(question).plans[0].time_s
             found[f"{one.source} {one.label}"] = one.fastest(question)[1] / best_s
         return found
 

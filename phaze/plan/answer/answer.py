@@ -22,7 +22,7 @@ from phaze.plan.bounds.families import UnfitLayout
 from phaze.plan.machines import device_of, planned_machine
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.planned import LayoutPlans, PlannedLayout
-from phaze.plan.search.search import LayoutSearch, layout_search, plan_layouts
+from phaze.plan.search.search import LayoutPlanner, LayoutSearch
 from phaze.plan.splits.split import even_split
 from phaze.plan.time_limit import TimeLimit
 from phaze.runtimes.grid import COLUMNS
@@ -63,7 +63,8 @@ def fewest(request: AskedPlan, folder: Path = FOLDER) -> FewestNodes:
     for nodes in range(max(ceil(least), 1), request.devices // node + 1):
         question = question_of(request.model_copy(update={"devices": nodes * node}), folder)
         ranked, label = question.ranked(request.rank), f"nodes {nodes}: "
-        plans = plan_layouts(ranked, request.fixed, gap=effort.FEWEST_GAP, number=1, label=label)
+        planner = LayoutPlanner(fixed=request.fixed, gap=effort.FEWEST_GAP, number=1, label=label)
+        plans = planner(ranked)
         if plans.plans:
             return FewestNodes.parse({"nodes": nodes, "devices": nodes * node, **smaller}, "plan: --fewest")
         # Dominated layouts need at least the memory of the layout that dominates them: they are decided.
@@ -121,10 +122,11 @@ class TrainingPlanner:
         fixed = {**self.request.fixed, **fixed}
         # A wide gap may already hold for a poor first plan: the prudent plan is usually a better start.
         wide = self.request.rank == "expected" and self.gap > GAP
-        return layout_search(
-            self.question, fixed, gap=self.gap, on_better=on_better, label=label, limit=self.limit,
-            first=self._briefly(self.expected.prudent, fixed) if wide else (),
-        )  # fmt: skip
+        first = self._briefly(self.expected.prudent, fixed) if wide else ()
+        planner = LayoutPlanner(
+            fixed=fixed, gap=self.gap, on_better=on_better, label=label, limit=self.limit, first=first
+        )
+        return planner.search(self.question)
 
     def best(self, top: int) -> LayoutPlans:
         """Best `top` plans, and at least `COMPARED` plans to compare without overlap."""
@@ -135,10 +137,11 @@ class TrainingPlanner:
 
     def _briefly(self, question: PlanQuestion, fixed: Fixed) -> tuple[PlannedLayout, ...]:
         """Plan of a short search by the other kind of time; empty if it finds none."""
-        return plan_layouts(
-            question, fixed, gap=self.gap, number=1, prove=False,
-            label=f"ranked by {question.rank} time for comparison: ", limit=self.limit,
-        ).plans  # fmt: skip
+        label = f"ranked by {question.rank} time for comparison: "
+        planner = LayoutPlanner(
+            fixed=fixed, number=1, gap=self.gap, prove=False, label=label, limit=self.limit
+        )
+        return planner(question).plans
 
     def check(self, fixed: Fixed, where: str) -> None:
         """Raise PhazeError, prefixed with `where`, for layout fields or values unknown to the runtime."""

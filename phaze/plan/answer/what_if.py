@@ -14,9 +14,8 @@ from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.machines import device_of
 from phaze.plan.plan import Machine
 from phaze.plan.question import PlanQuestion
-from phaze.plan.search.search import plan_layouts
+from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.terms.memory import OK, capacity_bytes
-from phaze.spec.names import GAP
 from phaze.spec.system import Cluster
 from phaze.spec.training_plan import TIE, WhatIf, nearest_batch
 
@@ -73,7 +72,7 @@ def _changed(
     if replan:
         widths = {name: getattr(plan.staged.layout, name) for name in DEVICE_AXES}
         label, work = f"with more {name.removeprefix('size of ')}: ", effort.REPLAN_WORK
-        plans = plan_layouts(question, {**fixed, **widths}, number=1, most_work=work, label=label)
+        plans = LayoutPlanner(fixed={**fixed, **widths}, number=1, most_work=work, label=label)(question)
         times_s += [faster.time_s for faster in plans.plans]
         splits = plans.certificate.divisions
     change = f"{name} +{100 * (MORE - 1):.0f} %"
@@ -140,7 +139,7 @@ def made_to_fit(
 def _surely_fitting(question: PlanQuestion, fixed: Mapping[str, int | str]) -> PricedLayout | None:
     """Best plan of a short search whose tensors leave room for the largest gaps of the allocator."""
     roomy, label = question.roomy(), "layouts that surely fit: "
-    plans = plan_layouts(roomy, fixed, gap=GAP, number=1, prove=False, label=label).plans
+    plans = LayoutPlanner(fixed=fixed, number=1, prove=False, label=label)(roomy).plans
     priced = (PricedLayout.of(roomy, plan) for plan in plans)
     return next((plan for plan in priced if plan.status == OK), None)
 
@@ -156,7 +155,7 @@ def other_batch(plan: PricedLayout, fixed: Mapping[str, int | str]) -> str | Non
     label = f"batch of {batch} for comparison: "
     if batch == task.global_batch:
         return None
-    for faster in plan_layouts(question, fixed, gap=GAP, number=1, prove=False, label=label).plans:
+    for faster in LayoutPlanner(fixed=fixed, number=1, prove=False, label=label)(question).plans:
         other, replicas = PricedLayout.of(question, faster), gcd(task.global_batch, task.devices)
         gain = other.tokens_per_s_per_device / plan.tokens_per_s_per_device - 1
         if gain >= WORTH:

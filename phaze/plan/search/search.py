@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from phaze.plan import effort
 from phaze.plan.bounds.families import LayoutFamilies
 from phaze.plan.bounds.flows import ShapeFlows
 from phaze.plan.bounds.shards import first_of_each
+from phaze.plan.plan import Planner
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.contenders import Contenders, LayoutContender
 from phaze.plan.search.guesses import Guesses
@@ -41,16 +42,42 @@ from phaze.spec.training_plan import TIE, PlanCertificate
 STUCK = "the bounds of the remaining layouts cannot be raised further"
 
 
-class SearchKeywords(TypedDict, total=False):
-    """Fields of a `LayoutSearch` that a caller may set, as keyword arguments."""
+@dataclass(frozen=True, kw_only=True)
+class LayoutPlanner(Planner[PlanQuestion, LayoutPlans]):
+    """Planner that searches all layouts of a question's runtime, with a certificate of optimality.
 
-    gap: float
-    on_better: Callable[[LayoutSearch], None]
-    most_work: int
-    prove: bool
-    label: str
-    limit: TimeLimit
-    first: Sequence[PlannedLayout]
+    The first `rows` of its `number` plans are the best distinct ones, as far as the certificate proves it.
+    """
+
+    fixed: Mapping[str, int | str] = field(default_factory=dict)
+    """Layout fields that all plans have."""
+    number: int = 10
+    rows: int = 1
+    gap: float = GAP
+    on_better: Callable[[LayoutSearch], None] = lambda _: None
+    """Callback for every plan that is faster than all before."""
+    most_work: int = effort.MOST_WORK
+    """Maximum number of linear programs; layouts left after that only widen the gap."""
+    prove: bool = True
+    """False if a good plan is enough, without a tight lower bound."""
+    label: str = ""
+    """Start of progress messages, which tells a search from the main one of a question."""
+    limit: TimeLimit = field(default_factory=TimeLimit)
+    first: Sequence[PlannedLayout] = ()
+    """Plans found by other estimates, whose layouts are simulated first."""
+
+    def search(self, question: PlanQuestion) -> LayoutSearch:
+        """Search over the layouts of a question, not yet run."""
+        space = legal_space(question.runtime, question.task, self.fixed)
+        question.refuse_endless(space.families)
+        return LayoutSearch(question, LayoutFamilies.of(question, space), self)
+
+    def __call__(self, question: PlanQuestion) -> LayoutPlans:
+        """Find the fastest plans; none if nothing fits."""
+        search = self.search(question)
+        search.run(self.number)
+        search.extend(self.rows)
+        return search.plans(self.number, self.rows)
 
 
 class SearchStatus(NamedTuple):
@@ -71,18 +98,7 @@ class LayoutSearch:
 
     question: PlanQuestion
     families: LayoutFamilies
-    gap: float = GAP
-    on_better: Callable[[LayoutSearch], None] = lambda _: None
-    """Callback for every plan that is faster than all before."""
-    most_work: int = effort.MOST_WORK
-    """Maximum number of linear programs; layouts left after that only widen the gap."""
-    prove: bool = True
-    """False if a good plan is enough, without a tight lower bound."""
-    label: str = ""
-    """Start of progress messages, which tells a search from the main one of a question."""
-    limit: TimeLimit = field(default_factory=TimeLimit)
-    first: Sequence[PlannedLayout] = ()
-    """Plans found by other estimates, whose layouts are simulated first."""
+    planner: LayoutPlanner
     contenders: Contenders = field(init=False)
     """Candidate layouts of the expanded families."""
     guesses: Guesses = field(init=False)
@@ -96,7 +112,9 @@ class LayoutSearch:
     _queue: list[tuple[float, int, LayoutContender]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.contenders = Contenders(self.question, self.families, self.gap, lambda _: self.on_better(self))
+        self.contenders = Contenders(
+            self.question, self.families, self.planner.gap, lambda _: self.planner.on_better(self)
+        )
         self._shapes = ShapeFlows(self.question, self.families)
         self.guesses = Guesses(self.contenders)
 
@@ -129,7 +147,7 @@ class LayoutSearch:
         """Context that says where the search stands, and ends when its time is over and there is a plan."""
         self.contenders.work.check, self._running = self._check_time, True
         try:
-            with busy(lambda: f"{self.label}{self.progress()}"):
+            with busy(lambda: f"{self.planner.label}{self.progress()}"):
                 yield
         except OutOfTime as reason:
             self._out_of_time = str(reason)
@@ -138,23 +156,23 @@ class LayoutSearch:
 
     def _check_time(self) -> None:
         """Raise OutOfTime if the search must end; it goes on until there is a plan."""
-        if self.best_s < inf and (reason := self.limit.reason):
+        if self.best_s < inf and (reason := self.planner.limit.reason):
             raise OutOfTime(reason)
 
     def _run(self, number: int) -> None:
-        for plan in self.first:
+        for plan in self.planner.first:
             self.guesses.try_plan(plan)
         self.guesses.start()
         self.guesses.descend()
         self.families.bound()
         if self.distinct.by_family:
-            self.on_better(self)  # with a first proof
-        if self.prove:
+            self.planner.on_better(self)  # with a first proof
+        if self.planner.prove:
             self._sharpen()
         self.guesses.try_groups()
         self.guesses.descend()
         self.contenders.climb(effort.MOST_CLIMBED)
-        if not self.prove:
+        if not self.planner.prove:
             return
         self._open_families()
         self._fill_queue(10 * number)
@@ -163,7 +181,7 @@ class LayoutSearch:
         self._bound_shapes()
         self.guesses.try_undecided()
         self._examine_kinds()
-        self._limit = self._close_gap(self.most_work, effort.MOST_SEARCHED)
+        self._limit = self._close_gap(self.planner.most_work, effort.MOST_SEARCHED)
         self._simulate_undecided()
         for _, _, contender in sorted(self._queue)[: 10 * number]:
             if len(self.distinct.by_family) >= number:
@@ -199,7 +217,7 @@ class LayoutSearch:
         self.distinct.set_rows(rows)
         self.contenders.extend_searches()
         self._shapes.restart()
-        work = min(effort.FURTHER_WORK, self.most_work) + self._work
+        work = min(effort.FURTHER_WORK, self.planner.most_work) + self._work
         searched = effort.FURTHER_SEARCHED + self.contenders.searched
         unfinished = True
         while unfinished:
@@ -293,7 +311,11 @@ class LayoutSearch:
         """Tighten lower bounds with flow relaxations, smallest bound first, while this can still pay off."""
         done = []
         # Flows of shapes raise many bounds at once, but half of the work is left for single layouts.
-        while self._queue and self._queue[0][0] < self.target_s and self._shapes.work < self.most_work // 2:
+        while (
+            self._queue
+            and self._queue[0][0] < self.target_s
+            and self._shapes.work < self.planner.most_work // 2
+        ):
             self._check_time()
             known_s, place, contender = heapq.heappop(self._queue)
             risen = self.contenders.bound_of(contender) > known_s
@@ -319,7 +341,10 @@ class LayoutSearch:
         grid = self.families.grid
         kinds = grid.pp, grid.vp > 1, grid.microbatch, grid.tp
         for place in first_of_each(self._order(), *kinds)[: effort.MOST_GROUPS].tolist():
-            if self.families.layout_bounds.time_s[place] < self.target_s and self._work < self.most_work:
+            if (
+                self.families.layout_bounds.time_s[place] < self.target_s
+                and self._work < self.planner.most_work
+            ):
                 self.contenders.examine(self.contenders.contender_at(place))
         self.contenders.climb(effort.MOST_CLIMBED)
 
@@ -345,7 +370,7 @@ class LayoutSearch:
         bound if any is.
         """
         # A simpler plan comes first in a tie only if the proof still covers it.
-        proven_s = min(max(self.best_s, self.bound_s / (1 - self.gap)), self.best_s * (1 + TIE))
+        proven_s = min(max(self.best_s, self.bound_s / (1 - self.planner.gap)), self.best_s * (1 + TIE))
         return self.distinct.ranked(proven_s)
 
     def proven_rows(self, plans: Sequence[PlannedLayout]) -> int:
@@ -358,9 +383,11 @@ class LayoutSearch:
             if self.families.layout_bounds.time_s[place] >= low_s:
                 break
             bound_s = self.contenders.bound_of(self.contenders.contender_at(place))
-            if bound_s < min(last_s, self.contenders.fastest_s(place)) * (1 - self.gap):
+            if bound_s < min(last_s, self.contenders.fastest_s(place)) * (1 - self.planner.gap):
                 low_s = min(low_s, bound_s)
-        return next((i for i, time_s in enumerate(times_s) if time_s * (1 - self.gap) > low_s), len(times_s))
+        return next(
+            (i for i, time_s in enumerate(times_s) if time_s * (1 - self.planner.gap) > low_s), len(times_s)
+        )
 
     @property
     def bound_s(self) -> float:
@@ -381,7 +408,7 @@ class LayoutSearch:
         """Reason why the search ended early; None if its gap is closed."""
         if self._running or self._out_of_time:
             return self._out_of_time or "it had not ended when this plan was found"
-        return None if self.bound_s >= self.best_s * (1 - self.gap) else self._limit or STUCK
+        return None if self.bound_s >= self.best_s * (1 - self.planner.gap) else self._limit or STUCK
 
     def plans(self, number: int, rows: int = 1) -> LayoutPlans:
         """The `number` fastest plans so far, with a certificate for the first `rows` of them."""
@@ -389,7 +416,9 @@ class LayoutSearch:
         closest = None if plans else families.closest()
         bound_s, unfit, dominated = self.bound_s, families.all_unfit, families.dominated
         simulated = int(self.contenders.simulated.sum())
-        undecided, count = undecided_layouts(families.grid, self.contenders.bounds_s, self.best_s, self.gap)
+        undecided, count = undecided_layouts(
+            families.grid, self.contenders.bounds_s, self.best_s, self.planner.gap
+        )
         certificate = PlanCertificate(
             layouts=families.space.layouts,
             illegal={name: count for name, count in families.space.illegal.items() if count},
@@ -422,35 +451,3 @@ def _parts(which: Ints, most: int) -> Iterator[Ints]:
     """Yield consecutive parts of an index array, each with at most `most` entries."""
     for start in range(0, len(which), most):
         yield which[start : start + most]
-
-
-def layout_search(
-    question: PlanQuestion,
-    fixed: Mapping[str, int | str] | None = None,
-    **options: Unpack[SearchKeywords],
-) -> LayoutSearch:
-    """Search over the layouts of a question with some fields fixed, not yet run."""
-    space = legal_space(question.runtime, question.task, fixed)
-    question.refuse_endless(space.families)
-    families = LayoutFamilies.of(question, space)
-    return LayoutSearch(question, families, **options)
-
-
-def plan_layouts(
-    question: PlanQuestion,
-    fixed: Mapping[str, int | str] | None = None,
-    *,
-    number: int = 10,
-    rows: int = 1,
-    **options: Unpack[SearchKeywords],
-) -> LayoutPlans:
-    """Search for the `number` fastest plans with some fields fixed, with a certificate of optimality.
-
-    The first `rows` plans are the best distinct ones, as far as the certificate proves it. Without `prove` it
-    is a short search for a good plan, whose certificate is loose. The other options are those of
-    `LayoutSearch`.
-    """
-    search = layout_search(question, fixed, **options)
-    search.run(number)
-    search.extend(rows)
-    return search.plans(number, rows)

@@ -9,7 +9,7 @@ import pytest
 from phaze.formulas.dynamic_programs import NONE, UNEVEN, DynamicPrograms
 from phaze.layout import Layout
 from phaze.plan.pricing.price import price
-from phaze.plan.search.search import plan_layouts
+from phaze.plan.search.search import LayoutPlanner
 from tests.unit.plan.search.exhaustive import SmallCase
 
 CASE = SmallCase("llama2-7b", 6, 2048, devices=16, hbm_gib=24.0, global_batch=16)
@@ -47,7 +47,7 @@ def test_a_plan_that_runs_and_fits_is_no_faster_than_the_certificate() -> None:
         phaze = next(DynamicPrograms(question).rows())
         assert phaze.time_s is not None
         if phaze.reason is None and phaze.fits:
-            assert phaze.time_s >= plan_layouts(question, number=1).certificate.bound_s
+            assert phaze.time_s >= LayoutPlanner(number=1)(question).certificate.bound_s
             runs += 1
     assert runs
 

@@ -16,7 +16,7 @@ from phaze.plan.answer.words import in_words
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.pricing.price import price
 from phaze.plan.question import PlanQuestion
-from phaze.plan.search.search import plan_layouts
+from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.splits.split import Split
 from phaze.runtimes.known import RUNTIMES
 from phaze.runtimes.layout_string import blocks_of
@@ -132,7 +132,7 @@ def test_the_first_plan_of_the_same_widths_is_no_slower(recipe: PublishedRecipe)
     for plan in (one.plan for one in fitting if one.plan is not None):
         layout = plan.layout
         fixed: dict[str, int | str] = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp}
-        found = plan_layouts(question, fixed, gap=0.0, number=1)
+        found = LayoutPlanner(fixed=fixed, gap=0.0, number=1)(question)
         assert found.certificate.bound_s <= plan.time_s * (1 + 1e-9)
         assert found.plans[0].time_s <= plan.time_s * (1 + 1e-9)
 

@@ -13,7 +13,7 @@ from phaze.plan.machines import load_machine
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.contenders import GAP
 from phaze.plan.search.planned import PlannedLayout
-from phaze.plan.search.search import plan_layouts
+from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.splits.split import Split, StagedLayout
 from phaze.runtimes.layout_string import equal_counts
 from phaze.runtimes.megatron import MEGATRON
@@ -59,7 +59,7 @@ def lighter(question: PlanQuestion, plan: PlannedLayout) -> Iterator[tuple[Stage
 @pytest.mark.parametrize("model", LAYER_PARAMETERS)
 def test_no_row_gets_faster_and_still_fits_with_less_recomputation(model: str, runtime: str) -> None:
     for question in drawn(model, runtime):
-        for plan in plan_layouts(question, number=ROWS, rows=ROWS).plans:
+        for plan in LayoutPlanner(number=ROWS, rows=ROWS)(question).plans:
             for staged, split in lighter(question, plan):
                 timeline = staged.timeline(split)
                 fits = timeline.peak_bytes.max() <= question.limit_bytes(staged.layout)
@@ -72,7 +72,7 @@ def test_a_wide_gap_costs_less_than_a_hundredth_of_a_step() -> None:
     """The fastest splits into several chunks per rank are found by climbing, without the proof."""
     task = TrainingTask(load_transformer("llama-3.1-8b", "test"), 8192, 64, 8)
     question = PlanQuestion(task, load_machine("h100", devices=8), MEGATRON).prudent
-    proven, wide = (plan_layouts(question, gap=gap) for gap in (GAP, 10 * GAP))
+    proven, wide = (LayoutPlanner(gap=gap)(question) for gap in (GAP, 10 * GAP))
     assert proven.plans[0].layout.vp > 1
     assert proven.certificate.gap <= GAP
     assert wide.plans[0].time_s <= proven.plans[0].time_s * 1.01

@@ -8,7 +8,7 @@ from phaze.plan.bounds.families import LayoutFamilies
 from phaze.plan.effort import MOST_WORK
 from phaze.plan.search.contenders import GAP
 from phaze.plan.search.guesses import CHOICES
-from phaze.plan.search.search import LayoutSearch, plan_layouts
+from phaze.plan.search.search import LayoutPlanner, LayoutSearch
 from phaze.runtimes.space import legal_space
 from tests.unit.plan.search.exhaustive import SmallCase
 
@@ -22,7 +22,7 @@ CLOSE = 1.05
 def _search(case: SmallCase, fixed: dict[str, int | str] | None = None) -> LayoutSearch:
     question = case.question("megatron")
     families = LayoutFamilies.of(question, legal_space(question.runtime, question.task, fixed))
-    return LayoutSearch(question, families, GAP, lambda _: None, MOST_WORK)
+    return LayoutSearch(question, families, LayoutPlanner(gap=GAP, most_work=MOST_WORK))
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def test_neighbours_of_simple_layouts_lead_close_to_the_best_plan(name: str) -> 
     search.guesses.start()
     first_s = search.best_s
     search.guesses.descend()
-    found = plan_layouts(CASES[name].question("megatron"), gap=0.02)
+    found = LayoutPlanner(gap=0.02)(CASES[name].question("megatron"))
     assert found.certificate.bound_s <= search.best_s <= CLOSE * found.plans[0].time_s
     assert search.best_s < first_s
     assert search.families.bounded.mean() < 0.5
@@ -60,5 +60,5 @@ def test_fixed_fields_have_a_first_plan_too(fixed: dict[str, int | str]) -> None
     search = _search(CASES["dense"], fixed)
     search.guesses.start()
     search.guesses.descend()
-    found = plan_layouts(CASES["dense"].question("megatron"), fixed, gap=0.1)
+    found = LayoutPlanner(fixed=fixed, gap=0.1)(CASES["dense"].question("megatron"))
     assert bool(found.plans) == (search.best_s < float("inf"))

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from phaze.plan.search.search import plan_layouts
+from phaze.plan.search.search import LayoutPlanner
 from tests.unit.plan.search.published import PublishedLayout, published_layouts
 
 DEVICES = 64
@@ -19,5 +19,5 @@ def test_the_first_plan_of_the_same_widths_is_at_most_as_slow(one: PublishedLayo
     question = one.question
     layout, published_s = one.fastest(question)
     assert published_s < inf
-    best = plan_layouts(question, {"tp": layout.tp, "pp": layout.pp, "cp": 1}, number=1).plans[0]
+    best = LayoutPlanner(fixed={"tp": layout.tp, "pp": layout.pp, "cp": 1}, number=1)(question).plans[0]
     assert best.time_s <= published_s

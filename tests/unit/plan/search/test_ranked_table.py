@@ -9,7 +9,7 @@ from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.answer.ranked_table import COLUMNS, ranked_table
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.question import PlanQuestion
-from phaze.plan.search.search import plan_layouts
+from phaze.plan.search.search import LayoutPlanner
 from phaze.plan.terms.memory import capacity_bytes
 from phaze.runtimes.layout_string import blocks_of
 from phaze.runtimes.megatron import MEGATRON
@@ -26,7 +26,7 @@ def _question() -> PlanQuestion:
 def test_long_sets_of_recomputed_modules_are_letters_that_one_line_spells_out() -> None:
     question = _question()
     sets = ("moe_act+layernorm+mla_up_proj", "moe_act", "moe_act+layernorm+mla_up_proj", "full")
-    plan = plan_layouts(question, {"tp": 4, "cp": 1, "pp": 1}, number=1, most_work=0).plans[0]
+    plan = LayoutPlanner(fixed={"tp": 4, "cp": 1, "pp": 1}, number=1, most_work=0)(question).plans[0]
     row = PricedLayout.of(question, plan).row(None, 1.0)
     rows = [
         row.model_copy(
@@ -51,7 +51,7 @@ def test_long_sets_of_recomputed_modules_are_letters_that_one_line_spells_out() 
 def test_a_row_whose_range_ends_above_the_memory_may_fit() -> None:
     question = _question()
     device = device_of(question.machine)
-    plan = plan_layouts(question, {"tp": 4, "cp": 1, "pp": 1}, number=1, most_work=0).plans[0]
+    plan = LayoutPlanner(fixed={"tp": 4, "cp": 1, "pp": 1}, number=1, most_work=0)(question).plans[0]
     row, usable_gib = PricedLayout.of(question, plan).row(), capacity_bytes(device) / GIB
     for low, high, note in (
         (1.0, usable_gib, ""),

@@ -16,7 +16,7 @@ from phaze.plan.machines import device_of, load_machine
 from phaze.plan.pricing.price import price
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search.planned import LayoutPlans
-from phaze.plan.search.search import plan_layouts
+from phaze.plan.search.search import LayoutPlanner
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer
@@ -30,7 +30,7 @@ def plans() -> list[PricedLayout]:
     machine = load_machine("h100", stack="megatron-core-2024", devices=256)
     task = TrainingTask(load_transformer("llama-3.1-8b", "test"), 8192, 32, 256)
     question = PlanQuestion(task, machine, MEGATRON)
-    return [PricedLayout.of(question, plan) for plan in plan_layouts(question, number=6).plans]
+    return [PricedLayout.of(question, plan) for plan in LayoutPlanner(number=6)(question).plans]
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_a_plan_with_less_expected_time_is_named_although_the_short_search_misse
     """With a short search that finds nothing, the sentence names the fastest of the ranked plans."""
     planner, found = ranked
     nothing = replace(found, plans=())
-    monkeypatch.setattr("phaze.plan.answer.answer.plan_layouts", lambda *_args, **_options: nothing)
+    monkeypatch.setattr(LayoutPlanner, "__call__", lambda *_: nothing)
     plan = planner.answer(found)
     assert isinstance(plan, TrainingPlan)
     least_s = min(one.time_s for one in plan.alternatives)

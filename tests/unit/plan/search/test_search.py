@@ -23,7 +23,7 @@ from phaze.plan.pricing.price import price
 from phaze.plan.question import PlanQuestion
 from phaze.plan.search import contenders
 from phaze.plan.search.planned import are_twins
-from phaze.plan.search.search import LayoutSearch, plan_layouts
+from phaze.plan.search.search import LayoutPlanner, LayoutSearch
 from phaze.plan.splits.search import SplitSearch
 from phaze.runtimes.space import Fixed, legal_space
 from phaze.spec.training_plan import TIE
@@ -106,7 +106,7 @@ def the_first_plan_is_the_best_of_all_layouts_and_divisions(
     question: PlanQuestion, fixed: Fixed, every: Priced
 ) -> None:
     best_s = min(map(fastest_s, every.values()))
-    found = plan_layouts(question, fixed, gap=0.0)
+    found = LayoutPlanner(fixed=fixed, gap=0.0)(question)
     first, certificate = found.plans[0], found.certificate
     fastest = min(plan.time_s for plan in found.plans)
     assert fastest == pytest.approx(best_s, rel=ROUNDING)
@@ -130,7 +130,7 @@ def the_rows_are_the_best_distinct_layouts(question: PlanQuestion, fixed: Fixed,
     for (layout, schedule), priced in every.items():
         key = replace(layout, recompute="none"), schedule
         best_s[key] = min(best_s.get(key, inf), fastest_s(priced))
-    found = plan_layouts(question, fixed, gap=0.0, number=ROWS, rows=ROWS)
+    found = LayoutPlanner(fixed=fixed, gap=0.0, number=ROWS, rows=ROWS)(question)
     rows = found.plans[: found.certificate.rows]
     assert len(rows) == min(ROWS, len(found.plans))  # so small a space is searched in whole
     shown = {(replace(one.layout, recompute="none"), one.schedule): one for one in rows}
@@ -193,7 +193,7 @@ def test_brute_force_prices_with_known_events_like_without(runtime: str) -> None
 def test_a_better_plan_is_told_as_soon_as_it_is_found() -> None:
     told: list[float] = []
     question = CASES["gpt2"].question("megatron")
-    found = plan_layouts(question, number=5, on_better=lambda search: told.append(search.best_s))
+    found = LayoutPlanner(number=5, on_better=lambda search: told.append(search.best_s))(question)
     times = [plan.time_s for plan in found.plans]
     assert told == sorted(told, reverse=True)
     assert told[-1] == times[0]
@@ -204,7 +204,7 @@ def test_a_better_plan_is_told_as_soon_as_it_is_found() -> None:
 def test_where_nothing_fits_it_is_said_what_is_lacking_at_least() -> None:
     case = replace(CASES["gpt2"], hbm_gib=0.2)
     question = case.question("torchtitan")
-    found = plan_layouts(question)
+    found = LayoutPlanner()(question)
     every = priced_layouts(question, case.fixed)
     assert (found.plans, found.certificate.simulated) == ((), 0)
     assert found.closest is not None
@@ -225,7 +225,7 @@ def test_a_simpler_plan_leads_only_within_the_promised_gap() -> None:
     case = SmallCase("llama-3.1-8b", 8, 512, devices=4, hbm_gib=40.0, global_batch=32)
     question = case.question("torchtitan")
     for gap in (0.001, 0.0004):
-        found = plan_layouts(question, gap=gap)
+        found = LayoutPlanner(gap=gap)(question)
         first, bound_s = found.plans[0], found.certificate.bound_s
         least_s = min(plan.time_s for plan in found.plans)
         assert found.certificate.gap == 1 - bound_s / first.time_s <= gap
@@ -248,7 +248,7 @@ def test_the_bound_is_the_least_of_those_that_layouts_have_in_the_end(
     monkeypatch.setattr(contenders, "SplitSearch", Recorded)
     question = SmallCase("gpt2-xl", 4, 1024, devices=4, hbm_gib=40.0, global_batch=64).question("megatron")
     families = LayoutFamilies.of(question, legal_space(question.runtime, question.task))
-    own = LayoutSearch(question, families, 0.03, lambda _: None, 10_000)
+    own = LayoutSearch(question, families, LayoutPlanner(gap=0.03, most_work=10_000))
     own.run(10)
     grid = own.families.grid
     bounds_s = {
@@ -267,21 +267,21 @@ def test_first_guesses_are_no_slower_than_layouts_of_one_stage() -> None:
     machine = load_machine("h100", stack="torchtitan", devices=case.devices)
     question = replace(case.question("torchtitan"), machine=machine)
     fixed = {"zero": 3, "cp": 1, "microbatch": 1}
-    free = plan_layouts(question, fixed, number=1, most_work=0)
-    one_stage = plan_layouts(question, {**fixed, "pp": 1}, number=1)
+    free = LayoutPlanner(fixed=fixed, number=1, most_work=0)(question)
+    one_stage = LayoutPlanner(fixed={**fixed, "pp": 1}, number=1)(question)
     assert free.plans[0].time_s <= one_stage.plans[0].time_s
 
 
 def test_a_plan_is_priced_once_for_its_own_question() -> None:
     question = CASES["gpt2"].question("megatron")
-    own = PricedLayout.of(question.ranked("prudent"), plan_layouts(question, number=1).plans[0])
+    own = PricedLayout.of(question.ranked("prudent"), LayoutPlanner(number=1)(question).plans[0])
     assert own.priced_for(question.ranked("prudent")) is own
     assert own.priced_for(question.ranked("expected")).question is question
 
 
 def test_fixed_fields_stay() -> None:
     question = CASES["gpt2"].question("megatron")
-    free, held = (plan_layouts(question, fixed, gap=0.0) for fixed in ({}, {"pp": 4, "zero": 1}))
+    free, held = (LayoutPlanner(fixed=fixed, gap=0.0)(question) for fixed in ({}, {"pp": 4, "zero": 1}))
     assert all((plan.layout.pp, plan.layout.zero) == (4, 1) for plan in held.plans)
     assert held.plans[0].time_s >= free.plans[0].time_s
 
@@ -291,7 +291,7 @@ def test_a_certificate_names_what_it_leaves_undecided() -> None:
     question = SmallCase("llama-3.1-8b", 8, 2048, devices=8, hbm_gib=12.0, global_batch=16).question(
         "megatron"
     )
-    found = plan_layouts(question, gap=0.0, most_work=0)
+    found = LayoutPlanner(gap=0.0, most_work=0)(question)
     certificate, best_s = found.certificate, found.plans[0].time_s
     named = certificate.undecided
     assert 0 < len(named) <= min(5, certificate.undecided_layouts)
@@ -300,7 +300,7 @@ def test_a_certificate_names_what_it_leaves_undecided() -> None:
     for one in named:
         assert one.gain == pytest.approx(1 - one.bound_s / best_s)
         assert legal_space(question.runtime, question.task, one.fields).layouts == 1
-    closed = plan_layouts(question, {"pp": 1}, gap=0.02)
+    closed = LayoutPlanner(fixed={"pp": 1}, gap=0.02)(question)
     assert closed.certificate.gap <= 0.02
     assert not closed.certificate.undecided
     assert certificate.stopped == "the limit of 0 linear programs was reached"
@@ -310,7 +310,7 @@ def test_a_certificate_names_what_it_leaves_undecided() -> None:
 def test_a_search_says_where_it_stands() -> None:
     """From its first plan on; nothing is said once it has ended."""
     question, said = CASES["llama"].question("megatron"), list[str]()
-    plan_layouts(question, on_better=lambda _: said.append(doing()))
+    LayoutPlanner(on_better=lambda _: said.append(doing()))(question)
     standing = r"(bounding layouts|[\d,]+ layouts left)(, gap \d+\.\d%)?, best plan expected .* s a step"
     assert re.fullmatch(rf"no plan yet|{standing}", said[0])
     assert re.fullmatch(standing, said[-1])
@@ -335,7 +335,7 @@ def test_a_reported_gap_is_that_of_all_layouts_whatever_is_left_to_examine() -> 
 def searched(question: PlanQuestion, most_work: int) -> LayoutSearch:
     """Search over the layouts of a question, not yet run."""
     families = LayoutFamilies.of(question, legal_space(question.runtime, question.task))
-    return LayoutSearch(question, families, 0.0, lambda _: None, most_work)
+    return LayoutSearch(question, families, LayoutPlanner(gap=0.0, most_work=most_work))
 
 
 @pytest.mark.slow

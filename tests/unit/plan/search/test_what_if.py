@@ -10,7 +10,7 @@ from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.answer.what_if import other_batch
 from phaze.plan.machines import load_machine
 from phaze.plan.question import PlanQuestion
-from phaze.plan.search.search import plan_layouts
+from phaze.plan.search.search import LayoutPlanner
 from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer
@@ -21,7 +21,7 @@ def _best(batch: int, devices: int = 24) -> PricedLayout:
     model = load_transformer("llama2-7b", "test").model_copy(update={"layers": 6})
     machine = load_machine("h100", devices=devices)
     question = PlanQuestion(TrainingTask(model, 2048, batch, devices), machine, MEGATRON)
-    return PricedLayout.of(question, plan_layouts(question, number=1).plans[0])
+    return PricedLayout.of(question, LayoutPlanner(number=1)(question).plans[0])
 
 
 @pytest.mark.slow
