@@ -14,6 +14,7 @@ from phaze.cost.memory import Optimizer
 from phaze.layout import WIDTHS, Layout, Recompute
 from phaze.pipeline.graph import refuse_endless
 from phaze.pipeline.stages import StageCost
+from phaze.plan.layers.activations import buffers_bytes
 from phaze.plan.machines import prudent, usable_gib
 from phaze.plan.plan import Machine
 from phaze.plan.pricing.lowering import Lowering, Lowerings
@@ -77,12 +78,11 @@ class PlanQuestion:
         layouts = (Layout(**dict(zip(names, row, strict=True))) for row in distinct.tolist())
         limits = np.array([tensor_limit_bytes(self.machine, layout, room=self.room) for layout in layouts])
         limits = limits[where.ravel()]
-        stack = self.machine.stack
-        if self.room == "expected" or "tp" not in stack.overlap:
+        if self.room == "expected":
             return limits
         tokens = grid.cuts_sequence * grid.microbatch * self.task.sequence / grid.cp
         width_bytes = grid.layout(0).bytes_per_element * self.task.model.hidden
-        return limits - stack.overlap_buffers * width_bytes * tokens
+        return limits - buffers_bytes(self.machine.stack, width_bytes * tokens)
 
     def refuse_endless(self, grid: LayoutGrid) -> None:
         """Raise PhazeError if a layout has too many events to fit in memory."""

@@ -96,7 +96,7 @@ class PipelineBounds:
     exposed: float
     """Share of a transfer during which it occupies sender and receiver."""
     lost: float
-    """Slowdown of the sender's pass, as a share of the overlapped part of the transfer."""
+    """Slowdown of the sender's pass, as a share of the transfer."""
     before: Ints
     """Number of layers of every kind before each layer of the model, and in total, (L + 1, K)."""
     microbatches: Ints
@@ -111,6 +111,7 @@ class PipelineBounds:
         """Collect the loads and limits of the layouts at these indices of a grid."""
         grid = every.take(places)
         workload = question.lowering(grid.layout(0)).layers(grid.layout(0)).workload
+        exposed = 1.0 - question.machine.stack.overlap_share("pp")
         count = grid.microbatches(question.task.global_batch)
         rows, _, where = distinct_rows(np.stack([grid.schedule, grid.pp, grid.vp, count], axis=1))
         shape_of_row = [PipelineShape.of(grid.schedules[name], *sizes) for name, *sizes in rows.tolist()]
@@ -121,8 +122,8 @@ class PipelineBounds:
             LayoutLoads.of(question, grid, ShardCosts.of(question, grid), np.arange(len(grid))),
             question.limits_bytes(grid),
             _sent_s(question, grid),
-            1.0 - question.machine.stack.overlap_share("pp"),
-            lost_to_messages(question.machine),
+            exposed,
+            lost_to_messages(question.machine, exposed),
             LayerOrder(workload.order[1:-1]).before,
             count,
             shapes,
@@ -177,9 +178,9 @@ class PipelineBounds:
         layers_s -= passing.update[0] * loads.ahead_s[0][which] + passing.update[-1] * loads.ahead_s[1][which]
         sender = np.array([passing.forward[:-1].sum(), passing.backward[1:].sum()])
         receiver = np.array([passing.forward[1:].sum(), passing.backward[:-1].sum()])
-        on_the_way = np.array([passing.sent.sum(), passing.returned.sum()]) + self.lost * sender
+        in_flight = np.array([passing.sent.sum(), passing.returned.sum()])
         # An exposed transfer occupies sender and receiver, an overlapped one only delays the tensor.
-        flow_s = (1.0 - self.exposed) * on_the_way + self.exposed * (sender + receiver)
+        flow_s = (1.0 - self.exposed) * in_flight + self.exposed * (sender + receiver) + self.lost * sender
         bound_s: Floats = (layers_s + sent_s @ flow_s) * (1 - ROUNDING)
         return bound_s
 

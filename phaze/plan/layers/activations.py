@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from phaze.base.arrays import Number
 from phaze.cost.memory import HALF
 from phaze.layout import ON_DEVICE, OPERAND_BYTES, Layout, Offloaded, Recompute, modules_of
 from phaze.spec.system import Stack
@@ -178,13 +179,17 @@ def copied_bytes(layers: Sequence[Layer], layout: Layout, stack: Stack) -> float
     These are buffers of overlapped tensor-parallel communication, and with ZeRO 3 the buffers from which a
     block's weights are gathered and its gradients scattered (PyTorch, FSDP2).
     """
-    overlapped = stack.overlap_buffers * ("tp" in stack.overlap)
-    buffers = overlapped * _whole_bytes(layers, layout)
+    buffers = buffers_bytes(stack, _whole_bytes(layers, layout))
     if layout.zero < 3:
         return buffers
     blocks = [(layer.parameters, layer.trained) for layer in layers if layer.name not in KEPT]
     gathered, scattered = (max((both[i] for both in blocks), default=0) for i in (0, 1))
     return buffers + layout.bytes_per_element * gathered + stack.gradient_bytes * scattered
+
+
+def buffers_bytes(stack: Stack, whole_bytes: Number) -> Number:
+    """Bytes of all buffers of overlapped tensor-parallel communication, each of a whole activation's size."""
+    return stack.overlap_buffers * ("tp" in stack.overlap) * whole_bytes
 
 
 def _whole_bytes(layers: Sequence[Layer], layout: Layout) -> float:

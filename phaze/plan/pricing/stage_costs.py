@@ -86,7 +86,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
     sync_s, late_s = _sync_s(plan, machine, q, passes_s[1] + passes_s[2])
     # A message takes two SMs, which slows the concurrent pass of its sender.
     if plan.execution.transfers == "overlapped":
-        lost_to_sends = lost_to_messages(machine) * (1.0 - plan.execution.exposed_transfers)
+        lost_to_sends = lost_to_messages(machine, plan.execution.exposed_transfers)
         passes_s[0] += lost_to_sends * activation_s
         passes_s[2] += lost_to_sends * gradient_s
     slowed_s = 0.0

@@ -42,11 +42,11 @@ def lost_share(machine: Machine) -> float:
     return 0.0 if machine.device is None else machine.stack.held_processors / machine.device.num_tc
 
 
-def lost_to_messages(machine: Machine) -> float:
-    """Fraction of compute speed that kernels lose to a concurrent message to one device."""
+def lost_to_messages(machine: Machine, exposed: float = 0.0) -> float:
+    """Fraction of compute speed that kernels lose to a message to one device, of which a share is exposed."""
     if machine.device is None or not machine.stack.held_processors:
         return 0.0
-    return MESSAGE_PROCESSORS / machine.device.num_tc
+    return MESSAGE_PROCESSORS / machine.device.num_tc * (1.0 - exposed)
 
 
 def moved_s(machine: Machine, kind: Kind, size_bytes: float, ranks: int) -> float:
