@@ -24,7 +24,7 @@ from phaze.formulas.phaze.flush import Placement, place_chain
 from phaze.formulas.piper.chain import RECOMPUTE, read_layers
 from phaze.formulas.piper.layers import FlatCluster, PiperPlan, ProfiledLayers
 from phaze.formulas.piper.planner import plan as plan_piper
-from phaze.layout import Group, Layout
+from phaze.layout import Group, Layout, Recompute
 from phaze.plan.layers.costs import LayerCost
 from phaze.plan.plan import Plan
 from phaze.plan.pricing.price import price
@@ -142,10 +142,9 @@ class DynamicPrograms:
         for planned in piper_plan.stages:
             names = layers.options[planned.layout.tp].names
             recomputed = sum(names[c] == RECOMPUTE for c in planned.configurations)
-            layout = replace(
-                planned.layout, microbatch=microbatch, compute=self.question.task.compute,
-                recompute="full" if recomputed else "none",
-            )  # fmt: skip
+            recompute: Recompute = "full" if recomputed else "none"
+            compute = self.question.task.compute
+            layout = replace(planned.layout, microbatch=microbatch, compute=compute, recompute=recompute)
             cut = range(planned.layers[0], planned.layers[-1] + 1)
             stage = self.question.lowering(layout).stage(cut, layout, recomputed if recomputed else None)
             # There are two versions of the weights.
@@ -155,6 +154,11 @@ class DynamicPrograms:
     def _row(self, planner: str, plan: Plan, planned_s: float, reason: str | None) -> PlannerRow:
         plan_price = price(plan, self.question.machine)
         task, fullest = self.question.task, float(plan_price.peak_bytes.max())
+        stages = [
+            {"first_layer": stage.first_layer, "layers": stage.layers, "recompute": stage.recompute_s > 0}
+            | {"tp": stage.layout.tp, "dp": stage.layout.dp}
+            for stage in plan.stages
+        ]
         return PlannerRow(
             planner=planner,
             time_s=plan_price.time_s,
@@ -164,15 +168,9 @@ class DynamicPrograms:
             fits=fullest <= self.question.limit_bytes(plan.layout),
             schedule=plan.schedule,
             microbatch=plan.layout.microbatch,
-            stages=tuple(
-                PlannerStage(
-                    first_layer=stage.first_layer, layers=stage.layers, tp=stage.layout.tp,
-                    dp=stage.layout.dp, recompute=stage.recompute_s > 0,
-                )
-                for stage in plan.stages
-            ),
+            stages=tuple(PlannerStage.model_validate(stage) for stage in stages),
             reason=reason,
-        )  # fmt: skip
+        )
 
 
 def _seconds(layers: list[LayerCost], name: str) -> Floats:

@@ -100,13 +100,14 @@ class RankMap:
 
     def stored(self) -> StoredRankMap:
         """Build the rank section of a mapping file."""
-        return StoredRankMap.model_validate({
+        fields = {
             "unit": self.unit,
             "devices": ranks_on(self.best.mapping, self.unit).tolist(),
             "time_s": self.time_s[self.best.way],
             "default_s": self.time_s[DEFAULT],
             "times": [{"name": method, "time_s": time_s} for method, time_s in self.time_s.items()],
-        })  # fmt: skip
+        }
+        return StoredRankMap.model_validate(fields)
 
 
 def map_ranks(

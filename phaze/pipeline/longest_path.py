@@ -46,34 +46,27 @@ def longest_path(
     jobs; arrivals without predecessors are at 0.
     """
     n, resources = len(duration), len(first) - 1
-    start, arrival, binding = np.full(n, -1.0), np.zeros(n), np.full(n, -1)
+    times = np.full(n, -1.0), np.zeros(n), np.full(n, -1)
     # Compiled functions that allocate take three times as long to compile, so buffers are made here.
-    graph = first, duration, preceded, predecessor, delay
-    buffers = np.full(n, -1), np.full(resources, -1), np.arange(resources), first[:-1].copy()
-    return start, arrival, binding, _sweep(*graph, start, arrival, binding, *buffers, np.zeros(resources))
+    waits = np.full(n, -1), np.full(resources, -1)
+    runnable = np.arange(resources), first[:-1].copy(), np.zeros(resources)
+    return *times, _sweep((first, duration, preceded, predecessor, delay), times, waits, runnable)
 
 
 @njit
 def _sweep(
-    first: Ints,
-    duration: Floats,
-    preceded: Ints,
-    predecessor: Ints,
-    delay: Floats,
-    start: Floats,
-    arrival: Floats,
-    binding: Ints,
-    waiting: Ints,
-    next_waiting: Ints,
-    stack: Ints,
-    position: Ints,
-    free: Floats,
+    graph: tuple[Ints, Floats, Ints, Ints, Floats],
+    times: tuple[Floats, Floats, Ints],
+    waits: tuple[Ints, Ints],
+    runnable: tuple[Ints, Ints, Floats],
 ) -> int:
     """Compute the arrays of `longest_path` in place, and return the number of runnable jobs.
 
-    `waiting` (n,) is the first resource that waits for a job, `next_waiting` (R,) the next one, -1 for none.
-    `stack`, `position` and `free` (R,) are runnable resources, their next jobs, and when they are free.
+    `waits` are the first resource that waits for each job, (n,), and the next one of each resource, (R,), -1
+    for none. `runnable` are the stack of runnable resources, their next jobs, and when they are free, (R,).
     """
+    first, duration, preceded, predecessor, delay = graph
+    (start, arrival, binding), (waiting, next_waiting), (stack, position, free) = times, waits, runnable
     # A resource is running, on the stack or in one waiting list, so the stack holds at most R of them.
     height, done = len(stack), 0
     while height > 0:

@@ -36,9 +36,15 @@ STACK, FLASH, SCHEDULE, STAGES = "stack", "flash_attention", "schedule", "stages
 OVERLAPS = ("dp", "tp", "pp", "ep")
 """Kinds of communication whose overlap is a setting of its own."""
 SETTINGS = (
-    "gradient_bytes", "logit_bytes", "attention", "fused_gradients", "fused_gate", "dispatch", "experts",
+    "gradient_bytes",
+    "logit_bytes",
+    "attention",
+    "fused_gradients",
+    "fused_gate",
+    "dispatch",
+    "experts",
     "cuda_graphs",
-)  # fmt: skip
+)
 """Fields of a software stack that flags of a runtime set; all others are changed with the stack itself."""
 FOLLOWS = ("dp", "precision")
 SHOWN = 3
@@ -396,12 +402,15 @@ def _model_of(run: Run, model: Model) -> Model:
     if run.spec is not None:
         return run.spec.model_copy(update={"mtp": run.mtp, "lora": run.lora or None})
     sizes = {
-        "hidden": (run.hidden, model.hidden), "heads": (run.heads, model.heads),
-        "layers": (run.layers, model.layers), "vocab": (run.vocab, model.vocabulary),
+        "hidden": (run.hidden, model.hidden),
+        "heads": (run.heads, model.heads),
+        "layers": (run.layers, model.layers),
+        "vocab": (run.vocab, model.vocabulary),
         "kv_heads": (run.kv_heads or run.heads, model.kv_heads),
         "ffn": (run.ffn or 4 * run.hidden, model.feed_forward),
-        "gated": (run.gated, model.gated), "lora": (run.lora, model.lora or 0),
-    }  # fmt: skip
+        "gated": (run.gated, model.gated),
+        "lora": (run.lora, model.lora or 0),
+    }
     for name, (run_size, planned) in sizes.items():
         if run_size != planned:
             raise PhazeError(f"compare: {name} must be {planned}, that of the plan's model, got {run_size}")

@@ -42,8 +42,9 @@ def least_times(
     lower bound. The lacking memory is exact for the smallest value with one chunk and with several chunks,
     and at least as large as that value elsewhere.
     """
-    time_s, lacking, fewest = np.empty(len(figures)), np.zeros(len(figures)), np.full(2, np.inf)
-    _fill_times(figures, by_kind, shapes, in_flight, before, limits, on_average, time_s, lacking, fewest)
+    time_s, lacking = np.empty(len(figures)), np.zeros(len(figures))
+    filled = time_s, lacking, np.full(2, np.inf)
+    _fill_times(figures, by_kind, shapes, in_flight, before, limits, on_average, filled)
     return time_s, lacking
 
 
@@ -56,11 +57,10 @@ def _fill_times(
     before: Ints,
     limits: Floats,
     on_average: bool,
-    time_s: Floats,
-    lacking: Floats,
-    fewest: Floats,
+    filled: tuple[Floats, Floats, Floats],
 ) -> None:
-    """Fill `time_s` with minimum step times, and `lacking` with memory shortfalls where nothing fits."""
+    """Fill arrays with minimum step times, memory shortfalls where nothing fits, and the least shortfalls."""
+    time_s, lacking, fewest = filled
     # Neighbouring layouts have similar ratios of least to mean time: the search starts at the last one.
     above = 1.0
     for i in range(len(figures)):

@@ -77,10 +77,8 @@ class LayoutFamilies:
         bounded, sharpened, opened = np.zeros((3, len(every)), np.bool_)
         family = np.zeros(0, np.int64)
         grid = every.take(family)
-        return cls(
-            question, space, every, options[nonempty][:, distinct], bounds, bounded, sharpened, opened, grid,
-            family, bound_layouts(question, grid),
-        )  # fmt: skip
+        masks = options[nonempty][:, distinct], bounds, bounded, sharpened, opened
+        return cls(question, space, every, *masks, grid, family, bound_layouts(question, grid))
 
     def closed(self, target_s: float) -> Ints:
         """Unexpanded families that may fit and may beat `target_s`, by increasing bound."""

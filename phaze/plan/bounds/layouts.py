@@ -159,7 +159,7 @@ def _figures_of(loads: LayoutLoads) -> _Figures:
     """Columns of `least_times` for the layouts with these loads."""
     grid, count = loads.grid, loads.microbatches
     in_flight, first = _in_flight_rows(loads.question, grid)
-    by_kind = np.stack([
+    by_kind = (
         loads.forward_s + loads.backward_s,
         loads.forward_s,
         loads.again_s,
@@ -168,8 +168,8 @@ def _figures_of(loads: LayoutLoads) -> _Figures:
         loads.layers.stash_bytes,
         loads.layers.saved_bytes,
         loads.layers.work_bytes,
-    ], axis=2)  # fmt: skip
-    rows = np.stack([
+    )
+    rows = (
         count,
         sum(loads.first_s) - loads.ahead_s[0] / count,
         sum(loads.last_s) - loads.ahead_s[1] / count,
@@ -177,10 +177,10 @@ def _figures_of(loads: LayoutLoads) -> _Figures:
         loads.first_s[0],
         ~loads.splits,
         loads.start_s,
-    ], axis=1)  # fmt: skip
+    )
     folded = np.array([SCHEDULES[name].folded for name in grid.schedules])[grid.schedule]
     shapes = np.stack([grid.pp, grid.vp, first, np.where(folded, 0, grid.pp - 1)], axis=1)
-    return _Figures(rows, by_kind, shapes, in_flight)
+    return _Figures(np.stack(rows, axis=1), np.stack(by_kind, axis=2), shapes, in_flight)
 
 
 def _in_flight_rows(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:

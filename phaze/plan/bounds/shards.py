@@ -153,17 +153,16 @@ class ShardCosts:
         shards = _shards_of(question, grid, exact=exact)
         order = LayerOrder(shards.lowered[0][0].workload.order[1:-1])
         layers = _layers_of(question, grid, shards, order, exact=exact)
-        ends = np.array([
+        of_ends = [
             [_end_figures(option.costs["embedding"], option.costs["head"]) for option in options]
             for options in shards.lowered
-        ])  # fmt: skip
+        ]
+        ends = np.array(of_ends)
         # Collectives of a pass are the same under every recompute option and number of queues.
-        links = np.array([
-            [options[0].costs[name].links_s for name in order.kinds] for options in shards.lowered
-        ])  # fmt: skip
+        links = [[options[0].costs[name].links_s for name in order.kinds] for options in shards.lowered]
         if common != "nothing":
             layers, ends = _any_option(layers), _any_end(ends)
-        return cls(order, layers, ends, links, shards.where, share)
+        return cls(order, layers, ends, np.array(links), shards.where, share)
 
     def layers_of(self, which: Ints, recompute: Ints) -> LayerFigures:
         """Layer costs, (N, K) each, for the layouts and recompute options at these indices, (N,) each."""
@@ -194,13 +193,8 @@ class ShardCosts:
         may recompute.
         """
         figures = LayerFigures(*np.moveaxis(self.layers, 3, 0))
-        weighed = np.stack([
-            figures.forward_s,
-            figures.backward_s,
-            *figures.alone_s(),
-            figures.stash_bytes,
-            figures.work_bytes,
-        ], axis=3)  # fmt: skip
+        times_s = figures.forward_s, figures.backward_s, *figures.alone_s()
+        weighed = np.stack([*times_s, figures.stash_bytes, figures.work_bytes], axis=3)
         # With `full` the runtime may recompute any number of layers, so its figures are no single point.
         several = [place for place, word in enumerate(recomputes) if word != "full"]
         dominates = np.zeros((len(weighed), len(recomputes), len(recomputes)), np.bool_)
@@ -266,13 +260,14 @@ def _layers_of(
     """Layer costs with the fields of `LayerFigures`, (S, R, K, figures)."""
     offload = Waiting(question.machine, Offloaded.of(grid.offload), len(order.names))
     partial = question.runtime.recomputed_counts != "all"
-    layers = np.array([
+    of_options = [
         [
             [_layer_figures(option.costs[name], word, offload, partial) for name in order.kinds]
             for word, option in zip(grid.recomputes, options, strict=True)
         ]
         for options in shards.lowered
-    ])  # fmt: skip
+    ]
+    layers = np.array(of_options)
     for shard, (layout, options) in enumerate(zip(shards.layouts, shards.lowered, strict=True)):
         lowering = question.lowering(layout)
         layers[shard, ..., WORK] += [

@@ -36,11 +36,7 @@ from phaze.workload.primitives import Scores
 HBM = KERNEL_LIMITS.index("hbm")
 USUAL = "2"
 """Default attention kernel of a stack that names none: FlashAttention-2."""
-JOINED = (
-    ("query", "key", "value"),
-    ("feed_forward_in", "feed_forward_up"),
-    ("shared_in", "shared_up"),
-)  # fmt: skip
+JOINED = (("query", "key", "value"), ("feed_forward_in", "feed_forward_up"), ("shared_in", "shared_up"))
 """Names of the GEMMs that are joined into one (Megatron-Core, `linear_qkv` and `linear_fc1`)."""
 FORK = "_fork.backward"
 STEPS, STEPS_BYTES = 5, 9.0

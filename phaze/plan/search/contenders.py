@@ -132,12 +132,12 @@ class Contenders:
         if contender.search is None:
             place = contender.place
             staged = self.question.staged(self.grid.layout(place), self.grid.schedule_of(place))
-            limit_bytes = self.question.limit_bytes(staged.layout)
             best = self._splits.get((staged.layout.pp, staged.layout.vp))
+            similar, limit_bytes = best.split if best else None, self.question.limit_bytes(staged.layout)
+            limits = limit_bytes, self.distinct.longest_s
             contender.search = SplitSearch(
-                staged, limit_bytes, self.distinct.longest_s, flows=self._flows, work=self.work,
-                similar=best.split if best else None,
-            )  # fmt: skip
+                staged, *limits, flows=self._flows, work=self.work, similar=similar
+            )
             self.examined.append(contender)
             contender.search.guess(simple=simple)
             contender.exact = contender.search.done

@@ -67,9 +67,8 @@ class Guesses:
     def try_plan(self, plan: PlannedLayout) -> None:
         """Simulate the layout of a plan that was found by other estimates, with any recompute that fits."""
         every, layout = self.families.every, plan.layout
-        fields = vars(layout) | {
-            "schedule": every.schedules.index(plan.schedule), "cp_kind": every.cp_kinds.index(layout.cp_kind),
-        }  # fmt: skip
+        schedule, cp_kind = every.schedules.index(plan.schedule), every.cp_kinds.index(layout.cp_kind)
+        fields = vars(layout) | {"schedule": schedule, "cp_kind": cp_kind}
         same = [getattr(every, name) == fields[name] for name in COLUMNS if name != "recompute"]
         family = np.flatnonzero(np.all(same, axis=0))
         self.families.open(family)

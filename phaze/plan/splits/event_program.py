@@ -127,29 +127,28 @@ def unit_flow(
     The flow leaves the jobs as given by `leaving`. Each job shares its flow among `chained`, from the job
     before on its resource (N,), and `waits` (E,).
     """
-    begins, done = np.zeros((2, len(chained)), np.bool_)
+    begins = np.zeros(len(chained), np.bool_)
     begins[first[:-1]] = True
-    order, flow, along = np.empty(len(chained), np.int64), leaving.copy(), np.zeros(len(predecessor))
-    graph = first, preceded, predecessor
-    _share_flow(*graph, chained, waits, begins, done, first[:-1].copy(), order, flow, along)
+    flow, along = leaving.copy(), np.zeros(len(predecessor))
+    listed = np.zeros(len(chained), np.bool_), first[:-1].copy(), np.empty(len(chained), np.int64)
+    _share_flow((first, preceded, predecessor), (chained, waits), begins, listed, flow, along)
     return flow, along
 
 
 @njit
 def _share_flow(
-    first: Ints,
-    preceded: Ints,
-    predecessor: Ints,
-    chained: Floats,
-    waits: Floats,
+    graph: tuple[Ints, Ints, Ints],
+    shares: tuple[Floats, Floats],
     begins: Bools,
-    done: Bools,
-    position: Ints,
-    order: Ints,
+    listed: tuple[Bools, Ints, Ints],
     flow: Floats,
     along: Floats,
 ) -> None:
-    """Distribute the unit flow over jobs and dependencies, from the last jobs backwards."""
+    """Distribute the unit flow over jobs and dependencies, from the last jobs backwards.
+
+    `begins` marks the first job of each resource; `listed` are the buffers of `list_in_order`.
+    """
+    (first, preceded, predecessor), (chained, waits), (done, position, order) = graph, shares, listed
     for place in range(list_in_order(first, preceded, predecessor, done, position, order) - 1, -1, -1):
         i = order[place]
         total = 0.0 if begins[i] else chained[i]
