@@ -6,7 +6,7 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
-from phaze.formulas.planners import PlansAsked
+from phaze.formulas.planners import PlansAsked, read_tasks
 from phaze.formulas.side_by_side import plan_model
 from phaze.search.cosearch import Problem, look_up_architectures
 from phaze.search.winners import ChipChoice, Outcome, choose_chips
@@ -47,9 +47,8 @@ def main(
         subject, terms = problem.read_subject(files), problem.terms(solutions, evaluations)
         solves = look_up_architectures(subject, wanted, terms, ["solves"])["solves"]
         conditions = terms.conditions(subject)
-        plans, stages = plan_model(
-            subject.layers, subject.graph, solves, wanted, asked, conditions, subject.expert
-        )
+        tasks = read_tasks(subject.layers, subject.graph, solves, wanted, asked, conditions, subject.expert)
+        plans, stages = plan_model(tasks)
     tables.Plans.save(plans, outputs["plans"])
     tables.PlanStages.save(stages, outputs["plan_stages"])
 

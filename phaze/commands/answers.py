@@ -18,7 +18,7 @@ from phaze.formulas.phaze.flush import Placement
 from phaze.formulas.phaze.point import read_devices, read_point
 from phaze.formulas.phaze.rows import PlannerRun, placement_row, stage_rows
 from phaze.formulas.piper.chain import STASH
-from phaze.formulas.planners import PlansAsked
+from phaze.formulas.planners import PlansAsked, read_tasks
 from phaze.formulas.replay import replay_plans
 from phaze.formulas.side_by_side import plan_model
 from phaze.layout import Layout, layouts_of
@@ -188,9 +188,8 @@ def _equal_stages(
 def _simulated(subject: Subject, terms: Terms, evaluation: Evaluation, best: pd.Series) -> pd.DataFrame:
     requests = [PlansAsked(str(best["architecture"]), float(best["hbm_gib"]), ("phaze", "equal"))]
     conditions, chips = terms.conditions(subject), evaluation.architectures
-    plans, stages = plan_model(
-        subject.layers, subject.graph, evaluation.solves, chips, requests, conditions, None
-    )
+    tables = subject.layers, subject.graph, evaluation.solves, chips
+    plans, stages = plan_model(read_tasks(*tables, requests, conditions, None))
     simulations, _ = replay_plans(plans, stages, Store())
     shown = plans[[*PLAN, "tensor", "data", "stages", "microbatch", "memory"]]
     return simulations.merge(shown, on=list(PLAN)).set_index("planner")

@@ -10,7 +10,7 @@ widths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 
 import numpy as np
@@ -32,7 +32,6 @@ from phaze.formulas.planners import (
     PlansAsked,
     Prospect,
     StageMemory,
-    read_tasks,
 )
 from phaze.layout import Layout, Recompute
 from phaze.plan.plan import Plan, Planner, Stage
@@ -139,23 +138,16 @@ PLANNERS: dict[str, Planner[PlanningTask, Planned | Infeasible]] = {
 
 
 def plan_model(
-    layers: pd.DataFrame,
-    graph: pd.DataFrame,
-    solves: pd.DataFrame,
-    architectures: pd.DataFrame,
-    requests: Sequence[PlansAsked],
-    conditions: Conditions,
-    expert: Layout | None,
+    tasks: Iterable[tuple[PlansAsked, PlanningTask]],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables `plans` and `plan_stages` of one model; `layers` and `solves` cover all its design points."""
-    model = str(graph["model"].iloc[0])
+    """Tables `plans` and `plan_stages` of one model, for each set of requested plans (`read_tasks`)."""
     plans: list[Row] = []
     stages: list[Row] = []
-    for request, task in read_tasks(layers, graph, solves, architectures, requests, conditions, expert):
+    for request, task in tasks:
         for planner in request.planners:
             planned = PLANNERS[planner](task)
             key = {
-                "model": model,
+                "model": task.prospects[0].point.model,
                 "architecture": request.architecture,
                 "hbm_gib": request.hbm_gib,
                 "planner": planner,

@@ -12,7 +12,7 @@ import pytest
 import phaze.formulas.replay
 from phaze.base.store import Store
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
-from phaze.formulas.planners import PlansAsked
+from phaze.formulas.planners import PlansAsked, read_tasks
 from phaze.formulas.replay import (
     assumed_s,
     exchanged_s,
@@ -195,7 +195,7 @@ def test_half_the_bandwidth_is_never_faster(seed: int) -> None:
 def planned() -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the plans of all planners for three blocks on two chips."""
     asked = [PlansAsked("a0", 2.0, PLANNERS), PlansAsked("a1", 1.0, PLANNERS)]
-    plans, stages = plan_model(*model(), asked, SMALL, EXPERT)
+    plans, stages = plan_model(read_tasks(*model(), asked, SMALL, EXPERT))
     return Plans.check(plans), PlanStages.check(stages)
 
 

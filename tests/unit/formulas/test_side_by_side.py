@@ -85,7 +85,7 @@ def _plans(layers: ProfiledLayers, cluster: FlatCluster, starts: tuple[int, ...]
 
 @pytest.fixture(scope="module")
 def planned() -> tuple[pd.DataFrame, pd.DataFrame]:
-    plans, stages = plan_model(*model(), ASKED, SMALL, EXPERT)
+    plans, stages = plan_model(read_tasks(*model(), ASKED, SMALL, EXPERT))
     return Plans.check(plans), PlanStages.check(stages)
 
 
@@ -197,7 +197,7 @@ def test_where_there_is_no_plan_the_row_says_why(
     planner: str, conditions: Conditions, expert: Layout | None, reason: str
 ) -> None:
     asked = PlansAsked("a0", conditions.training.hbm_gib[-1], (planner,))
-    plans, stages = plan_model(*model(), [asked], conditions, expert)
+    plans, stages = plan_model(read_tasks(*model(), [asked], conditions, expert))
     (row,) = Plans.check(plans).to_dict("records")
     assert row["status"] == "infeasible"
     assert row["reason"].startswith(reason)

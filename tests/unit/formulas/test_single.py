@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from phaze.base.store import Store
-from phaze.formulas.planners import PlansAsked
+from phaze.formulas.planners import PlansAsked, read_tasks
 from phaze.formulas.replay import replay_plans
 from phaze.formulas.side_by_side import plan_model
 from phaze.tables import PLANNERS, Plans, PlanStages
@@ -21,7 +21,7 @@ from tests.unit.formulas.test_side_by_side import EXPERT, SMALL, model
 @pytest.fixture(scope="module", name="tables")
 def planned_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
     asked = [PlansAsked("a0", 2.0, PLANNERS), PlansAsked("a1", 1.0, ("phaze",))]
-    return plan_model(*model(), asked, SMALL, EXPERT)
+    return plan_model(read_tasks(*model(), asked, SMALL, EXPERT))
 
 
 @pytest.fixture(name="study")
@@ -81,7 +81,9 @@ def test_a_plan_for_another_system_takes_its_planners_time_under_its_planners_as
     )
     fast = replace(SMALL, scenario=scenario)
     asked = [PlansAsked("a0", 2.0, ("equal",))]
-    for table, frame in zip((Plans, PlanStages), plan_model(*model(), asked, fast, EXPERT), strict=True):
+    for table, frame in zip(
+        (Plans, PlanStages), plan_model(read_tasks(*model(), asked, fast, EXPERT)), strict=True
+    ):
         table.save(frame, tmp_path / f"report/{table.name}.parquet")
     row = json.loads(run(tmp_path, "report/plans.parquet", "--json"))
     own = Plans.load(tmp_path / "report/plans.parquet").iloc[0]

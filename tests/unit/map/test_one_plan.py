@@ -12,7 +12,7 @@ import pytest
 from phaze.base.deadline import Deadline
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.formulas.planners import PlansAsked
+from phaze.formulas.planners import PlansAsked, read_tasks
 from phaze.formulas.side_by_side import plan_model
 from phaze.map.ensemble import MapSettings
 from phaze.map.plan_maps import PlanOnDevices, map_one
@@ -53,7 +53,7 @@ def test_at_the_time_limit_one_mapping_is_simulated_and_is_the_answer() -> None:
 
 @pytest.fixture(scope="module", name="tables")
 def planned_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
-    return plan_model(*model(), [PlansAsked("a0", 2.0, ("phaze", "piper"))], SMALL, EXPERT)
+    return plan_model(read_tasks(*model(), [PlansAsked("a0", 2.0, ("phaze", "piper"))], SMALL, EXPERT))
 
 
 @pytest.fixture(name="plans")

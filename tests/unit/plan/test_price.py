@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from phaze.cost.network.network import Flat, Levels, Tier
-from phaze.formulas.planners import PlansAsked
+from phaze.formulas.planners import PlansAsked, read_tasks
 from phaze.formulas.replay import assumed_s, loads_s, planned_on, read_plan, replay, within_passes
 from phaze.formulas.side_by_side import plan_model
 from phaze.layout import Layout
@@ -34,7 +34,7 @@ from tests.unit.validate.examples import changed, machine
 @pytest.fixture(scope="module")
 def plans() -> dict[str, Plan]:
     """Return the plans of every planner for three blocks between embedding and head."""
-    rows, stages = plan_model(*model(), [PlansAsked("a0", 2.0, PLANNERS)], SMALL, EXPERT)
+    rows, stages = plan_model(read_tasks(*model(), [PlansAsked("a0", 2.0, PLANNERS)], SMALL, EXPERT))
     return {
         row["planner"]: read_plan(row, stages[stages["planner"] == row["planner"]])
         for row in rows.to_dict("records")

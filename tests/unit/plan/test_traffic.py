@@ -53,7 +53,7 @@ def test_layers_move_what_their_schedules_move_whatever_a_byte_costs(energy: Ene
 
 def test_stages_move_what_their_layers_move() -> None:
     """Recomputed layers run forward twice; with one tensor-parallel rank there is no reduction."""
-    plans, stages = plan_model(*moving(), ASKED, SMALL, EXPERT)
+    plans, stages = plan_model(read_tasks(*moving(), ASKED, SMALL, EXPERT))
     rows = stages.merge(plans[["planner", "microbatch"]], on="planner")
     layers = rows["last_layer"] - rows["first_layer"] + 1
     times = dict(zip(WAYS, (layers, rows["recomputed"], 2 * layers), strict=True))
