@@ -17,7 +17,7 @@ from phaze.spec.names import InstantiationChoice
 if TYPE_CHECKING:
     from phaze.base.deadline import Deadline
     from phaze.cost.network.device_networks import DeviceNetwork
-    from phaze.map.ensemble import FoundMapping, Mapped, MapSettings
+    from phaze.map.ensemble import Mapped, MappingCandidate, MapSettings
     from phaze.spec.mapping import StoredMapping, StoredSearch
     from phaze.spec.training_plan import TrainingPlan
 
@@ -169,7 +169,7 @@ def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
 
 def _map_stages(
     request: MapOptions, topology: str, network: DeviceNetwork, settings: MapSettings, until: Deadline
-) -> tuple[StoredMapping, Mapped, FoundMapping]:
+) -> tuple[StoredMapping, Mapped, MappingCandidate]:
     from phaze.map.ensemble import map_stages as find_mapping
     from phaze.map.ensemble import stored_mapping
     from phaze.spec.documents import read_as
@@ -194,7 +194,7 @@ def _training_plan(file: Path) -> TrainingPlan | None:
 
 def _map_ranks(
     planned: TrainingPlan, topology: str | None, settings: MapSettings, until: Deadline
-) -> tuple[StoredMapping, Mapped, FoundMapping]:
+) -> tuple[StoredMapping, Mapped, MappingCandidate]:
     from phaze.cost.network.fabric import network_of
     from phaze.map.ensemble import stored_mapping
     from phaze.map.networks import check_devices, device_network, read_topology
@@ -216,7 +216,7 @@ def _map_ranks(
 
 def _map_plan(
     request: MapOptions, topology: str, network: DeviceNetwork, settings: MapSettings, until: Deadline
-) -> tuple[StoredMapping, Mapped, FoundMapping]:
+) -> tuple[StoredMapping, Mapped, MappingCandidate]:
     from phaze.formulas.single import PlanFilter, plan_of, read_wanted
     from phaze.map.ensemble import stored_mapping
     from phaze.map.plan_maps import map_one, stored_plan
@@ -227,7 +227,7 @@ def _map_plan(
     return stored.model_copy(update={"plan": stored_plan(plan_map, row)}), plan_map.mapped, plan_map.best
 
 
-def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
+def _write_picture(mapped: Mapped, best: MappingCandidate, path: Path) -> None:
     import pandas as pd
 
     from phaze.map.study import device_rows
@@ -235,7 +235,7 @@ def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
     from phaze.report.plan_figures import mappings
 
     # A heuristic that is also the answer is drawn once.
-    shown = {mapping.way: mapping for mapping in (best, *mapped.heuristics)}
+    shown = {mapping.method: mapping for mapping in (best, *mapped.heuristics)}
     devices = pd.DataFrame([row for mapping in shown.values() for row in device_rows(mapping)])
     save(path, mappings(mapped.problem.network, devices, width=220))
 

@@ -159,10 +159,10 @@ def partition(request: PartitionOptions) -> None:
         shape = (request.stages, request.replicas, devices)
         shapes = search(operators, terms, shape, CutOptions(most, request.flow, request.slack))
     best = shapes[0]
-    if best.found is None:
+    if best.partition is None:
         raise PhazeError(best.reason)
     if request.out is not None:
-        file = stored_stages(operators, best.found.chosen, terms, name, best.replicas, samples)
+        file = stored_stages(operators, best.partition.chosen, terms, name, best.replicas, samples)
         write_document(file, request.out)
     others = _baselines(operators, terms, best) if request.baselines else []
     typer.echo(_as_json(shapes, others, samples) if request.as_json else _as_text(shapes, others, samples))
@@ -232,16 +232,16 @@ def _baselines(graph: OperatorGraph, terms: PartitionTerms, best: ShapeResult) -
     for baseline in compare_baselines(graph, terms, best.stages, best.replicas):
         row: dict[str, object] = {"reason": baseline.reason}
         line = f"  {baseline.planner}: {baseline.reason}"
-        if baseline.found is not None:
+        if baseline.candidate is not None:
             row = {
-                "stages": int(baseline.found.stage_of.max()) + 1,
-                "stage_time_s": baseline.found.time_s,
-                "step_time_s": baseline.found.step_s,
+                "stages": int(baseline.candidate.stage_of.max()) + 1,
+                "stage_time_s": baseline.candidate.time_s,
+                "step_time_s": baseline.candidate.step_s,
                 "fits_memory": baseline.fits_memory,
             }
             line = (
-                f"  {baseline.planner}: slowest stage {baseline.found.time_s:.4g} s, "
-                f"step {baseline.found.step_s:.4g} s, {row['stages']} stages"
+                f"  {baseline.planner}: slowest stage {baseline.candidate.time_s:.4g} s, "
+                f"step {baseline.candidate.step_s:.4g} s, {row['stages']} stages"
                 f"{'' if baseline.fits_memory else ', does not fit in memory'}"
             )
         baselines.append((str(baseline.planner), row, line))
@@ -250,26 +250,26 @@ def _baselines(graph: OperatorGraph, terms: PartitionTerms, best: ShapeResult) -
 
 def _row(shape: ShapeResult, microbatch: int) -> dict[str, object]:
     row: dict[str, object] = {"stages": shape.stages, "replicas": shape.replicas}
-    if shape.found is None:
+    if shape.partition is None:
         return {**row, "reason": shape.reason}
     return {
         **row,
-        "stage_time_s": shape.found.chosen.time_s,
-        "bound_s": shape.found.bound_s,
-        "proven": shape.found.proven,
-        "step_time_s": shape.found.chosen.step_s,
+        "stage_time_s": shape.partition.chosen.time_s,
+        "bound_s": shape.partition.bound_s,
+        "proven": shape.partition.proven,
+        "step_time_s": shape.partition.chosen.step_s,
         "samples_per_s": microbatch * shape.microbatches_per_s,
-        "made_by": shape.found.chosen.made_by,
+        "made_by": shape.partition.chosen.made_by,
     }
 
 
 def _in_words(shape: ShapeResult, microbatch: int) -> str:
     title = f"S={shape.stages} R={shape.replicas}"
-    if shape.found is None:
+    if shape.partition is None:
         return f"{title}: {shape.reason}"
-    best = shape.found.chosen
-    proof = "the minimum" if shape.found.proven else "the bound"
+    best = shape.partition.chosen
+    proof = "the minimum" if shape.partition.proven else "the bound"
     return (
-        f"{title}: slowest stage {best.time_s:.4g} s ({shape.found.gap:.2%} above {proof}), "
+        f"{title}: slowest stage {best.time_s:.4g} s ({shape.partition.gap:.2%} above {proof}), "
         f"step {best.step_s:.4g} s, {microbatch * shape.microbatches_per_s:.4g} samples/s, by {best.made_by}"
     )

@@ -29,7 +29,7 @@ from phaze.spec.mapping import StoredMapping, StoredSearch
 from phaze.spec.names import Instantiation, InstantiationChoice
 from phaze.workload.operator_graphs import StageGraph
 
-Way = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
+Method = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
 """Method that found a mapping."""
 AUTHORS: tuple[Instantiation, ...] = ("p2p", "allreduce")
 """The paper's two instantiations. Its Table VI reports the better one by simulated throughput."""
@@ -51,13 +51,13 @@ class MapSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class FoundMapping:
+class MappingCandidate:
     """A mapping, its method, and its simulated step time."""
 
-    way: Way
+    method: Method
     mapping: Ints
     step_s: float
-    found: SearchResult | None = None
+    search: SearchResult | None = None
     """Result of the search, None for other methods."""
 
 
@@ -67,9 +67,9 @@ class Mapped:
 
     problem: MappingProblem
     """Mapping problem with all three terms of the stage time."""
-    ways: tuple[FoundMapping, ...]
+    candidates: tuple[MappingCandidate, ...]
     """Candidate mappings that may be chosen."""
-    heuristics: tuple[FoundMapping, ...]
+    heuristics: tuple[MappingCandidate, ...]
     """Heuristic mappings: CS map and p2p map."""
     bound_s: float
     """Lower bound on the longest stage time of any mapping, with all three terms."""
@@ -77,9 +77,9 @@ class Mapped:
     """Wall time of each method."""
 
     @property
-    def best(self) -> FoundMapping:
+    def best(self) -> MappingCandidate:
         """Mapping with the shortest step; the first one on ties."""
-        return min(self.ways, key=lambda one: one.step_s)
+        return min(self.candidates, key=lambda one: one.step_s)
 
 
 def map_stages(
@@ -102,7 +102,7 @@ def map_stages(
     if settings.heuristics:
         candidates += by_hand
     exact = MappingProblem(stages, network, "exact")
-    bounds = [candidate.found.bound_s for candidate in searched if candidate.found is not None]
+    bounds = [candidate.search.bound_s for candidate in searched if candidate.search is not None]
     bound_s = max(lower_bound_s(exact, run.deadline), *bounds)
     return Mapped(exact, tuple(candidates), by_hand, bound_s, run.seconds)
 
@@ -126,14 +126,14 @@ class _MappingMethods:
         self.seconds: dict[str, float] = {}
         self.deadline = deadline
 
-    def by_hand(self) -> tuple[FoundMapping, ...]:
+    def by_hand(self) -> tuple[MappingCandidate, ...]:
         """Heuristic mappings: CS map and p2p map."""
         return (
             self._candidate("cs-map", consecutive_map(*self.shape)),
             self._candidate("p2p-map", p2p_map(*self.shape)),
         )
 
-    def search(self, instantiation: Instantiation) -> FoundMapping:
+    def search(self, instantiation: Instantiation) -> MappingCandidate:
         """Best mapping that Algorithm 1 finds for an instantiation."""
         problem, settings = MappingProblem(self.stages, self.network, instantiation), self.settings
         drawn = random_map(*self.shape, self.network.devices, settings.seed)
@@ -142,7 +142,7 @@ class _MappingMethods:
             result = search(problem, settings.limits, settings.seed, start, self.deadline)
         return self._candidate(instantiation, result.mapping, result)
 
-    def anneal(self, starts: list[FoundMapping]) -> FoundMapping:
+    def anneal(self, starts: list[MappingCandidate]) -> MappingCandidate:
         """Mapping by local search, started from `starts` and from mappings on nearby devices."""
         settings = self.settings
         task = step_task(self.stages, self.network, settings.memory_bytes_per_s)
@@ -162,9 +162,11 @@ class _MappingMethods:
             )
         return self._candidate("local-search", best)
 
-    def _candidate(self, method: Way, mapping: Ints, result: SearchResult | None = None) -> FoundMapping:
+    def _candidate(
+        self, method: Method, mapping: Ints, result: SearchResult | None = None
+    ) -> MappingCandidate:
         step = step_time_s(self.stages, mapping, self.network, self.settings.memory_bytes_per_s)
-        return FoundMapping(method, mapping, step, result)
+        return MappingCandidate(method, mapping, step, result)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -219,7 +221,7 @@ def _with_free(mapping: Ints, devices: int) -> Ints:
 
 
 def stored_mapping(
-    mapped: Mapped, model: str, topology: str, settings: MapSettings, chosen: FoundMapping | None = None
+    mapped: Mapped, model: str, topology: str, settings: MapSettings, chosen: MappingCandidate | None = None
 ) -> StoredMapping:
     """Build the mapping file of a result, with the chosen mapping or by default the best one.
 
@@ -236,7 +238,7 @@ def stored_mapping(
         topology=topology,
         devices=problem.network.devices,
         mapping=tuple(tuple(row) for row in best.mapping.tolist()),
-        found_by=best.way,
+        found_by=best.method,
         step_time_s=step.step_s,
         pipeline_s=step.pipeline_s,
         all_reduce_s=float(step.all_reduce_s[last]),
@@ -246,17 +248,17 @@ def stored_mapping(
         bound_s=min(mapped.bound_s, value),
         proven=proves(mapped.bound_s, value),
         seed=settings.seed,
-        ways=tuple(_stored_way(candidate) for candidate in mapped.ways),
-        heuristics=tuple(_stored_way(candidate) for candidate in mapped.heuristics),
+        ways=tuple(_stored_candidate(candidate) for candidate in mapped.candidates),
+        heuristics=tuple(_stored_candidate(candidate) for candidate in mapped.heuristics),
     )
 
 
-def _stored_way(candidate: FoundMapping) -> StoredSearch:
-    result = candidate.found
+def _stored_candidate(candidate: MappingCandidate) -> StoredSearch:
+    result = candidate.search
     if result is None:
-        return StoredSearch(name=candidate.way, step_time_s=candidate.step_s)
+        return StoredSearch(name=candidate.method, step_time_s=candidate.step_s)
     return StoredSearch(
-        name=candidate.way,
+        name=candidate.method,
         step_time_s=candidate.step_s,
         objective_s=result.value_s,
         bound_s=result.bound_s,

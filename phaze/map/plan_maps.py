@@ -47,10 +47,10 @@ from phaze.formulas.replay import read_plan
 from phaze.map.annealing import step_task
 from phaze.map.ensemble import (
     Chains,
-    FoundMapping,
     Mapped,
+    MappingCandidate,
     MapSettings,
-    Way,
+    Method,
     best_of_chains,
     map_stages,
 )
@@ -155,10 +155,10 @@ def between_slices_bytes(stage: Stage, later: Stage) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
+class TimedMapping:
     """A mapping and its time per batch."""
 
-    way: str
+    method: str
     mapping: Ints
     """Unit of each worker and lane, shape (S, R)."""
     estimated_s: float
@@ -169,7 +169,7 @@ class Tried:
 
 @dataclass(frozen=True, eq=False)
 class PlanMap:
-    """A plan on a network, with its time per batch under each mapping that was tried."""
+    """A plan on a network, with its time per batch under each mapping."""
 
     plan: Plan
     lanes: Lanes
@@ -179,12 +179,12 @@ class PlanMap:
     """Number of devices of the network."""
     alone_s: float
     """Time per batch if communication took no time."""
-    tried: tuple[Tried, ...]
+    mappings: tuple[TimedMapping, ...]
 
     @cached_property
-    def best(self) -> Tried:
+    def best(self) -> TimedMapping:
         """Mapping with the shortest simulated time per batch; the first one on ties."""
-        return min(self.tried, key=lambda one: one.simulated_s)
+        return min(self.mappings, key=lambda one: one.simulated_s)
 
     @property
     def placed(self) -> Devices:
@@ -194,18 +194,18 @@ class PlanMap:
     def rows(self) -> Iterator[Row]:
         """Yield the rows of table `plan_maps`, without the plan's key."""
         workers, lanes = self.lanes.shape
-        for tried in self.tried:
+        for timed in self.mappings:
             yield {
-                "way": tried.way,
+                "way": timed.method,
                 "network": self.network,
                 "devices": self.devices,
                 "lanes": lanes,
                 "workers": workers,
                 "unit": self.lanes.unit,
                 "alone_s": self.alone_s,
-                "estimated_s": tried.estimated_s,
-                "simulated_s": tried.simulated_s,
-                "chosen": tried is self.best,
+                "estimated_s": timed.estimated_s,
+                "simulated_s": timed.simulated_s,
+                "chosen": timed is self.best,
             }
 
 
@@ -326,9 +326,9 @@ class _PlanOnPart(PlanOn):
         share = size / len(across)
         return within_s + max(self.network.seconds("all_reduce", share, column) for column in across)
 
-    def judge(self, method: str, mapping: Ints) -> Tried:
+    def judge(self, method: str, mapping: Ints) -> TimedMapping:
         """Evaluate a mapping by estimate and simulation."""
-        return Tried(method, mapping, self.estimate_s(mapping), self.batch_s(mapping))
+        return TimedMapping(method, mapping, self.estimate_s(mapping), self.batch_s(mapping))
 
 
 class _Network(NamedTuple):
@@ -365,14 +365,16 @@ class PlanOnDevices:
     """Mappings of workers and lanes to units."""
     alone_s: float
     """Time per batch if communication took no time."""
-    simulated_s: dict[Way, float]
+    simulated_s: dict[Method, float]
     """Simulated time per batch, by method; after the time limit only of the method with the shortest step."""
 
     @cached_property
-    def best(self) -> FoundMapping:
+    def best(self) -> MappingCandidate:
         """Eligible mapping with the shortest simulated time per batch; the first one on ties."""
-        simulated = [candidate for candidate in self.mapped.ways if candidate.way in self.simulated_s]
-        return min(simulated, key=lambda candidate: self.simulated_s[candidate.way])
+        simulated = [
+            candidate for candidate in self.mapped.candidates if candidate.method in self.simulated_s
+        ]
+        return min(simulated, key=lambda candidate: self.simulated_s[candidate.method])
 
     @property
     def devices(self) -> list[list[list[int]]]:
@@ -400,16 +402,18 @@ def map_one(
     stages = stage_graph(stored_stages(plan, model))
     mapped = map_stages(stages, units_of(network, lanes.unit), settings, until)
     judge = PlanOn(plan, lanes, Fabric(from_matrix(network.bandwidth_bytes_per_s, network.latency_s)))
-    simulated = {mapped.best.way: judge.batch_s(mapped.best.mapping)}
-    for candidate in counted((*mapped.ways, *mapped.heuristics), "simulation"):
+    simulated = {mapped.best.method: judge.batch_s(mapped.best.mapping)}
+    for candidate in counted((*mapped.candidates, *mapped.heuristics), "simulation"):
         if not until.passed:
-            simulated[candidate.way] = judge.batch_s(candidate.mapping)
+            simulated[candidate.method] = judge.batch_s(candidate.mapping)
     return PlanOnDevices(plan, lanes, mapped, silent_batch_s(judge.plan, judge.fabric), simulated)
 
 
 def stored_plan(planned: PlanOnDevices, row: pd.Series) -> StoredPlanMap:
     """Build the plan section of a mapping file; `row` is the plan's row of table `plans`."""
-    methods = dict.fromkeys(candidate.way for candidate in (*planned.mapped.ways, *planned.mapped.heuristics))
+    methods = dict.fromkeys(
+        candidate.method for candidate in (*planned.mapped.candidates, *planned.mapped.heuristics)
+    )
     content = {
         "architecture": row["architecture"],
         "hbm_gib": float(row["hbm_gib"]),
@@ -419,7 +423,7 @@ def stored_plan(planned: PlanOnDevices, row: pd.Series) -> StoredPlanMap:
         "devices": planned.devices,
         "planned_s": planned.plan.planned_s,
         "alone_s": planned.alone_s,
-        "simulated_s": planned.simulated_s[planned.best.way],
+        "simulated_s": planned.simulated_s[planned.best.method],
         "times": [
             {"name": method, "simulated_s": planned.simulated_s[method]}
             for method in methods

@@ -21,7 +21,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.network import Kind, Members, Network
 from phaze.layout import Group
-from phaze.map.ensemble import FoundMapping, Mapped, MapSettings, Way, map_stages
+from phaze.map.ensemble import Mapped, MappingCandidate, MapSettings, Method, map_stages
 from phaze.map.networks import units_of
 from phaze.plan.answer.answer import question_of
 from phaze.plan.answer.priced import PricedLayout
@@ -34,7 +34,7 @@ from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
 from phaze.spec.training_plan import TrainingPlan
 from phaze.workload.operator_graphs import stage_graph
 
-DEFAULT: Way = "cs-map"
+DEFAULT: Method = "cs-map"
 """Mapping equal to the runtime's order: replicas of a stage on consecutive units, then stages."""
 
 
@@ -89,13 +89,15 @@ class RankMap:
     unit: int
     mapped: Mapped
     """Mappings of pipeline and data-parallel ranks to units."""
-    time_s: dict[Way, float]
+    time_s: dict[Method, float]
     """Predicted step time, by method."""
 
     @cached_property
-    def best(self) -> FoundMapping:
+    def best(self) -> MappingCandidate:
         """Mapping with the shortest step; the runtime's order on ties."""
-        candidates = {candidate.way: candidate for candidate in (*self.mapped.heuristics, *self.mapped.ways)}
+        candidates = {
+            candidate.method: candidate for candidate in (*self.mapped.heuristics, *self.mapped.candidates)
+        }
         return candidates[min(self.time_s, key=lambda method: (self.time_s[method], method != DEFAULT))]
 
     def stored(self) -> StoredRankMap:
@@ -103,7 +105,7 @@ class RankMap:
         fields = {
             "unit": self.unit,
             "devices": ranks_on(self.best.mapping, self.unit).tolist(),
-            "time_s": self.time_s[self.best.way],
+            "time_s": self.time_s[self.best.method],
             "default_s": self.time_s[DEFAULT],
             "times": [{"name": method, "time_s": time_s} for method, time_s in self.time_s.items()],
         }
@@ -130,10 +132,10 @@ def map_ranks(
     until = deadline or Deadline(settings.limits.time_s)
     stages = stages_of(PricedLayout.of_recipe(question, recipe).price, planned.question.model.name)
     mapped = map_stages(stage_graph(stages), units_of(devices, unit), settings, until)
-    time_s: dict[Way, float] = {}
-    for candidate in (*mapped.heuristics, *mapped.ways):
-        if candidate.way == DEFAULT or not until.passed:
-            time_s[candidate.way] = time_on(
+    time_s: dict[Method, float] = {}
+    for candidate in (*mapped.heuristics, *mapped.candidates):
+        if candidate.method == DEFAULT or not until.passed:
+            time_s[candidate.method] = time_on(
                 recipe, question, Arranged(network, ranks_on(candidate.mapping, unit))
             )
     return RankMap(unit, mapped, time_s)

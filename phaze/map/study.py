@@ -18,7 +18,7 @@ from phaze.base.ranking import tied
 from phaze.base.store import Plain, Store, digest_of
 from phaze.cost.network.topologies import make_network
 from phaze.map.annealing import stage_task
-from phaze.map.ensemble import Chains, FoundMapping, Mapped, MapSettings, best_of_chains, map_stages
+from phaze.map.ensemble import Chains, Mapped, MappingCandidate, MapSettings, best_of_chains, map_stages
 from phaze.map.heuristics import compact_maps
 from phaze.map.objective import INSTANTIATIONS, MappingProblem, choose_instantiation
 from phaze.map.schemes import near_devices
@@ -58,10 +58,10 @@ def map_point(
         assert not isinstance(network, MatrixFile)
         mapped = map_stages(stages, make_network(network), settings)
         key: Row = {**point.model_dump(), "topology": name, "seed": seed}
-        for candidate in (*mapped.ways, *mapped.heuristics):
+        for candidate in (*mapped.candidates, *mapped.heuristics):
             times = _times(mapped, candidate, settings.memory_bytes_per_s, network.devices_per_port)
             rate = {"samples_per_s": samples / times["step_s"]}
-            mappings.append({**key, "way": candidate.way, **times, **rate, **_proof(mapped, candidate)})
+            mappings.append({**key, "way": candidate.method, **times, **rate, **_proof(mapped, candidate)})
         if number == 0:
             for candidate in (mapped.best, *mapped.heuristics):
                 devices += [{**key, **row} for row in device_rows(candidate)]
@@ -72,7 +72,7 @@ def map_point(
 
 
 def _times(
-    mapped: Mapped, candidate: FoundMapping, memory_bytes_per_s: float, devices_per_port: int | None
+    mapped: Mapped, candidate: MappingCandidate, memory_bytes_per_s: float, devices_per_port: int | None
 ) -> dict[str, float]:
     """Step time of a mapping under each model of message transfers, and its longest stage time."""
     problem = mapped.problem
@@ -89,28 +89,28 @@ def _times(
     }
 
 
-def _proof(mapped: Mapped, candidate: FoundMapping) -> Row:
+def _proof(mapped: Mapped, candidate: MappingCandidate) -> Row:
     """Bound proven by the search that found a mapping, and how the search ended."""
     problem = mapped.problem
-    result, value = candidate.found, problem.value_s(candidate.mapping)
+    result, value = candidate.search, problem.value_s(candidate.mapping)
     bound = min(mapped.bound_s, value) if result is None else result.bound_s
     value = value if result is None else result.value_s
     return {
-        "counted": "exact" if result is None else candidate.way,
+        "counted": "exact" if result is None else candidate.method,
         "value_s": value,
         "bound_s": bound,
         "proven": proves(bound, value),
-        "by_sizes": candidate.way == choose_instantiation(problem.stages),
+        "by_sizes": candidate.method == choose_instantiation(problem.stages),
         "searched": result is None or result.searched,
         "gave_up": result is not None and result.stopped,
         "tries": 0 if result is None else result.tries,
     }
 
 
-def device_rows(candidate: FoundMapping) -> list[Row]:
+def device_rows(candidate: MappingCandidate) -> list[Row]:
     """Rows of table `mapped_devices` for a mapping: the device of each stage and replica."""
     return [
-        {"way": candidate.way, "stage": s, "replica": r, "device": device}
+        {"way": candidate.method, "stage": s, "replica": r, "device": device}
         for s, row in enumerate(candidate.mapping.tolist())
         for r, device in enumerate(row)
     ]

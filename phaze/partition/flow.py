@@ -76,7 +76,7 @@ class CutOptions:
 
 
 @dataclass(frozen=True, eq=False)
-class FoundPartition:
+class PartitionCandidate:
     """A partition that the flow found, with its times and the method that made it."""
 
     stage_of: Ints
@@ -96,8 +96,8 @@ class FoundPartition:
 class Partition:
     """Result of the flow: the chosen partition and all candidates."""
 
-    chosen: FoundPartition
-    met: tuple[FoundPartition, ...]
+    chosen: PartitionCandidate
+    met: tuple[PartitionCandidate, ...]
     bound_s: float
     """Lower bound on the slowest stage time of any partition."""
     proven: bool
@@ -119,9 +119,11 @@ class PartitionProblem:
     stages: int
     replicas: int
 
-    def candidate(self, stage_of: Ints, made_by: Maker) -> FoundPartition:
+    def candidate(self, stage_of: Ints, made_by: Maker) -> PartitionCandidate:
         """Candidate partition with its slowest stage time and its simulated step time."""
-        return FoundPartition(stage_of, cut_of(self.weights, stage_of).time_s, self.step_s(stage_of), made_by)
+        return PartitionCandidate(
+            stage_of, cut_of(self.weights, stage_of).time_s, self.step_s(stage_of), made_by
+        )
 
     def step_s(self, stage_of: Ints) -> float:
         """Simulated step time of a partition."""
@@ -162,7 +164,7 @@ def partition(
     return _full_flow(problem, options, met, lowest)
 
 
-def _paper_flow(problem: PartitionProblem, options: CutOptions) -> Iterator[FoundPartition]:
+def _paper_flow(problem: PartitionProblem, options: CutOptions) -> Iterator[PartitionCandidate]:
     """For each α, yield the best partition of the clusters, then its refinement."""
     weights, far = problem.weights, distances(problem.weights)
     most = options.hyper_operators or max(48, 4 * problem.stages)
@@ -196,7 +198,7 @@ def cut_clusters(smaller: Weights, stages: int) -> Ints | None:
 
 
 def _full_flow(
-    problem: PartitionProblem, options: CutOptions, met: list[FoundPartition], lowest: float
+    problem: PartitionProblem, options: CutOptions, met: list[PartitionCandidate], lowest: float
 ) -> Partition:
     """Best partition of the paper's flow, time-based refinement, dynamic programs and integer program."""
     weights = problem.weights
@@ -221,7 +223,7 @@ def _full_flow(
 
 
 def _cut_operators(
-    weights: Weights, stages: int, best: FoundPartition | None
+    weights: Weights, stages: int, best: PartitionCandidate | None
 ) -> tuple[dict[Maker, Cut], float]:
     """Best partitions of all operators by method, and a lower bound on the slowest stage time.
 
@@ -282,7 +284,9 @@ def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
             yield cut_of(weights, cut[group])
 
 
-def _fewer_messages(problem: PartitionProblem, time_s: float, most_slack: float) -> Iterator[FoundPartition]:
+def _fewer_messages(
+    problem: PartitionProblem, time_s: float, most_slack: float
+) -> Iterator[PartitionCandidate]:
     """Yield the partition with the fewest message bytes for each tolerance on the slowest stage's time.
 
     A step of GPipe takes about MB - 1 times the slowest stage plus once all stages. The total compute time is
@@ -300,11 +304,11 @@ def _fewer_messages(problem: PartitionProblem, time_s: float, most_slack: float)
             yield problem.candidate(cut.stage_of, "messages")
 
 
-def _by_step(candidate: FoundPartition) -> tuple[float, float]:
+def _by_step(candidate: PartitionCandidate) -> tuple[float, float]:
     return candidate.step_s, candidate.time_s
 
 
-def _by_time(candidate: FoundPartition) -> tuple[float, float]:
+def _by_time(candidate: PartitionCandidate) -> tuple[float, float]:
     return candidate.time_s, candidate.step_s
 
 

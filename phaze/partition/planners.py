@@ -20,7 +20,7 @@ from phaze.formulas.phaze.flush import Widths, place_within
 from phaze.formulas.piper.layers import Configurations, FlatCluster, ProfiledLayers
 from phaze.formulas.piper.planner import SearchOptions, plan
 from phaze.layout import Layout
-from phaze.partition.flow import FoundPartition, Maker, PartitionProblem, problem_of
+from phaze.partition.flow import Maker, PartitionCandidate, PartitionProblem, problem_of
 from phaze.partition.intervals import cut_as_pipedream, cut_in_order, layer_weights
 from phaze.partition.weights import PartitionTerms, Weights, fits, sums
 from phaze.workload.operator_graphs import OperatorGraph
@@ -31,7 +31,7 @@ class Compared:
     """Result of a baseline planner on a graph."""
 
     planner: Maker
-    found: FoundPartition | None
+    candidate: PartitionCandidate | None
     reason: str
     """Reason why there is no partition; otherwise empty."""
     fits_memory: bool

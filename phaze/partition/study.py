@@ -10,8 +10,8 @@ from phaze.base.errors import PhazeError
 from phaze.partition.flow import (
     SLACK,
     CutOptions,
-    FoundPartition,
     Partition,
+    PartitionCandidate,
     PartitionProblem,
     partition,
     problem_of,
@@ -35,7 +35,7 @@ def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s
     return stored_stages(graph, chosen, terms, stored.name, point.replicas, stored.microbatch)
 
 
-def _cut(graph: OperatorGraph, terms: PartitionTerms, point: StagesPoint) -> FoundPartition:
+def _cut(graph: OperatorGraph, terms: PartitionTerms, point: StagesPoint) -> PartitionCandidate:
     if point.partitioner in ("order", "pipedream", "pipedream-operators"):
         return _compared(problem_of(graph, terms, point.stages, point.replicas), point)
     options = CutOptions(
@@ -50,7 +50,7 @@ def _cut(graph: OperatorGraph, terms: PartitionTerms, point: StagesPoint) -> Fou
     return found_cut.chosen
 
 
-def _compared(problem: PartitionProblem, point: StagesPoint) -> FoundPartition:
+def _compared(problem: PartitionProblem, point: StagesPoint) -> PartitionCandidate:
     if point.partitioner == "pipedream":
         stage_of = cut_as_pipedream(problem.graph, problem.weights, point.stages)
         return problem.candidate(stage_of, "pipedream")
@@ -63,7 +63,7 @@ def _compared(problem: PartitionProblem, point: StagesPoint) -> FoundPartition:
 
 def stored_stages(
     graph: OperatorGraph,
-    chosen: FoundPartition,
+    chosen: PartitionCandidate,
     terms: PartitionTerms,
     model: str,
     replicas: int,
@@ -100,7 +100,7 @@ def stored_stages(
     return StoredStages.parse(content, model)
 
 
-def _settings(chosen: FoundPartition, terms: PartitionTerms, microbatch: int) -> PartitionSettings:
+def _settings(chosen: PartitionCandidate, terms: PartitionTerms, microbatch: int) -> PartitionSettings:
     return PartitionSettings(
         partitioner=chosen.made_by,
         microbatch=microbatch,
@@ -117,8 +117,8 @@ class ShapeResult:
 
     stages: int
     replicas: int
-    found: Partition | None
-    """Partition found, None if there is none for these numbers."""
+    partition: Partition | None
+    """None if there is none for these numbers."""
     reason: str
     """Reason why there is no partition; otherwise empty."""
     microbatches_per_s: float
@@ -139,17 +139,17 @@ def search(
     and MB stay the same, so that the batch grows with R. Raises PhazeError if the shape is inconsistent, or
     if there is no partition at all.
     """
-    tried = [
-        _tried(graph, terms, stages, replicas, options)
+    results = [
+        _result_of(graph, terms, stages, replicas, options)
         for stages, replicas in shapes(*shape, most=len(graph.names))
     ]
-    ordered = sorted(tried, key=lambda one: (-one.microbatches_per_s, one.stages))
-    if ordered[0].found is None:
-        raise PhazeError(tried[-1].reason)
+    ordered = sorted(results, key=lambda one: (-one.microbatches_per_s, one.stages))
+    if ordered[0].partition is None:
+        raise PhazeError(results[-1].reason)
     return ordered
 
 
-def _tried(
+def _result_of(
     graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int, options: CutOptions
 ) -> ShapeResult:
     try:

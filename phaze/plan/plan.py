@@ -91,7 +91,7 @@ class Pass:
     reduced_bytes: float
     """Bytes per rank that the ranks of a replica all-reduce; `seconds` includes their time."""
 
-    def held_s(self, hbm_bytes_per_s: float) -> float:
+    def duration_s(self, hbm_bytes_per_s: float) -> float:
         """Duration of the pass, at least its HBM traffic over bandwidth."""
         return max(self.seconds, self.hbm_bytes / hbm_bytes_per_s)
 
@@ -156,7 +156,7 @@ class Stage(StageWork):
         dense: tuple[float, Axis] = (1.0 - self.expert_share, "dp-cp")
         return (dense, (self.expert_share, "edp")) if self.expert_share else (dense,)
 
-    def kept_share(self, *, shared: bool) -> float:
+    def stored_share(self, *, shared: bool) -> float:
         """Fraction of weights or gradients that a rank stores; 1 unless replicas shard them."""
         return sum(
             part / (self.layout.sharding(axis)[0].ranks if shared else 1) for part, axis in self.replicated

@@ -139,9 +139,9 @@ class _Chip(NamedTuple):
     forward_s: Floats
     backward_s: Floats
     forward_j: Floats
-    again_s: float
+    recompute_s: float
     """Time to recompute all layers."""
-    again_j: float
+    recompute_j: float
     saved_s: float
     """Most recompute time saved per second of the last stage's load."""
     saved_j: float
@@ -169,8 +169,8 @@ def _least_of_all(
                 forward_s=forward_s[a],
                 backward_s=backward_s[a],
                 forward_j=forward_j[a],
-                again_s=(frame.counts * forward_s[a]).sum(),
-                again_j=(frame.counts * forward_j[a]).sum(),
+                recompute_s=(frame.counts * forward_s[a]).sum(),
+                recompute_j=(frame.counts * forward_j[a]).sum(),
                 saved_s=_most_per_second(forward_s[a], forward_s[a] + backward_s[a]),
                 saved_j=_most_per_second(forward_j[a], forward_s[a] + backward_s[a]),
             )
@@ -214,8 +214,8 @@ def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
         joules = _energy_j(s, w, frame, chip)
         if joules >= best:
             break
-        again_j = _recomputation_j(s, w, _share(w, frame), frame, chip)
-        best = min(best, joules + again_j / frame.samples)
+        recompute_j = _recomputation_j(s, w, _share(w, frame), frame, chip)
+        best = min(best, joules + recompute_j / frame.samples)
     return best
 
 
@@ -237,7 +237,7 @@ def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
     """
     work_s, saved_s = chip.work_s, 0.0
     if frame.recompute and s > 1:
-        work_s, saved_s = work_s + chip.again_s, chip.saved_s
+        work_s, saved_s = work_s + chip.recompute_s, chip.saved_s
     steps = chip.time_s * (s + saved_s) / work_s * (1.0 + SLACK)
     if steps < s:
         return np.inf
@@ -246,7 +246,7 @@ def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
     joules: float = chip.once_j + links_j + chip.leakage_j * d * frame.devices[s]
     if frame.recompute and s > 1:
         longest = chip.time_s / (frame.microbatches[frame.ends[s] - 1] + s - 1)
-        joules += max(0.0, chip.again_j - chip.saved_j * longest) / frame.samples
+        joules += max(0.0, chip.recompute_j - chip.saved_j * longest) / frame.samples
     return joules
 
 
@@ -296,14 +296,14 @@ def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -
 
     `share` is the fraction of the first stage's weights that the synchronisation moves.
     """
-    steps, weights_s, again_j = frame.microbatches[w] + s - 1, frame.weights_s[0], 0.0
+    steps, weights_s, recompute_j = frame.microbatches[w] + s - 1, frame.weights_s[0], 0.0
     for _ in range(ROUNDS):
         cap = (chip.time_s - share * weights_s) / steps
-        again_s, again_j, fullest = _recomputed(s, cap, frame, chip)
-        if max((chip.work_s + again_s) / s, fullest) > cap:
+        recompute_s, recompute_j, fullest = _recomputed(s, cap, frame, chip)
+        if max((chip.work_s + recompute_s) / s, fullest) > cap:
             return np.inf
-        weights_s = _first_weights_s(chip.work_s + again_s - (s - 1) * cap, s, frame, chip)
-    return again_j
+        weights_s = _first_weights_s(chip.work_s + recompute_s - (s - 1) * cap, s, frame, chip)
+    return recompute_j
 
 
 @njit
@@ -329,7 +329,7 @@ def _recomputed(s: int, cap: float, frame: _Frame, chip: _Chip) -> tuple[float, 
     The last stage takes layers from the end while its load stays within the cap and they fit. Only the
     remaining layers are recomputed.
     """
-    again_s, again_j, fullest, full = 0.0, 0.0, 0.0, False
+    recompute_s, recompute_j, fullest, full = 0.0, 0.0, 0.0, False
     recompute = frame.recompute and s > 1
     for r in range(len(frame.counts) - 1, -1, -1):
         layer_s = chip.forward_s[r] + chip.backward_s[r]
@@ -343,7 +343,7 @@ def _recomputed(s: int, cap: float, frame: _Frame, chip: _Chip) -> tuple[float, 
             cap -= taken * layer_s
             full = taken < frame.counts[r]
         remaining = frame.counts[r] - taken
-        again_s += remaining * chip.forward_s[r]
-        again_j += remaining * chip.forward_j[r]
+        recompute_s += remaining * chip.forward_s[r]
+        recompute_j += remaining * chip.forward_j[r]
         fullest = max(fullest, -(-remaining // (s - 1)) * (layer_s + chip.forward_s[r]))
-    return again_s, again_j, fullest
+    return recompute_s, recompute_j, fullest

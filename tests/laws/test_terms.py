@@ -166,7 +166,9 @@ def sums(
     blocks = range(max(stage.first_layer, 1) - 1, min(stage.last_layer, len(kinds.names)))
     numbers = np.array([sum(kinds.kind[i] == k for i in blocks) for k in range(len(kinds.kinds))])
     first, last = stage.first_layer == 0, stage.last_layer > len(kinds.names)
-    recomputed = drawn.recipe.recomputed[q] if loads.again_s.any() or loads.layers.saved_bytes.any() else 0
+    recomputed = (
+        drawn.recipe.recomputed[q] if loads.recompute_s.any() or loads.layers.saved_bytes.any() else 0
+    )
     again = np.array([sum(kinds.kind[i] == k for i in blocks[:recomputed]) for k in range(len(kinds.kinds))])
     ends = [loads.first_s] * first + [loads.last_s] * last
     end_bytes = [(loads.end_bytes[0], loads.ends.first_bytes)] * first
@@ -174,7 +176,7 @@ def sums(
     alone = float(loads.grid.vp[0] == 1)
     bound = {
         "forward_s": numbers @ loads.forward_s[0] + sum(float(end[0][0]) for end in ends),
-        "backward_s": numbers @ loads.backward_s[0] + again @ loads.again_s[0]
+        "backward_s": numbers @ loads.backward_s[0] + again @ loads.recompute_s[0]
         + sum(float(end[1][0]) for end in ends),
         "update_s": numbers @ loads.update_s[0] - sum(float(loads.ahead_s[i][0]) for i in (0, 1)) * 1.0,
         "fixed_bytes": numbers @ loads.fixed_bytes[0]

@@ -161,7 +161,7 @@ class PipelineBounds:
         passes = (passing.forward, loads.forward_s, 0), (passing.backward, loads.backward_s, 1)
         costs_s = sum(through[:, None] * pass_s[which][:, None] for through, pass_s, _ in passes)
         costs_s = costs_s + passing.update[:, None] * loads.update_s[which][:, None]  # (which, stages, K)
-        recompute_s = passing.backward[:, None] * loads.again_s[which][:, None]
+        recompute_s = passing.backward[:, None] * loads.recompute_s[which][:, None]
         layers_s: Floats = least_costs(
             np.stack([costs_s, recompute_s], axis=3),
             loads.bytes_each[which],
@@ -215,7 +215,7 @@ class PipelineBounds:
             seconds[kind, :, 1 : 1 + kinds] = pass_s[layout]
             seconds[kind, 0, 0] = loads.first_s[direction][layout]
             seconds[kind, -1, 0] += loads.last_s[direction][layout]
-        seconds[JobKind.BACKWARD, :, 1 + kinds :] = loads.again_s[layout]
+        seconds[JobKind.BACKWARD, :, 1 + kinds :] = loads.recompute_s[layout]
         seconds[JobKind.UPDATE, :, 1 : 1 + kinds] = loads.update_s[layout]
         seconds[:, :, 0] += occupied_s(pipeline)
         none = np.zeros((count, 1 + 2 * kinds))
@@ -246,7 +246,7 @@ class PipelineBounds:
         columns_each = count * kinds
         columns = 2 * columns_each + 1 + jobs
         upper = np.full(columns, inf)
-        partial = loads.again_s[layout] > 0
+        partial = loads.recompute_s[layout] > 0
         # Where a runtime recomputes all or none of a kind, no single layer is chosen.
         upper[columns_each : 2 * columns_each] = np.where(np.tile(partial, count), inf, 0.0)
         cost = np.zeros(columns)

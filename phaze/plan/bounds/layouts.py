@@ -162,7 +162,7 @@ def _figures_of(loads: LayoutLoads) -> _Figures:
     by_kind = (
         loads.forward_s + loads.backward_s,
         loads.forward_s,
-        loads.again_s,
+        loads.recompute_s,
         loads.update_s,
         loads.fixed_bytes,
         loads.layers.stash_bytes,

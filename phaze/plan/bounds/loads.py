@@ -115,9 +115,9 @@ class LayoutLoads:
         return self._backward[0]
 
     @cached_property
-    def again_s(self) -> Floats:
+    def recompute_s(self) -> Floats:
         """Recompute time of a layer per microbatch, for stages that may choose what to recompute, (N, K)."""
-        return self.layers.again_s * self._backward[1][:, None]
+        return self.layers.recompute_s * self._backward[1][:, None]
 
     @cached_property
     def first_s(self) -> tuple[Floats, Floats]:

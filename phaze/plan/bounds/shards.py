@@ -45,7 +45,7 @@ class LayerFigures(NamedTuple):
 
     forward_s: Floats
     backward_s: Floats
-    again_s: Floats
+    recompute_s: Floats
     """Recompute time of a layer, in seconds."""
     hidden_forward_s: Floats
     """Upper bound on the forward time that overlaps with another microbatch's backward pass."""
@@ -315,15 +315,15 @@ def _hidden_s(layer: LayerCost, share: float, lost: float, *, exact: bool) -> Fl
 def _layer_figures(layer: LayerCost, recompute: Recompute, offload: Waiting, part: bool) -> tuple[float, ...]:
     chosen = part and recompute == "full"  # as many layers as needed; else all of them
     every = recompute != "none" and not chosen
-    again_s = float(layer.again_s(recompute).sum())
+    recompute_s = float(layer.again_s(recompute).sum())
     own_bytes, work_bytes = offload.bytes(layer, recompute)
     stays, work_bytes = offload.bytes(layer, "none") if chosen else (own_bytes, work_bytes)
     saved = stays - own_bytes if chosen else 0.0
     waited_s = offload.seconds(layer, recompute)
     return (
         float(layer.forward_s.sum()) + waited_s[0],
-        float(layer.backward_s.sum()) + again_s * every + waited_s[1],
-        again_s * chosen,
+        float(layer.backward_s.sum()) + recompute_s * every + waited_s[1],
+        recompute_s * chosen,
         0.0,
         0.0,
         stays,
@@ -350,7 +350,7 @@ def _any_option(layers: Floats) -> Floats:
     stays = layers[..., at["stash_bytes"]]
     fastest = takes.min(axis=1, keepdims=True)
     most = np.where(takes <= fastest, stays, np.inf).min(axis=1, keepdims=True)
-    takes = np.concatenate([takes, takes + layers[..., at["again_s"]]], axis=1)
+    takes = np.concatenate([takes, takes + layers[..., at["recompute_s"]]], axis=1)
     stays = np.concatenate([stays, stays - layers[..., at["saved_bytes"]]], axis=1)
     saved = np.maximum(most - stays, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -359,7 +359,7 @@ def _any_option(layers: Floats) -> Floats:
     figures[:, 0, :, at["saved_bytes"]] = saved.max(axis=1)
     rate[np.isinf(rate)] = 0.0  # for layers with no bytes to save
     # Rounding must not make the joint option slower than the one that it bounds.
-    figures[:, 0, :, at["again_s"]] = rate * saved.max(axis=1) * (1 - ROUNDING)
+    figures[:, 0, :, at["recompute_s"]] = rate * saved.max(axis=1) * (1 - ROUNDING)
     return figures
 
 

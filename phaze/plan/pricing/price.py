@@ -174,7 +174,7 @@ class Price:
         """True if a pass takes longer because its operators share the HBM bandwidth."""
         hbm, stages = self.machine.hbm_bytes_per_s, self.plan.stages
         return any(
-            stage_pass.held_s(hbm) > stage_pass.seconds
+            stage_pass.duration_s(hbm) > stage_pass.seconds
             for stage in stages
             for stage_pass in stage.passes.values()
         )
@@ -193,7 +193,7 @@ class Price:
         """Time per batch that a device spends on passes, by stage, averaged over the replicas."""
         batch, hbm = self.plan.microbatches, self.machine.hbm_bytes_per_s
         return tuple(
-            sum(stage_pass.held_s(hbm) for stage_pass in stage.passes.values()) * batch / stage.layout.dp
+            sum(stage_pass.duration_s(hbm) for stage_pass in stage.passes.values()) * batch / stage.layout.dp
             for stage in self.plan.stages
         )
 
@@ -226,7 +226,7 @@ class Price:
     def _inside(self, stage: Stage, stage_pass: Pass, seconds: float) -> dict[str, float]:
         """Time of a pass by part: compute with idle HBM, compute with busy HBM, wait for all-reduces."""
         hbm = self.machine.hbm_bytes_per_s
-        work_s = stage_pass.held_s(hbm) - (
+        work_s = stage_pass.duration_s(hbm) - (
             charged_s(self.plan, stage, stage_pass) if self.plan.claim else 0.0
         )
         hbm_s = min(stage_pass.hbm_bytes / hbm, work_s)
@@ -236,7 +236,7 @@ class Price:
         """Time of a microbatch's passes by use, in seconds; kernels count under their limiting resource."""
         if not stage.spent_s:
             hbm, passes = self.machine.hbm_bytes_per_s, stage.passes.values()
-            parts = [self._inside(stage, stage_pass, stage_pass.held_s(hbm)) for stage_pass in passes]
+            parts = [self._inside(stage, stage_pass, stage_pass.duration_s(hbm)) for stage_pass in passes]
             return {name: sum(part[name] for part in parts) for name in INSIDE}
         return dict(zip(KERNELS.values(), stage.spent_s, strict=True))
 
@@ -280,7 +280,8 @@ class Price:
         zero = stages[0].layout.zero
         fixed = sum(stage.fixed_bytes for stage in stages)
         sharded_bytes = sum(
-            (stage.weight_bytes - stage.frozen_bytes * (first == 2)) * stage.kept_share(shared=zero >= first)
+            (stage.weight_bytes - stage.frozen_bytes * (first == 2))
+            * stage.stored_share(shared=zero >= first)
             for first in (3, 2)
             for stage in stages
         )

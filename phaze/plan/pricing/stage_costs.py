@@ -67,7 +67,7 @@ def stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors = "all") -
     stage, zero = plan.stages[q], plan.stages[q].layout.zero
     splits = SCHEDULES[plan.schedule].splits
     passes_s = [
-        stage_pass.held_s(machine.hbm_bytes_per_s) if tensors == "all" else stage_pass.seconds
+        stage_pass.duration_s(machine.hbm_bytes_per_s) if tensors == "all" else stage_pass.seconds
         for stage_pass in stage.passes.values()
     ]
     share, lost = plan.execution.overlap_sync, lost_share(machine)

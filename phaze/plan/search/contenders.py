@@ -246,7 +246,7 @@ class Contenders:
         return np.isin(np.arange(len(self.grid)), [contender.place for contender in self.examined])
 
     @property
-    def divisions(self) -> int:
+    def simulated_splits(self) -> int:
         """Number of simulated pipeline splits."""
         return sum(contender.search.simulated for contender in self.examined if contender.search is not None)
 

@@ -81,11 +81,11 @@ class LayoutPlanner(Planner[PlanQuestion, LayoutPlans]):
 
 
 class SearchStatus(NamedTuple):
-    """Work done, lower bound and layouts left, to tell how fast a search proceeds."""
+    """Work done, lower bound and undecided layouts, to tell how fast a search proceeds."""
 
     work: int
     bound_s: float
-    left: int
+    undecided: int
     """Number of queued layouts that may be faster than the best plan."""
 
 
@@ -261,7 +261,7 @@ class LayoutSearch:
                 share = (work - before.work) / (most_work - work)
                 if (
                     rated.bound_s - before.bound_s < share * (self.target_s - rated.bound_s)
-                    and before.left - rated.left < share * rated.left
+                    and before.undecided - rated.undecided < share * rated.undecided
                 ):
                     return f"it proceeds too slowly to end within {most_work:,} linear programs"
             _, place, contender = queued = heapq.heappop(self._queue)
@@ -432,7 +432,7 @@ class LayoutSearch:
                 **({"recompute": dominated} if dominated else {}),
             },
             simulated=simulated,
-            divisions=self.contenders.divisions,
+            divisions=self.contenders.simulated_splits,
             bound_s=bound_s if bound_s < inf else None,
             gap=1 - bound_s / plans[0].time_s if plans else 0.0,
             rows=self.proven_rows(plans[:rows]),

@@ -42,20 +42,22 @@ def test_how_work_is_sliced_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     for module in ("annealing", "search"):
         monkeypatch.setattr(f"phaze.map.{module}.slices", of_seven)
     sliced = mapped(SearchLimits(tries=3000))
-    assert [one.mapping.tolist() for one in sliced.ways] == [one.mapping.tolist() for one in whole.ways]
-    assert [one.found.tries for one in sliced.ways if one.found] == [
-        one.found.tries for one in whole.ways if one.found
+    assert [one.mapping.tolist() for one in sliced.candidates] == [
+        one.mapping.tolist() for one in whole.candidates
+    ]
+    assert [one.search.tries for one in sliced.candidates if one.search] == [
+        one.search.tries for one in whole.candidates if one.search
     ]
 
 
 def test_without_time_there_is_still_an_answer() -> None:
     found = mapped(SearchLimits(time_s=0.0))
-    (first, *rest) = found.ways
-    assert first.found is not None
-    assert first.found.timed_out
-    assert first.found.tries == 0
-    assert [one.way for one in rest] == ["cs-map", "p2p-map"], "no other search, and no local one"
-    assert found.best.step_s == min(one.step_s for one in found.ways)
+    (first, *rest) = found.candidates
+    assert first.search is not None
+    assert first.search.timed_out
+    assert first.search.tries == 0
+    assert [one.method for one in rest] == ["cs-map", "p2p-map"], "no other search, and no local one"
+    assert found.best.step_s == min(one.step_s for one in found.candidates)
 
 
 def test_a_chain_ends_soon_after_what_waits_for_it_is_interrupted() -> None:

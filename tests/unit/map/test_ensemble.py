@@ -20,7 +20,7 @@ FAST = SearchLimits(tries=20_000)
 def test_without_heuristics_the_answer_is_never_worse_than_they_are() -> None:
     stages, network = drawn_stages(5, 4, 4), drawn_network(5, 16, "undirected")
     mapped = map_stages(stages, network, MapSettings(heuristics=False, limits=FAST, steps=20_000))
-    assert {one.way for one in mapped.ways} == {"p2p", "allreduce", "exact", "local-search"}
+    assert {one.method for one in mapped.candidates} == {"p2p", "allreduce", "exact", "local-search"}
     assert mapped.best.step_s < min(one.step_s for one in mapped.heuristics)
     assert mapped.best.step_s == step_time_s(stages, mapped.best.mapping, network)
 

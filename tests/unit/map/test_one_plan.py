@@ -39,16 +39,16 @@ def test_every_slice_has_a_device_and_no_default_order_is_faster(name: str) -> N
     found = mapped(name)
     used = [device for replicas in found.devices for slices in replicas for device in slices]
     assert len(set(used)) == len(used) == PLANS[name].devices
-    assert found.simulated_s[found.best.way] == min(found.simulated_s.values())
-    assert found.alone_s <= found.simulated_s[found.best.way] * (1 + 1e-9)
+    assert found.simulated_s[found.best.method] == min(found.simulated_s.values())
+    assert found.alone_s <= found.simulated_s[found.best.method] * (1 + 1e-9)
 
 
 def test_at_the_time_limit_one_mapping_is_simulated_and_is_the_answer() -> None:
     bandwidth = np.array(BANDWIDTHS)
     network = DeviceNetwork(bandwidth, np.zeros_like(bandwidth))
     found = map_one(PLANS["equal"], "m", network, SETTINGS, Deadline(0.0))
-    assert list(found.simulated_s) == [found.best.way]
-    assert found.best.step_s == min(one.step_s for one in found.mapped.ways)
+    assert list(found.simulated_s) == [found.best.method]
+    assert found.best.step_s == min(one.step_s for one in found.mapped.candidates)
 
 
 @pytest.fixture(scope="module", name="tables")

@@ -88,8 +88,8 @@ def test_every_device_does_one_thing_and_no_default_order_is_faster(one: str, sy
         for slices in replicas:
             assert list(slices) == list(range(slices[0], slices[0] + len(slices)))
             assert slices[0] % found.lanes.unit == 0
-    assert [each.way for each in found.tried[:2]] == list(BY_HAND)
-    assert found.best.simulated_s == min(each.simulated_s for each in found.tried)
+    assert [each.method for each in found.mappings[:2]] == list(BY_HAND)
+    assert found.best.simulated_s == min(each.simulated_s for each in found.mappings)
     assert found.alone_s <= found.best.simulated_s * (1 + 1e-9)
 
 
@@ -100,7 +100,7 @@ def test_all_reduce_first_is_the_order_in_which_plans_are_replayed(system: str) 
     assert isinstance(network, Cluster)
     mapped = map_plan(one, network, 64, FAST)
     again = replay_on(one, fabric(network, 64))
-    default = mapped.tried[0]
+    default = mapped.mappings[0]
     assert default.simulated_s == pytest.approx(again.time_s, rel=1e-12)
     assert mapped.alone_s == pytest.approx(again.alone_s, rel=1e-12)
     placed = devices_of(one, mapped.lanes, default.mapping)
@@ -116,8 +116,8 @@ def test_mapping_finds_a_ring_that_no_default_order_has() -> None:
         rows[a][b] = rows[b][a] = fast
     system = Matrix(bandwidths_bytes_per_s=tuple(map(tuple, rows)))
     mapped = map_plan(plan(few, 4), system, 4, FAST)
-    assert mapped.best.way == "local-search"
-    assert mapped.best.simulated_s < 0.3 * min(one.simulated_s for one in mapped.tried[:2])
+    assert mapped.best.method == "local-search"
+    assert mapped.best.simulated_s < 0.3 * min(one.simulated_s for one in mapped.mappings[:2])
     assert sorted(sorted(lane) for lane in mapped.best.mapping.T.tolist()) == [[0, 3], [1, 2]]
 
 
@@ -125,13 +125,13 @@ def test_the_estimate_is_the_simulated_time_where_nothing_is_contended() -> None
     """One lane on a switch without levels: GPipe with one microbatch, and no all-reduce."""
     switch = Cluster.model_validate({"device": "a", "levels": [{"devices": 4, "bandwidth_bytes_per_s": 1e9}]})
     mapped = map_plan(plan([replace(stage(1), recompute_s=0.0)] * 3, 1), switch, 4, FAST)
-    assert mapped.tried[0].estimated_s == pytest.approx(mapped.tried[0].simulated_s, rel=1e-9)
+    assert mapped.mappings[0].estimated_s == pytest.approx(mapped.mappings[0].simulated_s, rel=1e-9)
 
 
 def test_the_same_plan_gives_the_same_map() -> None:
     one, other = (map_plan(PLANS["unflushed"], SYSTEMS["torus"], 16, FAST) for _ in range(2))
-    for a, b in zip(one.tried, other.tried, strict=True):
-        assert (a.way, a.estimated_s, a.simulated_s) == (b.way, b.estimated_s, b.simulated_s)
+    for a, b in zip(one.mappings, other.mappings, strict=True):
+        assert (a.method, a.estimated_s, a.simulated_s) == (b.method, b.estimated_s, b.simulated_s)
         assert np.array_equal(a.mapping, b.mapping)
 
 
@@ -149,7 +149,7 @@ def test_devices_that_fill_no_node_are_on_a_whole_one() -> None:
     """Three devices of a node of four: the mapping and the simulator have all four."""
     mapped = map_plan(plan([stage(1)] * 3, 4), scaled(NODES), 3, FAST)
     assert mapped.devices == 4
-    assert mapped.tried[-1].mapping.max() < 4
+    assert mapped.mappings[-1].mapping.max() < 4
 
 
 def test_nothing_sent_takes_as_long_as_all_that_is_sent_in_no_time() -> None:

@@ -118,8 +118,8 @@ def test_the_search_tries_all_divisors_and_takes_the_most_samples() -> None:
     ]  # fmt: skip
     rates = [one.microbatches_per_s for one in found]
     assert rates == sorted(rates, reverse=True)
-    assert found[0].found is not None
-    assert rates[0] == pytest.approx(4 * found[0].replicas / found[0].found.chosen.step_s)
+    assert found[0].partition is not None
+    assert rates[0] == pytest.approx(4 * found[0].replicas / found[0].partition.chosen.step_s)
 
 
 def test_a_configuration_that_does_not_fit_says_why() -> None:
@@ -127,7 +127,7 @@ def test_a_configuration_that_does_not_fit_says_why() -> None:
     whole = weigh(graph, replace(TERMS, recompute=True)).memory_bytes.sum()
     terms = PartitionTerms(1e10, device_memory_bytes=0.6 * whole)
     found = search(graph, terms, (None, None, 4), CutOptions())
-    assert [one.stages for one in found if one.found is None] == [1]
+    assert [one.stages for one in found if one.partition is None] == [1]
     assert "memory" in found[-1].reason
 
 

@@ -65,14 +65,14 @@ def test_more_stages_than_layers_need_operators() -> None:
     with pytest.raises(PhazeError, match="8 stages need as many layers, the graph has 7"):
         cut_as_pipedream(graph, weigh(graph, TERMS), 8)
     found = {one.planner: one for one in compare(graph, TERMS, 8, 1, CutOptions(32))}
-    assert [name for name, one in found.items() if one.found is None] == ["pipedream", "piper", "phaze"]
+    assert [name for name, one in found.items() if one.candidate is None] == ["pipedream", "piper", "phaze"]
     assert "as many layers" in found["piper"].reason
 
 
 @pytest.mark.parametrize("stages", [2, 3, 6])
 def test_nobody_is_below_ours_by_more_than_the_slack(stages: int) -> None:
     graph = bert()
-    found = {one.planner: one.found for one in compare(graph, TERMS, stages, 2, CutOptions(32))}
+    found = {one.planner: one.candidate for one in compare(graph, TERMS, stages, 2, CutOptions(32))}
     assert tuple(found) == ("parmesan", *BASELINES)
     ours = found["parmesan"]
     assert ours is not None
@@ -91,8 +91,8 @@ def test_piper_finds_the_best_partition_of_layers() -> None:
         layers, _ = layer_weights(graph, weights, 4)
         best = min(one.time_s for s in range(1, 5) if (one := cut_within(layers, s)) is not None)
         (piper,) = [one for one in compare(graph, terms, 4, 1, CutOptions(32)) if one.planner == "piper"]
-        assert piper.found is not None
-        assert stage_times(weights, piper.found.stage_of).max() == pytest.approx(best)
+        assert piper.candidate is not None
+        assert stage_times(weights, piper.candidate.stage_of).max() == pytest.approx(best)
 
 
 def test_pipedream_may_exceed_the_memory() -> None:

@@ -30,7 +30,7 @@ from tests.unit.plan.search.exhaustive import PricedSplit, SmallCase, drawn_bloc
 DEEP = SmallCase("llama2-70b", 16, 2048, devices=8, hbm_gib=300.0, global_batch=8)
 DIVISIONS = 3
 ROUNDING = 1e-9
-AGAIN = [LayerFigures._fields.index(name) for name in ("again_s", "saved_bytes")]
+AGAIN = [LayerFigures._fields.index(name) for name in ("recompute_s", "saved_bytes")]
 """Figures of layers that may be recomputed."""
 
 
