@@ -8,7 +8,7 @@ from math import inf
 
 import numpy as np
 
-from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.arrays import Floats, Ints
 from phaze.plan import effort
 from phaze.plan.bounds.families import LayoutFamilies
 from phaze.plan.bounds.layouts import LayoutBounds
@@ -22,28 +22,11 @@ from phaze.spec.names import GAP
 
 
 @dataclass(eq=False)
-class LayoutContender:
-    """Candidate layout, with the search over its pipeline splits."""
-
-    place: int
-    search: SplitSearch | None = None
-    exact: bool = False
-    """True if all pipeline splits of the layout were simulated."""
-
-    @property
-    def unfinished(self) -> bool:
-        """True if the layout's lower bound may still rise."""
-        return self.search is None or not self.search.done
-
-    @property
-    def time_s(self) -> float:
-        """Step time of the layout's best pipeline split so far; infinite without one."""
-        return inf if self.search is None or self.search.best is None else self.search.best.time_s
-
-
-@dataclass(eq=False)
 class Contenders:
-    """Candidate layouts of a search, with their lower bounds and simulated pipeline splits."""
+    """Candidate layouts of a search, with their lower bounds and simulated pipeline splits.
+
+    A layout is given by its place, the index in `grid`.
+    """
 
     question: PlanQuestion
     families: LayoutFamilies
@@ -53,11 +36,13 @@ class Contenders:
     """Fastest plan of every family, and the step time of the last requested table row."""
     work: Work = field(default_factory=Work)
     """Count of linear programs solved for all layouts."""
-    examined: list[LayoutContender] = field(default_factory=list)
-    """Layouts with simulated pipeline splits."""
-    _by_place: dict[int, LayoutContender] = field(default_factory=dict)
+    searches: dict[int, SplitSearch] = field(default_factory=dict)
+    """Searches over the pipeline splits of layouts, by place; all others have no simulated splits."""
     _with_recompute: dict[int, int] = field(default_factory=dict)
-    """Index of the layout with optional recompute, by index of the same layout without recompute."""
+    """Place of the layout with optional recompute, by place of the same layout without recompute.
+
+    The first may recompute any number of its layers, including none: its bound also holds for the second.
+    """
     _flows: dict[bytes, list[Flow]] = field(default_factory=dict)
     _splits: dict[tuple[int, int], TimedSplit] = field(default_factory=dict)
     """Best pipeline split found for each number of ranks and chunks, with its step time."""
@@ -84,31 +69,31 @@ class Contenders:
         """Step-time threshold: layouts with a bound below it are simulated, however wide the gap is."""
         return self.distinct.longest_s * (1 - min(self.gap, GAP))
 
-    def target_of(self, contender: LayoutContender) -> float:
+    def target_of(self, place: int) -> float:
         """Step-time threshold for a layout's bound, also limited by the fastest plan of its family."""
-        return min(self.target_s, self.fastest_s(contender.place) * (1 - self.gap))
+        return min(self.target_s, self.fastest_s(place) * (1 - self.gap))
 
     def fastest_s(self, place: int) -> float:
         """Step time of the fastest plan in the layout's family."""
         return self.distinct.fastest_s(int(self.families.family[place]))
 
-    def contender_at(self, place: int) -> LayoutContender:
-        """Candidate layout at an index of the grid."""
-        return self._by_place.setdefault(place, LayoutContender(place))
-
-    def bound_of(self, contender: LayoutContender) -> float:
+    def bound_of(self, place: int) -> float:
         """Best lower bound so far on the step time of a layout."""
-        own_s = float(self.bounds.time_s[contender.place])
-        return own_s if contender.search is None else max(own_s, contender.search.bound_s)
+        bound_s, search = float(self.bounds.time_s[place]), self.searches.get(place)
+        return bound_s if search is None else max(bound_s, search.bound_s)
 
-    def decided(self, contender: LayoutContender) -> bool:
+    def decided(self, place: int) -> bool:
         """True if the lower bound of a layout has reached its threshold."""
-        return self.bound_of(contender) >= self.target_of(contender)
+        return self.bound_of(place) >= self.target_of(place)
 
-    def is_branching(self, contender: LayoutContender) -> bool:
+    def unfinished(self, place: int) -> bool:
+        """True if the lower bound of a layout may still rise."""
+        return place not in self.searches or not self.searches[place].done
+
+    def is_branching(self, place: int) -> bool:
         """True if the next step branches on subsets of the layout's pipeline splits, see `SplitSearch`."""
-        other = self._recomputing(contender.place) or contender
-        return other.search is not None and other.search.is_branching
+        search = self.searches.get(self._with_recompute.get(place, place))
+        return search is not None and search.is_branching
 
     def relate(self, places: Ints) -> None:
         """Reuse the bound of each layout with optional recompute for the same layout without recompute.
@@ -127,33 +112,29 @@ class Contenders:
             if not self.question.lowering(layout).pairs(layout):
                 self._with_recompute[place] = recomputing[family]
 
-    def search_of(self, contender: LayoutContender, *, simple: bool = False) -> SplitSearch:
-        """Search over the pipeline splits of a candidate; the first call starts it with `guess`."""
-        if contender.search is None:
-            place = contender.place
+    def search_of(self, place: int, *, simple: bool = False) -> SplitSearch:
+        """Search over the pipeline splits of a layout; the first call starts it with `guess`."""
+        if place not in self.searches:
             staged = self.question.staged(self.grid.layout(place), self.grid.schedule_of(place))
             best = self._splits.get((staged.layout.pp, staged.layout.vp))
             similar, limit_bytes = best.split if best else None, self.question.limit_bytes(staged.layout)
             limits = limit_bytes, self.distinct.longest_s
-            contender.search = SplitSearch(
-                staged, *limits, flows=self._flows, work=self.work, similar=similar
-            )
-            self.examined.append(contender)
-            contender.search.guess(simple=simple)
-            contender.exact = contender.search.done
-            self._record(contender)
-        return contender.search
+            search = SplitSearch(staged, *limits, flows=self._flows, work=self.work, similar=similar)
+            self.searches[place] = search
+            search.guess(simple=simple)
+            self._record(place)
+        return self.searches[place]
 
-    def examine(self, contender: LayoutContender) -> None:
+    def examine(self, place: int) -> None:
         """Raise the bound of a layout by one step: by linear relaxation first, by whole layers later."""
-        search, other = self.search_of(contender), self._recomputing(contender.place)
+        search, other = self.search_of(place), self._with_recompute.get(place)
         if not search.done:
             if other is not None:
                 self._raise_bound(other)
-                search.adopt_bound(self.search_of(other), self.target_of(contender))
+                search.adopt_bound(self.search_of(other), self.target_of(place))
             else:
-                self._raise_bound(contender)
-            self._record(contender)
+                self._raise_bound(place)
+            self._record(place)
         self._unload_others(search)
 
     def climb(self, count: int) -> None:
@@ -162,25 +143,28 @@ class Contenders:
         Of layouts with equal numbers of ranks and chunks the others then try the best split of all. Layouts
         whose splits were all simulated cannot improve.
         """
-        by_shape: dict[tuple[int, int], list[LayoutContender]] = {}
-        for contender in sorted(self.examined, key=lambda contender: contender.time_s):
-            if not contender.exact and contender.time_s < inf:
-                by_shape.setdefault(self.search_of(contender).shape, []).append(contender)
+        timed = [
+            (search.best.time_s, place)
+            for place, search in self.searches.items()
+            if search.best is not None and not search.exact
+        ]
+        by_shape: dict[tuple[int, int], list[int]] = {}
+        for _, place in sorted(timed, key=lambda split: split[0]):
+            by_shape.setdefault(self.searches[place].shape, []).append(place)
         # Layouts of one shape have similar best splits: one climbs, the others only try its split.
         for shape, (first, *others) in list(by_shape.items())[:count]:
-            self.search_of(first).climb()
+            self.searches[first].climb()
             self._record(first)
-            for contender in others:
-                self.search_of(contender).try_blocks(self._splits[shape].split.blocks)
-                self._record(contender)
+            for place in others:
+                self.searches[place].try_blocks(self._splits[shape].split.blocks)
+                self._record(place)
 
     def lighten(self, family: int) -> None:
         """Try the pipeline split of a family's plan with its other options and fewer recomputed blocks."""
         split = self.distinct.by_family[family].split
         for place in np.flatnonzero(self.families.family == family).tolist():
-            contender = self.contender_at(place)
-            self.search_of(contender).lighten(split)
-            self._record(contender)
+            self.search_of(place).lighten(split)
+            self._record(place)
 
     def extend_searches(self) -> None:
         """Resume all searches, now for plans that are no slower than the last table row.
@@ -188,13 +172,13 @@ class Contenders:
         Bounds are capped at the best time, since earlier searches proved nothing beyond it.
         """
         longest_s = self.distinct.longest_s
-        for contender in self.examined:
-            if contender.search is not None and not contender.exact:
-                bound_s = min(contender.search.bound_s, self.distinct.best_s)
-                extended = replace(contender.search, target_s=longest_s, bound_s=bound_s, may_branch=False)
+        for place, search in self.searches.items():
+            if not search.exact:
+                bound_s = min(search.bound_s, self.distinct.best_s)
                 # They had ended at the threshold of the best plan; that of a slower row lies above it.
-                extended.relaxed = extended.done = False
-                contender.search = extended
+                self.searches[place] = replace(
+                    search, target_s=longest_s, bound_s=bound_s, relaxed=False, done=False, may_branch=False
+                )
 
     def _unload_others(self, search: SplitSearch) -> None:
         """Keep the linear programs of the most recent unfinished searches only, to limit memory use."""
@@ -206,51 +190,33 @@ class Contenders:
             other.unload()
         del self._loaded[effort.MOST_LOADED :]
 
-    def _raise_bound(self, contender: LayoutContender) -> None:
+    def _raise_bound(self, place: int) -> None:
         """Raise the bound of a layout by one step, unless it has reached its threshold."""
-        search, target_s = self.search_of(contender), self.target_of(contender)
+        search, target_s = self.search_of(place), self.target_of(place)
         if search.bound_s < target_s and not search.done:
             (search.finish if search.relaxed else search.relax)(target_s)
-            self._record(contender)
+            self._record(place)
 
-    def _recomputing(self, place: int) -> LayoutContender | None:
-        """Same layout, except that any number of its layers may be recomputed, including none.
-
-        Its bound therefore also holds for this layout.
-        """
-        other = self._with_recompute.get(place)
-        return None if other is None else self.contender_at(other)
-
-    def _record(self, contender: LayoutContender) -> None:
-        search = contender.search
-        if search is not None and search.best is not None:
+    def _record(self, place: int) -> None:
+        search = self.searches[place]
+        if search.best is not None:
             # A good split is a start for other layouts with as many ranks and chunks.
             best = self._splits.get(search.shape, search.best)
             self._splits[search.shape] = min(best, search.best, key=lambda split: split.time_s)
             plan = PlannedLayout(search.staged, search.best.split, search.best.time_s)
-            if self.distinct.note(int(self.families.family[contender.place]), plan):
+            if self.distinct.note(int(self.families.family[place]), plan):
                 self.on_better(plan)
 
     @property
     def bounds_s(self) -> Floats:
         """Lower bound on the step time of each layout, (N,); infinite for layouts that do not fit."""
-        examined, bounds = tuple(self.examined), self.bounds  # in this order, for other threads
+        places, bounds = tuple(self.searches), self.bounds  # in this order, for other threads
         lowest_s = np.where(bounds.fits, bounds.time_s, inf)
-        for contender in examined:
-            lowest_s[contender.place] = max(lowest_s[contender.place], self.bound_of(contender))
+        for place in places:
+            lowest_s[place] = max(lowest_s[place], self.bound_of(place))
         return lowest_s
-
-    @property
-    def simulated(self) -> Bools:
-        """Mask of the layouts with simulated pipeline splits, (N,)."""
-        return np.isin(np.arange(len(self.grid)), [contender.place for contender in self.examined])
-
-    @property
-    def simulated_splits(self) -> int:
-        """Number of simulated pipeline splits."""
-        return sum(contender.search.simulated for contender in self.examined if contender.search is not None)
 
     @property
     def searched(self) -> int:
         """Number of layouts with too many pipeline splits to simulate all of them."""
-        return sum(not contender.exact for contender in self.examined)
+        return sum(not search.exact for search in self.searches.values())

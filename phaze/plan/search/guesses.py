@@ -168,9 +168,9 @@ class Guesses:
         for at in np.argsort(bounds_s, kind="stable")[:most].tolist():
             if bounds_s[at] >= most_s:
                 break
-            contender = self.contenders.contender_at(int(places[at]))
-            if self.contenders.search_of(contender, simple=True).best:
-                fits, most_s = True, min(most_s, contender.time_s)
+            best = self.contenders.search_of(int(places[at]), simple=True).best
+            if best is not None:
+                fits, most_s = True, min(most_s, best.time_s)
                 if most is None:
                     break
         return fits

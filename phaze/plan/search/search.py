@@ -30,7 +30,7 @@ from phaze.plan.bounds.flows import ShapeFlows
 from phaze.plan.bounds.shards import first_of_each
 from phaze.plan.plan import Planner
 from phaze.plan.question import PlanQuestion
-from phaze.plan.search.contenders import Contenders, LayoutContender
+from phaze.plan.search.contenders import Contenders
 from phaze.plan.search.guesses import Guesses
 from phaze.plan.search.planned import DistinctPlans, LayoutPlans, PlannedLayout, undecided_layouts
 from phaze.plan.splits.split import Split
@@ -109,7 +109,7 @@ class LayoutSearch:
     """Limit of time, or interruption, that ended the search; empty if none did."""
     _running: bool = False
     _shapes: ShapeFlows = field(init=False)
-    _queue: list[tuple[float, int, LayoutContender]] = field(default_factory=list)
+    _queue: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.contenders = Contenders(
@@ -183,10 +183,10 @@ class LayoutSearch:
         self._examine_kinds()
         self._limit = self._close_gap(self.planner.most_work, effort.MOST_SEARCHED)
         self._simulate_undecided()
-        for _, _, contender in sorted(self._queue)[: 10 * number]:
+        for _, place in sorted(self._queue)[: 10 * number]:
             if len(self.distinct.by_family) >= number:
                 break
-            self.contenders.search_of(contender)
+            self.contenders.search_of(place)
         while len(self.distinct.by_family) < number and len(families := self.families.closed(inf)[:number]):
             self.families.open(families)
             for family in families.tolist():
@@ -197,9 +197,9 @@ class LayoutSearch:
 
         If the search stopped early, a faster plan may be among them.
         """
-        undecided = [queued for bound_s, _, queued in sorted(self._queue) if bound_s < self.target_s]
-        for contender in undecided[: effort.MOST_SIMULATED]:
-            self.contenders.search_of(contender)
+        undecided = [place for bound_s, place in sorted(self._queue) if bound_s < self.target_s]
+        for place in undecided[: effort.MOST_SIMULATED]:
+            self.contenders.search_of(place)
         if undecided:
             self.contenders.climb(effort.MOST_CLIMBED)
 
@@ -264,14 +264,14 @@ class LayoutSearch:
                     and before.undecided - rated.undecided < share * rated.undecided
                 ):
                     return f"it proceeds too slowly to end within {most_work:,} linear programs"
-            _, place, contender = queued = heapq.heappop(self._queue)
-            is_branching = self.contenders.is_branching(contender)
-            if self.contenders.decided(contender) or (stuck and is_branching):
+            queued_s, place = heapq.heappop(self._queue)
+            is_branching = self.contenders.is_branching(place)
+            if self.contenders.decided(place) or (stuck and is_branching):
                 continue
-            self._examine(*queued)
-            if contender.unfinished:
-                heapq.heappush(self._queue, (self.contenders.bound_of(contender), place, contender))
-            elif not self.contenders.decided(contender):
+            self._examine(queued_s, place)
+            if self.contenders.unfinished(place):
+                heapq.heappush(self._queue, (self.contenders.bound_of(place), place))
+            elif not self.contenders.decided(place):
                 stuck = stuck or STUCK
             branching_work += is_branching * (self._work - work)
             if branching_work >= (most := effort.MOST_BRANCHING_WORK):
@@ -287,11 +287,15 @@ class LayoutSearch:
         """Number of queued layouts that may be faster than the best plan."""
         return sum(queued[0] < self.target_s for queued in tuple(self._queue))
 
-    def _examine(self, known_s: float, place: int, contender: LayoutContender) -> None:
+    def _examine(self, queued_s: float, place: int) -> None:
         """Raise the bound of a queued layout, unless it has risen since the layout was queued."""
-        risen = self.contenders.bound_of(contender) > known_s
-        if not risen and not self._shapes.bound_like(place, self.target_s):
-            self.contenders.examine(contender)
+        if not self._has_risen(queued_s, place):
+            self.contenders.examine(place)
+
+    def _has_risen(self, queued_s: float, place: int) -> bool:
+        """True if the bound of a layout has risen since it was queued, or now by a flow of its shape."""
+        risen = self.contenders.bound_of(place) > queued_s
+        return risen or self._shapes.bound_like(place, self.target_s)
 
     def _sharpen(self) -> None:
         """Raise the bounds of all unexpanded families that may be faster than the best plan."""
@@ -317,14 +321,11 @@ class LayoutSearch:
             and self._shapes.work < self.planner.most_work // 2
         ):
             self._check_time()
-            known_s, place, contender = heapq.heappop(self._queue)
-            risen = self.contenders.bound_of(contender) > known_s
-            risen = risen or self._shapes.bound_like(place, self.target_s)
-            queued = (self.contenders.bound_of(contender), place, contender)
-            if risen:
-                heapq.heappush(self._queue, queued)
+            queued_s, place = heapq.heappop(self._queue)
+            if self._has_risen(queued_s, place):
+                heapq.heappush(self._queue, (self.contenders.bound_of(place), place))
             else:
-                done.append(queued)
+                done.append((queued_s, place))
         self._queue = [*self._queue, *done]
         heapq.heapify(self._queue)
 
@@ -345,7 +346,7 @@ class LayoutSearch:
                 self.families.layout_bounds.time_s[place] < self.target_s
                 and self._work < self.planner.most_work
             ):
-                self.contenders.examine(self.contenders.contender_at(place))
+                self.contenders.examine(place)
         self.contenders.climb(effort.MOST_CLIMBED)
 
     def _fill_queue(self, further: int, most: int | None = None) -> None:
@@ -353,8 +354,7 @@ class LayoutSearch:
         order = self._order()[:most]
         times = self.families.layout_bounds.time_s[order]
         count = int(np.searchsorted(times, self.target_s)) + further
-        for contender in map(self.contenders.contender_at, order[:count].tolist()):
-            self._queue.append((self.contenders.bound_of(contender), contender.place, contender))
+        self._queue += [(self.contenders.bound_of(place), place) for place in order[:count].tolist()]
         heapq.heapify(self._queue)
         self.contenders.relate(order[:count])
 
@@ -382,7 +382,7 @@ class LayoutSearch:
         for place in self._order(last_s).tolist():
             if self.families.layout_bounds.time_s[place] >= low_s:
                 break
-            bound_s = self.contenders.bound_of(self.contenders.contender_at(place))
+            bound_s = self.contenders.bound_of(place)
             if bound_s < min(last_s, self.contenders.fastest_s(place)) * (1 - self.planner.gap):
                 low_s = min(low_s, bound_s)
         return next(
@@ -415,7 +415,7 @@ class LayoutSearch:
         plans, families = tuple(self.planned[:number]), self.families
         closest = None if plans else families.closest()
         bound_s, unfit, dominated = self.bound_s, families.all_unfit, families.dominated
-        simulated = int(self.contenders.simulated.sum())
+        searches = self.contenders.searches
         undecided, count = undecided_layouts(
             families.grid, self.contenders.bounds_s, self.best_s, self.planner.gap
         )
@@ -428,11 +428,11 @@ class LayoutSearch:
             if unfit
             else None,
             bounded={
-                "layout": families.unknown + len(families.grid) - simulated,
+                "layout": families.unknown + len(families.grid) - len(searches),
                 **({"recompute": dominated} if dominated else {}),
             },
-            simulated=simulated,
-            divisions=self.contenders.simulated_splits,
+            simulated=len(searches),
+            divisions=sum(search.simulated for search in searches.values()),
             bound_s=bound_s if bound_s < inf else None,
             gap=1 - bound_s / plans[0].time_s if plans else 0.0,
             rows=self.proven_rows(plans[:rows]),

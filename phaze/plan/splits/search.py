@@ -76,6 +76,8 @@ class SplitSearch:
     """True if the linear relaxation cannot raise the bound further."""
     done: bool = False
     """True if requiring whole layers cannot raise the bound further either."""
+    exact: bool = False
+    """True if all pipeline splits of the layout were simulated."""
     flows: dict[bytes, list[Flow]] = field(default_factory=dict)
     """Known flows by event graph, also of other layouts; the first is the best over all splits."""
     similar: Split | None = None
@@ -161,7 +163,7 @@ class SplitSearch:
         if not many and len(splits) <= effort.FEW_SPLITS:
             for split in splits:
                 self._simulate(split)
-            self.bound_s, self.done = (self.best.time_s if self.best else inf), True
+            self.bound_s, self.done, self.exact = (self.best.time_s if self.best else inf), True, True
         else:
             candidates = [even_blocks(self.staged), *(splits_by_chunks(self.staged) if simple else ())]
             candidates += [self.similar.blocks] if self.similar else []

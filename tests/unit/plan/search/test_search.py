@@ -325,9 +325,7 @@ def test_a_reported_gap_is_that_of_all_layouts_whatever_is_left_to_examine() -> 
     assert 0 < bound_s < best_s
     places = search.families.layout_bounds.in_order(search.families.layout_bounds.time_s < np.inf)
     for place in places[-3:].tolist():  # a queue without the smallest bounds
-        search._queue = [
-            (float(search.families.layout_bounds.time_s[place]), place, search.contenders.contender_at(place))
-        ]
+        search._queue = [(float(search.families.layout_bounds.time_s[place]), place)]
         message = search.progress()
         assert f"gap {1 - bound_s / best_s:.1%}, " in message
 
