@@ -24,7 +24,7 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.bitsets import BITS, Words, contains, pack
 from phaze.base.compiled import njit
 from phaze.base.errors import PhazeError
-from phaze.partition.weights import ROUNDING, Weights, sums
+from phaze.partition.weights import ROUNDING, Predecessors, Weights, sums
 
 LIMIT = 20_000
 """Default limit on the number of fronted subgraphs at a stage boundary."""
@@ -115,17 +115,6 @@ class _Begun(NamedTuple):
     sent_bytes: float
 
 
-class _Sources(NamedTuple):
-    """Predecessors of each node."""
-
-    first: Ints
-    """Offset of each node's predecessors, (n + 1,)."""
-    node: Ints
-    """Predecessor node, (e,)."""
-    size: Floats
-    """Bytes of the edge, (e,)."""
-
-
 def family(
     weights: Weights, windows: Windows, border: int, limit: int = LIMIT, limit_s: float = np.inf
 ) -> SetFamily:
@@ -142,7 +131,7 @@ def family(
     words, complete = _grow(
         pack(inside[None]),
         np.flatnonzero(~inside & ~outside),
-        _sources(weights),
+        weights.predecessors,
         weights.compute_s,
         _bounds(weights, windows, border, limit_s),
         _begun(weights, inside, outside),
@@ -178,17 +167,11 @@ def describe(weights: Weights, words: Words) -> SetFamily:
     return SetFamily(words, sums[0], sums[1], sent, first, crossing)
 
 
-def _sources(weights: Weights) -> _Sources:
-    order = np.argsort(weights.targets, kind="stable")
-    first = np.searchsorted(weights.targets[order], np.arange(len(weights) + 1)).astype(np.int64)
-    return _Sources(first, weights.sources[order], weights.edge_bytes[order])
-
-
 @njit
 def _grow(
     start: Words,
     open_nodes: Ints,
-    sources: _Sources,
+    sources: Predecessors,
     compute: Floats,
     bounds: _Bounds,
     begun: _Begun,
@@ -231,7 +214,7 @@ def _grow(
 
 
 @njit
-def _entering(sets: Words, row: int, sources: _Sources, v: int) -> tuple[float, bool]:
+def _entering(sets: Words, row: int, sources: Predecessors, v: int) -> tuple[float, bool]:
     """Bytes of the edges from a set to a node, and True if all predecessors of the node are in the set."""
     entering, ready = 0.0, True
     for k in range(sources.first[v], sources.first[v + 1]):

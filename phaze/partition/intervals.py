@@ -12,15 +12,13 @@ pyramid, are merged into one node.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import networkx as nx
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
 from phaze.base.errors import PhazeError
-from phaze.partition.weights import NONE, ROUNDING, Weights, quotient
+from phaze.partition.weights import NONE, ROUNDING, Predecessors, Weights, quotient
 from phaze.workload.operator_graphs import OperatorGraph
 
 
@@ -29,16 +27,11 @@ def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> 
 
     `overlapped`: messages overlap with computation, and memory is ignored.
     """
-    order = np.lexsort((weights.sources, weights.targets))
     values, choices = _intervals(
         weights.compute_s,
         weights.memory_bytes,
-        _Messages(
-            weights.sources[order],
-            np.searchsorted(weights.targets[order], np.arange(len(weights) + 1)),
-            weights.edge_bytes[order],
-            _sent(weights),
-        ),
+        weights.predecessors,
+        _sent(weights),
         weights.seconds_per_byte,
         np.inf if overlapped else weights.limit_bytes * (1 + ROUNDING),
         stages,
@@ -97,29 +90,22 @@ def _sent(weights: Weights) -> Floats:
     return sent
 
 
-class _Messages(NamedTuple):
-    """Edges sorted by target node, and the bytes that cross each cut of the order."""
-
-    source: Ints
-    first: Ints
-    """First edge into each node, and the end, (n + 1,)."""
-    size: Floats
-    sent: Floats
-    """Bytes that cross each cut of the order, (n + 1,)."""
-
-
 @njit
 def _intervals(
     compute: Floats,
     memory: Floats,
-    messages: _Messages,
+    predecessors: Predecessors,
+    sent: Floats,
     seconds_per_byte: float,
     most_memory: float,
     stages: int,
     overlapped: bool,
 ) -> tuple[Floats, Ints]:
-    """Minimum bottleneck time T[s, j] of the first j nodes in s stages, and the best last cut i."""
-    source, first, size, sent = messages
+    """Minimum bottleneck time T[s, j] of the first j nodes in s stages, and the best last cut i.
+
+    `sent` are the bytes that cross each cut of the order, (n + 1,).
+    """
+    first, source, size = predecessors
     n = len(compute)
     value, choice = np.full((stages + 1, n + 1), np.inf), np.full((stages + 1, n + 1), NONE, np.int64)
     value[0, 0] = 0.0

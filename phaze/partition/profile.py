@@ -43,12 +43,7 @@ from phaze.workload.primitives import LayerGraph, Primitive
 
 
 def profile_model(
-    model: AnyModel,
-    microbatch: int,
-    system: str,
-    *,
-    sequence: int | None = None,
-    compute_factor: float = 1.0,
+    model: AnyModel, microbatch: int, system: str, *, sequence: int | None = None, compute_factor: float = 1.0
 ) -> OperatorGraph:
     """Operators of a model with their times on the device of a system, for one microbatch.
 

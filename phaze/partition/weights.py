@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,17 @@ class PartitionTerms:
     """True if backward passes recompute the forward pass."""
 
 
+class Predecessors(NamedTuple):
+    """Predecessors of each node, ascending."""
+
+    first: Ints
+    """Offset of each node's predecessors, (n + 1,)."""
+    node: Ints
+    """Predecessor node, (e,)."""
+    size: Floats
+    """Bytes of the edge, (e,)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Weights(Graph):
     """Graph of operators or clusters in a topological order, with their compute time and memory."""
@@ -67,6 +79,13 @@ class Weights(Graph):
     def border_bytes(self) -> Floats:
         """Total bytes of each node's edges, shape (n,)."""
         return sums(self.edges.ravel(), np.repeat(self.edge_bytes, 2), len(self))
+
+    @cached_property
+    def predecessors(self) -> Predecessors:
+        """Edges sorted by target node, then by source."""
+        order = np.lexsort((self.sources, self.targets))
+        first = np.searchsorted(self.targets[order], np.arange(len(self) + 1)).astype(np.int64)
+        return Predecessors(first, self.sources[order], self.edge_bytes[order])
 
     @cached_property
     def closures(self) -> tuple[Floats, Floats]:
