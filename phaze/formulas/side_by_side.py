@@ -26,13 +26,7 @@ from phaze.formulas.phaze.point import Conditions
 from phaze.formulas.phaze.rows import PlacedStage, stage_costs
 from phaze.formulas.piper.chain import RECOMPUTE, STASH
 from phaze.formulas.piper.study import plan_piper, price_planned
-from phaze.formulas.planners import (
-    Planned,
-    PlanningTask,
-    PlansAsked,
-    Prospect,
-    StageMemory,
-)
+from phaze.formulas.planners import Planned, PlanningTask, PlansAsked, Prospect, StageMemory
 from phaze.layout import Layout, Recompute
 from phaze.plan.plan import Plan, Planner, Stage
 from phaze.spec.rows import StageWork
@@ -137,9 +131,7 @@ PLANNERS: dict[str, Planner[PlanningTask, Planned | Infeasible]] = {
 }
 
 
-def plan_model(
-    tasks: Iterable[tuple[PlansAsked, PlanningTask]],
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def plan_model(tasks: Iterable[tuple[PlansAsked, PlanningTask]]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables `plans` and `plan_stages` of one model, for each set of requested plans (`read_tasks`)."""
     plans: list[Row] = []
     stages: list[Row] = []

@@ -16,12 +16,7 @@ from phaze.base.progress import counted
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.annealing import AnnealingTask, Cooling, anneal, new_state, step_task
 from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_map
-from phaze.map.objective import (
-    INSTANTIATIONS,
-    MappingProblem,
-    choose_instantiation,
-    lower_bound_s,
-)
+from phaze.map.objective import INSTANTIATIONS, MappingProblem, choose_instantiation, lower_bound_s
 from phaze.map.schemes import near_devices
 from phaze.map.search import SearchLimits, SearchResult, proves, search
 from phaze.pipeline.gpipe import simulate_step, step_time_s

@@ -120,15 +120,12 @@ def make_plan(problem: MappingProblem) -> SlotOrder:
 def _order(problem: MappingProblem) -> Ints:
     stages, replicas = problem.shape
     slots = [(s, r) for r in range(replicas) for s in range(stages)]
-    if problem.counts_rings and (not problem.counts_messages or _rings_prevail(problem)):
+    rings_prevail = float(problem.ring_bytes.max()) > 2.0 * float(problem.edge_bytes.max(initial=0.0))
+    if problem.counts_rings and (not problem.counts_messages or rings_prevail):
         weight = problem.stages.compute_s + problem.ring_bytes * _middle(problem.network.seconds_per_byte)
         ranked = np.argsort(-weight, kind="stable") if not problem.counts_messages else np.arange(stages)
         slots = [(int(s), r) for s in ranked for r in range(replicas)]
     return np.array(slots, np.int64)
-
-
-def _rings_prevail(problem: MappingProblem) -> bool:
-    return float(problem.ring_bytes.max()) > 2.0 * float(problem.edge_bytes.max(initial=0.0))
 
 
 def _middle(seconds: Floats) -> float:

@@ -247,13 +247,7 @@ def _next_device(inputs: DescentInput, state: DescentState, k: int, target: floa
 
 @njit_nogil
 def _descend(
-    inputs: DescentInput,
-    state: DescentState,
-    target: float,
-    limit: int,
-    k: int,
-    tried: int,
-    until: int,
+    inputs: DescentInput, state: DescentState, target: float, limit: int, k: int, tried: int, until: int
 ) -> tuple[int, int, int]:
     """Continue the search at slot k until `until` devices were tried; return outcome, slot and tries."""
     plan, costs, _, exchange = inputs

@@ -160,10 +160,7 @@ class MapQuestion:
 
     @classmethod
     def of(
-        cls,
-        networks: Mapping[str, Mapping[str, object]],
-        devices: int,
-        search: PlanMapSettings,
+        cls, networks: Mapping[str, Mapping[str, object]], devices: int, search: PlanMapSettings
     ) -> MapQuestion:
         """Build the mapping request of a study; networks are plain values."""
         systems = {

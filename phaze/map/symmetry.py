@@ -133,11 +133,7 @@ def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[In
             earlier.append(np.pad(before, (0, devices - len(before)), constant_values=-1))
             swaps += exchanges
     shape = (len(groups), devices)
-    return (
-        np.array(groups, np.int64).reshape(shape),
-        np.array(earlier, np.int64).reshape(shape),
-        swaps,
-    )
+    return (np.array(groups, np.int64).reshape(shape), np.array(earlier, np.int64).reshape(shape), swaps)
 
 
 def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:

@@ -293,11 +293,7 @@ class _Job:
 
 
 def shared_step_s(
-    stages: StageGraph,
-    mapping: Ints,
-    network: DeviceNetwork,
-    node: int,
-    memory_bytes_per_s: float = math.inf,
+    stages: StageGraph, mapping: Ints, network: DeviceNetwork, node: int, memory_bytes_per_s: float = math.inf
 ) -> float:
     """Step time if the stages are mapped to devices `mapping`, shape (S, R), with `node` devices per node.
 

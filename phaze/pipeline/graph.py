@@ -271,7 +271,8 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: dict[JobKind, In
 
 def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
     """Jobs that wait for all replicas, in ascending order."""
-    passes, updates = last_passes(pipeline, jobs), _last_jobs(pipeline, jobs, jobs.kind == JobKind.UPDATE, 1)
+    passes = _last_jobs(pipeline, jobs, pipeline.rules.releases(jobs.kind), pipeline.lane_microbatches)
+    updates = _last_jobs(pipeline, jobs, jobs.kind == JobKind.UPDATE, 1)
     groups = np.array([group for group, _ in pipeline.workers])
     joins: list[Join] = []
     for job in np.flatnonzero(jobs.kind >= JobKind.SYNC).tolist():
@@ -290,12 +291,8 @@ def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
     return joins
 
 
-def last_passes(pipeline: Pipeline, jobs: Jobs) -> Ints:
-    """Last backward pass of each worker by chunk and batch, (workers, chunks, batches)."""
-    return _last_jobs(pipeline, jobs, pipeline.rules.releases(jobs.kind), pipeline.lane_microbatches)
-
-
 def _last_jobs(pipeline: Pipeline, jobs: Jobs, which: Bools, per_batch: int) -> Ints:
+    """Last job in a mask of each worker, by chunk and batch, (workers, chunks, batches)."""
     at = np.flatnonzero(which)
     last = np.full((len(pipeline.workers), pipeline.chunks, pipeline.batches), -1, np.int64)
     where = (jobs.resource[at], jobs.stage[at] // pipeline.depth, jobs.microbatch[at] // per_batch)

@@ -48,12 +48,7 @@ def machine_of(cluster: Cluster, device: Device, stack: Stack, folder: Path = FO
     """Build a machine from a cluster, its device and its training software."""
     cycles = usual_cycles(folder)
     machine = Machine(
-        network_of(cluster),
-        0.0,
-        cluster.devices,
-        vector_cycles=cycles,
-        stack=stack,
-        system=cluster,
+        network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles, stack=stack, system=cluster
     )
     return machine.with_device(device)
 

@@ -60,17 +60,19 @@ def make_blocks(component: Component, limit: int) -> Blocks | None:
     if len(masks) > limit:
         return None
     unique, steps = np.unique(masks, return_inverse=True)
-    rank = np.argsort([_reverse_bits(int(mask), n) for mask in unique])
+    rank = np.argsort([int(format(int(mask), f"0{n}b")[::-1], 2) for mask in unique])  # bits reversed
     unique, steps = unique[rank], np.argsort(rank)[steps]
     apart = as_masks(~(component.order | component.order.T) & ~np.eye(n, dtype=np.bool_))
     usable = _connected(unique, apart)
     keep = usable[steps] > 0
+    kinds = component.kinds
+    of_type = [kinds >= 0, kinds == TENSOR, kinds == VECTOR, kinds == FUSED]
     return Blocks(
         masks=unique,
         last=np.array([int(mask).bit_length() - 1 for mask in unique], dtype=np.int64),
         size=np.array([int(mask).bit_count() for mask in unique], dtype=np.int64),
         usable=usable,
-        widths=_widths(unique, _antichains(states, component), _type_masks(component)),
+        widths=_widths(unique, _antichains(states, component), as_masks(np.array(of_type))),
         offsets=np.concatenate([[0], np.cumsum(keep)])[offsets].astype(np.int64),
         sources=sources[keep].astype(np.int32),
         steps=steps[keep].astype(np.int32),
@@ -80,15 +82,6 @@ def make_blocks(component: Component, limit: int) -> Blocks | None:
 def as_masks(matrix: Bools) -> Ints:
     """Encode each row of a boolean matrix as the bits of an integer, shape (rows,)."""
     return np.array([sum(1 << int(j) for j in np.flatnonzero(row)) for row in matrix], dtype=np.int64)
-
-
-def _reverse_bits(mask: int, n: int) -> int:
-    return int(format(mask, f"0{n}b")[::-1], 2)
-
-
-def _type_masks(component: Component) -> Ints:
-    kinds = component.kinds
-    return as_masks(np.array([kinds >= 0, kinds == TENSOR, kinds == VECTOR, kinds == FUSED]))
 
 
 def _antichains(states: Ints, component: Component) -> Ints:

@@ -250,7 +250,7 @@ def series_components(order: Bools) -> list[list[int]]:
 
 def downsets(order: Bools, limit: int) -> list[int] | None:
     """All downward-closed sets as bits, smaller ones first; None if there are more than `limit`."""
-    before = [_mask(order[:, j]) for j in range(len(order))]
+    before = [sum(1 << int(i) for i in np.flatnonzero(order[:, j])) for j in range(len(order))]
     sets = {0}
     layer = {0}
     while layer:
@@ -259,10 +259,6 @@ def downsets(order: Bools, limit: int) -> list[int] | None:
         if len(sets) > limit:
             return None
     return sorted(sets, key=lambda d: (d.bit_count(), d))
-
-
-def _mask(members: Bools) -> int:
-    return sum(1 << int(i) for i in np.flatnonzero(members))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -147,9 +147,7 @@ def bound_times(
 
 
 def least_of(
-    names: Sequence[str],
-    layers: Mapping[tuple[str, str], Bounds],
-    energies: Mapping[tuple[str, str], Floats],
+    names: Sequence[str], layers: Mapping[tuple[str, str], Bounds], energies: Mapping[tuple[str, str], Floats]
 ) -> Least:
     """Lower bounds on time and energy of layers, in the order of `names`; missing energies are 0."""
     none = np.zeros_like(next(iter(layers.values())).lower_s)

@@ -337,10 +337,7 @@ def best_placement(placements: pd.DataFrame) -> pd.Series:
 
 
 def vary_cluster(
-    subject: Subject,
-    architectures: pd.DataFrame,
-    terms: Terms,
-    variations: Mapping[str, Mapping[str, float]],
+    subject: Subject, architectures: pd.DataFrame, terms: Terms, variations: Mapping[str, Mapping[str, float]]
 ) -> pd.DataFrame:
     """Table `sensitivities`: placements of the architectures with some values of the scenario changed.
 

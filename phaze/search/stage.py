@@ -119,11 +119,7 @@ def _seen(shard: pd.DataFrame, settings: ScreenSettings, visits: pd.DataFrame | 
 
 
 def choose_kept(
-    times: Bounds,
-    shard: pd.DataFrame,
-    seen: Bools,
-    grid: list[tuple[float, bool]],
-    settings: ScreenSettings,
+    times: Bounds, shard: pd.DataFrame, seen: Bools, grid: list[tuple[float, bool]], settings: ScreenSettings
 ) -> Bools:
     """Mask of the architectures to keep: the named ones, and visited ones that the report may need.
 

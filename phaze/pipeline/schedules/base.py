@@ -127,6 +127,14 @@ class ExplicitSchedule(Schedule):
         return [self.most_in_flight(passes.kind) for passes in self.ranks(pipeline)]
 
 
+class FoldedSchedule(ExplicitSchedule):
+    """Schedule with two stages on every rank, placed in a V, and separate weight gradients."""
+
+    chunks = (2, 2)
+    folded = True
+    splits = True
+
+
 @dataclass
 class Line:
     """Builder of a rank's passes, where each chunk processes the microbatches in order."""

@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phaze.pipeline.schedules.base import ExplicitSchedule, Line, Passes, folded_passes
+from phaze.pipeline.schedules.base import FoldedSchedule, Line, Passes, folded_passes
 
 if TYPE_CHECKING:
     from phaze.pipeline.stages import PipelineStages
 
 
-class DualPipeV(ExplicitSchedule):
+class DualPipeV(FoldedSchedule):
     """DualPipe cut in half: two stages on every rank, placed in a V, as in PyTorch's `ScheduleDualPipeV`."""
 
     name = "dualpipev"
-    chunks = (2, 2)
-    folded = True
-    splits = True
 
     def problems(self, pipeline: PipelineStages) -> Iterator[str]:
         """Yield the reason that there are fewer microbatches than stages."""

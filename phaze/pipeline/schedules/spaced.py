@@ -22,7 +22,7 @@ import numpy as np
 from phaze.base.arrays import Ints
 from phaze.base.compiled import njit, njit_nested
 from phaze.pipeline.durations import JobKind
-from phaze.pipeline.schedules.base import ExplicitSchedule, Passes, folded_passes
+from phaze.pipeline.schedules.base import FoldedSchedule, Passes, folded_passes
 
 if TYPE_CHECKING:
     from phaze.pipeline.stages import PipelineStages
@@ -38,10 +38,7 @@ PASSES = (
 """Kind and chunk of each pass number: forward, input gradients, and weight gradients."""
 
 
-class _Spaced(ExplicitSchedule):
-    chunks = (2, 2)
-    folded = True
-    splits = True
+class _Spaced(FoldedSchedule):
     rise: ClassVar[int]
     """Number of slots between the first chunk's forward passes on adjacent ranks."""
     pause: ClassVar[int]

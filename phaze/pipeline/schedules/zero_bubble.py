@@ -24,7 +24,15 @@ import numpy as np
 
 from phaze.base.arrays import Ints
 from phaze.pipeline.durations import JobKind, durations, in_flight_s
-from phaze.pipeline.schedules.base import ExplicitSchedule, Line, Passes, Schedule, folded_passes, split_turns
+from phaze.pipeline.schedules.base import (
+    ExplicitSchedule,
+    FoldedSchedule,
+    Line,
+    Passes,
+    Schedule,
+    folded_passes,
+    split_turns,
+)
 
 if TYPE_CHECKING:
     from phaze.pipeline.stages import PipelineStages
@@ -33,16 +41,13 @@ KINDS = (JobKind.FORWARD, JobKind.INPUT_GRADIENT, JobKind.WEIGHT_GRADIENT)
 F, B, W = range(3)
 
 
-class ZeroBubbleV(ExplicitSchedule):
+class ZeroBubbleV(FoldedSchedule):
     """ZB-V: handcrafted order for F = B = W, as in PyTorch's `ScheduleZBVZeroBubble`.
 
     Every rank stores 2 p half stages, as much as the first one under 1f1b.
     """
 
     name = "zbv"
-    chunks = (2, 2)
-    folded = True
-    splits = True
 
     def ranks(self, pipeline: PipelineStages) -> Sequence[Passes]:
         """Passes of each rank, in order of execution."""

@@ -162,9 +162,13 @@ class TrainingPlanner:
             return self._unfit(search_plans)
         plans = search_plans.plans[:1] if alone else search_plans.plans
         ranked = [PricedLayout.of(self.question, plan) for plan in plans]
+        twins = [
+            [PricedLayout.of(self.question, twin).priced_for(self.expected).chosen for twin in plan.twins]
+            for plan in plans[:top]
+        ]
         rows = tuple(
-            self.row(priced).model_copy(update={"twins": tuple(self._chosen(twin) for twin in plan.twins)})
-            for priced, plan in zip(ranked[:top], plans[:top], strict=True)
+            self.row(priced).model_copy(update={"twins": tuple(chosen)})
+            for priced, chosen in zip(ranked[:top], twins, strict=True)
         )
         first, expected = ranked[0], ranked[0].priced_for(self.expected)
         measured = self.interval(expected)
@@ -221,9 +225,6 @@ class TrainingPlanner:
         """Row of the ranked table for one priced layout."""
         expected, prudent = map(priced.priced_for, (self.expected, self.expected.prudent))
         return expected.row(self.interval(expected), prudent.price.time_s)
-
-    def _chosen(self, planned: PlannedLayout) -> ChosenLayout:
-        return PricedLayout.of(self.question, planned).priced_for(self.expected).chosen
 
     def _prudence(self, ranked: Sequence[PricedLayout]) -> str | None:
         """Sentence on the plan that takes least expected time; None if the first one does."""

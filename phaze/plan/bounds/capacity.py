@@ -125,13 +125,7 @@ def way_time(row: Floats, kinds: Floats, before: Ints) -> float:
 
 @njit_inlined
 def least_time(
-    row: Floats,
-    kinds: Floats,
-    shape: Ints,
-    in_flight: Floats,
-    before: Ints,
-    limit: float,
-    above: float,
+    row: Floats, kinds: Floats, shape: Ints, in_flight: Floats, before: Ints, limit: float, above: float
 ) -> tuple[float, float]:
     """Minimum step time of a layout, in seconds, and its ratio to the mean time of the ranks.
 
@@ -162,13 +156,7 @@ def least_time(
 
 @njit_nested
 def holds_all(
-    row: Floats,
-    kinds: Floats,
-    shape: Ints,
-    in_flight: Floats,
-    before: Ints,
-    limit: float,
-    seconds: float,
+    row: Floats, kinds: Floats, shape: Ints, in_flight: Floats, before: Ints, limit: float, seconds: float
 ) -> bool:
     """True if the ranks together can hold all layers in memory and compute them within `seconds`."""
     count, first, last, seconds = row[0], row[1], row[2], seconds - row[7]

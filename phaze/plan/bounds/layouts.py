@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -91,15 +90,6 @@ class LayoutBounds:
         return LayoutBounds(self.time_s[which], self.lacking_bytes[which])
 
 
-class _Figures(NamedTuple):
-    """Inputs of `least_times` for a grid of layouts."""
-
-    rows: Floats
-    by_kind: Floats
-    shapes: Ints
-    in_flight: Floats
-
-
 def bound_layouts(question: PlanQuestion, grid: LayoutGrid, common: Common = "nothing") -> LayoutBounds:
     """Lower bounds on time and memory of all layouts of a grid, from the costs of shared model shards.
 
@@ -155,8 +145,8 @@ def _bounds_of_part(
     return time_s, lacking
 
 
-def _figures_of(loads: LayoutLoads) -> _Figures:
-    """Columns of `least_times` for the layouts with these loads."""
+def _figures_of(loads: LayoutLoads) -> tuple[Floats, Floats, Ints, Floats]:
+    """First four inputs of `least_times` for the layouts with these loads."""
     grid, count = loads.grid, loads.microbatches
     in_flight, first = _in_flight_rows(loads.question, grid)
     by_kind = (
@@ -180,7 +170,7 @@ def _figures_of(loads: LayoutLoads) -> _Figures:
     )
     folded = np.array([SCHEDULES[name].folded for name in grid.schedules])[grid.schedule]
     shapes = np.stack([grid.pp, grid.vp, first, np.where(folded, 0, grid.pp - 1)], axis=1)
-    return _Figures(np.stack(rows, axis=1), np.stack(by_kind, axis=2), shapes, in_flight)
+    return np.stack(rows, axis=1), np.stack(by_kind, axis=2), shapes, in_flight
 
 
 def _in_flight_rows(question: PlanQuestion, grid: LayoutGrid) -> tuple[Floats, Ints]:

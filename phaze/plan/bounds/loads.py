@@ -86,7 +86,9 @@ class LayoutLoads:
         """Forward and backward time of a layer without exchanges of replicas, (N, K) each."""
         pp, count = self.grid.pp.astype(float), self.microbatches
         forward_s, backward_s = self.layers.alone_s(paired_share(pp, count)[:, None])
-        return forward_s, backward_s + self._trained(self._accumulation_s)
+        each = self.microbatches[:, None]
+        accumulation_s = self._trained(lambda *terms: self._state.accumulation_s(*terms, each))
+        return forward_s, backward_s + accumulation_s
 
     @cached_property
     def _forward(self) -> tuple[Floats, Bools]:
@@ -213,9 +215,6 @@ class LayoutLoads:
         expert_shards = self.grid.expert_shards.astype(float)[:, None]
         dense: Floats = term(self.layers.dense, self._zero, self._shards)
         return dense + term(self.layers.experts, self._zero, expert_shards)
-
-    def _accumulation_s(self, parameters: Floats, zero: Floats, shards: Floats) -> Floats:
-        return self._state.accumulation_s(parameters, zero, shards, self.microbatches[:, None])
 
     def _state_bytes(self, parameters: Floats, zero: Floats, shards: Floats) -> Floats:
         return self._state.device_bytes(parameters, zero, shards, pipelined=False)
