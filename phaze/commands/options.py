@@ -8,14 +8,14 @@ from decimal import Decimal
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Literal, TypeVar, get_type_hints
+from typing import Annotated, Literal, TypeVar, get_args, get_type_hints
 
 import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import completion
 from phaze.spec import names
+from phaze.spec.questions import Described
 
 Options = TypeVar("Options")
 MOST = 2**31
@@ -318,19 +318,38 @@ class StudyPlanOptions:
 
 def flags(noun: type) -> dict[str, str]:
     """Option name of every field of a dataclass, by field name."""
-    return {field.name: f"--{field.name.replace('_', '-')}" for field in fields(noun)}
+    hints = get_type_hints(noun, include_extras=True)
+    names = {name: getattr(_description(hint), "flag", "") for name, hint in hints.items()}
+    return {field.name: names[field.name] or f"--{field.name.replace('_', '-')}" for field in fields(noun)}
 
 
-def takes(
-    noun: type[Options], described: Mapping[str, object] = MappingProxyType({})
-) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
+def _description(hint: object) -> Described | None:
+    """Description of an annotated field, from which its option is made; None without one."""
+    metadata = getattr(hint, "__metadata__", ())
+    return next((part for part in metadata if isinstance(part, Described)), None)
+
+
+def _with_option(hint: object, flag: str) -> object:
+    """Annotation of a command's parameter: a described field gets the option that its description implies."""
+    described = _description(hint)
+    if described is None:
+        return hint
+    kind, suffixed = get_args(hint)[0], described.with_suffix
+    option = typer.Option(
+        flag, help=described.text, min=described.least,
+        parser=amount if suffixed else None, metavar="N" if suffixed else None,
+    )  # fmt: skip
+    return Annotated[kind, option]
+
+
+def takes(noun: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
     """Decorator: turn a function of one dataclass into a command with an argument or option for each field.
 
-    `described` has the options of fields whose types do not have one. In help, options of a class precede
-    those of its base classes.
+    In help, options of a class precede those of its base classes.
     """
+    names = flags(noun)
     hints = get_type_hints(noun, include_extras=True)
-    hints |= {name: Annotated[hints[name], option] for name, option in described.items()}
+    hints = {name: _with_option(hint, names[name]) for name, hint in hints.items()}
     # Fields of a dataclass begin with those of its base classes; help is clearer the other way round.
     annotations = [get_annotations(base) for base in noun.__mro__]
 

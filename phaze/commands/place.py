@@ -13,14 +13,14 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands.output import ended_at_once, refuse_outputs, telling, write_or_print
-from phaze.commands.place_options import PIPER, SAMPLES, ModelOptions, PlaceOptions
+from phaze.commands.place_options import SAMPLES, ModelOptions, PlaceOptions
 from phaze.formulas.piper.choices import PiperChoices
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-@options.takes(PlaceOptions, PIPER)
+@options.takes(PlaceOptions)
 def place(request: PlaceOptions) -> None:
     """Place a model on a cluster of a given accelerator.
 

@@ -13,30 +13,6 @@ from phaze.formulas.piper.choices import PiperChoices
 
 SAMPLES = 4096
 """Default global batch, in samples."""
-PIPER = {
-    "memory_gib": typer.Option(help="Piper: memory of a device in GiB. Default: the instance's.", min=0),
-    "microbatches": typer.Option(help="Piper: microbatches in a batch, N. Default: the instance's.", min=1),
-    "bandwidth_gib": typer.Option(
-        help="Piper: bandwidth of a device in GiB/s. Default: the instance's.", min=0
-    ),
-    "exactly": typer.Option("--exactly", help="Piper: data widths must sum to exactly N, not at most N."),
-    "paper_table1": typer.Option(
-        "--paper-table1",
-        help="Piper: count as the paper's Table 1: one linear order, gradients exchanged every d "
-        "microbatches.",
-    ),
-    "exact_knapsack": typer.Option(
-        "--exact-knapsack", help="Piper: choose configurations exactly, not by the paper's greedy rule."
-    ),
-    "baselines": typer.Option("--baselines", help="Piper: add plans of the paper's baselines."),
-    "levels": typer.Option(
-        help="Piper: network levels from the inside out, each units@GiB/s, such as 8@300,8@25."
-    ),
-    "max_downsets": typer.Option(
-        help="Piper: maximum number of downsets of a graph. Default: 100,000, or 2,000 with --levels.", min=1
-    ),
-}
-"""Command-line options for the fields of `PiperChoices`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,9 @@ from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands.options import RuntimeOption
 from phaze.commands.output import INTERRUPTED, ended_at_once, refuse_outputs, telling
-from phaze.commands.plan_options import PlanOptions, RunOptions
+from phaze.commands.plan_options import PlanOptions
 from phaze.commands.plan_phases import PlanPhases
+from phaze.spec.questions import RunFields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,12 +69,12 @@ def plan(request: PlanOptions) -> None:
         raise typer.Exit(NOTHING_FITS)
 
 
-def _training_run(request: RunOptions) -> AskedRun | None:
+def _training_run(request: RunFields) -> AskedRun | None:
     """Training run to plan for, from the options; None without --tokens."""
-    names = ("price", "days", "mtbf", "checkpoint", "restart")
-    terms = {name: getattr(request, name) for name in names}
-    options.refuse_unless_positive("plan", tokens=request.tokens, **terms)
-    passed = [f"--{name}" for name, value in terms.items() if value is not None]
+    flags = options.flags(RunFields)
+    fields = {name: getattr(request, name) for name in flags}
+    options.refuse_unless_positive("plan", **{flags[name][2:]: value for name, value in fields.items()})
+    passed = [flags[name] for name, value in fields.items() if value is not None]
     if request.tokens is None:
         if passed:
             raise PhazeError(f"plan: {passed[0]} needs --tokens, the tokens of the whole training run")
@@ -85,9 +86,7 @@ def _training_run(request: RunOptions) -> AskedRun | None:
         raise PhazeError(f"plan: {', '.join(failures)} must be given together; {lacking[0]} is missing")
     from phaze.spec.training_plan import AskedRun
 
-    units = {"mtbf": "mtbf_hours", "checkpoint": "checkpoint_s", "restart": "restart_s"}
-    named = {units.get(name, name): value for name, value in terms.items()}
-    return AskedRun.parse({"tokens": request.tokens, **named}, "plan")
+    return AskedRun.parse(fields, "plan")
 
 
 def _samples(sequence: int, devices: int) -> int:

@@ -11,6 +11,7 @@ import typer
 from phaze.commands import completion, options
 from phaze.commands.options import RuntimeOption
 from phaze.spec.names import GAP, PRECISION, RANK, Rank
+from phaze.spec.questions import RunFields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,39 +107,6 @@ class LayoutSearchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Options for the whole training run: tokens, price, deadline and failures."""
-
-    tokens: Annotated[
-        float | None,
-        typer.Option(
-            help="Tokens of the whole training run, such as 15T; adds its duration.",
-            parser=options.amount,
-            metavar="N",
-        ),
-    ] = None
-    price: Annotated[
-        float | None, typer.Option(help="Price of a device-hour; adds the cost. Needs --tokens.")
-    ] = None
-    days: Annotated[
-        float | None,
-        typer.Option(
-            help="Deadline in days; finds the cheapest number of devices that meets it. Needs --tokens."
-        ),
-    ] = None
-    mtbf: Annotated[
-        float | None,
-        typer.Option(
-            help="Device-hours between failures; adds the goodput. Needs --checkpoint and --restart."
-        ),
-    ] = None
-    checkpoint: Annotated[float | None, typer.Option(help="Seconds to write a checkpoint.")] = None
-    restart: Annotated[
-        float | None, typer.Option(help="Seconds from a failure until training continues.")
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
     """Options for the parts of the answer and the output files."""
 
@@ -167,7 +135,7 @@ class AnswerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(SizeOptions, LayoutSearchOptions, RunOptions, AnswerOptions):
+class PlanOptions(SizeOptions, LayoutSearchOptions, RunFields, AnswerOptions):
     """Options of `phaze plan`: model, cluster, search and output."""
 
     model: options.ModelArgument

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from inspect import get_annotations
-from typing import Annotated
+from typing import Annotated, get_args, get_origin
 
 from pydantic import Field
 
 from phaze.layout import READERS, Compute, Number, Truth, Zero, ZeroStage
 from phaze.spec.noun import Noun
-from phaze.spec.values import Count, ExpertLoad, Flag, PositiveInt, Text, read_by
+from phaze.spec.values import Count, ExpertLoad, Flag, Positive, PositiveInt, Text, read_by
 
 KINDS: dict[object, object] = {
     Number: PositiveInt,
@@ -20,6 +20,7 @@ KINDS: dict[object, object] = {
     "int": Count,
     "bool": Flag,
     "str": Text,
+    float | None: Positive | None,
 }
 """Type in documents for each type of a dataclass field."""
 OPTIONS: dict[str, object] = {
@@ -30,13 +31,18 @@ OPTIONS: dict[str, object] = {
 """Types in documents of layout options, by option."""
 
 
+def _bare(kind: object) -> object:
+    """Type of a field without the description of its option."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
 class DerivedNoun(Noun):
     """Base of document types that include the fields of the dataclasses they also derive from."""
 
     def __init_subclass__(cls, required: tuple[str, ...] = ()) -> None:
         """Declare the dataclass fields with their types in documents; `required` ones have no default."""
         annotations = {
-            field.name: OPTIONS[field.name] if field.name in OPTIONS else KINDS[field.type]
+            field.name: OPTIONS[field.name] if field.name in OPTIONS else KINDS[_bare(field.type)]
             for base in cls.__bases__
             if is_dataclass(base)
             for field in fields(base)

@@ -16,6 +16,7 @@ from phaze.spec.model import Model
 from phaze.spec.names import PRECISION, RANK, Rank, Runtime
 from phaze.spec.noun import Noun
 from phaze.spec.planner_rows import PlannerRow
+from phaze.spec.questions import RunFields
 from phaze.spec.system import Cluster, Device, Stack
 from phaze.spec.systems import load_cluster, load_stack_of
 from phaze.spec.values import (
@@ -312,21 +313,11 @@ class Explained(Noun):
     """Reason why the runtime cannot run a layout with the fixed fields."""
 
 
-class AskedRun(Noun):
+class AskedRun(DerivedNoun, RunFields, required=("tokens",)):
     """Requested training run: tokens, price, deadline and failures."""
 
     tokens: Positive
     """Training tokens."""
-    price: Positive | None = None
-    """Price per device-hour, in any currency."""
-    days: Positive | None = None
-    """Deadline in days."""
-    mtbf_hours: Positive | None = None
-    """Mean device-hours between failures; default: no failures."""
-    checkpoint_s: Positive | None = None
-    """Time in seconds that training pauses for a checkpoint."""
-    restart_s: Positive | None = None
-    """Time in seconds from a failure until training resumes from the last checkpoint."""
 
     @model_validator(mode="after")
     def _failures_are_whole(self) -> Self:
