@@ -4,7 +4,6 @@ Each stage of a study is a command. Every command prints a table for readers, or
 """
 
 import os
-import re
 import sys
 
 try:
@@ -163,9 +162,12 @@ def _misused(error: typer.TyperException) -> int:
     if not sys.argv[1:]:  # help, as a command without arguments prints
         typer.echo(error.format_message(), err=True)
         return error.exit_code
-    wrong, _, suggested = " ".join(error.format_message().split()).partition(" Did you mean ")
-    wrong = re.sub(r" \(Possible options: .*\)$", "", wrong).replace(": Value error, ", ": ")
-    likely = nearest(wrong.rpartition(" ")[2], getattr(error, "possibilities", None) or ())[:1]
+    possible = getattr(error, "possibilities", None) or ()
+    # The parser's own text lists all similar options, of which the nearest is enough.
+    message = error.message if possible else error.format_message()
+    wrong, _, suggested = " ".join(message.split()).partition(" Did you mean ")
+    wrong = wrong.replace(": Value error, ", ": ")
+    likely = nearest(getattr(error, "option_name", ""), possible)[:1]
     near = suggested.replace("'", "").rstrip("?").split(", ") if suggested else likely
     fix = f"did you mean {' or '.join(near)}?" if near else ""
     context = getattr(error, "ctx", None)
