@@ -44,11 +44,8 @@ Kinds = dict[str, tuple[str, pd.DataFrame]]
 """Colour and rows of each kind of point drawn."""
 WALK = "hysteresis-"
 """Prefix of the strategy name of a search by descending area; its hysteresis level follows."""
-_SCOPES = {
-    "recomputing": "recomputing (Figure 8)",
-    "least-microbatch": "smallest microbatch (Figure 9)",
-}
-"""Titles of the restricted spaces that the paper's figures search by descending area."""
+_SCOPES = ("recomputing", "least-microbatch")
+"""Restricted spaces that are searched by descending area, in the order of the legend."""
 MOST_POINTS = 90
 """Maximum number of points of a curve, evenly spaced in the logarithm of the evaluations."""
 
@@ -276,7 +273,7 @@ def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on the search by descending area, with Figures 9 and 8 for each searched model."""
+    """Yield the section on the search by descending area, with two figures for each searched model."""
     blocks: list[Block] = []
     best = optima(inputs.trials)
     for model, walks in findings.walks.groupby("model", sort=False):
@@ -284,8 +281,8 @@ def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         chosen = walks[walks["scope"] == "least-microbatch"]
         blocks += _choices(inputs, str(model), chosen, optimum.get("least-microbatch"))
         shown = {
-            label: rows.assign(relative=rows["samples_per_s"] / optimum[scope])
-            for scope, label in _SCOPES.items()
+            WORDS.sentences[scope]: rows.assign(relative=rows["samples_per_s"] / optimum[scope])
+            for scope in _SCOPES
             # without a certified optimum there is nothing to be relative to
             if scope in optimum and len(rows := walks[walks["scope"] == scope])
         }
@@ -295,7 +292,7 @@ def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | None) -> Iterator[Block]:
-    """Yield Figure 9: all architectures visited by the longest search, and the choice at each level."""
+    """Yield all architectures visited by the longest search, and the choice at each level."""
     if optimum is not None:
         every, pes = inputs.trials, inputs.cluster.chips["pe_x"] * inputs.cluster.chips["pe_y"]
         # a higher level visits all that a lower one does; 8 is the highest
@@ -308,7 +305,7 @@ def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | 
 
 
 def _savings(model: str, shown: dict[str, pd.DataFrame]) -> Iterator[Block]:
-    """Yield Figure 8: architectures visited at each level, and the distance from the optimum."""
+    """Yield the architectures visited at each level, and the distance from the optimum."""
     yield WORDS.chart("levels", partial(levels_reached, shown), f"levels-{file_name(model)}", model=model)
     rows = next(iter(shown.values()))
     saved = rows["visited"].max() / rows["visited"]
@@ -362,7 +359,7 @@ def _best_after(name: str, trials: pd.DataFrame, optimum: float, extra: Sequence
 
 
 def levels_reached(walks: dict[str, pd.DataFrame]) -> alt.TopLevelMixin:
-    """Draw Figure 8: visits and throughput of each hysteresis level; `walks` is keyed by search space."""
+    """Draw visits and throughput of each hysteresis level; `walks` is keyed by search space."""
     rows = pd.concat([rows.assign(space=label) for label, rows in walks.items()])
     names = {"visited": "architectures visited", "relative": "throughput over the certified optimum"}
     table = rows.rename(columns=names).melt(["space", "hysteresis"], [*names.values()], "what")
@@ -377,7 +374,7 @@ def levels_reached(walks: dict[str, pd.DataFrame]) -> alt.TopLevelMixin:
 
 
 def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2: float) -> alt.TopLevelMixin:
-    """Draw Figure 9: area, throughput and tensor-core size of visited architectures; rings mark choices."""
+    """Draw area, throughput and tensor-core size of visited architectures; rings mark choices."""
     shown = visits.drop_duplicates(["area_um2", "pes", "samples_per_s"])
     levels = walks.groupby("architecture")["hysteresis"].agg(lambda numbers: ", ".join(map(str, numbers)))
     chosen = walks.drop_duplicates("architecture")

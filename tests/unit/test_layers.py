@@ -22,13 +22,6 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def scripts(root: Path) -> list[Path]:
-    """Return the scripts of the workflow, at least one."""
-    found = sorted((root / "scripts").glob("*.py"))
-    assert found
-    return found
-
-
 def test_the_package_imports_nothing(project_root: Path) -> None:
     """Importing phaze costs nothing and couples no stages: it only configures Python's collector."""
     assert set(imports(project_root / "phaze/__init__.py")) == {"atexit", "gc"}
@@ -50,6 +43,18 @@ def test_only_the_solver_module_talks_to_solvers(project_root: Path) -> None:
         if any(word in name for word in SOLVER_WORDS)
     }
     assert named == {"phaze/solver"}
+
+
+def test_rules_import_what_plans_a_study_and_nothing_that_computes(project_root: Path) -> None:
+    """The workflow's files are no modules, so that the contract does not see their imports."""
+    files = [project_root / "Snakefile", *(project_root / "rules").glob("*.smk")]
+    imported = {
+        (path.name, name)
+        for path in files
+        for name in re.findall(r"^ *from phaze\.(\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert {name for _, name in imported} == {"base", "layout", "papers", "spec"}
+    assert {path for path, name in imported if name == "papers"} == {"paths.smk"}
 
 
 @pytest.fixture(scope="module")
