@@ -22,16 +22,15 @@ def main(
     model: str,
     problem: Problem,
     area_band_um2: float,
-    solutions: str,
 ) -> None:
     """Search the grid with every strategy, and write the architectures each evaluates, in order."""
-    subject, terms = problem.read_subject(files), problem.terms(solutions)
+    subject = problem.read_subject(files)
     chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
     bounds = tables.Screens.load(*screens)
     bounds = bounds[tables.are_among(bounds["architecture"], pd.Index(chips["architecture"]))]
     found = []
     for scope, training in scopes(problem.training):
-        times = restrict_search(subject, terms, bounds, training)
+        times = restrict_search(subject, problem, bounds, training)
         found.append(
             compare_strategies(
                 chips,
@@ -64,5 +63,4 @@ if __name__ == "__main__":
             model=snakemake.wildcards.model,
             problem=Problem.of(dict(snakemake.params)),
             area_band_um2=snakemake.params.area_band_um2,
-            solutions=snakemake.params.solutions,
         )

@@ -1,10 +1,7 @@
 """Schedule and place a model on every candidate for the common architecture."""
 
-from pathlib import Path
-
 from phaze import tables
 from phaze.base.job import logged
-from phaze.base.store import Store
 from phaze.search.cosearch import Problem, look_up_architectures
 from phaze.workload.workload import TABLES
 
@@ -15,14 +12,12 @@ def main(
     outputs: dict[str, str],
     *,
     problem: Problem,
-    solutions: str,
-    evaluations: Store,
 ) -> None:
     """Evaluate the model on all candidates, with all its TMP widths and microbatches."""
     found = look_up_architectures(
         problem.read_subject(files),
         tables.Architectures.load(architectures),
-        problem.terms(solutions, evaluations),
+        problem,
         list(outputs),
     )
     for table, path in outputs.items():
@@ -36,6 +31,4 @@ if __name__ == "__main__":
             snakemake.input.architectures,
             dict(snakemake.output.items()),
             problem=Problem.of(dict(snakemake.params)),
-            solutions=snakemake.params.solutions,
-            evaluations=Store(Path(snakemake.params.evaluations), snakemake.params.code),
         )

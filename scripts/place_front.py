@@ -1,10 +1,7 @@
 """Find the Pareto front of a model over the whole search space."""
 
-from pathlib import Path
-
 from phaze import tables
 from phaze.base.job import logged
-from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
 from phaze.search.cosearch import Problem
 from phaze.search.front import find_front, spaces_of
@@ -22,8 +19,6 @@ def main(
     problem: Problem,
     area_limits: list[float | dict[str, object]],
     minimum_area_share: float | None,
-    solutions: str,
-    evaluations: Store,
 ) -> None:
     """Read the screens of all points and shards, and write the front and all placements evaluated for it."""
     chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
@@ -31,7 +26,7 @@ def main(
         problem.read_subject(files),
         (tables.Screens.load(path, columns=COLUMNS) for path in screens),
         chips,
-        problem.terms(solutions, evaluations),
+        problem,
         spaces_of(
             chips, [area_limit_um2(limit, problem.technology) for limit in area_limits], minimum_area_share
         ),
@@ -50,6 +45,4 @@ if __name__ == "__main__":
             problem=Problem.of(dict(snakemake.params)),
             area_limits=snakemake.params.space["area_limits"],
             minimum_area_share=snakemake.params.space["minimum_area_share"],
-            solutions=snakemake.params.solutions,
-            evaluations=Store(Path(snakemake.params.evaluations), snakemake.params.code),
         )

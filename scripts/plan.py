@@ -1,10 +1,7 @@
 """Plan a model with every planner, on its best, the common and the baseline architecture."""
 
-from pathlib import Path
-
 from phaze import tables
 from phaze.base.job import logged
-from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
 from phaze.formulas.planners import PlansAsked, read_tasks
 from phaze.formulas.side_by_side import plan_model
@@ -21,8 +18,6 @@ def main(
     area_limit: float | dict[str, object],
     choice: dict[str, object],
     planner: str,
-    solutions: str,
-    evaluations: Store,
 ) -> None:
     """Schedule the chosen architectures, and write plans and their stages.
 
@@ -44,9 +39,9 @@ def main(
     wanted = known[known["architecture"].isin({one.architecture for one in asked})]
     plans, stages = tables.Plans.empty(), tables.PlanStages.empty()
     if len(wanted):
-        subject, terms = problem.read_subject(files), problem.terms(solutions, evaluations)
-        solves = look_up_architectures(subject, wanted, terms, ["solves"])["solves"]
-        conditions = terms.conditions(subject)
+        subject = problem.read_subject(files)
+        solves = look_up_architectures(subject, wanted, problem, ["solves"])["solves"]
+        conditions = problem.conditions(subject)
         tasks = read_tasks(subject.layers, subject.graph, solves, wanted, asked, conditions, subject.expert)
         plans, stages = plan_model(tasks)
     tables.Plans.save(plans, outputs["plans"])
@@ -65,6 +60,4 @@ if __name__ == "__main__":
             area_limit=snakemake.params.area_limit,
             choice=snakemake.params.choice,
             planner=snakemake.params.planner,
-            solutions=snakemake.params.solutions,
-            evaluations=Store(Path(snakemake.params.evaluations), snakemake.params.code),
         )

@@ -1,12 +1,9 @@
 """Place a model under every interpretation of a paper, on named architectures and the study's best."""
 
-from pathlib import Path
-
 import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
 from phaze.search.cosearch import Problem
 from phaze.search.readings import Changes, change_problem, read_model
@@ -24,8 +21,6 @@ def main(
     readings: dict[str, Changes],
     named: list[str],
     limits: tuple[float | dict[str, object], float],
-    solutions: str,
-    evaluations: Store,
 ) -> None:
     """Evaluate the architectures under every interpretation, with all TMP widths and microbatches."""
     known = tables.Architectures.load(*files["architectures"])
@@ -37,8 +32,6 @@ def main(
         widths,
         {name: change_problem(problem, changes) for name, changes in readings.items()},
         chips,
-        solutions,
-        evaluations,
     )
     tables.Readings.save(found, out)
 
@@ -72,6 +65,4 @@ if __name__ == "__main__":
             readings=snakemake.params.readings,
             named=snakemake.params.named,
             limits=(snakemake.params.area_limit, snakemake.params.tolerance),
-            solutions=snakemake.params.solutions,
-            evaluations=Store(Path(snakemake.params.evaluations), snakemake.params.code),
         )

@@ -1,10 +1,7 @@
 """Place a model under varied bandwidths, on its best, the common and the baseline architecture."""
 
-from pathlib import Path
-
 from phaze import tables
 from phaze.base.job import logged
-from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
 from phaze.search.cosearch import Problem, vary_cluster
 from phaze.search.winners import Outcome, choose_winner
@@ -20,8 +17,6 @@ def main(
     area_limit: float | dict[str, object],
     tolerance: float,
     baseline: str | None,
-    solutions: str,
-    evaluations: Store,
 ) -> None:
     """Evaluate the chosen architectures under every variation of the cluster."""
     known = tables.Architectures.load(*files["architectures"])
@@ -36,9 +31,7 @@ def main(
     names = {baseline, *commons.loc[commons["chosen"], "architecture"]}
     names |= set() if winner is None else {winner["architecture"]}
     chosen = known[known["architecture"].isin(names)]
-    found = vary_cluster(
-        problem.read_subject(files), chosen, problem.terms(solutions, evaluations), variations
-    )
+    found = vary_cluster(problem.read_subject(files), chosen, problem, variations)
     tables.Sensitivities.save(found, out)
 
 
@@ -55,6 +48,4 @@ if __name__ == "__main__":
             area_limit=snakemake.params.area_limit,
             tolerance=snakemake.params.tolerance,
             baseline=snakemake.params.baseline,
-            solutions=snakemake.params.solutions,
-            evaluations=Store(Path(snakemake.params.evaluations), snakemake.params.code),
         )

@@ -16,14 +16,13 @@ def main(
     model: str,
     problem: Problem,
     settings: dict[str, object],
-    solutions: str,
 ) -> None:
     """Visit architectures by descending area until the throughput falls, and write the visits."""
     visits = walk_models(
         {model: problem.read_subject(files)},
         {model: 1.0},
         tables.Architectures.searched(tables.Architectures.load(*architectures)),
-        problem.terms(solutions),
+        problem,
         ScreenSettings.parse(settings, "screen"),
         name=model,
     )
@@ -39,5 +38,4 @@ if __name__ == "__main__":
             model=snakemake.wildcards.model,
             problem=Problem.of(dict(snakemake.params)),
             settings=snakemake.params.screen,
-            solutions=snakemake.params.solutions,
         )

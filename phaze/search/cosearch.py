@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 ABOUT = [name for name in tables.Architectures.columns if not name.endswith("_design")]
 """Columns that describe an architecture. Design ids are left out: they depend on the other architectures."""
+EVALUATED = ("scenario", "training", "technology", "estimate", "schedule")
+"""Sections of `Terms` of which evaluations depend on every setting."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,10 @@ class Subject:
         return self._contents[id(point)]
 
 
-class EvaluationSettings(Noun):
-    """Cluster, training and settings of an evaluation."""
+class Terms(Noun):
+    """Inputs of an evaluation other than the model and the architectures: cluster, training and settings."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     scenario: Scenario
     """Scenario: the cluster and the global batch."""
@@ -89,18 +93,12 @@ class EvaluationSettings(Noun):
     """Training settings."""
     technology: Technology
     """Technology: areas, energies and cycles."""
+    extract: ExtractSettings = ExtractSettings()
+    """Settings of the extraction stage."""
     estimate: EstimateSettings = EstimateSettings()
     """Settings of the estimation stage."""
     schedule: ScheduleSettings = ScheduleSettings()
     """Settings of the scheduling stage."""
-
-
-class Terms(EvaluationSettings):
-    """Inputs of an evaluation other than the model and the architectures."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    bytes_per_element: int = 2
     solutions: Path | None = None
     """Folder in which jobs share verified solutions, or None."""
     evaluations: Store = Field(default_factory=Store)
@@ -113,7 +111,7 @@ class Terms(EvaluationSettings):
             clock_hz=self.scenario.clock_hz,
             hbm_bandwidth_bytes_per_s=self.scenario.hbm_bandwidth_bytes_per_s,
             network=network_of(self.scenario),
-            bytes_per_element=self.bytes_per_element,
+            bytes_per_element=self.extract.bytes_per_element,
         )
 
     def conditions(self, subject: Subject) -> Conditions:
@@ -127,7 +125,7 @@ class Terms(EvaluationSettings):
         )
 
 
-class Problem(EvaluationSettings):
+class Problem(Terms):
     """Inputs of a job that evaluates architectures itself, as values instead of files."""
 
     sequence: int
@@ -136,23 +134,15 @@ class Problem(EvaluationSettings):
     """Training FLOPs per token."""
     expert: Triple | None
     """Reference placement evaluated on named architectures in addition to the best one."""
-    extract: ExtractSettings
-    """Settings of the extraction stage."""
 
     @classmethod
     def of(cls, params: Mapping[str, object]) -> Problem:
-        """Build the problem from the params of a job."""
+        """Build the problem from the params of a job, which may name a folder of earlier evaluations."""
         joined = join_params(params)
-        return cls.parse({name: joined[name] for name in cls.model_fields}, "study")
-
-    def terms(self, solutions: str, evaluations: Store | None = None) -> Terms:
-        """Inputs of evaluations other than model and architectures, with a cache of earlier evaluations."""
-        return Terms(
-            **{name: getattr(self, name) for name in EvaluationSettings.model_fields},
-            bytes_per_element=self.extract.bytes_per_element,
-            solutions=Path(solutions),
-            evaluations=evaluations or Store(),
-        )
+        fields = {name: joined[name] for name in cls.model_fields if name in joined}
+        if "evaluations" in fields:
+            fields["evaluations"] = Store(Path(str(joined["evaluations"])), str(joined["code"]))
+        return cls.parse(fields, "study")
 
     def read_subject(self, files: Mapping[str, Sequence[str]]) -> Subject:
         """Read a model from its tables: the graph, and the operators of each layout."""
@@ -294,9 +284,9 @@ def _table(name: str, rows: list[Plain]) -> pd.DataFrame:
 def _content_of(subject: Subject, point: Workload, terms: Terms) -> list[Plain]:
     """Cache key of an evaluation: all inputs other than architectures and code."""
     return [
-        *(getattr(terms, name).model_dump(mode="json") for name in EvaluationSettings.model_fields),
+        *(getattr(terms, name).model_dump(mode="json") for name in EVALUATED),
         subject.content_at(point),
-        terms.bytes_per_element,
+        terms.extract.bytes_per_element,
         subject.sequence,
         subject.flops_per_token.model_dump(mode="json"),
         None if subject.expert is None else asdict(subject.expert),

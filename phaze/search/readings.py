@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from phaze.base.store import Store
 from phaze.search.cosearch import Problem, Subject, Terms, best_placement, look_up_architectures
 from phaze.spec.models import AnyModel
 from phaze.tables import Readings
@@ -20,10 +19,9 @@ Changes = Mapping[str, Mapping[str, object]]
 
 def change_problem(problem: Problem, changes: Changes) -> Problem:
     """Copy of a problem with some settings changed."""
-    content = problem.model_dump(mode="json")
-    return Problem.parse(
-        content | {part: content[part] | dict(change) for part, change in changes.items()}, "readings"
-    )
+    content = problem.model_dump(mode="json", exclude={"evaluations"})
+    changed = content | {part: content[part] | dict(change) for part, change in changes.items()}
+    return Problem.parse(changed | {"evaluations": problem.evaluations}, "readings")
 
 
 def read_model(
@@ -31,8 +29,6 @@ def read_model(
     widths: Sequence[int],
     readings: Mapping[str, Problem],
     architectures: pd.DataFrame,
-    solutions: str,
-    evaluations: Store,
 ) -> pd.DataFrame:
     """Table `readings` of a model for some TMP widths; identical interpretations are evaluated once.
 
@@ -46,7 +42,7 @@ def read_model(
         if plans is None:
             log.info("reading %s", reading)
             subject = problem.extract_subject(model, widths)
-            plans = read_plans(reading, subject, architectures, problem.terms(solutions, evaluations))
+            plans = read_plans(reading, subject, architectures, problem)
             problems.append((problem, plans))
         readings_placed.append(plans.assign(reading=reading))
     return Readings.check(pd.concat([Readings.empty(), *readings_placed], ignore_index=True))

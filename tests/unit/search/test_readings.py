@@ -62,10 +62,11 @@ def test_only_what_no_other_reading_has_evaluated_is_evaluated(tmp_path: Path) -
     readings = {"study": {}, "same": {}, "fast": {"scenario": {"network_bandwidth_bytes_per_s": 1e13}}}
 
     def read(readings: dict, *microbatches: int) -> tuple[pd.DataFrame, set[Path]]:
-        problem = change_problem(own, {"training": {"microbatches": list(microbatches)}})
+        folders = {"solutions": tmp_path / "solutions", "evaluations": Store(tmp_path / "evaluations")}
+        cached = own.model_copy(update=folders)
+        problem = change_problem(cached, {"training": {"microbatches": list(microbatches)}})
         problems = {name: change_problem(problem, changes) for name, changes in readings.items()}
-        solutions, store = str(tmp_path / "solutions"), Store(tmp_path / "evaluations")
-        return read_model(MODEL, (1, 2), problems, chips(), solutions, store), set(tmp_path.rglob("*.json"))
+        return read_model(MODEL, (1, 2), problems, chips()), set(tmp_path.rglob("*.json"))
 
     first, evaluated = read(readings, 1)
     widths = 2
