@@ -1,12 +1,11 @@
 """Audit a certificate: solve the best point and some excluded points again with independent code."""
 
 from itertools import cycle
-from pathlib import Path
 
 import pandas as pd
 
 from phaze import tables
-from phaze.base.job import join_params, logged
+from phaze.base.job import run_script
 from phaze.base.store import Store
 from phaze.certify.draw import COLUMNS, EXCLUDED, draw_points, share_out
 from phaze.certify.space import PLACED, names_of_space, read_shards
@@ -23,28 +22,27 @@ def main(
     out: str,
     *,
     model: str,
-    scenario: dict[str, object],
-    training: object,
-    schedule: object,
-    certify: dict[str, object],
+    scenario: Scenario,
+    training: Training,
+    schedule: ScheduleSettings,
+    certify: CertifySettings,
     area_limit: float | dict[str, object],
-    technology: dict[str, object],
+    technology: Technology,
     store: Store,
 ) -> None:
     """Draw points from a model's screens, solve them again independently, and write table `audits`."""
-    asked, cluster = CertifySettings.parse(certify, "certify"), Scenario.parse(scenario, "scenario")
     certificates = tables.Certificates.load(*files["certificates"]).set_index("model")
     of_models = certificates.drop(index=tables.COMMON)
     excluded = {str(name): int(number) for name, number in of_models[EXCLUDED].sum(axis=1).items()}
-    limit_um2 = area_limit_um2(area_limit, Technology.parse(technology, "technology"))
-    points = _draw(files, limit_um2, share_out(excluded, asked.points)[model], asked.seed)
+    limit_um2 = area_limit_um2(area_limit, technology)
+    points = _draw(files, limit_um2, share_out(excluded, certify.points)[model], certify.seed)
     best = float(of_models["best"].loc[model])
-    best_s = cluster.global_batch / best if best > 0 else float("inf")
+    best_s = scenario.global_batch / best if best > 0 else float("inf")
     conditions = AuditConditions(
         graph=tables.Graphs.load(*files["graph"]),
-        scenario=cluster,
-        training=Training.parse(training, "training"),
-        schedule=ScheduleSettings.parse(schedule, "schedule"),
+        scenario=scenario,
+        training=training,
+        schedule=schedule,
     )
     found = [
         audit_slice(mine, stored, conditions, best_s, store) for mine, stored in find_slices(points, files)
@@ -70,21 +68,4 @@ def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int)
 
 
 if __name__ == "__main__":
-    with (
-        logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
-        Store(Path(snakemake.params.store), snakemake.params.code) as store,
-    ):
-        singles, params = ("graph", "certificates"), join_params(snakemake.params)
-        main(
-            {name: list(paths) for name, paths in snakemake.input.items() if name not in singles}
-            | {name: [snakemake.input[name]] for name in singles},
-            snakemake.output[0],
-            model=snakemake.wildcards.model,
-            scenario=snakemake.params.scenario,
-            training=params["training"],
-            schedule=params["schedule"],
-            certify=snakemake.params.certify,
-            area_limit=snakemake.params.area_limit,
-            technology=snakemake.params.technology,
-            store=store,
-        )
+    run_script(main, snakemake)

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.certify.common import Aim, certify_common
 from phaze.certify.space import PLACED
 from phaze.cost.space import area_limit_um2
@@ -18,8 +18,8 @@ def main(
     weights: dict[str, float],
     global_batch: int,
     area_limit: float | dict[str, object],
-    technology: dict[str, object],
-    settings: dict[str, object],
+    technology: Technology,
+    screen: ScreenSettings,
 ) -> None:
     """Read the results of each model's jobs, and write the certificates of the models and the common one."""
     everything = tables.Placements.load(*files["placements"], columns=["model", "samples_per_s"])
@@ -32,10 +32,10 @@ def main(
         tables.Architectures.load(*files["architectures"]),
         Aim(
             weights,
-            ScreenSettings.parse(settings, "screen").common,
+            screen.common,
             {str(model): float(value) for model, value in best.items()},
             global_batch,
-            area_limit_um2(area_limit, Technology.parse(technology, "technology")),
+            area_limit_um2(area_limit, technology),
         ),
     )
     models = tables.Certificates.load(*files["certificates"])
@@ -43,14 +43,4 @@ def main(
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            {name: list(paths) for name, paths in snakemake.input.items() if name != "commons"}
-            | {"commons": [snakemake.input.commons]},
-            snakemake.output[0],
-            weights=snakemake.params.weights,
-            global_batch=snakemake.params.global_batch,
-            area_limit=snakemake.params.area_limit,
-            technology=snakemake.params.technology,
-            settings=snakemake.params.screen,
-        )
+    run_script(main, snakemake)

@@ -1,7 +1,7 @@
 """Choose the common architecture among its candidates."""
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.search.common import choose_common
 from phaze.spec.settings import ScreenSettings
 
@@ -13,10 +13,9 @@ def main(
     out: str,
     *,
     weights: dict[str, float],
-    settings: dict[str, object],
+    screen: ScreenSettings,
 ) -> None:
     """Rank the candidates by their mean throughput over the models, normalised if the study asks for it."""
-    screen = ScreenSettings.parse(settings, "screen")
     everything = tables.Placements.load(*placements, columns=["model", "samples_per_s"])
     best = everything.groupby("model")["samples_per_s"].max()
     ranking = choose_common(
@@ -31,12 +30,4 @@ def main(
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            list(snakemake.input.common),
-            list(snakemake.input.placements),
-            snakemake.input.architectures,
-            snakemake.output[0],
-            weights=snakemake.params.weights,
-            settings=snakemake.params.screen,
-        )
+    run_script(main, snakemake)

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 import pandas as pd
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.search.cosearch import Problem
 from phaze.search.strategies import compare_strategies
 from phaze.search.throughputs import restrict_search
 from phaze.spec.settings import Training
-from phaze.workload.workload import TABLES
 
 
 def main(
@@ -54,13 +53,4 @@ def scopes(training: Training) -> Iterator[tuple[str, Training]]:
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            {table: list(snakemake.input[table]) for table in TABLES} | {"graph": [snakemake.input.graph]},
-            list(snakemake.input.screens),
-            list(snakemake.input.architectures),
-            snakemake.output[0],
-            model=snakemake.wildcards.model,
-            problem=Problem.of(dict(snakemake.params)),
-            area_band_um2=snakemake.params.area_band_um2,
-        )
+    run_script(main, snakemake)

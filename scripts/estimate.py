@@ -1,7 +1,7 @@
 """Estimate every operator of a model on every core design of a shard."""
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.cost.mapper.loads import Hardware
 from phaze.cost.network.network import Flat
 from phaze.cost.operators import estimate_operators
@@ -21,8 +21,8 @@ def main(
     out: str,
     *,
     hardware: dict[str, float],
-    technology: dict[str, object],
-    settings: dict[str, object],
+    technology: Technology,
+    estimate: EstimateSettings,
 ) -> None:
     """Read parts and architectures, and write estimates."""
     frame = estimate_operators(
@@ -34,19 +34,11 @@ def main(
             network=Flat(hardware["network_bandwidth_bytes_per_s"], hardware["all_reduce_factor"]),
             bytes_per_element=int(hardware["bytes_per_element"]),
         ),
-        Technology.parse(technology, "technology"),
-        EstimateSettings.parse(settings, "estimate"),
+        technology,
+        estimate,
     )
     tables.Estimates.save(frame, out, checked=True)
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            snakemake.input.parts,
-            snakemake.input.architectures,
-            snakemake.output[0],
-            hardware=snakemake.params.hardware,
-            technology=snakemake.params.technology,
-            settings=snakemake.params.estimate,
-        )
+    run_script(main, snakemake)

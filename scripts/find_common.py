@@ -1,7 +1,7 @@
 """Write the candidates for the common architecture: all that could have the best mean over the models."""
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.cost.designs import with_own_designs
 from phaze.cost.space import area_limit_um2
 from phaze.search.common import common_candidates
@@ -19,11 +19,10 @@ def main(
     weights: dict[str, float],
     global_batch: int,
     area_limit: float | dict[str, object],
-    technology: dict[str, object],
-    settings: dict[str, object],
+    technology: Technology,
+    screen: ScreenSettings,
 ) -> None:
     """Read all screens one at a time, and write the candidates as a shard, with core designs of its own."""
-    screen = ScreenSettings.parse(settings, "screen")
     known = tables.Architectures.load(*architectures)
     found = common_candidates(
         (tables.Screens.load(path, columns=COLUMNS) for path in screens),
@@ -33,21 +32,11 @@ def main(
         global_batch=global_batch,
         best=screen.best,
         tolerance=screen.tolerance,
-        area_limit_um2=area_limit_um2(area_limit, Technology.parse(technology, "technology")),
+        area_limit_um2=area_limit_um2(area_limit, technology),
     )
     candidates = known[known["architecture"].isin(found["architecture"])]
     tables.Architectures.save(with_own_designs(candidates).assign(shard="common"), out)
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            list(snakemake.input.screens),
-            list(snakemake.input.architectures),
-            snakemake.output[0],
-            weights=snakemake.params.weights,
-            global_batch=snakemake.params.global_batch,
-            area_limit=snakemake.params.area_limit,
-            technology=snakemake.params.technology,
-            settings=snakemake.params.screen,
-        )
+    run_script(main, snakemake)

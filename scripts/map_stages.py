@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.base.units import GIB
 from phaze.map.ensemble import MapSettings
 from phaze.map.search import SearchLimits
@@ -17,17 +17,17 @@ def main(
     source: str,
     outputs: dict[str, str],
     *,
-    point: dict[str, object],
-    topology: tuple[str, dict[str, object]],
+    point: StagesPoint,
+    topology: MapTopology,
+    wildcards: dict[str, str],
     search: Search,
     settings: dict[str, float],
 ) -> None:
     """Read the stages, map them with every method, and write results and devices."""
-    name, sizes = topology
     found = map_point(
         read_as(StoredStages, Path(source)),
-        StagesPoint.parse(point, source),
-        (name, MapTopology.parse(sizes, f"maps.topologies.{name}")),
+        point,
+        (wildcards["topology"], topology),
         MapSettings(
             instantiation="authors" if search == "authors" else "ensemble",
             seed=int(settings["seed"]),
@@ -42,12 +42,4 @@ def main(
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            snakemake.input[0],
-            dict(snakemake.output.items()),
-            point=snakemake.params.point,
-            topology=(snakemake.wildcards.topology, snakemake.params.topology),
-            search=snakemake.params.search,
-            settings=snakemake.params.settings,
-        )
+    run_script(main, snakemake)

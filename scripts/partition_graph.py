@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.base.units import GIB
 from phaze.partition.study import cut_point
 from phaze.spec.documents import read_as, text_of, write_checked
@@ -10,18 +10,12 @@ from phaze.spec.map_study import StagesPoint
 from phaze.spec.operators import StoredOperators
 
 
-def main(source: str, out: str, *, point: dict[str, object], bandwidth_gib_per_s: float) -> None:
+def main(source: str, out: str, *, point: StagesPoint, bandwidth: float) -> None:
     """Read a graph of operators, partition it, and write the stages."""
     graph = read_as(StoredOperators, Path(source))
-    found = cut_point(graph, StagesPoint.parse(point, source), bandwidth_gib_per_s * GIB)
+    found = cut_point(graph, point, bandwidth * GIB)
     write_checked(text_of(found), Path(out))
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            snakemake.input[0],
-            snakemake.output[0],
-            point=snakemake.params.point,
-            bandwidth_gib_per_s=snakemake.params.bandwidth,
-        )
+    run_script(main, snakemake)

@@ -1,7 +1,7 @@
 """Find the best placement of a model on every kept architecture of a shard."""
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.formulas.phaze.model import place_model
 from phaze.formulas.phaze.point import Conditions
 from phaze.spec.architecture import EnergyFigures
@@ -19,21 +19,15 @@ def main(
     inputs: dict[str, str],
     outputs: dict[str, str],
     *,
-    scenario: dict[str, object],
-    training: dict[str, object],
+    scenario: Scenario,
+    training: Training,
     sequence: int,
-    flops_per_token: dict[str, object],
-    energy: dict[str, object],
+    flops_per_token: TokenFlops,
+    energy: EnergyFigures,
     expert: dict[str, int] | None,
 ) -> None:
     """Read layers and solves, place the model, and write the placements with their stages."""
-    conditions = Conditions(
-        Scenario.parse(scenario, "scenario"),
-        Training.parse(training, "training"),
-        EnergyFigures.parse(energy, "energy"),
-        sequence=sequence,
-        flops_per_token=TokenFlops.parse(flops_per_token, "flops_per_token"),
-    )
+    conditions = Conditions(scenario, training, energy, sequence=sequence, flops_per_token=flops_per_token)
     placements, stages = place_model(
         tables.Layers.load(inputs["layers"]),
         tables.Graphs.load(inputs["graph"]),
@@ -48,14 +42,4 @@ def main(
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            dict(snakemake.input.items()),
-            dict(snakemake.output.items()),
-            scenario=snakemake.params.scenario,
-            training=snakemake.params.training,
-            sequence=snakemake.params.sequence,
-            flops_per_token=snakemake.params.flops_per_token,
-            energy=snakemake.params.energy,
-            expert=snakemake.params.expert,
-        )
+    run_script(main, snakemake)

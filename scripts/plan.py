@@ -1,13 +1,12 @@
 """Plan a model with every planner, on its best, the common and the baseline architecture."""
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.cost.space import area_limit_um2
 from phaze.formulas.planners import PlansAsked, read_tasks
 from phaze.formulas.side_by_side import plan_model
 from phaze.search.cosearch import Problem, look_up_architectures
 from phaze.search.winners import ChipChoice, Outcome, choose_chips
-from phaze.workload.workload import TABLES
 
 
 def main(
@@ -49,15 +48,4 @@ def main(
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        lists = (*TABLES, "placements", "architectures")
-        singles = ("graph", "commons")
-        main(
-            {table: list(snakemake.input[table]) for table in lists}
-            | {table: [snakemake.input[table]] for table in singles},
-            dict(snakemake.output.items()),
-            problem=Problem.of(dict(snakemake.params)),
-            area_limit=snakemake.params.area_limit,
-            choice=snakemake.params.choice,
-            planner=snakemake.params.planner,
-        )
+    run_script(main, snakemake)

@@ -1,27 +1,20 @@
 """Plan a profiled input with every planner of a case, on clusters of one memory size and batch."""
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.formulas.piper.baselines import CONTENDERS
 from phaze.formulas.piper.instance import read_instance
 from phaze.formulas.piper.study import plan_point
 from phaze.spec.planning import PlanPoint
 
 
-def main(source: str, outputs: dict[str, str], *, case: str, name: str, point: dict[str, object]) -> None:
+def main(source: str, outputs: dict[str, str], *, case: str, name: str, point: PlanPoint) -> None:
     """Read the input, and write the plans with their stages, and the curves."""
     layers = read_instance(source).layers()
-    found = plan_point(case, name, layers, PlanPoint.parse(point, case), CONTENDERS)
+    found = plan_point(case, name, layers, point, CONTENDERS)
     for table, path in outputs.items():
         tables.TABLES[table].save(found[table], path)
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            snakemake.input[0],
-            dict(snakemake.output.items()),
-            case=snakemake.wildcards.case,
-            name=snakemake.params.name,
-            point=snakemake.params.point,
-        )
+    run_script(main, snakemake)

@@ -4,7 +4,7 @@ from contextlib import chdir
 from pathlib import Path
 
 import phaze
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.partition.profile import profile_model
 from phaze.spec.documents import text_of, write_checked
 from phaze.spec.files import is_path
@@ -16,22 +16,16 @@ HOME = Path(phaze.__file__).parent.parent
 """Folder that contains config/, independent of the results folder."""
 
 
-def main(out: Path, *, name: str, graph: dict[str, object], model: dict[str, object]) -> None:
+def main(out: str, *, graph: MapGraph, model: dict[str, object], wildcards: dict[str, str]) -> None:
     """Write the graph of a model's operators with their times."""
-    given = MapGraph.parse(graph, f"maps.graphs.{name}")
-    system = str(Path(given.system).absolute()) if is_path(given.system) else given.system
+    name, path = wildcards["graph"], Path(out).absolute()
+    system = str(Path(graph.system).absolute()) if is_path(graph.system) else graph.system
     with chdir(HOME):
         found = profile_model(
-            parse_model(model, name), given.microbatch, system, compute_factor=given.compute_factor
+            parse_model(model, name), graph.microbatch, system, compute_factor=graph.compute_factor
         )
-    write_checked(text_of(stored_operators(found, name, given.microbatch)), out)
+    write_checked(text_of(stored_operators(found, name, graph.microbatch)), path)
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            Path(snakemake.output[0]).absolute(),
-            name=snakemake.wildcards.graph,
-            graph=snakemake.params.graph,
-            model=snakemake.params.model,
-        )
+    run_script(main, snakemake)

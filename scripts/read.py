@@ -3,7 +3,7 @@
 import pandas as pd
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.cost.space import area_limit_um2
 from phaze.search.cosearch import Problem
 from phaze.search.readings import Changes, change_problem, read_model
@@ -15,20 +15,22 @@ def main(
     files: dict[str, list[str]],
     out: str,
     *,
+    wildcards: dict[str, str],
     model: dict[str, object],
     widths: list[int],
     problem: Problem,
     readings: dict[str, Changes],
     named: list[str],
-    limits: tuple[float | dict[str, object], float],
+    area_limit: float | dict[str, object],
+    tolerance: float,
 ) -> None:
     """Evaluate the architectures under every interpretation, with all TMP widths and microbatches."""
     known = tables.Architectures.load(*files["architectures"])
     chips = known[known["named"] & known["architecture"].isin(named)]
     if files["placements"]:
-        chips = pd.concat([chips, winners(files, known, problem, *limits)])
+        chips = pd.concat([chips, winners(files, known, problem, area_limit, tolerance)])
     found = read_model(
-        parse_model(model, str(model["name"])),
+        parse_model(model | {"name": wildcards["model"]}, wildcards["model"]),
         widths,
         {name: change_problem(problem, changes) for name, changes in readings.items()},
         chips,
@@ -55,14 +57,4 @@ def winners(
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            {table: list(paths) for table, paths in snakemake.input.items()},
-            snakemake.output[0],
-            model=snakemake.params.model | {"name": snakemake.wildcards.model},
-            widths=snakemake.params.widths,
-            problem=Problem.of(dict(snakemake.params)),
-            readings=snakemake.params.readings,
-            named=snakemake.params.named,
-            limits=(snakemake.params.area_limit, snakemake.params.tolerance),
-        )
+    run_script(main, snakemake)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.base.store import Store
 from phaze.schedule.stage import schedule_layers
 from phaze.spec.settings import ScheduleSettings
@@ -12,7 +12,7 @@ CHIPS = ["architecture", "num_tc", "num_vc", "tensor_design", "vector_design", "
 
 
 def main(
-    inputs: dict[str, str], outputs: dict[str, str], *, settings: dict[str, object], solutions: str
+    inputs: dict[str, str], outputs: dict[str, str], *, schedule: ScheduleSettings, solutions: str
 ) -> None:
     """Schedule the architectures kept by the screen, and write solves and schedules."""
     solves, schedules = schedule_layers(
@@ -21,7 +21,7 @@ def main(
         tables.Estimates.load(inputs["estimates"]),
         tables.Architectures.load(inputs["architectures"], columns=CHIPS),
         tables.Screens.load(inputs["screens"], columns=["architecture", "kept"]),
-        ScheduleSettings.parse(settings, "schedule"),
+        schedule,
         Store(Path(solutions)),
     )
     tables.Solves.save(solves, outputs["solves"])
@@ -29,10 +29,4 @@ def main(
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            dict(snakemake.input.items()),
-            dict(snakemake.output.items()),
-            settings=snakemake.params.schedule,
-            solutions=snakemake.params.solutions,
-        )
+    run_script(main, snakemake)

@@ -1,7 +1,7 @@
 """Bound every architecture of a shard, and keep those that could be among the best."""
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.search.stage import screen_architectures
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import ScreenSettings, Training
@@ -18,10 +18,10 @@ def main(
     visits: list[str],
     out: str,
     *,
-    scenario: dict[str, object],
-    training: dict[str, object],
-    settings: dict[str, object],
-    energy: dict[str, object],
+    scenario: Scenario,
+    training: Training,
+    screen: ScreenSettings,
+    energy: EnergyFigures,
     overlap_communication: bool,
 ) -> None:
     """Read operators, layers, estimates and architectures, and write the screen."""
@@ -32,10 +32,10 @@ def main(
         tables.Graphs.load(inputs["graph"]),
         tables.Estimates.load(inputs["estimates"]),
         tables.Architectures.load(inputs["architectures"], columns=CHIPS),
-        Scenario.parse(scenario, "scenario"),
-        Training.parse(training, "training"),
-        ScreenSettings.parse(settings, "screen"),
-        EnergyFigures.parse(energy, "energy"),
+        scenario,
+        training,
+        screen,
+        energy,
         overlap_communication=overlap_communication,
         visits=tables.Visits.load(*visits) if visits else None,
     )
@@ -43,14 +43,4 @@ def main(
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            dict(snakemake.input.items()),
-            list(snakemake.input.visits),
-            snakemake.output[0],
-            scenario=snakemake.params.scenario,
-            training=snakemake.params.training,
-            settings=snakemake.params.screen,
-            energy=snakemake.params.energy,
-            overlap_communication=snakemake.params.overlap_communication,
-        )
+    run_script(main, snakemake)

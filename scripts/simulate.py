@@ -1,9 +1,7 @@
 """Simulate the plans of a model."""
 
-from pathlib import Path
-
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.base.store import Store
 from phaze.formulas.replay import replay_plans
 
@@ -22,13 +20,4 @@ def main(
 
 
 if __name__ == "__main__":
-    with (
-        logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
-        Store(Path(snakemake.params.store), snakemake.params.code) as store,
-    ):
-        main(
-            snakemake.input.plans,
-            snakemake.input.plan_stages,
-            dict(snakemake.output.items()),
-            store=store,
-        )
+    run_script(main, snakemake)

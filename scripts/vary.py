@@ -1,11 +1,10 @@
 """Place a model under varied bandwidths, on its best, the common and the baseline architecture."""
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.cost.space import area_limit_um2
 from phaze.search.cosearch import Problem, vary_cluster
 from phaze.search.winners import Outcome, choose_winner
-from phaze.workload.workload import TABLES
 
 
 def main(
@@ -36,16 +35,4 @@ def main(
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        lists = (*TABLES, "placements", "architectures")
-        singles = ("graph", "commons")
-        main(
-            {table: list(snakemake.input[table]) for table in lists}
-            | {table: [snakemake.input[table]] for table in singles},
-            snakemake.output[0],
-            problem=Problem.of(dict(snakemake.params)),
-            variations=snakemake.params.variations,
-            area_limit=snakemake.params.area_limit,
-            tolerance=snakemake.params.tolerance,
-            baseline=snakemake.params.baseline,
-        )
+    run_script(main, snakemake)

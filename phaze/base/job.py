@@ -9,16 +9,19 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from inspect import signature
 from pathlib import Path
+from typing import Protocol, cast, get_type_hints
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import write_text
 from phaze.base.printed import printable
 from phaze.base.progress import heard
 from phaze.base.provenance import NUMERIC_LIBRARIES, library_version, phaze_version
+from phaze.base.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,75 @@ PROGRESS = (logging.INFO + logging.WARNING) // 2
 logging.addLevelName(PROGRESS, "PROGRESS")
 # Linux gives `ru_maxrss` in KiB.
 KIB_PER_MIB = 1024
+
+
+class NamedList(Protocol):
+    """Inputs, outputs, params or wildcards of a job, by position and by name."""
+
+    def __getitem__(self, place: int, /) -> str:
+        """File at a position."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of files."""
+        ...
+
+    def items(self) -> Iterable[tuple[str, object]]:
+        """Names, each with a file, a list of files or a value."""
+        ...
+
+
+class ScriptJob(Protocol):
+    """Job of Snakemake, as a script sees it."""
+
+    input: NamedList
+    output: NamedList
+    params: NamedList
+    wildcards: NamedList
+    log: NamedList
+
+
+def run_script(main: Callable[..., None], job: ScriptJob) -> None:
+    """Run the main function of a script, with its log; the parameters are parts of the job, by their names.
+
+    A parameter is one of the params, of the named inputs (a file, or a list of files) or of the wildcards. A
+    type with `parse` is made from this part, and one with `of` from all params. `store` is a cache of answers
+    in the folder that this param names. `files` has the lists of all named inputs, `source` is the first
+    input; `outputs` has the named outputs, `out` is the first one; `wildcards` has all wildcards.
+    """
+    params = dict(job.params.items())
+    folder = params.get("store")
+    store = Store(Path(str(folder)), str(params["code"])) if folder else nullcontext()
+    with logged(job.log[0], settings=params, output=job.output[0]), store as opened:
+        main(**_arguments(main, job, params | ({"store": opened} if folder else {})))
+
+
+def _arguments(main: Callable[..., None], job: ScriptJob, params: Mapping[str, object]) -> dict[str, object]:
+    """Arguments of a script's main function, by name."""
+    inputs = {
+        name: paths if isinstance(paths, str) else [*cast("Iterable[str]", paths)]
+        for name, paths in job.input.items()
+    }
+    wildcards = dict(job.wildcards.items())
+    parts = {
+        **wildcards,
+        **inputs,
+        **join_params(params),
+        "files": {name: [paths] if isinstance(paths, str) else paths for name, paths in inputs.items()},
+        "source": job.input[0] if len(job.input) else None,
+        "inputs": inputs,
+        "outputs": dict(job.output.items()),
+        "out": job.output[0],
+        "wildcards": wildcards,
+    }
+    kinds, arguments = get_type_hints(main), {}
+    for name in signature(main).parameters:
+        kind = kinds[name]
+        if name in parts:
+            arguments[name] = kind.parse(parts[name], name) if hasattr(kind, "parse") else parts[name]
+        else:
+            arguments[name] = kind.of(params)
+    return arguments
 
 
 @contextmanager

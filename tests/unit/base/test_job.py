@@ -5,13 +5,16 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.base.job import join_params, logged, split_params
+from phaze.base.job import join_params, logged, run_script, split_params
 from phaze.base.provenance import library_version, phaze_version
+from phaze.base.store import Store
 
 
 def test_a_log_begins_with_versions_and_settings(tmp_path: Path) -> None:
@@ -151,3 +154,57 @@ def test_params_are_split_by_setting_and_joined_again() -> None:
     params = split_params(**study)
     assert list(params) == ["models", "training__hbm_gib", "training__schedule", "readings"]
     assert join_params(params) == study
+
+
+class Parsed:
+    """A type that says what it was made from, and where."""
+
+    def __init__(self, content: object) -> None:
+        self.content = content
+
+    @classmethod
+    def parse(cls, content: object, source: str) -> "Parsed":
+        return cls((content, source))
+
+
+class Whole(Parsed):
+    """A type made from all params."""
+
+    @classmethod
+    def of(cls, params: Mapping[str, object]) -> "Whole":
+        return cls(dict(params))
+
+
+class Named(list[str]):
+    """Named list of a job, such as its inputs."""
+
+    def __init__(self, **parts: object) -> None:
+        super().__init__(str(part) for part in parts.values())
+        self.parts = parts
+
+    def items(self) -> Iterable[tuple[str, object]]:
+        return self.parts.items()
+
+
+def test_a_script_gets_the_parts_of_its_job_by_their_names(tmp_path: Path) -> None:
+    got: dict[str, object] = {}
+
+    def main(
+        files: dict[str, list[str]], layers: list[str], graph: str, out: str, *,
+        model: str, training: Parsed, limit: float, whole: Whole, store: Store,
+    ) -> None:  # fmt: skip
+        got.update(locals())
+
+    params = Named(training__b=2, limit=3.0, model="of params", store=tmp_path / "store", code="c")
+    job = SimpleNamespace(
+        input=Named(layers=["a", "b"], graph="g"), output=Named(table="t"), params=params,
+        wildcards=Named(model="of wildcards", layout="tp1"), log=Named(log=tmp_path / "job.log"),
+    )  # fmt: skip
+    run_script(main, job)
+    assert got["files"] == {"layers": ["a", "b"], "graph": ["g"]}
+    assert (got["layers"], got["graph"], got["out"]) == (["a", "b"], "g", "t")
+    assert (got["model"], got["limit"]) == ("of params", 3.0)
+    assert got["training"].content == ({"b": 2}, "training")
+    assert got["whole"].content["limit"] == 3.0
+    assert isinstance(got["store"], Store)
+    assert '"limit": 3.0' in (tmp_path / "job.log").read_text()
