@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.cost.space import area_limit_um2
 from phaze.pages.page import write_report
 from phaze.pages.pipeline_picture import simulated_plan
@@ -31,26 +31,26 @@ LOADED = (
 
 
 def main(
-    results: Path,
-    files: list[Path],
+    files: dict[str, list[str]],
+    outputs: dict[str, str],
     *,
     study: Study,
     scenarios: dict[str, dict[str, object]],
     area_limits: dict[str, float | dict[str, object]],
     estimates: dict[str, str],
-    technology: dict[str, object],
+    technology: Technology,
     parameters: dict[str, int],
     families: dict[str, dict[str, str]],
 ) -> None:
-    """Read a study's files under `results`, and write the report into `results/report`."""
-    figures = Technology.parse(technology, "technology")
-    scenario = next(iter(scenarios))
-    mine = Files(results, files, scenario)
+    """Read a study's files, and write the report into the folder `report` next to them."""
+    results, scenario = Path(outputs["page"]).parent.parent, next(iter(scenarios))
+    paths = [Path(path) for named in files.values() for path in named]
+    mine = Files(results, paths, scenario)
     clusters = {
         name: read_cluster(
-            Files(results, files, name),
+            Files(results, paths, name),
             Scenario.parse(value, name),
-            area_limit_um2(area_limits[name], figures),
+            area_limit_um2(area_limits[name], technology),
         )
         for name, value in scenarios.items()
     }
@@ -61,13 +61,13 @@ def main(
         graphs=tables.Graphs.load(*mine.of("graphs", scenario=False)),
         solves=tables.Solves.load(*mine.of("solves")),
         details=DetailFiles.under(results, scenario, estimates[scenario]),
-        energy=figures.energy,
+        energy=technology.energy,
         parameters=parameters,
         **{name: tables.TABLES[name].load(*mine.of(name)) for name in LOADED},
         families=families,
         readings=tables.Readings.load(*mine.of("readings", scenario=False)),
         plan_stages=plan_stages,
-        source_scores=tables.SourceScores.load(*(p for p in files if p.stem == "source_scores")),
+        source_scores=tables.SourceScores.load(*(p for p in paths if p.stem == "source_scores")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
         pictures=partial(simulated_plan, plan_stages),
         times=read_times(benchmarks(results, study.models)),
@@ -115,14 +115,4 @@ def benchmarks(results: Path, models: tuple[str, ...]) -> dict[tuple[str, str], 
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], output=snakemake.output[0]):
-        main(
-            Path(snakemake.output.page).parent.parent,
-            [Path(path) for path in snakemake.input],
-            study=Study.of(dict(snakemake.params)),
-            **{
-                name: asked
-                for name, asked in snakemake.params.items()
-                if name != "code" and not name.startswith("study_")
-            },
-        )
+    run_script(main, snakemake, logs_params=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.cost.space import area_limit_um2
 from phaze.pages.page import write_report
 from phaze.papers.page import Paper, build_page
@@ -35,16 +35,20 @@ Plain = dict[str, object]
 
 
 def main(
-    folder: Path,
-    parts: dict[str, dict[str, list[str]]],
+    files: dict[str, list[str]],
+    outputs: dict[str, str],
     *,
     study: Study,
     published: dict[str, Plain],
     models: Plain | None,
     flops: float,
 ) -> None:
-    """Load the tables of every part of the study, and write the page into the folder."""
-    papers = []
+    """Load the tables of every part of the study, and write the page."""
+    folder, papers = Path(outputs["page"]).parent, []
+    parts: dict[str, dict[str, list[str]]] = {}
+    for key, paths in files.items():
+        part, _, table = key.partition("__")
+        parts.setdefault(part, {})[table] = paths
     if models is not None:
         loaded = load(parts["report"])
         printed = Published.parse(published["report"], "published")
@@ -90,18 +94,4 @@ def beside_of(
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], output=snakemake.output[0]):
-        given: dict[str, dict[str, list[str]]] = {}
-        for key, paths in snakemake.input.items():
-            part, _, table = key.partition("__")
-            given.setdefault(part, {})[table] = list(paths)
-        main(
-            Path(snakemake.output.page).parent,
-            given,
-            study=Study.of(dict(snakemake.params)),
-            **{
-                name: asked
-                for name, asked in snakemake.params.items()
-                if name != "code" and not name.startswith("study_")
-            },
-        )
+    run_script(main, snakemake, logs_params=False)

@@ -58,18 +58,20 @@ class ScriptJob(Protocol):
     log: NamedList
 
 
-def run_script(main: Callable[..., None], job: ScriptJob) -> None:
+def run_script(main: Callable[..., None], job: ScriptJob, *, logs_params: bool = True) -> None:
     """Run the main function of a script, with its log; the parameters are parts of the job, by their names.
 
     A parameter is one of the params, of the named inputs (a file, or a list of files) or of the wildcards. A
     type with `parse` is made from this part, and one with `of` from all params. `store` is a cache of answers
     in the folder that this param names. `files` has the lists of all named inputs, `source` is the first
     input; `outputs` has the named outputs, `out` is the first one; `wildcards` has all wildcards.
+    Params of a whole study would fill a page of the log, which `logs_params` leaves out.
     """
     params = dict(job.params.items())
     folder = params.get("store")
     store = Store(Path(str(folder)), str(params["code"])) if folder else nullcontext()
-    with logged(job.log[0], settings=params, output=job.output[0]), store as opened:
+    settings = params if logs_params else None
+    with logged(job.log[0], settings=settings, output=job.output[0]), store as opened:
         main(**_arguments(main, job, params | ({"store": opened} if folder else {})))
 
 

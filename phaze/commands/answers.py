@@ -43,7 +43,7 @@ from phaze.workload.models import extract_workload
 from phaze.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from phaze.commands.place_options import PlaceOptions
+    from phaze.commands.place import PlaceOptions
 
 Described = dict[str, object]
 SECONDS_PER_DAY = 86400.0
@@ -67,70 +67,6 @@ _STAGE_COLUMNS = ("stage", "first_layer", "last_layer", "devices", "load_s", "me
 
 
 @dataclass(frozen=True)
-class PlacementQuestion:
-    """Placement request: model, architecture and cluster. Omitted options are searched or use defaults."""
-
-    model: str
-    """Name of a spec in config/models, or path of a spec or of a Hugging Face config.json."""
-    request: PlaceOptions
-    """Options of the command. `devices` defaults to all devices of the system; the batch is in
-    samples."""
-
-    def training(self) -> Training:
-        """Training settings of the search.
-
-        Defaults: microbatches of 1, 2, 4, 8 that divide the batch, and the architecture's HBM or 80 GiB.
-        """
-        request, batch = self.request, self.request.global_batch or 1
-        for microbatch in request.microbatch or ():
-            if batch % microbatch:
-                raise PhazeError(f"--microbatch: {microbatch} does not divide --global-batch {batch}")
-        # Microbatches of unequal size are not modelled, so they must divide the batch.
-        divisors = tuple(b for b in POWERS if batch % b == 0)
-        usual_gib = load_architecture(request.architecture).hbm_gib
-        hbm_gib = next(size for size in (request.hbm_gib, usual_gib, LARGEST_HBM_GIB) if size is not None)
-        recompute = (False, True) if request.recompute is None else (request.recompute,)
-        settings = {
-            "microbatches": request.microbatch or divisors, "recompute": recompute, "hbm_gib": [hbm_gib],
-            "optimizer": request.optimizer, "precision": request.precision, "schedule": request.pipeline,
-        }  # fmt: skip
-        return Training.parse(settings, "place")
-
-    def scenario(self) -> Scenario:
-        """Scenario: the cluster and the global batch."""
-        request = self.request
-        system = load_system_of(request.architecture, request.system, flat=request.flat_bandwidth)
-        devices = system.devices if request.devices is None else request.devices
-        if devices > system.devices:
-            network = load_network(request.system)
-            if not isinstance(network, Cluster):
-                raise PhazeError(
-                    f"place: --devices: must be at most the {system.devices} of system {request.system}, "
-                    f"got {devices}"
-                )
-            sized(network, devices, f"place: --devices: {request.system}")
-        changes = {"global_batch": request.global_batch, "devices": devices}
-        return Scenario.parse({**system.model_dump(), **changes}, "place")
-
-    def assumptions(self) -> list[str]:
-        """Assumptions underlying the answer."""
-        scenario, model, request = self.scenario(), load_model_named(self.model), self.request
-        tokens = model.usual_sequence if request.sequence is None else request.sequence
-        lines = [f"a flat network of {scenario.network_bandwidth_bytes_per_s:g} bytes/s"]
-        device = load_device_as_architecture(request.architecture)
-        if device is not None:
-            clock, hbm = device.clock_hz, device.hbm_bandwidth_bytes_per_s
-            lines.append(f"the clock of {device.name}, {clock:g} Hz, and its HBM, {hbm:g} bytes/s")
-            lines += [f"all but its three figures as {device.assumed_from}"] * bool(device.assumed_from)
-        lines.append(f"{request.optimizer} in {request.precision} precision, not shared among replicas")
-        if model.token == "token":
-            lines.append(f"samples of {tokens:,} tokens, attention scores kept in memory")
-        factor = scenario.all_reduce_factor
-        lines.append(f"gradients as {factor:g} (d - 1)/d of a stage's weights, exchanged after the batch")
-        return lines
-
-
-@dataclass(frozen=True)
 class PlacementAnswer:
     """All placements of a model, the best one, and simulated plans at the HBM size of the best placement."""
 
@@ -144,13 +80,16 @@ class PlacementAnswer:
     """Table `simulations` by planner: `phaze` for the best placement, `equal` for equal stages."""
 
 
-def answer(question: PlacementQuestion) -> PlacementAnswer:
-    """Find the placements of a model, and simulate the best one."""
-    training, request = question.training(), question.request
+def answer(request: PlaceOptions) -> PlacementAnswer:
+    """Find the placements of a model on an architecture and a cluster, and simulate the best one.
+
+    Options that are not given are searched, or have their defaults. The batch is in samples.
+    """
+    training, model = _training(request), str(request.model)
     subject = read_subject(
-        question.model, request.sequence, request.tensor or (), training.microbatches, request.backward
+        model, request.sequence, request.tensor or (), training.microbatches, request.backward
     )
-    terms = Terms(scenario=question.scenario(), training=training, technology=load_technology(TECHNOLOGY))
+    terms = Terms(scenario=_scenario(request), training=training, technology=load_technology(TECHNOLOGY))
     chips = read_architecture(request.architecture).assign(hbm_gib=0.0)  # the size is that of `training`
     evaluation = evaluate_architectures(subject, chips, terms)
     best = best_placement(evaluation.placements[evaluation.placements["planner"] == "phaze"])
@@ -163,6 +102,61 @@ def answer(question: PlacementQuestion) -> PlacementAnswer:
         keys = [*POINT, "architecture", "hbm_gib", "recompute", "planner"]
         stages = evaluation.stages[(evaluation.stages[keys] == best[keys]).all(axis=1)].sort_values("stage")
     return PlacementAnswer(evaluation, best, stages, simulated)
+
+
+def _training(request: PlaceOptions) -> Training:
+    """Training settings of the search.
+
+    Defaults: microbatches of 1, 2, 4, 8 that divide the batch, and the architecture's HBM or 80 GiB.
+    """
+    batch = request.global_batch or 1
+    for microbatch in request.microbatch or ():
+        if batch % microbatch:
+            raise PhazeError(f"--microbatch: {microbatch} does not divide --global-batch {batch}")
+    # Microbatches of unequal size are not modelled, so they must divide the batch.
+    divisors = tuple(b for b in POWERS if batch % b == 0)
+    usual_gib = load_architecture(request.architecture).hbm_gib
+    hbm_gib = next(size for size in (request.hbm_gib, usual_gib, LARGEST_HBM_GIB) if size is not None)
+    recompute = (False, True) if request.recompute is None else (request.recompute,)
+    settings = {
+        "microbatches": request.microbatch or divisors, "recompute": recompute, "hbm_gib": [hbm_gib],
+        "optimizer": request.optimizer, "precision": request.precision, "schedule": request.pipeline,
+    }  # fmt: skip
+    return Training.parse(settings, "place")
+
+
+def _scenario(request: PlaceOptions) -> Scenario:
+    """Scenario: the cluster and the global batch."""
+    system = load_system_of(request.architecture, request.system, flat=request.flat_bandwidth)
+    devices = system.devices if request.devices is None else request.devices
+    if devices > system.devices:
+        network = load_network(request.system)
+        if not isinstance(network, Cluster):
+            raise PhazeError(
+                f"place: --devices: must be at most the {system.devices} of system {request.system}, "
+                f"got {devices}"
+            )
+        sized(network, devices, f"place: --devices: {request.system}")
+    changes = {"global_batch": request.global_batch, "devices": devices}
+    return Scenario.parse({**system.model_dump(), **changes}, "place")
+
+
+def _assumptions(request: PlaceOptions) -> list[str]:
+    """Assumptions underlying the answer."""
+    scenario, model = _scenario(request), load_model_named(str(request.model))
+    tokens = model.usual_sequence if request.sequence is None else request.sequence
+    lines = [f"a flat network of {scenario.network_bandwidth_bytes_per_s:g} bytes/s"]
+    device = load_device_as_architecture(request.architecture)
+    if device is not None:
+        clock, hbm = device.clock_hz, device.hbm_bandwidth_bytes_per_s
+        lines.append(f"the clock of {device.name}, {clock:g} Hz, and its HBM, {hbm:g} bytes/s")
+        lines += [f"all but its three figures as {device.assumed_from}"] * bool(device.assumed_from)
+    lines.append(f"{request.optimizer} in {request.precision} precision, not shared among replicas")
+    if model.token == "token":
+        lines.append(f"samples of {tokens:,} tokens, attention scores kept in memory")
+    factor = scenario.all_reduce_factor
+    lines.append(f"gradients as {factor:g} (d - 1)/d of a stage's weights, exchanged after the batch")
+    return lines
 
 
 def _equal_stages(
@@ -278,7 +272,7 @@ def _terms(subject: Subject, architecture: str, system: str, flat_bandwidth: flo
     return Terms(scenario=scenario, training=Training(), technology=load_technology(TECHNOLOGY))
 
 
-def describe_placement(question: PlacementQuestion, placement: PlacementAnswer) -> Described:
+def describe_placement(request: PlaceOptions, placement: PlacementAnswer) -> Described:
     """Best placement as plain values, or the reason why nothing fits."""
     best, layout = placement.best, layout_of(placement.best)
     widths = {"tensor": layout.tp, "microbatch": layout.microbatch}
@@ -287,22 +281,22 @@ def describe_placement(question: PlacementQuestion, placement: PlacementAnswer) 
     }
     if best["status"] != "placed":
         reason = str(best["reason"])
-        return {"status": "infeasible", "reason": reason, "assumptions": question.assumptions()}
+        return {"status": "infeasible", "reason": reason, "assumptions": _assumptions(request)}
     described["planner"] = str(best["planner"])
     described["simulated_s"] = float(placement.simulated["simulated_s"][best["planner"]])
     for key, planner in (("certified", "phaze"), ("equal_stages", "equal")):
         plans = placement.simulated[placement.simulated.index == planner][list(_SIMULATED_COLUMNS)]
         described[key] = next(iter(plans.to_dict(orient="records")), None)
     described["memory"] = placement.stages[list(_STAGE_COLUMNS)].to_dict(orient="records")
-    token = load_model_named(question.model).token
+    token = load_model_named(str(request.model)).token
     described["token"] = token
-    tokens = question.request.tokens
+    tokens = request.tokens
     training_tokens = TOKENS if tokens is None and token == "token" else tokens
     if training_tokens is not None:
         described["days_to_train"] = training_tokens / float(best["tokens_per_s"]) / SECONDS_PER_DAY
     # The bound holds for planned times, so the gap does not use the simulated one.
     described["gap"] = 1.0 - float(best["bound_s"]) / float(best["time_per_batch_s"])
-    described["assumptions"] = question.assumptions()
+    described["assumptions"] = _assumptions(request)
     return described
 
 

@@ -14,7 +14,7 @@ import yaml
 from phaze.base.errors import PhazeError
 from phaze.base.nearest import did_you_mean
 from phaze.base.units import GIB, UM2_PER_MM2, digits
-from phaze.commands.answers import PlacementQuestion, answer
+from phaze.commands.answers import answer
 from phaze.commands.tables import Titled, counts
 from phaze.spec.architecture import Architecture
 from phaze.spec.files import read_mapping
@@ -24,7 +24,7 @@ from phaze.spec.systems import chip_path, load_system_of
 from phaze.tables.columns import layout_of
 
 if TYPE_CHECKING:
-    from phaze.commands.place_options import PlaceOptions
+    from phaze.commands.place import PlaceOptions
     from phaze.commands.tables import Row
 
 BUILT = "tpu-v4-as-built"
@@ -106,7 +106,7 @@ def _is_known(request: PlaceOptions) -> bool:
 
 
 def _row(request: PlaceOptions, chip: str) -> Row:
-    placement = answer(PlacementQuestion(str(request.model), replace(request, architecture=chip)))
+    placement = answer(replace(request, architecture=chip))
     best, placed = placement.best, placement.best["status"] == "placed"
     layout = layout_of(best)
     joules_per_s = float(best["joules_per_sample"]) * float(best["samples_per_s"])
