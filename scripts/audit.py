@@ -44,10 +44,10 @@ def main(
         training=training,
         schedule=schedule,
     )
-    found = [
-        audit_slice(mine, stored, conditions, best_s, store) for mine, stored in find_slices(points, files)
+    audited = [
+        audit_slice(drawn, stored, conditions, best_s, store) for drawn, stored in find_slices(points, files)
     ]
-    tables.Audits.save(pd.concat([tables.Audits.empty(), *found], ignore_index=True), out)
+    tables.Audits.save(pd.concat([tables.Audits.empty(), *audited], ignore_index=True), out)
 
 
 def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int) -> pd.DataFrame:

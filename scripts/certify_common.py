@@ -22,9 +22,9 @@ def main(
     screen: ScreenSettings,
 ) -> None:
     """Read the results of each model's jobs, and write the certificates of the models and the common one."""
-    everything = tables.Placements.load(*files["placements"], columns=["model", "samples_per_s"])
-    best = everything.groupby("model")["samples_per_s"].max()
-    found = certify_common(
+    placements = tables.Placements.load(*files["placements"], columns=["model", "samples_per_s"])
+    best = placements.groupby("model")["samples_per_s"].max()
+    common = certify_common(
         tables.Ranges.load(*files["ranges"]),
         tables.Commons.load(*files["commons"]),
         tables.Placements.load(*files["common"], columns=PLACED),
@@ -39,7 +39,7 @@ def main(
         ),
     )
     models = tables.Certificates.load(*files["certificates"])
-    tables.Certificates.save(pd.concat([models, found], ignore_index=True), out)
+    tables.Certificates.save(pd.concat([models, common], ignore_index=True), out)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from phaze.pages.verdicts import failures
 
 def main(*checks: str) -> None:
     """Raise PhazeError with all failed checks."""
-    found = pd.concat([tables.Checks.load(path) for path in checks])
-    failed = failures(found)
+    verdicts = pd.concat([tables.Checks.load(path) for path in checks])
+    failed = failures(verdicts)
     if failed:
-        head = f"{len(failed)} of {len(found)} checks of the results do not hold:"
+        head = f"{len(failed)} of {len(verdicts)} checks of the results do not hold:"
         raise PhazeError("\n".join([head, *failed]))
 
 

@@ -16,8 +16,8 @@ def main(
     screen: ScreenSettings,
 ) -> None:
     """Rank the candidates by their mean throughput over the models, normalised if the study asks for it."""
-    everything = tables.Placements.load(*placements, columns=["model", "samples_per_s"])
-    best = everything.groupby("model")["samples_per_s"].max()
+    throughputs = tables.Placements.load(*placements, columns=["model", "samples_per_s"])
+    best = throughputs.groupby("model")["samples_per_s"].max()
     ranking = choose_common(
         tables.Placements.load(*common),
         tables.Architectures.load(architectures),

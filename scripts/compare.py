@@ -27,10 +27,10 @@ def main(
     chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
     bounds = tables.Screens.load(*screens)
     bounds = bounds[tables.are_among(bounds["architecture"], pd.Index(chips["architecture"]))]
-    found = []
+    trials = []
     for scope, training in scopes(problem.training):
         times = restrict_search(subject, problem, bounds, training)
-        found.append(
+        trials.append(
             compare_strategies(
                 chips,
                 times.bounds,
@@ -40,7 +40,7 @@ def main(
                 area_band_um2=area_band_um2,
             )
         )
-    tables.Trials.save(pd.concat(found, ignore_index=True), out)
+    tables.Trials.save(pd.concat(trials, ignore_index=True), out)
 
 
 def scopes(training: Training) -> Iterator[tuple[str, Training]]:

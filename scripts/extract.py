@@ -18,9 +18,9 @@ def main(
 ) -> None:
     """Write the tables of a model's operators, named after its workload."""
     name, layout = wildcards["model"], Layout.of_key(wildcards["layout"])
-    found = extract_workload(parse_model(model | {"name": name}, name), sequence, layout, extract)
+    workload = extract_workload(parse_model(model | {"name": name}, name), sequence, layout, extract)
     for table, path in outputs.items():
-        tables.TABLES[table].save(found.tables[table], path)
+        tables.TABLES[table].save(workload.tables[table], path)
 
 
 if __name__ == "__main__":

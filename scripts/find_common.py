@@ -23,10 +23,10 @@ def main(
     screen: ScreenSettings,
 ) -> None:
     """Read all screens one at a time, and write the candidates as a shard, with core designs of its own."""
-    known = tables.Architectures.load(*architectures)
-    found = common_candidates(
+    chips = tables.Architectures.load(*architectures)
+    bounded = common_candidates(
         (tables.Screens.load(path, columns=COLUMNS) for path in screens),
-        known,
+        chips,
         weights,
         mode=screen.common,
         global_batch=global_batch,
@@ -34,7 +34,7 @@ def main(
         tolerance=screen.tolerance,
         area_limit_um2=area_limit_um2(area_limit, technology),
     )
-    candidates = known[known["architecture"].isin(found["architecture"])]
+    candidates = chips[chips["architecture"].isin(bounded["architecture"])]
     tables.Architectures.save(with_own_designs(candidates).assign(shard="common"), out)
 
 

@@ -24,7 +24,7 @@ def main(
     settings: dict[str, float],
 ) -> None:
     """Read the stages, map them with every method, and write results and devices."""
-    found = map_point(
+    mapped = map_point(
         read_as(StoredStages, Path(source)),
         point,
         (wildcards["topology"], topology),
@@ -37,7 +37,7 @@ def main(
             memory_bytes_per_s=settings["memory_gib_per_s"] * GIB,
         ),
     )
-    for table, frame in found.items():
+    for table, frame in mapped.items():
         tables.TABLES[table].save(frame, outputs[table])
 
 

@@ -13,8 +13,8 @@ from phaze.spec.operators import StoredOperators
 def main(source: str, out: str, *, point: StagesPoint, bandwidth: float) -> None:
     """Read a graph of operators, partition it, and write the stages."""
     graph = read_as(StoredOperators, Path(source))
-    found = cut_point(graph, point, bandwidth * GIB)
-    write_checked(text_of(found), Path(out))
+    stages = cut_point(graph, point, bandwidth * GIB)
+    write_checked(text_of(stages), Path(out))
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ from phaze.search.cosearch import Problem, look_up_architectures
 
 def main(files: dict[str, list[str]], outputs: dict[str, str], *, problem: Problem) -> None:
     """Evaluate the model on all candidates, with all its TMP widths and microbatches."""
-    found = look_up_architectures(
+    evaluated = look_up_architectures(
         problem.read_subject(files),
         tables.Architectures.load(*files["architectures"]),
         problem,
         list(outputs),
     )
     for table, path in outputs.items():
-        tables.TABLES[table].save(found[table], path)
+        tables.TABLES[table].save(evaluated[table], path)
 
 
 if __name__ == "__main__":

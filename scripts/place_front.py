@@ -22,7 +22,7 @@ def main(files: dict[str, list[str]], outputs: dict[str, str], *, problem: Probl
     """Read the screens of all points and shards, and write the front and all placements evaluated for it."""
     limits_um2 = [area_limit_um2(limit, problem.technology) for limit in space["area_limits"]]
     chips = tables.Architectures.searched(tables.Architectures.load(*files["architectures"]))
-    found = find_front(
+    front = find_front(
         problem.read_subject(files),
         (tables.Screens.load(path, columns=COLUMNS) for path in files["screens"]),
         chips,
@@ -30,7 +30,7 @@ def main(files: dict[str, list[str]], outputs: dict[str, str], *, problem: Probl
         spaces_of(chips, limits_um2, space["minimum_area_share"]),
     )
     for table, path in outputs.items():
-        tables.TABLES[table].save(getattr(found, table), path)
+        tables.TABLES[table].save(getattr(front, table), path)
 
 
 if __name__ == "__main__":

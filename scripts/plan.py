@@ -24,24 +24,28 @@ def main(
     not Phaze's, it also plans on all other architectures that may be its answer.
     """
     common = tables.Commons.load(*files["commons"]).query("chosen")[["architecture", "hbm_gib"]]
-    known = tables.Architectures.load(*files["architectures"])
+    chips_of_study = tables.Architectures.load(*files["architectures"])
     cluster = Outcome(
         problem.scenario,
         area_limit_um2(area_limit, problem.technology),
-        known,
+        chips_of_study,
         tables.Placements.load(*files["placements"]),
         common=next(common.itertuples(index=False, name=None), None),
     )
     chips = choose_chips(cluster, ChipChoice.parse(choice, "study"))
-    asked = [PlansAsked(*chip, tables.PLANNERS) for chip in chips.compared]
-    asked += [PlansAsked(*chip, (planner,)) for chip in chips.others if planner != "phaze"]
-    wanted = known[known["architecture"].isin({one.architecture for one in asked})]
+    requests = [PlansAsked(*chip, tables.PLANNERS) for chip in chips.compared]
+    requests += [PlansAsked(*chip, (planner,)) for chip in chips.others if planner != "phaze"]
+    planned = chips_of_study[
+        chips_of_study["architecture"].isin({request.architecture for request in requests})
+    ]
     plans, stages = tables.Plans.empty(), tables.PlanStages.empty()
-    if len(wanted):
+    if len(planned):
         subject = problem.read_subject(files)
-        solves = look_up_architectures(subject, wanted, problem, ["solves"])["solves"]
+        solves = look_up_architectures(subject, planned, problem, ["solves"])["solves"]
         conditions = problem.conditions(subject)
-        tasks = read_tasks(subject.layers, subject.graph, solves, wanted, asked, conditions, subject.expert)
+        tasks = read_tasks(
+            subject.layers, subject.graph, solves, planned, requests, conditions, subject.expert
+        )
         plans, stages = plan_model(tasks)
     tables.Plans.save(plans, outputs["plans"])
     tables.PlanStages.save(stages, outputs["plan_stages"])

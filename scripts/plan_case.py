@@ -11,9 +11,9 @@ from phaze.spec.planning import PlanPoint
 def main(source: str, outputs: dict[str, str], *, case: str, name: str, point: PlanPoint) -> None:
     """Read the input, and write the plans with their stages, and the curves."""
     layers = read_instance(source).layers()
-    found = plan_point(case, name, layers, point, CONTENDERS)
+    plans = plan_point(case, name, layers, point, CONTENDERS)
     for table, path in outputs.items():
-        tables.TABLES[table].save(found[table], path)
+        tables.TABLES[table].save(plans[table], path)
 
 
 if __name__ == "__main__":

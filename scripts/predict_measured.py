@@ -9,9 +9,9 @@ from phaze.validate.study import measured_tables
 
 def main(source: str, outputs: dict[str, str], *, sources: list[str]) -> None:
     """Predict the runs of sources in a configuration folder, and write one file per table."""
-    found = measured_tables(tuple(sources), Path(source).parent)
+    predicted = measured_tables(tuple(sources), Path(source).parent)
     for name, path in outputs.items():
-        tables.TABLES[name].save(found[name], path)
+        tables.TABLES[name].save(predicted[name], path)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ def main(out: str, *, graph: MapGraph, model: dict[str, object], wildcards: dict
     name, path = wildcards["graph"], Path(out).absolute()
     system = str(Path(graph.system).absolute()) if is_path(graph.system) else graph.system
     with chdir(HOME):
-        found = profile_model(
+        profiled = profile_model(
             parse_model(model, name), graph.microbatch, system, compute_factor=graph.compute_factor
         )
-    write_checked(text_of(stored_operators(found, name, graph.microbatch)), path)
+    write_checked(text_of(stored_operators(profiled, name, graph.microbatch)), path)
 
 
 if __name__ == "__main__":

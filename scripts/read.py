@@ -25,22 +25,22 @@ def main(
     tolerance: float,
 ) -> None:
     """Evaluate the architectures under every interpretation, with all TMP widths and microbatches."""
-    known = tables.Architectures.load(*files["architectures"])
-    chips = known[known["named"] & known["architecture"].isin(named)]
+    architectures = tables.Architectures.load(*files["architectures"])
+    chips = architectures[architectures["named"] & architectures["architecture"].isin(named)]
     if files["placements"]:
-        chips = pd.concat([chips, winners(files, known, problem, area_limit, tolerance)])
-    found = read_model(
+        chips = pd.concat([chips, winners(files, architectures, problem, area_limit, tolerance)])
+    plans = read_model(
         parse_model(model | {"name": wildcards["model"]}, wildcards["model"]),
         widths,
         {name: change_problem(problem, changes) for name, changes in readings.items()},
         chips,
     )
-    tables.Readings.save(found, out)
+    tables.Readings.save(plans, out)
 
 
 def winners(
     files: dict[str, list[str]],
-    known: pd.DataFrame,
+    architectures: pd.DataFrame,
     problem: Problem,
     area_limit: float | dict[str, object],
     tolerance: float,
@@ -49,10 +49,10 @@ def winners(
     commons = tables.Commons.load(*files["commons"])
     limit_um2 = area_limit_um2(area_limit, problem.technology)
     placements = tables.Placements.load(*files["placements"])
-    winner = choose_winner(Outcome(problem.scenario, limit_um2, known, placements), tolerance)
+    winner = choose_winner(Outcome(problem.scenario, limit_um2, architectures, placements), tolerance)
     names = set(commons.loc[commons["chosen"], "architecture"])
     names |= set() if winner is None else {winner["architecture"]}
-    chosen: pd.DataFrame = known[known["architecture"].isin(names) & ~known["named"]]
+    chosen: pd.DataFrame = architectures[architectures["architecture"].isin(names) & ~architectures["named"]]
     return chosen
 
 

@@ -45,7 +45,7 @@ def main(
     """Read a study's files, and write the report into the folder `report` next to them."""
     results, scenario = Path(outputs["page"]).parent.parent, next(iter(scenarios))
     paths = [Path(path) for named in files.values() for path in named]
-    mine = Files(results, paths, scenario)
+    main_files = Files(results, paths, scenario)
     clusters = {
         name: read_cluster(
             Files(results, paths, name),
@@ -54,18 +54,18 @@ def main(
         )
         for name, value in scenarios.items()
     }
-    plan_stages = tables.PlanStages.load(*mine.of("plan_stages"))
+    plan_stages = tables.PlanStages.load(*main_files.of("plan_stages"))
     inputs = Inputs(
         study=study,
         clusters=clusters,
-        graphs=tables.Graphs.load(*mine.of("graphs", scenario=False)),
-        solves=tables.Solves.load(*mine.of("solves")),
+        graphs=tables.Graphs.load(*main_files.of("graphs", scenario=False)),
+        solves=tables.Solves.load(*main_files.of("solves")),
         details=DetailFiles.under(results, scenario, estimates[scenario]),
         energy=technology.energy,
         parameters=parameters,
-        **{name: tables.TABLES[name].load(*mine.of(name)) for name in LOADED},
+        **{name: tables.TABLES[name].load(*main_files.of(name)) for name in LOADED},
         families=families,
-        readings=tables.Readings.load(*mine.of("readings", scenario=False)),
+        readings=tables.Readings.load(*main_files.of("readings", scenario=False)),
         plan_stages=plan_stages,
         source_scores=tables.SourceScores.load(*(p for p in paths if p.stem == "source_scores")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),

@@ -15,9 +15,9 @@ def main(
     """Simulate all combinations, and write the runs, with jobs and links if the case shows its pipeline."""
     parts = TiledSystem.parse(system["system"], tiled), TiledDevice.parse(system["device"], tiled)
     chip = TiledMachine(point.system, *parts).chip
-    found = simulate_point(tiled, point, model, chip)
+    frames = simulate_point(tiled, point, model, chip)
     for name, path in outputs.items():
-        tables.TABLES[name].save(found[name], path)
+        tables.TABLES[name].save(frames[name], path)
 
 
 if __name__ == "__main__":

@@ -18,20 +18,20 @@ def main(
     baseline: str | None,
 ) -> None:
     """Evaluate the chosen architectures under every variation of the cluster."""
-    known = tables.Architectures.load(*files["architectures"])
+    architectures = tables.Architectures.load(*files["architectures"])
     commons = tables.Commons.load(*files["commons"])
     cluster = Outcome(
         problem.scenario,
         area_limit_um2(area_limit, problem.technology),
-        known,
+        architectures,
         tables.Placements.load(*files["placements"]),
     )
     winner = choose_winner(cluster, tolerance)
     names = {baseline, *commons.loc[commons["chosen"], "architecture"]}
     names |= set() if winner is None else {winner["architecture"]}
-    chosen = known[known["architecture"].isin(names)]
-    found = vary_cluster(problem.read_subject(files), chosen, problem, variations)
-    tables.Sensitivities.save(found, out)
+    chosen = architectures[architectures["architecture"].isin(names)]
+    sensitivities = vary_cluster(problem.read_subject(files), chosen, problem, variations)
+    tables.Sensitivities.save(sensitivities, out)
 
 
 if __name__ == "__main__":

@@ -27,18 +27,18 @@ def main(
 ) -> None:
     """Read layers and solves, and write the layers with their configurations as the input file."""
     conditions = Conditions(scenario, training, energy, sequence=sequence, flops_per_token=flops_per_token)
-    known = tables.Architectures.load(*files["architectures"])
-    if own.architecture not in known["architecture"].values:
+    chips = tables.Architectures.load(*files["architectures"])
+    if own.architecture not in chips["architecture"].values:
         raise PhazeError(
             f"architecture {own.architecture}: is not among the architectures that were evaluated"
         )
-    asked = [PlansAsked(own.architecture, max(conditions.training.hbm_gib), ("piper",))]
+    requests = [PlansAsked(own.architecture, max(conditions.training.hbm_gib), ("piper",))]
     ((_, task),) = read_tasks(
         tables.Layers.load(*files["layers"]),
         tables.Graphs.load(*files["graph"]),
         tables.Solves.load(*files["solves"]),
-        known,
-        asked,
+        chips,
+        requests,
         conditions,
         None,
     )
