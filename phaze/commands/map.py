@@ -13,6 +13,7 @@ import typer
 from phaze.commands import options
 from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 from phaze.spec.names import InstantiationChoice
+from phaze.spec.questions import PlanFilter
 
 if TYPE_CHECKING:
     from phaze.base.deadline import Deadline
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MapOptions(options.StudyPlanOptions):
+class MapOptions(PlanFilter):
     """Options of `phaze map`: stages, network and search settings."""
 
     context: typer.Context
@@ -162,7 +163,7 @@ def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
     names = {"memory_gib_per_s": "--memory-gib-per-s"}
     message = "map: {} applies to stages only; the simulated batch of a plan has no optimizer update"
     if not is_plan:
-        names = options.flags(options.StudyPlanOptions)
+        names = options.flags(PlanFilter)
         message = "map: {} selects a plan of a study; stages have none"
     options.refuse(context, names, message)
 
@@ -217,11 +218,11 @@ def _map_ranks(
 def _map_plan(
     request: MapOptions, topology: str, network: DeviceNetwork, settings: MapSettings, until: Deadline
 ) -> tuple[StoredMapping, Mapped, MappingCandidate]:
-    from phaze.formulas.single import PlanFilter, plan_of, read_wanted
+    from phaze.formulas.single import plan_of, read_wanted
     from phaze.map.ensemble import stored_mapping
     from phaze.map.plan_maps import map_one, stored_plan
 
-    row, stages = read_wanted(request.stages, PlanFilter(*request.choice))
+    row, stages = read_wanted(request.stages, request)
     plan_map = map_one(plan_of(row, stages), str(row["model"]), network, settings, until)
     stored = stored_mapping(plan_map.mapped, str(row["model"]), topology, settings, plan_map.best)
     return stored.model_copy(update={"plan": stored_plan(plan_map, row)}), plan_map.mapped, plan_map.best

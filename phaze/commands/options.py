@@ -297,30 +297,18 @@ class ArchitectureOptions:
     flat_bandwidth: FlatBandwidthOption = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyPlanOptions:
-    """Options that select one plan of a study."""
-
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Workload whose plan to use.")] = None
-    architecture: Annotated[
-        str | None, typer.Option("--architecture", "-a", help="Architecture whose plan to use.")
-    ] = None
-    hbm_gib: Annotated[float | None, typer.Option(help="HBM of the plan's devices in GiB.", min=0)] = None
-    planner: Annotated[
-        str | None, typer.Option(help="Planner whose plan to use. Default: the one with the fastest plan.")
-    ] = None
-
-    @property
-    def choice(self) -> tuple[str | None, str | None, float | None, str | None]:
-        """Option values in the field order of `PlanFilter`; None for options not given."""
-        return self.model, self.architecture, self.hbm_gib, self.planner
-
-
 def flags(noun: type) -> dict[str, str]:
     """Option name of every field of a dataclass, by field name."""
+    return {name: names[0] for name, names in _flags(noun).items()}
+
+
+def _flags(noun: type) -> dict[str, tuple[str, ...]]:
+    """Option names of every field of a dataclass, by field name."""
     hints = get_type_hints(noun, include_extras=True)
-    names = {name: getattr(_description(hint), "flag", "") for name, hint in hints.items()}
-    return {field.name: names[field.name] or f"--{field.name.replace('_', '-')}" for field in fields(noun)}
+    described = {field.name: _description(hints[field.name]) for field in fields(noun)}
+    return {
+        name: (field and field.flags) or (f"--{name.replace('_', '-')}",) for name, field in described.items()
+    }
 
 
 def _description(hint: object) -> Described | None:
@@ -329,14 +317,14 @@ def _description(hint: object) -> Described | None:
     return next((part for part in metadata if isinstance(part, Described)), None)
 
 
-def _with_option(hint: object, flag: str) -> object:
+def _with_option(hint: object, flags: tuple[str, ...]) -> object:
     """Annotation of a command's parameter: a described field gets the option that its description implies."""
     described = _description(hint)
     if described is None:
         return hint
     kind, suffixed = get_args(hint)[0], described.with_suffix
     option = typer.Option(
-        flag, help=described.text, min=described.least,
+        *flags, help=described.text, min=described.least,
         parser=amount if suffixed else None, metavar="N" if suffixed else None,
     )  # fmt: skip
     return Annotated[kind, option]
@@ -347,8 +335,7 @@ def takes(noun: type[Options]) -> Callable[[Callable[[Options], None]], Callable
 
     In help, options of a class precede those of its base classes.
     """
-    names = flags(noun)
-    hints = get_type_hints(noun, include_extras=True)
+    names, hints = _flags(noun), get_type_hints(noun, include_extras=True)
     hints = {name: _with_option(hint, names[name]) for name, hint in hints.items()}
     # Fields of a dataclass begin with those of its base classes; help is clearer the other way round.
     annotations = [get_annotations(base) for base in noun.__mro__]

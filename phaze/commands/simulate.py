@@ -12,24 +12,25 @@ import typer
 from phaze.base.errors import PhazeError
 from phaze.commands import completion, options
 from phaze.commands.output import named_with_nearest, refuse_as_picture, refuse_outputs, telling
+from phaze.spec.questions import PlanFilter
 
 if TYPE_CHECKING:
     from phaze.pipeline.timeline import Timeline
 
 
 _PLAN_OPTIONS = {
-    **options.flags(options.StudyPlanOptions),
+    **options.flags(PlanFilter),
     "trace": "--trace",
     "picture": "--picture",
     "as_json": "--json",
 }
 """Options, by field, that apply to plans but not to --runs."""
-_STUDY_OPTIONS = {**options.flags(options.StudyPlanOptions), "gpus": "--gpus", "system": "--system"}
+_STUDY_OPTIONS = {**options.flags(PlanFilter), "gpus": "--gpus", "system": "--system"}
 """Options, by field, that do not apply to a plan written by `phaze plan`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOptions(options.StudyPlanOptions):
+class SimulateOptions(PlanFilter):
     """Options of `phaze simulate`: plan or runs, cluster, and output files."""
 
     context: typer.Context
@@ -103,13 +104,13 @@ def simulate(request: SimulateOptions) -> None:
 
 
 def _simulate_plan(placement: Path, request: SimulateOptions, system: str | None) -> None:
-    from phaze.formulas.single import PlanFilter, simulate_file, stages_beside
+    from phaze.formulas.single import simulate_file, stages_beside
     from phaze.spec.systems import load_network
 
     refuse_outputs(request.trace, request.picture, reads=(stages_beside(placement),))
     network = None if system is None else load_network(system)
     with telling("simulate"):
-        answer = simulate_file(placement, PlanFilter(*request.choice), network)
+        answer = simulate_file(placement, request, network)
     _write_timeline(answer.which(), answer.price.timeline, request)
     typer.echo(json.dumps(answer.as_row(), indent=2) if request.as_json else answer.in_words())
 

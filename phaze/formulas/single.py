@@ -17,6 +17,7 @@ from phaze.pipeline.trace import stage_memory
 from phaze.plan.plan import Plan
 from phaze.plan.pricing.price import Price
 from phaze.spec.network import Matrix
+from phaze.spec.questions import PlanFilter
 from phaze.spec.system import Cluster, System
 from phaze.tables import PLANNERS, Plans, PlanStages
 from phaze.tables.plans import PLAN
@@ -28,35 +29,6 @@ FACTOR = (
     "the first; Piper charges every stage 4 (d - 1)/d of its weights. The simulator counts 2 (d - 1)/d in "
     "each direction, both at once, for every stage, while the stages before it still work."
 )
-
-
-@dataclass(frozen=True)
-class PlanFilter:
-    """Filter for the plans in a file; None matches any value."""
-
-    model: str | None = None
-    architecture: str | None = None
-    hbm_gib: float | None = None
-    planner: str | None = None
-
-    def choose(self, plans: pd.DataFrame, path: Path) -> pd.Series:
-        """Fastest matching plan; PhazeError if none matches."""
-        matching = plans
-        for name in PLAN:
-            value = getattr(self, name)
-            if value is not None:
-                values = sorted(matching[name].unique().tolist())
-                matching = matching[matching[name] == value]
-                if matching.empty:
-                    options = ", ".join(map(str, values)) or "none"
-                    raise PhazeError(f"{path}: has no plan with {name} {value}; allowed: {options}")
-        placed = matching[matching["status"] == "placed"]
-        if placed.empty:
-            reason = f": {matching['reason'].iloc[0]}" if len(matching) else ""
-            raise PhazeError(f"{path}: has no feasible plan of those asked for{reason}")
-        # Of equal times the planner that comes first in the table wins, so that answers are repeatable.
-        ranked = placed.assign(rank=placed["planner"].map(PLANNERS.index))
-        return ranked.sort_values(["time_per_sample_s", "rank", *PLAN]).drop(columns="rank").iloc[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +145,27 @@ def read_wanted(path: Path, plan_filter: PlanFilter) -> tuple[pd.Series, pd.Data
     _refuse_absent(path)
     plans, stages_path = Plans.load(path), stages_beside(path)
     _refuse_absent(stages_path)
-    return plan_filter.choose(plans, path), PlanStages.load(stages_path)
+    return _choose(plans, plan_filter, path), PlanStages.load(stages_path)
+
+
+def _choose(plans: pd.DataFrame, plan_filter: PlanFilter, path: Path) -> pd.Series:
+    """Fastest matching plan; PhazeError if none matches."""
+    matching = plans
+    for name in PLAN:
+        value = getattr(plan_filter, name)
+        if value is not None:
+            values = sorted(matching[name].unique().tolist())
+            matching = matching[matching[name] == value]
+            if matching.empty:
+                options = ", ".join(map(str, values)) or "none"
+                raise PhazeError(f"{path}: has no plan with {name} {value}; allowed: {options}")
+    placed = matching[matching["status"] == "placed"]
+    if placed.empty:
+        reason = f": {matching['reason'].iloc[0]}" if len(matching) else ""
+        raise PhazeError(f"{path}: has no feasible plan of those asked for{reason}")
+    # Of equal times the planner that comes first in the table wins, so that answers are repeatable.
+    ranked = placed.assign(rank=placed["planner"].map(PLANNERS.index))
+    return ranked.sort_values(["time_per_sample_s", "rank", *PLAN]).drop(columns="rank").iloc[0]
 
 
 def plan_of(row: pd.Series, stages: pd.DataFrame) -> Plan:

@@ -12,8 +12,8 @@ class Described:
     """Text, name and limits of a field as an option; the type and the default are the field's."""
 
     text: str
-    flag: str = ""
-    """Name of the option, such as --mtbf; default: the name of the field."""
+    flags: tuple[str, ...] = ()
+    """Names of the option, such as --mtbf; default: the name of the field."""
     with_suffix: bool = False
     """True if the number may have a decimal suffix, such as 15T."""
     least: float | None = None
@@ -42,16 +42,32 @@ class RunFields:
     mtbf_hours: Annotated[
         float | None,
         Described(
-            flag="--mtbf",
+            flags=("--mtbf",),
             text="Device-hours between failures; adds the goodput. Needs --checkpoint and --restart.",
         ),
     ] = None
     """Mean device-hours between failures; default: no failures."""
     checkpoint_s: Annotated[
-        float | None, Described(flag="--checkpoint", text="Seconds to write a checkpoint.")
+        float | None, Described(flags=("--checkpoint",), text="Seconds to write a checkpoint.")
     ] = None
     """Time in seconds that training pauses for a checkpoint."""
     restart_s: Annotated[
-        float | None, Described(flag="--restart", text="Seconds from a failure until training continues.")
+        float | None, Described(flags=("--restart",), text="Seconds from a failure until training continues.")
     ] = None
     """Time in seconds from a failure until training resumes from the last checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFilter:
+    """Filter for the plans in a study's file; None matches any value."""
+
+    model: Annotated[str | None, Described(flags=("--model", "-m"), text="Workload whose plan to use.")] = (
+        None
+    )
+    architecture: Annotated[
+        str | None, Described(flags=("--architecture", "-a"), text="Architecture whose plan to use.")
+    ] = None
+    hbm_gib: Annotated[float | None, Described(text="HBM of the plan's devices in GiB.", least=0)] = None
+    planner: Annotated[
+        str | None, Described(text="Planner whose plan to use. Default: the one with the fastest plan.")
+    ] = None
