@@ -4,13 +4,13 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.errors import PhazeError
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.pages.verdicts import failures
 
 
-def main(*checks: str) -> None:
+def main(paths: list[str]) -> None:
     """Raise PhazeError with all failed checks."""
-    verdicts = pd.concat([tables.Checks.load(path) for path in checks])
+    verdicts = pd.concat([tables.Checks.load(path) for path in paths])
     failed = failures(verdicts)
     if failed:
         head = f"{len(failed)} of {len(verdicts)} checks of the results do not hold:"
@@ -18,5 +18,4 @@ def main(*checks: str) -> None:
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], output=snakemake.output[0]):
-        main(*snakemake.input)
+    run_script(main, snakemake, logs_params=False)

@@ -1,13 +1,11 @@
 """Write an additional page of the report, on layouts or measured runs, with its tables."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
-
 from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.pages.page import Report, write_report
 from phaze.report.layouts import LayoutInputs, build_layout_report
 from phaze.report.measured_page import MeasuredInputs, build_measured_report
@@ -30,14 +28,14 @@ PAGES = {
 }
 
 
-def page_of(name: str, loaded: Mapping[str, pd.DataFrame], asked: object) -> Report:
-    """Build the page with the given name from its tables and its part of the study."""
-    page = PAGES[name]
-    return page.build(page.inputs(study=page.study.parse(asked, name), **loaded))
+def main(files: dict[str, list[str]], outputs: dict[str, str], *, params: dict[str, object]) -> None:
+    """Build the page that is named like its file from its tables and its part of the study, and write it."""
+    path = Path(outputs["page"])
+    page = PAGES[path.stem]
+    loaded = {name: tables.TABLES[name].load(*paths) for name, paths in files.items() if paths}
+    study = page.study.parse(params[path.stem], path.stem)
+    write_report(page.build(page.inputs(study=study, **loaded)), path.parent)
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], output=snakemake.output[0]):
-        page = Path(snakemake.output.page)
-        loaded = {name: tables.TABLES[name].load(*paths) for name, paths in snakemake.input.items() if paths}
-        write_report(page_of(page.stem, loaded, snakemake.params[page.stem]), page.parent)
+    run_script(main, snakemake, logs_params=False)

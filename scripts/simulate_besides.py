@@ -2,27 +2,22 @@
 
 from pathlib import Path
 
-from phaze import tables
-from phaze.base.job import logged
+from phaze.base.job import run_script
 from phaze.papers.palm.besides import besides
 from phaze.papers.publications import PublishedTiled
 from phaze.spec.files import FOLDER
 from phaze.spec.tiled_study import PublishedTable
+from phaze.tables import TiledBesides
 
 
 def main(
-    output: str, folder: Path, *, wanted: tuple[PublishedTable, ...], published: dict[str, object] | None
+    out: str, paths: list[str], *, tables: list[PublishedTable], published: dict[str, object] | None
 ) -> None:
     """Compute our values for the requested tables of PALM, and write table `tiled_besides`."""
+    folder = Path(paths[0]).parents[1] if paths else FOLDER
     rows = None if published is None else PublishedTiled.parse(published, "published")
-    tables.TiledBesides.save(besides(wanted, rows, folder), output)
+    TiledBesides.save(besides(tuple(tables), rows, folder), out)
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(
-            snakemake.output[0],
-            Path(snakemake.input[0]).parents[1] if snakemake.input else FOLDER,
-            wanted=tuple(snakemake.params.tables),
-            published=snakemake.params.published,
-        )
+    run_script(main, snakemake)

@@ -63,8 +63,9 @@ def run_script(main: Callable[..., None], job: ScriptJob, *, logs_params: bool =
 
     A parameter is one of the params, of the named inputs (a file, or a list of files) or of the wildcards. A
     type with `parse` is made from this part, and one with `of` from all params. `store` is a cache of answers
-    in the folder that this param names. `files` has the lists of all named inputs, `source` is the first
-    input; `outputs` has the named outputs, `out` is the first one; `wildcards` has all wildcards.
+    in the folder that this param names. `files` has the lists of all named inputs, `paths` all inputs,
+    `source` is the first one; `outputs` has the named outputs, `out` is the first one; `wildcards` and
+    `params` have all of their kind.
     Params of a whole study would fill a page of the log, which `logs_params` leaves out.
     """
     params = dict(job.params.items())
@@ -87,11 +88,13 @@ def _arguments(main: Callable[..., None], job: ScriptJob, params: Mapping[str, o
         **inputs,
         **join_params(params),
         "files": {name: [paths] if isinstance(paths, str) else paths for name, paths in inputs.items()},
+        "paths": [job.input[place] for place in range(len(job.input))],
         "source": job.input[0] if len(job.input) else None,
         "inputs": inputs,
         "outputs": dict(job.output.items()),
         "out": job.output[0],
         "wildcards": wildcards,
+        "params": params,
     }
     kinds, arguments = get_type_hints(main), {}
     for name in signature(main).parameters:
