@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from phaze.base.errors import PhazeError
 from phaze.commands import options
+from phaze.spec.questions import Described
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,30 @@ def test_a_verb_gets_what_is_given_and_its_own_options_stand_first() -> None:
     assert told.index("--batch") < told.index("--devices") < told.index("--json")
     assert runner.invoke(app, ["tiny", "--devices", "0"]).exit_code == 2
     assert runner.invoke(app, []).exit_code == 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Fields that describe their options."""
+
+    run_s: Annotated[float | None, Described(text="How long.", flags=("--run", "-r"), with_suffix=True)] = (
+        None
+    )
+    parts: Annotated[int, Described(text="How many.", least=2)] = 2
+    exactly: Annotated[bool, Described(text="Whether exactly.")] = False
+
+
+def test_an_option_is_made_from_the_description_of_its_field() -> None:
+    seen: list[Question] = []
+    app = typer.Typer()
+    app.command()(options.takes(Question)(seen.append))
+    runner = CliRunner()
+    assert runner.invoke(app, ["-r", "4k", "--parts", "3", "--exactly"]).exit_code == 0
+    assert seen == [Question(run_s=4000.0, parts=3, exactly=True)]
+    assert options.flags(Question) == {"run_s": "--run", "parts": "--parts", "exactly": "--exactly"}
+    assert runner.invoke(app, ["--parts", "1"]).exit_code == 2
+    assert runner.invoke(app, ["--no-exactly"]).exit_code == 2
+    assert "How long." in runner.invoke(app, ["--help"]).output
 
 
 @pytest.mark.parametrize(("noun", "names"), [(Shared, {"devices": "--devices", "as_json": "--as-json"})])
