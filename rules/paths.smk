@@ -100,14 +100,14 @@ HAS_GRID = settings.study.architectures.grid is not None
 
 
 def problem_of(scenario=None):
-    """Return params for the parts of the `Problem` of a rule's model, by default in the rule's scenario."""
+    """Return params for the `Problem` of a rule's model, without a cache, by default in the rule's scenario."""
 
     def of_rule(part):
         return lambda w: part(scenario or w.scenario, w.model)
 
     parts = {name: of_rule(part) for name, part in settings.problem_parts.items()}
     sections = {name: study[name] for name in ("training", "extract", "estimate", "schedule")}
-    return parts | split_params(**sections)
+    return parts | split_params(**sections) | {"solutions": SOLUTIONS}
 
 
 def study_without(others):

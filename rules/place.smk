@@ -62,7 +62,6 @@ rule place_front:
     params:
         **problem_of(),
         space=lambda w: settings.front_space(w.scenario),
-        solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
         code=source_digest("phaze.search.front", programs=("glpsol",)),
     log:

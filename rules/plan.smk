@@ -30,7 +30,6 @@ rule plan:
         },
         planner=study["place"]["planner"],
         area_limit=lambda w: settings.area_limit(w.scenario),
-        solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
         code=source_digest(
             "phaze.cost.space",

@@ -28,7 +28,6 @@ rule read:
         named=lambda w: settings.read_architectures(w.model, FAMILIES),
         tolerance=study["screen"]["tolerance"],
         area_limit=settings.area_limit(MAIN),
-        solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
         code=source_digest(
             "phaze.cost.space", "phaze.search.readings", "phaze.search.winners", programs=("glpsol",)

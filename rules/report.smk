@@ -50,7 +50,6 @@ rule place_common:
         },
     params:
         **problem_of(),
-        solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
         code=source_digest("phaze.search.cosearch", programs=("glpsol",)),
     log:
@@ -82,7 +81,6 @@ rule compare:
     params:
         **problem_of(),
         area_band_um2=study["screen"]["area_band_um2"],
-        solutions=SOLUTIONS,
         code=source_digest("phaze.search.strategies", "phaze.search.throughputs", programs=("glpsol",)),
     log:
         "<logs>/trials/{scenario}/{model}.log",
@@ -114,7 +112,6 @@ rule vary:
         tolerance=study["screen"]["tolerance"],
         baseline=study["architectures"]["baseline"],
         area_limit=lambda w: settings.area_limit(w.scenario),
-        solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
         code=source_digest(
             "phaze.cost.space", "phaze.search.cosearch", "phaze.search.winners", programs=("glpsol",)

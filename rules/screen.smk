@@ -56,7 +56,6 @@ rule walk:
     params:
         **problem_of(),
         screen=study["screen"],
-        solutions=SOLUTIONS,
         code=source_digest("phaze.search.throughputs", programs=("glpsol",)),
     log:
         "<logs>/visits/{scenario}/{model}.log",
