@@ -65,12 +65,7 @@ def test_of_d_pipelines_each_exchanges_d_less_one_of_d_parts(caps: tuple[float, 
     """One layer of load 1, four microbatches: 4 s on one pipeline, 2 + 3/2 s on two, and 1 + 3 · 3/4 s on
     four.
     """
-    costs = SplitCosts(
-        last=np.ones(1),
-        load=np.ones((1, 2)),
-        most_stages=np.ones((1, 2), np.int64),
-        single=np.zeros((1, 2), bool),
-    )
+    costs = SplitCosts(np.ones(1), np.ones((1, 2)), np.ones((1, 2), np.int64), np.zeros((1, 2), bool))
     for devices, expected_s, expected_data in ((1, 4.0, 1), (2, 3.5, 2), (4, 1 + 9 / 4, 4)):
         pipelines = PipelineCounts(1, devices, np.array([4, 2, 1]), np.array([1, 2, 4]))
         exchange = np.full((1, 2), 3.0)

@@ -68,9 +68,7 @@ def test_what_precedes_and_follows_the_repeated_layers_joins_the_outer_stages() 
         (2, 3, 1, (0,)),
     ],
 )
-def test_even_boundaries_share_out_the_repeated_layers_the_longer_stages_first(
-    first: int, repeated: int, stages: int, starts: tuple[int, ...]
-) -> None:
+def test_longer_even_stages_come_first(first: int, repeated: int, stages: int, starts: tuple[int]) -> None:
     chain = uniform_chain(first + repeated + 1)
     found = place_evenly(chain, Layout(pp=stages), ample_setting(devices=64), first, repeated)
     assert isinstance(found, Placement)
@@ -100,10 +98,8 @@ def test_too_little_memory_names_the_leanest_boundaries_or_the_fullest_even_stag
     expert = Layout(pp=3, dp=1, tp=1)
     # Two layers on each of three stages: 40 static, 8 of activations, and 2, 1, 0 microbatches in flight.
     best = place_expert(uniform_chain(), expert, setting)
-    assert best == Infeasible(
-        "memory: the leanest boundaries of 3 stages need 64 B on their fullest device, 50 B given: "
-        "14 B too little"
-    )
+    leanest = "memory: the leanest boundaries of 3 stages need 64 B on their fullest device, 50 B given"
+    assert best == Infeasible(f"{leanest}: 14 B too little")
     even = place_evenly(uniform_chain(), expert, setting, 0, 6)
     assert even == Infeasible("memory: stage 0 of 3 needs 64 B, 50 B given: 14 B too little")
 
@@ -150,9 +146,8 @@ def test_equal_stages_are_those_of_plain_search_and_never_beat_free_ones(seed: i
 def test_what_is_in_the_way_of_equal_stages_is_said() -> None:
     setting = ample_setting()
     memory = place_equally(uniform_chain(), Layout(tp=1), replace(setting, memory_bytes=1.0), 0, 6)
-    devices = place_equally(
-        replace(uniform_chain(), tensor_parallel=np.full(6, True)), Layout(tp=10**6), setting, 0, 6
-    )
+    split = replace(uniform_chain(), tensor_parallel=np.full(6, True))
+    devices = place_equally(split, Layout(tp=10**6), setting, 0, 6)
     assert isinstance(memory, Infeasible)
     assert isinstance(devices, Infeasible)
     assert memory.limit == "memory"

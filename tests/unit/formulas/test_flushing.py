@@ -20,9 +20,8 @@ from phaze.formulas.flushing import (
     useful_widths,
 )
 from phaze.layout import Layout
-from phaze.workload.graphs import edge_arrays
 from tests.unit.formulas.phaze import exhaustive
-from tests.unit.formulas.phaze.examples import random_chain, random_setting, uniform_chain
+from tests.unit.formulas.phaze.examples import random_chain, random_setting
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -54,28 +53,8 @@ def test_what_fits_is_what_the_formula_of_the_memory_says(seed: int) -> None:
                 assert (fitting.most_stages[i, j] >= s) == (memory <= setting.memory_bytes)
 
 
-def test_a_stage_waits_for_a_skip_edge_only_where_its_tensor_is_needed() -> None:
-    chain = uniform_chain(4)
-    plain = stage_loads(chain, 1.0).plain_s[2, 4]
-    late = replace(chain, **edge_arrays((*chain.tensors, (0, 3, 2.5))))
-    # Layer 2 runs from 2 to 3, when the tensor of the skip edge has been there for half a second.
-    assert stage_loads(late, 1.0).plain_s[2, 4] == plain == pytest.approx(2 + 2 + 4)
-    later = replace(chain, **edge_arrays((*chain.tensors, (0, 3, 7.0))))
-    assert stage_loads(later, 1.0).plain_s[2, 4] == pytest.approx(7 + 1 + 4)
-
-
-def test_gradients_travel_while_the_forward_pass_is_run_again() -> None:
-    chain = uniform_chain(3)
-    # The middle layer: 2 s for the input, 1 forward; 2 for the gradient or 1 forward again; 2 backward.
-    assert stage_loads(chain, 1.0).plain_s[1, 2] == pytest.approx(2 + 1 + 2 + 2)
-    assert stage_loads(chain, 1.0).recomputed_s[1, 2] == pytest.approx(2 + 1 + max(1, 2) + 2)
-    assert stage_loads(chain, 100.0).recomputed_s[1, 2] == pytest.approx(0.02 + 1 + 1 + 2)
-
-
 @given(st.integers(1, 3000), st.integers(1, 3000))
-def test_a_useful_width_is_the_narrowest_with_its_number_of_microbatches(
-    microbatches: int, limit: int
-) -> None:
+def test_a_useful_width_is_the_narrowest_of_its_microbatches(microbatches: int, limit: int) -> None:
     counts, widths = useful_widths(microbatches, limit)
     every = range(1, min(microbatches, limit) + 1)
     narrowest: dict[int, int] = {}
@@ -98,11 +77,3 @@ def test_the_time_per_batch_adds_the_synchronisation_to_the_flushed_pipeline() -
     everybody = replace(setting, gradients="every-stage", all_reduce_factor=2.0)
     assert sync_s(weights, Layout(dp=4), everybody) == pytest.approx(2 * 3 / 4 * 20)
     assert batch_time_s(2.0, Layout(pp=3, dp=4), 9, 30.0) == pytest.approx(2.0 * (3 + 3 - 1) + 30.0)
-
-
-def test_under_gpipe_the_last_stage_stashes_all_activations_as_it_never_recomputes() -> None:
-    setting = Setting(
-        1, 3, bandwidth_bytes_per_s=1.0, memory_bytes=24.0 + 3 * 4.0, recompute=True, schedule="gpipe"
-    )
-    assert room(stage_footprints(uniform_chain(2)), setting, 3).last_fits.tolist() == [False, True]
-    assert room(stage_footprints(uniform_chain(2)), setting, 4).last_fits.tolist() == [False, False]

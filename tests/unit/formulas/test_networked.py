@@ -139,9 +139,8 @@ def test_slices_stages_and_replicas_share_the_links(system: Cluster) -> None:
     for seed in range(8):
         plan = sliced(seed)
         found = replay_on(plan, on(system, plan))
-        without = replay_on(
-            replace(plan, stages=tuple(replace(s, **NONE_REDUCED) for s in plan.stages)), on(system, plan)
-        )
+        silent = replace(plan, stages=tuple(replace(s, **NONE_REDUCED) for s in plan.stages))
+        without = replay_on(silent, on(system, plan))
         assert found.carried.sent_bytes.sum() == pytest.approx(found.carried.received_bytes.sum())
         assert found.carried.sent_bytes.sum() > without.carried.sent_bytes.sum()
         assert (found.carried.utilisation <= 1 + 1e-9).all()
@@ -206,12 +205,6 @@ def test_without_contention_half_of_any_bandwidth_is_never_faster() -> None:
         for (inside, between), time_s in times.items():
             for half in ((inside / 2, between), (inside, between / 2)):
                 assert times.get(half, np.inf) >= time_s * (1 - 1e-9)
-
-
-def test_half_the_bandwidth_between_nodes_is_slower() -> None:
-    plan = random_plan(13)
-    fast, slow = (replay_on(plan, on(nodes(4e9, b), plan)).time_s for b in (5e8, 2.5e8))
-    assert slow >= fast
 
 
 @pytest.mark.parametrize("name", ["a100-selene", "tpu-v4", "h100"])

@@ -29,6 +29,7 @@ from phaze.tables import PLANNERS, Plans, PlanStages, Simulations, SimulationSta
 from phaze.tables.plans import PLAN
 from tests.unit.formulas.test_side_by_side import EXPERT, SMALL, model
 
+Planned = tuple[pd.DataFrame, pd.DataFrame]
 BANDWIDTH = 1e9
 HBM_BANDWIDTH = 1e11
 PLANNED = Flat(BANDWIDTH, BOTH_DIRECTIONS)
@@ -139,9 +140,7 @@ def test_no_more_than_the_time_is_spent(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("stages", "data", "microbatches"), [(1, 1, 1), (4, 1, 9), (3, 2, 8), (5, 4, 30)])
-def test_equal_stages_without_communication_take_phazes_time(
-    stages: int, data: int, microbatches: int
-) -> None:
+def test_equal_silent_stages_take_phazes_time(stages: int, data: int, microbatches: int) -> None:
     found = replay(flushing([with_data(STAGE, data)] * stages, microbatches))
     assert found.time_s == pytest.approx((-(-microbatches // data) + stages - 1) * 3.0, rel=1e-12)
 
@@ -192,16 +191,14 @@ def test_half_the_bandwidth_is_never_faster(seed: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def planned() -> tuple[pd.DataFrame, pd.DataFrame]:
+def planned() -> Planned:
     """Return the plans of all planners for three blocks on two chips."""
     asked = [PlansAsked("a0", 2.0, PLANNERS), PlansAsked("a1", 1.0, PLANNERS)]
     plans, stages = plan_model(read_tasks(*model(), asked, SMALL, EXPERT))
     return Plans.check(plans), PlanStages.check(stages)
 
 
-def test_planners_plans_are_replayed_in_their_time_and_memory(
-    planned: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
+def test_planners_plans_are_replayed_in_their_time_and_memory(planned: Planned) -> None:
     plans, stages = planned
     simulations, simulated = replay_plans(plans, stages, Store())
     simulations, simulated = Simulations.check(simulations), SimulationStages.check(simulated)
@@ -214,7 +211,7 @@ def test_planners_plans_are_replayed_in_their_time_and_memory(
 
 
 def test_plans_that_were_simulated_are_not_simulated_again(
-    planned: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the plans of an additional accelerator are simulated; the others are returned bit-identical."""
     plans, stages = planned
@@ -236,7 +233,7 @@ def test_plans_that_were_simulated_are_not_simulated_again(
         pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
-def test_a_plan_is_read_with_what_its_planner_charges(planned: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_a_plan_is_read_with_what_its_planner_charges(planned: Planned) -> None:
     plans, stages = planned
     for row in plans.to_dict("records"):
         key = [row[name] for name in PLAN]

@@ -17,15 +17,17 @@ from phaze.tables import PLANNERS, Plans, PlanStages
 from tests.commands import assert_refused, invoke
 from tests.unit.formulas.test_side_by_side import EXPERT, SMALL, model
 
+Planned = tuple[pd.DataFrame, pd.DataFrame]
+
 
 @pytest.fixture(scope="module", name="tables")
-def planned_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
+def planned_tables() -> Planned:
     asked = [PlansAsked("a0", 2.0, PLANNERS), PlansAsked("a1", 1.0, ("phaze",))]
     return plan_model(read_tasks(*model(), asked, SMALL, EXPERT))
 
 
 @pytest.fixture(name="study")
-def study_results(tables: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path) -> Path:
+def study_results(tables: Planned, tmp_path: Path) -> Path:
     for table, frame in zip((Plans, PlanStages), tables, strict=True):
         for path in (f"{table.name}/paper/toy.parquet", f"report/{table.name}.parquet"):
             table.save(frame, tmp_path / path)
@@ -37,9 +39,7 @@ def run(study: Path, command: str, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("file", ["plans/paper/toy.parquet", "report/plans.parquet"])
-def test_a_plan_of_either_file_is_replayed_as_in_the_study(
-    study: Path, file: str, tables: tuple[pd.DataFrame, pd.DataFrame]
-) -> None:
+def test_a_plan_of_either_file_is_replayed_as_in_the_study(study: Path, file: str, tables: Planned) -> None:
     found = json.loads(run(study, f"{file} --planner phaze --architecture a0 --json"))
     simulations = replay_plans(*tables, Store())[0]
     same = (simulations["planner"] == "phaze") & (simulations["architecture"] == "a0")
@@ -50,7 +50,7 @@ def test_a_plan_of_either_file_is_replayed_as_in_the_study(
     assert [stage["stage"] for stage in stages] == list(range(len(stages)))
 
 
-def test_the_fastest_plan_is_taken(study: Path, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_the_fastest_plan_is_taken(study: Path, tables: Planned) -> None:
     text = run(study, "plans/paper/toy.parquet")
     best = tables[0]["time_per_sample_s"].min() * SMALL.scenario.global_batch
     assert f"planned {best:.4g} s per batch" in text
@@ -178,7 +178,7 @@ def test_what_is_missing_or_does_not_apply_is_named(options: str, message: str) 
     assert_refused(message, f"simulate --system h100 {options}")
 
 
-def test_what_is_not_feasible_says_why(tables: tuple[pd.DataFrame, pd.DataFrame], study: Path) -> None:
+def test_what_is_not_feasible_says_why(tables: Planned, study: Path) -> None:
     plans = tables[0].assign(status="infeasible", reason="memory: too little")
     Plans.save(plans, study / "plans/paper/toy.parquet")
     message = "no feasible plan of those asked for: memory: too little"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
+from itertools import permutations, product
 from math import inf
 
 import numpy as np
@@ -85,14 +85,12 @@ def test_the_cases_are_not_all_alike() -> None:
     free = np.array([best_time(g, t, replace(s, memory_bytes=1e9)) for g, t, s in cases])
     assert CASES / 10 < np.count_nonzero(np.isinf(times)) < CASES / 2
     assert np.count_nonzero((free < times) & np.isfinite(times)) > CASES / 12
-    needed = [
-        case for case, time in zip(cases, times, strict=True) if exhaustive.best(*case, wide=False) > time
-    ]
+    pairs = zip(cases, times, strict=True)
+    needed = [case for case, time in pairs if exhaustive.best(*case, wide=False) > time]
     assert len(needed) > CASES / 14
     assert {tensor for _, tensor, _ in needed} == {1, 2, 4}
-    assert {(setting.schedule, setting.recompute) for _, _, setting in needed} == {
-        (schedule, recompute) for schedule in ("1f1b", "gpipe") for recompute in (False, True)
-    }
+    kinds = {(setting.schedule, setting.recompute) for _, _, setting in needed}
+    assert kinds == {*product(("1f1b", "gpipe"), (False, True))}
 
 
 def test_what_is_found_is_a_placement_that_fits_and_takes_the_time_stated() -> None:
@@ -119,9 +117,8 @@ def test_what_is_found_is_a_placement_that_fits_and_takes_the_time_stated() -> N
 def priced(graph: Chain, tensor: int, setting: Setting, found: Placement, number: int) -> exhaustive.Choice:
     """Return devices, load and groups of a stage as the second implementation sees them."""
     recompute = setting.recompute and number < found.stages - 1
-    choices = exhaustive.choices(
-        graph, frozenset(found.layers[number]), tensor, setting.bandwidth_bytes_per_s, recompute=recompute
-    )
+    stage, bandwidth = frozenset(found.layers[number]), setting.bandwidth_bytes_per_s
+    choices = exhaustive.choices(graph, stage, tensor, bandwidth, recompute=recompute)
     return next(choice for choice in choices if choice[0] == found.devices[number])
 
 
@@ -131,10 +128,7 @@ def test_a_chain_is_placed_as_the_planner_of_chains_places_it() -> None:
         tensor = int(rng.choice([1, 2, 4]))
         chain = random_chain(rng, int(rng.integers(1, 10)), tensor)
         setting = replace(random_setting(rng, chain), gradients="first-stage")
-        expected, found = (
-            place_chain(chain, Layout(tp=tensor), setting),
-            place_graph(chain, Layout(tp=tensor), setting),
-        )
+        expected, found = (place(chain, Layout(tp=tensor), setting) for place in (place_chain, place_graph))
         if isinstance(expected, Placement):
             expected = replace(expected, layers=tuple(tuple(stage) for stage in expected.layers))
         assert found == expected, seed
@@ -144,7 +138,6 @@ def test_layers_on_one_group_run_as_fast_as_any_order_allows() -> None:
     """The list schedule of one group, which waits only if all remaining layers have to, is optimal."""
     for seed in range(40):
         graph = random_graph(np.random.default_rng(seed), 5)
-        one_stage = Setting(1, 1, bandwidth_bytes_per_s=4.0, memory_bytes=1e9)
         # An outside source of every tensor: a stage without it gets all of them from another stage.
         fed = replace(
             graph,
@@ -157,9 +150,7 @@ def test_layers_on_one_group_run_as_fast_as_any_order_allows() -> None:
             ),
         )
         groups = (tuple(range(1, 6)),)
-        found = exhaustive.ends(
-            fed, groups, one_stage.bandwidth_bytes_per_s, [0.0], forward=True, arrivals=True
-        )
+        found = exhaustive.ends(fed, groups, 4.0, [0.0], forward=True, arrivals=True)
         assert found == [min(end_of(fed, order) for order in permutations(range(1, 6)))]
 
 
@@ -191,53 +182,7 @@ def test_two_towers_run_side_by_side_on_twice_the_devices() -> None:
     assert (found.data, found.max_load_s, found.time_s) == (1, 9.0, 9.0)
 
 
-def test_groups_that_exchange_no_tensors_do_not_wait_for_each_other() -> None:
-    ones = np.ones(2)
-    graph = Chain(
-        np.array([10.0, 1]), np.array([1.0, 10]), ones, ones, ones, np.full(2, False), **edge_arrays([])
-    )
-    setting = Setting(2, 1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9)
-    found, joined = place_graph(graph, Layout(tp=1), setting), replace(graph, **edge_arrays([(0, 1, 0.0)]))
-    assert isinstance(found, Placement)
-    assert found.max_load_s == 11.0
-    assert exhaustive.load_s(graph, ((0,), (1,)), 1.0, recompute=False) == 11.0
-    assert exhaustive.load_s(joined, ((0,), (1,)), 1.0, recompute=False) == 11.0 + 11.0
-
-
-def test_each_group_stores_its_own_layers_only() -> None:
-    # A tower stores 3 * (20 + 4) bytes as the last stage; both towers on the same devices twice that.
-    setting = Setting(devices=4, microbatches=1, bandwidth_bytes_per_s=1e9, memory_bytes=72.0)
-    found = place_graph(two_towers(), Layout(tp=2), setting)
-    assert isinstance(found, Placement)
-    assert found.devices == (4,)
-    assert isinstance(
-        place_graph(two_towers(), Layout(tp=2), replace(setting, memory_bytes=71.0)), Infeasible
-    )
-
-
-def test_a_branch_without_split_layers_adds_one_device() -> None:
-    towers = replace(two_towers(), tensor_parallel=np.array([True] * 3 + [False] * 3))
-    found = place_graph(towers, Layout(tp=4), Setting(5, 1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9))
-    assert isinstance(found, Placement)
-    assert found.devices == (5,)
-
-
-def test_a_tensor_that_changes_groups_within_a_stage_is_transferred() -> None:
-    # Layer 0 feeds 1 and 2, which 3 joins: beside 0, 1, 3 the branch 2 waits for 4 bytes in 1 s, both ways.
-    ones = np.ones(4)
-    edges = tuple((u, v, 4.0) for u, v in ((0, 1), (0, 2), (1, 3), (2, 3)))
-    graph = Chain(ones, ones, ones, ones, ones, np.full(4, False), **edge_arrays(edges))
-    slow = replace(graph, forward_s=np.array([1.0, 9, 7, 1]), backward_s=np.array([1.0, 9, 7, 1]))
-    setting = Setting(2, 1, bandwidth_bytes_per_s=4.0, memory_bytes=1e9)
-    found = place_graph(slow, Layout(tp=1), setting)
-    assert isinstance(found, Placement)
-    assert (found.layers, found.devices) == (((0, 1, 2, 3),), (2,))
-    assert found.max_load_s == (1 + 9 + 1) * 2
-
-
-def test_many_branches_are_assigned_one_by_one_and_no_better_than_by_trying_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_branches_one_by_one_are_no_better_than_all_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [random_case(seed, 7) for seed in range(40)]
     best = [best_time(graph, tensor, replace(setting, memory_bytes=1e9)) for graph, tensor, setting in cases]
     monkeypatch.setattr(cuttings, "MOST_BRANCHES", 1)
@@ -251,9 +196,8 @@ def test_many_branches_are_assigned_one_by_one_and_no_better_than_by_trying_all(
 def test_the_best_tensor_width_is_chosen() -> None:
     narrow = replace(two_towers(), tensor_parallel=np.full(6, False))
     wide = replace(two_towers(), forward_s=0.1 * narrow.forward_s, backward_s=0.1 * narrow.backward_s)
-    found = place_graphs(
-        {Layout(): narrow, Layout(tp=2): wide}, Setting(2, 1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9)
-    )
+    setting = Setting(2, 1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9)
+    found = place_graphs({Layout(): narrow, Layout(tp=2): wide}, setting)
     assert isinstance(found, Placement)
     assert found.layout.tp == 2
 

@@ -206,7 +206,5 @@ def test_settings_in_which_the_same_stages_fit_are_worked_out_once(monkeypatch: 
 def test_no_architectures_give_no_times() -> None:
     runs = random_runs(np.random.default_rng(0), (1, 3, 1), 1)
     setting = Setting(4, 4, 1.0, 1e9)
-    assert best_times(runs, np.empty((0, 3)), np.empty((0, 3)), Layout(tp=1), [setting, setting]).shape == (
-        2,
-        0,
-    )
+    times = best_times(runs, np.empty((0, 3)), np.empty((0, 3)), Layout(tp=1), [setting, setting])
+    assert times.shape == (2, 0)

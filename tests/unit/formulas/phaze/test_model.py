@@ -52,6 +52,7 @@ CONDITIONS = Conditions(
     sequence=128,
     flops_per_token=TokenFlops(needed=5e9, paper=6e9),
 )
+Placed = tuple[pd.DataFrame, pd.DataFrame]
 Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]
 
 
@@ -84,29 +85,19 @@ def tables() -> Tables:
 def solves(point: dict[str, object]) -> pd.DataFrame:
     rows = [
         {
-            **point,
-            "architecture": name,
-            "layer": layer,
-            "direction": direction,
-            "status": "feasible",
-            "objective_s": base * (1 + a) * (1 if direction == "forward" else 2),
-            "bound_s": (1 - 0.05 * a) * base * (1 + a) * (1 if direction == "forward" else 2),
+            **point | {"architecture": name, "layer": layer, "direction": direction, "status": "feasible"},
+            "objective_s": base * (1 + a) * passes,
+            "bound_s": (1 - 0.05 * a) * base * (1 + a) * passes,
             "gap": 0.05 * a,
-            "mac_j": joules * (1 if direction == "forward" else 2),
+            "mac_j": joules * passes,
         }
         for a, name in enumerate(NAMES)
         for layer, base, joules in (("embedding", 0.001, 1.0), ("block", 0.02, 2.0), ("head", 0.01, 4.0))
-        for direction in ("forward", "backward")
+        for direction, passes in (("forward", 1), ("backward", 2))
     ]
     rest = {name: 0 for name in Solves.columns if name not in rows[0]}
-    words = {
-        "method": "program",
-        "solver": "highs",
-        "version": "1",
-        "formulation": "sparse",
-        "z_needed": False,
-    }
-    return Solves.check(pd.DataFrame(rows).assign(**{**rest, **words}))
+    rest |= {"method": "program", "solver": "highs", "version": "1", "formulation": "sparse"}
+    return Solves.check(pd.DataFrame(rows).assign(**{**rest, "z_needed": False}))
 
 
 def architectures() -> pd.DataFrame:
@@ -121,15 +112,10 @@ def architectures() -> pd.DataFrame:
 
 
 def screens(point: dict[str, object]) -> pd.DataFrame:
+    bounds = point | {"lower_s": 1.0, "lower_j": 1.0, "feasible_s": 2.0}
     rows = [
         {
-            **point,
-            "architecture": name,
-            "hbm_gib": hbm,
-            "recompute": recompute,
-            "lower_s": 1.0,
-            "lower_j": 1.0,
-            "feasible_s": 2.0,
+            **bounds | {"architecture": name, "hbm_gib": hbm, "recompute": recompute},
             "kept": name != "dropped" and hbm == 8.0,
         }
         for name in (*NAMES, "dropped")
@@ -140,13 +126,13 @@ def screens(point: dict[str, object]) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def placed() -> tuple[pd.DataFrame, pd.DataFrame]:
+def placed() -> Placed:
     placements, stages = place_model(*tables(), CONDITIONS, Layout(pp=4, dp=2, tp=2))
     return Placements.check(placements), Stages.check(stages)
 
 
-def test_every_kept_architecture_is_placed_at_every_hbm_size_with_and_without_recomputation(
-    placed: tuple[pd.DataFrame, pd.DataFrame],
+def test_every_kept_architecture_is_placed_with_and_without_recomputation(
+    placed: Placed,
 ) -> None:
     ours = placed[0][placed[0]["planner"] == "phaze"]
     assert len(ours) == 3 * 3 * 2
@@ -174,9 +160,7 @@ def _sorted(placements: pd.DataFrame) -> pd.DataFrame:
     return placements.sort_values(keys, ignore_index=True)
 
 
-def test_utilisation_is_of_the_peak_at_an_architectures_own_clock(
-    placed: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
+def test_utilisation_is_of_the_peak_at_an_architectures_own_clock(placed: Placed) -> None:
     layers, graph, solved, chips, kept = tables()
     fast = chips.assign(clock_hz=2 * CONDITIONS.scenario.clock_hz)
     found = place_model(layers, graph, solved, fast, kept, CONDITIONS)[0]
@@ -184,9 +168,7 @@ def test_utilisation_is_of_the_peak_at_an_architectures_own_clock(
     assert _sorted(found)["mfu"].to_numpy() == pytest.approx(_sorted(usual)["mfu"].to_numpy() / 2)
 
 
-def test_placements_are_those_of_the_dynamic_program_and_carry_the_bound(
-    placed: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
+def test_placements_are_those_of_the_dynamic_program_and_carry_the_bound(placed: Placed) -> None:
     layers, graph, solved, _, _ = tables()
     point = read_point(layers, graph, CONDITIONS)
     ours = placed[0][placed[0]["planner"] == "phaze"].set_index(["architecture", "hbm_gib", "recompute"])
@@ -195,20 +177,15 @@ def test_placements_are_those_of_the_dynamic_program_and_carry_the_bound(
             row = ours.loc[(name, setting.memory_bytes / GIB, setting.recompute)]
             for column, value in (("time_per_batch_s", "objective_s"), ("bound_s", "bound_s")):
                 one = solved[solved["architecture"] == name].set_index(["direction", "layer"])[value]
-                latencies = (
-                    one[direction][list(point.kinds)].to_numpy() for direction in ("forward", "backward")
-                )
+                latencies = (one[way][list(point.kinds)].to_numpy() for way in ("forward", "backward"))
                 found = place_chain(point.runs.chain(*latencies), Layout(tp=2), setting)
                 expected = found.time_s if isinstance(found, Placement) else np.inf
                 assert row[column] == pytest.approx(expected, rel=1e-12)
 
 
-def test_what_does_not_fit_is_a_row_with_the_limit_and_by_how_much(
-    placed: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
-    tight = placed[0][
-        (placed[0]["hbm_gib"] == 1.0) & ~placed[0]["recompute"] & (placed[0]["planner"] == "phaze")
-    ]
+def test_what_does_not_fit_is_a_row_with_the_limit_and_by_how_much(placed: Placed) -> None:
+    rows = placed[0]
+    tight = rows[(rows["hbm_gib"] == 1.0) & ~rows["recompute"] & (rows["planner"] == "phaze")]
     assert set(tight["status"]) == {"infeasible"}
     assert set(tight["binding"]) == {"memory"}
     assert tight["reason"].str.contains(r"given: .* too little").all()
@@ -216,7 +193,7 @@ def test_what_does_not_fit_is_a_row_with_the_limit_and_by_how_much(
     assert (tight["samples_per_s"] == 0).all()
 
 
-def test_throughput_and_utilisation_follow_from_the_time(placed: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_throughput_and_utilisation_follow_from_the_time(placed: Placed) -> None:
     rows = placed[0][placed[0]["status"] == "placed"]
     np.testing.assert_allclose(rows["samples_per_s"], 64 / rows["time_per_batch_s"])
     np.testing.assert_allclose(rows["tokens_per_s"], 128 * rows["samples_per_s"])
@@ -225,9 +202,7 @@ def test_throughput_and_utilisation_follow_from_the_time(placed: tuple[pd.DataFr
     np.testing.assert_allclose(rows["mfu_paper"], rows["tokens_per_s"] * 6e9 / peak)
 
 
-def test_energy_of_a_sample_is_the_sum_of_its_parts_counted_by_hand(
-    placed: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
+def test_energy_of_a_sample_is_the_sum_of_its_parts_counted_by_hand(placed: Placed) -> None:
     """Recomputation in all stages but the last, two tensor-parallel ranks, links, and leakage of 2 um2."""
     energy = {"embedding": 1.0, "block": 2.0, "head": 4.0}
     chain = ["embedding", *["block"] * 10, "head"]
@@ -243,16 +218,13 @@ def test_energy_of_a_sample_is_the_sum_of_its_parts_counted_by_hand(
         ring = 2 * (row["data"] - 1) * (mine["gradient_bytes"] * mine["devices"]).sum() / 64
         assert row["mac_j"] == pytest.approx(spent)
         assert row["link_j"] == pytest.approx(8e-11 * (sent + ring))
-        assert row["leakage_j"] == pytest.approx(
-            1.5e-7 * 2 * row["devices_used"] * row["time_per_batch_s"] / 64
-        )
+        device_s = row["devices_used"] * row["time_per_batch_s"]
+        assert row["leakage_j"] == pytest.approx(1.5e-7 * 2 * device_s / 64)
     np.testing.assert_allclose(rows[[f"{part}_j" for part in PARTS]].sum(axis=1), rows["joules_per_sample"])
     assert np.isinf(placed[0].loc[placed[0]["status"] == "infeasible", "joules_per_sample"]).all()
 
 
-def test_only_what_is_placed_has_stages_and_these_share_out_all_layers(
-    placed: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
+def test_only_what_is_placed_has_stages_and_these_share_out_all_layers(placed: Placed) -> None:
     keys = list(Placements.keys)
     counted = placed[1].groupby(keys)["stage"].count().rename("counted")
     both = placed[0].set_index(keys).join(counted)
@@ -263,9 +235,7 @@ def test_only_what_is_placed_has_stages_and_these_share_out_all_layers(
         assert (rows["first_layer"].to_numpy()[1:] == rows["last_layer"].to_numpy()[:-1] + 1).all()
 
 
-def test_memory_and_load_of_a_stage_are_the_sums_of_their_parts(
-    placed: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
+def test_memory_and_load_of_a_stage_are_the_sums_of_their_parts(placed: Placed) -> None:
     rows = placed[1]
     parts = ["weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "stashed_bytes"]
     np.testing.assert_allclose(rows["memory_bytes"], rows[parts].sum(axis=1))
@@ -275,16 +245,14 @@ def test_memory_and_load_of_a_stage_are_the_sums_of_their_parts(
     assert (rows["headroom_bytes"] >= 0).all()
 
 
-def test_the_slowest_stage_has_the_load_of_the_placement(placed: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_the_slowest_stage_has_the_load_of_the_placement(placed: Placed) -> None:
     keys = list(Placements.keys)
     slowest = placed[1].groupby(keys)["load_s"].max()
     stated = placed[0][placed[0]["status"] == "placed"].set_index(keys)["max_load_s"]
     np.testing.assert_allclose(slowest.sort_index(), stated.sort_index())
 
 
-def test_only_named_architectures_get_the_experts_placement(
-    placed: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
+def test_only_named_architectures_get_the_experts_placement(placed: Placed) -> None:
     experts = placed[0][placed[0]["planner"] != "phaze"]
     assert set(experts["architecture"]) == {"a0"}
     assert set(experts["planner"]) == {"expert", "expert-even"}
@@ -292,9 +260,7 @@ def test_only_named_architectures_get_the_experts_placement(
     assert set(zip(done["stages"], done["data"], done["devices_used"], strict=True)) == {(4, 2, 16)}
 
 
-def test_the_expert_is_never_faster_than_the_best_placement(
-    placed: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
+def test_the_expert_is_never_faster_than_the_best_placement(placed: Placed) -> None:
     columns = ["architecture", "hbm_gib", "recompute"]
     wide = placed[0].pivot(index=columns, columns="planner", values="time_per_batch_s").loc["a0"]
     assert (wide["phaze"] <= wide["expert"] * (1 + 1e-12)).all()
@@ -308,9 +274,8 @@ def test_an_expert_for_another_tensor_width_is_left_to_its_own_file() -> None:
 
 def test_a_shard_of_which_nothing_is_kept_gives_empty_tables() -> None:
     layers, graph, solved, chips, screened = tables()
-    placements, stages = place_model(
-        layers, graph, solved.iloc[:0], chips, screened.assign(kept=False), CONDITIONS
-    )
+    nothing = solved.iloc[:0], chips, screened.assign(kept=False)
+    placements, stages = place_model(layers, graph, *nothing, CONDITIONS)
     assert Placements.check(placements).empty
     assert Stages.check(stages).empty
 
@@ -378,9 +343,6 @@ def test_memory_binds_where_more_of_it_would_help() -> None:
 
 
 def test_the_settings_put_the_largest_memory_first_and_keep_the_order_of_recompute() -> None:
-    two = CONDITIONS.training.model_copy(update={"hbm_gib": (2.0, 8.0)})
-    found = [
-        (s.recompute, s.memory_bytes / GIB)
-        for s in replace(CONDITIONS, training=two).settings(Layout(microbatch=2))
-    ]
+    two = replace(CONDITIONS, training=CONDITIONS.training.model_copy(update={"hbm_gib": (2.0, 8.0)}))
+    found = [(s.recompute, s.memory_bytes / GIB) for s in two.settings(Layout(microbatch=2))]
     assert found == [(False, 8.0), (False, 2.0), (True, 8.0), (True, 2.0)]

@@ -41,9 +41,7 @@ def chain(layers: int, *, mixed: bool = False) -> Chain:
 def test_tables_of_many_layers_are_refused_with_the_size_that_they_need(machine_has: Has) -> None:
     machine_has(0.05)
     assert not isinstance(place_chain(chain(500), Layout(tp=1), SETTING), Infeasible)
-    with pytest.raises(
-        PhazeError, match=r"all stages of 1,000 layers need 0\.0895 GiB of memory, this machine has 0\.05 GiB"
-    ):
+    with pytest.raises(PhazeError, match=r"all stages of 1,000 layers need 0\.0895 GiB .* has 0\.05 GiB"):
         place_chain(chain(1000), Layout(tp=1), SETTING)
 
 
@@ -52,9 +50,7 @@ def test_a_model_of_a_hundred_thousand_layers_is_refused(machine_has: Has) -> No
     machine_has(100)
     one = np.ones(1)
     runs = Runs((100_000,), one, one, one, one, np.zeros(1, bool))
-    with pytest.raises(
-        PhazeError, match=r"100,000 layers need 894\.1 GiB of memory, this machine has 100 GiB"
-    ):
+    with pytest.raises(PhazeError, match=r"100,000 layers need 894\.1 GiB of memory, .* has 100 GiB"):
         best_times(runs, np.ones((1, 1)), np.ones((1, 1)), Layout(), [SETTING])
 
 
@@ -62,9 +58,8 @@ def test_tables_of_many_stages_are_refused_before_the_first_width_is_placed(mach
     machine_has(100)
     graphs = {Layout(): chain(3000), Layout(tp=2): chain(3000, mixed=True)}
     many = replace(SETTING, devices=100_000)
-    with pytest.raises(
-        PhazeError, match=r"3,000 layers in up to 3,000 stages, 1,500 of them.* 201\.4 GiB.*has 100 GiB"
-    ):
+    message = r"3,000 layers in up to 3,000 stages, 1,500 of them.* 201\.4 GiB.*has 100 GiB"
+    with pytest.raises(PhazeError, match=message):
         place_widths(graphs, many)
 
 
