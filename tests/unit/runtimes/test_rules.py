@@ -26,11 +26,13 @@ class Refused(NamedTuple):
 
     runtimes: tuple[Runtime, ...]
     rule: str
-    wrong: tuple[Layout, str]
-    right: tuple[Layout, str]
+    wrong: Layout
+    right: Layout
     reason: str
+    """End of the message."""
     model: Model = SMALL
     global_batch: int = 24
+    schedules: tuple[str, str] = ("1f1b", "1f1b")
 
 
 EXPERTS = Experts(count=6, per_token=2, width=30, shared_width=40)
@@ -43,236 +45,127 @@ LATENT = SMALL.model_copy(
 )
 LOW = Layout(microbatch=4, compute="mxfp8")
 CASES = [
-    Refused(
-        (DEEPSPEED,), "expert tokens", (Layout(tp=2, etp=1), "1f1b"), (Layout(tp=2, etp=2), "1f1b"),
-        "without sequence_parallel each of tp 2 ranks has all tokens: experts must be sharded by tp, so etp "
-        "2, or with ep >= 2 be whole, so etp 1; got ep 1 and etp 1", model=SPARSE,
-    ),
-    Refused(
-        (DEEPSPEED,), "expert tokens", (Layout(tp=4, ep=3, dp=3, etp=2), "1f1b"),
-        (Layout(tp=4, ep=3, dp=3, etp=1), "1f1b"),
-        "without sequence_parallel each of tp 4 ranks has all tokens: experts must be sharded by tp, so etp "
-        "4, or with ep >= 2 be whole, so etp 1; got ep 3 and etp 2", model=SPARSE,
-    ),
-    Refused(
-        BOTH, "low precision", (replace(LOW, tp=2), "1f1b"), (LOW, "1f1b"),
+    Refused((DEEPSPEED,), "expert tokens", Layout(tp=2, etp=1), Layout(tp=2, etp=2),
+        "without sequence_parallel each of tp 2 ranks has all tokens: experts must be sharded by tp, so "
+        "etp 2, or with ep >= 2 be whole, so etp 1; got ep 1 and etp 1", model=SPARSE),
+    Refused((DEEPSPEED,), "expert tokens", Layout(tp=4, ep=3, dp=3, etp=2), Layout(tp=4, ep=3, dp=3, etp=1),
+        "got ep 3 and etp 2", model=SPARSE),
+    Refused(BOTH, "low precision", replace(LOW, tp=2), LOW,
         "products in mxfp8 need rows in multiples of 32, and shards of hidden, attention and feed-forward "
-        "widths in multiples of 32; got 960 rows, hidden 96, feed-forward 288 and experts 0 with tp 2 "
-        "and etp 1",
-    ),
-    Refused(
-        BOTH, "scans", (Layout(tp=4), "1f1b"), (Layout(tp=2), "1f1b"),
+        "widths in multiples of 32; got 960 rows, hidden 96, feed-forward 288 and experts 0 with tp 2 and "
+        "etp 1"),
+    Refused(BOTH, "scans", Layout(tp=4), Layout(tp=2),
         "heads of scans must be a multiple of tp * cp, their groups a multiple of tp, and groups / tp a "
-        "multiple or a divisor of cp, got tp 4 and cp 1", model=SCANNING,
-    ),
-    Refused(
-        BOTH, "scans", (Layout(cp=3, zero=3), "1f1b"), (Layout(cp=4, zero=3), "1f1b"),
-        "heads of scans must be a multiple of tp * cp, their groups a multiple of tp, and groups / tp a "
-        "multiple or a divisor of cp, got tp 1 and cp 3", model=SHARING,
-    ),
-    Refused(
-        BOTH, "experts", (Layout(dp=4, ep=4, zero=3), "1f1b"), (Layout(dp=4, ep=2, zero=3), "1f1b"),
-        "ep must divide the 6 experts of a layer, got 4", model=SPARSE,
-    ),
-    Refused(
-        BOTH, "expert ranks", (Layout(dp=4, ep=3, zero=3), "1f1b"), (Layout(dp=3, ep=3, zero=3), "1f1b"),
-        "ep * etp must divide tp * cp * dp 4, got 3", model=SPARSE,
-    ),
-    Refused(
-        BOTH, "expert slices", (Layout(tp=3, ep=3, sequence_parallel=True), "1f1b"),
-        (Layout(tp=4, ep=2, sequence_parallel=True), "1f1b"),
-        "the expert width 30 must be a multiple of etp, got 1, and the width of shared experts 40 a multiple "
-        "of tp, got 3",
-        model=SPARSE.model_copy(update={"key_value_heads": 12}),
-    ),
-    Refused(
-        (MEGATRON,), "expert slices", (Layout(dp=4, etp=4), "1f1b"), (Layout(dp=4, etp=2), "1f1b"),
-        "the expert width 30 must be a multiple of etp, got 4, and the width of shared experts 40 a multiple "
-        "of tp, got 1",
-        model=SPARSE,
-    ),
-    Refused(
-        (MEGATRON,), "context heads", (Layout(tp=2, cp=5, cp_kind="a2a"), "1f1b"),
-        (Layout(tp=2, cp=2, cp_kind="a2a"), "1f1b"),
-        "the key-value heads 4 of one of tp 2 ranks must be a multiple of the ranks that exchange heads (cp, "
-        "or k of a2a+p2p:k, which divides cp), got a2a with cp 5",
-    ),
-    Refused(
-        (MEGATRON,), "context heads", (Layout(cp=6, cp_kind="a2a+p2p:4"), "1f1b"),
-        (Layout(cp=4, cp_kind="a2a+p2p:2"), "1f1b"),
-        "the key-value heads 4 of one of tp 1 ranks must be a multiple of the ranks that exchange heads (cp, "
-        "or k of a2a+p2p:k, which divides cp), got a2a+p2p:4 with cp 6",
-    ),
-    Refused(
-        (MEGATRON,), "expert sequences", (Layout(tp=2, dp=2, ep=2), "1f1b"),
-        (Layout(tp=2, dp=2, ep=2, sequence_parallel=True), "1f1b"),
-        "experts with tp 2 need sequence_parallel, got false", model=SPARSE,
-    ),
-    Refused(
-        (MEGATRON,), "expert bias", (Layout(tp=2, etp=2, sequence_parallel=True), "1f1b"),
-        (Layout(tp=2, sequence_parallel=True), "1f1b"), "experts with biases need etp 1, got 2",
-        model=SMALL.model_copy(update={"experts": EXPERTS.model_copy(update={"bias": True})}),
-    ),
-    Refused(
-        (MEGATRON,), "whole sequences", (Layout(cp=2), "1f1b"), (Layout(tp=2), "1f1b"),
-        "delta rules and sparse attention need cp 1, got 2", model=SMALL.model_copy(update={"delta": DELTA}),
-    ),
-    Refused(
-        (MEGATRON,), "delayed scaling", (Layout(compute="fp8", recompute="layernorm"), "1f1b"),
-        (Layout(compute="fp8", recompute="mlp"), "1f1b"),
-        "fp8 does not support recomputing moe_act or layernorm, got layernorm",
-    ),
-    Refused(
-        (TORCHTITAN,), "expert mesh", (Layout(dp=2, ep=2), "1f1b"), (Layout(dp=2, ep=2, zero=2), "1f1b"),
+        "multiple or a divisor of cp, got tp 4 and cp 1", model=SCANNING),
+    Refused(BOTH, "scans", Layout(cp=3, zero=3), Layout(cp=4, zero=3), "got tp 1 and cp 3", model=SHARING),
+    Refused(BOTH, "experts", Layout(dp=4, ep=4, zero=3), Layout(dp=4, ep=2, zero=3),
+        "ep must divide the 6 experts of a layer, got 4", model=SPARSE),
+    Refused(BOTH, "expert ranks", Layout(dp=4, ep=3, zero=3), Layout(dp=3, ep=3, zero=3),
+        "ep * etp must divide tp * cp * dp 4, got 3", model=SPARSE),
+    Refused(BOTH, "expert slices", Layout(tp=3, ep=3, sequence_parallel=True),
+        Layout(tp=4, ep=2, sequence_parallel=True),
+        "the expert width 30 must be a multiple of etp, got 1, and the width of shared experts 40 a "
+        "multiple of tp, got 3", model=SPARSE.model_copy(update={"key_value_heads": 12})),
+    Refused((MEGATRON,), "expert slices", Layout(dp=4, etp=4), Layout(dp=4, etp=2),
+        "the expert width 30 must be a multiple of etp, got 4, and the width of shared experts 40 a "
+        "multiple of tp, got 1", model=SPARSE),
+    Refused((MEGATRON,), "context heads", Layout(tp=2, cp=5, cp_kind="a2a"),
+        Layout(tp=2, cp=2, cp_kind="a2a"),
+        "the key-value heads 4 of one of tp 2 ranks must be a multiple of the ranks that exchange heads "
+        "(cp, or k of a2a+p2p:k, which divides cp), got a2a with cp 5"),
+    Refused((MEGATRON,), "context heads", Layout(cp=6, cp_kind="a2a+p2p:4"),
+        Layout(cp=4, cp_kind="a2a+p2p:2"), "got a2a+p2p:4 with cp 6"),
+    Refused((MEGATRON,), "expert sequences", Layout(tp=2, dp=2, ep=2),
+        Layout(tp=2, dp=2, ep=2, sequence_parallel=True),
+        "experts with tp 2 need sequence_parallel, got false", model=SPARSE),
+    Refused((MEGATRON,), "expert bias", Layout(tp=2, etp=2, sequence_parallel=True),
+        Layout(tp=2, sequence_parallel=True), "experts with biases need etp 1, got 2",
+        model=SMALL.model_copy(update={"experts": EXPERTS.model_copy(update={"bias": True})})),
+    Refused((MEGATRON,), "whole sequences", Layout(cp=2), Layout(tp=2),
+        "delta rules and sparse attention need cp 1, got 2", model=SMALL.model_copy(update={"delta": DELTA})),
+    Refused((MEGATRON,), "delayed scaling", Layout(compute="fp8", recompute="layernorm"),
+        Layout(compute="fp8", recompute="mlp"),
+        "fp8 does not support recomputing moe_act or layernorm, got layernorm"),
+    Refused((TORCHTITAN,), "expert mesh", Layout(dp=2, ep=2), Layout(dp=2, ep=2, zero=2),
         "ep must divide cp * tp without sharding over replicas (zero 0), got ep 2, cp 1 and tp 1",
-        model=SPARSE,
-    ),
-    Refused(
-        (TORCHTITAN,), "expert widths", (Layout(tp=2, ep=2, etp=2, dp=2, zero=2), "1f1b"),
-        (Layout(tp=2, etp=2, dp=2, zero=2), "1f1b"),
+        model=SPARSE),
+    Refused((TORCHTITAN,), "expert widths", Layout(tp=2, ep=2, etp=2, dp=2, zero=2),
+        Layout(tp=2, etp=2, dp=2, zero=2),
         "experts are sharded whole with ep >= 2, else by tp, so etp must be 1 or tp, got ep 2, etp 2 and "
-        "tp 2", model=SPARSE,
-    ),
-    Refused(
-        (TORCHTITAN,), "further tokens", (Layout(pp=2), "1f1b"), (Layout(), "1f1b"),
+        "tp 2", model=SPARSE),
+    Refused((TORCHTITAN,), "further tokens", Layout(pp=2), Layout(),
         "layers of multi-token prediction need latent attention, pp 1 and cp 1, got 1 with pp 2 and cp 1",
-        model=LATENT,
-    ),
-    Refused(
-        BOTH, "virtual stages", (Layout(pp=2), "interleaved"), (Layout(pp=2, vp=2), "interleaved"),
-        "vp must be >= 2 under interleaved, got 1",
-    ),
-    Refused(
-        BOTH, "virtual stages", (Layout(pp=2, vp=2), "1f1b"), (Layout(pp=2), "1f1b"),
-        "vp must be 1 under 1f1b, got 2",
-    ),
-    Refused(
-        (TORCHTITAN,), "pipeline", (Layout(), "zb-h1"), (Layout(pp=2), "zb-h1"),
-        "zb-h1 needs a pipeline, pp must be >= 2, got 1",
-    ),
-    Refused(
-        BOTH, "heads", (Layout(tp=8), "1f1b"), (Layout(tp=4), "1f1b"),
-        "heads 12 must be a multiple of tp, got 8",
-    ),
-    Refused(
-        (MEGATRON,), "key-value heads", (Layout(tp=6), "1f1b"), (Layout(tp=4), "1f1b"),
-        "key-value heads 4 must be a multiple or a divisor of tp, and their width 32 a multiple of tp, got 6",
-    ),
-    Refused(
-        (MEGATRON,), "key-value heads", (Layout(tp=6), "1f1b"), (Layout(tp=4), "1f1b"),
+        model=LATENT),
+    Refused(BOTH, "virtual stages", Layout(pp=2), Layout(pp=2, vp=2),
+        "vp must be >= 2 under interleaved, got 1", schedules=("interleaved",) * 2),
+    Refused(BOTH, "virtual stages", Layout(pp=2, vp=2), Layout(pp=2), "vp must be 1 under 1f1b, got 2"),
+    Refused((TORCHTITAN,), "pipeline", Layout(), Layout(pp=2),
+        "zb-h1 needs a pipeline, pp must be >= 2, got 1", schedules=("zb-h1",) * 2),
+    Refused(BOTH, "heads", Layout(tp=8), Layout(tp=4), "heads 12 must be a multiple of tp, got 8"),
+    Refused((MEGATRON,), "key-value heads", Layout(tp=6), Layout(tp=4),
+        "key-value heads 4 must be a multiple or a divisor of tp, and their width 32 a multiple of tp, got "
+        "6"),
+    Refused((MEGATRON,), "key-value heads", Layout(tp=6), Layout(tp=4),
         "key-value heads 2 must be a multiple or a divisor of tp, and their width 40 a multiple of tp, got 6",
-        model=SMALL.model_copy(update={"key_value_heads": 2, "head_size": 20}),
-    ),
-    Refused(
-        (TORCHTITAN,), "key-value heads", (Layout(tp=12), "1f1b"), (Layout(tp=4), "1f1b"),
-        "key-value heads 4 must be a multiple of tp, got 12",
-    ),
-    Refused(
-        BOTH, "feed-forward", (Layout(tp=4), "1f1b"), (Layout(tp=2), "1f1b"),
-        "the feed-forward width 282 must be a multiple of tp, got 4", model=UNEVEN,
-    ),
-    Refused(
-        BOTH, "sequence parallel", (Layout(sequence_parallel=True), "1f1b"),
-        (Layout(tp=2, sequence_parallel=True), "1f1b"),
-        "sequence_parallel shards activations over tp, so tp must be >= 2, got 1",
-    ),
-    Refused(
-        (MEGATRON,), "context parallel", (Layout(cp=16), "1f1b"), (Layout(cp=15), "1f1b"),
-        "the sequence 240 must be a multiple of 2 * cp, got cp 16",
-    ),
-    Refused(
-        (MEGATRON,), "sequence slices", (Layout(tp=4, cp=24, sequence_parallel=True), "1f1b"),
-        (Layout(tp=4, cp=24), "1f1b"),
-        "the sequence 240 must be a multiple of cp * tp with sequence_parallel, got cp 24 and tp 4",
-    ),
-    Refused(
-        (TORCHTITAN,), "sequence slices", (Layout(tp=4, cp=4, zero=3, sequence_parallel=True), "1f1b"),
-        (Layout(tp=4, cp=4, zero=3), "1f1b"),
+        model=SMALL.model_copy(update={"key_value_heads": 2, "head_size": 20})),
+    Refused((TORCHTITAN,), "key-value heads", Layout(tp=12), Layout(tp=4),
+        "key-value heads 4 must be a multiple of tp, got 12"),
+    Refused(BOTH, "feed-forward", Layout(tp=4), Layout(tp=2),
+        "the feed-forward width 282 must be a multiple of tp, got 4", model=UNEVEN),
+    Refused(BOTH, "sequence parallel", Layout(sequence_parallel=True), Layout(tp=2, sequence_parallel=True),
+        "sequence_parallel shards activations over tp, so tp must be >= 2, got 1"),
+    Refused((MEGATRON,), "context parallel", Layout(cp=16), Layout(cp=15),
+        "the sequence 240 must be a multiple of 2 * cp, got cp 16"),
+    Refused((MEGATRON,), "sequence slices", Layout(tp=4, cp=24, sequence_parallel=True), Layout(tp=4, cp=24),
+        "the sequence 240 must be a multiple of cp * tp with sequence_parallel, got cp 24 and tp 4"),
+    Refused((TORCHTITAN,), "sequence slices", Layout(tp=4, cp=4, zero=3, sequence_parallel=True),
+        Layout(tp=4, cp=4, zero=3),
         "the sequence 240 must be a multiple of tp with sequence_parallel, and of 2 * cp * tp with cp >= "
-        "2, got tp 4 and cp 4",
-    ),
-    Refused(
-        BOTH, "batch", (Layout(dp=5, microbatch=2), "1f1b"), (Layout(dp=4, microbatch=2), "1f1b"),
-        "microbatch * dp must divide the global batch 24, got 10",
-    ),
-    Refused(
-        BOTH, "stages", (Layout(pp=3, vp=3), "interleaved"), (Layout(pp=2, vp=4), "interleaved"),
-        "pp * vp must be at most 8: no stage may be empty, and there are 6 layers, an embedding and a head; "
-        "got 9",
-    ),
-    Refused(
-        (MEGATRON,), "microbatch groups", (Layout(pp=4, vp=2, dp=8), "interleaved"),
-        (Layout(pp=4, vp=2, dp=4), "interleaved"),
+        "2, got tp 4 and cp 4"),
+    Refused(BOTH, "batch", Layout(dp=5, microbatch=2), Layout(dp=4, microbatch=2),
+        "microbatch * dp must divide the global batch 24, got 10"),
+    Refused(BOTH, "stages", Layout(pp=3, vp=3), Layout(pp=2, vp=4),
+        "pp * vp must be at most 8: no stage may be empty, and there are 6 layers, an embedding and a "
+        "head; got 9", schedules=("interleaved",) * 2),
+    Refused((MEGATRON,), "microbatch groups", Layout(pp=4, vp=2, dp=8), Layout(pp=4, vp=2, dp=4),
         "microbatches of a replica must be at least pp 4 under schedule interleaved, got 3",
-    ),
-    Refused(
-        (MEGATRON,), "sharded pipeline", (Layout(pp=2, dp=2, zero=2), "1f1b"),
-        (Layout(pp=2, dp=2, zero=1), "1f1b"),
-        "zero 2 and 3 are Megatron-FSDP, which has no pipeline, so pp must be 1, got 2",
-    ),
-    Refused(
-        BOTH, "replicated shards", (Layout(dp=3, zero=2, replicate=2), "1f1b"),
-        (Layout(dp=4, zero=2, replicate=2), "1f1b"),
+        schedules=("interleaved",) * 2),
+    Refused((MEGATRON,), "sharded pipeline", Layout(pp=2, dp=2, zero=2), Layout(pp=2, dp=2, zero=1),
+        "zero 2 and 3 are Megatron-FSDP, which has no pipeline, so pp must be 1, got 2"),
+    Refused(BOTH, "replicated shards", Layout(dp=3, zero=2, replicate=2), Layout(dp=4, zero=2, replicate=2),
         "replicate 2 needs zero >= 1, and must divide dp and the ranks with the same experts; got zero 2, "
-        "dp 3",
-    ),
-    Refused(
-        (MEGATRON,), "offload", (Layout(pp=2, offload="layers:2"), "1f1b"),
-        (Layout(dp=2, offload="layers:2"), "1f1b"),
+        "dp 3"),
+    Refused((MEGATRON,), "offload", Layout(pp=2, offload="layers:2"), Layout(dp=2, offload="layers:2"),
         "offload of k layers needs pp 1, recompute none and more than k layers; offloaded modules must not "
         "be fully recomputed; attn_proj needs core_attn, expert_fc1 and moe_act need experts, optimizer "
-        "needs zero 1; got layers:2 with pp 2, recompute none, zero 0",
-    ),
-    Refused(
-        (TORCHTITAN,), "few microbatches", (Layout(pp=4, dp=8), "gpipe"), (Layout(pp=4, dp=8), "zb-h1"),
-        "microbatches of a replica must be at least pp 4 under gpipe, got 3",
-    ),
-    Refused(
-        (TORCHTITAN,), "rounds", (Layout(pp=3, vp=2), "interleaved"), (Layout(pp=4, vp=2), "interleaved"),
+        "needs zero 1; got layers:2 with pp 2, recompute none, zero 0"),
+    Refused((TORCHTITAN,), "few microbatches", Layout(pp=4, dp=8), Layout(pp=4, dp=8),
+        "microbatches of a replica must be at least pp 4 under gpipe, got 3", schedules=("gpipe", "zb-h1")),
+    Refused((TORCHTITAN,), "rounds", Layout(pp=3, vp=2), Layout(pp=4, vp=2),
         "microbatches of a replica must split into equal rounds of at least pp 3 under interleaved, got 20",
-        global_batch=20,
-    ),
-    Refused(
-        (TORCHTITAN,), "unfilled stages", (Layout(pp=4, vp=2, dp=4), "dualpipev"),
-        (Layout(pp=4, vp=2, dp=4), "zbv"),
+        schedules=("interleaved",) * 2, global_batch=20),
+    Refused((TORCHTITAN,), "unfilled stages", Layout(pp=4, vp=2, dp=4), Layout(pp=4, vp=2, dp=4),
         "microbatches of a replica must be at least the number of stages, 8, under dualpipev, got 6",
-    ),
-    Refused(
-        (TORCHTITAN,), "replicas", (Layout(cp=2), "1f1b"), (Layout(cp=2, zero=2), "1f1b"),
-        "zero 0 replicates the weights, but cp shards them, so cp must be 1, got 2",
-    ),
-    Refused(
-        (TORCHTITAN,), "tied pipeline", (Layout(pp=2), "1f1b"), (Layout(tp=2), "1f1b"),
+        schedules=("dualpipev", "zbv")),
+    Refused((TORCHTITAN,), "replicas", Layout(cp=2), Layout(cp=2, zero=2),
+        "zero 0 replicates the weights, but cp shards them, so cp must be 1, got 2"),
+    Refused((TORCHTITAN,), "tied pipeline", Layout(pp=2), Layout(tp=2),
         "weight tying is not supported with a pipeline, so pp must be 1 with tied embeddings, got 2",
-        model=TIED,
-    ),
-    Refused(
-        (MAXTEXT,), "no pipeline", (Layout(pp=2), "1f1b"), (Layout(tp=2), "1f1b"),
-        "plans have no stage axis, so pp must be 1, got 2",
-    ),
-    Refused(
-        (MAXTEXT,), "key-value heads", (Layout(tp=4), "1f1b"), (Layout(tp=2), "1f1b"),
+        model=TIED),
+    Refused((MAXTEXT,), "no pipeline", Layout(pp=2), Layout(tp=2),
+        "plans have no stage axis, so pp must be 1, got 2"),
+    Refused((MAXTEXT,), "key-value heads", Layout(tp=4), Layout(tp=2),
         "key-value heads 2 must be a multiple of tp, got 4",
-        model=SMALL.model_copy(update={"key_value_heads": 2}),
-    ),
-    Refused(
-        (MAXTEXT,), "expert axis", (Layout(tp=2, ep=2, etp=2), "1f1b"),
-        (Layout(dp=2, ep=2, zero=3), "1f1b"),
-        "ep must divide dp 1, got 2", model=SPARSE,
-    ),
-    Refused(
-        (MAXTEXT,), "expert widths", (Layout(tp=2), "1f1b"), (Layout(tp=2, etp=2), "1f1b"),
-        "tensor parallelism also shards the experts, so etp must be tp 2, got 1", model=SPARSE,
-    ),
-    Refused(
-        (MAXTEXT,), "sequence slices", (Layout(cp=16, zero=3), "1f1b"), (Layout(cp=8, zero=3), "1f1b"),
-        "the sequence 240 must be a multiple of 2 * cp with cp >= 2, times tp with sequence_parallel, got tp "
-        "1 and cp 16",
-    ),
-    Refused(
-        (MAXTEXT,), "fsdp", (Layout(dp=2), "1f1b"), (Layout(dp=2, zero=3), "1f1b"),
-        "weights are sharded over dp * cp, so zero must be 3, got 0",
-    ),
+        model=SMALL.model_copy(update={"key_value_heads": 2})),
+    Refused((MAXTEXT,), "expert axis", Layout(tp=2, ep=2, etp=2), Layout(dp=2, ep=2, zero=3),
+        "ep must divide dp 1, got 2", model=SPARSE),
+    Refused((MAXTEXT,), "expert widths", Layout(tp=2), Layout(tp=2, etp=2),
+        "tensor parallelism also shards the experts, so etp must be tp 2, got 1", model=SPARSE),
+    Refused((MAXTEXT,), "sequence slices", Layout(cp=16, zero=3), Layout(cp=8, zero=3),
+        "the sequence 240 must be a multiple of 2 * cp with cp >= 2, times tp with sequence_parallel, got "
+        "tp 1 and cp 16"),
+    Refused((MAXTEXT,), "fsdp", Layout(dp=2), Layout(dp=2, zero=3),
+        "weights are sharded over dp * cp, so zero must be 3, got 0"),
 ]  # fmt: skip
 
 
@@ -281,11 +174,14 @@ def test_a_rule_names_what_it_refuses_and_lets_its_neighbour_pass(case: Refused)
     for runtime in case.runtimes:
         wrong, right = (
             TrainingTask(case.model, 240, case.global_batch, layout.devices)
-            for layout, _ in (case.wrong, case.right)
+            for layout in (case.wrong, case.right)
         )
-        assert runtime.why_not(wrong, *case.wrong) == f"{runtime.name}: {case.reason}"
-        assert runtime.why_not(right, *case.right) is None
-        grid = runtime.grid(case.model, [case.wrong, case.right])
+        pairs = list(zip((case.wrong, case.right), case.schedules, strict=True))
+        reason = runtime.why_not(wrong, *pairs[0]) or ""
+        assert reason.startswith(f"{runtime.name}: ")
+        assert reason.endswith(case.reason)
+        assert runtime.why_not(right, *pairs[1]) is None
+        grid = runtime.grid(case.model, pairs)
         assert runtime.illegal(wrong, grid)[case.rule].tolist() == [True, False]
 
 
