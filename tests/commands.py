@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
+
+ROOT = Path(__file__).parents[1]
 
 
 def invoke(command: str, *arguments: object) -> Result:
@@ -22,6 +26,21 @@ def invoke(command: str, *arguments: object) -> Result:
 def invoke_json(command: str, *arguments: object) -> Any:
     """Answer of a command with `--json`."""
     return json.loads(invoke(command, *arguments, "--json").stdout)
+
+
+class Terminal(io.StringIO):
+    """Stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def documented(place: int, folder: Path) -> Path:
+    """File with the JSON example at a place of config/formats.md."""
+    examples = (ROOT / "config/formats.md").read_text().split("```json\n")
+    path = folder / f"example-{place}.json"
+    path.write_text(examples[1 + place].split("```")[0])
+    return path
 
 
 def assert_refused(message: str, command: str, *arguments: object) -> None:

@@ -268,14 +268,15 @@ def test_yaml_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text
 
 
 @pytest.mark.slow
-def test_verbs_answer_or_refuse_what_nobody_expects(tmp_path: Path) -> None:
-    """Several of the cases of `python -m tests.fuzz`, which draws thousands."""
+@pytest.mark.parametrize(("numbers", "least", "verbs"), [(60, 0, ()), (0, 40, ("emit", "read", "compare"))])
+def test_verbs_answer_or_refuse_anything(numbers: int, least: int, verbs: tuple[str], tmp_path: Path) -> None:
+    """Cases of `python -m tests.fuzz`, which draws thousands, and more of changed plans and flags."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # as a user's Python has it
-        found = fuzz(tmp_path, range(60))
+        found = fuzz(tmp_path, range(numbers), least, verbs)
     total = sum(found.values(), Counter())
-    assert total["cases"] == 60
-    assert total["answered"] > 3
+    assert total["cases"] == numbers + least * len(verbs)
+    assert total["answered"] > total["cases"] / 20
     assert not any(total[trouble] for trouble in TROUBLES), table(found)
 
 

@@ -11,21 +11,12 @@ import pandas as pd
 import pytest
 from typer import BadParameter
 
-from phaze.__main__ import main
 from phaze.base.errors import PhazeError
 from phaze.commands import answers
 from phaze.commands.options import amount, count
 from phaze.formulas.replay import replay_plans
-from tests.commands import assert_refused, invoke, invoke_json
+from tests.commands import assert_refused, documented, invoke, invoke_json
 
-MODEL = """
-layers: 4
-hidden: 64
-heads: 4
-feed_forward: 256
-vocabulary: 512
-position_count: 64
-"""
 RESNET = """
 kind: resnet
 image: 32
@@ -34,21 +25,12 @@ backbone: {stem: 8, blocks: [1, 3], widths: [4, 8]}
 """
 
 
-@pytest.fixture(name="model")
-def tiny_model(tmp_path: Path) -> str:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(MODEL)
-    return str(path)
-
-
 @pytest.mark.parametrize(
     "command",
     ["validate", "model gpt2", "status", "place -m gpt2", "plan gpt2 --gpus 8xh100"],
     ids=lambda command: command.split()[0],
 )
-def test_a_configuration_that_is_nowhere_is_one_message_that_names_the_variable(
-    command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_configuration_that_is_nowhere_is_named(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHAZE_CONFIG", "/nowhere")
     assert_refused("^PHAZE_CONFIG /nowhere: must be a folder that contains systems", command)
 
@@ -120,25 +102,9 @@ def test_a_model_of_images_is_placed_as_a_chain_of_layers(tmp_path: Path) -> Non
     assert {row["layer"] for row in printed} == {"stem", "stage-1-first", "stage-2-first", "stage-2", "head"}
 
 
-def test_a_feature_pyramid_is_extracted_but_not_placed() -> None:
-    """It is not a chain of layers, and one message says so."""
+def test_a_feature_pyramid_is_extracted() -> None:
     printed = invoke_json("extract --model semantic-fpn")
     assert "decoder" in {row["layer"] for row in printed}
-    assert_refused("model semantic-fpn is not a chain of layers", "place --model semantic-fpn")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("config/torch/resnet-50.yaml -o x.json", "allow it with --run-code"),
-        ("config/torch/resnet-50.yaml --run-code", "give one spec and -o for its graph, or pass --compare"),
-        ("config/torch/resnet-50.yaml config/torch/gpt2.yaml -o x.json", "give one spec and -o"),
-        ("config/models/gpt2.yaml -o x.json --run-code", "gpt2.yaml: torch: Field required"),
-    ],
-)
-def test_trace_says_what_is_missing(arguments: str, message: str) -> None:
-    """No code runs unless the command is complete and allows it."""
-    assert_refused(message, f"trace {arguments}")
 
 
 def test_a_model_that_does_not_fit_says_by_how_much(model: str) -> None:
@@ -167,11 +133,9 @@ def test_an_instance_in_the_format_of_the_authors_program_is_read_and_written(tm
 
 
 @pytest.fixture(name="graph")
-def documented_graph(tmp_path: Path, project_root: Path) -> Path:
+def documented_graph(tmp_path: Path) -> Path:
     """Return a file with the input that config/formats.md shows."""
-    path = tmp_path / "input.json"
-    path.write_text((project_root / "config/formats.md").read_text().split("```json\n")[1].split("```")[0])
-    return path
+    return documented(0, tmp_path)
 
 
 def piper(graph: Path, options: str = "") -> dict[str, Any]:
@@ -216,35 +180,12 @@ def test_piper_plans_for_levels(graph: Path) -> None:
     assert none["reason"].startswith("memory: ")
 
 
-@pytest.mark.parametrize(
-    ("levels", "message"),
-    [
-        ("8x300", "'8x300' is not a level, allowed are"),
-        ("8@300,", "'' is not a level"),
-        ("0@300", "'0@300' is not a level"),
-        ("8@1e400", "'8@1e400' is not a level"),
-        ("2000@300,2000@25", "make 4000000 devices, allowed are 1048576"),
-        ("8@300 --devices 8", "--devices: not together with --levels"),
-        ("8@300 --baselines", "--baselines: not together with --levels"),
-    ],
-)
-def test_levels_that_make_no_sense_are_refused(
-    levels: str, message: str, graph: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out.json"
-    assert_refused(message, f"place --planner piper {graph} -o {out} --levels {levels}")
-    assert not out.exists()
-
-
 @pytest.mark.parity
-def test_piper_gives_the_optima_of_the_authors_program_and_the_papers_table(
-    tmp_path: Path, shared_data: Path
-) -> None:
+def test_piper_gives_the_optima_of_the_authors_and_their_table(tmp_path: Path, shared_data: Path) -> None:
     """GNMT on two devices of 3.5 GiB: the table prints 260.268, the program finds 260.2268."""
     inputs, out = shared_data / "piper", tmp_path / "out.json"
-    command = (
-        f"place --planner piper {inputs}/gnmt.json --devices 2 --memory-gib 3.5 --bandwidth-gib 25 -o {out}"
-    )
+    machine = "--devices 2 --memory-gib 3.5 --bandwidth-gib 25"
+    command = f"place --planner piper {inputs}/gnmt.json {machine} -o {out}"
     invoke(command, "--paper-table1", "--baselines")
     found = json.loads(out.read_text())
     assert f"{found['time_per_sample']:.6g}" == "260.268"
@@ -261,7 +202,7 @@ def test_too_many_downsets_are_one_message_and_nothing_is_written(graph: Path, t
     for layers, allowed in ((40, ()), (4, ("--max-downsets", "15"))):
         content["nodes"], content["edges"] = [{**layer, "id": i} for i in range(layers)], []
         graph.write_text(json.dumps(content))
-        message = r"input\.json: .* downsets .*; see --max-downsets and --paper-table1"
+        message = r"example-0\.json: .* downsets .*; see --max-downsets and --paper-table1"
         assert_refused(message, f"place --planner piper {graph} -o {out}", *allowed)
         assert not out.exists()
     invoke(f"place --planner piper {graph} -o {out} --max-downsets 16")
@@ -271,7 +212,7 @@ def test_too_many_downsets_are_one_message_and_nothing_is_written(graph: Path, t
 def test_a_bad_graph_is_one_message_and_nothing_is_written(graph: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     graph.write_text(graph.read_text().replace('"destId": 1', '"destId": 7'))
-    message = r"input\.json: edges: edge 0 -> 7: destId 7 is not the id of a node"
+    message = r"example-0\.json: edges: edge 0 -> 7: destId 7 is not the id of a node"
     assert_refused(message, f"place --planner piper {graph} -o {out}")
     assert not out.exists()
 
@@ -286,64 +227,10 @@ def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
     assert "all_reduce" in invoke("extract --model", model, "--tensor", "2").stdout
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("place", "give either an instance file or --model"),
-        ("place --model gpt9", r"there is no model 'gpt9'"),
-        ("place --model gpt2 --architecture tpu-v9", "there is no architecture 'tpu-v9'"),
-        ("place --model gpt2 --system moon", "there is no system 'moon'"),
-        ("place --model gpt2 --tensor 5", "tensor: 5 must be > 0 and divide heads"),
-        ("place --model gpt2 --microbatch 3", "--microbatch: 3 does not divide --global-batch 4096"),
-        ("place --model gpt2 --sequence 4096", "sequence: 4096 must be"),
-        ("place --model gpt2 --optimizer lion", "optimizer: should be"),
-        ("place --model gpt2 --planner piper", "--planner piper needs an instance file"),
-        ("place --planner piper", "give either an instance file or --model"),
-        ("place x.json --memory-gib 8", "--memory-gib applies to --planner piper only"),
-        ("place --model gpt2 --exactly", "--exactly applies to --planner piper only"),
-        ("place x.json --planner piper --bandwidth-gib 0", "--bandwidth-gib: must be from 1e-12 to 1e"),
-        ("place x.json --planner piper --memory-gib inf", r"to 1e\+18, got inf"),
-        (f"place x.json --planner piper --devices {10**9}", "--devices: must be from 1 to"),
-        ("place x.json --planner piper --hbm-gib 3", "--hbm-gib does not apply to the instance"),
-        ("place x.json --devices 3", "--devices does not apply to the instance"),
-        ("place x.json --levels 8@300", "--levels applies to --planner piper only"),
-        ("place none.json --planner piper", "none.json: cannot be read"),
-        ("export none.parquet", "none.parquet"),
-        ("validate headings.csv --system h100", "headings.csv: has no run below its headings"),
-        ("validate run.csv", "of 1 runs none can be predicted: system must be given, in the row or with -"),
-        ("place /dev/zero", "/dev/zero: cannot be read: is a device, not a file"),
-        ("place /dev/zero --planner piper", "/dev/zero: cannot be read: is a device, not a file"),
-        ("export /dev/zero", "/dev/zero: cannot be read as a table: is a device, not a file"),
-    ],
-)
-def test_a_mistake_is_one_message(
-    command: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    headings = "hidden,heads,layers,seq,vocab,gpus,global_batch\n"
-    for name, text in {"headings.csv": headings, "run.csv": f"{headings}64,4,4,64,512,8,8\n"}.items():
-        (tmp_path / name).write_text(text)
-    arguments = [str(tmp_path / word) if (tmp_path / word).is_file() else word for word in command.split()]
-    assert_refused(message, *arguments)
-    monkeypatch.setattr("sys.argv", ["phaze", *arguments])
-    assert main() == 1
-    told = capsys.readouterr().err.splitlines()
-    assert [line.partition(": ")[0] for line in told] in (["error"], ["error", "help"])
+NUMBERS = {"4M": 4e6, "4m": 4e6, "8k": 8e3, "1.5T": 1.5e12, "15e12": 15e12, "2B": 2e9, 7: 7, ".5k": 500}
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("4M", 4e6),
-        ("4m", 4e6),
-        ("8k", 8e3),
-        ("1.5T", 1.5e12),
-        ("15e12", 15e12),
-        ("2B", 2e9),
-        (7, 7),
-        (".5k", 500),
-    ],
-)
+@pytest.mark.parametrize(("text", "number"), NUMBERS.items())
 def test_numbers_may_have_decimal_suffixes(text: str, number: float) -> None:
     assert amount(text) == number
     if number <= 2**31:
@@ -375,11 +262,6 @@ def test_a_batch_in_tokens_is_the_nearest_that_the_devices_share(tmp_path: Path)
     question = json.loads(out.read_text())["question"]
     assert (question["sequence"], question["global_batch"]) == (1000, 10)  # 9.5, for two replicas
     place = ("place", "--model", "gpt2", "--devices", "2")
-    for both in (shared, place):
-        with pytest.raises(PhazeError, match=r"--global-batch .* and --batch-tokens both set the batch"):
-            invoke(*both, "--batch-tokens", "9k", "--global-batch", "8")
-    with pytest.raises(PhazeError, match="must be at least 1000, the tokens of one sample, got 900"):
-        invoke(*shared, "--batch-tokens", "900")
     told = invoke(*place, "--batch-tokens", "8192", "--json").stdout
     assert json.loads(told) == invoke_json(*place, "--global-batch", "8")
 
@@ -392,12 +274,6 @@ def test_devices_and_system_may_be_given_in_one() -> None:
     partition = ("partition", "bert-large", "--json")
     both = invoke(*partition, "--system", "titan-v-ethernet", "--devices", "2").stdout
     assert invoke(*partition, "--gpus", "2xTitan-V-Ethernet").stdout == both
-    for verb in (place, partition):
-        with pytest.raises(PhazeError, match="already sets --system and --devices; leave these out"):
-            invoke(*verb, "--gpus", "2xh100", "--devices", "2")
-        assert_refused(
-            "must be a number, x and a system, such as 256xH100, got 0xh", *verb, "--gpus", "0xh100"
-        )
 
 
 def test_systems_grow_for_runs(tmp_path: Path) -> None:
@@ -405,36 +281,6 @@ def test_systems_grow_for_runs(tmp_path: Path) -> None:
     path.write_text("model,seq,gpus,global_batch,microbatch\ngpt2,64,8192,8192,1\n")
     invoke("simulate --runs", path, "--gpus", "8192xH100", "-o", out)
     assert ",ok; flash_attention true" in out.read_text().splitlines()[1]
-
-
-TOO_LONG = "x" * 300
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        f"read {TOO_LONG} --for megatron --gpus 8xh100",
-        f"partition {TOO_LONG}.json --stages 2",
-        f"calibrate stages.json --system h100 -o {TOO_LONG}",
-        f"status --configfile {TOO_LONG}",
-        "map loop.yaml --topology two-level",
-        "map stages.json --topology loop.csv",
-        "model config.json",
-    ],
-)
-def test_a_name_that_no_file_can_have_is_one_message(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("loop.yaml", "loop.csv", "config.json"):
-        (tmp_path / name).symlink_to(tmp_path / name)
-    (tmp_path / "stages.json").write_text("{}")
-    there = {path.name: str(path) for path in tmp_path.iterdir()}
-    monkeypatch.setattr("sys.argv", ["phaze", *(there.get(word, word) for word in command.split())])
-    assert main() == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert "File name too long" in told or "Too many levels of symbolic links" in told
-    assert [line.partition(": ")[0] for line in told.splitlines()] in (["error"], ["error", "help"])
 
 
 def test_a_batch_that_memory_cannot_hold_is_a_status_or_one_message(tmp_path: Path) -> None:
@@ -445,22 +291,6 @@ def test_a_batch_that_memory_cannot_hold_is_a_status_or_one_message(tmp_path: Pa
     assert "invalid: the events of 2,147,483,648 microbatches in 8 stages need" in out.read_text()
     with pytest.raises(PhazeError, match=r"the events of 2,147,483,648 microbatches in \d+ stages need"):
         invoke("plan gpt2 --gpus 8xh100 --batch-tokens", 2**31, "--sequence", "1")
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        f"extract --model gpt2 --microbatch {10**40}",
-        f"schedule --model gpt2 --tensor {2**40}",
-        f"map s.json --seed {10**40}",
-        f"certify p.json --seed {10**40}",
-        f"trace config.json -o x.json --sequence {2**31}",
-    ],
-)
-def test_numbers_that_no_array_holds_are_refused(command: str) -> None:
-    result = invoke(command)
-    assert result.exit_code == 2
-    assert "less than or equal to" in result.output
 
 
 def test_microbatches_larger_than_a_batch_are_scheduled(model: str) -> None:
@@ -475,9 +305,9 @@ def test_an_answer_that_cannot_be_printed_is_one_line(arguments: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == (
-        "error: cannot print the answer: No space left on device\nhelp: print to a terminal or another disk\n"
-    )
+    first, second = done.stderr.splitlines()
+    assert first == "error: cannot print the answer: No space left on device"
+    assert second == "help: print to a terminal or another disk"
 
 
 def test_images_are_trained_for_as_long_as_is_said() -> None:

@@ -14,16 +14,13 @@ from phaze.spec.names import MOST
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
 from phaze.workload.operator_graphs import OperatorGraph
-from tests.commands import assert_refused, invoke, invoke_json
+from tests.commands import assert_refused, documented, invoke, invoke_json
 
 
 @pytest.fixture(name="graph")
-def documented_graph(tmp_path: Path, project_root: Path) -> Path:
+def documented_graph(tmp_path: Path) -> Path:
     """Return a file with the operators that config/formats.md shows."""
-    text = (project_root / "config/formats.md").read_text().split("## Operators, for")[1]
-    path = tmp_path / "graph.json"
-    path.write_text(text.split("```json\n")[1].split("```")[0])
-    return path
+    return documented(1, tmp_path)
 
 
 def changed(graph: Path, **keys: object) -> str:
@@ -107,37 +104,10 @@ def test_models_of_the_paper_bring_its_number_of_clusters(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--stages 4 --replicas 1", "4 stages need as many operators, the graph has 3"),
-        ("--stages 2 --replicas 4 --devices 4", "need 8 devices, there are 4"),
-        ("--stages 8 --devices 4", "4 devices cannot be shared evenly by 8 stages"),
-        ("--stages 2", "needs the stages and the replicas, or the devices"),
-        ("--stages 2 --replicas 1 --memory-gib 0.1", "operator embedding needs 8e"),
-        ("--stages 2 --replicas 1 --memory-gib -1", "--memory-gib: must be a finite number > 0"),
-        ("--stages 2 --replicas 1 --memory-gib nan", "--memory-gib: must be a finite number > 0"),
-        ("--stages 2 --replicas 1 --bandwidth-gbps 0", "--bandwidth-gbps: must be a finite number"),
-        ("--devices 4 --microbatch 2", "--microbatch applies to models"),
-        ("--devices 4 --system paper", "--system applies to models"),
-        ("--devices 4 --sequence 2", "--sequence applies to models"),
-    ],
-)
-def test_what_cannot_be_asked_is_said_and_nothing_is_written(
-    graph: Path, tmp_path: Path, arguments: str, message: str
-) -> None:
-    out = tmp_path / "stages.json"
-    assert_refused(message, f"partition {graph} {arguments} -o {out}")
-    assert not out.exists()
-
-
-@pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"edges": [{"source": "query", "target": "value", "bytes": 1}]}, "'value' is not the name of an op"),
-        (
-            {"edges": [{"source": "query", "target": "query", "bytes": 1}]},
-            "not form a cycle, got query -> query",
-        ),
+        ({"edges": [{"source": "query", "target": "query", "bytes": 1}]}, "not form a cycle, got query ->"),
         ({"edges": [{"source": "query", "target": "feed-forward", "bytes": -1}]}, "edges.0.bytes: .*got -1"),
         ({"microbatches": 4}, "microbatches: is not a known key"),
         ({"operators": []}, "operators: "),
@@ -145,7 +115,7 @@ def test_what_cannot_be_asked_is_said_and_nothing_is_written(
     ],
 )
 def test_a_bad_graph_is_named_with_its_file(graph: Path, keys: dict[str, object], message: str) -> None:
-    assert_refused(f"graph.json: .*{message}", "partition", changed(graph, **keys), "--devices", "2")
+    assert_refused(f"example-1.json: .*{message}", "partition", changed(graph, **keys), "--devices", "2")
 
 
 def test_operators_that_take_no_time_are_refused(graph: Path) -> None:
@@ -154,25 +124,15 @@ def test_operators_that_take_no_time_are_refused(graph: Path) -> None:
     assert_refused("the operators of the graph take no time", command)
 
 
-def test_what_cannot_be_written_is_said_before_the_work(graph: Path, tmp_path: Path) -> None:
-    assert_refused("is a folder", "partition", graph, "--stages", "4", "--replicas", "1", "-o", tmp_path)
-
-
 def test_most_replicas_of_a_file_need_no_matrix_of_theirs(graph: Path) -> None:
     shape = ("--stages", "2", "--replicas", str(MOST))
     assert invoke("partition", graph, *shape).stdout.startswith(f"S=2 R={MOST}: ")
 
 
-def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
-    assert_refused(r"none\.json: cannot be read", "partition", tmp_path / "none.json", "--devices", "2")
-    assert_refused("no-such-model", "partition no-such-model --devices 2")
-    assert_refused("is not a folder", "partition resnet-50 --stages 2 --replicas 1 -o", tmp_path / "none/out")
-
-
 def test_times_that_sum_up_to_more_than_files_may_hold_are_refused(graph: Path, tmp_path: Path) -> None:
     slow = [one | {"forward_s": 9e29} for one in json.loads(graph.read_text())["operators"]]
     command = f"partition {changed(graph, operators=slow)} --stages 2 --replicas 1 -o {tmp_path / 'out'}"
-    assert_refused(r"graph\.json: operators: forward_s and backward_s must sum up to", command)
+    assert_refused(r"example-1\.json: operators: forward_s and backward_s must sum up to", command)
 
 
 @pytest.mark.parametrize("option", ["-o", "--graph-out"])

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -28,6 +29,14 @@ FREE = {
 VERBS: dict[str, list[str]] = {"emit": ["--for", "megatron"], "simulate": [], "certify": ["--draws", "1"]}
 
 
+def _put(plan: Any, path: str, change: Callable[[Any], object]) -> None:
+    """Change the value at a path of keys and places."""
+    *above, last = (int(key) if key.isdigit() else key for key in path.split("."))
+    for key in above:
+        plan = plan[key]
+    plan[last] = change(plan[last])
+
+
 def _asked(verb: str, plan_file: Path, folder: Path, change: Callable[[Plan], None]) -> Result:
     """Run a command on a changed plan of a version without checksums."""
     plan = json.loads(plan_file.read_text())
@@ -38,93 +47,58 @@ def _asked(verb: str, plan_file: Path, folder: Path, change: Callable[[Plan], No
     return invoke(verb, file, *VERBS[verb])
 
 
-def _faster(plan: Plan) -> None:
-    for one in (plan, plan["alternatives"][0]):  # type: ignore[index]
-        one["time_s"] *= 0.9  # type: ignore[operator, index]
+def _more(number: Any) -> object:
+    return number + 1
 
 
-def _smaller(plan: Plan) -> None:
-    plan["memory_gib"][0] /= 2  # type: ignore[index]
+def _with_gpipe(plans: Any) -> object:
+    return [*plans, plans[0] | {"layout": plans[0]["layout"] | {"schedule": "gpipe"}}]
 
 
-def _consistently_smaller(plan: Plan) -> None:
-    plan["memory_gib"][0] /= 2  # type: ignore[index]
-    plan["memory"][0]["peak_gib"] /= 2  # type: ignore[index]
-    plan["alternatives"][0]["memory_gib"][0] /= 2  # type: ignore[index]
+def _half(number: Any) -> object:
+    return number / 2
 
 
-def _other_memory(plan: Plan) -> None:
-    for one in (plan, plan["alternatives"][0]):  # type: ignore[index]
-        one["in_use_gib"]["high"] += 1  # type: ignore[index]
-
-
-def _other_table(plan: Plan) -> None:
-    plan["alternatives"][0]["prudent_s"] *= 2  # type: ignore[index]
-
-
-def _other_bound(plan: Plan) -> None:
-    plan["certificate"]["bound_s"] *= 0.5  # type: ignore[operator]
-
-
-def _other_rank(plan: Plan) -> None:
-    plan["question"]["rank"] = "prudent"
-
-
-def _other_counts(plan: Plan) -> None:
-    plan["certificate"]["unfit"] += 1  # type: ignore[operator]
-
-
-def _other_schedule(plan: Plan) -> None:
-    other = deepcopy(plan["alternatives"][0])  # type: ignore[index]
-    other["layout"]["schedule"] = "gpipe"
-    plan["alternatives"].append(other)  # type: ignore[attr-defined]
-
-
-def _otherwise_cut(plan: Plan) -> None:
-    plan["layout"]["pipeline_layout"] = "Et*20|t*12L"
-
-
-def _otherwise_spread(plan: Plan) -> None:
-    plan["layout"]["tp"] = 4
-
-
-TAMPERED = {
-    _faster: "time_s: must be that of its layout",
-    _smaller: "memory_gib: must agree with the rest of the file",
-    _consistently_smaller: "memory_gib.0: must be that of its layout",
-    _other_memory: "in_use_gib.high: must be that of its layout",
-    _other_table: "prudent_s: must agree with the rest of the file",
-    _other_bound: "certificate.bound_s: must agree with the rest of the file",
-    _other_rank: "certificate.bound_s: must agree with the rest of the file",
-    _other_counts: "certificate.layouts: must agree with the rest of the file",
-    _other_schedule: "alternatives.1.layout: megatron: schedule must be",
-    _otherwise_cut: "layout.pipeline_layout: must be that of the stages, Et*17|t*15L, got 'Et*20|t*12L'",
-    _otherwise_spread: "question.devices: must agree with the rest of the file, 16, got 8",
-}
+STAGES = "layout.pipeline_layout: must be that of the stages"
+TAMPERED: list[tuple[str, Callable[[Any], object], str]] = [
+    ("time_s alternatives.0.time_s", _half, "time_s: must be that of its layout"),
+    ("memory_gib.0", _half, "memory_gib: must agree with the rest of the file"),
+    ("memory_gib.0 memory.0.peak_gib alternatives.0.memory_gib.0", _half, "memory_gib.0: must be that of"),
+    ("in_use_gib.high alternatives.0.in_use_gib.high", _more, "in_use_gib.high: must be that of its layout"),
+    ("alternatives.0.prudent_s", _half, "prudent_s: must agree with the rest of the file"),
+    ("certificate.bound_s", _half, "certificate.bound_s: must agree with the rest of the file"),
+    ("question.rank", lambda _: "prudent", "certificate.bound_s: must agree with the rest of the file"),
+    ("certificate.unfit", _more, "certificate.layouts: must agree with the rest of the file"),
+    ("alternatives", _with_gpipe, "alternatives.1.layout: megatron: schedule must be"),
+    ("layout.pipeline_layout", lambda _: "Et*20|t*12L", f"{STAGES}, Et*17|t*15L, got 'Et*20|t*12L'"),
+    ("layout.tp", lambda _: 4, "question.devices: must agree with the rest of the file, 16, got 8"),
+    ("stages.0.layers", _more, "blocks: must be"),
+]
+"""Paths with their change, and how the refusal begins."""
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("change", TAMPERED, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("row", TAMPERED, ids=lambda row: row[0])
 def test_changed_plans_are_refused_by_file_and_field(
-    change: Callable[[Plan], None], verb: str, plan_file: Path, tmp_path: Path
+    row: tuple[str, Callable[[Any], object], str], verb: str, plan_file: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(PhazeError, match=rf"changed\.json: {re.escape(TAMPERED[change])}"):
-        _asked(verb, plan_file, tmp_path, change)
+    paths, change, message = row
+    with pytest.raises(PhazeError, match=rf"changed\.json: {re.escape(message)}"):
+        _asked(verb, plan_file, tmp_path, lambda plan: [_put(plan, path, change) for path in paths.split()])
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_plans_of_another_version_are_priced_again(verb: str, plan_file: Path, tmp_path: Path) -> None:
     def older(plan: Plan) -> None:
-        _faster(plan)
-        plan["certificate"]["bound_s"] *= 0.9  # type: ignore[operator]
+        for path in ("time_s", "alternatives.0.time_s", "certificate.bound_s"):
+            _put(plan, path, lambda time_s: 0.9 * time_s)
         plan["versions"]["prices"] = "of another version"
 
     time_s = json.loads(plan_file.read_text())["time_s"]
     figures = rf"the file says {0.9 * time_s:.5g} s and [\d.]+ GiB of tensors, now it takes {time_s:.5g} s"
     if verb == "certify":
-        with pytest.raises(
-            PhazeError, match=rf"changed\.json: {figures}.*; its certificate holds for other prices"
-        ):
+        figures = rf"changed\.json: {figures}.*; its certificate holds for other prices"
+        with pytest.raises(PhazeError, match=figures):
             _asked(verb, plan_file, tmp_path, older)
         return
     found = _asked(verb, plan_file, tmp_path, older)

@@ -124,9 +124,8 @@ def test_fewer_changes_that_may_not_fit_say_so(
     fewer = r"fewer changes are better: after \d the run takes"
     assert re.search(rf"{fewer} [\d.]+ s$", _said(tmp_path, plan, ONE | {"zero": "1"}))
     monkeypatch.setattr("phaze.plan.answer.priced.status_of", lambda *_: "may fit: needs more")
-    assert re.search(
-        rf"{fewer} [\d.]+ s; it may fit: needs more$", _said(tmp_path, plan, ONE | {"zero": "1"})
-    )
+    said = _said(tmp_path, plan, ONE | {"zero": "1"})
+    assert re.search(rf"{fewer} [\d.]+ s; it may fit: needs more$", said)
 
 
 def _by_flags(folder: Path, plan: Path, change: Callable[[str], str]) -> Result:
@@ -152,9 +151,8 @@ def test_learned_positions_beyond_the_sequence_are_a_remark() -> None:
     plan = Recipe(model, 512, 8, Layout(), "1f1b", (12,), (0,))
     run = replace(plan, model=model.model_copy(update={"position_count": 2048}))
     run.check_same_task(plan, "flags.txt", NAMES)
-    assert list(run.unlike(plan, NAMES)) == [
-        "--max-position-embeddings 2048 is compared as if it were the plan's, 1024"
-    ]
+    (remark,) = run.unlike(plan, NAMES)
+    assert remark == "--max-position-embeddings 2048 is compared as if it were the plan's, 1024"
 
 
 def test_what_differs_is_named_by_its_flag_and_its_file(plan: Path, tmp_path: Path) -> None:

@@ -23,9 +23,7 @@ TABLE = "top"
 
 
 @pytest.mark.parametrize("noun", [AskedPlan, AskedRun, LayoutStudy])
-def test_options_have_the_defaults_of_the_noun_that_they_fill(
-    noun: type[AskedPlan | AskedRun | LayoutStudy],
-) -> None:
+def test_options_have_the_defaults_of_their_noun(noun: type[AskedPlan | AskedRun | LayoutStudy]) -> None:
     options = {one.name: one.default for one in fields(PlanOptions)}
     shared = {name: field for name, field in noun.model_fields.items() if name in options and name != TABLE}
     assert shared
@@ -37,29 +35,17 @@ def test_options_have_the_defaults_of_the_noun_that_they_fill(
 
 @pytest.mark.parametrize(("system", "given"), [("h100", {}), ("tpu-v5p", {"runtime": "maxtext"})])
 def test_a_question_is_the_same_from_a_command_from_python_and_from_a_study(
-    system: str, given: dict[str, str], tmp_path: Path
+    system: str, given: dict[str, object], tmp_path: Path
 ) -> None:
     out = tmp_path / "plan.json"
-    asked = [
-        "plan",
-        "gpt2",
-        "--gpus",
-        f"1x{system}",
-        "--global-batch",
-        "1",
-        "--sequence",
-        "64",
-        "-o",
-        str(out),
-    ]
-    assert invoke(*asked).exit_code == 0
+    command = f"plan gpt2 --gpus 1x{system} --global-batch 1 --sequence 64 -o {out}"
+    assert invoke(command).exit_code == 0
     question = AskedPlan.model_validate(json.loads(out.read_text())["question"])
     model = load_transformer("gpt2", "test")
     study = LayoutStudy(global_batch=1, sequence=64)
     point = LayoutPoint(model="gpt2", system=system, devices=1)
     by_study = request(study, point, model.model_dump())
     sizes = {"devices": 1, "global_batch": 1, "sequence": 64}
-    by_python = AskedPlan.parse(
-        {"model": model, "system": system, "stack": by_study.stack, **sizes, **given}, "test"
-    )
+    given |= {"model": model, "system": system, "stack": by_study.stack}
+    by_python = AskedPlan.parse(given | sizes, "test")
     assert question == by_study.stored() == by_python.stored()

@@ -63,10 +63,9 @@ def test_a_plan_for_deepspeed_is_read_back_with_what_its_script_sets(tmp_path: P
 def test_a_plan_needs_no_file_of_its_system(tmp_path: Path) -> None:
     """System, device and stack are stored in full, so that the plan is the same on another machine."""
     plan, flags = tmp_path / "plan.json", tmp_path / "flags.txt"
+    system = (FOLDER / "systems/h100.yaml").read_text()
     files = {
-        "sys40.yaml": re.sub(
-            "(?m)^device: .*", "device: mine.yaml", (FOLDER / "systems/h100.yaml").read_text()
-        ),
+        "sys40.yaml": re.sub("(?m)^device: .*", "device: mine.yaml", system),
         "mine.yaml": (FOLDER / "devices/h100-80gb.yaml").read_text(),
         "soft.yaml": (FOLDER / "stacks/megatron-bridge.yaml").read_text(),
     }

@@ -7,13 +7,9 @@ import sys
 import pytest
 
 from phaze.__main__ import GROUPS, app
+from tests.commands import Terminal
 
 NAMES = [*(one.name or one.callback.__name__ for one in app.registered_commands if one.callback)]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, columns: int | None, *arguments: str) -> str:

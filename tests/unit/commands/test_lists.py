@@ -11,12 +11,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from tests.commands import invoke
 
-LISTS = {
-    "models": ["models"],
-    "systems": ["systems"],
-    "devices": ["devices", "architectures"],
-    "stacks": ["stacks"],
-}
+LISTS = {verb: [verb] for verb in ("models", "systems", "stacks")} | {"devices": ["devices", "architectures"]}
 
 
 def printed(*arguments: str) -> str:
@@ -26,11 +21,8 @@ def printed(*arguments: str) -> str:
 @pytest.mark.parametrize("verb", LISTS)
 def test_a_list_has_every_file_with_its_source(verb: str, project_root: Path) -> None:
     rows = json.loads(printed(verb, "--json"))
-    named = [
-        path.stem
-        for folder in LISTS[verb]
-        for path in sorted((project_root / "config" / folder).glob("*.yaml"))
-    ]
+    folders = (project_root / "config" / name for name in LISTS[verb])
+    named = [path.stem for folder in folders for path in sorted(folder.glob("*.yaml"))]
     key = verb.removesuffix("s")
     assert [row[key] for row in rows] == named
     assert all(row["source"] for row in rows)

@@ -23,10 +23,8 @@ def test_the_file_has_the_model_the_accelerators_and_its_schema(tmp_path: Path, 
     path = tmp_path / "my.yaml"
     told = written("--model", "llama-3.1-8b", "--architecture", "h100-80gb", "-o", str(path))
     run = f".venv/bin/snakemake --cores 4 --configfile {path}"
-    assert (
-        told
-        == f"{path}: a study of llama-3.1-8b on h100-80gb, tpu-v4-as-built, tpu-v4; run it with\n  {run}\n"
-    )
+    study = "a study of llama-3.1-8b on h100-80gb, tpu-v4-as-built, tpu-v4"
+    assert told == f"{path}: {study}; run it with\n  {run}\n"
     text = path.read_text()
     schema = text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")
     assert (tmp_path / schema).resolve() == (project_root / "config/schema.json").resolve()
@@ -42,9 +40,8 @@ def test_the_file_has_the_model_the_accelerators_and_its_schema(tmp_path: Path, 
 
 
 def test_names_are_repeated_or_separated_by_commas_and_merged() -> None:
-    text = written(
-        "-m", "gpt2,bert-large", "-m", "gpt2", "-a", "tpu-v4-as-built,phaze-common", "-a", "tpu-v4"
-    )
+    chips = ("-a", "tpu-v4-as-built,phaze-common", "-a", "tpu-v4")
+    text = written("-m", "gpt2,bert-large", "-m", "gpt2", *chips)
     study = yaml.safe_load(text)
     assert study["models"] == ["gpt2", "bert-large"] == list(study["workloads"])
     assert study["architectures"]["named"] == ["tpu-v4-as-built", "phaze-common", "tpu-v4"]
@@ -53,9 +50,8 @@ def test_names_are_repeated_or_separated_by_commas_and_merged() -> None:
 
 def test_widths_and_hbm_sizes_are_what_the_models_need() -> None:
     """A model whose states fit a device needs one width; of the sizes the smallest lets every model fit."""
-    small, large, both = (
-        yaml.safe_load(written("-m", names)) for names in ("gpt2", "kimi-k2", "gpt2,kimi-k2")
-    )
+    models = ("gpt2", "kimi-k2", "gpt2,kimi-k2")
+    small, large, both = (yaml.safe_load(written("-m", names)) for names in models)
     assert small["workloads"]["gpt2"]["tensor"] == both["workloads"]["gpt2"]["tensor"] == [1]
     assert large["workloads"]["kimi-k2"]["tensor"] == [1, 2, 4, 8]
     sizes = [study["training"]["hbm_gib"] for study in (small, large, both)]
@@ -76,11 +72,8 @@ def test_the_cluster_is_that_of_the_first_accelerator_that_has_one(chips: str, s
     settings = load_settings(merged, folder=FOLDER, source="x")
     (own,) = settings.scenarios.values()
     pod = load_system("tpu-v4-pod")
-    assert (own.devices, own.clock_hz, own.hbm_bandwidth_bytes_per_s) == (
-        pod.devices,
-        pod.clock_hz,
-        pod.hbm_bandwidth_bytes_per_s,
-    )
+    for name in ("devices", "clock_hz", "hbm_bandwidth_bytes_per_s"):
+        assert getattr(own, name) == getattr(pod, name)
 
 
 def test_an_installation_without_the_workflow_says_where_it_is(
@@ -91,20 +84,6 @@ def test_an_installation_without_the_workflow_says_where_it_is(
     assert "snakemake --cores 4" in told
     assert "--snakefile CHECKOUT/Snakefile  # CHECKOUT: a checkout of phaze" in told
     assert ".venv" not in told
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--model", "gpt2", "-a", "tpu-v9"), "there is no architecture 'tpu-v9'"),
-        (("--model", "semantic-fpn"), "is not a chain of layers"),
-        (("--model", "gpt2", "--sequence", "4096"), "sequence: 4096"),
-        (("--model", "gpt2", "-o", "my.json"), "must end in .yaml"),
-    ],
-)
-def test_a_study_that_cannot_run_is_not_written(arguments: tuple[str, ...], message: str) -> None:
-    with pytest.raises(PhazeError, match=message):
-        written(*arguments)
 
 
 def test_studies_name_their_schema(project_root: Path) -> None:

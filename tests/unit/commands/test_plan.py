@@ -20,17 +20,9 @@ from phaze.spec.mapping import StoredMapping
 from phaze.spec.systems import load_cluster
 from phaze.spec.training_plan import TIE, FewestNodes, TrainingPlan
 from tests.commands import assert_refused, invoke, invoke_json
-from tests.unit.test_main import MODEL
 
 QUICK = ("--tries", "2000", "--steps", "500")
 H100 = "--system h100 --devices 8 --global-batch 16"
-
-
-@pytest.fixture(scope="module", name="model")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("models") / "tiny.yaml"
-    path.write_text(MODEL)
-    return str(path)
 
 
 @pytest.fixture(scope="module", name="planned")
@@ -126,9 +118,8 @@ def test_parts_add_up_to_what_the_next_plan_takes_longer(planned: tuple[Result, 
 
 def test_nothing_is_said_of_fewer_nodes_than_one() -> None:
     assert fewest_in_words(FewestNodes(nodes=1, devices=8)) == "Fewest: 1 node (8 devices)."
-    assert fewest_in_words(FewestNodes(nodes=2, devices=16)).endswith(
-        "; fewer have less memory than the weights."
-    )
+    said = fewest_in_words(FewestNodes(nodes=2, devices=16))
+    assert said.endswith("; fewer have less memory than the weights.")
 
 
 def test_what_is_explained_loses_time_or_has_a_reason(model: str, planned: tuple[Result, Path]) -> None:
@@ -175,17 +166,6 @@ def test_a_plan_is_mapped_to_its_own_system_or_a_topology(
         assert f"{ranks.default_s:.6g} s in the runtime's own order" in said
         assert bool(options) or ranks.default_s == pytest.approx(plan.time_s, rel=0.02)
     assert_refused("--topology is missing", "map", out)
-
-
-def test_a_file_whose_stages_do_not_hold_the_model_is_refused(
-    planned: tuple[Result, Path], tmp_path: Path
-) -> None:
-    changed = json.loads(planned[1].read_text())
-    changed["stages"][0]["layers"] += 1
-    del changed["sha256"]
-    path = tmp_path / "changed.json"
-    path.write_text(json.dumps(changed))
-    assert_refused("blocks: must be", "simulate", path)
 
 
 @pytest.mark.slow
@@ -237,9 +217,8 @@ def test_a_prudent_plan_takes_less_prudent_time_than_the_expected_one(model: str
     prudent, expected = (invoke_json(command, "--rank", rank) for rank in ("prudent", "expected"))
     assert prudent["prudent_s"] <= expected["prudent_s"] * (1 + TIE)
     assert expected["time_s"] <= prudent["time_s"] * (1 + TIE)
-    other = re.fullmatch(
-        r"Ranking by expected time would choose .*: expected (\S+) s \(.* % faster\), .*", prudent["prudence"]
-    )
+    chosen = r"Ranking by expected time would choose .*: expected (\S+) s \(.* % faster\), .*"
+    other = re.fullmatch(chosen, prudent["prudence"])
     assert (other is None) == (prudent["prudence"] == "A short search by expected time found no faster plan.")
     if other is not None:
         assert expected["time_s"] <= float(other[1]) * (1 + TIE) < prudent["time_s"] * (1 + TIE)
@@ -300,10 +279,8 @@ def test_where_nothing_fits_the_closest_is_told_with_exit_status_3(
     assert result.exit_code == 3
     assert not out.exists()
     said = " ".join(result.stdout.split())
-    assert all(
-        word in said
-        for word in ("comes closest lacks", "closest, with equal stages:", "optimizer", "do not fit, ")
-    )
+    words = ("comes closest lacks", "closest, with equal stages:", "optimizer", "do not fit, ")
+    assert all(word in said for word in words)
     found = invoke_json("plan", model, *options)
     assert found["format"] == "phaze-no-plan"
     # Context and buffers alone are more than the device has, so that nothing is left for tensors.
@@ -350,9 +327,7 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
     options = ("--system", "tpu-v5p", "--devices", "8", "--global-batch", "16", "--tokens", "1e9")
     lines = invoke("plan", model, *options, "-o", out).stdout.splitlines()
     assert lines[0].endswith("maxtext, bf16")
-    assert lines[1].startswith(
-        "tpu-v5p is not calibrated: an upper limit of speed, as nothing like this plan"
-    )
+    assert lines[1].startswith("tpu-v5p is not calibrated: an upper limit of speed, as nothing like this")
     assert "nor stack maxtext on other devices" in " ".join(lines[1:4])
     assert not any("interval" in line for line in lines)
     plan = read_as(TrainingPlan, out)
@@ -361,53 +336,10 @@ def test_tpus_are_planned_for_maxtext_without_an_interval(model: str, tmp_path: 
     assert_refused("--for megatron: plans for maxtext cannot be written", "emit", out, "--for", "megatron")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (f"gpt2-xxl {H100}", "did you mean gpt2-xl or gpt2"),
-        ("gpt2 --system h10 --global-batch 8", "there is no system"),
-        ("gpt2 --global-batch 8", "the cluster is missing; pass --gpus"),
-        ("gpt2 --gpus h100", "must be a number, x and a system, such as 256xH100, got h100"),
-        ("gpt2 --gpus 8xH100 --system h100", "--gpus 8xH100 already sets --system and --devices"),
-        (f"gpt2 {H100} --stack megatron-cor", "there is no stack"),
-        (f"gpt2 {H100} --fix tpp=2", r"--fix: must be FIELD=VALUE pairs .* got 'tpp=2'"),
-        (f"gpt2 {H100} --explain tp", "--explain: must be FIELD=VALUE pairs"),
-        (f"gpt2 {H100} --explain pp=2.5", r"--explain: pp: must be a whole number from 1 to .*, got 2\.5"),
-        (f"gpt2 {H100} --fix tp=8,pp=2", r"tp=8,pp=2: 8 x 2 = 16 must divide the number of devices, 8"),
-        (
-            (
-                "gpt2 --system h100 --devices 8,16 --global-batch 16 --fewest",
-                "--fewest accepts one number of dev",
-            )
-        ),
-        (f"gpt2 {H100} --fix pp={10**20}", "pp: must be a whole number from 1 to"),
-        (f"gpt2 {H100} --explain schedule=best", r"schedule: must be one of .*, got best"),
-        (f"gpt2 {H100} --precision nvfp4", "^precision: device h100-80gb multiplies .* got nvfp4"),
-        (
-            f"gpt2 {H100} --precision fp8 --runtime torchtitan",
-            "torchtitan: precision must be one of bf16, fp8-cs, mxfp8, got fp8",
-        ),
-        (f"gpt2 {H100} --sequence 2048", "sequence: 2048 must be > 0 and at most"),
-        ("gpt2 --system h100 --devices 8,x --global-batch 8", "--devices: must be"),
-        ("gpt2 --system h100 --devices 12 --global-batch 8", "a multiple of 8"),
-        (f"resnet-50 {H100}", "must be a transformer"),
-        (f"mixtral-8x7b {H100} --lora 16", "--lora: mixtral-8x7b.*must not be given for a model with"),
-        ("gpt2 --gpus 8xtpu-v5p --runtime megatron", "runtime: must be maxtext on tpu-v5p"),
-        (f"gpt2 {H100} --load 1.5", "^plan: --load: gpt2 has no experts"),
-        (f"gpt2 {H100} --price 2", "--price needs --tokens"),
-        (f"gpt2 {H100} --tokens 1e9 --mtbf 1e4 --restart 9", "--checkpoint is missing"),
-        (f"gpt2 {H100} --tokens 1e9 --days -1", "--days: must be a finite number > 0"),
-    ],
-)
-def test_what_is_misspelt_is_said_at_once(arguments: str, message: str) -> None:
-    assert_refused(message, f"plan {arguments}")
-
-
 def test_few_words_are_a_question() -> None:
     """Devices and system in one option, a batch of 4 Mi tokens; the defaults are printed."""
     found = invoke("plan gpt2 --gpus 8xH100 --fix tp=1,pp=1,cp=1,microbatch=8")
     assert found.exit_code == 0, found.output
-    assert (
-        "Defaults used: --sequence 1024, --global-batch 4096 (4 Mi tokens), --precision bf16" in found.stdout
-    )
+    defaults = "Defaults used: --sequence 1024, --global-batch 4096 (4 Mi tokens), --precision bf16"
+    assert defaults in found.stdout
     assert "on 8 h100: 4,096 samples of 1,024 tokens" in found.stdout

@@ -1,16 +1,11 @@
 """On a terminal progress is one line that changes; messages stand above it."""
 
-import io
 import sys
 
 import pytest
 
 from phaze.commands.terminal import live_line, tell
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.commands import Terminal
 
 
 def test_a_message_stands_above_the_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:

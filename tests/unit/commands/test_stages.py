@@ -1,14 +1,12 @@
 """Operators on an accelerator: names, order, totals and rooflines."""
 
-import io
 import json
 import re
 
 import pytest
 
-from phaze.base.errors import PhazeError
 from phaze.commands.tables import Titled, counts, print_rows
-from tests.commands import invoke
+from tests.commands import Terminal, invoke
 
 TPU_V4 = {"tensor": 2 * 8 * 128**2 * 1.05e9, "hbm": 1.2e12}
 """Peak FLOP/s and HBM bandwidth of TPU v4 (Jouppi et al., ISCA 2023, Table 4)."""
@@ -73,21 +71,6 @@ def test_operators_are_sorted_by_a_title_or_a_key(column: str) -> None:
     assert first.split()[:3] == ["head", "backward", "logits.backward"]
     named = [row["name"] for row in rows("estimate", "--sort", "operator")]
     assert named == sorted(map(str, named))
-
-
-def test_an_unknown_column_is_refused() -> None:
-    with pytest.raises(
-        PhazeError, match=r"--sort: latency: is not a column; did you mean latency_s"
-    ) as error:
-        printed("estimate", "--sort", "latency")
-    assert "latency_all_s" in str(error.value)
-
-
-class Terminal(io.StringIO):
-    """Stream that says that it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("columns", [40, 90, 200])

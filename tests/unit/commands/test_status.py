@@ -21,9 +21,7 @@ HEADER = "output_file\tdate\trule\tlog-file(s)\tstatus\tplan"
 
 def summary(*rows: tuple[str, str, str, str]) -> str:
     """Return Snakemake's output for files of a rule with a log, a status and a plan."""
-    return "\n".join(
-        [HEADER, *(f"x\t-\t{rule}\t{log}\t{status}\t{plan}" for rule, log, status, plan in rows)]
-    )
+    return "\n".join([HEADER, *("\t".join(("x", "-", *row)) for row in rows)])
 
 
 STATS = """Building DAG of jobs...
@@ -64,16 +62,10 @@ def test_the_rest_takes_what_jobs_took_before(tmp_path: Path) -> None:
         )
     )
     stages = stages_of(files, read_counts(STATS), tmp_path)
-    assert [(s.rule, s.done, s.left, s.job_s) for s in stages] == [
-        ("extract", 1, 0, 2.0),
-        ("place", 1, 3, 10.0),
-        ("report", 0, 1, None),
-    ]
-    assert stages[1].reasons == (
-        "not made yet",
-        "its settings or its code changed",
-        "what it depends on is made again",
-    )
+    expected = [("extract", 1, 0, 2.0), ("place", 1, 3, 10.0), ("report", 0, 1, None)]
+    assert [(s.rule, s.done, s.left, s.job_s) for s in stages] == expected
+    reasons = ("not made yet", "its settings or its code changed", "what it depends on is made again")
+    assert stages[1].reasons == reasons
     assert seconds_left(stages) == pytest.approx(3 * 10.0 + 6.0)
 
 
@@ -92,9 +84,8 @@ def test_an_installation_without_the_workflow_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(study, "ROOT", tmp_path)
-    with pytest.raises(
-        PhazeError, match=r"^status: phaze is installed without its workflow; run .* in a checkout"
-    ):
+    message = r"^status: phaze is installed without its workflow; run .* in a checkout"
+    with pytest.raises(PhazeError, match=message):
         study_status(Path(), None)
 
 

@@ -22,21 +22,19 @@ from phaze.report.plan_page import front_of, plan_page
 from phaze.spec.documents import read_as
 from phaze.spec.training_plan import TrainingPlan
 from tests.commands import invoke
-from tests.unit.test_main import MODEL
 
 FLAGS = ({"flags.txt": "--tensor-model-parallel-size 1\n"}, ["set these yourself: pp 2"])
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory: pytest.TempPathFactory) -> list[TrainingPlan]:
+def plans(model: str, tmp_path_factory: pytest.TempPathFactory) -> list[TrainingPlan]:
     """Plans of a small model on 8 and 16 devices, with a training run."""
     folder = tmp_path_factory.mktemp("plans")
-    (folder / "tiny.yaml").write_text(MODEL)
     found = []
     for devices in (8, 16):
         out = folder / f"{devices}.json"
         given = ("--gpus", f"{devices}xH100", "--global-batch", "16", "--fix", "pp=2", "--tokens", "1e9")
-        result = invoke("plan", folder / "tiny.yaml", *given, "-o", out)
+        result = invoke("plan", model, *given, "-o", out)
         assert result.exit_code == 0, result.output
         found.append(read_as(TrainingPlan, out))
     return found
@@ -154,9 +152,8 @@ def refused(*options: str) -> tuple[int, str]:
 
 def test_a_page_that_cannot_be_written_is_refused_before_the_search(tmp_path: Path) -> None:
     (tmp_path / "folder.html").mkdir()
-    for name, said in (
-        ("folder.html", "folder"), ("missing/page.html", "missing"), ("page.pdf", "must end in .html"),
-    ):  # fmt: skip
+    names = {"folder.html": "folder", "missing/page.html": "missing", "page.pdf": "must end in .html"}
+    for name, said in names.items():
         path = tmp_path / name
         _, text = refused("--page", str(path))
         assert said in text
