@@ -19,8 +19,9 @@ from phaze.runtimes.recipe import Recipe
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.documents import text_of
 from phaze.spec.models import load_transformer
-from phaze.spec.training_plan import AskedPlan, TrainingPlan
+from phaze.spec.training_plan import TrainingPlan
 from tests.commands import assert_refused, invoke
+from tests.plans import plan_of, planner_of
 
 DRAWS = 40
 
@@ -28,22 +29,8 @@ DRAWS = 40
 @cache
 def planned(runtime: str, pp: int | None = None, precision: Compute = "bf16") -> TrainingPlan:
     """Return the plan of a model of few layers."""
-    asked = AskedPlan(
-        model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 6}),
-        system="h100",
-        stack="megatron-core",
-        devices=8,
-        global_batch=8,
-        sequence=2048,
-        runtime=runtime,  # type: ignore[arg-type]
-        precision=precision,
-        fixed={} if pp is None else {"pp": pp},
-        rank="expected",
-    )
-    planner = TrainingPlanner(asked, lambda _: MeasuredInterval(None), gap=0.0)
-    found = planner.answer(planner.best(5))
-    assert isinstance(found, TrainingPlan)
-    return found
+    fields = {"devices": 8, "global_batch": 8, "runtime": runtime, "precision": precision, "rank": "expected"}
+    return plan_of(planner_of(gap=0.0, fixed={} if pp is None else {"pp": pp}, **fields), 5)
 
 
 @cache

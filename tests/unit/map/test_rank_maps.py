@@ -13,10 +13,8 @@ from phaze.layout import Axis, Layout
 from phaze.map.ensemble import MapSettings
 from phaze.map.rank_maps import Arranged, map_ranks, ranks_on
 from phaze.map.search import SearchLimits
-from phaze.plan.answer.answer import TrainingPlanner
-from phaze.plan.answer.priced import MeasuredInterval
-from phaze.spec.models import load_transformer
-from phaze.spec.training_plan import AskedPlan, TrainingPlan
+from phaze.spec.training_plan import TrainingPlan
+from tests.plans import plan_of, planner_of
 
 QUICK = MapSettings(limits=SearchLimits(tries=2000), steps=2000)
 LAYOUT = Layout(tp=2, cp=2, pp=2, dp=3, ep=3, sequence_parallel=True)
@@ -35,14 +33,7 @@ def nodes_of(order: Ints, width: int) -> DeviceNetwork:
 
 
 def planned(fixed: dict[str, int | str]) -> TrainingPlan:
-    asked = AskedPlan(
-        model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 4}),
-        system="h100", stack="megatron-core", devices=16, global_batch=32, sequence=2048, fixed=fixed,
-    )  # fmt: skip
-    planner = TrainingPlanner(asked, lambda _: MeasuredInterval(None), gap=0.05)
-    found = planner.answer(planner.best(1))
-    assert isinstance(found, TrainingPlan)
-    return found
+    return plan_of(planner_of(4, devices=16, global_batch=32, fixed=fixed), 1)
 
 
 def test_a_collective_takes_as_long_as_the_slowest_of_the_groups_of_its_kind() -> None:

@@ -14,13 +14,12 @@ from pydantic import ValidationError
 from phaze.base.errors import PhazeError
 from phaze.commands.emit import emitted
 from phaze.commands.options import EmitOption
-from phaze.plan.answer.answer import TrainingPlanner
-from phaze.plan.answer.priced import MeasuredInterval
 from phaze.runtimes.flags import comments, parse_flags
 from phaze.runtimes.recipe import Recipe
 from phaze.spec.models import load_transformer, parse_model
-from phaze.spec.training_plan import AskedPlan, TrainingPlan
+from phaze.spec.training_plan import TrainingPlan
 from tests.fuzz import CODE
+from tests.plans import plan_of, planner_of
 
 RUNTIMES = get_args(EmitOption)
 FIXED = {"tp": 2, "cp": 1, "pp": 2, "vp": 1, "zero": 0, "recompute": "none", "microbatch": 1}
@@ -31,14 +30,7 @@ UNTIMED = {"rope_theta": 5e5, "rope_scaling": {"rope_type": "yarn", "factor": 8.
 def plan() -> TrainingPlan:
     """Plan of a small model whose spec has fields without effect on time."""
     model = load_transformer("llama2-7b", "test").model_copy(update={"layers": 4, "untimed": UNTIMED})
-    question = AskedPlan(
-        model=model, system="h100", stack="megatron-core", devices=8, global_batch=8, sequence=2048,
-        fixed=FIXED,
-    )  # fmt: skip
-    planner = TrainingPlanner(question, lambda _: MeasuredInterval(None), gap=0.05)
-    answer = planner.answer(planner.best(2))
-    assert isinstance(answer, TrainingPlan)
-    return answer
+    return plan_of(planner_of(model=model, devices=8, global_batch=8, fixed=FIXED), 2)
 
 
 def _with_code(document: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:

@@ -10,8 +10,8 @@ import pytest
 
 from phaze.base.units import GIB
 from phaze.layout import Layout
-from phaze.plan.answer.answer import TrainingPlanner, recipe_rows, recipes_of
-from phaze.plan.answer.priced import MeasuredInterval, PricedLayout
+from phaze.plan.answer.answer import recipe_rows, recipes_of
+from phaze.plan.answer.priced import PricedLayout
 from phaze.plan.answer.words import in_words
 from phaze.plan.machines import device_of, load_machine
 from phaze.plan.pricing.price import price
@@ -26,9 +26,11 @@ from phaze.spec.models import load_transformer
 from phaze.spec.names import Rank
 from phaze.spec.recipes import PublishedRecipe, published_recipes
 from phaze.spec.systems import load_cluster
-from phaze.spec.training_plan import AskedPlan, NearRun, RecipeRow, TrainingPlan
+from phaze.spec.training_plan import NearRun, RecipeRow, TrainingPlan
+from tests.plans import planner_of
 
 LLAMA = "llama-3.1-405b", "h100", 16384
+LLAMA_8B = load_transformer("llama-3.1-8b", "test")
 FASTEST = ("h100", "gb200", "gb300")
 
 
@@ -125,9 +127,8 @@ def test_adapters_have_no_recipe() -> None:
 @pytest.mark.parametrize("recipe", small(), ids=lambda one: f"{one.model}-{one.system}-{one.precision}")
 def test_the_first_plan_of_the_same_widths_is_no_slower(recipe: PublishedRecipe) -> None:
     assert recipe.global_batch is not None
-    question = asked(
-        recipe.model, recipe.system, recipe.gpus, recipe.sequence, recipe.global_batch, recipe.precision
-    )
+    sizes = recipe.gpus, recipe.sequence, recipe.global_batch
+    question = asked(recipe.model, recipe.system, *sizes, recipe.precision)
     fitting = [one for one in rows(question, recipe.system) if one.lacking_gib is None]
     for plan in (one.plan for one in fitting if one.plan is not None):
         layout = plan.layout
@@ -140,12 +141,8 @@ def test_the_first_plan_of_the_same_widths_is_no_slower(recipe: PublishedRecipe)
 @pytest.fixture(scope="module")
 def answered() -> TrainingPlan:
     """Return the answer to the question of a recipe for one node."""
-    model = load_transformer("llama-3.1-8b", "test")
-    question = AskedPlan(
-        model=model, system="h100", stack="megatron-core", devices=8, global_batch=128, sequence=8192,
-        rank="expected",
-    )  # fmt: skip
-    planner = TrainingPlanner(question, lambda _: MeasuredInterval(None), 0.01)
+    fields = {"model": LLAMA_8B, "devices": 8, "global_batch": 128, "sequence": 8192, "rank": "expected"}
+    planner = planner_of(gap=0.01, **fields)
     search = planner.search({"tp": 1, "pp": 1})
     search.run(2)
     found = planner.answer(search.plans(2))
@@ -172,26 +169,21 @@ def test_the_answer_lists_recipes_below_its_plans(answered: TrainingPlan) -> Non
     least_gib = titan.plan.in_use_gib.low
     assert f"× plan 1; does not fit: needs {least_gib:.1f} GiB or more of 80 GiB" in text
     nearly = titan.plan.model_copy(update={"in_use_gib": UsedGib(low=70.0, expected=77.0, high=81.5)})
-    larger = words_of(
-        answered.model_copy(update={"recipes": (bridge, titan.model_copy(update={"plan": nearly}))})
-    )
+    recipes = bridge, titan.model_copy(update={"plan": nearly})
+    larger = words_of(answered.model_copy(update={"recipes": recipes}))
     assert re.search(r"× plan 1; may fit: needs 70\.0 to 81\.5 GiB; 7\d\.?\d* of 80 GiB are usable", larger)
     assert TrainingPlan.model_validate_json(answered.model_dump_json()) == answered
     assert TrainingPlan.model_validate(answered.model_dump(exclude={"recipes"})).recipes == ()
 
 
 @pytest.mark.parametrize(("over", "named"), [(1.04, False), (1.07, True)])
-def test_a_plan_much_faster_than_recipes_names_its_evidence(
-    answered: TrainingPlan, over: float, named: bool
-) -> None:
+def test_a_plan_faster_than_recipes_has_evidence(answered: TrainingPlan, over: float, named: bool) -> None:
     near = NearRun(source="given", label="row 3", distance=0.1, error=-0.02)
     bridge, titan = answered.recipes
     rows = (bridge.model_copy(update={"over_plan": over}), titan)
     text = words_of(answered.model_copy(update={"recipes": rows, "evidence": (near,)}))
-    line = (
-        "Faster than every recipe by prediction. Measured runs like it, with the errors of their predictions:"
-    )
-    assert (f"{line} given row 3 (-2.0%)." in text) == named
+    line = "Faster than every recipe by prediction. Measured runs like it, with the errors of their"
+    assert (f"{line} predictions: given row 3 (-2.0%)." in text) == named
 
 
 def test_a_recipe_that_cannot_run_gives_the_reason(answered: TrainingPlan) -> None:
@@ -205,15 +197,10 @@ def test_a_recipe_that_cannot_run_gives_the_reason(answered: TrainingPlan) -> No
 
 @pytest.mark.slow
 def test_with_a_wide_gap_the_plan_by_expected_time_is_no_slower_than_the_one_by_prudent_time() -> None:
-    question = AskedPlan(
-        model=load_transformer("llama-3.1-8b", "test"), system="a100-roce", stack="megatron-core", devices=16,
-        global_batch=128, sequence=16384,
-    )  # fmt: skip
+    fields = {"model": LLAMA_8B, "system": "a100-roce", "devices": 16, "global_batch": 128, "sequence": 16384}
     times_s = {}
     for rank in get_args(Rank):
-        planner = TrainingPlanner(
-            question.model_copy(update={"rank": rank}), lambda _: MeasuredInterval(None), 0.1
-        )
+        planner = planner_of(gap=0.1, rank=rank, **fields)
         found = planner.best(1).plans[0]
         times_s[rank] = PricedLayout.of(planner.question, found).priced_for(planner.expected).price.time_s
     assert times_s["expected"] <= times_s["prudent"] * (1 + 1e-9)

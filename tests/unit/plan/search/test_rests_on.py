@@ -21,7 +21,8 @@ from phaze.runtimes.megatron import MEGATRON
 from phaze.runtimes.rules import TrainingTask
 from phaze.spec.models import load_transformer
 from phaze.spec.names import Rank
-from phaze.spec.training_plan import AskedPlan, TrainingPlan
+from phaze.spec.training_plan import TrainingPlan
+from tests.plans import planner_of
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +67,8 @@ def test_an_order_that_needs_no_hidden_communication_rests_on_nothing(plans: lis
 
 def small_planner(rank: Rank) -> TrainingPlanner:
     """Planner of a small model on two nodes."""
-    asked = AskedPlan(
-        model=load_transformer("llama2-7b", "test").model_copy(update={"layers": 6}),
-        system="h100",
-        stack="megatron-core-2024",
-        devices=16,
-        global_batch=16,
-        sequence=2048,
-        rank=rank,
-    )
-    return TrainingPlanner(asked, lambda _: MeasuredInterval((1.0, 2.0)), gap=0.005)
+    fields = {"stack": "megatron-core-2024", "devices": 16, "global_batch": 16, "rank": rank}
+    return planner_of(gap=0.005, interval=MeasuredInterval((1.0, 2.0)), **fields)
 
 
 @pytest.mark.slow
