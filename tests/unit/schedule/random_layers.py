@@ -88,11 +88,8 @@ def transformer_layer(seed: int, num_tc: int, num_vc: int, kind: str = "forward"
     one, every = np.zeros(n), np.zeros(n)
     for i, type_ in enumerate(core):
         cores = {"tensor": num_tc, "vector": num_vc}.get(type_, 1)
-        every[i] = {
-            "tensor": rng.uniform(5e-5, 2e-4),
-            "vector": rng.uniform(1e-6, 2e-5),
-            "network": 3e-5,
-        }.get(type_, 0)
+        times = {"tensor": rng.uniform(5e-5, 2e-4), "vector": rng.uniform(1e-6, 2e-5), "network": 3e-5}
+        every[i] = times.get(type_, 0)
         one[i] = every[i] * (1 + (cores - 1) * rng.uniform(0.2, 1.0))
     return ScheduledLayer(core, one, every, edges, num_tc, num_vc)
 

@@ -1,11 +1,12 @@
 """Bounds on the latency of layers: never wrong, tight where possible, and attained by valid schedules."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze.base.arrays import Floats
 from phaze.schedule.bounds import (
     EQUAL,
     SCHEDULING,
@@ -17,7 +18,7 @@ from phaze.schedule.bounds import (
     layer_bounds,
     tasks_of,
 )
-from phaze.schedule.graphs import ALL_CORES, ComponentArrays, LayerSchedule, ScheduledLayer
+from phaze.schedule.graphs import ComponentArrays, LayerSchedule, ScheduledLayer
 from phaze.schedule.sequences import search_sequences
 from phaze.schedule.verify import find_faults
 from tests.unit.schedule.exhaustive import shortest_latency
@@ -29,12 +30,8 @@ SEEDS = st.integers(0, 10**6)
 def bound_layer(layer: ScheduledLayer, effort: BoundEffort = SCREENING) -> tuple[float, float]:
     """Return the lower bound and the feasible latency of one layer."""
     lower, feasible = layer_bounds(
-        layer.core,
-        layer.edges,
-        layer.latency_s[None],
-        layer.latency_all_s[None],
-        np.array([layer.num_tc]),
-        np.array([layer.num_vc]),
+        *(layer.core, layer.edges, layer.latency_s[None], layer.latency_all_s[None]),
+        *(np.array([layer.num_tc]), np.array([layer.num_vc])),
         overlap_communication=layer.overlap_communication,
         effort=effort,
     )
@@ -81,10 +78,7 @@ def test_bounds_meet_where_no_operator_is_fused(seed: int, operators: int) -> No
     """Without fused operators, the search over barriers proves every small component."""
     layer = random_layer(seed, operators)
     single = tuple("tensor" if core == "fused" else core for core in layer.core)
-    plain = ScheduledLayer(
-        single, layer.latency_s, layer.latency_all_s, layer.edges, layer.num_tc, layer.num_vc
-    )
-    lower, schedule = schedule_by_bounds(plain)
+    lower, schedule = schedule_by_bounds(replace(layer, core=single))
     assert lower == pytest.approx(schedule.latency_s, rel=EQUAL)
 
 
@@ -117,14 +111,9 @@ def test_the_bounds_lie_between_the_critical_path_and_everything_on_all_cores(se
 def test_many_architectures_at_once_get_what_each_gets_alone() -> None:
     """The loop over architectures has no state."""
     layers = [transformer_layer(seed, num_tc=1 + seed % 4, num_vc=1 + seed % 3) for seed in range(20)]
-    lower, feasible = layer_bounds(
-        layers[0].core,
-        layers[0].edges,
-        np.array([layer.latency_s for layer in layers]),
-        np.array([layer.latency_all_s for layer in layers]),
-        np.array([layer.num_tc for layer in layers]),
-        np.array([layer.num_vc for layer in layers]),
-    )
+    names = ("latency_s", "latency_all_s", "num_tc", "num_vc")
+    columns = (np.array([getattr(layer, name) for layer in layers]) for name in names)
+    lower, feasible = layer_bounds(layers[0].core, layers[0].edges, *columns)
     alone = [bound_layer(layer) for layer in layers]
     assert [(float(a), float(b)) for a, b in zip(lower, feasible, strict=True)] == alone
 
@@ -167,54 +156,13 @@ def test_the_search_by_sequences_is_the_same_in_every_run() -> None:
     assert (first[1] == second[1]).all()
 
 
-def two_beside_each_other(one: float, every: float) -> tuple[Floats, Floats]:
-    """Return latencies of two equal operators."""
-    return np.array([one, one]), np.array([every, every])
-
-
-def test_branching_wins_where_all_cores_gain_little() -> None:
-    """Two independent products on two cores, 3 s alone and 2 s on both cores: concurrently they take 3 s."""
-    layer = ScheduledLayer(("tensor", "tensor"), *two_beside_each_other(3.0, 2.0), (), 2, 1)
-    lower, schedule = schedule_by_bounds(layer)
-    assert lower == schedule.latency_s == 3.0
-    assert sorted(schedule.core.tolist()) == [0, 1]
-
-
-def test_all_cores_win_where_they_gain_much() -> None:
-    """The same products, 1 s on both cores: in sequence they take 2 s."""
-    layer = ScheduledLayer(("tensor", "tensor"), *two_beside_each_other(3.0, 1.0), (), 2, 1)
-    lower, schedule = schedule_by_bounds(layer)
-    assert lower == schedule.latency_s == 2.0
-    assert schedule.core.tolist() == [ALL_CORES, ALL_CORES]
-
-
-def test_one_core_does_not_branch() -> None:
-    """With a single tensor core the products run in sequence."""
-    layer = ScheduledLayer(("tensor", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 4)
-    assert bound_layer(layer) == (6.0, 6.0)
-
-
 def test_no_ops_take_no_time_but_have_a_place_in_the_schedule() -> None:
     """A reshape starts and ends when its input is ready."""
-    layer = ScheduledLayer(
-        ("tensor", "none", "vector"),
-        np.array([3.0, 0.0, 1.0]),
-        np.array([2.0, 0.0, 1.0]),
-        ((0, 1), (1, 2)),
-        2,
-        2,
-    )
+    latencies = np.array([3.0, 0.0, 1.0]), np.array([2.0, 0.0, 1.0])
+    layer = ScheduledLayer(("tensor", "none", "vector"), *latencies, ((0, 1), (1, 2)), 2, 2)
     _, schedule = schedule_by_bounds(layer)
     assert schedule.start_s.tolist() == [0.0, 2.0, 2.0]
     assert schedule.end_s.tolist() == [2.0, 2.0, 3.0]
-
-
-def test_communication_runs_beside_computation_only_where_it_may() -> None:
-    """An all-reduce and an independent product take the sum of their times, or the longer of both."""
-    apart = ScheduledLayer(("network", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 1)
-    beside = ScheduledLayer(("network", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 1, True)
-    assert bound_layer(apart) == (6.0, 6.0)
-    assert bound_layer(beside) == (3.0, 3.0)
 
 
 def test_an_empty_layer_takes_no_time() -> None:

@@ -140,13 +140,9 @@ def test_both_formulations_solve_whole_layers_alike(seed: int, solves: list[int]
     """With collectives, no-ops and operators whose choice does not matter."""
     layer = random_layer(seed, 6, network=True, overlap=seed % 3 == 2)
     same = np.where(np.arange(6) % 2 == 0, layer.latency_s, layer.latency_all_s)
-    layer = ScheduledLayer(
-        layer.core, layer.latency_s, same, layer.edges, layer.num_tc, layer.num_vc, seed % 3 == 2
-    )
-    found = [
-        solve_layer(layer, PROOF.model_copy(update={"formulation": way}), Store())
-        for way in ("sparse", "paper")
-    ]
+    layer = replace(layer, latency_all_s=same)
+    ways = (PROOF.model_copy(update={"formulation": way}) for way in ("sparse", "paper"))
+    found = [solve_layer(layer, way, Store()) for way in ways]
     assert [solution.status for solution in found] == ["optimal", "optimal"]
     for solution in found:
         assert solution.objective_s == pytest.approx(shortest_latency(layer), rel=EQUAL)
@@ -189,10 +185,8 @@ def test_programs_check_what_bounds_prove(seed: int) -> None:
     result.
     """
     layer = transformer_layer(seed, 2, 4)
-    by_bounds, by_programs = (
-        solve_layer(layer, PROOF.model_copy(update={"programs": where, "node_limit": 5000}), Store())
-        for where in ("open", "all")
-    )
+    ways = (PROOF.model_copy(update={"programs": where, "node_limit": 5000}) for where in ("open", "all"))
+    by_bounds, by_programs = (solve_layer(layer, way, Store()) for way in ways)
     assert by_bounds.programs == []
     assert len(by_programs.programs) == sum(len(task.component.operators) > 1 for task in tasks_of(layer))
     assert by_programs.status == "optimal"

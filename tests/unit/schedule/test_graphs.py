@@ -1,5 +1,6 @@
 """Order of operators, series components, and valid layers."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -32,15 +33,8 @@ def graphs(draw: st.DrawFn) -> tuple[int, Edges]:
 
 def layer(**changes: object) -> ScheduledLayer:
     """Return a layer of two operators with some fields changed."""
-    fields = {
-        "core": ("tensor", "vector"),
-        "latency_s": np.array([2.0, 1.0]),
-        "latency_all_s": np.array([1.0, 1.0]),
-        "edges": ((0, 1),),
-        "num_tc": 2,
-        "num_vc": 1,
-    }
-    return ScheduledLayer(**{**fields, **changes})
+    plain = ScheduledLayer(("tensor", "vector"), np.array([2.0, 1.0]), np.ones(2), ((0, 1),), 2, 1)
+    return replace(plain, **changes)
 
 
 def test_the_order_is_the_transitive_closure_of_the_edges() -> None:

@@ -102,11 +102,8 @@ def test_the_random_layers_are_hard_enough(
     """Many of them need core assignment, and in most running everything on all cores is not optimal."""
     sparse = [comparison.found["sparse"] for comparison in comparisons]
     z_needed = sum(proven.z_needed for proven in sparse)
-    branching = sum(
-        proven.schedule.latency_s
-        < comparison.layer.latency_all_s[comparison.layer.kinds != 4].sum() * (1 - EXACT)
-        for proven, comparison in zip(sparse, comparisons, strict=True)
-    )
+    alone = [each.layer.latency_all_s[each.layer.kinds != 4].sum() * (1 - EXACT) for each in comparisons]
+    branching = sum(proven.schedule.latency_s < s for proven, s in zip(sparse, alone, strict=True))
     record_property("layers", len(sparse))
     record_property("z needed", z_needed)
     record_property("branching beats all cores", int(branching))
@@ -171,9 +168,8 @@ def test_the_type_of_core_that_is_overloaded_is_named() -> None:
 
 def test_the_paper_program_has_every_printed_constraint() -> None:
     """Four operators, two of them comparable: as many constraints as in Figure 3."""
-    layer = ScheduledLayer(
-        ("tensor", "vector", "fused", "tensor"), np.full(4, 2.0), np.full(4, 1.0), ((0, 1),), 2, 3
-    )
+    kinds = ("tensor", "vector", "fused", "tensor")
+    layer = ScheduledLayer(kinds, np.full(4, 2.0), np.full(4, 1.0), ((0, 1),), 2, 3)
     task = replace(task_of(layer), num_tc=2, num_vc=3)
     data = replace(make_instance(task, known_schedule(task)), assigned=frozenset({"tensor", "vector"}))
     model = formulate_paper(data)
@@ -207,29 +203,19 @@ def test_the_sparse_program_states_less() -> None:
     task = task_of(transformer_layer(0, 4, 8))
     data = make_instance(task, known_schedule(task))
     paper, sparse = formulate_paper(data), formulate_sparse(data)
-    counts = [
-        (
-            sum(1 for v in m.component_data_objects(pyo.Var) if not v.fixed),
-            sum(1 for _ in m.component_data_objects(pyo.Constraint)),
-        )
-        for m in (paper, sparse)
-    ]
-    assert counts[1][0] < counts[0][0] / 2
-    assert counts[1][1] < counts[0][1] / 10
+    for kind, factor in ((pyo.Var, 2), (pyo.Constraint, 10)):
+        parts = (list(m.component_data_objects(kind)) for m in (paper, sparse))
+        many, few = (sum(not getattr(part, "fixed", False) for part in every) for every in parts)
+        assert few < many / factor
 
 
 def test_every_constraint_says_in_a_sentence_what_it_states() -> None:
     """Names of constraints read as sentences, and each rule has one as its docstring."""
     for module in (formulate_paper, formulate_sparse):
-        names = module.__globals__
-        rules = [
-            f
-            for name, f in names.items()
-            if callable(f) and getattr(f, "__module__", "") == module.__module__
-        ]
-        assert all(
-            f.__doc__ and f.__doc__.strip().endswith(".") for f in rules if not f.__name__.startswith("_")
-        )
+        every = (f for f in module.__globals__.values() if callable(f))
+        own = (f for f in every if getattr(f, "__module__", "") == module.__module__)
+        rules = [f for f in own if not f.__name__.startswith("_")]
+        assert all(f.__doc__ and f.__doc__.strip().endswith(".") for f in rules)
 
 
 def test_mirror_images_are_left_out() -> None:
@@ -245,11 +231,8 @@ def test_mirror_images_are_left_out() -> None:
 
 def test_choices_that_bounds_decide_are_fixed() -> None:
     """All cores if one core is too slow for the known schedule, one core if all are no faster."""
-    task = task_of(
-        ScheduledLayer(
-            ("tensor", "tensor", "tensor"), np.array([9.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0]), (), 2, 1
-        )
-    )
+    latencies = np.array([9.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0])
+    task = task_of(ScheduledLayer(("tensor",) * 3, *latencies, (), 2, 1))
     model = formulate_sparse(make_instance(task, known_schedule(task)))
     assert [model.wide[i].value if model.wide[i].fixed else None for i in range(3)] == [1, 0, None]
 

@@ -18,6 +18,8 @@ from phaze.spec.settings import ScheduleSettings
 from phaze.tables.columns import ENERGIES
 from tests.unit.schedule.random_layers import transformer_graph
 
+Inputs = tuple[pd.DataFrame, ...]
+Results = tuple[pd.DataFrame, pd.DataFrame]
 POINT = {"model": "toy", "layout": "tp2-b1"}
 SETTINGS = ScheduleSettings(solver=("highs",), node_limit=10, wall_limit_s=100.0)
 KINDS = {"forward": "forward", "backward": "split"}
@@ -33,45 +35,28 @@ def few_barriers() -> Iterator[None]:
     bounds.blocks_of.cache_clear()
 
 
-def make_operators() -> tuple[pd.DataFrame, pd.DataFrame]:
+def make_operators() -> Results:
     """Return tables operators and edges of one transformer layer with separate weight gradients."""
     operators, edges = [], []
     for direction, kind in KINDS.items():
         core, links = transformer_graph(kind)
         frame = pd.DataFrame({"core": core, "operator": range(len(core))})
-        frame["work"] = np.where(
-            frame["core"] == "none", -1, frame["operator"] + 100 * (direction == "backward")
-        )
+        work = frame["operator"] + 100 * (direction == "backward")
+        frame["work"] = np.where(frame["core"] == "none", -1, work)
         operators.append(frame.assign(direction=direction))
         edges.append(pd.DataFrame(links, columns=["source", "target"]).assign(direction=direction))
-    numbers = [
-        "tensor_flops",
-        "vector_flops",
-        "input_bytes",
-        "parameter_bytes",
-        "output_bytes",
-        "stashed_bytes",
-    ]
-    all_operators = pd.concat(operators).assign(
-        **POINT, layer="block", name="x", attention=False, **dict.fromkeys(numbers, 0.0)
-    )
+    sizes = [f"{part}_bytes" for part in ("input", "parameter", "output", "stashed")]
+    numbers = dict.fromkeys(("tensor_flops", "vector_flops", *sizes), 0.0)
+    all_operators = pd.concat(operators).assign(**POINT, layer="block", name="x", attention=False, **numbers)
     all_edges = pd.concat(edges).assign(**POINT, layer="block", bytes=1.0)
     return tables.Operators.check(all_operators), tables.Edges.check(all_edges)
 
 
 def make_architectures() -> pd.DataFrame:
     """Return three architectures: two with the same cores, which differ in the global buffer alone."""
-    frame = pd.DataFrame(
-        {
-            "architecture": ["wide", "narrow", "narrow-too"],
-            "num_tc": [4, 1, 1],
-            "num_vc": [8, 2, 2],
-            "tensor_design": [0, 3, 3],
-            "vector_design": [1, 4, 4],
-            "fused_design": [2, 5, 5],
-        }
-    )
-    return frame.assign(shard="s")
+    designs = {"tensor_design": [0, 3, 3], "vector_design": [1, 4, 4], "fused_design": [2, 5, 5]}
+    cores = {"num_tc": [4, 1, 1], "num_vc": [8, 2, 2]}
+    return pd.DataFrame({"architecture": ["wide", "narrow", "narrow-too"], **cores, **designs, "shard": "s"})
 
 
 def make_estimates(operators: pd.DataFrame) -> pd.DataFrame:
@@ -85,41 +70,28 @@ def make_estimates(operators: pd.DataFrame) -> pd.DataFrame:
             one = every * (1 + (cores - 1) * rng.uniform(0.3, 1.0))
             energies = {f"{part}{which}_j": rng.random() for part in ENERGIES for which in ("", "_all")}
             moved = {column: rng.random() for column in ("hbm_bytes", "hbm_all_bytes", "reduced_bytes")}
-            rows.append(
-                {
-                    "work": work,
-                    "design": design,
-                    "latency_s": one,
-                    "latency_all_s": every,
-                    **energies,
-                    **moved,
-                }
-            )
+            latencies = {"latency_s": one, "latency_all_s": every}
+            rows.append({"work": work, "design": design, **latencies, **energies, **moved})
     return pd.DataFrame(rows).assign(**POINT)
 
 
 @pytest.fixture(scope="module")
-def inputs() -> tuple[pd.DataFrame, ...]:
+def inputs() -> Inputs:
     """Return tables operators, edges, estimates, architectures and screens; one architecture is not kept."""
     operators, edges = make_operators()
-    screens = pd.DataFrame(
-        {
-            "architecture": ["wide", "wide", "narrow", "narrow", "narrow-too", "narrow-too"],
-            "hbm_gib": [32.0, 80.0] * 3,
-            "kept": [False, True, True, True, False, False],
-        }
-    )
+    names, kept = np.repeat(["wide", "narrow", "narrow-too"], 2), [False, True, True, True, False, False]
+    screens = pd.DataFrame({"architecture": names, "hbm_gib": [32.0, 80.0] * 3, "kept": kept})
     return operators, edges, make_estimates(operators), make_architectures(), screens
 
 
 @pytest.fixture(scope="module")
-def results(inputs: tuple[pd.DataFrame, ...]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def results(inputs: Inputs) -> Results:
     """Return tables solves and schedules."""
     return schedule_layers(*inputs, SETTINGS, Store())
 
 
 @pytest.mark.solver
-def test_results_are_tables(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_results_are_tables(results: Results) -> None:
     """Columns, types, ranges and rules are validated."""
     solves, schedules = results
     assert len(tables.Solves.check(solves)) == 4
@@ -128,7 +100,7 @@ def test_results_are_tables(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
 
 @pytest.mark.solver
 def test_energy_and_traffic_of_a_layer_are_those_of_its_operators_as_scheduled(
-    results: tuple[pd.DataFrame, pd.DataFrame], inputs: tuple[pd.DataFrame, ...]
+    results: Results, inputs: Inputs
 ) -> None:
     """On one core or on all, on the design of the core type; no-ops are free."""
     solves, schedules = results
@@ -150,16 +122,14 @@ def test_energy_and_traffic_of_a_layer_are_those_of_its_operators_as_scheduled(
 
 
 @pytest.mark.solver
-def test_only_kept_architectures_are_scheduled(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_only_kept_architectures_are_scheduled(results: Results) -> None:
     """One kept HBM size is enough."""
     for frame in results:
         assert set(frame["architecture"]) == {"wide", "narrow"}
 
 
 @pytest.mark.solver
-def test_schedules_can_be_executed(
-    results: tuple[pd.DataFrame, pd.DataFrame], inputs: tuple[pd.DataFrame, ...]
-) -> None:
+def test_schedules_can_be_executed(results: Results, inputs: Inputs) -> None:
     """Read back from the table, every schedule passes the verifier and takes the time stated in solves."""
     solves, schedules = (frame.set_index(["architecture", "direction"]) for frame in results)
     for case in read_cases(*inputs[:4], overlap_communication=False):
@@ -174,7 +144,7 @@ def test_schedules_can_be_executed(
 
 
 @pytest.mark.solver
-def test_solves_say_how_each_layer_was_proven(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_solves_say_how_each_layer_was_proven(results: Results) -> None:
     """Bounds prove the forward pass; the backward pass with its weight gradients needs a program."""
     solves = results[0].set_index(["direction", "architecture"]).sort_index()
     nobody = ["optimal", "bounds", "none", "none", "none"]
@@ -190,9 +160,7 @@ def test_solves_say_how_each_layer_was_proven(results: tuple[pd.DataFrame, pd.Da
 
 
 @pytest.mark.solver
-def test_the_store_changes_no_result(
-    inputs: tuple[pd.DataFrame, ...], results: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
-) -> None:
+def test_the_store_changes_no_result(inputs: Inputs, results: Results, tmp_path: Path) -> None:
     """Fresh, cached and re-read: the same tables to the last bit."""
     for _ in range(2):
         for found, fresh in zip(schedule_layers(*inputs, SETTINGS, Store(tmp_path)), results, strict=True):
@@ -201,9 +169,7 @@ def test_the_store_changes_no_result(
 
 
 @pytest.mark.solver
-def test_the_log_counts_what_decided_components(
-    inputs: tuple[pd.DataFrame, ...], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_counts_what_decided_components(inputs: Inputs, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "phaze"):
         solves, _ = schedule_layers(*inputs, SETTINGS, Store())
     told = next(text for text in reversed(caplog.messages) if "components" in text)
@@ -212,7 +178,7 @@ def test_the_log_counts_what_decided_components(
 
 @pytest.mark.solver
 def test_equal_layers_of_other_architectures_and_models_are_not_solved_again(
-    inputs: tuple[pd.DataFrame, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An architecture with the same latencies, and a model with the same layer, reuse the solutions."""
     schedule_layers(*inputs, SETTINGS, Store(tmp_path))
@@ -225,9 +191,7 @@ def test_equal_layers_of_other_architectures_and_models_are_not_solved_again(
 
 @pytest.mark.slow
 @pytest.mark.solver
-def test_communication_may_overlap(
-    inputs: tuple[pd.DataFrame, ...], results: tuple[pd.DataFrame, pd.DataFrame]
-) -> None:
+def test_communication_may_overlap(inputs: Inputs, results: Results) -> None:
     """Then no layer takes longer, and some all-reduce overlaps with a weight gradient."""
     settings = SETTINGS.model_copy(update={"overlap_communication": True})
     apart = results[0]
@@ -238,7 +202,7 @@ def test_communication_may_overlap(
     assert (network["core"] == 0).any()
 
 
-def test_no_kept_architecture_makes_empty_tables(inputs: tuple[pd.DataFrame, ...]) -> None:
+def test_no_kept_architecture_makes_empty_tables(inputs: Inputs) -> None:
     """A shard without kept architectures is not an error."""
     screens = inputs[4].assign(kept=False)
     solves, schedules = schedule_layers(*inputs[:4], screens, SETTINGS, Store())
@@ -246,7 +210,7 @@ def test_no_kept_architecture_makes_empty_tables(inputs: tuple[pd.DataFrame, ...
 
 
 def test_without_any_solver_layers_are_still_scheduled(
-    inputs: tuple[pd.DataFrame, ...], monkeypatch: pytest.MonkeyPatch
+    inputs: Inputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Components with open bounds keep their gap, and the tables state the missing proof."""
     monkeypatch.setattr("phaze.solver.programs.HighsBackend.version", lambda _: None)
