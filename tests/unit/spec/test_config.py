@@ -25,6 +25,7 @@ from phaze.spec.topology import LevelTopology
 Config = dict[str, object]
 Change = Callable[[Config], object]
 
+TWICE = {"hbm_bandwidth_factor": 2, "hbm_bandwidth_bytes_per_s": 1e12}
 STUDIES = sorted((FOLDER / "studies").glob("*.yaml"))
 
 
@@ -62,10 +63,8 @@ def test_named_architectures_are_in_the_first_shard_of_the_grid(config: Config) 
     put("architectures/grid", {"glb_mib": [64, 256]})(config)
     settings = load_settings(config)
     assert settings.shards == ("small-buffer", "large-buffer")
-    named = [
-        [architecture["name"] for architecture in settings.members(s).get("named", [])]
-        for s in settings.shards
-    ]
+    members = [settings.members(shard).get("named", []) for shard in settings.shards]
+    named = [[architecture["name"] for architecture in chips] for chips in members]
     assert named == [list(settings.architectures), []]
     put("architectures/grid", None)(config)
     settings = load_settings(config)
@@ -104,16 +103,13 @@ def merged(base: Config, over: Config) -> Config:
         ),
         (walk_without_grid, r"screen\.strategy: hysteresis needs a grid"),
         (put("schedule/solver", []), r"schedule\.solver: .*at least 1 item"),
-        (
-            put("scenarios/tpu-v4-pod/system", "moon"),
-            r"systems/moon\.yaml: there is no system 'moon'; known are ",
-        ),
+        (put("scenarios/tpu-v4-pod/system", "moon"), r"systems/moon\.yaml: there is no system 'moon'"),
         (put("scenarios/tpu-v4-pod/devices", 0), r"scenarios\.tpu-v4-pod\.devices.*greater than 0, got 0"),
         (put("scenarios/tpu-v4-pod/area_limit_mm2", "tpu-v9"), "'tpu-v9' is not among architectures.named"),
         (put("scenarios/Paper", {}), r"scenarios\.Paper.*should match pattern"),
         (
             put("architectures/named", ["tpu-v4-as-built", "tpu-v4", "tpu-v9"]),
-            r"there is no architecture 'tpu-v9'; did you mean tpu-v",
+            "no architecture 'tpu-v9'; did you mean tpu-v",
         ),
         (put("architectures/grid", {"pe_x": [0]}), r"grid\.pe_x\.0: should be greater than 0, got 0"),
         (put("architectures/grid", {"pe_x": [2, 2]}), "pe_x: 2 is given twice"),
@@ -137,10 +133,7 @@ def merged(base: Config, over: Config) -> Config:
             r"report\.sensitivity\.x\.clock: is not a known key",
         ),
         (put("report/sensitivity", {"x": {}}), r"report\.sensitivity\.x: give a factor or a bandwidth"),
-        (
-            put("report/sensitivity", {"x": {"hbm_bandwidth_factor": 2, "hbm_bandwidth_bytes_per_s": 1e12}}),
-            r"sensitivity\.x: give hbm_bandwidth_factor or hbm_bandwidth_bytes_per_s, not both",
-        ),
+        (put("report/sensitivity", {"x": TWICE}), "give hbm_bandwidth_factor or hbm_.*_per_s, not both"),
     ],
 )
 def test_a_mistake_is_one_clear_message(config: Config, change: Change, message: str) -> None:
@@ -193,10 +186,8 @@ def test_what_the_workflow_would_fill_in_is_no_path(
     config: Config, tmp_path: Path, key: str, about: str, name: str
 ) -> None:
     """Snakemake takes `a{case}.json` for a pattern: it would plan the file `abars.json` next to it."""
-    put(
-        "plans",
-        {"folder": str(tmp_path), "inputs": {"a": {**PLANNED, "file": "a.json"}}, "cases": {"bars": CASE}},
-    )(config)
+    inputs = {"a": {**PLANNED, "file": "a.json"}}
+    put("plans", {"folder": str(tmp_path), "inputs": inputs, "cases": {"bars": CASE}})(config)
     put(key, [name] if key == "report/maps/systems" else name)(config)
     for file in ("a.json", "abars.json", "a{case}.json"):
         (tmp_path / file).write_text("{}")
@@ -238,9 +229,7 @@ def test_graphs_of_maps_take_k_from_their_models(config: Config) -> None:
     config["maps"] = {"graphs": {"net": {**graph, "model": "resnet-152"}}}
     assert load_settings(config).study.maps.graphs["net"].hyper_operators == 32
     config["maps"] = {"graphs": {"net": {**graph, "model": "resnet-50"}}}
-    with pytest.raises(
-        PhazeError, match=r"graphs\.net\.hyper_operators: must be given: model resnet-50 has no"
-    ):
+    with pytest.raises(PhazeError, match=r"graphs\.net\.hyper_operators: must be given: model resnet-50"):
         load_settings(config)
 
 
@@ -269,9 +258,8 @@ def test_half_and_double_are_those_of_the_study_s_own_system(config: Config, sce
 
 
 def test_a_variation_may_also_give_a_bandwidth(config: Config) -> None:
-    put("report/sensitivity", {"x": {"hbm_bandwidth_bytes_per_s": 3e12, "network_bandwidth_factor": 2}})(
-        config
-    )
+    factors = {"hbm_bandwidth_bytes_per_s": 3e12, "network_bandwidth_factor": 2}
+    put("report/sensitivity", {"x": factors})(config)
     settings = load_settings(config)
     network = settings.scenarios["tpu-v4-pod"].network_bandwidth_bytes_per_s
     assert settings.variations("tpu-v4-pod") == {
@@ -302,17 +290,13 @@ def test_a_scenario_that_is_null_is_left_out(config: Config) -> None:
 def test_the_baseline_is_tpu_v4_as_it_is_built(config: Config) -> None:
     """With the sizes of the device, for runs and maps; the paper's model of it is the area limit."""
     settings = load_settings(config)
-    built, device = (
-        settings.architectures[str(settings.study.architectures.baseline)],
-        load_device("tpu-v4-as-built"),
-    )
+    built = settings.architectures[str(settings.study.architectures.baseline)]
+    device = load_device("tpu-v4-as-built")
     for name in Architecture.model_fields:
         assert getattr(built, name) == getattr(device, name), name
     scenario = settings.scenarios["tpu-v4-pod"]
-    assert (scenario.clock_hz, scenario.hbm_bandwidth_bytes_per_s) == (
-        device.clock_hz,
-        device.hbm_bandwidth_bytes_per_s,
-    )
+    for name in ("clock_hz", "hbm_bandwidth_bytes_per_s"):
+        assert getattr(scenario, name) == getattr(device, name)
     assert settings.area_limit("tpu-v4-pod") == settings.architectures["tpu-v4"].model_dump(mode="json")
     torus = Cluster.from_file(FOLDER / "systems/tpu-v4.yaml")
     assert scenario.network_bandwidth_bytes_per_s <= torus.levels[0].bandwidth_bytes_per_s

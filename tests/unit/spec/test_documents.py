@@ -9,16 +9,9 @@ from phaze.spec.documents import read_as, text_of, write_checked
 from phaze.spec.stages import StoredStage, StoredStages
 from phaze.spec.training_plan import TrainingPlan
 
-STAGES = StoredStages(
-    format="phaze-stages",
-    version=1,
-    model="toy",
-    replicas=2,
-    microbatches=4,
-    recompute=True,
-    stages=(StoredStage(forward_s=1.0, backward_s=2.5, parameter_bytes=8),),
-    edges=(),
-)
+STAGE = StoredStage(forward_s=1.0, backward_s=2.5, parameter_bytes=8)
+SHAPE = {"model": "toy", "replicas": 2, "microbatches": 4, "recompute": True}
+STAGES = StoredStages(format="phaze-stages", version=1, stages=(STAGE,), edges=(), **SHAPE)
 
 
 def test_no_bit_of_a_checked_file_can_turn_unseen(tmp_path: Path) -> None:
@@ -48,10 +41,7 @@ def test_who_edits_a_checked_file_is_told_what_to_do(tmp_path: Path) -> None:
     write_checked(text_of(STAGES), path)
     edited = path.read_text().replace('"replicas": 2', '"replicas": 3')
     path.write_text(edited)
-    with pytest.raises(
-        PhazeError,
-        match=r"content does not match its sha256; delete it and run again; if you edited it yourself",
-    ):
+    with pytest.raises(PhazeError, match="content does not match its sha256; delete it and run again; if"):
         read_as(StoredStages, path)
     path.write_text(edited.partition(',\n "sha256"')[0] + "\n}\n")
     assert read_as(StoredStages, path).replicas == 3

@@ -16,14 +16,8 @@ from phaze.workload.models import build_graph
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "tests" / "data" / "huggingface"
-SAME = {
-    "gpt2": "gpt2",
-    "gpt2-xl": "gpt2-xl",
-    "opt-350m": "opt-350m",
-    "bert-large-uncased": "bert-large",
-    "Llama-2-7b-hf": "llama2-7b",
-    "Llama-2-70b-hf": "llama2-70b",
-}
+SAME = {name: name for name in ("gpt2", "gpt2-xl", "opt-350m")} | {"bert-large-uncased": "bert-large"}
+SAME |= {"Llama-2-7b-hf": "llama2-7b", "Llama-2-70b-hf": "llama2-70b"}
 
 
 def published(folder: str) -> dict[str, object]:

@@ -13,14 +13,10 @@ CASE = {"graphs": ["net"], "topologies": ["a", "b"], "shapes": [[2, 2]], "show":
 
 
 def maps(readings: dict[str, object], **changed: object) -> Maps:
-    return Maps.parse(
-        {
-            "graphs": {"net": GRAPH, "half": {**GRAPH, "compute_factor": 0.5}},
-            "topologies": dict.fromkeys(("a", "b", "c"), TOPOLOGY),
-            "cases": {"table": {**CASE, "readings": readings, **changed}},
-        },
-        "maps",
-    )
+    graphs = {"net": GRAPH, "half": {**GRAPH, "compute_factor": 0.5}}
+    cases = {"table": {**CASE, "readings": readings, **changed}}
+    fields = {"graphs": graphs, "topologies": dict.fromkeys(("a", "b", "c"), TOPOLOGY), "cases": cases}
+    return Maps.parse(fields, "maps")
 
 
 def test_a_reading_maps_with_its_own_graph_partitioner_and_topology() -> None:
@@ -38,10 +34,8 @@ def test_only_what_no_other_reading_needs_is_searched_by_the_authors_alone() -> 
             "ours": {"label": "x", "partitioner": "paper", "topologies": {"a": "a"}},
         }
     )
-    searches = {
-        (name.split("-")[1], topology): who for (name, topology), who in study.searches(["table"]).items()
-    }
-    assert searches == {
+    found = study.searches(["table"]).items()
+    assert {(name.split("-")[1], topology): who for (name, topology), who in found} == {
         ("full", "a"): "ours", ("full", "b"): "ours", ("paper", "a"): "ours", ("paper", "b"): "authors",
     }  # fmt: skip
 

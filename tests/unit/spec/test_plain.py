@@ -27,10 +27,7 @@ from phaze.spec.plain import Plain, read_json, read_yaml
         ("a: -1:30\n", r"a: must be in decimal digits, got '-1:30', which YAML reads as -90"),
         ("a: 1:30.5\n", r"a: must be in decimal digits, got '1:30.5', which YAML reads as 90.5"),
         ("a: 0x" + "f" * 5000, r"a: must be a number below 2\^1024, got '0xf+\.\.\."),
-        (
-            "b: &b {x: 1}\na:\n  <<: *b\n",
-            "a: key '<<' merges another mapping, which is not supported; write its keys out",
-        ),
+        ("b: &b {x: 1}\na:\n  <<: *b\n", "a: key '<<' merges another mapping, which is not supported"),
         ("a: {b: 1, b: 2}\n", "a: key 'b' is given twice"),
     ],
 )

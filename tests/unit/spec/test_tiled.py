@@ -63,9 +63,7 @@ def test_grayskull_has_120_cores_between_controllers() -> None:
 
 @pytest.mark.parametrize("load", [load_system, load_cluster, load_network, load_machine])
 def test_tiles_are_refused_where_whole_devices_are_needed(load: object) -> None:
-    with pytest.raises(
-        PhazeError, match=r"systems/wafer\.yaml: is a mesh of tiles; plans and runs need a system with"
-    ):
+    with pytest.raises(PhazeError, match=r"systems/wafer\.yaml: is a mesh of tiles; plans and runs need a"):
         load("wafer")  # type: ignore[operator]
 
 
