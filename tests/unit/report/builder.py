@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import tied
 from phaze.layout import layouts_of
+from phaze.pages.document import Section
 from phaze.pages.pipeline_picture import simulated_plan
 from phaze.pages.verdicts import Checklist
 from phaze.report.checks import Evidence
@@ -85,13 +87,10 @@ def among(found: pd.DataFrame, only: Only | None) -> pd.DataFrame:
 
 
 def study() -> Study:
+    axes = ("pipeline", "data", "tensor")
+    experts = {model: dict(zip(axes, widths, strict=True)) for model, widths in EXPERTS.items()}
     workloads = {
-        model: {
-            "model": model,
-            "sequence": seq,
-            "tensor": widths,
-            "expert": dict(zip(("pipeline", "data", "tensor"), EXPERTS[model], strict=True)),
-        }
+        model: {"model": model, "sequence": seq, "tensor": widths, "expert": experts[model]}
         for model, (widths, _, _, seq) in MODELS.items()
     }
     named = [chip.name for chip in CHIPS if chip.shard == "named"]
@@ -244,6 +243,14 @@ def inputs() -> Inputs:
 
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+Block = TypeVar("Block")
+
+
+def of_kind(section: Section, kind: type[Block]) -> list[Block]:
+    """Blocks of one kind of a section."""
+    return [block for block in section.blocks if isinstance(block, kind)]
 
 
 def scaled(column: str, factor: float, planner: str = "") -> Change:

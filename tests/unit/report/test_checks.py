@@ -1,6 +1,5 @@
 """A sound study passes every check, and each check detects its defect."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +12,7 @@ from phaze.report.checks import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, Only, Slicing
 from phaze.tables import Table
-
-Change = Callable[[pd.DataFrame], pd.DataFrame]
-
-
-@pytest.fixture(scope="module")
-def evidence(inputs: Inputs, findings: Findings) -> Evidence:
-    return Evidence(inputs, findings.results, findings.energies)
+from tests.unit.report.builder import Change, scaled
 
 
 def test_a_sound_study_passes_every_check_and_every_check_looks_at_something(findings: Findings) -> None:
@@ -58,11 +51,6 @@ def fails(evidence: Evidence, check: str) -> bool:
     return bool(failed)
 
 
-def scaled(column: str, factor: float, planner: str = "phaze") -> Change:
-    """Return a change that multiplies one column of the rows of one planner."""
-    return lambda f: f.assign(**{column: f[column] * np.where(f["planner"] == planner, factor, 1.0)})
-
-
 def second(**values: object) -> Change:
     """Return a change of columns of the second row."""
 
@@ -75,9 +63,8 @@ def second(**values: object) -> Change:
 
 
 def halved(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.assign(
-        samples_per_s=frame["samples_per_s"] * np.where(frame["design"] == "per-model", 0.5, 1)
-    )
+    factor = np.where(frame["design"] == "per-model", 0.5, 1)
+    return frame.assign(samples_per_s=frame["samples_per_s"] * factor)
 
 
 def without_bert(frame: pd.DataFrame) -> pd.DataFrame:
@@ -89,16 +76,16 @@ def doubled(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 DEFECTS: dict[str, list[tuple[str, Change]]] = {
-    "no placement uses more devices than there are": [("placements", scaled("devices_used", 100.0))],
+    "no placement uses more devices than there are": [("placements", scaled("devices_used", 100.0, "phaze"))],
     "time per batch follows from load, microbatches and stages": [
-        ("placements", scaled("max_load_s", 1.01)), ("placements", scaled("samples_per_s", 1.01)),
+        ("placements", scaled("max_load_s", 1.01, "phaze")), ("placements", scaled("samples_per_s", 1.01)),
     ],
     "bounds are not above what was found": [
-        ("placements", scaled("bound_s", 1.1)),
+        ("placements", scaled("bound_s", 1.1, "phaze")),
         ("solves", lambda f: f.assign(bound_s=f["objective_s"] * 1.01)),
     ],
     "utilisation is at most one": [
-        ("placements", scaled("mfu", 1000.0)), ("placements", scaled("mfu_paper", 1000.0)),
+        ("placements", scaled("mfu", 1000.0, "phaze")), ("placements", scaled("mfu_paper", 1000.0, "phaze")),
     ],
     "no expert placement beats the searched one": [
         ("placements", scaled("time_per_batch_s", 0.01, "expert"))

@@ -12,15 +12,8 @@ from phaze.report.inside import gantt, pipeline, stage_memory
 
 def stages(depth: int) -> pd.DataFrame:
     parts = ("weight", "gradient", "optimizer", "activation", "stashed")
-    return pd.DataFrame(
-        {
-            "stage": range(depth),
-            "forward_s": 1.0,
-            "backward_s": 2.0,
-            "transfer_s": 0.1,
-            **{f"{part}_bytes": 2.0**30 for part in parts},
-        }
-    )
+    times = {"stage": range(depth), "forward_s": 1.0, "backward_s": 2.0, "transfer_s": 0.1}
+    return pd.DataFrame({**times, **{f"{part}_bytes": 2.0**30 for part in parts}})
 
 
 def test_a_pipeline_of_any_size_is_a_small_figure() -> None:
@@ -38,12 +31,7 @@ def test_every_part_of_the_memory_of_many_stages_is_drawn_against_hbm() -> None:
 
 
 def test_a_schedule_has_a_lane_for_all_cores_and_for_every_single_core() -> None:
-    rows = [
-        ("tensor", -1, 0.0, 1.0),
-        ("tensor", 3, 1.0, 2.0),
-        ("vector", 0, 1.0, 2.0),
-        ("network", 0, 2.0, 3.0),
-    ]
+    rows = [("tensor", -1, 0, 1), ("tensor", 3, 1, 2), ("vector", 0, 1, 2), ("network", 0, 2, 3)]
     operators = pd.DataFrame(rows, columns=["core", "core_index", "start_s", "end_s"])
     operators = operators.assign(name="op", latency_s=1.0)
     both = pd.concat([operators.assign(direction=d) for d in ("forward", "backward")], ignore_index=True)

@@ -15,6 +15,7 @@ from phaze.report.inputs import Inputs
 from phaze.report.overview import assumptions, find_gains
 from phaze.spec.study import Study
 from phaze.tables import Gains, Readings
+from tests.unit.report.builder import of_kind
 from tests.unit.report.toy_chips import BASELINE
 
 READINGS = {
@@ -116,10 +117,8 @@ def test_a_gain_on_the_first_screen_has_its_range_under_all_readings(read: Input
     mean, _ = headline.mean(COMMON, BASELINE)
     ends = f"{times(min(*gains, mean))} to {times(max(*gains, mean))}"
     first = answer(read, found)
-    assert (
-        f"trains {ends} as fast as {BASELINE}, {times(mean)} as simulated under the study's settings."
-        in first.sentence
-    )
+    gain = f"trains {ends} as fast as {BASELINE}, {times(mean)} as simulated under the study's settings."
+    assert gain in first.sentence
     assert ends in dict(first.facts)
 
 
@@ -127,16 +126,15 @@ def test_a_baseline_beyond_the_area_limit_is_said_to_be(inputs: Inputs, findings
     assert "beyond the area limit" not in answer(inputs, findings).sentence
     small = replace(inputs.cluster, area_limit_um2=inputs.cluster.area_limit_um2 / 2)
     sentence = answer(replace(inputs, clusters={"paper": small}), findings).sentence
-    assert (
-        f"The baseline {BASELINE} has 282.2 mm², beyond the area limit of the search, 143.9 mm²." in sentence
-    )
+    beyond = f"The baseline {BASELINE} has 282.2 mm², beyond the area limit of the search, 143.9 mm²."
+    assert beyond in sentence
 
 
 def test_the_readings_stand_side_by_side(read: Inputs, found: Findings) -> None:
     section = next(assumptions(read, found))
-    (items,) = (block for block in section.blocks if isinstance(block, Items))
+    (items,) = of_kind(section, Items)
     assert len(items.sentences) == 1
-    (sheet,) = (block for block in section.blocks if isinstance(block, Sheet))
+    (sheet,) = of_kind(section, Sheet)
     assert [row[0] for row in sheet.rows] == ["study", "paired", "lanes"]
     at = sheet.header.index("phaze-common")
     assert [row[at] for row in sheet.rows] == ["2.00×", "1.50×", "0.80×"]

@@ -14,7 +14,7 @@ from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import MAPPED_CHECKS
 from phaze.report.planners import on_networks, side_by_side
 from phaze.tables import PlanMaps
-from tests.unit.report.builder import assert_caught
+from tests.unit.report.builder import assert_caught, of_kind
 
 THERE, FASTEST, LONGER = MAPPED_CHECKS
 
@@ -27,7 +27,7 @@ def section(inputs: Inputs, findings: Findings) -> Section:
 def test_every_best_plan_is_shown_on_every_network_with_what_mapping_gains(
     section: Section, inputs: Inputs
 ) -> None:
-    (sheet,) = (block for block in section.blocks if isinstance(block, Sheet))
+    (sheet,) = of_kind(section, Sheet)
     assert len(sheet.rows) == 2 * 2 * inputs.plan_maps["model"].nunique()
     torus, tree = (next(row for row in sheet.rows if row[2] == name) for name in ("tpu-v4", "a100-selene"))
     assert (torus[4], torus[10:]) == ("stages first", ("4.5 %", "0.0 %"))
@@ -35,7 +35,7 @@ def test_every_best_plan_is_shown_on_every_network_with_what_mapping_gains(
 
 
 def test_the_gain_and_the_cost_of_the_other_order_are_in_words(section: Section) -> None:
-    (items,) = (block for block in section.blocks if isinstance(block, Items))
+    (items,) = of_kind(section, Items)
     tree, torus = items.sentences
     assert tree.startswith("a100-selene: over all-reduce first, mapping saves 1.0 % of a batch on average")
     assert "Stages first differs from all-reduce first by +17.6 %" in tree

@@ -50,15 +50,11 @@ def test_a_chart_of_one_value_is_told_from_others(chart: alt.Chart, value: str) 
 def test_one_value_is_a_sentence_on_the_page_and_leads_no_page() -> None:
     table = pd.DataFrame({"model": "bert", "hbm_gib": [32.0, 64.0], "relative": 1.0, "chosen": [True, False]})
     other = table.assign(relative=[1.0, 0.5])
-    same, differs = (
-        Section(
-            name,
-            name,
-            "About.",
-            (Chart(name, f"Title of {name}", "Read it.", partial(charts.memories, rows)),),
-        )
+    drawn = (
+        Chart(name, f"Title of {name}", "Read it.", partial(charts.memories, rows))
         for name, rows in (("same", table), ("differs", other))
     )
+    same, differs = (Section(chart.name, chart.name, "About.", (chart,)) for chart in drawn)
     report = page_of("p.html", "", FirstScreen("?", "!", (), Sheet("", (), ())), (same, differs), {})
     assert [chart.name for _, chart in report.leading] == ["differs"]
     assert report.page.count('class="plot"') == 1

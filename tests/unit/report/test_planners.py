@@ -16,7 +16,7 @@ from phaze.report.plan_checks import PLANNER_CHECKS
 from phaze.report.planners import chosen, compared, study_planner_sentence
 from phaze.search.winners import ChipChoice, Outcome, choose_chips, choose_winner
 from phaze.tables import PLANNERS, Placements, Plans
-from tests.unit.report.builder import assert_caught, scaled, with_planner
+from tests.unit.report.builder import assert_caught, of_kind, scaled, with_planner
 
 PARTS = "stages of every plan are the layers, and sum to it"
 FITS = "stages of every plan fit the HBM"
@@ -31,7 +31,7 @@ def section(inputs: Inputs, findings: Findings) -> Section:
 
 
 def sheet(section: Section, number: int) -> Sheet:
-    return [block for block in section.blocks if isinstance(block, Sheet)][number]
+    return of_kind(section, Sheet)[number]
 
 
 def test_every_workload_and_design_is_shown_with_every_planner(section: Section, inputs: Inputs) -> None:
@@ -51,7 +51,7 @@ def test_ratios_are_throughputs_over_phazes(section: Section) -> None:
 
 
 def test_the_causes_are_told_apart(section: Section) -> None:
-    (items,) = (block for block in section.blocks if isinstance(block, Items))
+    (items,) = of_kind(section, Items)
     assert "1.43× Phaze's throughput" in items.sentences[0]
     assert "1.11× of it under Piper's model" in items.sentences[0]
     assert "brings 28.6 %" in items.sentences[0]
@@ -67,7 +67,7 @@ def test_a_plan_outside_pipers_space_is_said_to_be(inputs: Inputs, findings: Fin
         plans = scaled("piper_time_per_sample_s", factor, "phaze")(findings.plans)
         plans.loc[plans["planner"] == "phaze", "piper_reason"] = why
         section = next(compared(inputs, replace(findings, plans=Plans.check(plans))))
-        (items,) = (block for block in section.blocks if isinstance(block, Items))
+        (items,) = of_kind(section, Items)
         assert words in items.sentences[0]
         assert {row[4] for row in sheet(section, 0).rows} == {ratio}
 
@@ -81,9 +81,7 @@ def test_the_answer_is_phazes_unless_asked_otherwise(inputs: Inputs, findings: F
     assert "certificate does not cover" not in answer(inputs, findings).details
 
 
-def test_the_answer_by_another_planner_says_what_the_certificate_covers(
-    inputs: Inputs, findings: Findings
-) -> None:
+def test_an_answer_by_another_planner_is_not_certified(inputs: Inputs, findings: Findings) -> None:
     asked = with_planner(inputs, "piper")
     sentence = answer(asked, findings).details
     assert "By the planner Piper, which the certificate does not cover" in sentence

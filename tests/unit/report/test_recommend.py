@@ -16,7 +16,7 @@ from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import SIMULATION_CHECKS
 from phaze.report.recommend import recommend, recommended
 from phaze.tables import Recommendations, Simulations
-from tests.unit.report.builder import with_planner
+from tests.unit.report.builder import of_kind, with_planner
 
 CHECK = "no simple plan beats the certified plan as planned and by 5 % in the simulator"
 
@@ -100,12 +100,12 @@ def section(inputs: Inputs, findings: Findings) -> Section:
 
 
 def test_what_the_certified_plan_loses_stands_beside_pipers_time(section: Section) -> None:
-    (items,) = (block for block in section.blocks if isinstance(block, Items))
+    (items,) = of_kind(section, Items)
     assert items.sentences[0].startswith("3 of 3 certified plans lose more than 5 % in the simulator")
     assert (
         "12.1 % (24.8 ms as planned, 27.5 ms as simulated; theirs 24.5 ms as simulated)" in items.sentences[0]
     )
-    plans, losses = (block for block in section.blocks if isinstance(block, Sheet))
+    plans, losses = of_kind(section, Sheet)
     differs = plans.header.index("simulated over planned")
     assert any(row[differs] == "-10.0 %" for row in plans.rows)
     at = {name: number for number, name in enumerate(losses.header)}

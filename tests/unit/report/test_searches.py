@@ -10,12 +10,11 @@ from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.searches import choose_by_hysteresis, curve_of, summarise_searches
 from phaze.tables import Searches, Trials, Walks
-from tests.unit.report.builder import THROUGHPUTS
+from tests.unit.report.builder import THROUGHPUTS, of_kind
 
 
 def sheets(report: Report, anchor: str) -> list[Sheet]:
-    section = next(section for section in report.sections if section.anchor == anchor)
-    return [block for block in section.blocks if isinstance(block, Sheet)]
+    return of_kind(next(section for section in report.sections if section.anchor == anchor), Sheet)
 
 
 def test_a_level_chooses_the_best_that_it_visits(findings: Findings) -> None:

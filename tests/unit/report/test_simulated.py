@@ -14,7 +14,7 @@ from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import SIMULATION_CHECKS
 from phaze.report.planners import replayed
 from phaze.tables import Simulations
-from tests.unit.report.builder import assert_caught, scaled
+from tests.unit.report.builder import assert_caught, of_kind, scaled
 
 ALL = "every plan is simulated"
 ASSUMED = "simulated under its planner's assumptions a plan takes the planner's time"
@@ -28,12 +28,8 @@ def section(inputs: Inputs, findings: Findings) -> Section:
     return next(replayed(inputs, findings))
 
 
-def sheets(section: Section) -> list[Sheet]:
-    return [block for block in section.blocks if isinstance(block, Sheet)]
-
-
 def test_every_plan_is_shown_with_its_difference(section: Section, findings: Findings) -> None:
-    times, shares = sheets(section)
+    times, shares = of_kind(section, Sheet)
     assert times.header[5:] == ("difference",)
     phaze = next(row for row in times.rows if row[2] == "Phaze")
     assert phaze[5:] == ("+11.0 %",)
@@ -53,7 +49,7 @@ def test_a_best_placement_is_drawn_over_time(section: Section, inputs: Inputs, f
 
 
 def test_what_memory_and_links_carry_is_shown(section: Section) -> None:
-    shares = sheets(section)[1]
+    shares = of_kind(section, Sheet)[1]
     at = [shares.header.index(name) for name in ("HBM", "links")]
     assert all(row[at[1]] == "43.8 %" and row[at[0]] != "0.0 %" for row in shares.rows)
 
@@ -65,7 +61,7 @@ def test_the_planners_factor_is_stated(section: Section) -> None:
 
 
 def test_the_farthest_plan_and_other_choices_are_named(section: Section) -> None:
-    (items,) = (block for block in section.blocks if isinstance(block, Items))
+    (items,) = of_kind(section, Items)
     assert "1.11× to 1.11× the planner's time" in items.sentences[0]
     assert "is simulated to be faster than Phaze's" in items.sentences[-1]
 

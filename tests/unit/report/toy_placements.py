@@ -35,6 +35,11 @@ class Try:
     stages: int
     data: int
 
+    @property
+    def layout(self) -> Layout:
+        """Layout of the point."""
+        return Layout.of_key(self.point.layout)
+
 
 def _cuts(layers_: int, stages: int) -> list[tuple[int, int]]:
     """Return first and last layer of every stage, as even as can be."""
@@ -61,7 +66,7 @@ def stage_rows(a: Try) -> list[dict[str, float | int]]:
         rows.append(
             {
                 "stage": number, "first_layer": first, "last_layer": last,
-                "devices": Layout.of_key(a.point.layout).tp,
+                "devices": a.layout.tp,
                 "forward_s": forward, "backward_s": backward + again * forward, "transfer_s": transfer,
                 "load_s": forward + backward + again * forward + transfer, "weight_bytes": weights,
                 "gradient_bytes": weights, "optimizer_bytes": 0.0, "activation_bytes": work,
@@ -80,20 +85,14 @@ def _outcome(a: Try, planner: str) -> tuple[dict[str, object], list[dict[str, fl
         return _infeasible(f"memory: stage 1 of {a.stages} needs {lacking / 2**30:.1f} GiB more"), []
     load = max(float(stage["load_s"]) for stage in stages)
     sync = 4 * (a.data - 1) / a.data * float(stages[0]["weight_bytes"]) / NETWORK
-    time = load * (math.ceil(BATCH / Layout.of_key(a.point.layout).microbatch / a.data) + a.stages - 1) + sync
-    flops = (
-        3
-        * sum(model_flops(a.point))
-        * Layout.of_key(a.point.layout).tp
-        / Layout.of_key(a.point.layout).microbatch
-        * BATCH
-    )
+    time = load * (math.ceil(BATCH / a.layout.microbatch / a.data) + a.stages - 1) + sync
+    flops = 3 * sum(model_flops(a.point)) * a.layout.tp / a.layout.microbatch * BATCH
     seq = MODELS[a.point.model][3]
     gap = 0.02 if a.chip == "8-64-128-128-128-glb32" else 0.0
     mfu = min(1.0, flops / (chip_named(a.chip).peak * DEVICES * time))
     return {
         "status": "placed", "reason": "", "data": a.data, "stages": a.stages,
-        "devices_used": a.data * a.stages * Layout.of_key(a.point.layout).tp, "time_per_batch_s": time,
+        "devices_used": a.data * a.stages * a.layout.tp, "time_per_batch_s": time,
         "bound_s": time * (1 - gap),
         "max_load_s": load, "sync_s": sync, "samples_per_s": BATCH / time, "tokens_per_s": BATCH * seq / time,
         "mfu": 0.9 * mfu, "mfu_paper": mfu, **energies(a, stages, time),
@@ -103,24 +102,19 @@ def _outcome(a: Try, planner: str) -> tuple[dict[str, object], list[dict[str, fl
 
 def energies(a: Try, stages: list[dict[str, float | int]], time: float) -> dict[str, float]:
     """Return joules per sample by part: layers on their ranks, links, leakage."""
-    blocks, info, b = MODELS[a.point.model][1], sizes(a.point), Layout.of_key(a.point.layout).microbatch
+    blocks, info, b = MODELS[a.point.model][1], sizes(a.point), a.layout.microbatch
     again = int(stages[-1]["first_layer"]) if a.recompute else 0
     parts = dict.fromkeys(PARTS, 0.0)
     for position, layer in enumerate(["embedding", *["block"] * blocks, "head"]):
-        slices = Layout.of_key(a.point.layout).tp if info[layer]["tensor_parallel"] else 1
+        slices = a.layout.tp if info[layer]["tensor_parallel"] else 1
         for direction, runs in (("forward", 2 if position < again else 1), ("backward", 1)):
             for part, value in spent_j(a.point, a.chip, layer, direction).items():
                 parts[part] += value * runs * slices / b
-    edge = info["block"]["output_bytes"] * Layout.of_key(a.point.layout).tp / b
-    ring = (
-        sum(float(stage["gradient_bytes"]) for stage in stages)
-        * Layout.of_key(a.point.layout).tp
-        * (a.data - 1)
-        / BATCH
-    )
+    edge = info["block"]["output_bytes"] * a.layout.tp / b
+    ring = sum(float(stage["gradient_bytes"]) for stage in stages) * a.layout.tp * (a.data - 1) / BATCH
     parts["link_j"] += 2 * LINK_J * (edge * (len(stages) - 1) + ring)
     area = sum(chip_named(a.chip).parts_um2) / 1e6
-    parts["leakage_j"] = 0.15 * area * a.data * len(stages) * Layout.of_key(a.point.layout).tp * time / BATCH
+    parts["leakage_j"] = 0.15 * area * a.data * len(stages) * a.layout.tp * time / BATCH
     return {"joules_per_sample": sum(parts.values()), **parts}
 
 
@@ -135,7 +129,7 @@ def _infeasible(reason: str) -> dict[str, object]:
 
 def _tries(a: Try) -> Iterator[Try]:
     for stages in (1, 2, 4, 8, 14, 16):
-        data = DEVICES // (stages * Layout.of_key(a.point.layout).tp)
+        data = DEVICES // (stages * a.layout.tp)
         if data and stages <= MODELS[a.point.model][1] + 2:
             yield replace(a, stages=stages, data=data)
 
@@ -143,7 +137,7 @@ def _tries(a: Try) -> Iterator[Try]:
 def _searched(a: Try) -> tuple[dict[str, object], list[dict[str, float | int]]]:
     found = [_outcome(one, "phaze") for one in _tries(a)]
     p, d, t = EXPERTS[a.point.model]
-    if t == Layout.of_key(a.point.layout).tp:
+    if t == a.layout.tp:
         found.append(_outcome(replace(a, stages=p, data=d), "phaze"))
     return min(found, key=lambda pair: float(str(pair[0]["time_per_batch_s"])))
 
@@ -158,21 +152,18 @@ def placed(point: Slicing, shard: str) -> tuple[pd.DataFrame, pd.DataFrame]:
             for recompute in (False, True):
                 a = Try(point, name, hbm, recompute, 1, 1)
                 for planner, (row, cut) in _planned(a, shard).items():
-                    key = {
-                        **point._asdict(), "architecture": name, "hbm_gib": hbm, "recompute": recompute,
-                        "planner": planner,
-                    }  # fmt: skip
+                    key = point._asdict() | {"architecture": name, "hbm_gib": hbm}
+                    key |= {"recompute": recompute, "planner": planner}
                     rows.append({**key, **row})
                     stages.extend({**key, **stage} for stage in cut)
-    return Placements.check(pd.DataFrame(rows)), Stages.check(
-        pd.DataFrame(stages)
-    ) if stages else Stages.empty()
+    placements = Placements.check(pd.DataFrame(rows))
+    return placements, Stages.check(pd.DataFrame(stages)) if stages else Stages.empty()
 
 
 def _planned(a: Try, shard: str) -> dict[str, tuple[dict[str, object], list[dict[str, float | int]]]]:
     plans = {"phaze": _searched(a)}
     p, d, t = EXPERTS[a.point.model]
-    if shard == "named" and t == Layout.of_key(a.point.layout).tp:
+    if shard == "named" and t == a.layout.tp:
         expert = _outcome(replace(a, stages=p, data=d), "expert")
         plans |= {"expert": expert, "expert-even": expert}
     return plans
