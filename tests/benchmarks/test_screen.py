@@ -20,12 +20,7 @@ def test_screen_of_a_large_shard(benchmark: BenchmarkFixture) -> None:
     shard = make_shard(SIZE)
     frame = benchmark(
         screen_architectures,
-        shard.operators,
-        shard.edges,
-        shard.layers,
-        shard.graph,
-        shard.estimates,
-        shard.architectures,
+        *shard,
         Scenario(devices=16, global_batch=64),
         Training(hbm_gib=(6, 12, 32)),
         ScreenSettings(),

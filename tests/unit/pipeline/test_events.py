@@ -93,9 +93,8 @@ def test_contention_never_speeds_up_a_fixed_order() -> None:
 
 def test_every_tensor_that_is_sent_arrives_once() -> None:
     for seed in range(3):
-        pipeline = replace(
-            random_pipeline(np.random.default_rng(seed), "interleaved"), transfers="overlapped"
-        )
+        drawn = random_pipeline(np.random.default_rng(seed), "interleaved")
+        pipeline = replace(drawn, transfers="overlapped")
         links = Recorder()
         simulate_events(pipeline, machine=links)
         stages, total = len(pipeline.stages), pipeline.lane_microbatches

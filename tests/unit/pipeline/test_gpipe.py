@@ -167,9 +167,8 @@ def events_step(stages: StageGraph, mapping: Ints, network: DeviceNetwork) -> fl
 def test_times_are_those_of_discrete_events(seed: int, stages: int, replicas: int, batch: int) -> None:
     work, network = drawn_graph(seed, stages, replicas, batch), drawn_network(seed, stages * replicas + 1)
     mapping = drawn_mapping(seed, stages, replicas, network.devices)
-    assert step_time_s(work, mapping, network) == pytest.approx(
-        events_step(work, mapping, network), rel=1e-12
-    )
+    expected = events_step(work, mapping, network)
+    assert step_time_s(work, mapping, network) == pytest.approx(expected, rel=1e-12)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -183,25 +182,14 @@ def test_chains_take_the_time_that_the_simulation_of_pipelines_finds(
     work = drawn_graph(seed, stages, replicas, batch, chain=True)
     time = min(work.forward_s.min(), work.backward_s.min())
     network = flat_network(stages * replicas, work.edge_bytes.max(initial=1.0) / time, 0.5)
-    reduced = (
-        2 * (replicas - 1) * (0.5 + work.parameter_bytes / replicas / network.bandwidth_bytes_per_s[0, -1])
-    )
-    sent = [*(work.edge_bytes / network.bandwidth_bytes_per_s[0, -1] + 0.5), 0.0]
-    costs = tuple(
-        StageCost(
-            work.forward_s[s],
-            work.backward_s[s],
-            send_activation_s=sent[s],
-            send_gradient_s=sent[s - 1] if s else 0.0,
-            sync_s=reduced[s] if replicas > 1 else 0.0,
-        )
-        for s in range(stages)
-    )
+    bandwidth = network.bandwidth_bytes_per_s[0, -1]
+    reduced = 2 * (replicas - 1) * (0.5 + work.parameter_bytes / replicas / bandwidth)
+    sent = [*(work.edge_bytes / bandwidth + 0.5), 0.0]
+    passes = zip(work.forward_s, work.backward_s, sent, (0.0, *sent), reduced, strict=False)
+    costs = tuple(StageCost(f, b, 0.0, there, back, sync_s=sync) for f, b, there, back, sync in passes)
     pipeline = Pipeline(costs, batch * replicas, "gpipe", data=(replicas,) * stages)
     expected = simulate(pipeline).time_s
-    assert flat_step_time_s(work, network.bandwidth_bytes_per_s[0, -1], 0.5) == pytest.approx(
-        expected, rel=1e-12
-    )
+    assert flat_step_time_s(work, bandwidth, 0.5) == pytest.approx(expected, rel=1e-12)
     mapping = drawn_mapping(seed, stages, replicas, network.devices)
     assert step_time_s(work, mapping, network) == pytest.approx(expected, rel=1e-12)
 
@@ -238,10 +226,8 @@ def test_bandwidths_that_carry_nothing_are_refused(value: float) -> None:
 
 def chain(replicas: int, *, compute_s: float = 0.0, parameters: float = 0.0) -> StageGraph:
     """Return two stages that pass on 1 byte a microbatch, of four."""
-    times = np.full(2, compute_s)
-    return StageGraph(
-        times, times, np.full(2, parameters), replicas, microbatches=4, **edge_arrays([(0, 1, 1.0)])
-    )
+    times, edges = np.full(2, compute_s), edge_arrays([(0, 1, 1.0)])
+    return StageGraph(times, times, np.full(2, parameters), replicas, microbatches=4, **edges)
 
 
 def test_inside_one_node_it_is_the_step_of_gpipe() -> None:

@@ -70,11 +70,8 @@ def test_the_peak_is_the_largest_of_a_count_of_what_is_alive(schedule: str) -> N
                         alive[key] = pipeline.stages[key[0]].stash_bytes
                     if leaving[job] and job < at:
                         alive.pop(key)
-                works = (
-                    pipeline.stages[jobs.stage[at]].work_bytes
-                    if JobKind.FORWARD <= jobs.kind[at] < JobKind.SYNC
-                    else 0
-                )
+                busy = JobKind.FORWARD <= jobs.kind[at] < JobKind.SYNC
+                works = pipeline.stages[jobs.stage[at]].work_bytes * busy
                 most = max(most, fixed + sum(alive.values()) + works)
             assert timeline.memory(worker).peak_bytes == pytest.approx(most)
 

@@ -86,12 +86,8 @@ def test_plans_held_as_a_whole_wait_longer_where_they_meet_and_bring_the_same_by
 
 
 def test_tiles_pass_equal_shares_in_order() -> None:
-    assert [message[:3] for message in passing([0, 1, 2, 3], [8, 9], 4.0)] == [
-        (0, 8, 1.0),
-        (1, 8, 1.0),
-        (2, 9, 1.0),
-        (3, 9, 1.0),
-    ]
+    passed = [message[:3] for message in passing([0, 1, 2, 3], [8, 9], 4.0)]
+    assert passed == [(0, 8, 1.0), (1, 8, 1.0), (2, 9, 1.0), (3, 9, 1.0)]
 
 
 def test_a_tensor_without_a_size_is_refused() -> None:

@@ -92,9 +92,8 @@ def test_the_interleaved_order_is_megatrons(depth: int, chunks: int, count: int)
 
 def test_the_last_group_of_microbatches_may_be_smaller() -> None:
     """Megatron-LM's example (`forward_backward_pipelining_with_interleaving`): pp 2, groups of 3 of 5."""
-    assert table(3, 2, 5) == [
-        *zip([0, 1, 2, 0, 1, 2, 3, 4, 3, 4], [0, 0, 0, 1, 1, 1, 0, 0, 1, 1], strict=True)
-    ]
+    expected = zip([0, 1, 2, 0, 1, 2, 3, 4, 3, 4], [0, 0, 0, 1, 1, 1, 0, 0, 1, 1], strict=True)
+    assert table(3, 2, 5) == [*expected]
     assert [least_group(5, 2), least_group(6, 2), least_group(13, 4), least_group(3, 4)] == [3, 2, 7, 3]
     for group, legal in ((1, False), (2, False), (3, True), (4, False), (5, True), (6, False)):
         assert is_group(5, 2, group) == legal

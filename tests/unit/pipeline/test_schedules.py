@@ -77,9 +77,8 @@ def lines(pipeline: Pipeline) -> Iterator[str]:
     """Yield the passes of every rank: stage, letter, microbatch."""
     microbatches = np.arange(pipeline.lane_microbatches)
     for rank in range(pipeline.depth):
-        passes = zip(
-            *(column.tolist() for column in pipeline.rules.order(pipeline, rank, microbatches)), strict=True
-        )
+        columns = (column.tolist() for column in pipeline.rules.order(pipeline, rank, microbatches))
+        passes = zip(*columns, strict=True)
         yield " ".join(f"{stage}{LETTERS[JobKind(kind)]}{number}" for kind, stage, number in passes)
 
 

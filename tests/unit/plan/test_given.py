@@ -24,20 +24,8 @@ from phaze.validate.table import predict
 from phaze.workload.models import library_workload
 from tests.unit.validate.examples import SMALL, changed, ideal_network, machine, runs
 
-GPT3 = changed(
-    SMALL,
-    hidden=12288,
-    heads=96,
-    layers=96,
-    seq=2048,
-    vocab=51200,
-    gpus=64,
-    tp=8,
-    pp=8,
-    dp=1,
-    microbatch=1,
-    global_batch=64,
-)
+SIZES = {"hidden": 12288, "heads": 96, "layers": 96, "seq": 2048, "vocab": 51200}
+GPT3 = changed(SMALL, **SIZES, gpus=64, tp=8, pp=8, dp=1, microbatch=1, global_batch=64)
 
 
 def with_halved(one: Machine, what: str) -> Machine:
@@ -212,9 +200,8 @@ def test_what_hides_behind_products_takes_some_of_their_processors() -> None:
 
 @pytest.mark.parametrize("room_gib", [1.0, 100.0])
 def test_fragments_are_a_share_of_what_is_reserved_for_tensors_while_there_is_room(room_gib: float) -> None:
-    whole, holed = (
-        replace(machine(), stack=Stack.model_validate({"fragments": share})) for share in (0.0, 0.2)
-    )
+    stacks = (Stack.model_validate({"fragments": share}) for share in (0.0, 0.2))
+    whole, holed = (replace(machine(), stack=stack) for stack in stacks)
     tight = predict(GPT3, whole)
     assert holed.device is not None
     size = {"hbm_gib": tight.device_gib + holed.device.driver_gib + room_gib}

@@ -50,9 +50,8 @@ def start_s() -> float:
 
 
 def test_a_fused_gate_moves_its_first_factor_neither_way() -> None:
-    apart, fused = (
-        pass_s("llama-3.1-8b", "block", with_stack(fused_gate=one), Layout()) for one in (False, True)
-    )
+    stacks = (with_stack(fused_gate=fused) for fused in (False, True))
+    apart, fused = (pass_s("llama-3.1-8b", "block", stack, Layout()) for stack in stacks)
     saved_s = HALF * SEQUENCE * 14336 / MACHINE.hbm_bytes_per_s
     assert apart[0] - fused[0] == pytest.approx(saved_s, rel=0.02)
     assert apart[1] - fused[1] == pytest.approx(saved_s, rel=0.02)
@@ -60,9 +59,7 @@ def test_a_fused_gate_moves_its_first_factor_neither_way() -> None:
 
 def test_sums_stay_for_other_readers_of_the_input() -> None:
     """Router and dispatch of a mixture read the input of its shared experts, whose two products are one."""
-    apart, joined = (
-        pass_s("deepseek-v3", "attention-experts", with_stack(joined_products=one), Layout(ep=256))
-        for one in (False, True)
-    )
+    stacks = (with_stack(joined_products=joined) for joined in (False, True))
+    apart, joined = (pass_s("deepseek-v3", "attention-experts", stack, Layout(ep=256)) for stack in stacks)
     elements = SEQUENCE * MODELS["deepseek-v3"].hidden
     assert apart[1] - joined[1] == pytest.approx(HALF * elements / MACHINE.hbm_bytes_per_s, rel=0.02)

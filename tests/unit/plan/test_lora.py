@@ -44,19 +44,15 @@ def test_a_slice_adapts_its_share_of_every_matrix() -> None:
     tp = 4
     by_rows = {3, 6}
     found = library_workload(LORA, TOKENS, Layout(tp=tp, sequence_parallel=True)).layer("block")
-    shares = [
-        (wide // tp + high) if place in by_rows else (wide + high // tp)
-        for place, (wide, high) in enumerate(ENDS)
-    ]
+    cut = [(tp, 1) if place in by_rows else (1, tp) for place in range(len(ENDS))]
+    shares = [wide // a + high // b for (wide, high), (a, b) in zip(ENDS, cut, strict=True)]
     assert found.trained == RANK * sum(shares)
 
 
 def stage_of(lora: bool, layout: Layout) -> Stage:
-    lowering = Lowering(
-        ModelTraining(LORA if lora else MODEL, TOKENS, 16, flash_attention=True),
-        load_machine("h100", stack="megatron-core-2024", devices=8),
-    )
-    return lowering.stage(range(MODEL.layers + 2), layout)
+    training = ModelTraining(LORA if lora else MODEL, TOKENS, 16, flash_attention=True)
+    machine = load_machine("h100", stack="megatron-core-2024", devices=8)
+    return Lowering(training, machine).stage(range(MODEL.layers + 2), layout)
 
 
 def test_states_are_those_of_adapters() -> None:
@@ -66,9 +62,8 @@ def test_states_are_those_of_adapters() -> None:
         stage = stage_of(True, Layout(dp=8, zero=zero))  # type: ignore[arg-type]
         assert stage.fixed_bytes == pytest.approx(held[0] * frozen + held[1] * trained)
         assert stage.gradient_bytes == pytest.approx(4 * trained)
-        assert stage.update_bytes == pytest.approx(
-            stage_of(False, Layout(dp=8, zero=zero)).update_bytes * trained / frozen  # type: ignore[arg-type]
-        )
+        whole = stage_of(False, Layout(dp=8, zero=zero))  # type: ignore[arg-type]
+        assert stage.update_bytes == pytest.approx(whole.update_bytes * trained / frozen)
 
 
 def test_only_what_changed_is_gathered_after_an_update() -> None:
@@ -86,9 +81,8 @@ def test_a_step_is_shorter_and_needs_the_room_of_weights_and_activations() -> No
     assert whole.forward_s < part.forward_s
     assert part.backward_s < whole.backward_s
     assert part.forward_s + part.backward_s < whole.forward_s + whole.backward_s
-    assert 3 * LORA.products_per_token(TOKENS, causal=True) > LORA.trained_products_per_token(
-        TOKENS, causal=True
-    )
+    products, trained = LORA.products_per_token, LORA.trained_products_per_token
+    assert 3 * products(TOKENS, causal=True) > trained(TOKENS, causal=True)
 
 
 def test_adapters_are_a_setting_of_training_and_beside_no_experts() -> None:

@@ -1,6 +1,6 @@
 """A small invented model and shard: three layers of few operators, architectures of random size."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,9 +22,8 @@ EDGES = {"embedding": [], "block": [(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (4, 
 COUNTS = {"embedding": 1, "block": 5, "head": 1}
 
 
-@dataclass(frozen=True)
-class Shard:
-    """Tables read by the screen."""
+class Shard(NamedTuple):
+    """Tables read by the screen, in the order of its arguments."""
 
     operators: pd.DataFrame
     edges: pd.DataFrame

@@ -1,5 +1,7 @@
 """The common architecture: dropped ones cannot be it, and the choice among exact placements is right."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -41,9 +43,10 @@ def table(model: str, columns: dict[str, Times]) -> pd.DataFrame:
     return frame.sample(frac=1.0, random_state=0)
 
 
-def random_case(
-    rng: np.random.Generator, models: list[str], n: int
-) -> tuple[dict[str, Times], list[pd.DataFrame]]:
+Case = tuple[dict[str, Times], list[pd.DataFrame]]
+
+
+def random_case(rng: np.random.Generator, models: list[str], n: int) -> Case:
     """Return exact times and screens around them; the second model does not fit the smaller HBM."""
     exact, screens = {}, []
     for m, model in enumerate(models):
@@ -56,6 +59,18 @@ def random_case(
         whole = table(model, {"lower_s": lower, "feasible_s": feasible})
         screens += [whole[whole["architecture"] < "a05"], whole[whole["architecture"] >= "a05"]]
     return exact, screens
+
+
+def candidates(
+    screens: Iterable[pd.DataFrame],
+    chips: pd.DataFrame,
+    weights: dict[str, float],
+    best: int,
+    **given: object,
+) -> pd.DataFrame:
+    """Return the candidates within one percent, by the mean of throughputs unless given."""
+    fields = {"mode": "mean", "global_batch": BATCH, "best": best, "tolerance": 0.01} | given
+    return common_candidates(iter(screens), chips, weights, **fields)  # type: ignore[arg-type]
 
 
 def exact_mean(exact: dict[str, Times], weights: dict[str, float], mode: Mean) -> NDArray[np.float64]:
@@ -79,9 +94,7 @@ def test_no_common_answer_is_dropped(mode: Mean) -> None:
         n, best, tolerance = 12, 2, 0.01
         exact, screens = random_case(rng, list(weights), n)
         area = rng.integers(1, 9, n).astype(float)
-        found = common_candidates(
-            iter(screens), shard(area), weights, mode=mode, global_batch=BATCH, best=best, tolerance=tolerance
-        )
+        found = candidates(screens, shard(area), weights, best, mode=mode)
         kept = set(zip(found["architecture"], found["hbm_gib"], strict=True))
         mean = exact_mean(exact, weights, mode)
         assert (mean[:, 0] == 0).all()
@@ -102,9 +115,7 @@ def test_something_is_dropped(mode: Mean) -> None:
     weights = {"p": 1.0, "q": 1.0}
     exact, _ = random_case(rng, list(weights), 80)
     screens = [table(m, {"lower_s": t, "feasible_s": t}) for m, t in exact.items()]
-    found = common_candidates(
-        screens, shard(np.arange(80.0)), weights, mode=mode, global_batch=BATCH, best=1, tolerance=0.01
-    )
+    found = candidates(screens, shard(np.arange(80.0)), weights, 1, mode=mode)
     assert 1 <= len(found) < 20
 
 
@@ -161,22 +172,11 @@ def test_named_architectures_exclude_no_one_and_respect_the_area_limit() -> None
     screens = [table("p", {"lower_s": time, "feasible_s": time})]
     chips = shard(np.array([5.0, 5.0, 5.0, 9.0])).assign(named=[True, False, False, True])
     for limit, expected in ((np.inf, {"a00", "a01", "a02", "a03"}), (8.0, {"a00", "a01", "a02"})):
-        found = common_candidates(
-            screens,
-            chips,
-            {"p": 1.0},
-            mode="mean",
-            global_batch=BATCH,
-            best=2,
-            tolerance=0.0,
-            area_limit_um2=limit,
-        )
+        found = candidates(screens, chips, {"p": 1.0}, 2, tolerance=0.0, area_limit_um2=limit)
         assert set(found["architecture"]) == expected
 
 
 def test_a_missing_model_is_an_error() -> None:
     """Every model with a weight needs screens."""
     with pytest.raises(ValueError, match="no screens of the models"):
-        common_candidates(
-            [], shard(np.ones(1)), {"p": 1.0}, mode="mean", global_batch=BATCH, best=1, tolerance=0.0
-        )
+        candidates([], shard(np.ones(1)), {"p": 1.0}, 1)

@@ -74,14 +74,8 @@ def terms() -> Terms:
 @cache
 def shard(name: str) -> pd.DataFrame:
     """Return a few dozen small architectures."""
-    grid = Grid(
-        num_tc=(1, 2, 8),
-        num_vc=(1, 4),
-        pe_x=(16, 64),
-        pe_y=(16, 64),
-        glb_mib=SHARDS[name],
-        minimum_area_share=None,
-    )
+    sizes = {"num_tc": (1, 2, 8), "num_vc": (1, 4), "pe_x": (16, 64), "pe_y": (16, 64)}
+    grid = Grid(**sizes, glb_mib=SHARDS[name], minimum_area_share=None)
     return enumerate_grid(grid, terms().technology.area_um2, 60e6, name)
 
 

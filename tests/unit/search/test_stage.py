@@ -26,12 +26,7 @@ def screen(
 ) -> pd.DataFrame:
     """Return the screen of a shard on a small cluster."""
     return screen_architectures(
-        shard.operators,
-        shard.edges,
-        shard.layers,
-        shard.graph,
-        shard.estimates,
-        shard.architectures,
+        *shard,
         Scenario(devices=devices, global_batch=64, network_bandwidth_bytes_per_s=bandwidth),
         Training(hbm_gib=hbm_gib),
         ScreenSettings(best=best, strategy="certified" if visits is None else "hysteresis", hysteresis=4),
@@ -59,30 +54,24 @@ def test_bounds_of_a_shard_are_those_of_its_architectures_alone() -> None:
     shard = make_shard(12, seed=2)
     together = screen(shard)
     for at in range(0, 12, 5):
-        alone = screen(Shard(**(vars(shard) | {"architectures": shard.architectures.iloc[[at]]}))).set_index(
-            KEYS
-        )
+        alone = screen(shard._replace(architectures=shard.architectures.iloc[[at]])).set_index(KEYS)
         same = together.set_index(KEYS).loc[alone.index]
         assert np.array_equal(same["lower_s"], alone["lower_s"])
         assert np.array_equal(same["feasible_s"], alone["feasible_s"])
-    shuffled = Shard(
-        **(vars(shard) | {"architectures": shard.architectures.sample(frac=1.0, random_state=1)})
-    )
+    shuffled = shard._replace(architectures=shard.architectures.sample(frac=1.0, random_state=1))
     pd.testing.assert_frame_equal(screen(shuffled), together)
 
 
 def test_bounds_of_a_layer_lie_between_its_longest_operator_and_all_in_a_row() -> None:
     """No operator is faster than its best latency, and running them in sequence is feasible."""
     shard = make_shard(8)
-    for (layer, direction), bounds in bound_layers(
-        shard.operators, shard.edges, shard.estimates, shard.architectures
-    ).items():
-        mine = shard.operators[
-            (shard.operators["layer"] == layer) & (shard.operators["direction"] == direction)
-        ]
+    operators, every = shard.operators, shard.estimates
+    found = bound_layers(operators, shard.edges, every, shard.architectures)
+    for (layer, direction), bounds in found.items():
+        mine = operators[(operators["layer"] == layer) & (operators["direction"] == direction)]
         for a, chip in enumerate(shard.architectures.itertuples()):
             fastest = [
-                shard.estimates[(shard.estimates["work"] == o.work) & (shard.estimates["design"] == design)]
+                every[(every["work"] == o.work) & (every["design"] == design)]
                 .filter(["latency_s", "latency_all_s"])
                 .min(axis=None)
                 for o in mine.itertuples()
@@ -119,7 +108,7 @@ def test_named_architectures_are_kept_and_exclude_no_one() -> None:
     kept = set(frame.loc[frame["kept"], "architecture"])
     named = set(shard.architectures.loc[shard.architectures["named"], "architecture"])
     unnamed = shard.architectures[~shard.architectures["named"]]
-    alone = screen(Shard(**(vars(shard) | {"architectures": unnamed})))
+    alone = screen(shard._replace(architectures=unnamed))
     assert kept == named | set(alone.loc[alone["kept"], "architecture"])
 
 
@@ -127,7 +116,7 @@ def test_an_architecture_with_its_own_hbm_has_bounds_with_that_alone() -> None:
     """The bounds are those of a study of this size, and others are as without it."""
     shard = make_shard(25, seed=5, named=4)
     own = np.where(shard.architectures["named"], 6.0, 0.0)
-    mixed = screen(Shard(**(vars(shard) | {"architectures": shard.architectures.assign(hbm_gib=own)})))
+    mixed = screen(shard._replace(architectures=shard.architectures.assign(hbm_gib=own)))
     named = mixed["architecture"].isin(shard.architectures.loc[own > 0, "architecture"])
     assert set(mixed.loc[named, "hbm_gib"]) == {6.0}
     six, usual = screen(shard, hbm_gib=(6.0,)), screen(shard)
@@ -169,7 +158,7 @@ def test_of_a_walk_only_the_visited_are_kept_and_exclude_others() -> None:
     walk = pd.DataFrame({"architecture": shard.architectures["architecture"][10:25]})
     frame = screen(shard, visits=walk.assign(level=[4] * 10 + [5] * 5))
     among = shard.architectures.iloc[10:20]
-    alone = screen(Shard(**(vars(shard) | {"architectures": among})))
+    alone = screen(shard._replace(architectures=among))
     assert set(frame.loc[frame["kept"], "architecture"]) == set(alone.loc[alone["kept"], "architecture"])
     assert frame["architecture"].nunique() == 30
 
@@ -177,10 +166,9 @@ def test_of_a_walk_only_the_visited_are_kept_and_exclude_others() -> None:
 def test_a_walk_without_its_visits_is_an_error() -> None:
     """Strategy hysteresis needs the walk before the screen."""
     shard = make_shard(3)
-    tables = (shard.operators, shard.edges, shard.layers, shard.graph, shard.estimates, shard.architectures)
     settings = ScreenSettings(strategy="hysteresis")
     with pytest.raises(ValueError, match="needs the visits"):
-        screen_architectures(*tables, Scenario(), Training(), settings, ENERGY)
+        screen_architectures(*shard, Scenario(), Training(), settings, ENERGY)
 
 
 def test_where_nothing_fits_one_architecture_is_kept_to_say_why() -> None:

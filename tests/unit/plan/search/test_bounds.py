@@ -91,9 +91,8 @@ def test_no_division_is_faster_than_the_bound_of_its_layout(schedule: str, share
 
 def test_ranks_hold_of_many_microbatches_what_they_hold_of_enough() -> None:
     """Orders repeat in the middle of a step: the rows used by the bounds equal those of the whole order."""
-    for schedule, depth, rounds in product(
-        ("interleaved", "interleaved-zb", "zbv", "dualpipev"), (2, 4, 5), (5, 9)
-    ):
+    schedules = ("interleaved", "interleaved-zb", "zbv", "dualpipev")
+    for schedule, depth, rounds in product(schedules, (2, 4, 5), (5, 9)):
         rows = in_flight_by_rank(schedule, depth, 2, rounds * depth)
         assert rows.tolist() == in_flight_of_chunks(schedule, depth, 2, rounds * depth).tolist()
 
@@ -154,17 +153,11 @@ def test_bounds_of_what_layouts_have_in_common_are_below_those_of_each(
     assert len(np.unique(grid.recompute)) > 2
     which, shared = np.arange(len(grid)), ShardCosts.of(spread.question, grid, common)
     words = 0 * grid.recompute
-    for number, (least, each) in enumerate(
-        zip(
-            (*leanest(shared.layers_of(which, words)), *shared.ends_of(which, words), shared.links_of(which)),
-            (
-                *leanest(own.layers_of(which, grid.recompute)),
-                *own.ends_of(which, grid.recompute),
-                own.links_of(which),
-            ),
-            strict=True,
-        )
-    ):
+    pairs = [
+        (*leanest(costs.layers_of(which, options)), *costs.ends_of(which, options), costs.links_of(which))
+        for costs, options in ((shared, words), (own, grid.recompute))
+    ]
+    for number, (least, each) in enumerate(zip(*pairs, strict=True)):
         if number in AGAIN:
             continue  # any layer may recompute, at the rate of the best option
         assert (least <= each * (1 + 1e-9)).all()

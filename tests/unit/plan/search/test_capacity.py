@@ -19,9 +19,8 @@ def least(by_kind: Floats, totals: Ints, limit: float, count: float = 8.0) -> fl
     figures = np.zeros((1, 8))
     figures[0, 0] = count
     order = np.repeat(np.arange(len(totals)), totals)
-    before = np.concatenate(
-        [np.zeros((1, len(totals)), int), np.cumsum(np.eye(len(totals), dtype=int)[order], 0)]
-    )
+    layers = np.cumsum(np.eye(len(totals), dtype=int)[order], 0)
+    before = np.concatenate([np.zeros((1, len(totals)), int), layers])
     shapes = np.array([[RANKS, CHUNKS, 0, RANKS - 1]])
     found, _ = least_times(figures, by_kind[None], shapes, HELD, before, np.array([limit]), False)
     return float(found[0])
@@ -54,10 +53,8 @@ def test_no_numbers_of_layers_are_faster_than_the_bound() -> None:
     for _ in range(200):
         totals = rng.integers(1, 7, size=int(rng.integers(1, 4)))
         by_kind = np.zeros((len(totals), 8))
-        by_kind[:, 0], by_kind[:, 3:6] = (
-            rng.uniform(0.2, 1.0, len(totals)),
-            rng.uniform(0, 1, (len(totals), 3)),
-        )
+        by_kind[:, 0] = rng.uniform(0.2, 1.0, len(totals))
+        by_kind[:, 3:6] = rng.uniform(0, 1, (len(totals), 3))
         by_kind[:, 1], by_kind[:, 7] = by_kind[:, 0] / 3, rng.uniform(0, 1)
         limit = float(rng.uniform(0.4, 1.5) * (totals @ (by_kind[:, 4] + 3 * by_kind[:, 5])))
         bound_s, best_s = least(by_kind, totals, limit), least_of_all(by_kind, totals, limit)

@@ -32,13 +32,13 @@ MEAN_LOSS, WORST_LOSS, BOUND_BELOW = 0.002, 0.025, 0.03
 below the best one the bound, on average."""
 
 
-def searched(question: PlanQuestion) -> list[tuple[SplitSearch, tuple[PricedSplit, ...], float]]:
+def searched(question: PlanQuestion, stride: int) -> list[tuple[SplitSearch, tuple[PricedSplit, ...], float]]:
     """Return searches that went as far as they go for some layouts, with all of their divisions, and the best
     time of these and of those without recomputation, as the bound is one of both.
     """
     found = []
     pipelines = [one for one in legal_layouts(question) if one[0].pp in (2, 4) and one[0].microbatch < 4]
-    pipelines = pipelines[:: EVERY[question.runtime.name]]
+    pipelines = pipelines[::stride]
     prepare(question, [layout for layout, _ in pipelines])
     for layout, schedule in pipelines:
         search = SplitSearch(question.staged(layout, schedule), question.limit_bytes(layout))
@@ -46,12 +46,9 @@ def searched(question: PlanQuestion) -> list[tuple[SplitSearch, tuple[PricedSpli
         search.relax(inf)
         search.finish(inf)
         every = tuple(priced_splits(question, layout, schedule))
-        plain = (
-            priced_splits(question, replace(layout, recompute="none"), schedule)
-            if search.staged.partial
-            else ()
-        )
-        found.append((search, every, fastest_s((*every, *plain))))
+        plain = priced_splits(question, replace(layout, recompute="none"), schedule)
+        plain_s = fastest_s(tuple(plain)) if search.staged.partial else inf
+        found.append((search, every, min(fastest_s(every), plain_s)))
     return found
 
 
@@ -62,7 +59,7 @@ def test_linear_programs_bound_all_divisions_and_find_one_almost_as_fast(
 ) -> None:
     monkeypatch.setattr(effort, "FEW_SPLITS", 0)
     losses, reaches = [], []
-    for search, every, bounded_s in searched(CASE.question(runtime)):
+    for search, every, bounded_s in searched(CASE.question(runtime), EVERY[runtime]):
         best_s = fastest_s(every)
         assert search.bound_s <= bounded_s * (1 + ROUNDING)
         assert (search.best is None) == (best_s == inf)
@@ -112,15 +109,8 @@ def test_layers_of_several_kinds_keep_their_order(monkeypatch: pytest.MonkeyPatc
     model = question.task.model.model_copy(update={"pattern": kinds})
     mixed = replace(question, task=replace(question.task, model=model))
     losses, reaches = [], []
-    pipelines = [one for one in legal_layouts(mixed) if one[0].pp in (2, 4) and one[0].microbatch < 4]
-    for layout, schedule in pipelines[:: 6 * EVERY["torchtitan"]]:
-        search = SplitSearch(mixed.staged(layout, schedule), mixed.limit_bytes(layout))
-        search.guess()
-        search.relax(inf)
-        search.finish(inf)
-        best_s = fastest_s(tuple(priced_splits(mixed, layout, schedule)))
-        plain = tuple(priced_splits(mixed, replace(layout, recompute="none"), schedule))
-        bounded_s = min(best_s, fastest_s(plain)) if search.staged.partial else best_s
+    for search, every, bounded_s in searched(mixed, 6 * EVERY["torchtitan"]):
+        best_s = fastest_s(every)
         assert search.bound_s <= bounded_s * (1 + ROUNDING)
         if search.best is not None:
             assert search.best.time_s >= best_s * (1 - ROUNDING)

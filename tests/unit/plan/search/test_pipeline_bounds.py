@@ -109,10 +109,8 @@ def test_no_division_that_fits_is_faster_than_any_flow_of_its_shape_says(case: s
             which = np.array([place])
             bound_s = bounds.by_flow(flow, which)[0]
             higher += bound_s > roomy.by_flow(flow, which)[0] * (1 + 1e-3)
-            search = SplitSearch(
-                question.staged(grid.layout(place), grid.schedule_of(place)),
-                question.limit_bytes(grid.layout(place)),
-            )
+            layout, schedule = grid.layout(place), grid.schedule_of(place)
+            search = SplitSearch(question.staged(layout, schedule), question.limit_bytes(layout))
             search.guess()
             search.relax(np.inf)
             search.finish(np.inf)

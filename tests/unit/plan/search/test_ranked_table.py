@@ -28,15 +28,10 @@ def test_long_sets_of_recomputed_modules_are_letters_that_one_line_spells_out() 
     sets = ("moe_act+layernorm+mla_up_proj", "moe_act", "moe_act+layernorm+mla_up_proj", "full")
     plan = LayoutPlanner(fixed={"tp": 4, "cp": 1, "pp": 1}, number=1, most_work=0)(question).plans[0]
     row = PricedLayout.of(question, plan).row(None, 1.0)
-    rows = [
-        row.model_copy(
-            update={
-                "layout": row.layout.model_copy(update={"recompute": one}),
-                "recomputed_layers": sum(blocks_of(row.layout.pipeline_layout)) * (one == "full"),
-            }
-        )
-        for one in sets
-    ]
+    layers = sum(blocks_of(row.layout.pipeline_layout))
+    layouts = (row.layout.model_copy(update={"recompute": option}) for option in sets)
+    changes = ({"layout": one, "recomputed_layers": layers * (one.recompute == "full")} for one in layouts)
+    rows = [row.model_copy(update=change) for change in changes]
     head, *lines, spelt = ranked_table(rows, device_of(question.machine))
     assert head.endswith("recompute")
     assert max(map(len, lines)) <= COLUMNS
@@ -53,11 +48,8 @@ def test_a_row_whose_range_ends_above_the_memory_may_fit() -> None:
     device = device_of(question.machine)
     plan = LayoutPlanner(fixed={"tp": 4, "cp": 1, "pp": 1}, number=1, most_work=0)(question).plans[0]
     row, usable_gib = PricedLayout.of(question, plan).row(), capacity_bytes(device) / GIB
-    for low, high, note in (
-        (1.0, usable_gib, ""),
-        (1.0, usable_gib + 0.1, " may fit"),
-        (90.0, 95.0, " does not fit"),
-    ):
+    above_gib = usable_gib + 0.1
+    for low, high, note in ((1.0, usable_gib, ""), (1.0, above_gib, " may fit"), (90, 95, " does not fit")):
         used = UsedGib(low=low, expected=low, high=high)
         line = [*ranked_table([row.model_copy(update={"in_use_gib": used})], device)][1]
         assert line.endswith(f"  none{note}")

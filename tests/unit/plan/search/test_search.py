@@ -64,7 +64,7 @@ EIGHT_BITS = SmallCase("llama-3.1-8b", 2, 2048, 4, 8.5, 4, cp_kind=GATHERED, com
 """Eight-bit products, with saved inputs of eight bits."""
 HYBRID = {
     "hsdp": SmallCase("llama-3.1-8b", 2, 2048, 8, 9.0, 8, cp_kind=GATHERED, replicate=2),
-    "hsdp experts": replace(SPARSE, hbm_gib=24.0, global_batch=4, replicate=2),
+    "hsdp experts": replace(SPARSE, devices=4, hbm_gib=40.0, global_batch=4, replicate=2),
 }
 """States sharded within groups of replicas, and replicated among the groups."""
 PARTLY = SmallCase("gpt2-xl", 3, 1024, 8, 1.5, global_batch=4, cp_kind=GATHERED, share=0.6)
@@ -167,9 +167,7 @@ def no_layout_is_faster_than_its_bound_nor_fits_where_it_is_said_not_to(
 
 @pytest.mark.slow
 @every_case
-def test_the_search_finds_the_best_of_all_layouts_and_its_bounds_are_right(
-    case: SmallCase, runtime: str
-) -> None:
+def test_the_search_finds_the_best_of_all_and_its_bounds_are_right(case: SmallCase, runtime: str) -> None:
     """One test, because pricing every pipeline split of every layout takes longer than the search."""
     question, fixed = case.question(runtime), case.fixed
     every = priced_layouts(case.question(runtime), fixed)  # whose costs the search does not know
@@ -209,14 +207,11 @@ def test_where_nothing_fits_it_is_said_what_is_lacking_at_least() -> None:
     assert (found.plans, found.certificate.simulated) == ((), 0)
     assert found.closest is not None
     layout, schedule, lacking_bytes = found.closest
-    least = min(one.peak_bytes for divisions in every.values() for one in divisions) - question.limit_bytes(
-        layout
-    )
+    limit_bytes = question.limit_bytes(layout)
+    least = min(one.peak_bytes for divisions in every.values() for one in divisions) - limit_bytes
     assert 0 < lacking_bytes <= least
     assert found.certificate.lacking_gib == lacking_bytes / GIB
-    assert lacking_bytes <= min(one.peak_bytes for one in every[layout, schedule]) - question.limit_bytes(
-        layout
-    )
+    assert lacking_bytes <= min(one.peak_bytes for one in every[layout, schedule]) - limit_bytes
 
 
 @pytest.mark.slow
@@ -234,9 +229,7 @@ def test_a_simpler_plan_leads_only_within_the_promised_gap() -> None:
         assert (simplest == first) == (simplest.time_s * (1 - gap) <= max(bound_s, least_s * (1 - gap)))
 
 
-def test_the_bound_is_the_least_of_those_that_layouts_have_in_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_bound_is_the_least_that_layouts_have_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this case the bound of a queued layout is raised by the search for another one."""
     searches: list[SplitSearch] = []
 
@@ -288,9 +281,8 @@ def test_fixed_fields_stay() -> None:
 
 def test_a_certificate_names_what_it_leaves_undecided() -> None:
     """Layouts with bounds below the best plan, smallest first; each can be fixed by its fields."""
-    question = SmallCase("llama-3.1-8b", 8, 2048, devices=8, hbm_gib=12.0, global_batch=16).question(
-        "megatron"
-    )
+    case = SmallCase("llama-3.1-8b", 8, 2048, devices=8, hbm_gib=12.0, global_batch=16)
+    question = case.question("megatron")
     found = LayoutPlanner(gap=0.0, most_work=0)(question)
     certificate, best_s = found.certificate, found.plans[0].time_s
     named = certificate.undecided
