@@ -52,25 +52,17 @@ def test_a_renamed_setting_is_not_passed_over(
         tally[name, "not in the form"] += 1
         return
     for field in ALIKE:
-        assert getattr(before.recipe.layout, field) == getattr(drawn.recipe.layout, field), (
-            name,
-            field,
-            drawn,
-        )
+        same = getattr(before.recipe.layout, field) == getattr(drawn.recipe.layout, field)
+        assert same, (name, field, drawn)
     after = answer(drawn, form, text, {setting: renamed}, file)
     outcome = _outcome(before, after, renamed, drawn.question.machine.stack)
     tally[name, outcome] += 1
-    assert outcome, (
-        f"{name}: {setting} renamed to {renamed} changes nothing and is not named\n{file.read_text()}"
-    )
+    assert outcome, f"{name}: {setting} renamed to {renamed} changes nothing, unnamed\n{file.read_text()}"
 
 
 def misspelt(random: Random, name: str) -> str:
     """Name with two neighbouring letters exchanged, or one left out or doubled."""
-    letters = [
-        place for place, letter in enumerate(name[:-1]) if letter.isalpha() and name[place + 1].isalpha()
-    ]
-    place = random.choice(letters)
+    place = random.choice([i for i in range(len(name) - 1) if name[i : i + 2].isalpha()])
     first, second = name[place : place + 2]
     change = random.choice((second + first, second, first + first + second))
     return name[:place] + change + name[place + 2 :]
@@ -80,11 +72,9 @@ def answer(drawn: Drawn, form: Form, text: str, names: Names, file: Path) -> Giv
     """Run that a form of a plan's file describes, or why it is refused."""
     file.write_text(form.write(text, names))
     blackwell = device_of(drawn.question.machine).is_blackwell
-    devices = drawn.recipe.layout.devices
+    run = form.runtime, file, drawn.recipe.model, drawn.recipe.layout.devices
     try:
-        return given_run(
-            form.runtime, file, drawn.recipe.model, devices, emitted_files(drawn), blackwell=blackwell
-        )
+        return given_run(*run, emitted_files(drawn), blackwell=blackwell)
     except PhazeError as error:
         return str(error)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -15,6 +14,7 @@ import pytest
 
 from phaze.__main__ import main
 from phaze.base.printed import LONGEST_LINE, LONGEST_WORD, printable, shortened
+from tests.commands import Terminal
 
 EVIL = "a\x1b[31m\x9b2Jb\u202e"
 COLUMNS = "model,seq,gpus,global_batch,tp\n"
@@ -40,20 +40,20 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "name of a model": ("plan", "VALUE", "--gpus", "8xh100"),
-    "name of a file": ("plan", "VALUE.yaml", "--gpus", "8xh100"),
-    "name of a system": ("plan", "gpt2", "--gpus", "8xVALUE"),
-    "an option": ("plan", "gpt2", "--VALUE"),
-    "value of an option": ("emit", "x.json", "--for", "VALUE"),
-    "key of a model": ("plan", "key.yaml", "--gpus", "8xh100"),
-    "value of a model": ("model", "value.yaml"),
-    "key of a plan": ("emit", "key.json", "--for", "megatron"),
-    "cell": ("validate", "cell.csv", "--system", "h100"),
-    "column": ("simulate", "--runs", "column.csv", "--system", "h100", "-o", "out.csv"),
-    "flag": ("read", "flags.txt", "--for", "megatron", "--gpus", "8xh100"),
-    "value of a flag": ("read", "flag-value.txt", "--for", "megatron", "--gpus", "8xh100"),
-    "verb": ("VALUE",),
+COMMANDS = {
+    "name of a model": "plan VALUE --gpus 8xh100",
+    "name of a file": "plan VALUE.yaml --gpus 8xh100",
+    "name of a system": "plan gpt2 --gpus 8xVALUE",
+    "an option": "plan gpt2 --VALUE",
+    "value of an option": "emit x.json --for VALUE",
+    "key of a model": "plan key.yaml --gpus 8xh100",
+    "value of a model": "model value.yaml",
+    "key of a plan": "emit key.json --for megatron",
+    "cell": "validate cell.csv --system h100",
+    "column": "simulate --runs column.csv --system h100 -o out.csv",
+    "flag": "read flags.txt --for megatron --gpus 8xh100",
+    "value of a flag": "read flag-value.txt --for megatron --gpus 8xh100",
+    "verb": "VALUE",
 }
 """Commands with a placeholder for a value."""
 STYLED = re.compile(r"\x1b\[\d+m\x1b\[1m(error:|help:)\x1b\[0m")
@@ -78,14 +78,8 @@ def _given(case: str, value: str, folder: Path) -> tuple[str, ...]:
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     files = {*texts, "out.csv"}
-    return tuple(
-        str(folder / word) if word in files else word.replace("VALUE", value) for word in COMMANDS[case]
-    )
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+    words = COMMANDS[case].split()
+    return tuple(str(folder / word) if word in files else word.replace("VALUE", value) for word in words)
 
 
 def printed_here(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
@@ -146,20 +140,17 @@ def test_a_terminal_of_another_encoding_gets_escapes_for_what_it_lacks() -> None
 def test_ctrl_c_ends_imports_quietly(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    done = subprocess.run(
-        [*PHAZE, "space"], capture_output=True, env={**os.environ, "PYTHONPATH": path}, check=False
-    )
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([*PHAZE, "space"], capture_output=True, env=environment, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
-@pytest.mark.parametrize(
-    "arguments", [("space", "--json"), ("plan", "gpt9", "--gpus", "8xh100"), ("nothing",)]
-)
-def test_a_broken_pipe_is_no_traceback(arguments: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["space --json", "plan gpt9 --gpus 8xh100", "nothing"])
+def test_a_broken_pipe_is_no_traceback(command: str, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with (tmp_path / "errors").open("wb") as errors:
-        done = subprocess.run([*PHAZE, *arguments], stdout=writing, stderr=errors, check=False)
+        done = subprocess.run([*PHAZE, *command.split()], stdout=writing, stderr=errors, check=False)
     os.close(writing)
     assert done.returncode in (1, 2)
     assert "Traceback" not in (tmp_path / "errors").read_text()

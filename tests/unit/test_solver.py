@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyomo.environ as pyo
 import pytest
 
@@ -15,6 +16,7 @@ from phaze.solver.programs import BACKENDS, Backend, SolverAnswer, count_model, 
 
 LIMITS = Limits(nodes=1000, wall_s=20.0)
 BEST = 15.0
+Script = Callable[[pyo.ConcreteModel], SolverAnswer]
 
 
 def knapsack() -> pyo.ConcreteModel:
@@ -34,16 +36,14 @@ def hard_program() -> pyo.ConcreteModel:
     model.x = pyo.Var(range(columns), domain=pyo.Binary)
     model.over = pyo.Var(range(rows), bounds=(0, None))
     model.under = pyo.Var(range(rows), bounds=(0, None))
-    weights = [
-        [(37 * i * i + 91 * j * j + 53 * i * j + 17 * j) % 100 for j in range(columns)] for i in range(rows)
-    ]
-    model.halves = pyo.Constraint(
-        range(rows),
-        rule=lambda m, i: (
-            sum(weights[i][j] * m.x[j] for j in range(columns)) - m.over[i] + m.under[i]
-            == sum(weights[i]) // 2
-        ),
-    )
+    i, j = np.indices((rows, columns))
+    weights = ((37 * i * i + 91 * j * j + 53 * i * j + 17 * j) % 100).tolist()
+
+    def halves(m: pyo.ConcreteModel, i: int) -> object:
+        half = sum(weight * m.x[j] for j, weight in enumerate(weights[i]))
+        return half - m.over[i] + m.under[i] == sum(weights[i]) // 2
+
+    model.halves = pyo.Constraint(range(rows), rule=halves)
     model.miss = pyo.Objective(expr=sum(model.over[i] + model.under[i] for i in range(rows)))
     return model
 
@@ -51,12 +51,7 @@ def hard_program() -> pyo.ConcreteModel:
 class Scripted:
     """Solver with a scripted result."""
 
-    def __init__(
-        self,
-        run: Callable[[pyo.ConcreteModel], SolverAnswer],
-        version: str | None = "1.0",
-        capacity: float = math.inf,
-    ) -> None:
+    def __init__(self, run: Script, version: str | None = "1.0", capacity: float = math.inf) -> None:
         self._run, self._version, self.capacity = run, version, capacity
         self.calls = 0
 
@@ -113,7 +108,7 @@ def right(model: pyo.ConcreteModel) -> SolverAnswer:
     return SolverAnswer("optimal", BEST)
 
 
-def backends(**scripts: Callable[[pyo.ConcreteModel], SolverAnswer]) -> dict[str, Backend]:
+def backends(**scripts: Script) -> dict[str, Backend]:
     """Return scripted solvers by name."""
     return {name: Scripted(script) for name, script in scripts.items()}
 
@@ -177,7 +172,7 @@ def test_a_program_without_a_point_is_infeasible(name: str, require_program: Cal
     [crash, infeasible_point, fractional_point, no_point, impossible_bound],
     ids=lambda f: f.__name__,
 )
-def test_a_failing_solver_is_passed_over(failure: Callable[[pyo.ConcreteModel], SolverAnswer]) -> None:
+def test_a_failing_solver_is_passed_over(failure: Script) -> None:
     """For any failure, the next solver of the list is used."""
     result = solve(knapsack(), ["bad", "good"], LIMITS, backends=backends(bad=failure, good=right))
     assert (result.status, result.solver, result.objective) == ("optimal", "good", BEST)
@@ -186,18 +181,16 @@ def test_a_failing_solver_is_passed_over(failure: Callable[[pyo.ConcreteModel], 
 @pytest.mark.parametrize("status", ["timed_out", "infeasible", "failed"])
 def test_an_answer_without_a_result_leads_to_the_next_solver(status: str) -> None:
     """A claim of infeasibility is also checked with another solver."""
-    result = solve(
-        knapsack(), ["bad", "good"], LIMITS, backends=backends(bad=lambda _: SolverAnswer(status), good=right)
-    )
+    scripts = backends(bad=lambda _: SolverAnswer(status), good=right)
+    result = solve(knapsack(), ["bad", "good"], LIMITS, backends=scripts)
     assert (result.status, result.solver) == ("optimal", "good")
 
 
 def test_a_missing_solver_is_passed_over() -> None:
     """A preference list may name missing solvers."""
     absent = Scripted(right, version=None)
-    result = solve(
-        knapsack(), ["absent", "good"], LIMITS, backends={"absent": absent, "good": Scripted(right)}
-    )
+    scripts = {"absent": absent, "good": Scripted(right)}
+    result = solve(knapsack(), ["absent", "good"], LIMITS, backends=scripts)
     assert result.solver == "good"
     assert absent.calls == 0
 
@@ -213,9 +206,7 @@ def test_a_missing_solver_is_passed_over() -> None:
 )
 def test_without_any_result_the_status_says_why(answers: list[str], status: str) -> None:
     """The function never raises."""
-    scripts = {
-        f"solver-{k}": Scripted(lambda _, a=answer: SolverAnswer(a)) for k, answer in enumerate(answers)
-    }
+    scripts = {str(k): Scripted(lambda _, a=answer: SolverAnswer(a)) for k, answer in enumerate(answers)}
     result = solve(knapsack(), list(scripts), LIMITS, backends=scripts)
     assert (result.status, result.solver, result.version) == (status, "none", "none")
 
@@ -240,21 +231,18 @@ def test_a_program_beyond_all_capacities_is_tried_all_the_same() -> None:
 
 def test_the_caller_may_refuse_a_point() -> None:
     """The caller may have conditions beyond the constraints."""
-    result = solve(
-        knapsack(),
-        ["first", "second"],
-        LIMITS,
-        fault=lambda model: "" if model.taken["d"].value > 0.5 else "no d",
-        backends=backends(
-            first=right, second=lambda model: (put(model, "c", "d"), SolverAnswer("feasible", 12.0))[1]
-        ),
-    )
-    assert (result.status, result.solver, result.objective, result.bound) == (
-        "feasible",
-        "second",
-        20.0,
-        12.0,
-    )
+
+    def other(model: pyo.ConcreteModel) -> SolverAnswer:
+        put(model, "c", "d")
+        return SolverAnswer("feasible", 12.0)
+
+    def fault(model: pyo.ConcreteModel) -> str:
+        return "" if model.taken["d"].value > 0.5 else "no d"
+
+    scripts = backends(first=right, second=other)
+    result = solve(knapsack(), list(scripts), LIMITS, fault=fault, backends=scripts)
+    assert (result.status, result.solver) == ("feasible", "second")
+    assert (result.objective, result.bound) == (20.0, 12.0)
 
 
 def test_a_glpsol_that_crashes_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
